@@ -1,0 +1,110 @@
+"""What a composite op is: the one place that knows its name, inputs, attributes and meaning."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+DOMAIN = "ai.coreai"
+"""Domain of the standard composites; the only one our kernels claim."""
+USER_DOMAIN = "ai.coreai.user"
+"""Domain of composites that users name themselves; no kernel ever claims it."""
+MODULE_DOMAIN = "ai.coreai.module"
+"""Domain of plain externalised modules."""
+
+AttributeValue = int | float | str | Sequence[int] | Sequence[float] | Sequence[str]
+AttributeType = Literal["int", "float", "string", "ints", "floats", "strings"]
+
+FLOAT_DTYPES = ("float32", "float16", "bfloat16", "float64")
+"""Every composite accepts these four; a kernel must as well."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a composite.
+
+    Attributes:
+        name: The name in the function signature and in the reference.
+        optional: Whether a call may leave it out.
+        dtype: ``"T"`` for the composite's floating type; ``"any"`` where several are allowed
+            (an attention mask is bool or ``T``); ``"index"`` for int32 or int64; a concrete ONNX
+            name (``"int64"``) otherwise.
+    """
+
+    name: str
+    optional: bool = False
+    dtype: str = "T"
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One attribute of a composite.
+
+    Attributes:
+        name: The name on the node.
+        type: ONNX attribute type.
+        default: Value when the node does not carry it; None means it may be absent.
+        aliases: Names under which user classes store the same quantity (``variance_epsilon``).
+        structural: Whether its value selects a different body. A structural attribute is written
+            into the body when the body is made; any other one is read by attribute reference.
+    """
+
+    name: str
+    type: AttributeType
+    default: AttributeValue | None = None
+    aliases: tuple[str, ...] = ()
+    structural: bool = False
+
+
+@dataclass(frozen=True)
+class Composite:
+    """The declaration of a composite op.
+
+    Attributes:
+        name: Op type in the domain ``ai.coreai``.
+        inputs: Positional inputs in order.
+        outputs: Output names in order.
+        attributes: Attributes apart from ``version``, which every composite carries.
+        reference: The meaning: a function over torch tensors, called with the inputs by position
+            (absent ones are None) and the attributes by keyword.
+        formula: One line for the function's doc string and the documentation table.
+        variant_axes: Groups of variant words; a variant suffix takes at most one word of each
+            group, joined with ``_`` in the order of the groups.
+        version: Version of the meaning.
+    """
+
+    name: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+    attributes: tuple[Attribute, ...]
+    reference: Callable[..., Any]
+    formula: str
+    variant_axes: tuple[tuple[str, ...], ...] = ()
+    version: int = 1
+    dtypes: tuple[str, ...] = field(default=FLOAT_DTYPES)
+
+    def attribute(self, name: str) -> Attribute:
+        """Return the attribute called ``name``.
+
+        Raises:
+            KeyError: If the composite has no such attribute.
+        """
+        for attribute in self.attributes:
+            if attribute.name == name:
+                return attribute
+        raise KeyError(f"composite {self.name} has no attribute {name!r}")
+
+    def variants(self) -> tuple[str, ...]:
+        """Every variant suffix, ``""`` (the plain name) first.
+
+        The last group is always the dtype, for models that use one composite at several dtypes.
+        """
+        groups = [("", *words) for words in (*self.variant_axes, self.dtypes)]
+        suffixes = ("_".join(word for word in words if word) for words in itertools.product(*groups))
+        return tuple(dict.fromkeys(suffixes))
+
+    def op_types(self) -> tuple[str, ...]:
+        """Every op type under which a call of this composite may stand in a model."""
+        return tuple(f"{self.name}.{v}" if v else self.name for v in self.variants())
