@@ -99,9 +99,10 @@ class Composite:
     def variants(self) -> tuple[str, ...]:
         """Every variant suffix, ``""`` (the plain name) first.
 
-        The last group is always the dtype, for models that use one composite at several dtypes.
+        One body serves float32, float16 and bfloat16; float64 computes wider and differs, so the
+        last group is always the word for it, for models that use a composite at both widths.
         """
-        groups = [("", *words) for words in (*self.variant_axes, self.dtypes)]
+        groups = [("", *words) for words in (*self.variant_axes, ("float64",))]
         suffixes = ("_".join(word for word in words if word) for words in itertools.product(*groups))
         return tuple(dict.fromkeys(suffixes))
 

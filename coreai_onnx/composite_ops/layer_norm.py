@@ -1,0 +1,60 @@
+"""Layer normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
+
+
+def layer_norm(
+    input: torch.Tensor,
+    scale: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    *,
+    axes: Sequence[int] = (-1,),
+    eps: float | torch.Tensor = 1e-5,
+) -> torch.Tensor:
+    """Return ``(input - mean) / sqrt(variance + eps) * scale + bias`` (Ba et al. 2016, eq. 4).
+
+    Args:
+        input: ``[..., *normalized_shape]``, floating.
+        scale: Broadcastable to ``input``; its own dtype or the one of ``input``.
+        bias: Like ``scale``.
+        axes: Trailing axes to normalise over.
+        eps: Added to the variance.
+
+    Returns:
+        The shape and dtype of ``input``; computed in float32 (float64 in float64), the variance
+        in a second pass over the centred values.
+    """
+    wide = torch.float64 if input.dtype == torch.float64 else torch.float32
+    x = input.to(wide)
+    centred = x - torch.mean(x, dim=list(axes), keepdim=True)
+    variance = torch.mean(centred * centred, dim=list(axes), keepdim=True)
+    result = centred / torch.sqrt(variance + eps)
+    if scale is not None:
+        result = result * scale.to(wide)
+    if bias is not None:
+        result = result + bias.to(wide)
+    return result.to(input.dtype)
+
+
+COMPOSITE = Composite(
+    name="layer_norm",
+    inputs=(
+        Input("input"),
+        Input("scale", optional=True, dtype="any"),
+        Input("bias", optional=True, dtype="any"),
+    ),
+    outputs=("output",),
+    attributes=(
+        Attribute("axes", "ints", (-1,), structural=True),
+        Attribute("eps", "float", 1e-5, aliases=("variance_epsilon", "epsilon", "layer_norm_eps")),
+    ),
+    reference=layer_norm,
+    formula="(input - mean(input, axes)) / sqrt(variance(input, axes) + eps) * scale + bias",
+    variant_axes=(("axes2", "axes3", "axes4"), ("unscaled", "no_bias", "wide_scale")),
+)

@@ -1,0 +1,177 @@
+"""The modules a user writes a model with; each computes its composite's reference."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import torch
+from torch import nn
+
+from coreai_onnx.composite_ops.rms_norm import rms_norm
+from coreai_onnx.composite_ops.rope import rope
+from coreai_onnx.composite_ops.sdpa import scaled_dot_product_attention
+
+
+class Version(Enum):
+    """Version of a composite's meaning."""
+
+    v1 = 1
+
+
+class RMSNormImpl(nn.Module):
+    """Root-mean-square normalisation over the last axis; the scale is an argument.
+
+    Args:
+        eps: Added to the mean square.
+    """
+
+    def __init__(self, eps: float = 1e-5) -> None:
+        """Keep the attributes of the composite ``rms_norm``."""
+        super().__init__()
+        self.axes = -1
+        self.eps = eps
+        self.version = Version.v1
+
+    def forward(self, input: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """Normalise ``input`` ``[..., dim]`` and multiply by ``scale``, broadcastable to it."""
+        torch._check(input.ndim >= 1, lambda: "rms_norm: input must have at least one axis")
+        return rms_norm(input, scale, axes=(self.axes,), eps=self.eps)
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square normalisation that owns its scale.
+
+    Args:
+        dim: Size of the normalised axis.
+        eps: Added to the mean square.
+        n_heads: Given, the scale is ``[n_heads, 1, dim]`` instead of ``[dim]``.
+    """
+
+    def __init__(self, dim: int, eps: float = 1e-5, n_heads: int | None = None) -> None:
+        """Create a scale of ones."""
+        super().__init__()
+        shape = (dim,) if n_heads is None else (n_heads, 1, dim)
+        self.weight = nn.Parameter(torch.ones(shape))
+        self.rmsnorm_impl = RMSNormImpl(eps)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise ``x`` ``[..., dim]``."""
+        result: torch.Tensor = self.rmsnorm_impl(x, self.weight)
+        return result
+
+
+class SDPA(nn.Module):
+    """Scaled dot-product attention; a given mask is used alone.
+
+    Args:
+        scale: Factor on the scores, ``head_dim ** -0.5`` by default.
+        is_causal: Whether the query, as the trailing tokens, attends only backwards.
+        window_size: Above zero: attend only to keys nearer than this, the token included.
+        softcap: Above zero: bound of the scores, ``softcap * tanh(scores / softcap)``.
+    """
+
+    def __init__(
+        self,
+        scale: float | None = None,
+        is_causal: bool = False,  # noqa: FBT001, FBT002 - the peer's positional signature
+        window_size: int = 0,
+        softcap: float = 0.0,
+    ) -> None:
+        """Keep the attributes of the composite ``scaled_dot_product_attention``."""
+        super().__init__()
+        self.scale = None if scale is None else float(scale)
+        self.is_causal = is_causal
+        self.window_size = window_size
+        self.softcap = softcap
+        self.version = Version.v1
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Attend; shapes as in :func:`coreai_onnx.composite_ops.sdpa.scaled_dot_product_attention`."""
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            torch._check(tensor.ndim == 4, lambda n=name, t=tensor: _rank_message(n, t))
+        for name, tensor in (("key", key), ("value", value)):
+            torch._check(
+                query.shape[1] % tensor.shape[1] == 0,
+                lambda n=name, t=tensor: (
+                    f"scaled_dot_product_attention: query has {query.shape[1]} heads, "
+                    f"not a multiple of the {t.shape[1]} heads of {n}"
+                ),
+            )
+        return scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask,
+            sinks,
+            scale=self.scale,
+            is_causal=int(self.is_causal),
+            window_size=self.window_size,
+            softcap=self.softcap,
+        )
+
+
+def _rank_message(name: str, tensor: torch.Tensor) -> str:
+    return f"scaled_dot_product_attention: {name} must have rank 4, has shape {tuple(tensor.shape)}"
+
+
+class RoPE(nn.Module):
+    """Rotary position embedding.
+
+    Args:
+        scale: Factor on the frequencies.
+        base: Base of the default frequencies.
+        dims: How many leading lanes are rotated; all by default.
+        interleaved: Whether pairs are neighbouring lanes instead of halves.
+    """
+
+    def __init__(
+        self,
+        scale: float = 1.0,
+        base: float = 10000.0,
+        dims: int | None = None,
+        interleaved: bool = False,  # noqa: FBT001, FBT002 - the peer's positional signature
+    ) -> None:
+        """Keep the attributes of the composite ``rope``."""
+        super().__init__()
+        self.scale = float(scale)
+        self.base = float(base)
+        self.dims = dims
+        self.interleaved = interleaved
+        self.version = Version.v1
+
+    def forward(
+        self,
+        input: torch.Tensor,
+        cos: torch.Tensor | None = None,
+        sin: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        freqs: torch.Tensor | None = None,
+        offset: int | torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Rotate ``input``; shapes as in :func:`coreai_onnx.composite_ops.rope.rope`."""
+        rotated = input.shape[-1] if self.dims is None else min(self.dims, input.shape[-1])
+        torch._check(
+            rotated >= 2 and rotated % 2 == 0,
+            lambda: f"rope: the number of rotated lanes must be even and positive, is {rotated}",
+        )
+        if isinstance(offset, int):
+            offset = torch.tensor(offset, dtype=torch.int64)
+        return rope(
+            input,
+            cos,
+            sin,
+            position_ids,
+            freqs,
+            offset,
+            scale=self.scale,
+            base=self.base,
+            dims=self.dims or 0,
+            interleaved=int(self.interleaved),
+        )

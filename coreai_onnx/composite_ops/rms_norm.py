@@ -1,0 +1,54 @@
+"""Root-mean-square normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
+
+
+def rms_norm(
+    input: torch.Tensor,
+    scale: torch.Tensor | None = None,
+    *,
+    axes: Sequence[int] = (-1,),
+    eps: float | torch.Tensor = 1e-5,
+) -> torch.Tensor:
+    """Return ``input / sqrt(mean(input²) + eps) * scale`` (Zhang & Sennrich 2019, eq. 4).
+
+    Args:
+        input: ``[..., dim]``, floating.
+        scale: Broadcastable to ``input``. A float32 scale is applied in float32 before the result
+            is rounded; a scale in the dtype of ``input`` is applied after.
+        axes: Trailing axes to normalise over.
+        eps: Added to the mean square.
+
+    Returns:
+        The shape and dtype of ``input``; statistics are computed in float32 (float64 in float64).
+    """
+    wide = torch.float64 if input.dtype == torch.float64 else torch.float32
+    x = input.to(wide)
+    mean_square = torch.mean(x * x, dim=list(axes), keepdim=True)
+    normalised = x / torch.sqrt(mean_square + eps)
+    if scale is None:
+        return normalised.to(input.dtype)
+    if scale.dtype == torch.float32 and input.dtype != torch.float32:
+        return (normalised * scale).to(input.dtype)
+    rounded = normalised.to(input.dtype).to(wide)
+    return (rounded * scale.to(wide)).to(input.dtype)
+
+
+COMPOSITE = Composite(
+    name="rms_norm",
+    inputs=(Input("input"), Input("scale", optional=True, dtype="any")),
+    outputs=("output",),
+    attributes=(
+        Attribute("axes", "ints", (-1,), structural=True),
+        Attribute("eps", "float", 1e-5, aliases=("variance_epsilon", "epsilon", "norm_eps")),
+    ),
+    reference=rms_norm,
+    formula="input / sqrt(mean(input^2, axes) + eps) * scale",
+    variant_axes=(("axes2", "axes3", "axes4"), ("unscaled", "wide_scale")),
+)

@@ -1,0 +1,109 @@
+"""Rotary position embedding."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
+
+
+def rope(
+    input: torch.Tensor,
+    cos: torch.Tensor | None = None,
+    sin: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    freqs: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
+    *,
+    scale: float | torch.Tensor = 1.0,
+    base: float | torch.Tensor = 10000.0,
+    dims: int = 0,
+    interleaved: int = 0,
+) -> torch.Tensor:
+    """Rotate pairs of lanes by position-dependent angles (Su et al. 2021, eq. 34).
+
+    Args:
+        input: ``[batch, heads, length, head_dim]`` or ``[heads, length, head_dim]``, floating.
+        cos: Broadcastable to ``[batch, heads, length, dims / 2]``; used only together with
+            ``sin``, in place of angles computed from positions.
+        sin: Like ``cos``.
+        position_ids: ``[batch, length]`` integer positions; ``offset + arange(length)`` if absent.
+        freqs: ``[dims / 2]`` float32 angular frequencies; ``base ** (-2 i / dims)`` if absent.
+        offset: Position of the first token: ``[]``, ``[1]``, ``[batch]`` or ``[batch, 1]``.
+        scale: Factor on the frequencies.
+        base: Base of the default frequencies.
+        dims: How many leading lanes are rotated, even; 0 means all, the rest pass through.
+        interleaved: Nonzero: pairs are neighbours ``(2i, 2i+1)``; zero: halves ``(i, i+dims/2)``.
+
+    Returns:
+        The shape and dtype of ``input``. Angles are computed in float32.
+    """
+    rotated = dims if 0 < dims < input.shape[-1] else input.shape[-1]
+    if cos is None or sin is None:
+        angle = _angles(input, position_ids, freqs, offset, scale, base, rotated // 2)
+        cos, sin = torch.cos(angle).to(input.dtype), torch.sin(angle).to(input.dtype)
+    lanes, rest = input[..., :rotated], input[..., rotated:]
+    if interleaved:
+        pairs = lanes.unflatten(-1, (rotated // 2, 2))
+        first, second = pairs[..., 0], pairs[..., 1]
+    else:
+        first, second = lanes[..., : rotated // 2], lanes[..., rotated // 2 :]
+    turned = (cos * first - sin * second, sin * first + cos * second)
+    result = torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
+    result = result.to(input.dtype)
+    return result if rotated == input.shape[-1] else torch.cat([result, rest], dim=-1)
+
+
+def _angles(
+    input: torch.Tensor,
+    position_ids: torch.Tensor | None,
+    freqs: torch.Tensor | None,
+    offset: torch.Tensor | None,
+    scale: float | torch.Tensor,
+    base: float | torch.Tensor,
+    half: int,
+) -> torch.Tensor:
+    """Return the angles, float32, broadcastable to ``[batch, heads, length, half]``."""
+    length, device = input.shape[-2], input.device
+    if position_ids is None:
+        position = torch.arange(length, device=device, dtype=torch.float32)
+        if offset is not None:
+            start = offset.to(torch.float32)
+            position = start + position if start.ndim == 0 else start.reshape(-1, 1) + position
+    else:
+        position = position_ids.to(torch.float32)
+    if position.ndim == 2 and input.ndim == 4:
+        position = position.unsqueeze(1)
+    if freqs is None:
+        exponent = torch.arange(half, device=device, dtype=torch.float32) / half
+        freqs = 1.0 / torch.pow(torch.as_tensor(base, dtype=torch.float32), exponent)
+    return position.unsqueeze(-1) * (freqs * scale)
+
+
+COMPOSITE = Composite(
+    name="rope",
+    inputs=(
+        Input("input"),
+        Input("cos", optional=True, dtype="any"),
+        Input("sin", optional=True, dtype="any"),
+        Input("position_ids", optional=True, dtype="index"),
+        Input("freqs", optional=True, dtype="float32"),
+        Input("offset", optional=True, dtype="index"),
+    ),
+    outputs=("output",),
+    attributes=(
+        Attribute("scale", "float", 1.0),
+        Attribute("base", "float", 10000.0, aliases=("theta", "rope_theta")),
+        Attribute("dims", "int", 0, aliases=("rotary_dim",), structural=True),
+        Attribute("interleaved", "int", 0, structural=True),
+    ),
+    reference=rope,
+    formula="rotate lane pairs of input by position * freqs * scale",
+    variant_axes=(
+        ("positions", "offset", "sequence"),
+        ("freqs",),
+        ("interleaved",),
+        ("partial",),
+        ("rank3",),
+    ),
+)

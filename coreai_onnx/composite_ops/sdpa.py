@@ -1,0 +1,142 @@
+"""Scaled dot-product attention with grouped heads, masks, windows, sinks and a soft cap."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
+
+CausalAlignment = Literal["lower_right", "upper_left"]
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    *,
+    scale: float | torch.Tensor | None = None,
+    is_causal: int = 0,
+    window_size: int = 0,
+    causal_alignment: str = "lower_right",
+    softcap: float | torch.Tensor = 0.0,
+) -> torch.Tensor:
+    """Return softmax(mask(scale * query @ keyᵀ)) @ value, after Vaswani et al. 2017, eq. 1.
+
+    Args:
+        query: ``[batch, heads, query_length, head_dim]``, floating.
+        key: ``[batch, key_heads, key_length, head_dim]``; ``heads % key_heads == 0``, head ``h``
+            reads key head ``h // (heads / key_heads)``.
+        value: ``[batch, value_heads, key_length, value_dim]``, grouped like ``key``.
+        attn_mask: Broadcastable to ``[batch, heads, query_length, key_length]``; bool (True:
+            attend) or floating (added to the scores). Given, it is used alone.
+        sinks: ``[heads]`` raw logits, one extra softmax column that attends to nothing.
+        scale: Factor on the scores, ``head_dim ** -0.5`` by default.
+        is_causal: Nonzero: a query attends to keys up to its own position.
+        window_size: Above zero: only keys nearer than this many positions, the token included.
+        causal_alignment: Where the diagonal lies when the lengths differ: ``"lower_right"`` (the
+            queries are the last tokens) or ``"upper_left"``.
+        softcap: Above zero: scores become ``softcap * tanh(scores / softcap)`` before masking.
+
+    Returns:
+        ``[batch, heads, query_length, value_dim]`` in the dtype of ``query``. A row that may
+        attend to nothing is zero, as ``torch.nn.functional.scaled_dot_product_attention`` has it.
+    """
+    key = _repeat_heads(key, query.shape[1])
+    value = _repeat_heads(value, query.shape[1])
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query.to(wide) * factor) @ key.to(wide).transpose(-2, -1)
+    if isinstance(softcap, torch.Tensor) or softcap > 0:
+        scores = softcap * torch.tanh(scores / softcap)
+    if attn_mask is None:
+        attn_mask = position_mask(
+            query.shape[2], key.shape[2], is_causal, window_size, causal_alignment, query.device
+        )
+    weights = _masked_softmax(scores, attn_mask, sinks)
+    return (weights @ value.to(wide)).to(query.dtype)
+
+
+def position_mask(
+    queries: int,
+    keys: int,
+    is_causal: int,
+    window_size: int,
+    causal_alignment: str,
+    device: torch.device | None = None,
+) -> torch.Tensor | None:
+    """Return the bool mask ``[queries, keys]`` of a causal or windowed attention, None if all."""
+    if not is_causal and window_size <= 0:
+        return None
+    offset = keys - queries if causal_alignment == "lower_right" else 0
+    position = torch.arange(queries, device=device)[:, None] + offset
+    distance = position - torch.arange(keys, device=device)[None, :]
+    if window_size <= 0:
+        return distance >= 0
+    near = distance < window_size
+    return (near & (distance >= 0)) if is_causal else (near & (distance > -window_size))
+
+
+def _repeat_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """Give every query head its own copy of the key or value head it reads."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def _masked_softmax(
+    scores: torch.Tensor, mask: torch.Tensor | None, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """Softmax over the last axis, with a mask, an extra column, and zeros for empty rows."""
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        else:
+            scores = scores + mask.to(scores.dtype)
+    if sinks is not None:
+        column = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, column], dim=-1)
+    weights = torch.softmax(scores, dim=-1)
+    if sinks is not None:
+        return weights[..., :-1]
+    if mask is not None:
+        empty = (scores == float("-inf")).all(dim=-1, keepdim=True)
+        weights = weights.masked_fill(empty, 0.0)
+    return weights
+
+
+COMPOSITE = Composite(
+    name="scaled_dot_product_attention",
+    inputs=(
+        Input("query"),
+        Input("key"),
+        Input("value"),
+        Input("attn_mask", optional=True, dtype="any"),
+        Input("sinks", optional=True, dtype="any"),
+    ),
+    outputs=("output",),
+    attributes=(
+        Attribute("scale", "float", aliases=("scaling", "softmax_scale")),
+        Attribute("is_causal", "int", 0, structural=True),
+        Attribute("window_size", "int", 0, aliases=("sliding_window",), structural=True),
+        Attribute("causal_alignment", "string", "lower_right", structural=True),
+        Attribute("softcap", "float", 0.0, structural=True),
+    ),
+    reference=scaled_dot_product_attention,
+    formula="softmax(mask(scale * query @ key^T)) @ value",
+    variant_axes=(
+        (
+            "causal",
+            "causal_upper_left",
+            "window",
+            "window_upper_left",
+            "causal_window",
+            "causal_window_upper_left",
+            "mask",
+            "bias",
+        ),
+        ("sinks",),
+        ("softcap",),
+    ),
+)

@@ -1,0 +1,132 @@
+"""One error tree. Errors about a model name the op, the module path and the user's source line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class CoreaiError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in the user's model.
+
+    Attributes:
+        module: Module path, ``model.layers.0.mlp``; empty for the root module.
+        module_class: Class name of that module.
+        source: Last user frame, ``moe.py:41``; empty if unknown.
+        code: The source line itself; empty if unknown.
+    """
+
+    module: str = ""
+    module_class: str = ""
+    source: str = ""
+    code: str = ""
+
+    def __str__(self) -> str:
+        """Return the place on one line."""
+        module = f"{self.module or '(root)'}" + (f" ({self.module_class})" if self.module_class else "")
+        return "   ".join(part for part in (module, self.source, self.code) if part)
+
+
+class ConversionError(CoreaiError, ValueError):
+    """A program cannot be converted.
+
+    Args:
+        what: What went wrong, starting with the op where there is one.
+        where: The place in the user's model.
+        advice: What the user can do about it.
+    """
+
+    def __init__(self, what: str, where: Where | None = None, advice: str = "") -> None:
+        """Compose the three lines of the message."""
+        self.what, self.where, self.advice = what, where, advice
+        lines = [what]
+        if where is not None:
+            lines.append(f"  at {where}")
+        if advice:
+            lines.append(f"  {advice}")
+        super().__init__("\n".join(lines))
+
+
+class LoweringError(ConversionError):
+    """An op is known, but not with these arguments."""
+
+
+@dataclass(frozen=True)
+class UnsupportedOp:
+    """An op without a lowering, and every place that uses it."""
+
+    name: str
+    places: tuple[Where, ...]
+
+
+class UnsupportedOpsError(ConversionError):
+    """The program uses ops that have no lowering; all of them are reported together.
+
+    Attributes:
+        ops: The unsupported ops, most frequent first.
+    """
+
+    def __init__(self, ops: Sequence[UnsupportedOp]) -> None:
+        """Compose a table: op, count, places."""
+        self.ops = tuple(sorted(ops, key=lambda op: (-len(op.places), op.name)))
+        width = max(len(op.name) for op in self.ops)
+        lines = [f"unsupported ATen ops: {len(self.ops)} op(s) have no lowering"]
+        for op in self.ops:
+            first, *rest = dict.fromkeys(str(place) for place in op.places)
+            more = f"   (+{len(rest)} more places)" if rest else ""
+            lines.append(f"  {op.name:<{width}}  {len(op.places)}x  at {first}{more}")
+        example = self.ops[0].name.replace(".", "::", 1)
+        super().__init__(
+            "\n".join(lines),
+            advice=f'register a lowering with @converter.register_torch_lowering("{example}"), '
+            "or rewrite the model without the op",
+        )
+
+
+class ExportError(CoreaiError, RuntimeError):
+    """``torch.export`` could not capture the model."""
+
+
+class ExternalizationError(ConversionError):
+    """A module cannot become a function of its own."""
+
+
+class StagingError(CoreaiError, ValueError):
+    """A program cannot be staged: name taken, wrong number of names, unknown entrypoint."""
+
+
+class NothingToConvertError(CoreaiError, RuntimeError):
+    """``to_onnx`` was called with no staged program."""
+
+
+class RegistrationError(CoreaiError, ValueError):
+    """A lowering cannot be registered."""
+
+
+class PassError(CoreaiError, RuntimeError):
+    """A graph pass raised or left a broken graph; the model is as it was before that pass."""
+
+
+class SaveError(CoreaiError, OSError):
+    """A program could not be written; files that were there before are whole."""
+
+
+class LoadError(CoreaiError, ValueError):
+    """A file is not a model this package can read."""
+
+
+class SessionError(CoreaiError, RuntimeError):
+    """A session cannot be made or run."""
+
+
+class KernelsNotBuiltError(SessionError):
+    """Kernels were asked for, but the native library is not there."""
+
+
+class InputError(SessionError, ValueError):
+    """An input of a run has a wrong name, dtype, rank or shape."""
