@@ -1,0 +1,54 @@
+"""Fixtures and settings of the whole suite."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Before torch and transformers are imported: two workers on two cores, and no hub in sight.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import hypothesis
+import torch
+
+REPO = Path(__file__).resolve().parent.parent
+REQUIRE_KERNELS = "COREAI_REQUIRE_KERNELS"
+"""Set by ``make test`` where a compiler is there: missing kernels then fail instead of skip."""
+
+hypothesis.settings.register_profile(
+    "coreai",
+    deadline=None,  # first calls compile or export; a slow machine is no failure
+    derandomize=True,  # one commit, one verdict
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("coreai")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Every test starts from one seed, so that it does not depend on the ones before it."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def repo() -> Path:
+    """The root of the repository."""
+    return REPO
+
+
+@pytest.fixture(scope="session")
+def kernels() -> Path:
+    """Path of the built kernel library; without one the test is skipped, or fails in CI."""
+    from coreai_onnx import ops_library_path
+
+    path = ops_library_path()
+    if path is not None:
+        return Path(path)
+    if os.environ.get(REQUIRE_KERNELS):
+        pytest.fail(f"{REQUIRE_KERNELS} is set, but the kernels are not built: make build")
+    pytest.skip("the kernels are not built: make build")
