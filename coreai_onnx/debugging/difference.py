@@ -1,0 +1,87 @@
+"""The difference between two arrays, as numbers to judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coreai_onnx.contents import type_text
+from coreai_onnx.debugging.tolerances import Tolerance
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How an array differs from the expected one.
+
+    Attributes:
+        max_abs: Largest ``|actual - expected|``.
+        max_rel: Largest ``|actual - expected| / |expected|`` where expected is not 0.
+        ulps: ``max_abs`` in units in the last place of the largest expected magnitude: about how
+            many roundings of the dtype the error amounts to. 0 for integers.
+        mismatched: Elements outside the tolerance, or not finite in different ways.
+        size: Number of elements.
+        problem: Empty, or what makes the arrays incomparable: dtypes or shapes that differ.
+    """
+
+    max_abs: float
+    max_rel: float
+    ulps: float
+    mismatched: int
+    size: int
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether dtype and shape are equal and every element is within the tolerance."""
+        return not self.problem and self.mismatched == 0
+
+
+def difference(actual: Array, expected: Array, tolerance: Tolerance) -> Difference:
+    """Compare an array with the expected one.
+
+    NaN equals NaN, and an infinity equals itself. The arithmetic is in float64 (complex128 for
+    complex dtypes); integers of 64 bits are compared exactly.
+
+    Args:
+        actual: What was computed.
+        expected: What it should be.
+        tolerance: (relative, absolute).
+    """
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        got, want = type_text(actual.dtype.name, actual.shape), type_text(expected.dtype.name, expected.shape)
+        return Difference(np.nan, np.nan, np.nan, expected.size, expected.size, f"is {got}, expected {want}")
+    if expected.size == 0:
+        return Difference(0.0, 0.0, 0.0, 0, 0)
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    a, e = actual.astype(wide), expected.astype(wide)
+    same = (actual == expected) | (np.isnan(a) & np.isnan(e))
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        error = np.where(same, 0.0, np.abs(a - e))
+        relative, absolute = tolerance
+        within = same | (error <= absolute + relative * np.abs(e)) & np.isfinite(e)
+        ratio = np.where(error == 0, 0.0, error / np.abs(e))
+    magnitude = np.max(np.abs(e), where=np.isfinite(e), initial=0.0)
+    max_abs = float(np.max(error))
+    return Difference(
+        max_abs=max_abs,
+        max_rel=float(np.max(ratio)),
+        ulps=_ulps(max_abs, float(magnitude), expected.dtype),
+        mismatched=int(np.count_nonzero(~within)),
+        size=expected.size,
+    )
+
+
+def _ulps(error: float, magnitude: float, dtype: np.dtype[Any]) -> float:
+    if dtype.kind in "biu" or error == 0:
+        return 0.0
+    base = {"complex64": "float32", "complex128": "float64"}.get(dtype.name, dtype.name)
+    bits = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}.get(base)
+    if bits is None or not np.isfinite(error):
+        return float("nan")
+    smallest = {"float16": 2.0**-14}.get(base, 2.0**-126 if base != "float64" else 2.0**-1022)
+    exponent = np.floor(np.log2(max(magnitude, smallest)))
+    return float(error / 2.0 ** (exponent - bits))

@@ -1,0 +1,247 @@
+"""The result of a conversion: one ONNX model per entrypoint, to optimise, save and run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import onnx
+import onnx_ir as ir
+
+from coreai_onnx.contents import composite_calls, interface, op_histogram, op_name, weights
+from coreai_onnx.errors import LoadError, SaveError, StagingError
+from coreai_onnx.runtime.outputs import Outputs
+from coreai_onnx.runtime.session import Session
+from coreai_onnx.saving import save_models, to_proto
+from coreai_onnx.table import render, size_text
+
+if TYPE_CHECKING:
+    from coreai_onnx.passes import PassReport
+
+MAIN = "main"
+"""Name of the entrypoint that a program has when the user names none."""
+
+
+class OnnxProgram:
+    """A converted program.
+
+    ```python
+    program = coreai_onnx.convert(module, (x,))
+    print(program)                   # interface, composites, operators, sizes
+    program.save("model.onnx")
+    (y,) = program.run(x)
+    ```
+
+    Attributes:
+        models: Entrypoint to ``onnx_ir.Model``.
+        pass_reports: Entrypoint to the report of the last `optimize`; empty before.
+    """
+
+    def __init__(self, models: Mapping[str, ir.Model]) -> None:
+        """Hold one model per entrypoint.
+
+        Args:
+            models: Entrypoint name to model, at least one.
+
+        Raises:
+            ValueError: If there is no model.
+        """
+        if not models:
+            raise ValueError("a program needs at least one entrypoint")
+        self.models = dict(models)
+        self.pass_reports: dict[str, PassReport] = {}
+        self._sessions: dict[tuple[str, bool | None], Session] = {}
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> OnnxProgram:
+        """Read what `save` wrote; weights in a data file stay there until they are used.
+
+        Args:
+            path: The path given to `save`, also for several entrypoints.
+
+        Raises:
+            LoadError: If there is no such file, or it is not an ONNX model.
+        """
+        path = Path(path)
+        several = sorted(path.parent.glob(f"{path.stem}.*{path.suffix}")) if path.suffix else []
+        files = several if several and not path.exists() else [path]
+        models = [_load(file) for file in files]
+        return cls({model.metadata_props.get("coreai.entrypoint", MAIN): model for model in models})
+
+    @property
+    def entrypoints(self) -> tuple[str, ...]:
+        """Names of the entrypoints, in the order they were staged."""
+        return tuple(self.models)
+
+    @property
+    def model(self) -> ir.Model:
+        """The model of the only entrypoint, or of ``main``."""
+        return self.models[self._choose(None)]
+
+    @property
+    def pass_report(self) -> PassReport | None:
+        """The pass report of the only entrypoint, or of ``main``; None before `optimize`."""
+        return self.pass_reports.get(self._choose(None))
+
+    def to_proto(self, entrypoint: str | None = None) -> onnx.ModelProto:
+        """Return an entrypoint as one protobuf message with its weights inside.
+
+        Raises:
+            StagingError: If there is no such entrypoint.
+            SaveError: If the weights exceed protobuf's 2 GiB.
+        """
+        return to_proto(self.models[self._choose(entrypoint)])
+
+    def optimize(self, passes: Iterable[str] | None = None) -> Self:
+        """Run the graph passes on every entrypoint, in place; a second call changes nothing.
+
+        Args:
+            passes: Names of the passes to run, in their standing order; None runs all of them.
+
+        Returns:
+            The program itself. What the passes did is in ``pass_report``.
+
+        Raises:
+            PassError: If a pass fails; the model is as it was before that pass.
+        """
+        from coreai_onnx.passes import run_passes  # noqa: PLC0415 - graph-surgeon is slow to import
+
+        chosen = None if passes is None else tuple(passes)
+        self._sessions.clear()
+        for name, model in self.models.items():
+            self.pass_reports[name] = run_passes(model, passes=chosen)
+        return self
+
+    def save(
+        self, path: str | PathLike[str], *, external_data: bool | None = None, entrypoint: str | None = None
+    ) -> tuple[Path, ...]:
+        """Write the program; a failure leaves the files that were there whole.
+
+        One entrypoint is written to ``path``. Several are written to ``stem.<entrypoint>.onnx``
+        each. Weights in a data file are in ``<name>.onnx.data``, shared by all entrypoints.
+
+        Args:
+            path: Target, usually ending in ``.onnx``; its folder must exist.
+            external_data: Whether weights go to a data file; None does so above 1.5 GiB.
+            entrypoint: Write this entrypoint only, to ``path`` itself.
+
+        Returns:
+            The paths written.
+
+        Raises:
+            StagingError: If there is no such entrypoint.
+            SaveError: If a file cannot be written.
+        """
+        path = Path(path)
+        if not path.parent.is_dir():
+            raise SaveError(f"cannot write {path}: the folder {path.parent} does not exist")
+        if path.is_dir():
+            raise SaveError(f"cannot write {path}: it is a folder")
+        if entrypoint is not None or len(self.models) == 1:
+            targets = {path: self.models[self._choose(entrypoint)]}
+        else:
+            targets = {path.with_name(f"{path.stem}.{name}{path.suffix}"): m for name, m in self.models.items()}
+        return save_models(targets, path.with_name(f"{path.name}.data"), external_data=external_data)
+
+    save_asset = save
+
+    def session(self, entrypoint: str | None = None, *, kernels: bool | None = None) -> Session:
+        """Return the session that `run` uses, made at the first call and kept.
+
+        Raises:
+            StagingError: If there is no such entrypoint.
+            SessionError: If the session cannot be made.
+        """
+        key = self._choose(entrypoint), kernels
+        if key not in self._sessions:
+            self._sessions[key] = Session(self.models[key[0]], kernels=kernels)
+        return self._sessions[key]
+
+    def run(
+        self, *args: object, entrypoint: str | None = None, kernels: bool | None = None, **named: object
+    ) -> Outputs:
+        """Run an entrypoint once; see `Session.run`.
+
+        Args:
+            *args: Inputs by position.
+            entrypoint: Which entrypoint; None for the only one or ``main``.
+            kernels: Native kernels (True), function bodies (False), or kernels if built (None).
+            **named: Inputs and states by name.
+
+        Raises:
+            InputError: If a name, dtype, rank or shape is wrong.
+            SessionError: If the session cannot be made or run.
+        """
+        return self.session(entrypoint, kernels=kernels).run(*args, **named)
+
+    def composites(self, entrypoint: str | None = None) -> dict[str, int]:
+        """Count the calls of composites and externalised modules, through every function body.
+
+        Args:
+            entrypoint: Count in this one; None adds up all of them.
+
+        Returns:
+            Name, such as ``ai.coreai::rms_norm``, to number of calls, most frequent first.
+        """
+        names = self.entrypoints if entrypoint is None else (self._choose(entrypoint),)
+        totals: dict[str, int] = {}
+        for name in names:
+            for composite, count in composite_calls(self.models[name]).items():
+                totals[composite] = totals.get(composite, 0) + count
+        return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
+
+    def summary(self) -> str:
+        """Return the interface, composites, functions, operators and sizes as text."""
+        return "\n\n".join(summarize(name, model) for name, model in self.models.items())
+
+    def __str__(self) -> str:
+        """Return `summary`."""
+        return self.summary()
+
+    def __repr__(self) -> str:
+        """Return the entrypoints."""
+        return f"OnnxProgram({', '.join(self.entrypoints)})"
+
+    def _choose(self, entrypoint: str | None) -> str:
+        if entrypoint is None and len(self.models) == 1:
+            return next(iter(self.models))
+        name = MAIN if entrypoint is None else entrypoint
+        if name not in self.models:
+            what = "say which entrypoint" if entrypoint is None else f"no entrypoint {entrypoint!r}"
+            raise StagingError(f"{what}; there are {', '.join(self.models)}")
+        return name
+
+
+def _load(path: Path) -> ir.Model:
+    if not path.is_file():
+        raise LoadError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+    try:
+        model = ir.load(path)
+    except Exception as error:  # protobuf's and onnx_ir's errors share no base class
+        raise LoadError(f"{path} is not an ONNX model\n  {error}") from error
+    if not model.opset_imports:
+        raise LoadError(f"{path} is not an ONNX model\n  it has no opset")
+    return model
+
+
+def summarize(name: str, model: ir.Model) -> str:
+    """Return what one model holds, as text: interface, composites, functions, operators, sizes."""
+    io = interface(model)
+    rows = [("input", i.name, i.type_text) for i in io.inputs]
+    rows += [("state", s.name, s.type_text) for s in io.states]
+    rows += [("output", o.name, o.type_text) for o in io.outputs]
+    elements, size = weights(model)
+    opset = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items())
+    functions = [(op_name(*key[:2]), len(body)) for key, body in model.functions.items()]
+    tables = [
+        (("composite", "calls"), list(composite_calls(model).items())),
+        (("operator", "count"), list(op_histogram(model).items())),
+        (("function", "nodes"), functions),
+    ]
+    return "\n\n".join([
+        f"entrypoint {name}: {elements:,} weights in {size_text(size)}, IR {model.ir_version}, {opset}",
+        render(("", "name", "type"), rows, indent="  "),
+        *(render(header, table, indent="  ") for header, table in tables if table),
+    ])

@@ -1,0 +1,195 @@
+"""Sessions: a model in onnxruntime, with checked inputs and carried state."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from os import PathLike
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from coreai_onnx.contents import TensorInfo, weights
+from coreai_onnx.errors import SessionError
+from coreai_onnx.runtime.library import kernels_built, ops_library_path
+from coreai_onnx.runtime.outputs import Array, Outputs
+from coreai_onnx.runtime.signature import Signature
+from coreai_onnx.runtime.values import dtype_of, from_ort, to_numpy, to_ort
+from coreai_onnx.saving import AUTO_EXTERNAL_BYTES, save_models, to_proto
+
+
+@runtime_checkable
+class HasModel(Protocol):
+    """A program: anything that has the onnx_ir model of its main entrypoint."""
+
+    @property
+    def model(self) -> ir.Model:
+        """The model to run."""
+
+
+Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
+"""What a session is made from: a file, its bytes, a model in memory, or a converted program."""
+
+
+def session(path_or_program: Source, *, kernels: bool | None = None, threads: int | None = None) -> Session:
+    """Open a model in onnxruntime on the CPU.
+
+    Args:
+        path_or_program: A ``.onnx`` file, or a program or model in memory.
+        kernels: Whether composites run on the native kernels (True) or on their function bodies
+            (False); None takes the kernels if they are built.
+        threads: Threads for one operator; None lets onnxruntime choose.
+
+    Returns:
+        The session.
+
+    Raises:
+        KernelsNotBuiltError: With ``kernels=True`` when there is no kernel library.
+        SessionError: If the model is missing, broken, or refused by onnxruntime.
+    """
+    return Session(path_or_program, kernels=kernels, threads=threads)
+
+
+class Session:
+    """A model ready to run; make one with `session`.
+
+    ```python
+    s = coreai_onnx.session("model.onnx")
+    (logits,) = s.run(ids, mask)               # by position, in the order of s.inputs
+    s.run(input_ids=ids, attention_mask=mask)  # or by name
+    ```
+
+    Inputs are torch tensors, numpy arrays or Python numbers; dtypes are never converted silently.
+    A state keeps its value from call to call, starting from the value stored in the model.
+
+    Attributes:
+        ort: The plain ``onnxruntime.InferenceSession``.
+        kernels: Whether the native kernels are registered.
+    """
+
+    def __init__(self, source: Source, *, kernels: bool | None = None, threads: int | None = None) -> None:
+        """Open the model; see `session`."""
+        options = ort.SessionOptions()
+        options.log_severity_level = 3  # states are initializers that are also inputs, which ort warns about
+        if threads is not None:
+            if threads < 1:
+                raise SessionError(f"threads={threads}; give at least 1, or None to let onnxruntime choose")
+            options.intra_op_num_threads = threads
+        self.kernels = _register_kernels(options, kernels)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.ort = self._open(source, options)
+        self._signature = Signature.of(self.ort)
+        self._carried: dict[str, ort.OrtValue] = {}
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What `run` takes, in order; states are not among them."""
+        return self._signature.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What `run` returns, in order; states are not among them."""
+        return self._signature.outputs
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the states. `run` accepts a value for each by name; none has to be given."""
+        return tuple(state.input for state in self._signature.states)
+
+    def run(self, *args: object, **named: object) -> Outputs:
+        """Run once, and keep the new states for the next call.
+
+        Args:
+            *args: Inputs by position.
+            **named: Inputs by name, and states to use instead of the carried ones.
+
+        Returns:
+            The outputs; ``.states`` of it reads the new states.
+
+        Raises:
+            InputError: If a name, dtype, rank or shape is wrong; nothing was run and no state
+                has changed.
+            SessionError: If onnxruntime fails; no state has changed.
+        """
+        given = self._signature.bind(args, named)
+        arrays = {name: to_numpy(value, self._signature.info(name)) for name, value in given.items()}
+        carried = {name: value for name, value in self._carried.items() if name not in arrays}
+        self._signature.require((*arrays, *carried))
+        described = {name: (array.dtype.name, array.shape) for name, array in arrays.items()}
+        described |= {name: (dtype_of(v.data_type()), tuple(v.shape())) for name, v in carried.items()}
+        self._signature.check(described, frozenset(carried))
+        feeds = {name: to_ort(array) for name, array in arrays.items()} | carried
+        return self._returned(self._run_ort(feeds))
+
+    def reset(self) -> None:
+        """Return every state to its initial value."""
+        self._carried = {}
+
+    def __repr__(self) -> str:
+        """Return the interface and how composites run."""
+        how = "kernels" if self.kernels else "bodies"
+        lines = [f"Session ({how})", *(f"  input   {info}" for info in self.inputs)]
+        lines += [f"  state   {self._signature.state_inputs[name]}" for name in self.states]
+        return "\n".join([*lines, *(f"  output  {info}" for info in self.outputs)])
+
+    def _run_ort(self, feeds: dict[str, ort.OrtValue]) -> dict[str, ort.OrtValue]:
+        names = [node.name for node in self.ort.get_outputs()]
+        try:
+            return dict(zip(names, self.ort.run_with_ort_values(names, feeds), strict=True))
+        except Exception as error:  # onnxruntime's exceptions share no base class below Exception
+            raise SessionError(f"onnxruntime failed while running\n  {error}") from error
+
+    def _returned(self, results: dict[str, ort.OrtValue]) -> Outputs:
+        states = {state.input: results[state.output] for state in self._signature.states}
+        self._carried = states
+
+        def read_states() -> dict[str, Array]:
+            return {name: from_ort(value) for name, value in states.items()}
+
+        return Outputs({info.name: from_ort(results[info.name]) for info in self.outputs}, read_states)
+
+    def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
+        if isinstance(source, str | PathLike):
+            path = Path(source)
+            if not path.is_file():
+                raise SessionError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+            return self._load(str(path), options, str(path))
+        if isinstance(source, bytes):
+            return self._load(source, options, "the given bytes")
+        if isinstance(source, onnx.ModelProto):
+            return self._load(source.SerializeToString(), options, "the given model")
+        model = source.model if isinstance(source, HasModel) else source
+        if not isinstance(model, ir.Model):
+            raise SessionError(f"cannot open a {type(source).__name__}; give a path, a model or a program")
+        if weights(model)[1] <= AUTO_EXTERNAL_BYTES:
+            return self._load(to_proto(model).SerializeToString(), options, "the program")
+        self._folder = tempfile.TemporaryDirectory(prefix="coreai_onnx_", ignore_cleanup_errors=True)
+        path = Path(self._folder.name) / "model.onnx"
+        save_models({path: model}, path.with_name("model.onnx.data"), external_data=True)
+        return self._load(str(path), options, "the program")
+
+    def _load(self, model: str | bytes, options: ort.SessionOptions, what: str) -> ort.InferenceSession:
+        try:
+            return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's exceptions share no base class below Exception
+            advice = "\n  kernels=False runs the function bodies instead" if self.kernels else ""
+            raise SessionError(f"onnxruntime cannot load {what}\n  {error}{advice}") from error
+
+
+def _register_kernels(options: ort.SessionOptions, kernels: bool | None) -> bool:
+    """Register the kernel library if it is wanted; return whether it is registered."""
+    if kernels is False or (kernels is None and not kernels_built()):
+        return False
+    path = ops_library_path()
+    try:
+        options.register_custom_ops_library(str(path))
+    except Exception as error:  # onnxruntime's exceptions share no base class below Exception
+        message = f"onnxruntime {ort.__version__} cannot register the kernels in {path}\n  {error}"
+        if kernels:
+            raise SessionError(message) from error
+        warnings.warn(f"{message}\n  the function bodies are used instead", RuntimeWarning, stacklevel=4)
+        return False
+    return True

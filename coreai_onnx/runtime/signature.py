@@ -1,0 +1,232 @@
+"""What a model expects, and the check of a call against it before onnxruntime sees anything."""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import onnxruntime as ort
+
+from coreai_onnx.contents import Dim, StateInfo, TensorInfo, read_states, type_text
+from coreai_onnx.errors import InputError
+from coreai_onnx.runtime.values import dtype_of
+
+
+@dataclass(frozen=True)
+class Range:
+    """The sizes a symbolic dim may take; None means no bound."""
+
+    min: int | None = None
+    max: int | None = None
+
+    def __contains__(self, size: int) -> bool:
+        """Return whether ``size`` is within the bounds."""
+        return (self.min is None or size >= self.min) and (self.max is None or size <= self.max)
+
+    def __str__(self) -> str:
+        """Return ``between 1 and 8``, ``at least 2`` or ``at most 8``."""
+        if self.max is None:
+            return f"at least {self.min}"
+        return f"at most {self.max}" if self.min is None else f"between {self.min} and {self.max}"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs, outputs and states of a session, in the order of the model.
+
+    Attributes:
+        inputs: What a call gives; states are not among them.
+        outputs: What a call returns; states are not among them.
+        states: The pairs of graph input and output that carry state.
+        state_inputs: Dtype and dims of each state.
+        required_states: Names of the states that have no initial value in the file.
+        ranges: Bounds of symbolic dims.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    states: tuple[StateInfo, ...]
+    state_inputs: Mapping[str, TensorInfo]
+    required_states: frozenset[str]
+    ranges: Mapping[str, Range]
+
+    @classmethod
+    def of(cls, session: ort.InferenceSession) -> Signature:
+        """Read the signature of an onnxruntime session and the model's metadata."""
+        metadata = session.get_modelmeta().custom_metadata_map
+        states = read_states(metadata)
+        olds, news = {state.input for state in states}, {state.output for state in states}
+        given = [_info(node) for node in session.get_inputs()]
+        defaults = [_info(node) for node in session.get_overridable_initializers()]
+        return cls(
+            inputs=tuple(info for info in given if info.name not in olds),
+            outputs=tuple(info for info in map(_info, session.get_outputs()) if info.name not in news),
+            states=states,
+            state_inputs={info.name: info for info in (*given, *defaults) if info.name in olds},
+            required_states=frozenset(info.name for info in given if info.name in olds),
+            ranges=_ranges(metadata.get("coreai.range_constraints")),
+        )
+
+    def bind(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
+        """Give every argument its input's name.
+
+        Raises:
+            InputError: If there are too many arguments, an unknown name, or one twice.
+        """
+        if len(args) > len(self.inputs):
+            raise InputError(f"{len(args)} positional inputs given, {len(self.inputs)} expected\n{self._expected()}")
+        bound = dict(zip((info.name for info in self.inputs), args, strict=False))
+        for name, value in named.items():
+            if name in bound:
+                raise InputError(f"input {name!r} is given twice, by position and by name\n{self._expected()}")
+            if name not in self.state_inputs and all(name != info.name for info in self.inputs):
+                raise InputError(f"unexpected input {name!r}\n{self._expected()}")
+            bound[name] = value
+        return bound
+
+    def require(self, names: Iterable[str]) -> None:
+        """Check that every input, and every state without an initial value, is among ``names``.
+
+        Raises:
+            InputError: If some are missing; all of them are named.
+        """
+        there = set(names)
+        missing = [info.name for info in self.inputs if info.name not in there]
+        missing += [name for name in self.state_inputs if name in self.required_states - there]
+        if missing:
+            what = "input" if len(missing) == 1 else "inputs"
+            raise InputError(f"missing {what} {', '.join(map(repr, missing))}\n{self._expected()}")
+
+    def info(self, name: str) -> TensorInfo:
+        """Return what is expected of an input or state."""
+        return self.state_inputs.get(name) or next(info for info in self.inputs if info.name == name)
+
+    def check(self, given: Mapping[str, tuple[str, tuple[int, ...]]], carried: frozenset[str]) -> None:
+        """Check dtypes, ranks and dims; a symbolic dim must have one size throughout the call.
+
+        Args:
+            given: Name to (dtype name, shape).
+            carried: Names of the states that come from the call before.
+
+        Raises:
+            InputError: Naming the input, what it got and what was expected.
+        """
+        sizes = _Sizes(self.ranges)
+        for name, (dtype, shape) in given.items():
+            info = self.info(name)
+            complain = _Complaint(info, dtype, shape, name in carried)
+            if dtype != info.dtype:
+                raise complain(f"dtype is {dtype}, expected {info.dtype}", _cast_hint(info.dtype))
+            if len(shape) != len(info.dims):
+                raise complain(f"rank is {len(shape)}, expected {len(info.dims)}")
+            for axis, (size, dim) in enumerate(zip(shape, info.dims, strict=True)):
+                sizes.see(complain, axis, size, dim)
+        sizes.check_expressions()
+
+    def _expected(self) -> str:
+        lines = [f"  expected  {info}" for info in self.inputs] or ["  expected  no inputs"]
+        lines += [f"  state     {info}" for info in self.state_inputs.values()]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Complaint:
+    """Composes the error about one input."""
+
+    info: TensorInfo
+    dtype: str
+    shape: tuple[int, ...]
+    carried: bool
+
+    def __call__(self, what: str, advice: str = "") -> InputError:
+        kind, origin = "input", ""
+        if self.carried:
+            kind, origin = "state", ", carried from the call before"
+            advice = "reset() returns every state to its initial value"
+        lines = [
+            f"{kind} {self.info.name!r}{origin}: {what}",
+            f"  got       {type_text(self.dtype, self.shape)}",
+            f"  expected  {self.info.type_text}",
+        ]
+        return InputError("\n".join([*lines, f"  {advice}"] if advice else lines))
+
+
+@dataclass
+class _Sizes:
+    """The sizes bound to symbolic dims so far, and who bound them."""
+
+    ranges: Mapping[str, Range]
+    bound: dict[str, int] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
+    expressions: list[tuple[_Complaint, int, int, str]] = field(default_factory=list)
+
+    def see(self, complain: _Complaint, axis: int, size: int, dim: Dim) -> None:
+        """Check one dim of one input."""
+        if isinstance(dim, int):
+            if size != dim:
+                raise complain(f"dimension {axis} is {size}, expected {dim}")
+        elif isinstance(dim, str):
+            self._see_name(complain, axis, size, dim)
+
+    def _see_name(self, complain: _Complaint, axis: int, size: int, name: str) -> None:
+        if not name.isidentifier():
+            self.expressions.append((complain, axis, size, name))
+        if name in self.ranges and size not in self.ranges[name]:
+            raise complain(f"dimension {axis} ({name}) is {size}, expected {self.ranges[name]}")
+        if self.bound.setdefault(name, size) != size:
+            raise complain(
+                f"dimension {axis} is {size}, expected {name} = {self.bound[name]} (from {self.origin[name]!r})"
+            )
+        self.origin.setdefault(name, complain.info.name)
+
+    def check_expressions(self) -> None:
+        """Check dims such as ``past + seq`` against the names they are made of."""
+        for complain, axis, size, text in self.expressions:
+            expected = evaluate(text, self.bound)
+            if expected is not None and expected != size:
+                raise complain(f"dimension {axis} is {size}, expected {text} = {expected}")
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def evaluate(expression: str, sizes: Mapping[str, int]) -> int | None:
+    """Return the value of a dim expression, or None if it is not integer arithmetic on known names."""
+    try:
+        return _value(ast.parse(expression, mode="eval").body, sizes)
+    except (SyntaxError, LookupError, ZeroDivisionError):
+        return None
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.Name(id=name):
+            return sizes[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, sizes)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_value(left, sizes), _value(right, sizes))
+    raise LookupError(ast.dump(node))
+
+
+def _info(node: ort.NodeArg) -> TensorInfo:
+    return TensorInfo(node.name, dtype_of(node.type), tuple(node.shape))
+
+
+def _ranges(text: str | None) -> dict[str, Range]:
+    return {name: Range(bounds.get("min"), bounds.get("max")) for name, bounds in json.loads(text or "{}").items()}
+
+
+def _cast_hint(dtype: str) -> str:
+    return f"cast it: tensor.to(torch.{dtype}) or array.astype({dtype!r})"

@@ -1,0 +1,107 @@
+"""Values on their way into onnxruntime and out of it.
+
+bfloat16 and float8 have no numpy type of their own. They travel as ``ml_dtypes`` arrays on our side
+and as raw memory with an ONNX element type on onnxruntime's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any, cast
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from coreai_onnx.contents import TensorInfo, dtype_name
+from coreai_onnx.errors import InputError
+from coreai_onnx.runtime.outputs import Array
+
+
+def dtype_of(ort_type: str) -> str:
+    """Return the numpy dtype name of onnxruntime's type text ``tensor(float16)``.
+
+    A type that is no tensor (``seq(tensor(float))``) is returned as it is.
+    """
+    if not ort_type.startswith("tensor("):
+        return ort_type
+    return dtype_name(ort_type.removeprefix("tensor(").removesuffix(")"))
+
+
+def to_numpy(value: object, info: TensorInfo) -> Array:
+    """Return a user's value as a C-contiguous array, of its own dtype.
+
+    torch tensors (without importing torch), numpy arrays and numpy scalars keep their dtype. A
+    Python number takes the input's dtype if that loses no meaning: bool to any, int to integers
+    and floats, float to floats.
+
+    Raises:
+        InputError: If the value is none of these, or a Python number does not fit.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _from_torch(torch, value)
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value, dtype=value.dtype.newbyteorder("="), order="C")
+    if isinstance(value, bool | int | float):
+        return _from_number(value, info)
+    given = type(value).__name__
+    hint = "; pass inputs of a dictionary as run(**inputs)" if isinstance(value, dict) else ""
+    raise InputError(
+        f"input {info.name!r}: {given} is not a tensor\n"
+        f"  expected  {info.type_text}\n"
+        f"  pass a torch tensor, a numpy array or a Python number{hint}"
+    )
+
+
+def to_ort(array: Array) -> ort.OrtValue:
+    """Return an OrtValue over the array's memory; keep the array while the value is in use."""
+    if array.dtype.isbuiltin == 1:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    raw = array.view(f"uint{8 * array.itemsize}")
+    element = ir.DataType.from_numpy(array.dtype).value
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, element)
+
+
+def from_ort(value: ort.OrtValue) -> Array:
+    """Return a copy of an OrtValue's tensor as a numpy (or ``ml_dtypes``) array."""
+    dtype = ir.DataType(value.element_type())
+    target = dtype.numpy()
+    if target.isbuiltin == 1:
+        return cast(Array, value.numpy())
+    shape = tuple(value.shape())
+    size = value.tensor_size_in_bytes()
+    if not size:
+        return np.empty(shape, target)
+    raw = (ctypes.c_uint8 * size).from_address(value.data_ptr())
+    return np.frombuffer(raw, dtype=target).reshape(shape).copy()
+
+
+def _from_torch(torch: Any, tensor: Any) -> Array:
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    try:
+        return cast(Array, tensor.numpy())
+    except TypeError:  # bfloat16 and float8: no numpy type
+        raw = tensor.view({1: torch.uint8, 2: torch.int16}[tensor.element_size()]).numpy()
+        name = str(tensor.dtype).removeprefix("torch.")
+        names = {"float8_e4m3fnuz": "FLOAT8E4M3FNUZ", "float8_e5m2fnuz": "FLOAT8E5M2FNUZ"}
+        onnx_name = names.get(name, name.replace("_", "").upper())
+        return cast(Array, raw.view(ir.DataType[onnx_name].numpy()))
+
+
+def _from_number(value: float, info: TensorInfo) -> Array:
+    dtype = np.dtype(info.dtype)
+    floating = dtype.name.startswith(("float", "bfloat"))
+    if isinstance(value, bool):
+        fits = True
+    elif isinstance(value, int):
+        fits = floating or (dtype.kind in "iu" and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max)
+    else:
+        fits = floating
+    if not fits:
+        raise InputError(
+            f"input {info.name!r}: the Python {type(value).__name__} {value} does not fit its dtype\n"
+            f"  expected  {info.type_text}"
+        )
+    return np.asarray(value).astype(dtype)

@@ -1,0 +1,244 @@
+"""Writing models to files so that a failure leaves the old files whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import onnx
+import onnx_ir as ir
+
+from coreai_onnx.contents import initializers, weights
+from coreai_onnx.errors import SaveError
+from coreai_onnx.table import size_text
+
+AUTO_EXTERNAL_BYTES = 3 << 29
+"""Above 1.5 GiB of weights a model gets a data file of its own; protobuf ends at 2 GiB."""
+PROTOBUF_LIMIT = (1 << 31) - 1
+EXTERNAL_TENSOR_BYTES = 1024
+"""Smaller tensors stay in the model file, so that shape constants can be read there."""
+ALIGNMENT = 64
+"""Offsets in a data file are multiples of it: a cache line and the widest vector register."""
+
+
+def save_models(
+    models: Mapping[Path, ir.Model], data_path: Path, *, external_data: bool | None = None
+) -> tuple[Path, ...]:
+    """Write models, and their weights to one data file if they are large, all or nothing.
+
+    Everything is written and synced under temporary names in the target folder first, then
+    renamed. Entrypoints share the data file, and equal weights in it. Same models, same bytes.
+
+    Args:
+        models: Target path to model.
+        data_path: Path of the data file, in the same folder.
+        external_data: Whether to use the data file; None decides by size.
+
+    Returns:
+        The paths written.
+
+    Raises:
+        SaveError: If a file cannot be written; files that were there before are whole and no
+            temporary file is left.
+    """
+    largest = max(weights(model)[1] for model in models.values())
+    if external_data is None:
+        external_data = largest > AUTO_EXTERNAL_BYTES
+    if not external_data and largest > PROTOBUF_LIMIT:
+        raise SaveError(
+            f"{size_text(largest)} of weights do not fit into one .onnx file (protobuf ends at 2 GiB)\n"
+            "  save with external_data=True, or leave external_data out"
+        )
+    try:
+        with _Transaction() as files:
+            data = _DataFile(files.create(data_path), data_path.name, len(models) > 1) if external_data else None
+            for path, model in models.items():
+                store = data.store if data is not None else _in_memory
+                files.create(path).write(_serialized(model, store))
+    except OSError as error:
+        where = ", ".join(str(path) for path in models)
+        raise SaveError(
+            f"cannot write {where}: {error.strerror or error}\n  files that were there before are unchanged"
+        ) from error
+    return (*models, data_path) if external_data else tuple(models)
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """Return the model as one protobuf message with its weights inside.
+
+    Raises:
+        SaveError: If the weights exceed what protobuf can hold.
+    """
+    size = weights(model)[1]
+    if size > PROTOBUF_LIMIT:
+        raise SaveError(
+            f"{size_text(size)} of weights do not fit into one protobuf message (2 GiB)\n"
+            "  use save(), which writes them to a data file beside the model"
+        )
+    with _initializers_as(model, _in_memory):
+        return ir.to_proto(model)
+
+
+_Store = Callable[[ir.TensorProtocol, str], ir.TensorProtocol]
+
+
+def _serialized(model: ir.Model, store: _Store) -> bytes:
+    with _initializers_as(model, store):
+        proto = ir.to_proto(model)
+    serialized: bytes = proto.SerializeToString(deterministic=True)
+    return serialized
+
+
+@contextlib.contextmanager
+def _initializers_as(model: ir.Model, store: _Store) -> Iterator[None]:
+    """Let every initializer be, for a while, the tensor that ``store`` makes of it."""
+    kept: list[tuple[ir.Value, ir.TensorProtocol]] = []
+    try:
+        for value in initializers(model):
+            if value.const_value is not None:
+                tensor = value.const_value
+                if isinstance(tensor, ir.ExternalTensor):
+                    tensor.numpy()  # maps the old file, which lives on when a new one takes its name
+                replacement = store(tensor, value.name or "")
+                kept.append((value, tensor))
+                value.const_value = replacement
+        yield
+    finally:
+        for value, tensor in kept:
+            value.const_value = tensor
+
+
+def _in_memory(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """Return the tensor as one that is serialised into the model file."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=tensor.shape, name=name)
+    return tensor
+
+
+class _DataFile:
+    """A data file being written: tensors at aligned offsets, each tensor once."""
+
+    def __init__(self, file: BinaryIO, location: str, merge_equal: bool) -> None:
+        self._file = file
+        self._location = location
+        self._merge_equal = merge_equal
+        self._offsets: dict[object, int] = {}
+        self._alive: list[ir.TensorProtocol] = []
+        self._end = 0
+
+    def store(self, tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+        """Write a tensor and return the reference to it; small ones are returned as they are."""
+        if tensor.nbytes < EXTERNAL_TENSOR_BYTES:
+            return _in_memory(tensor, name)
+        key: object = hashlib.blake2b(tensor.tobytes()).digest() if self._merge_equal else id(tensor)
+        if key not in self._offsets:
+            self._alive.append(tensor)  # an id is unique only while its object lives
+            self._offsets[key] = self._append(tensor)
+        return ir.ExternalTensor(
+            self._location, self._offsets[key], tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name
+        )
+
+    def _append(self, tensor: ir.TensorProtocol) -> int:
+        padding = -self._end % ALIGNMENT
+        self._file.write(b"\0" * padding)
+        offset = self._end + padding
+        self._file.write(_raw(tensor))
+        self._end = offset + tensor.nbytes
+        return offset
+
+
+def _raw(tensor: ir.TensorProtocol) -> bytes | memoryview:
+    """Return a tensor's bytes as ONNX stores them, without a copy where memory already is so."""
+    array = tensor.numpy()
+    whole_bytes = array.nbytes == tensor.nbytes and array.dtype.byteorder in "=|<"
+    if whole_bytes and array.flags.c_contiguous and array.size and sys.byteorder == "little":
+        return memoryview(array.reshape(-1).view("uint8"))
+    return tensor.tobytes()
+
+
+class _Transaction:
+    """Files written beside their targets under temporary names, and renamed together at the end."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, tuple[Path, BinaryIO]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def create(self, target: Path) -> BinaryIO:
+        """Open a temporary file that becomes ``target``."""
+        temporary = _beside(target)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        file = os.fdopen(descriptor, "wb")
+        self._files[target] = (temporary, file)
+        return file
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._commit()
+        finally:
+            for temporary, file in self._files.values():
+                with contextlib.suppress(OSError):  # closing flushes, which may fail again
+                    file.close()
+                temporary.unlink(missing_ok=True)
+
+    def _commit(self) -> None:
+        for _, file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+        backups: dict[Path, Path] = {}
+        renamed: list[Path] = []
+        try:
+            for target in self._files:
+                if target.is_file():
+                    backups[target] = _keep(target)
+            for target, (temporary, _) in self._files.items():
+                os.replace(temporary, target)
+                renamed.append(target)
+        except BaseException:
+            for target in renamed:
+                if target not in backups:
+                    target.unlink()
+            for target, backup in backups.items():
+                os.replace(backup, target)
+                backup.unlink(missing_ok=True)  # two names of one file: replace leaves both
+            raise
+        for backup in backups.values():
+            backup.unlink(missing_ok=True)
+        for folder in {target.parent for target in self._files}:
+            _sync_folder(folder)
+
+
+def _beside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+
+
+def _keep(target: Path) -> Path:
+    """Give an old file a second name, by which it can be brought back."""
+    backup = _beside(target)
+    try:
+        os.link(target, backup)
+    except OSError:  # a file system without hard links
+        os.replace(target, backup)
+    return backup
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make renames durable; a platform that cannot sync folders does so by itself."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
