@@ -44,11 +44,12 @@ def repo() -> Path:
 @pytest.fixture(scope="session")
 def kernels() -> Path:
     """Path of the built kernel library; without one the test is skipped, or fails in CI."""
-    from coreai_onnx import ops_library_path
+    from coreai_onnx.errors import KernelsNotBuiltError
+    from coreai_onnx.runtime import ops_library_path
 
-    path = ops_library_path()
-    if path is not None:
-        return Path(path)
-    if os.environ.get(REQUIRE_KERNELS):
-        pytest.fail(f"{REQUIRE_KERNELS} is set, but the kernels are not built: make build")
-    pytest.skip("the kernels are not built: make build")
+    try:
+        return ops_library_path()
+    except KernelsNotBuiltError as error:
+        if os.environ.get(REQUIRE_KERNELS):
+            pytest.fail(f"{REQUIRE_KERNELS} is set, but {error}")
+        pytest.skip("the kernels are not built: make build")

@@ -1,0 +1,54 @@
+"""Imports follow the road one way; the contracts themselves are in pyproject.toml."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.rules.tree import REPO
+
+LINT = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"]
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run import-linter in a folder that holds ``coreai_onnx``, with the project's contracts."""
+    command = [*LINT, "--no-cache", "--config", str(REPO / "pyproject.toml")]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_road_is_one_way() -> None:
+    result = lint(REPO)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-1000:]
+    assert " 0 broken" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("room", "line", "contract"),
+    [
+        ("lower", "import coreai_onnx.converter", "imports follow the road"),
+        ("passes", "import torch", "passes know only ONNX"),
+        ("lower", "import onnx_graphsurgeon", "only passes know onnx-graphsurgeon"),
+        ("export", "import onnxruntime", "only runtime and debugging know onnxruntime"),
+        ("a_room_of_its_own", "import json", "imports follow the road"),
+    ],
+)
+def test_a_wrong_turn_is_seen(tmp_path: Path, room: str, line: str, contract: str) -> None:
+    rooms = ("cli", "converter", "debugging", "program", "functions", "passes", "runtime", "lower")
+    for name in (*rooms, "export", "composite_ops", "contents", "saving", "errors"):
+        (tmp_path / "coreai_onnx" / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "coreai_onnx" / name / "__init__.py").touch()
+    (tmp_path / "coreai_onnx" / "__init__.py").touch()
+    imports = {"passes": "onnx_graphsurgeon", "runtime": "onnxruntime"}
+    for name, module in imports.items():
+        (tmp_path / "coreai_onnx" / name / "__init__.py").write_text(f"import {module}\n")
+    assert lint(tmp_path).returncode == 0
+    folder = tmp_path / "coreai_onnx" / room
+    folder.mkdir(exist_ok=True)
+    (folder / "__init__.py").touch()
+    (folder / "wrong.py").write_text(line + "\n")
+    result = lint(tmp_path)
+    assert result.returncode != 0
+    assert contract in result.stdout, result.stdout + result.stderr
