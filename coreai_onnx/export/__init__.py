@@ -1,0 +1,1 @@
+"""What is known about torch modules and exported programs."""

@@ -1,0 +1,57 @@
+"""Names of outputs as the user's Python has them."""
+
+from __future__ import annotations
+
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, OutputKind
+from torch.utils import _pytree as pytree
+
+
+def output_names(program: ExportedProgram, count: int) -> list[str]:
+    """Return a name for each live user output.
+
+    Keys of dictionaries and fields of dataclasses are kept (``last_hidden_state``); positions
+    become ``output`` when there is one output, ``output_0``, ``output_1`` when there are more.
+
+    Args:
+        program: The exported program.
+        count: How many of its user outputs are live (neither None nor a string).
+    """
+    specs = [s for s in program.graph_signature.output_specs if s.kind == OutputKind.USER_OUTPUT]
+    tree = program.call_spec.out_spec
+    paths: list[str] = []
+    if tree is not None and tree.num_leaves == len(specs):
+        filled = pytree.tree_unflatten(list(range(len(specs))), tree)
+        found = pytree.tree_flatten_with_path(filled)[0]
+        paths = [_path_name(path) for path, _ in found]
+    else:
+        paths = [""] * len(specs)
+    live = [
+        path
+        for path, spec in zip(paths, specs, strict=True)
+        if not (isinstance(spec.arg, ConstantArgument) and not _is_number(spec.arg.value))
+    ]
+    if len(live) != count:
+        live = [""] * count
+    if count == 1:
+        return [live[0] if _speaks(live[0]) else "output"]
+    return [p if _speaks(p) else f"output_{p or i}" for i, p in enumerate(live)]
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, int | float | bool)
+
+
+def _speaks(path: str) -> bool:
+    """Whether a path begins with a key and not with a position."""
+    return bool(path) and not path[0].isdigit()
+
+
+def _path_name(path: tuple[object, ...]) -> str:
+    parts = []
+    for entry in path:
+        for attribute in ("key", "name", "idx"):
+            if hasattr(entry, attribute):
+                parts.append(str(getattr(entry, attribute)))
+                break
+    return ".".join(parts)

@@ -1,0 +1,7 @@
+"""From an exported program to an ONNX graph: one lowering per op, walked in order."""
+
+from coreai_onnx.lower import aten
+from coreai_onnx.lower.context import Context
+from coreai_onnx.lower.program import IONames, LoweredProgram, ProgramLowering
+
+__all__ = ["Context", "IONames", "LoweredProgram", "ProgramLowering", "aten"]

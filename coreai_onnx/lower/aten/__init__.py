@@ -1,0 +1,5 @@
+"""Lowerings of torch ops, one file per family; importing this package registers them."""
+
+from coreai_onnx.lower.aten import arithmetic, matmul
+
+__all__ = ["arithmetic", "matmul"]

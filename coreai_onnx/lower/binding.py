@@ -1,0 +1,54 @@
+"""Arguments of an FX node, bound to the parameters of the op's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from coreai_onnx.lower.values import as_dim
+
+
+def bind_arguments(
+    node: fx.Node, value_of: Callable[[fx.Node], Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the positional and keyword arguments for the lowering of a node.
+
+    Every parameter of the schema is there, with its default where the node does not give it;
+    FX nodes are replaced by their values.
+
+    Args:
+        node: A call of an ``OpOverload``.
+        value_of: Gives the value of a node that was lowered before.
+    """
+    schema = node.target._schema  # type: ignore[union-attr]  # the caller checked the target
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    for index, parameter in enumerate(schema.arguments):
+        if index < len(node.args) and not parameter.kwarg_only:
+            given = node.args[index]
+        elif parameter.name in node.kwargs:
+            given = node.kwargs[parameter.name]
+        else:
+            given = parameter.default_value if parameter.has_default_value() else None
+        argument = resolve(given, value_of)
+        if parameter.kwarg_only:
+            keywords[parameter.name] = argument
+        else:
+            positional.append(argument)
+    return positional, keywords
+
+
+def resolve(argument: Any, value_of: Callable[[fx.Node], Any]) -> Any:
+    """Replace FX nodes in an argument by their values, in lists and tuples too."""
+    if isinstance(argument, fx.Node):
+        return value_of(argument)
+    if isinstance(argument, list | tuple):
+        return [resolve(a, value_of) for a in argument]
+    if isinstance(argument, dict):
+        return {k: resolve(a, value_of) for k, a in argument.items()}
+    if isinstance(argument, torch.SymInt):
+        return as_dim(argument)
+    return argument

@@ -1,0 +1,84 @@
+"""What one conversion knows while it lowers: settings, registered lowerings, and what it missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from coreai_onnx.errors import UnsupportedOp, Where
+from coreai_onnx.lower.composites import CompositeCalls
+from coreai_onnx.lower.registry import Lowering
+from coreai_onnx.lower.values import Dim, Dims, as_dim
+
+
+@dataclass
+class Context:
+    """Settings and collections of one conversion.
+
+    Attributes:
+        opset: Version of the ``ai.onnx`` operator set.
+        composites: Receives composite calls; None where ops are spelled out.
+        user_lowerings: Lowerings registered on the converter, by qualified op name; they win.
+        module_calls: Lowers a call of an externalised module (an op of the package's own).
+        symbols: New names of the program's symbols (the names of the user's ``Dim``).
+        step: Called once per lowered node, for a progress bar.
+    """
+
+    opset: int
+    composites: CompositeCalls | None = None
+    user_lowerings: Mapping[str, Lowering] = field(default_factory=dict)
+    module_calls: Callable[..., Any] | None = None
+    symbols: dict[sympy.Symbol, sympy.Symbol] = field(default_factory=dict)
+    step: Callable[[], None] = lambda: None
+    _missing: dict[str, list[Where]] = field(default_factory=dict)
+    _decomposed: dict[Any, fx.GraphModule | None] = field(default_factory=dict)
+
+    def dim(self, x: Any) -> Dim:
+        """Return a size of the exported program under the names of this conversion."""
+        found = as_dim(x)
+        return found if isinstance(found, int) else found.xreplace(self.symbols)
+
+    def dims(self, tensor: torch.Tensor) -> Dims:
+        """Return the dims of a fake tensor."""
+        return tuple(self.dim(d) for d in tensor.shape)
+
+    def expression(self, x: Any) -> Any:
+        """Return what stands for a symbolic number: an expression, or the number it must be."""
+        if not isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return x
+        found = x.node.expr
+        if found.is_Integer:
+            return int(found)
+        if found.is_number and found.is_real:
+            return float(found)
+        if found in (sympy.true, sympy.false):
+            return bool(found)
+        return found.xreplace(self.symbols)
+
+    def miss(self, name: str, where: Where) -> None:
+        """Note a use of an op that has no lowering."""
+        self._missing.setdefault(name, []).append(where)
+
+    @property
+    def missing(self) -> list[UnsupportedOp]:
+        """The ops without a lowering seen so far."""
+        return [UnsupportedOp(name, tuple(places)) for name, places in self._missing.items()]
+
+    def decomposed(
+        self, key: Any, trace: Callable[[], fx.GraphModule | None]
+    ) -> fx.GraphModule | None:
+        """Return the decomposition for a signature, traced once.
+
+        One that makes sizes of its own (``nonzero``) is traced anew: its symbols are its own.
+        """
+        if key in self._decomposed:
+            return self._decomposed[key]
+        body = trace()
+        if body is None or not any("unbacked_bindings" in n.meta for n in body.graph.nodes):
+            self._decomposed[key] = body
+        return body

@@ -1,0 +1,76 @@
+"""One node decomposed by itself: traced from its fake inputs into ops that have lowerings.
+
+torch's ``run_decompositions`` retraces the whole program; most nodes need nothing of the kind.
+Only a node without a lowering of its own is traced here, under the program's own symbols.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+
+@functools.cache
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """Return torch's decompositions for export, and behind them all others it knows."""
+    table: dict[Any, Callable[..., Any]] = dict(torch._decomp.decomposition_table)
+    table.update(torch._decomp.core_aten_decompositions().items())
+    return table
+
+
+def decompose(node: fx.Node) -> fx.GraphModule | None:
+    """Trace the decomposition of a node's op on the node's fake inputs.
+
+    Returns:
+        A graph whose placeholders stand for the tensors and symbolic numbers among the node's
+        arguments, in flattened order; None if torch has no decomposition for the op.
+    """
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    rule = _rule(target)
+    if rule is None:
+        return None
+    leaves, spec = pytree.tree_flatten((node.args, dict(node.kwargs)))
+    inputs = [leaf.meta["val"] for leaf in leaves if isinstance(leaf, fx.Node)]
+
+    def call(*values: Any) -> Any:
+        given = iter(values)
+        filled = [next(given) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(filled, spec)
+        result = rule(*args, **kwargs)
+        if result is NotImplemented:
+            raise NotImplementedError(str(target))
+        return result
+
+    mode = next((v.fake_mode for v in inputs if isinstance(v, torch._subclasses.FakeTensor)), None)
+    try:
+        with torch.no_grad(), _entered(mode):
+            graph_module = make_fx(call, _allow_non_fake_inputs=True)(*inputs)
+    except NotImplementedError:
+        return None
+    if any(n.target is target for n in graph_module.graph.nodes):
+        return None
+    return graph_module
+
+
+def _rule(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """Return what a decomposition calls instead of the op."""
+    table = decomposition_table()
+    if target in table:
+        return table[target]
+    if target._can_decompose():
+        return target.decompose
+    return None
+
+
+def _entered(mode: Any) -> Any:
+    import contextlib
+
+    return mode if mode is not None else contextlib.nullcontext()

@@ -1,0 +1,147 @@
+"""How one symbolic operation of torch's shape expressions is written in ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+import sympy
+
+from coreai_onnx.lower.values import Value
+
+if TYPE_CHECKING:
+    from coreai_onnx.lower.builder import OpBuilder
+
+Unary = Callable[["OpBuilder", Value, sympy.Basic], Value]
+Binary = Callable[["OpBuilder", Value, Value, sympy.Basic], Value]
+
+
+def _joined(op: OpBuilder, a: Value, b: Value) -> tuple[Value, Value]:
+    """Bring integer and float elements to one dtype."""
+    if a.dtype == b.dtype:
+        return a, b
+    return op.cast(a, ir.DataType.DOUBLE), op.cast(b, ir.DataType.DOUBLE)
+
+
+def _simple(op_type: str) -> Binary:
+    def rule(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+        result: Value = op.node(op_type, _joined(op, a, b), {})
+        return result
+
+    return rule
+
+
+def _floor_div(op: OpBuilder, a: Value, b: Value, x: sympy.Basic) -> Value:
+    """Python's //: integer Div truncates, so the remainder (sign of the divisor) goes first."""
+    if x.args[0].is_nonnegative and x.args[1].is_positive:
+        result: Value = op.Div(a, b)
+        return result
+    result = op.Div(op.Sub(a, op.Mod(a, b)), b)
+    return result
+
+
+def _true_div(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+    result: Value = op.Div(op.cast(a, ir.DataType.DOUBLE), op.cast(b, ir.DataType.DOUBLE))
+    return result
+
+
+def _power(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+    result: Value = op.Pow(a, b)
+    return result
+
+
+def _not_equal(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+    result: Value = op.Not(op.Equal(*_joined(op, a, b)))
+    return result
+
+
+def _shift_left(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+    result: Value = op.Mul(a, op.Pow(op.const([2]), b))
+    return result
+
+
+def _shift_right(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+    power = op.Pow(op.const([2]), b)
+    result: Value = op.Div(op.Sub(a, op.Mod(a, power)), power)
+    return result
+
+
+def _to_int(op_type: str) -> Unary:
+    def rule(op: OpBuilder, a: Value, _x: sympy.Basic) -> Value:
+        wide = op.cast(a, ir.DataType.DOUBLE)
+        rounded = op.node(op_type, (wide,), {}) if op_type else wide
+        return op.cast(rounded, ir.DataType.INT64)
+
+    return rule
+
+
+def _float(op_type: str) -> Unary:
+    def rule(op: OpBuilder, a: Value, _x: sympy.Basic) -> Value:
+        wide = op.cast(a, ir.DataType.DOUBLE)
+        result: Value = op.node(op_type, (wide,), {}) if op_type else wide
+        return result
+
+    return rule
+
+
+def _not(op: OpBuilder, a: Value, _x: sympy.Basic) -> Value:
+    result: Value = op.Not(a)
+    return result
+
+
+def _abs(op: OpBuilder, a: Value, _x: sympy.Basic) -> Value:
+    result: Value = op.Abs(a)
+    return result
+
+
+def _same(_op: OpBuilder, a: Value, _x: sympy.Basic) -> Value:
+    return a
+
+
+UNARY: dict[str, Unary] = {
+    "Not": _not,
+    "Abs": _abs,
+    "Identity": _same,
+    "ToFloat": _float(""),
+    "TruncToInt": _to_int(""),
+    "FloorToInt": _to_int("Floor"),
+    "CeilToInt": _to_int("Ceil"),
+    "RoundToInt": _to_int("Round"),
+    "floor": _to_int("Floor"),
+    "ceiling": _to_int("Ceil"),
+    "OpaqueUnaryFn_sqrt": _float("Sqrt"),
+    "OpaqueUnaryFn_cos": _float("Cos"),
+    "OpaqueUnaryFn_sin": _float("Sin"),
+    "OpaqueUnaryFn_exp": _float("Exp"),
+    "OpaqueUnaryFn_log": _float("Log"),
+    "OpaqueUnaryFn_tanh": _float("Tanh"),
+}
+"""Rules for expressions of one operand, by the name of the sympy class."""
+
+BINARY: dict[str, Binary] = {
+    "Add": _simple("Add"),
+    "Mul": _simple("Mul"),
+    "Max": _simple("Max"),
+    "Min": _simple("Min"),
+    "Mod": _simple("Mod"),
+    "PythonMod": _simple("Mod"),
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloatPow": _power,
+    "FloorDiv": _floor_div,
+    "CleanDiv": _floor_div,
+    "IntTrueDiv": _true_div,
+    "FloatTrueDiv": _true_div,
+    "LShift": _shift_left,
+    "RShift": _shift_right,
+    "Equality": _simple("Equal"),
+    "Unequality": _not_equal,
+    "StrictLessThan": _simple("Less"),
+    "LessThan": _simple("LessOrEqual"),
+    "StrictGreaterThan": _simple("Greater"),
+    "GreaterThan": _simple("GreaterOrEqual"),
+    "And": _simple("And"),
+    "Or": _simple("Or"),
+}
+"""Rules for expressions of two or more operands, folded from the left."""

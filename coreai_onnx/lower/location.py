@@ -1,0 +1,61 @@
+"""Where in the user's model an FX node comes from."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import site
+import sysconfig
+from pathlib import Path
+
+import torch
+from torch import fx
+
+from coreai_onnx.errors import Where
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>.*)')
+_ROOT = re.compile(r"^(L\['self'\]|L__self__+)\.?")
+_INDEX = re.compile(r"\['?([^'\]]+)'?\]|@\d+$")
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def where_of(node: fx.Node) -> Where:
+    """Return the module path, class, source position and line of a node."""
+    module, module_class = _innermost_module(node)
+    source, code = _last_user_frame(node.meta.get("stack_trace") or "")
+    return Where(module, module_class, source, code)
+
+
+def _innermost_module(node: fx.Node) -> tuple[str, str]:
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return "", ""
+    path, module_class = list(stack.values())[-1]
+    name = module_class if isinstance(module_class, str) else module_class.__qualname__
+    return _clean_path(str(path)), name.rsplit(".", 1)[-1]
+
+
+@functools.lru_cache(maxsize=4096)
+def _clean_path(path: str) -> str:
+    """Return ``layers.0.mlp`` for ``L['self'].layers['0'].mlp@1`` and the like."""
+    return _INDEX.sub(lambda m: f".{m[1]}" if m[1] else "", _ROOT.sub("", path)).strip(".")
+
+
+@functools.lru_cache(maxsize=4096)
+def _last_user_frame(trace: str) -> tuple[str, str]:
+    frames = [m for m in _FRAME.finditer(trace) if not m["file"].startswith(_TORCH)]
+    if not frames:
+        return "", ""
+    last = frames[-1]
+    return f"{relative_path(last['file'])}:{last['line']}", last["code"].strip()
+
+
+@functools.lru_cache(maxsize=1024)
+def relative_path(file: str) -> str:
+    """Return a path without the part that only exists on this machine."""
+    folders = [*site.getsitepackages(), sysconfig.get_paths()["purelib"], os.getcwd()]
+    for folder in sorted(set(folders), key=len, reverse=True):
+        if file.startswith(folder + os.sep):
+            return file[len(folder) + 1 :]
+    return Path(file).name

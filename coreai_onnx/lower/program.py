@@ -1,0 +1,294 @@
+"""An exported program as an ONNX graph: inputs, weights, states, nodes, outputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+import sympy
+import torch
+from onnx_ir.tensor_adapters import TorchTensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    SymBoolArgument,
+    SymFloatArgument,
+    SymIntArgument,
+    TensorArgument,
+)
+
+from coreai_onnx.composite_ops.declaration import DOMAIN, MODULE_DOMAIN, USER_DOMAIN
+from coreai_onnx.errors import ConversionError, UnsupportedOpsError
+from coreai_onnx.export.symbols import range_constraints, symbol_names
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.context import Context
+from coreai_onnx.lower.scope import Names, Scope
+from coreai_onnx.lower.values import Value, ir_dtype, real_part, set_dims
+from coreai_onnx.lower.walker import Walker
+
+IR_VERSION = 10
+_WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+
+
+@dataclass(frozen=True)
+class IONames:
+    """Names the user gives to inputs, outputs and states; None means the defaults."""
+
+    inputs: Sequence[str] | None = None
+    outputs: Sequence[str] | None = None
+    states: Sequence[str] | None = None
+
+
+@dataclass
+class LoweredProgram:
+    """An exported program as an ONNX graph, with what later stages need to know."""
+
+    graph: ir.Graph
+    names: Names
+    states: list[tuple[str, str]] = field(default_factory=list)
+    ranges: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def model(self, functions: Sequence[ir.Function], entrypoint: str) -> ir.Model:
+        """Return the model made of the graph and the functions it calls."""
+        model = ir.Model(
+            self.graph,
+            ir_version=IR_VERSION,
+            producer_name="coreai_onnx",
+            functions=functions,
+            metadata_props={"coreai.entrypoint": entrypoint},
+        )
+        for domain in (DOMAIN, USER_DOMAIN, MODULE_DOMAIN):
+            if any(f.domain == domain for f in functions):
+                self.graph.opset_imports[domain] = 1
+        if self.states:
+            pairs = [{"input": i, "output": o} for i, o in self.states]
+            model.metadata_props["coreai.states"] = json.dumps(pairs)
+        if self.ranges:
+            text = json.dumps(self.ranges, sort_keys=True)
+            model.metadata_props["coreai.range_constraints"] = text
+        return model
+
+
+class ProgramLowering:
+    """Lowers one exported program.
+
+    Args:
+        program: The program; functional, that is without in-place ops.
+        context: The conversion.
+        io_names: Names the user gives.
+    """
+
+    def __init__(self, program: ExportedProgram, context: Context, io_names: IONames) -> None:
+        """Prepare an empty graph."""
+        self.program, self.context, self.io_names = program, context, io_names
+        self.names = Names()
+        graph = ir.Graph([], [], nodes=[], opset_imports={"": context.opset}, name="main")
+        self.scope = Scope(graph, self.names)
+        self.op = OpBuilder(self.scope, context.opset, context.composites)
+        self._signature = program.graph_signature
+        self._weights: dict[Any, Value] = {}
+        self._states: list[tuple[str, str]] = []
+        context.symbols.update(symbol_names(program))
+
+    def run(self) -> LoweredProgram:
+        """Lower the program.
+
+        Raises:
+            UnsupportedOpsError: All ops without a lowering.
+            ConversionError: An input or output of a kind ONNX has no form for.
+        """
+        state_inputs = self._state_inputs()
+        inputs = self._make_inputs(state_inputs)
+        walker = Walker(self.context, self.op, self.program.graph_module)
+        results = walker.walk(self.program.graph_module.graph, inputs)
+        self.scope.where = None
+        if self.context.missing:
+            raise UnsupportedOpsError(self.context.missing)
+        self._make_outputs(list(results), state_inputs)
+        self._drop_unused_weights()
+        ranges = range_constraints(self.program, self.context.symbols)
+        return LoweredProgram(self.scope.graph, self.names, self._states, ranges)
+
+    # ------------------------------------------------------------------ inputs
+    def _state_inputs(self) -> dict[str, str]:
+        """Return the placeholder of every mutated buffer or input, with its state name."""
+        signature = self._signature
+        placeholders = {s.target: s.arg.name for s in signature.input_specs if s.target}
+        mutated: dict[str, str] = {}
+        for spec in signature.output_specs:
+            if spec.kind == OutputKind.BUFFER_MUTATION:
+                mutated[placeholders[spec.target]] = str(spec.target)
+            elif spec.kind == OutputKind.USER_INPUT_MUTATION:
+                mutated[str(spec.target)] = str(spec.target)
+        given = self.io_names.states
+        if given:
+            _check_count("stateful inputs", len(mutated), given)
+            return dict(zip(mutated, given, strict=True))
+        return mutated
+
+    def _make_inputs(self, state_inputs: Mapping[str, str]) -> list[Any]:
+        specs = self._signature.input_specs
+        live = [s for s in specs if _is_live(s) and s.arg.name not in state_inputs]
+        if self.io_names.inputs:
+            _check_count("live inputs", len(live), self.io_names.inputs)
+        given = iter(self.io_names.inputs or [s.arg.name for s in live])
+        fixed = {s.arg.name: self.names.unique(next(given)) for s in live}
+        fixed |= {p: self.names.unique(name) for p, name in state_inputs.items()}
+        placeholders = (n for n in self.program.graph.nodes if n.op == "placeholder")
+        values = [
+            self._make_input(spec, node.meta.get("val"), fixed.get(spec.arg.name))
+            for spec, node in zip(specs, placeholders, strict=True)
+        ]
+        for value in [v for v in values if isinstance(v, ir.Value)]:
+            self.scope.dims.bind_axes(value, value.meta["dims"])
+        return values
+
+    def _make_input(self, spec: InputSpec, example: Any, name: str | None) -> Any:
+        """Return the value of one placeholder: an input, a weight, or a baked-in constant."""
+        if spec.kind in _WEIGHTS:
+            return self._weight(spec, name)
+        if spec.kind != InputKind.USER_INPUT:
+            raise ConversionError(f"input {spec.arg.name}: {spec.kind} has no ONNX form")
+        if isinstance(spec.arg, ConstantArgument):
+            return spec.arg.value
+        if isinstance(spec.arg, TensorArgument):
+            return self._tensor_input(str(name), example)
+        return self._number_input(spec, str(name), example)
+
+    def _tensor_input(self, name: str, example: torch.Tensor) -> Value:
+        value = ir.Value(name=name, type=ir.TensorType(ir_dtype(real_part(example.dtype))))
+        dims = self.context.dims(example)
+        if example.is_complex():
+            value.meta["complex"] = True
+            dims = (*dims, 2)
+        set_dims(value, dims)
+        self.scope.graph.inputs.append(value)
+        return value
+
+    def _number_input(self, spec: InputSpec, name: str, example: Any) -> Any:
+        """A Python number that stays symbolic is a 0-d input."""
+        kinds = {SymIntArgument: torch.int64, SymFloatArgument: torch.float64}
+        kinds[SymBoolArgument] = torch.bool
+        value = ir.Value(name=name, type=ir.TensorType(ir_dtype(kinds[type(spec.arg)])))
+        set_dims(value, ())
+        self.scope.graph.inputs.append(value)
+        expression = self.context.expression(example)
+        if isinstance(expression, sympy.Symbol):
+            self.scope.dims.bind_scalar(expression, value)
+        return expression
+
+    def _weight(self, spec: InputSpec, state_name: str | None) -> Value:
+        """Return a weight as an initializer; one with a state name is an input as well."""
+        target = str(spec.target)
+        tensor = self._tensor_of(spec)
+        key = _storage_key(tensor)
+        if state_name is None and key in self._weights:
+            return self._weights[key]
+        name = state_name or self.names.unique(target)
+        stored = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        const = TorchTensor(stored.detach().contiguous(), name=name)
+        value = ir.Value(name=name, const_value=const, type=ir.TensorType(const.dtype))
+        set_dims(value, tuple(int(d) for d in stored.shape))
+        if tensor.is_complex():
+            value.meta["complex"] = True
+        self.scope.graph.register_initializer(value)
+        if state_name is not None:
+            self.scope.graph.inputs.append(value)
+        elif key is not None:
+            self._weights[key] = value
+        return value
+
+    def _tensor_of(self, spec: InputSpec) -> torch.Tensor:
+        target = str(spec.target)
+        if spec.kind == InputKind.PARAMETER or (
+            spec.kind == InputKind.BUFFER and target in self.program.state_dict
+        ):
+            found = self.program.state_dict[target]
+        else:
+            found = self.program.constants[target]
+        if not isinstance(found, torch.Tensor):
+            raise ConversionError(f"{target}: a {type(found).__name__} has no ONNX form")
+        return found
+
+    # ------------------------------------------------------------------ outputs
+    def _make_outputs(self, results: list[Any], state_inputs: Mapping[str, str]) -> None:
+        """Append user outputs first, then the new values of the states."""
+        specs = list(zip(self._signature.output_specs, results, strict=True))
+        user = [
+            (spec, x)
+            for spec, x in specs
+            if spec.kind == OutputKind.USER_OUTPUT
+            and not (x is None or (isinstance(x, str)))
+        ]
+        names = self._output_names([s.arg for s, _ in user])
+        for (_, x), name in zip(user, names, strict=True):
+            self._append_output(x, name)
+        placeholders = {s.target: s.arg.name for s in self._signature.input_specs if s.target}
+        for spec, x in specs:
+            if spec.kind in _MUTATIONS:
+                placeholder = placeholders.get(spec.target, str(spec.target))
+                state = state_inputs[placeholder]
+                output = self._append_output(x, f"{state}_out")
+                self._states.append((state, str(output.name)))
+
+    def _output_names(self, arguments: Sequence[Any]) -> list[str]:
+        given = self.io_names.outputs
+        if given:
+            _check_count("live outputs", len(arguments), given)
+            return list(given)
+        from coreai_onnx.export.io_names import output_names
+
+        return output_names(self.program, len(arguments))
+
+    def _append_output(self, x: Any, name: str) -> Value:
+        """Make ``x`` a graph output of its own, under the name."""
+        if not isinstance(x, ir.Value):
+            x = self.op.dim(x) if isinstance(x, sympy.Basic) else self.op.const(x)
+        taken = x.producer() is None or x.is_graph_output() or x.const_value is not None
+        if taken:
+            dims, complex_ = x.meta.get("dims"), x.meta.get("complex")
+            x = self.op.Identity(x)
+            if complex_:
+                x.meta["complex"] = True
+            if dims is not None:
+                set_dims(x, dims)
+        x.name = self.names.unique(name)
+        self.scope.graph.outputs.append(x)
+        return x  # type: ignore[no-any-return]  # the builder returns values
+
+    def _drop_unused_weights(self) -> None:
+        graph = self.scope.graph
+        inputs = {v.name for v in graph.inputs}
+        for name, value in list(graph.initializers.items()):
+            if name not in inputs and not value.uses() and not value.is_graph_output():
+                del graph.initializers[name]
+
+
+def _is_live(spec: InputSpec) -> bool:
+    """Whether a user input is an input of the graph; constants are baked in."""
+    return spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument)
+
+
+def _check_count(what: str, count: int, names: Sequence[str]) -> None:
+    if len(names) != count:
+        raise ConversionError(
+            f"Graph has {count} {what}, but {len(names)} names were given: {list(names)}",
+            advice=f"give {count} names, or none for the defaults",
+        )
+
+
+def _storage_key(tensor: torch.Tensor) -> Any:
+    """Return what tells equal views of one storage, so that tied weights are stored once."""
+    if tensor.device.type == "meta" or tensor.numel() == 0:
+        return None
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+Progress = Callable[[int], Callable[[], None]]

@@ -1,0 +1,47 @@
+"""Which function lowers which op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from coreai_onnx.errors import RegistrationError
+
+Lowering = Callable[..., Any]
+F = TypeVar("F", bound=Lowering)
+
+_REAL: dict[str, Lowering] = {}
+_COMPLEX: dict[str, Lowering] = {}
+
+
+def lowers(*names: str, complex: bool = False) -> Callable[[F], F]:
+    """Register a function as the lowering of ops (``"aten.add.Tensor"``).
+
+    Args:
+        *names: Qualified op names with overload.
+        complex: Whether it lowers the calls in which a tensor is complex; such tensors are real
+            values with a trailing axis of 2.
+
+    Raises:
+        RegistrationError: If an op has a lowering already.
+    """
+    table = _COMPLEX if complex else _REAL
+
+    def register(function: F) -> F:
+        for name in names:
+            if name in table:
+                raise RegistrationError(f"{name} has a lowering already: {table[name].__qualname__}")
+            table[name] = function
+        return function
+
+    return register
+
+
+def builtin_lowering(name: str, *, complex: bool = False) -> Lowering | None:
+    """Return the lowering of an op, or None."""
+    return (_COMPLEX if complex else _REAL).get(name)
+
+
+def builtin_names(*, complex: bool = False) -> tuple[str, ...]:
+    """Return the names of all ops with a lowering, sorted."""
+    return tuple(sorted(_COMPLEX if complex else _REAL))

@@ -1,0 +1,75 @@
+"""What an ONNX operator's schema says about dtypes: which inputs agree, and what comes out."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+
+@dataclass(frozen=True)
+class OpSchema:
+    """The part of an operator schema the builder needs.
+
+    Attributes:
+        inputs: Type variable (or concrete type) of each formal input.
+        variadic: Whether the last formal input repeats.
+        outputs: Type variable (or concrete type) of each formal output.
+        only: Type variables that allow a single dtype, with that dtype.
+        since_version: Opset in which this version of the operator came.
+    """
+
+    inputs: tuple[str, ...]
+    variadic: bool
+    outputs: tuple[str, ...]
+    only: dict[str, ir.DataType]
+    since_version: int
+
+    def input_type(self, index: int) -> str | None:
+        """Return the type variable of the input at ``index``."""
+        if index < len(self.inputs):
+            return self.inputs[index]
+        return self.inputs[-1] if self.variadic and self.inputs else None
+
+    def concrete(self, type_name: str) -> ir.DataType | None:
+        """Return the dtype a type variable or type string stands for, if only one."""
+        return self.only.get(type_name) or _parse_tensor_type(type_name)
+
+
+@functools.cache
+def op_schema(op_type: str, opset: int) -> OpSchema:
+    """Return the schema of an ``ai.onnx`` operator at an opset.
+
+    Raises:
+        KeyError: If the operator is not in that opset; the message says since when it is.
+    """
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        newest = [s for s in onnx.defs.get_all_schemas() if s.name == op_type and s.domain == ""]
+        since = f"opset {newest[0].since_version}" if newest else "no opset"
+        raise KeyError(f"ONNX has {op_type} in {since}, not in opset {opset}") from None
+    constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    only = {
+        name: parsed
+        for name, allowed in constraints.items()
+        if len(allowed) == 1 and (parsed := _parse_tensor_type(next(iter(allowed)))) is not None
+    }
+    return OpSchema(
+        inputs=tuple(p.type_str for p in schema.inputs),
+        variadic=bool(schema.inputs) and schema.inputs[-1].option.name == "Variadic",
+        outputs=tuple(p.type_str for p in schema.outputs),
+        only=only,
+        since_version=schema.since_version,
+    )
+
+
+def _parse_tensor_type(type_name: str) -> ir.DataType | None:
+    """Return the dtype of ``tensor(int64)``; None for a type variable or another type."""
+    if not type_name.startswith("tensor("):
+        return None
+    inner = type_name[len("tensor(") : -1]
+    aliases = {"float": "FLOAT", "double": "DOUBLE"}
+    return ir.DataType[aliases.get(inner, inner.upper())]

@@ -1,0 +1,176 @@
+"""A graph under construction: its names, its constants, its dims, and where in the user's model we are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from coreai_onnx.errors import Where
+from coreai_onnx.lower.shapes import DimTable
+from coreai_onnx.lower.values import Value, set_dims
+
+if TYPE_CHECKING:
+    from coreai_onnx.lower.builder import AttributeRef, OpBuilder
+
+_DEDUPLICATED_BYTES = 4096
+_REF_ATTRIBUTES = {
+    "float": ("value_float", ir.AttributeType.FLOAT, ir.DataType.FLOAT),
+    "int": ("value_int", ir.AttributeType.INT, ir.DataType.INT64),
+    "ints": ("value_ints", ir.AttributeType.INTS, ir.DataType.INT64),
+    "string": ("value_string", ir.AttributeType.STRING, ir.DataType.STRING),
+}
+
+
+class Names:
+    """Hands out names that occur once in a model, in a reproducible order."""
+
+    def __init__(self) -> None:
+        """Start with every name free."""
+        self._taken: dict[str, int] = {}
+
+    def unique(self, name: str) -> str:
+        """Return ``name``, with the lowest free number behind it if it is taken."""
+        candidate = name
+        count = self._taken.get(name, 0)
+        while candidate in self._taken:
+            count += 1
+            candidate = f"{name}_{count}"
+        self._taken[name] = count
+        self._taken.setdefault(candidate, 0)
+        return candidate
+
+
+class Scope:
+    """The main graph, a function body, or a graph nested in one of them.
+
+    Args:
+        graph: Receives the nodes.
+        names: Names of values and nodes, shared by nested scopes.
+        parent: The scope this one is nested in; its values can be used here.
+        constants_as_nodes: Whether constants are ``Constant`` nodes (a function body cannot hold
+            initializers) instead of initializers.
+    """
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        names: Names,
+        *,
+        parent: Scope | None = None,
+        constants_as_nodes: bool = False,
+    ) -> None:
+        """Start with no constants."""
+        self.graph, self.names, self.parent = graph, names, parent
+        self.root: Scope = parent.root if parent is not None else self
+        self.constants_as_nodes = constants_as_nodes
+        self.dims = DimTable(parent.dims if parent is not None else None)
+        self._constants: dict[Any, Value] = {}
+        self._where: Where | None = parent.where if parent is not None else None
+
+    @property
+    def where(self) -> Where | None:
+        """The place in the user's model that is being lowered."""
+        return self._where
+
+    @where.setter
+    def where(self, where: Where | None) -> None:
+        self._where = where
+
+    def nested(self, graph: ir.Graph) -> Scope:
+        """Return a scope for a graph attribute of a node of this scope."""
+        return Scope(graph, self.names, parent=self, constants_as_nodes=self.constants_as_nodes)
+
+    def append(
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        attributes: Mapping[str, Any],
+        outputs: int = 1,
+        domain: str = "",
+    ) -> ir.Node:
+        """Append a node, named after the module it comes from, and return it."""
+        module = self.where.module if self.where is not None else ""
+        name = self.names.unique(f"{module}.{op_type}" if module else op_type)
+        node = ir.node(
+            op_type,
+            inputs=list(inputs),
+            attributes=_ref_attributes(attributes),
+            domain=domain,
+            num_outputs=outputs,
+            name=name,
+        )
+        for i, value in enumerate(node.outputs):
+            value.name = self.names.unique(f"{name}:{i}" if outputs > 1 else name + ":")
+        if self.where is not None:
+            node.metadata_props.update(location_metadata(self.where))
+        self.graph.append(node)
+        return node
+
+    def constant(self, tensor: ir.TensorProtocol, name: str | None = None) -> Value:
+        """Return the value of a constant, the same one for the same small content."""
+        if self.root is not self:
+            return self.root.constant(tensor, name)
+        small = tensor.nbytes <= _DEDUPLICATED_BYTES and name is None
+        key = None
+        if small:
+            digest = hashlib.sha256(tensor.tobytes()).digest()
+            key = (tensor.dtype, tuple(tensor.shape.numpy()), digest)
+            if key in self._constants:
+                return self._constants[key]
+        value = self._make_constant(tensor, self.names.unique(name or "const"))
+        if key is not None:
+            self._constants[key] = value
+        return value
+
+    def _make_constant(self, tensor: ir.TensorProtocol, name: str) -> Value:
+        if self.constants_as_nodes:
+            node = ir.node("Constant", [], {"value": tensor}, name=name)
+            self.graph.append(node)
+            value = node.outputs[0]
+            value.name = name
+            value.const_value = tensor
+        else:
+            tensor.name = name
+            value = ir.Value(name=name, const_value=tensor)
+            self.graph.register_initializer(value)
+        value.dtype = tensor.dtype
+        return set_dims(value, tuple(tensor.shape.numpy()))
+
+    def attribute(self, op: OpBuilder, ref: AttributeRef) -> Value:
+        """Return the value of an attribute of the enclosing function, read once."""
+        if self.root is not self:
+            return self.root.attribute(op, ref)
+        if (key := ("attribute", ref.name)) not in self._constants:
+            attribute, type_, dtype = _REF_ATTRIBUTES[ref.type]
+            node = ir.node("Constant", [], num_outputs=1, name=self.names.unique(ref.name))
+            node.attributes[attribute] = ir.RefAttr(attribute, ref.name, type_)
+            self.graph.append(node)
+            value = node.outputs[0]
+            value.name, value.dtype = self.names.unique(f"{ref.name}_value"), dtype
+            self._constants[key] = set_dims(value, ()) if ref.type != "ints" else value
+        return self._constants[key]
+
+
+def location_metadata(where: Where) -> dict[str, str]:
+    """Return the metadata a node carries about its place in the user's model."""
+    entries = {
+        "coreai.scope": where.module,
+        "coreai.class": where.module_class,
+        "coreai.source": where.source,
+    }
+    return {key: text for key, text in entries.items() if text}
+
+
+def _ref_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn references to attributes of the enclosing function into ONNX reference attributes."""
+    from coreai_onnx.lower.builder import AttributeRef
+
+    result = {}
+    for name, value in attributes.items():
+        if isinstance(value, AttributeRef):
+            value = ir.RefAttr(name, value.name, _REF_ATTRIBUTES[value.type][1])
+        result[name] = value
+    return result

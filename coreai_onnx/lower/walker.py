@@ -1,0 +1,269 @@
+"""Walks an FX graph in order and lowers each node."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+import sympy
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from coreai_onnx.errors import ConversionError, CoreaiError, LoweringError, Where
+from coreai_onnx.lower import control_flow, torchlib
+from coreai_onnx.lower.binding import bind_arguments, resolve
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.context import Context
+from coreai_onnx.lower.decompose import decompose
+from coreai_onnx.lower.location import where_of
+from coreai_onnx.lower.registry import Lowering, builtin_lowering
+from coreai_onnx.lower.values import ir_dtype, is_complex, real_part, set_dims
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_READS_ELEMENT = ("aten._local_scalar_dense.default", "aten.item.default")
+IGNORED = frozenset(
+    {
+        "aten._assert_async.msg",
+        "aten._assert_scalar.default",
+        "aten._assert_tensor_metadata.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+        "aten._functional_sym_constrain_range.default",
+        "aten._functional_sym_constrain_range_for_size.default",
+        "aten._functional_assert_async.msg",
+    }
+)
+"""Checks of the exported program; they compute nothing."""
+
+
+class Walker:
+    """Lowers the nodes of FX graphs into one scope.
+
+    Args:
+        context: The conversion.
+        op: Makes nodes in the scope.
+        modules: Graph modules that ``get_attr`` nodes refer to.
+    """
+
+    def __init__(self, context: Context, op: OpBuilder, modules: torch.nn.Module) -> None:
+        """Start with no values."""
+        self.context, self.op, self.modules = context, op, modules
+        self._values: dict[fx.Node, Any] = {}
+        self._inherited: Where | None = None
+
+    def walk(self, graph: fx.Graph, inputs: Sequence[Any]) -> Any:
+        """Lower every node.
+
+        Args:
+            graph: The graph; its placeholders take ``inputs`` in order.
+            inputs: Values, dims, numbers or None.
+
+        Returns:
+            What the output node returns, with nodes replaced by values.
+        """
+        given = iter(inputs)
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._values[node] = next(given)
+            elif node.op == "output":
+                return resolve(node.args[0], self.value_of)
+            else:
+                self.op.scope.where = self._where(node)
+                self._values[node] = self._lower(node)
+                self.context.step()
+        raise ConversionError("the graph has no output node")
+
+    def value_of(self, node: fx.Node) -> Any:
+        """Return the value of a node that was lowered before."""
+        return self._values[node]
+
+    def submodule(self, node: fx.Node) -> fx.GraphModule:
+        """Return the graph module a ``get_attr`` node refers to."""
+        found: Any = self.modules
+        for part in str(node.target).split("."):
+            found = getattr(found, part)
+        return found  # type: ignore[no-any-return]  # checked by the callers' schemas
+
+    def _where(self, node: fx.Node) -> Where:
+        """Return the place of a node; a node of a decomposition is where its origin is."""
+        return self._inherited if self._inherited is not None else where_of(node)
+
+    # ------------------------------------------------------------------ one node
+    def _lower(self, node: fx.Node) -> Any:
+        if node.op == "get_attr":
+            found = self.submodule(node)
+            return self.op.const(found) if isinstance(found, torch.Tensor) else found
+        if node.op != "call_function":
+            raise ConversionError(f"{node.op} {node.target} in an exported graph", self._where(node))
+        value = node.meta.get("val")
+        if node.target is operator.getitem:
+            source, index = node.args
+            return self.value_of(source)[index]  # type: ignore[arg-type,index]  # fx arguments
+        if isinstance(value, _SYMBOLIC):
+            return self._symbolic(node, value)
+        if isinstance(value, int | float | bool) and not _is_op(node.target):
+            return value
+        name = str(node.target)
+        if name in IGNORED or (value is None and _computes_nothing(node)):
+            return None
+        try:
+            result = self._call(node, name)
+        except CoreaiError:
+            raise
+        except Exception as error:
+            raise LoweringError(
+                f"{name}: {type(error).__name__}: {error}",
+                self._where(node),
+                "this is a defect of its lowering: please report it with these lines",
+            ) from error
+        return self._settle(node, result)
+
+    def _symbolic(self, node: fx.Node, value: Any) -> Any:
+        """Return the expression of a symbolic number; one read from a tensor is bound to it."""
+        found = self.context.expression(value)
+        if str(node.target) in _READS_ELEMENT and isinstance(found, sympy.Basic):
+            (symbol,) = found.free_symbols or (None,)
+            if symbol is not None and not self.op.scope.dims.knows(symbol):
+                element = self.op.reshape(self.value_of(node.args[0]), [])  # type: ignore[arg-type]
+                wide = ir.DataType.DOUBLE if isinstance(value, torch.SymFloat) else ir.DataType.INT64
+                self.op.scope.dims.bind_scalar(symbol, self.op.cast(element, wide))
+        return found
+
+    def _call(self, node: fx.Node, name: str) -> Any:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            return control_flow.lower(self, node)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            self.context.miss(name, self._where(node))
+            return _MISSING
+        if self.context.module_calls is not None and name.startswith("coreai_onnx."):
+            args, kwargs = bind_arguments(node, self.value_of)
+            return self.context.module_calls(self, node, args, kwargs)
+        args, kwargs = bind_arguments(node, self.value_of)
+        lowering = self._lowering(node, name, (args, kwargs))
+        if lowering is not None:
+            return lowering(self.op, *args, **kwargs)
+        body = self._decomposition(node, name)
+        if body is not None:
+            return self._inline(node, body)
+        found = torchlib.lowering(node.target)
+        if found is not None:
+            return found(self.op, *args, **kwargs)
+        self.context.miss(name, self._where(node))
+        return _MISSING
+
+    def _lowering(self, node: fx.Node, name: str, arguments: Any) -> Lowering | None:
+        """Return the user's lowering, else the built-in one for real or complex tensors."""
+        user = self.context.user_lowerings.get(name)
+        if user is not None:
+            return user
+        outputs = pytree.tree_leaves(node.meta.get("val"))
+        complex_ = any(is_complex(x) for x in pytree.tree_leaves(arguments)) or any(
+            isinstance(x, torch.Tensor) and x.is_complex() for x in outputs
+        )
+        return builtin_lowering(name, complex=complex_)
+
+    # ------------------------------------------------------------------ decompositions
+    def _decomposition(self, node: fx.Node, name: str) -> fx.GraphModule | None:
+        leaves, _ = pytree.tree_flatten((node.args, dict(node.kwargs)))
+        key = (name, *(_signature(leaf) for leaf in leaves))
+        return self.context.decomposed(key, lambda: decompose(node))
+
+    def _inline(self, node: fx.Node, body: fx.GraphModule) -> Any:
+        leaves, _ = pytree.tree_flatten((node.args, dict(node.kwargs)))
+        inputs = [self.value_of(leaf) for leaf in leaves if isinstance(leaf, fx.Node)]
+        nested = Walker(self.context, self.op, body)
+        nested._inherited = self._where(node)
+        return nested.walk(body.graph, inputs)
+
+    # ------------------------------------------------------------------ results
+    def _settle(self, node: fx.Node, result: Any) -> Any:
+        """Give results the dtype, dims and name the exported program says they have."""
+        expected = node.meta.get("val")
+        if result is _MISSING:
+            return pytree.tree_map(self._stand_in, expected)
+        if isinstance(expected, torch.Tensor):
+            return self._settle_one(node.name, expected, result)
+        if isinstance(expected, list | tuple):
+            results = list(result) if isinstance(result, list | tuple) else [result]
+            if len(results) < len(expected):
+                results += [None] * (len(expected) - len(results))
+            return [
+                self._settle_one(f"{node.name}_{i}", e, r) if isinstance(e, torch.Tensor) else r
+                for i, (e, r) in enumerate(zip(expected, results, strict=False))
+            ]
+        return result
+
+    def _settle_one(self, name: str, expected: torch.Tensor, x: Any) -> Any:
+        if x is None:
+            return None
+        if not isinstance(x, ir.Value):
+            x = self.op.const(x) if isinstance(x, int | float | bool) else self.op.dim(x)
+        wanted = ir_dtype(real_part(expected.dtype))
+        if x.dtype is None:
+            x.dtype = wanted
+        x = self.op.cast(x, wanted)
+        dims = self.context.dims(expected)
+        if expected.is_complex():
+            x.meta["complex"] = True
+            dims = (*dims, 2)
+        known = x.meta.get("dims")
+        if known is not None and len(known) != len(dims):
+            raise LoweringError(
+                f"{name}: the lowering made rank {len(known)}, torch says {len(dims)}",
+                self.op.scope.where,
+                "this is a defect of the lowering: please report it",
+            )
+        set_dims(x, dims)
+        self.op.scope.dims.bind_axes(x, dims)
+        _rename(self.op, x, name)
+        return x
+
+    def _stand_in(self, expected: Any) -> Any:
+        """Return a value without a producer, so that the rest of the program can be checked."""
+        if not isinstance(expected, torch.Tensor):
+            return expected
+        x = ir.Value(name="missing", type=ir.TensorType(ir_dtype(real_part(expected.dtype))))
+        dims = self.context.dims(expected)
+        if expected.is_complex():
+            x.meta["complex"] = True
+            dims = (*dims, 2)
+        self.op.scope.dims.bind_axes(x, dims)
+        return set_dims(x, dims)
+
+
+class _Missing:
+    """Marks the result of an op without a lowering."""
+
+
+_MISSING = _Missing()
+
+
+def _rename(op: OpBuilder, x: ir.Value, name: str) -> None:
+    """Call a freshly made value what the exported program calls it."""
+    producer = x.producer()
+    fresh = producer is not None and (x.name or "").partition(":")[0] == producer.name
+    if fresh and producer is not None and producer.op_type != "Constant":
+        x.name = op.scope.names.unique(name)
+
+
+def _is_op(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
+
+
+def _computes_nothing(node: fx.Node) -> bool:
+    """Whether a call returns nothing and can only be a check."""
+    return not isinstance(node.target, torch._ops.HigherOrderOperator) and not node.users
+
+
+def _signature(leaf: Any) -> Any:
+    """Return what a decomposition depends on, for one argument."""
+    if not isinstance(leaf, fx.Node):
+        return (type(leaf).__name__, str(leaf))
+    value = leaf.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        strides = tuple(str(s) for s in value.stride()) if value.layout == torch.strided else ()
+        return (value.dtype, tuple(str(d) for d in value.shape), strides)
+    return ("symbol", str(value))
