@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstddef>
+
+#include "onnxruntime_c_api.h"
+
+namespace coreai {
+
+/// Whether an element type is one of the four floating types.
+bool IsFloating(ONNXTensorElementDataType type);
+
+/// Name of an element type as ONNX writes it: "float", "bfloat16", "bool".
+const char* TypeName(ONNXTensorElementDataType type);
+
+/// Element `index` of a floating tensor, exactly.
+double ReadFloating(ONNXTensorElementDataType type, const void* data, std::size_t index);
+
+}  // namespace coreai

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "kernels/dtype.h"
+#include "ops/schema.h"
+#include "ort/kernel_context.h"
+#include "ort/kernel_info.h"
+#include "ort/shape_inference.h"
+#include "simd/target.h"
+
+namespace coreai {
+
+/// The kernel of one node: attributes read and checked, ready to run any number of times, also at
+/// once from several threads.
+class Op {
+ public:
+  virtual ~Op() = default;
+
+  /// Checks the inputs, allocates the output and fills it. Throws OpError.
+  virtual void Compute(const KernelContext& context) const = 0;
+};
+
+/// What the library knows about a composite: its declaration and its implementation.
+struct OpDefinition {
+  const schema::Composite& composite;
+  /// Makes the kernel of a node whose `T` is `dtype`. Throws OpError.
+  std::unique_ptr<Op> (*create)(const KernelInfo& info, DType dtype, Target target);
+  /// Sets the output's type, and its shape if the inputs' are known. onnxruntime merges the dtypes
+  /// of an op into one schema and calls any of them, so the type is read from the inputs.
+  void (*infer_shape)(const ShapeInference& shapes);
+};
+
+/// Reads the attribute that every composite carries. Throws OpError if the model was made for a
+/// later version of the meaning.
+void CheckVersion(const KernelInfo& info, const schema::Composite& composite);
+
+ONNXTensorElementDataType OnnxType(DType dtype);
+
+/// Every op of the domain.
+struct OpList {
+  const OpDefinition* const* begin;
+  std::size_t size;
+};
+OpList AllOps();
+
+}  // namespace coreai

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels/dtype.h"
+#include "ops/checks.h"
+
+namespace coreai {
+
+/// A scale or bias of a norm, broadcast to its input from the right, seen as one contiguous row of
+/// parameters for each row of the input.
+///
+/// A parameter that already is that (the usual case) is used where it lies. One that broadcasts
+/// within a row, or has a foreign element type, is written out once, in the type computed in.
+class RowParameter {
+ public:
+  RowParameter() = default;
+
+  /// `first` is the first normalised axis of `input`. `force_wide`: write it out in the type
+  /// computed in even if it has the op's own. Throws OpError if it does not broadcast.
+  RowParameter(const Checker& check, const char* name, const TensorView& parameter,
+               const Shape& input, std::size_t first, DType dtype, bool force_wide);
+
+  bool present() const { return data_ != nullptr; }
+  /// Whether its elements have the type computed in (true also if that is the op's own type).
+  bool wide() const { return wide_; }
+
+  /// The parameters of input row `row`; null if there are none.
+  const void* Row(std::size_t row) const;
+
+  /// How many rows, from a multiple of it on, have the same parameters.
+  std::size_t run() const { return run_; }
+
+ private:
+  void Expand(const TensorView& parameter, const Shape& aligned, const Shape& input,
+              std::size_t first, DType dtype);
+
+  const char* data_ = nullptr;
+  bool wide_ = true;
+  std::size_t row_bytes_ = 0;
+  std::size_t run_ = static_cast<std::size_t>(-1);
+  // Of the outer axes, last first: their sizes and how many parameter rows a step is.
+  std::vector<std::size_t> sizes_;
+  std::vector<std::size_t> strides_;
+  std::vector<double> storage_;  // doubles for their alignment
+};
+
+}  // namespace coreai

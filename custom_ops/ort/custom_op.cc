@@ -1,0 +1,109 @@
+#include "ort/custom_op.h"
+
+#include <limits>
+
+namespace coreai {
+namespace {
+
+const CustomOp& Self(const OrtCustomOp* op) { return *static_cast<const CustomOp*>(op); }
+
+// What CreateKernelV2 hands to onnxruntime.
+struct Kernel {
+  const OrtApi& api;
+  std::unique_ptr<Op> op;
+};
+
+const char* GetName(const OrtCustomOp* op) { return Self(op).op_type; }
+const char* GetProvider(const OrtCustomOp*) { return nullptr; }
+
+ONNXTensorElementDataType GetInputType(const OrtCustomOp* op, std::size_t index) {
+  const schema::Input& input = Self(op).definition.composite.inputs[index];
+  return input.kind == schema::InputKind::kT ? OnnxType(Self(op).dtype)
+                                             : ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+}
+
+std::size_t GetInputCount(const OrtCustomOp* op) {
+  return Self(op).definition.composite.input_count;
+}
+
+OrtCustomOpInputOutputCharacteristic GetInputCharacteristic(const OrtCustomOp* op,
+                                                            std::size_t index) {
+  return Self(op).definition.composite.inputs[index].optional ? INPUT_OUTPUT_OPTIONAL
+                                                              : INPUT_OUTPUT_REQUIRED;
+}
+
+ONNXTensorElementDataType GetOutputType(const OrtCustomOp* op, std::size_t) {
+  return OnnxType(Self(op).dtype);
+}
+
+std::size_t GetOutputCount(const OrtCustomOp* op) {
+  return Self(op).definition.composite.output_count;
+}
+
+OrtCustomOpInputOutputCharacteristic GetOutputCharacteristic(const OrtCustomOp*, std::size_t) {
+  return INPUT_OUTPUT_REQUIRED;
+}
+
+OrtMemType GetInputMemoryType(const OrtCustomOp*, std::size_t) { return OrtMemTypeDefault; }
+
+OrtStatus* CreateKernel(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
+                        void** kernel) {
+  *kernel = nullptr;
+  return StatusOf(*api, [&] {
+    const CustomOp& self = Self(op);
+    const KernelInfo attributes(*api, info, self.op_type);
+    CheckVersion(attributes, self.definition.composite);
+    *kernel = new Kernel{*api, self.definition.create(attributes, self.dtype, self.target)};
+  });
+}
+
+OrtStatus* Compute(void* kernel, OrtKernelContext* context) {
+  const auto& self = *static_cast<const Kernel*>(kernel);
+  return StatusOf(self.api, [&] { self.op->Compute(KernelContext(self.api, context)); });
+}
+
+void DestroyKernel(void* kernel) { delete static_cast<Kernel*>(kernel); }
+
+OrtStatus* InferShape(const OrtCustomOp* op, OrtShapeInferContext* context) {
+  const CustomOp& self = Self(op);
+  return StatusOf(self.api,
+                  [&] { self.definition.infer_shape(ShapeInference(self.api, context)); });
+}
+
+int FirstVersion(const OrtCustomOp*) { return 1; }
+int LastVersion(const OrtCustomOp*) { return std::numeric_limits<int>::max(); }
+int NoArity(const OrtCustomOp*) { return 0; }
+
+}  // namespace
+
+CustomOp::CustomOp(const OrtApi& ort_api, const OpDefinition& op, const char* type_name,
+                   DType element, Target kernels)
+    : OrtCustomOp{},
+      api(ort_api),
+      definition(op),
+      op_type(type_name),
+      dtype(element),
+      target(kernels) {
+  version = kOrtApiVersion;
+  OrtCustomOp::GetName = coreai::GetName;
+  GetExecutionProviderType = GetProvider;
+  OrtCustomOp::GetInputType = coreai::GetInputType;
+  GetInputTypeCount = GetInputCount;
+  OrtCustomOp::GetOutputType = coreai::GetOutputType;
+  GetOutputTypeCount = GetOutputCount;
+  KernelDestroy = DestroyKernel;
+  OrtCustomOp::GetInputCharacteristic = coreai::GetInputCharacteristic;
+  OrtCustomOp::GetOutputCharacteristic = coreai::GetOutputCharacteristic;
+  OrtCustomOp::GetInputMemoryType = coreai::GetInputMemoryType;
+  GetVariadicInputMinArity = NoArity;
+  GetVariadicInputHomogeneity = NoArity;
+  GetVariadicOutputMinArity = NoArity;
+  GetVariadicOutputHomogeneity = NoArity;
+  CreateKernelV2 = coreai::CreateKernel;
+  KernelComputeV2 = Compute;
+  InferOutputShapeFn = InferShape;
+  GetStartVersion = FirstVersion;
+  GetEndVersion = LastVersion;
+}
+
+}  // namespace coreai

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ort/error.h"
+
+namespace coreai {
+
+using Shape = std::vector<std::int64_t>;
+
+/// An input as onnxruntime holds it; false if the node has none at that place.
+struct TensorView {
+  const void* data = nullptr;
+  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  Shape shape;
+  bool present = false;
+
+  explicit operator bool() const { return present; }
+};
+
+/// One run of a node: its inputs and outputs, and onnxruntime's threads.
+class KernelContext {
+ public:
+  KernelContext(const OrtApi& api, OrtKernelContext* context) : api_(api), context_(context) {}
+
+  /// The input at `index`; not present if it is left out, at the end or in the middle.
+  TensorView Input(std::size_t index) const;
+
+  /// Allocates output `index`.
+  void* Output(std::size_t index, const Shape& shape) const;
+
+  /// Calls `body(item)` for each item below `items`, on onnxruntime's threads; `body` must not
+  /// throw. The order is unspecified.
+  template <class Body>
+  void ParallelFor(std::size_t items, const Body& body) const {
+    if (items == 1) return body(0);
+    if (items == 0) return;
+    const auto call = [](void* data, std::size_t item) { (*static_cast<const Body*>(data))(item); };
+    Run(call, items, const_cast<void*>(static_cast<const void*>(&body)));
+  }
+
+ private:
+  void Run(void (*function)(void*, std::size_t), std::size_t items, void* data) const;
+
+  const OrtApi& api_;
+  OrtKernelContext* context_;
+};
+
+}  // namespace coreai

@@ -1,0 +1,70 @@
+#include "ort/kernel_info.h"
+
+namespace coreai {
+
+bool KernelInfo::Ok(OrtStatus* status) const {
+  if (status == nullptr) return true;
+  api_.ReleaseStatus(status);
+  return false;
+}
+
+// The C API has no query for an attribute's presence or type: it is present if any reader takes it.
+bool KernelInfo::Has(const char* name) const {
+  float f = 0;
+  std::int64_t i = 0;
+  std::size_t size = 0;
+  if (Ok(api_.KernelInfoGetAttribute_int64(info_, name, &i))) return true;
+  if (Ok(api_.KernelInfoGetAttribute_float(info_, name, &f))) return true;
+  if (Ok(api_.KernelInfoGetAttribute_string(info_, name, nullptr, &size))) return true;
+  if (Ok(api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size))) return true;
+  size = 0;
+  return Ok(api_.KernelInfoGetAttributeArray_float(info_, name, nullptr, &size));
+}
+
+void KernelInfo::WrongType(const char* name, const char* wanted) const {
+  throw OpError(std::string(op_) + ": attribute " + name + " must be of type " + wanted);
+}
+
+float KernelInfo::Float(const char* name, float absent) const {
+  float value = 0;
+  if (Ok(api_.KernelInfoGetAttribute_float(info_, name, &value))) return value;
+  if (Has(name)) WrongType(name, "float");
+  return absent;
+}
+
+std::int64_t KernelInfo::Int(const char* name, std::int64_t absent) const {
+  std::int64_t value = 0;
+  if (Ok(api_.KernelInfoGetAttribute_int64(info_, name, &value))) return value;
+  if (Has(name)) WrongType(name, "int");
+  return absent;
+}
+
+std::string KernelInfo::String(const char* name, const char* absent) const {
+  std::size_t size = 0;
+  if (Ok(api_.KernelInfoGetAttribute_string(info_, name, nullptr, &size))) {
+    std::string value(size, '\0');
+    ThrowOnError(api_, api_.KernelInfoGetAttribute_string(info_, name, value.data(), &size));
+    value.resize(size == 0 ? 0 : size - 1);  // the reported size counts the terminating zero
+    return value;
+  }
+  if (Has(name)) WrongType(name, "string");
+  return absent;
+}
+
+std::vector<std::int64_t> KernelInfo::Ints(const char* name,
+                                           std::vector<std::int64_t> absent) const {
+  std::size_t size = 0;
+  if (Ok(api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size))) {
+    std::vector<std::int64_t> values(size);
+    if (size != 0) {
+      ThrowOnError(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, values.data(), &size));
+    }
+    return values;
+  }
+  std::int64_t single = 0;
+  if (Ok(api_.KernelInfoGetAttribute_int64(info_, name, &single))) return {single};
+  if (Has(name)) WrongType(name, "ints");
+  return absent;
+}
+
+}  // namespace coreai

@@ -1,0 +1,89 @@
+// Loads and stores that convert between a tensor's element type and the type computed in.
+// Included once per target.
+
+#include "hwy/highway.h"
+
+#if defined(COREAI_SIMD_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_SIMD_LANES_INL_H_
+#undef COREAI_SIMD_LANES_INL_H_
+#else
+#define COREAI_SIMD_LANES_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace coreai {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The type computed in: double for double, float for the rest.
+template <typename T>
+struct WideOf {
+  using type = float;
+};
+template <>
+struct WideOf<double> {
+  using type = double;
+};
+template <typename T>
+using Wide = typename WideOf<T>::type;
+
+template <typename T>
+inline constexpr bool kIsWide = hwy::IsSame<T, Wide<T>>();
+
+/// Loads a full vector of `T` from any address, widened to the lanes of `d`.
+template <typename T, class D>
+HWY_INLINE hn::Vec<D> LoadWide(D d, const T* HWY_RESTRICT p) {
+  if constexpr (hwy::IsSame<T, hn::TFromD<D>>()) {
+    return hn::LoadU(d, p);
+  } else {
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), p));
+  }
+}
+
+/// The same for the first `n` lanes; the others are zero and their memory is not touched.
+template <typename T, class D>
+HWY_INLINE hn::Vec<D> LoadWideN(D d, const T* HWY_RESTRICT p, size_t n) {
+  if constexpr (hwy::IsSame<T, hn::TFromD<D>>()) {
+    return hn::LoadN(d, p, n);
+  } else {
+    return hn::PromoteTo(d, hn::LoadN(hn::Rebind<T, D>(), p, n));
+  }
+}
+
+/// Rounds to `T` (to nearest, ties to even) and stores a full vector.
+template <typename T, class D>
+HWY_INLINE void StoreNarrow(hn::Vec<D> v, D d, T* HWY_RESTRICT p) {
+  if constexpr (hwy::IsSame<T, hn::TFromD<D>>()) {
+    hn::StoreU(v, d, p);
+  } else {
+    const hn::Rebind<T, D> narrow;
+    hn::StoreU(hn::DemoteTo(narrow, v), narrow, p);
+  }
+}
+
+/// The same for the first `n` lanes; no other memory is touched.
+template <typename T, class D>
+HWY_INLINE void StoreNarrowN(hn::Vec<D> v, D d, T* HWY_RESTRICT p, size_t n) {
+  if constexpr (hwy::IsSame<T, hn::TFromD<D>>()) {
+    hn::StoreN(v, d, p, n);
+  } else {
+    const hn::Rebind<T, D> narrow;
+    hn::StoreN(hn::DemoteTo(narrow, v), narrow, p, n);
+  }
+}
+
+/// The value that storing to `T` and loading again would give.
+template <typename T, class D>
+HWY_INLINE hn::Vec<D> RoundTo(D d, hn::Vec<D> v) {
+  if constexpr (hwy::IsSame<T, hn::TFromD<D>>()) {
+    return v;
+  } else {
+    return hn::PromoteTo(d, hn::DemoteTo(hn::Rebind<T, D>(), v));
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace coreai
+HWY_AFTER_NAMESPACE();
+
+#endif

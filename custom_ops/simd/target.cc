@@ -1,0 +1,91 @@
+#include "simd/target.h"
+
+#include <cstring>
+
+#include "hwy/detect_targets.h"
+
+namespace coreai {
+namespace {
+
+bool Always() { return true; }
+[[maybe_unused]] bool Never() { return false; }
+
+#if HWY_ARCH_X86
+// What Highway's targets of these names may use. The compiler's check includes whether the
+// operating system saves the registers. F16C has no name there before gcc 11, so it is read from
+// the CPU; it has no state of its own.
+bool CpuHasF16c() {
+  unsigned eax = 1, ebx = 0, ecx = 0, edx = 0;
+  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+  return (ecx >> 29) & 1u;
+}
+
+bool CpuHasAvx2() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+         __builtin_cpu_supports("aes") && __builtin_cpu_supports("pclmul") && CpuHasF16c();
+}
+
+bool CpuHasAvx512() {
+  return CpuHasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bw");
+}
+#endif
+
+struct Entry {
+  const char* name;
+  bool (*supported)();
+};
+
+#if HWY_TARGETS & HWY_AVX2
+constexpr auto kAvx2Check = CpuHasAvx2;
+#else
+constexpr auto kAvx2Check = Never;
+#endif
+#if HWY_TARGETS & HWY_AVX3
+constexpr auto kAvx512Check = CpuHasAvx512;
+#else
+constexpr auto kAvx512Check = Never;
+#endif
+// Every 64-bit Arm CPU has it.
+#if HWY_TARGETS & HWY_ALL_NEON
+constexpr auto kNeonCheck = Always;
+#else
+constexpr auto kNeonCheck = Never;
+#endif
+
+constexpr Entry kTargets[kTargetCount] = {
+    {"scalar", Always},
+    {"neon", kNeonCheck},
+    {"avx2", kAvx2Check},
+    {"avx512", kAvx512Check},
+};
+
+}  // namespace
+
+const char* TargetName(Target target) { return kTargets[static_cast<std::size_t>(target)].name; }
+
+bool TargetIsSupported(Target target) {
+  return kTargets[static_cast<std::size_t>(target)].supported();
+}
+
+Target BestTarget() {
+  for (std::size_t i = kTargetCount; i-- > 0;) {
+    if (kTargets[i].supported()) return static_cast<Target>(i);
+  }
+  return Target::kScalar;
+}
+
+bool FindTarget(const char* name, Target* target) {
+  for (std::size_t i = 0; i < kTargetCount; ++i) {
+    if (std::strcmp(name, kTargets[i].name) == 0) {
+      *target = static_cast<Target>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace coreai

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+
+namespace coreai {
+
+/// An instruction set the kernels are compiled for, from the plainest to the widest.
+enum class Target { kScalar, kNeon, kAvx2, kAvx512 };
+inline constexpr std::size_t kTargetCount = 4;
+
+/// Name in `COREAI_OPS_TARGET` and in messages: "scalar", "neon", "avx2", "avx512".
+const char* TargetName(Target target);
+
+/// Whether kernels for the target are in this library and this CPU (and its system) can run them.
+bool TargetIsSupported(Target target);
+
+/// The widest supported target; the scalar one always is.
+Target BestTarget();
+
+/// Sets `target` to the one of that name; false if there is none.
+bool FindTarget(const char* name, Target* target);
+
+}  // namespace coreai
