@@ -28,8 +28,16 @@ class Names:
     """Hands out names that occur once in a model, in a reproducible order."""
 
     def __init__(self) -> None:
-        """Start with every name free."""
+        """Start with every name free; nodes and values are named independently."""
         self._taken: dict[str, int] = {}
+        self._taken_by_nodes: Names | None = None
+
+    @property
+    def nodes(self) -> Names:
+        """The names of nodes."""
+        if self._taken_by_nodes is None:
+            self._taken_by_nodes = Names()
+        return self._taken_by_nodes
 
     def unique(self, name: str) -> str:
         """Return ``name``, with the lowest free number behind it if it is taken."""
@@ -93,7 +101,7 @@ class Scope:
     ) -> ir.Node:
         """Append a node, named after the module it comes from, and return it."""
         module = self.where.module if self.where is not None else ""
-        name = self.names.unique(f"{module}.{op_type}" if module else op_type)
+        name = self.names.nodes.unique(f"{module}.{op_type}" if module else op_type)
         node = ir.node(
             op_type,
             inputs=list(inputs),
@@ -103,7 +111,8 @@ class Scope:
             name=name,
         )
         for i, value in enumerate(node.outputs):
-            value.name = self.names.unique(f"{name}:{i}" if outputs > 1 else name + ":")
+            value.name = self.names.unique(f"{name}.{i}" if outputs > 1 else name)
+            value.meta["unnamed"] = True
         if self.where is not None:
             node.metadata_props.update(location_metadata(self.where))
         self.graph.append(node)

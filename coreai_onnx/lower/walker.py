@@ -243,9 +243,7 @@ _MISSING = _Missing()
 
 def _rename(op: OpBuilder, x: ir.Value, name: str) -> None:
     """Call a freshly made value what the exported program calls it."""
-    producer = x.producer()
-    fresh = producer is not None and (x.name or "").partition(":")[0] == producer.name
-    if fresh and producer is not None and producer.op_type != "Constant":
+    if x.meta.pop("unnamed", False):
         x.name = op.scope.names.unique(name)
 
 

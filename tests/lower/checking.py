@@ -120,9 +120,9 @@ def op_types(model: ir.Model) -> list[str]:
 def _to_ort(x: torch.Tensor) -> Any:
     if x.is_complex():
         x = torch.view_as_real(x.resolve_conj())
-    array = ir.tensor(x.detach().contiguous()).numpy()
+    tensor = ir.tensor(x.detach().contiguous())
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
-        np.ascontiguousarray(array), ir.tensor(x.detach().contiguous()).dtype.value
+        tensor.numpy(), tensor.dtype.value
     )._ortvalue
 
 

@@ -1,0 +1,42 @@
+"""The exporter hook of the coverage sweeps: an exported program through this package and onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from coreai_onnx.lower import Context, IONames, ProgramLowering
+from tests.lower.checking import run_model
+
+
+class Runner:
+    """A converted program."""
+
+    def __init__(self, model: ir.Model, user_outputs: int) -> None:
+        self.model, self.user_outputs = model, user_outputs
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+        """Return the user outputs for flat inputs."""
+        return run_model(self.model, inputs)[: self.user_outputs]
+
+
+def coreai(
+    module: torch.nn.Module, args: Sequence[Any], *, exported_program: torch.export.ExportedProgram
+) -> Runner:
+    """Convert a program for the sweep."""
+    del module, args
+    program = exported_program
+    if any(_mutates(n) for n in program.graph.nodes):
+        program = program.run_decompositions({})
+    context = Context(opset=23)
+    lowered = ProgramLowering(program, context, IONames()).run()
+    count = len(lowered.graph.outputs) - len(lowered.states)
+    return Runner(lowered.model([], "main"), count)
+
+
+def _mutates(node: torch.fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
