@@ -19,8 +19,9 @@ class Runner:
         self.model, self.user_outputs = model, user_outputs
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
-        """Return the user outputs for flat inputs."""
-        return run_model(self.model, inputs)[: self.user_outputs]
+        """Return the user outputs for flat inputs, as tensors: the sweep gives 0-d arrays an axis."""
+        outputs = run_model(self.model, inputs)[: self.user_outputs]
+        return [x if isinstance(x, torch.Tensor) else torch.from_numpy(x) for x in outputs]
 
 
 def coreai(
