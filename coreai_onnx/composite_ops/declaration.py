@@ -19,6 +19,8 @@ AttributeType = Literal["int", "float", "string", "ints", "floats", "strings"]
 
 FLOAT_DTYPES = ("float32", "float16", "bfloat16", "float64")
 """Every composite accepts these four; a kernel must as well."""
+DTYPE_WORDS = ("float64", "bfloat16")
+"""Dtypes whose bodies may differ from those of float32 and float16."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,15 @@ class Input:
         dtype: ``"T"`` for the composite's floating type; ``"any"`` where several are allowed
             (an attention mask is bool or ``T``); ``"index"`` for int32 or int64; a concrete ONNX
             name (``"int64"``) otherwise.
+        dims: The dims, by letters shared between the inputs: ``"B H T D"``. ``"K|H"`` is the dim
+            ``K``, which may differ from ``H``. A leading ``*`` stands for any number of dims. A
+            leading ``~`` means broadcastable to those dims, aligned from the right.
     """
 
     name: str
     optional: bool = False
     dtype: str = "T"
+    dims: str = "*"
 
 
 @dataclass(frozen=True)
@@ -99,10 +105,10 @@ class Composite:
     def variants(self) -> tuple[str, ...]:
         """Every variant suffix, ``""`` (the plain name) first.
 
-        One body serves float32, float16 and bfloat16; float64 computes wider and differs, so the
-        last group is always the word for it, for models that use a composite at both widths.
+        The last group is always the dtype, for models that use a composite at dtypes which need
+        different bodies: float64 computes wider, and bfloat16 has fewer kernels in onnxruntime.
         """
-        groups = [("", *words) for words in (*self.variant_axes, ("float64",))]
+        groups = [("", *words) for words in (*self.variant_axes, DTYPE_WORDS)]
         suffixes = ("_".join(word for word in words if word) for words in itertools.product(*groups))
         return tuple(dict.fromkeys(suffixes))
 

@@ -46,8 +46,8 @@ COMPOSITE = Composite(
     name="layer_norm",
     inputs=(
         Input("input"),
-        Input("scale", optional=True, dtype="any"),
-        Input("bias", optional=True, dtype="any"),
+        Input("scale", optional=True, dtype="any", dims="~*"),
+        Input("bias", optional=True, dtype="any", dims="~*"),
     ),
     outputs=("output",),
     attributes=(

@@ -42,7 +42,7 @@ def rms_norm(
 
 COMPOSITE = Composite(
     name="rms_norm",
-    inputs=(Input("input"), Input("scale", optional=True, dtype="any")),
+    inputs=(Input("input"), Input("scale", optional=True, dtype="any", dims="~*")),
     outputs=("output",),
     attributes=(
         Attribute("axes", "ints", (-1,), structural=True),

@@ -36,13 +36,16 @@ def rope(
         interleaved: Nonzero: pairs are neighbours ``(2i, 2i+1)``; zero: halves ``(i, i+dims/2)``.
 
     Returns:
-        The shape and dtype of ``input``. Angles are computed in float32.
+        The shape and dtype of ``input``; angles and the rotation are computed in float32 (the
+        rotation in float64 for float64) and rounded once.
     """
+    wide = torch.float64 if input.dtype == torch.float64 else torch.float32
     rotated = dims if 0 < dims < input.shape[-1] else input.shape[-1]
     if cos is None or sin is None:
         angle = _angles(input, position_ids, freqs, offset, scale, base, rotated // 2)
-        cos, sin = torch.cos(angle).to(input.dtype), torch.sin(angle).to(input.dtype)
-    lanes, rest = input[..., :rotated], input[..., rotated:]
+        cos, sin = torch.cos(angle), torch.sin(angle)
+    cos, sin = cos.to(wide), sin.to(wide)
+    lanes, rest = input[..., :rotated].to(wide), input[..., rotated:]
     if interleaved:
         pairs = lanes.unflatten(-1, (rotated // 2, 2))
         first, second = pairs[..., 0], pairs[..., 1]
@@ -83,12 +86,12 @@ def _angles(
 COMPOSITE = Composite(
     name="rope",
     inputs=(
-        Input("input"),
-        Input("cos", optional=True, dtype="any"),
-        Input("sin", optional=True, dtype="any"),
-        Input("position_ids", optional=True, dtype="index"),
-        Input("freqs", optional=True, dtype="float32"),
-        Input("offset", optional=True, dtype="index"),
+        Input("input", dims="* T D"),
+        Input("cos", optional=True, dtype="any", dims="~* T F"),
+        Input("sin", optional=True, dtype="any", dims="~* T F"),
+        Input("position_ids", optional=True, dtype="index", dims="~B T"),
+        Input("freqs", optional=True, dtype="float32", dims="F"),
+        Input("offset", optional=True, dtype="index", dims="~B 1"),
     ),
     outputs=("output",),
     attributes=(

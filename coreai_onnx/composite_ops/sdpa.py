@@ -45,11 +45,9 @@ def scaled_dot_product_attention(
         ``[batch, heads, query_length, value_dim]`` in the dtype of ``query``. A row that may
         attend to nothing is zero, as ``torch.nn.functional.scaled_dot_product_attention`` has it.
     """
-    key = _repeat_heads(key, query.shape[1])
-    value = _repeat_heads(value, query.shape[1])
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     factor = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = (query.to(wide) * factor) @ key.to(wide).transpose(-2, -1)
+    scores = _grouped_matmul(query.to(wide) * factor, key.to(wide).transpose(-2, -1))
     if isinstance(softcap, torch.Tensor) or softcap > 0:
         scores = softcap * torch.tanh(scores / softcap)
     if attn_mask is None:
@@ -57,7 +55,7 @@ def scaled_dot_product_attention(
             query.shape[2], key.shape[2], is_causal, window_size, causal_alignment, query.device
         )
     weights = _masked_softmax(scores, attn_mask, sinks)
-    return (weights @ value.to(wide)).to(query.dtype)
+    return _grouped_matmul(weights, value.to(wide)).to(query.dtype)
 
 
 def position_mask(
@@ -80,9 +78,12 @@ def position_mask(
     return (near & (distance >= 0)) if is_causal else (near & (distance > -window_size))
 
 
-def _repeat_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """Give every query head its own copy of the key or value head it reads."""
-    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+def _grouped_matmul(x: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+    """Multiply ``[B, H, M, N] @ [B, K, N, P]``; each group of H / K heads shares a matrix."""
+    batch, heads, rows = x.shape[0], x.shape[1], x.shape[2]
+    groups, columns = shared.shape[1], shared.shape[3]
+    grouped = x.reshape(batch, groups, heads // groups, rows, x.shape[3])
+    return (grouped @ shared.unsqueeze(2)).reshape(batch, heads, rows, columns)
 
 
 def _masked_softmax(
@@ -109,11 +110,11 @@ def _masked_softmax(
 COMPOSITE = Composite(
     name="scaled_dot_product_attention",
     inputs=(
-        Input("query"),
-        Input("key"),
-        Input("value"),
-        Input("attn_mask", optional=True, dtype="any"),
-        Input("sinks", optional=True, dtype="any"),
+        Input("query", dims="B H T D"),
+        Input("key", dims="B K S D"),
+        Input("value", dims="B V S E"),
+        Input("attn_mask", optional=True, dtype="any", dims="~B H T S"),
+        Input("sinks", optional=True, dtype="any", dims="H"),
     ),
     outputs=("output",),
     attributes=(
