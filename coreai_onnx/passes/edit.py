@@ -1,0 +1,183 @@
+"""Rewiring a graph: replace a tensor, remove nodes, add nodes, all in time linear in the change.
+
+Graph-surgeon's synchronized lists compare nodes by value when they remove one, which is quadratic
+for a tensor with thousands of readers; the methods here work by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.scope import scope_of, with_subgraphs
+
+
+class Edit:
+    """Changes to one graph on behalf of one pass."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        """Note the outputs of the graph and of its subgraphs: those tensors must stay."""
+        self.graph = graph
+        self._outputs = {id(t) for inner in with_subgraphs(graph) for t in inner.outputs}
+        self._inputs = {id(t) for t in graph.inputs}
+        self._local = {id(t) for node in graph.nodes for t in node.outputs}
+        self._dead: set[int] = set()
+        self._added: dict[int, list[gs.Node]] = {}
+
+    def is_output(self, tensor: gs.Tensor) -> bool:
+        """Whether ``tensor`` is an output of this graph or of a subgraph."""
+        return id(tensor) in self._outputs
+
+    def replace(self, old: gs.Tensor, new: gs.Tensor) -> bool:
+        """Let every reader of ``old`` read ``new``; they must be equal. False if impossible.
+
+        A graph output keeps its name: the producer of ``new`` then writes ``old`` itself. That is
+        impossible if ``new`` is an output too, or comes from elsewhere (an input, a constant).
+        """
+        if not self.is_output(old):
+            _learn(new, old)
+            _move_readers(old, new)
+            return True
+        if self.is_output(new) or id(new) not in self._local or isinstance(old, gs.Constant):
+            return False
+        _learn(old, new)
+        _move_readers(new, old)
+        _take_over_producer(new, old)
+        return True
+
+    def can_replace(self, old: gs.Tensor, new: gs.Tensor) -> bool:
+        """Whether ``replace`` would succeed."""
+        return not self.is_output(old) or (
+            not self.is_output(new) and id(new) in self._local and not isinstance(old, gs.Constant)
+        )
+
+    def bypass(self, node: gs.Node, source: gs.Tensor) -> bool:
+        """Remove a node whose first output equals ``source``. False if its output must stay."""
+        if not self.replace(node.outputs[0], source):
+            return False
+        self.remove(node)
+        return True
+
+    def remove(self, node: gs.Node) -> None:
+        """Mark a node as dead; ``finish`` takes it out of the graph."""
+        self._dead.add(id(node))
+
+    def is_removed(self, node: gs.Node) -> bool:
+        """Whether ``node`` was removed already."""
+        return id(node) in self._dead
+
+    def finish(self) -> None:
+        """Put new nodes into the graph, take removed ones out of it and of their tensors' lists."""
+        if not self._dead and not self._added:
+            return
+        dead: list[gs.Node] = []
+        kept: list[gs.Node] = []
+        for node in self.graph.nodes:
+            kept.extend(self._added.get(id(node), ()))
+            (dead if id(node) in self._dead else kept).append(node)
+        self.graph.nodes = kept
+        detach(dead)
+        self._dead.clear()
+        self._added.clear()
+
+    def fix(self, tensor: gs.Variable, values: np.ndarray) -> None:
+        """Turn a variable that is not a graph output into a constant of the same name."""
+        maker = tensor.inputs[0] if tensor.inputs else None
+        if maker is not None:
+            tensor.maker = maker.__dict__.get("origin")
+        tensor.imported_type = ()  # what the origin says of it is less than what is known now
+        list.clear(tensor.inputs)
+        tensor.to_constant(np.asarray(values))
+
+    def become(self, node: gs.Node, op: str, inputs: Sequence[gs.Tensor], **attrs: Any) -> None:
+        """Turn a node into a standard op of other inputs; name, outputs and metadata stay."""
+        outputs = list(node.outputs)
+        detach([node])
+        node.op, node.domain, node.attrs = op, None, dict(attrs)
+        node.inputs.extend(inputs)
+        node.outputs.extend(outputs)
+
+    def constant(self, name: str, values: np.ndarray) -> gs.Constant:
+        """Return a new constant with a free name like ``name``."""
+        return gs.Constant(scope_of(self.graph).names.claim(name), np.asarray(values))
+
+    def node(self, op: str, like: gs.Node, inputs: Sequence[gs.Tensor], **attrs: Any) -> gs.Node:
+        """Insert a standard node before ``like``, with its metadata and a name like its own.
+
+        The node has one output without type, named like the first output of ``like``; ``finish``
+        puts it into the graph.
+        """
+        names = scope_of(self.graph).names
+        output = gs.Variable(names.claim(f"{like.outputs[0].name}_{op.lower()}"))
+        node = gs.Node(op, f"{like.name}_{op.lower()}", attrs, list(inputs), [output])
+        node.origin = like.__dict__.get("origin")
+        self._added.setdefault(id(like), []).append(node)
+        self._local.add(id(output))
+        return node
+
+
+def set_input(node: gs.Node, index: int, tensor: gs.Tensor) -> None:
+    """Let input ``index`` of ``node`` read ``tensor``."""
+    old = node.inputs[index]
+    position = next(i for i, reader in enumerate(old.outputs) if reader is node)
+    list.__delitem__(old.outputs, position)
+    list.__setitem__(node.inputs, index, tensor)
+    list.append(tensor.outputs, node)
+
+
+def detach(nodes: Sequence[gs.Node]) -> None:
+    """Take nodes out of the reader and producer lists of their tensors."""
+    dead = {id(node) for node in nodes}
+    touched = {id(t): t for node in nodes for t in (*node.inputs, *node.outputs)}
+    for tensor in touched.values():
+        readers = [node for node in tensor.outputs if id(node) not in dead]
+        makers = [node for node in tensor.inputs if id(node) not in dead]
+        list.__setitem__(tensor.outputs, slice(None), readers)
+        list.__setitem__(tensor.inputs, slice(None), makers)
+    for node in nodes:
+        list.clear(node.inputs)
+        list.clear(node.outputs)
+
+
+def _move_readers(old: gs.Tensor, new: gs.Tensor) -> None:
+    seen: set[int] = set()
+    for node in old.outputs:
+        list.append(new.outputs, node)
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        for index, tensor in enumerate(node.inputs):
+            if tensor is old:
+                list.__setitem__(node.inputs, index, new)
+    list.clear(old.outputs)
+
+
+def _take_over_producer(new: gs.Tensor, old: gs.Tensor) -> None:
+    """Let the producer of ``new`` write ``old``, and the producer of ``old`` write ``new``."""
+    (new_maker,), (old_maker,) = list(new.inputs), list(old.inputs)
+    new_index = next(i for i, t in enumerate(new_maker.outputs) if t is new)
+    old_index = next(i for i, t in enumerate(old_maker.outputs) if t is old)
+    list.__setitem__(new_maker.outputs, new_index, old)
+    list.__setitem__(old_maker.outputs, old_index, new)
+    list.__setitem__(old.inputs, slice(None), [new_maker])
+    list.__setitem__(new.inputs, slice(None), [old_maker])
+
+
+def _learn(kept: gs.Tensor, gone: gs.Tensor) -> None:
+    """Keep what was known of the type of an equal tensor that goes."""
+    if isinstance(kept, gs.Constant):
+        return
+    if kept.dtype is None and gone.dtype is not None:
+        kept.dtype = gone.dtype
+    if gone.shape is None:
+        return
+    if kept.shape is None:
+        kept.shape = list(gone.shape)
+    elif len(kept.shape) == len(gone.shape):
+        kept.shape = [
+            b if isinstance(b, int) or a is None else a
+            for a, b in zip(kept.shape, gone.shape, strict=True)
+        ]
