@@ -1,0 +1,37 @@
+"""The Python blocks of README and docs run, each document in a folder of its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+from tests.rules.tree import REPO, files
+
+DOCUMENTS = [
+    n for n in files() if n == "README.md" or (n.startswith("docs/") and n.endswith(".md"))
+]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = Sybil(parsers=[PythonCodeBlockParser(), SkipParser()]).parse(REPO / name)
+    for example in document.examples():
+        example.evaluate()
+
+
+def test_the_readme_has_an_example() -> None:
+    document = Sybil(parsers=[PythonCodeBlockParser()]).parse(REPO / "README.md")
+    assert list(document.examples())
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name: str) -> None:
+    source = (REPO / name).read_text()
+    targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", source)
+    missing = [t for t in targets if not (REPO / name).parent.joinpath(t).exists()]
+    assert not missing, f"{name} links to nothing: {missing}"

