@@ -1,14 +1,211 @@
-"""Matrix products."""
+"""Matrix products: of vectors, matrices and batches, with and without an addend."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
+
 from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.promotion import as_value
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value
+from coreai_onnx.lower.values import (
+    Number,
+    Value,
+    dims_of,
+    dtype_of,
+    is_bool,
+    is_float,
+    rank_of,
+)
 
 
+# ---------------------------------------------------------------------- plain products
 @lowers("aten.linear.default")
 def linear(op: OpBuilder, input: Value, weight: Value, bias: Value | None = None) -> Value:
     """input @ weightᵀ + bias."""
-    product = op.MatMul(input, op.transpose(weight, [1, 0]))
-    return product if bias is None else op.Add(product, bias)
+    if rank_of(weight) == 1:
+        return _plus(op, product(op, input, weight), bias)
+    if rank_of(input) == 2 and _fits_gemm(input, weight):
+        result: Value = op.Gemm(input, weight, bias, transB=1)
+        return result
+    return _plus(op, product(op, input, op.transpose(weight, [1, 0])), bias)
+
+
+@lowers("aten.mm.default", "aten.bmm.default")
+def mm(op: OpBuilder, self: Value, mat2: Value) -> Value:
+    """self @ mat2."""
+    return product(op, self, mat2)
+
+
+@lowers("aten.mm.dtype", "aten.bmm.dtype")
+def mm_dtype(op: OpBuilder, self: Value, mat2: Value, out_dtype: torch.dtype) -> Value:
+    """self @ mat2, summed and returned in ``out_dtype``."""
+    return product(op, op.cast(self, out_dtype), op.cast(mat2, out_dtype))
+
+
+@lowers("aten._int_mm.default")
+def int_mm(op: OpBuilder, self: Value, mat2: Value) -> Value:
+    """self @ mat2 of int8 matrices, in int32."""
+    return product(op, op.cast(self, torch.int32), op.cast(mat2, torch.int32))
+
+
+@lowers("aten.mv.default")
+def mv(op: OpBuilder, self: Value, vec: Value) -> Value:
+    """self @ vec."""
+    return product(op, self, vec)
+
+
+@lowers("aten.dot.default")
+def dot(op: OpBuilder, self: Value, tensor: Value) -> Value:
+    """Σ self * tensor."""
+    return product(op, self, tensor)
+
+
+@lowers("aten.matmul.default", "aten.vdot.default")
+def matmul(op: OpBuilder, self: Value, other: Value) -> Value:
+    """self @ other, broadcast over the leading axes."""
+    return product(op, self, other)
+
+
+@lowers("aten.outer.default", "aten.ger.default")
+def outer(op: OpBuilder, self: Value, vec2: Value) -> Value:
+    """self[:, None] * vec2."""
+    return _times(op, op.unsqueeze(self, [1]), vec2)
+
+
+@lowers("aten.chain_matmul.default")
+def chain_matmul(op: OpBuilder, matrices: Sequence[Value]) -> Value:
+    """matrices[0] @ matrices[1] @ …, from the left."""
+    result = matrices[0]
+    for matrix in matrices[1:]:
+        result = product(op, result, matrix)
+    return result
+
+
+@lowers("aten.bilinear.default")
+def bilinear(
+    op: OpBuilder, input1: Value, input2: Value, weight: Value, bias: Value | None = None
+) -> Value:
+    """y[…, o] = Σ input1[…, i] weight[o, i, j] input2[…, j] + bias[o]."""
+    outputs, left, right = dims_of(weight)
+    columns = op.reshape(op.transpose(weight, [1, 0, 2]), [left, outputs * right])
+    rows = op.reshape(product(op, input1, columns), [*dims_of(input1)[:-1], outputs, right])
+    result = op.squeeze(product(op, rows, op.unsqueeze(input2, [-1])), [-1])
+    return _plus(op, result, bias)
+
+
+# ---------------------------------------------------------------------- products with an addend
+@lowers("aten.addmm.default")
+def addmm(
+    op: OpBuilder, self: Value, mat1: Value, mat2: Value, *, beta: Number = 1, alpha: Number = 1
+) -> Value:
+    """beta * self + alpha * (mat1 @ mat2); ``self`` is not read if beta is 0."""
+    if _fits_gemm(mat1, mat2) and isinstance(alpha, int | float) and isinstance(beta, int | float):
+        addend = None if beta == 0 else self
+        result: Value = op.Gemm(
+            mat1, mat2, addend, alpha=float(alpha), beta=float(beta) if addend is not None else None
+        )
+        return result
+    return _weighted(op, self, product(op, mat1, mat2), beta, alpha)
+
+
+@lowers("aten.addmm.dtype")
+def addmm_dtype(
+    op: OpBuilder,
+    self: Value,
+    mat1: Value,
+    mat2: Value,
+    out_dtype: torch.dtype,
+    *,
+    beta: Number = 1,
+    alpha: Number = 1,
+) -> Value:
+    """Like addmm, summed and returned in ``out_dtype``."""
+    given = (op.cast(x, out_dtype) for x in (self, mat1, mat2))
+    return addmm(op, *given, beta=beta, alpha=alpha)
+
+
+@lowers("aten.baddbmm.default")
+def baddbmm(
+    op: OpBuilder, self: Value, batch1: Value, batch2: Value, *, beta: Number = 1, alpha: Number = 1
+) -> Value:
+    """beta * self + alpha * (batch1 @ batch2)."""
+    return _weighted(op, self, product(op, batch1, batch2), beta, alpha)
+
+
+@lowers("aten.baddbmm.dtype")
+def baddbmm_dtype(
+    op: OpBuilder,
+    self: Value,
+    batch1: Value,
+    batch2: Value,
+    out_dtype: torch.dtype,
+    *,
+    beta: Number = 1,
+    alpha: Number = 1,
+) -> Value:
+    """Like baddbmm, summed and returned in ``out_dtype``."""
+    given = (op.cast(x, out_dtype) for x in (self, batch1, batch2))
+    return baddbmm(op, *given, beta=beta, alpha=alpha)
+
+
+@lowers("aten.addbmm.default")
+def addbmm(
+    op: OpBuilder, self: Value, batch1: Value, batch2: Value, *, beta: Number = 1, alpha: Number = 1
+) -> Value:
+    """beta * self + alpha * Σ over the batch of (batch1 @ batch2)."""
+    total = op.ReduceSum(product(op, batch1, batch2), [0], keepdims=0)
+    return _weighted(op, self, total, beta, alpha)
+
+
+@lowers("aten.addmv.default")
+def addmv(
+    op: OpBuilder, self: Value, mat: Value, vec: Value, *, beta: Number = 1, alpha: Number = 1
+) -> Value:
+    """beta * self + alpha * (mat @ vec)."""
+    return _weighted(op, self, product(op, mat, vec), beta, alpha)
+
+
+@lowers("aten.addr.default")
+def addr(
+    op: OpBuilder, self: Value, vec1: Value, vec2: Value, *, beta: Number = 1, alpha: Number = 1
+) -> Value:
+    """beta * self + alpha * outer(vec1, vec2); on booleans, or of and."""
+    dtype = torch.promote_types(
+        dtype_of(self), torch.promote_types(dtype_of(vec1), dtype_of(vec2))
+    )
+    addend, left, right = (op.cast(x, dtype) for x in (self, vec1, vec2))
+    return _weighted(op, addend, outer(op, left, right), beta, alpha)
+
+
+# ---------------------------------------------------------------------- parts
+def product(op: OpBuilder, a: Value, b: Value) -> Value:
+    """Return a @ b for any ranks; narrow integers wrap around as in torch."""
+    result: Value = op.MatMul(a, b)
+    return result
+
+
+def _fits_gemm(a: Value, b: Value) -> bool:
+    """Whether Gemm is exact on these operands: floating, and a sum of at least one product."""
+    return is_float(a) and a.dtype == b.dtype and dims_of(a)[-1] != 0
+
+
+def _plus(op: OpBuilder, x: Value, addend: Value | None) -> Value:
+    """Return x + addend; to an empty product nothing is added (onnxruntime cannot fuse that)."""
+    return x if addend is None or 0 in dims_of(x) else op.Add(x, addend)
+
+
+def _times(op: OpBuilder, x: Value, y: Value) -> Value:
+    result: Value = op.And(x, y) if is_bool(x) else op.Mul(x, y)
+    return result
+
+
+def _weighted(op: OpBuilder, addend: Value, x: Value, beta: Number, alpha: Number) -> Value:
+    """Return beta * addend + alpha * x in the dtype of ``x``."""
+    scaled = x if alpha == 1 else _times(op, x, as_value(op, alpha, dtype_of(x)))
+    if beta == 0:
+        return scaled
+    if beta != 1:
+        addend = _times(op, addend, as_value(op, beta, dtype_of(x)))
+    return op.Or(addend, scaled) if is_bool(x) else op.Add(addend, scaled)
