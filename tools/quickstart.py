@@ -10,6 +10,7 @@ which sentences mean the same.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 import time
@@ -39,7 +40,6 @@ SENTENCES = (
 SHAPES = ((6, 16), (4, 128))
 """Batch and sequence length of the inputs that are compared and timed."""
 MAX_POSITIONS = 512
-ROUNDS = 20
 
 Inputs = tuple[torch.Tensor, torch.Tensor]
 
@@ -129,10 +129,10 @@ def compare(path: Path, loaded: Loaded) -> str:
 
 
 def time_all(
-    loaded: Loaded, sessions: dict[str, coreai_onnx.Session], batch: int, length: int
+    loaded: Loaded, sessions: dict[str, coreai_onnx.Session], inputs: Inputs, rounds: int
 ) -> Timings:
     """Time torch eager and every session in turn on one input."""
-    ids, mask = loaded.inputs(SENTENCES[:batch], length)
+    ids, mask = inputs
 
     def eager() -> object:
         with torch.inference_mode():
@@ -140,15 +140,15 @@ def time_all(
 
     calls: dict[str, Callable[[], object]] = {"torch eager": eager}
     for name, session in sessions.items():
-        calls[name] = lambda session=session: session.run(ids, mask)
-    return time_interleaved(calls, repeats=ROUNDS)
+        calls[name] = functools.partial(session.run, ids, mask)
+    return time_interleaved(calls, repeats=rounds)
 
 
-def latencies(loaded: Loaded, sessions: dict[str, coreai_onnx.Session]) -> str:
+def latencies(loaded: Loaded, sessions: dict[str, coreai_onnx.Session], rounds: int) -> str:
     """Latency of torch eager and every session, one row per shape and execution."""
     rows = []
     for batch, length in SHAPES:
-        timings = time_all(loaded, sessions, batch, length)
+        timings = time_all(loaded, sessions, loaded.inputs(SENTENCES[:batch], length), rounds)
         first = timings.rows[0].median
         for timing in timings.rows:
             times = (f"{timing.min * 1e3:.1f} ms", f"{timing.median * 1e3:.1f} ms")
@@ -181,7 +181,7 @@ def open_sessions(path: Path) -> dict[str, coreai_onnx.Session]:
     return sessions
 
 
-def walk(path: Path) -> None:
+def walk(path: Path, rounds: int) -> None:
     """Go the whole road and print each stage."""
     clock = [time.perf_counter()]
 
@@ -210,7 +210,7 @@ def walk(path: Path) -> None:
     passes = [(name, n) for name, n in report.counts.items() if n]
     print(f"\n{render(('graph-surgeon pass', 'rewrites'), passes, indent='  ')}")
     print(f"\n{compare(path, loaded)}")
-    print(f"\n{latencies(loaded, sessions)}")
+    print(f"\n{latencies(loaded, sessions, rounds)}")
     print(f"\n  file    {path}")
     print("  Netron  netron.app in a browser, open the file there; a composite expands on click")
     chosen = list(sessions)[-1]
@@ -223,7 +223,9 @@ def main() -> None:
     """Read the command line and go."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=REPO / "minilm.onnx", help="file to write")
-    walk(parser.parse_args().output.resolve())
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of timing")
+    options = parser.parse_args()
+    walk(options.output.resolve(), options.rounds)
 
 
 if __name__ == "__main__":
