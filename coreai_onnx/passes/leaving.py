@@ -133,9 +133,6 @@ class Exporter:
     def _initializer(self, constant: gs.Constant) -> ir.Value:
         value = self._value(constant)
         value.const_value = tensor_from_constant(constant)
-        if "origin" not in constant.__dict__ or value.type is None:
-            value.type = ir.TensorType(value.const_value.dtype)
-            value.shape = ir.Shape(list(value.const_value.shape.numpy()))
         return value
 
     def _constant_node(self, constant: gs.Constant) -> ir.Node:
@@ -261,7 +258,10 @@ def _exported_value(tensor: gs.Tensor) -> ir.Value:
 
 
 def _type_of(tensor: gs.Tensor) -> tuple[Any, ...] | None:
-    return None if isinstance(tensor, gs.Constant) else type_key(tensor)
+    """Return what ``imported_type`` is while nothing changed; for a constant, None."""
+    if isinstance(tensor, gs.Constant):
+        return None if holds_source(tensor) else ("changed",)
+    return type_key(tensor)
 
 
 def _copy_node_extras(source: ir.Node | None, target: ir.Node) -> None:

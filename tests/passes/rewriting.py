@@ -1,0 +1,87 @@
+"""ONNX text in, a pass, ONNX text out; numbers before = after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx.printer
+import onnx_ir as ir
+import onnxruntime as ort
+
+from coreai_onnx.passes import Pass, PassReport, run_passes
+from tests.tolerances import assert_close
+
+HEAD = '<ir_version: 10, opset_import: ["": {opset}, "ai.coreai": 1]>\n'
+
+
+def parse(text: str, opset: int = 23) -> ir.Model:
+    """The model of an ONNX text; the head may be left out."""
+    if not text.lstrip().startswith("<"):
+        text = HEAD.format(opset=opset) + text
+    return ir.from_proto(onnx.parser.parse_model(text))
+
+
+def shown(model: ir.Model) -> str:
+    """The text of a model without the types of its inner values."""
+    proto = onnx.ModelProto.FromString(ir.to_proto(model).SerializeToString())
+    graphs = [proto.graph]
+    while graphs:
+        graph = graphs.pop()
+        del graph.value_info[:]
+        graphs += [a.g for n in graph.node for a in n.attribute if a.HasField("g")]
+        for node in graph.node:
+            node.name = ""
+    for function in proto.functions:
+        del function.value_info[:]
+        for node in function.node:
+            node.name = ""
+            for attribute in node.attribute:
+                attribute.t.name = ""
+    return onnx.printer.to_text(proto)
+
+
+def same_bytes(a: ir.Model, b: ir.Model) -> bool:
+    first, second = (ir.to_proto(m).SerializeToString(deterministic=True) for m in (a, b))
+    return first == second
+
+
+def rewrite(text: str, one: Pass, count: int, expected: str, *, opset: int = 23) -> PassReport:
+    """Run one pass to its end; assert the number of rewrites and the resulting text."""
+    model = parse(text, opset)
+    report = run_passes(model, [one])
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    assert shown(model) == shown(parse(expected, opset))
+    assert report.total == count
+    assert run_passes(model, [one]).total == 0
+    return report
+
+
+def leaves(text: str, one: Pass, reason: str | None = None, *, opset: int = 23) -> None:
+    """Assert that a pass does not fire, and the reason it gives (None: it says nothing)."""
+    model = parse(text, opset)
+    report = run_passes(model, [one])
+    assert report.total == 0
+    assert same_bytes(model, parse(text, opset))
+    assert [m.miss.reason for m in report.near_misses] == ([] if reason is None else [reason])
+
+
+def run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Run a model in onnxruntime without its own optimiser."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options)
+    return session.run(None, dict(feeds))
+
+
+def same_numbers(text: str, one: Pass, feeds: Mapping[str, np.ndarray], *, opset: int = 23) -> None:
+    """Assert that a pass fires and that the results stay the same to the bit."""
+    before, after = parse(text, opset), parse(text, opset)
+    assert run_passes(after, [one]).total > 0
+    for expected, actual in zip(run(before, feeds), run(after, feeds), strict=True):
+        assert_close(actual, expected)
+        assert actual.tobytes() == expected.tobytes()
