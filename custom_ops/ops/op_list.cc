@@ -6,7 +6,9 @@ namespace coreai {
 
 OpList AllOps() {
   static const OpDefinition* const kOps[] = {
+      &kLayerNormOp,
       &kRmsNormOp,
+      &kScaledDotProductAttentionOp,
   };
   return {kOps, sizeof(kOps) / sizeof(kOps[0])};
 }

@@ -1,0 +1,218 @@
+// Attention for a few rows, as when one token is decoded: the lanes lie along head_dim, and each
+// key and value is read once for all rows. Included once per target.
+
+#include "hwy/highway.h"
+
+#if defined(COREAI_KERNELS_ATTENTION_FEW_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_ATTENTION_FEW_INL_H_
+#undef COREAI_KERNELS_ATTENTION_FEW_INL_H_
+#else
+#define COREAI_KERNELS_ATTENTION_FEW_INL_H_
+#endif
+
+#include "kernels/attention_panel-inl.h"
+#include "kernels/attention_rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coreai {
+namespace HWY_NAMESPACE {
+
+/// kRows is 1, 2, 4 or 8; rows beyond the item's are computed from zero queries and not stored.
+template <typename T, size_t kRows>
+class AttentionFew {
+ public:
+  using W = Wide<T>;
+
+  AttentionFew(const AttentionProblem& a, size_t item, void* memory)
+      : a_(a), rows_(a, item), s_(a, memory, !kIsWide<T>) {}
+
+  void Run() {
+    const KeyRange range = SetRanges(a_, rows_, s_);
+    ScaleQueries();
+    hwy::ZeroBytes(s_.output, a_.value_dim * kRows * sizeof(W));
+    for (size_t row = 0; row < kRows; ++row) {
+      StartSoftmax(a_, rows_, HWY_MIN(row, rows_.count - 1), s_.best + row, s_.total + row);
+    }
+    for (std::int64_t key = range.first; key < range.last; key += kFewKeys) {
+      const auto left = static_cast<size_t>(range.last - key);
+      Step(static_cast<size_t>(key), HWY_MIN(left, kFewKeys));
+    }
+    StoreRows();
+  }
+
+ private:
+  static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
+  // Vectors of a value row in registers, for all rows at once.
+  static constexpr size_t kValueVecs = kRows == 1 ? 8 : kRows == 2 ? 4 : 2;
+
+  void ScaleQueries() {
+    const hn::ScalableTag<W> d;
+    const auto scale = hn::Set(d, static_cast<W>(a_.scale));
+    const size_t present = rows_.count * a_.head_dim;
+    hwy::ZeroBytes(s_.query, kRows * a_.head_dim * sizeof(W));
+    for (size_t i = 0; i < present; i += kLanes) {
+      const size_t n = HWY_MIN(kLanes, present - i);
+      hn::StoreN(hn::Mul(LoadWideN(d, rows_.query + i, n), scale), d, s_.query + i, n);
+    }
+  }
+
+  void Step(size_t key, size_t count) {
+    for (size_t k = 0; k < count; ++k) Score(rows_.key + (key + k) * a_.head_dim, k);
+    const size_t padded = (count + kLanes - 1) / kLanes * kLanes;
+    for (size_t row = 0; row < kRows; ++row) {
+      W* scores = s_.scores + row * kFewKeys;
+      for (size_t k = count; k < padded; ++k) scores[k] = 0;
+      if (a_.softcap > 0) CapScores(scores, padded, static_cast<W>(a_.softcap));
+      if (row < rows_.count) Hide(row, key, count, padded, scores);
+      for (size_t k = count; k < padded; ++k) scores[k] = Hidden();
+      SoftmaxRow(row, padded, scores);
+    }
+    AddValues(rows_.value + key * a_.value_dim, count);
+  }
+
+  static W Hidden() { return static_cast<W>(-__builtin_huge_val()); }
+
+  /// scores[row, k] = query[row] . key, for all rows.
+  HWY_INLINE void Score(const T* HWY_RESTRICT key, size_t k) {
+    const hn::ScalableTag<W> d;
+    hn::Vec<decltype(d)> sums[kRows];
+#pragma GCC unroll 8
+    for (size_t row = 0; row < kRows; ++row) sums[row] = hn::Zero(d);
+    size_t i = 0;
+    for (; i + kLanes <= a_.head_dim; i += kLanes) {
+      const auto x = LoadWide(d, key + i);
+#pragma GCC unroll 8
+      for (size_t row = 0; row < kRows; ++row) {
+        sums[row] = hn::MulAdd(x, hn::LoadU(d, s_.query + row * a_.head_dim + i), sums[row]);
+      }
+    }
+    if (const size_t n = a_.head_dim - i; n != 0) {
+      const auto x = LoadWideN(d, key + i, n);
+#pragma GCC unroll 8
+      for (size_t row = 0; row < kRows; ++row) {
+        const auto q = hn::LoadN(d, s_.query + row * a_.head_dim + i, n);
+        sums[row] = hn::MulAdd(x, q, sums[row]);
+      }
+    }
+#pragma GCC unroll 8
+    for (size_t row = 0; row < kRows; ++row) {
+      s_.scores[row * kFewKeys + k] = hn::ReduceSum(d, sums[row]);
+    }
+  }
+
+  /// Applies the mask, or the row's range, to its scores.
+  void Hide(size_t row, size_t key, size_t count, size_t padded, W* scores) {
+    if (a_.mask.kind != MaskKind::kNone) {
+      for (size_t k = count; k < padded; ++k) s_.bias[k] = 0;
+      FillBias(a_, rows_, row, key, count, s_.bias, 1);
+      ApplyBias(scores, s_.bias, padded, a_.mask.kind == MaskKind::kBool);
+      return;
+    }
+    const auto start = static_cast<std::int64_t>(key);
+    for (std::int64_t k = start; k < HWY_MIN(s_.first_key[row], start + std::int64_t(count)); ++k) {
+      scores[k - start] = Hidden();
+    }
+    for (std::int64_t k = HWY_MAX(s_.last_key[row], start); k < start + std::int64_t(count); ++k) {
+      scores[k - start] = Hidden();
+    }
+  }
+
+  /// SoftmaxTile for one row whose scores lie along the lanes.
+  void SoftmaxRow(size_t row, size_t padded, W* HWY_RESTRICT scores) {
+    const hn::ScalableTag<W> d;
+    auto top = hn::Set(d, s_.best[row]);
+    for (size_t k = 0; k < padded; k += kLanes) top = hn::Max(top, hn::Load(d, scores + k));
+    const W old = s_.best[row];
+    const W best = hn::ReduceMax(d, top);
+    s_.best[row] = best;
+    const auto subtract = hn::Set(d, best == Hidden() ? W{0} : best);
+    auto sum = hn::Zero(d);
+    for (size_t k = 0; k < padded; k += kLanes) {
+      const auto e = ExpNonPositive(d, hn::Sub(hn::Load(d, scores + k), subtract));
+      hn::Store(e, d, scores + k);
+      sum = hn::Add(sum, e);
+    }
+    s_.rescale[row] = hn::GetLane(ExpNonPositive(d, hn::Sub(hn::Set(d, old), subtract)));
+    s_.total[row] = s_.total[row] * s_.rescale[row] + hn::ReduceSum(d, sum);
+  }
+
+  /// output = output * rescale + scores * values.
+  void AddValues(const T* values, size_t count) {
+    size_t column = 0;
+    for (; column + kValueVecs * kLanes <= a_.value_dim; column += kValueVecs * kLanes) {
+      AddColumns<kValueVecs, false>(values + column, count, column, 0);
+    }
+    for (; column + kLanes <= a_.value_dim; column += kLanes) {
+      AddColumns<1, false>(values + column, count, column, 0);
+    }
+    if (column < a_.value_dim) {
+      AddColumns<1, true>(values + column, count, column, a_.value_dim - column);
+    }
+  }
+
+  template <size_t kVecs, bool kTail>
+  HWY_INLINE void AddColumns(const T* HWY_RESTRICT values, size_t count, size_t column, size_t n) {
+    const hn::ScalableTag<W> d;
+    hn::Vec<decltype(d)> sums[kRows][kVecs];
+#pragma GCC unroll 8
+    for (size_t row = 0; row < kRows; ++row) {
+      const W* out = s_.output + row * a_.value_dim + column;
+      const auto factor = hn::Set(d, s_.rescale[row]);
+#pragma GCC unroll 8
+      for (size_t v = 0; v < kVecs; ++v) {
+        const auto x = kTail ? hn::LoadN(d, out, n) : hn::LoadU(d, out + v * kLanes);
+        sums[row][v] = hn::Mul(x, factor);
+      }
+    }
+    for (size_t k = 0; k < count; ++k) {
+      hn::Vec<decltype(d)> x[kVecs];
+#pragma GCC unroll 8
+      for (size_t v = 0; v < kVecs; ++v) {
+        const T* p = values + k * a_.value_dim + v * kLanes;
+        x[v] = kTail ? LoadWideN(d, p, n) : LoadWide(d, p);
+      }
+#pragma GCC unroll 8
+      for (size_t row = 0; row < kRows; ++row) {
+        const auto weight = hn::Set(d, s_.scores[row * kFewKeys + k]);
+#pragma GCC unroll 8
+        for (size_t v = 0; v < kVecs; ++v) sums[row][v] = hn::MulAdd(weight, x[v], sums[row][v]);
+      }
+    }
+#pragma GCC unroll 8
+    for (size_t row = 0; row < kRows; ++row) {
+      W* out = s_.output + row * a_.value_dim + column;
+#pragma GCC unroll 8
+      for (size_t v = 0; v < kVecs; ++v) {
+        if constexpr (kTail) {
+          hn::StoreN(sums[row][v], d, out, n);
+        } else {
+          hn::StoreU(sums[row][v], d, out + v * kLanes);
+        }
+      }
+    }
+  }
+
+  void StoreRows() {
+    const hn::ScalableTag<W> d;
+    for (size_t row = 0; row < rows_.count; ++row) {
+      const W total = s_.total[row];
+      const auto factor = hn::Set(d, total == 0 ? W{0} : W{1} / total);
+      const W* in = s_.output + row * a_.value_dim;
+      T* out = rows_.output + row * a_.value_dim;
+      for (size_t i = 0; i < a_.value_dim; i += kLanes) {
+        const size_t n = HWY_MIN(kLanes, a_.value_dim - i);
+        StoreNarrowN(hn::Mul(hn::LoadN(d, in + i, n), factor), d, out + i, n);
+      }
+    }
+  }
+
+  const AttentionProblem& a_;
+  const AttentionRows<T> rows_;
+  const AttentionScratch<W> s_;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace coreai
+HWY_AFTER_NAMESPACE();
+
+#endif
