@@ -137,7 +137,9 @@ def initializers(model: ir.Model) -> Iterator[ir.Value]:
 
 def weights(model: ir.Model) -> tuple[int, int]:
     """Return (elements, bytes) of all initializers; one tensor used twice counts once."""
-    tensors = {id(v.const_value): v.const_value for v in initializers(model) if v.const_value is not None}
+    tensors = {
+        id(v.const_value): v.const_value for v in initializers(model) if v.const_value is not None
+    }
     elements = sum(math.prod(tensor.shape.numpy()) for tensor in tensors.values())
     return elements, sum(tensor.nbytes for tensor in tensors.values())
 

@@ -130,3 +130,11 @@ class KernelsNotBuiltError(SessionError):
 
 class InputError(SessionError, ValueError):
     """An input of a run has a wrong name, dtype, rank or shape."""
+
+
+class ComparisonError(CoreaiError, AssertionError):
+    """Executions of a model differ, or cannot be compared."""
+
+
+class CommandError(CoreaiError, ValueError):
+    """The command line was given something it cannot use."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from coreai_onnx.saving import save_models, to_proto
 from coreai_onnx.table import render, size_text
 
 if TYPE_CHECKING:
-    from coreai_onnx.passes import PassReport
+    from coreai_onnx.passes import Pass, PassReport
 
 MAIN = "main"
 """Name of the entrypoint that a program has when the user names none."""
@@ -29,7 +29,7 @@ class OnnxProgram:
 
     ```python
     program = coreai_onnx.convert(module, (x,))
-    print(program)                   # interface, composites, operators, sizes
+    print(program)  # interface, composites, operators, sizes
     program.save("model.onnx")
     (y,) = program.run(x)
     ```
@@ -94,28 +94,31 @@ class OnnxProgram:
         """
         return to_proto(self.models[self._choose(entrypoint)])
 
-    def optimize(self, passes: Iterable[str] | None = None) -> Self:
+    def optimize(self, passes: Sequence[Pass] | None = None) -> OnnxProgram:
         """Run the graph passes on every entrypoint, in place; a second call changes nothing.
 
         Args:
-            passes: Names of the passes to run, in their standing order; None runs all of them.
+            passes: Passes to run instead of ``coreai_onnx.passes.ORDER``, in their order.
 
         Returns:
             The program itself. What the passes did is in ``pass_report``.
 
         Raises:
-            PassError: If a pass fails; the model is as it was before that pass.
+            PassError: If a pass fails; its entrypoint is as it was before the call.
         """
-        from coreai_onnx.passes import run_passes  # noqa: PLC0415 - graph-surgeon is slow to import
+        from coreai_onnx.passes import run_passes  # graph-surgeon is slow to import
 
-        chosen = None if passes is None else tuple(passes)
         self._sessions.clear()
         for name, model in self.models.items():
-            self.pass_reports[name] = run_passes(model, passes=chosen)
+            self.pass_reports[name] = run_passes(model, passes)
         return self
 
     def save(
-        self, path: str | PathLike[str], *, external_data: bool | None = None, entrypoint: str | None = None
+        self,
+        path: str | PathLike[str],
+        *,
+        external_data: bool | None = None,
+        entrypoint: str | None = None,
     ) -> tuple[Path, ...]:
         """Write the program; a failure leaves the files that were there whole.
 
@@ -142,8 +145,13 @@ class OnnxProgram:
         if entrypoint is not None or len(self.models) == 1:
             targets = {path: self.models[self._choose(entrypoint)]}
         else:
-            targets = {path.with_name(f"{path.stem}.{name}{path.suffix}"): m for name, m in self.models.items()}
-        return save_models(targets, path.with_name(f"{path.name}.data"), external_data=external_data)
+            targets = {
+                path.with_name(f"{path.stem}.{name}{path.suffix}"): m
+                for name, m in self.models.items()
+            }
+        return save_models(
+            targets, path.with_name(f"{path.name}.data"), external_data=external_data
+        )
 
     save_asset = save
 
@@ -160,7 +168,11 @@ class OnnxProgram:
         return self._sessions[key]
 
     def run(
-        self, *args: object, entrypoint: str | None = None, kernels: bool | None = None, **named: object
+        self,
+        *args: object,
+        entrypoint: str | None = None,
+        kernels: bool | None = None,
+        **named: object,
     ) -> Outputs:
         """Run an entrypoint once; see `Session.run`.
 
@@ -232,16 +244,20 @@ def summarize(name: str, model: ir.Model) -> str:
     rows = [("input", i.name, i.type_text) for i in io.inputs]
     rows += [("state", s.name, s.type_text) for s in io.states]
     rows += [("output", o.name, o.type_text) for o in io.outputs]
-    elements, size = weights(model)
-    opset = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items())
+    size = weights(model)[1]
+    opset = ", ".join(
+        f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items()
+    )
     functions = [(op_name(*key[:2]), len(body)) for key, body in model.functions.items()]
     tables = [
         (("composite", "calls"), list(composite_calls(model).items())),
         (("operator", "count"), list(op_histogram(model).items())),
         (("function", "nodes"), functions),
     ]
-    return "\n\n".join([
-        f"entrypoint {name}: {elements:,} weights in {size_text(size)}, IR {model.ir_version}, {opset}",
-        render(("", "name", "type"), rows, indent="  "),
-        *(render(header, table, indent="  ") for header, table in tables if table),
-    ])
+    return "\n\n".join(
+        [
+            f"entrypoint {name}: {size_text(size)} of weights, IR {model.ir_version}, {opset}",
+            render(("", "name", "type"), rows, indent="  "),
+            *(render(header, table, indent="  ") for header, table in tables if table),
+        ]
+    )

@@ -9,9 +9,9 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -53,19 +53,22 @@ def save_models(
         external_data = largest > AUTO_EXTERNAL_BYTES
     if not external_data and largest > PROTOBUF_LIMIT:
         raise SaveError(
-            f"{size_text(largest)} of weights do not fit into one .onnx file (protobuf ends at 2 GiB)\n"
+            f"{size_text(largest)} of weights do not fit into one .onnx file, at most 2 GiB\n"
             "  save with external_data=True, or leave external_data out"
         )
     try:
-        with _Transaction() as files:
-            data = _DataFile(files.create(data_path), data_path.name, len(models) > 1) if external_data else None
+        with _all_or_nothing() as files:
+            store: _Store = _in_memory
+            if external_data:
+                file = files.create(data_path)
+                store = _DataFile(file, data_path.name, merge_equal=len(models) > 1).store
             for path, model in models.items():
-                store = data.store if data is not None else _in_memory
                 files.create(path).write(_serialized(model, store))
     except OSError as error:
         where = ", ".join(str(path) for path in models)
         raise SaveError(
-            f"cannot write {where}: {error.strerror or error}\n  files that were there before are unchanged"
+            f"cannot write {where}: {error.strerror or error}\n"
+            "  files that were there before are unchanged"
         ) from error
     return (*models, data_path) if external_data else tuple(models)
 
@@ -105,7 +108,7 @@ def _initializers_as(model: ir.Model, store: _Store) -> Iterator[None]:
             if value.const_value is not None:
                 tensor = value.const_value
                 if isinstance(tensor, ir.ExternalTensor):
-                    tensor.numpy()  # maps the old file, which lives on when a new one takes its name
+                    tensor.numpy()  # maps the file, which lives on when another takes its name
                 replacement = store(tensor, value.name or "")
                 kept.append((value, tensor))
                 value.const_value = replacement
@@ -118,14 +121,16 @@ def _initializers_as(model: ir.Model, store: _Store) -> Iterator[None]:
 def _in_memory(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     """Return the tensor as one that is serialised into the model file."""
     if isinstance(tensor, ir.ExternalTensor):
-        return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=tensor.shape, name=name)
+        return ir.Tensor(
+            tensor.numpy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
+        )
     return tensor
 
 
 class _DataFile:
     """A data file being written: tensors at aligned offsets, each tensor once."""
 
-    def __init__(self, file: BinaryIO, location: str, merge_equal: bool) -> None:
+    def __init__(self, file: BinaryIO, location: str, *, merge_equal: bool) -> None:
         self._file = file
         self._location = location
         self._merge_equal = merge_equal
@@ -137,12 +142,19 @@ class _DataFile:
         """Write a tensor and return the reference to it; small ones are returned as they are."""
         if tensor.nbytes < EXTERNAL_TENSOR_BYTES:
             return _in_memory(tensor, name)
-        key: object = hashlib.blake2b(tensor.tobytes()).digest() if self._merge_equal else id(tensor)
+        key: object = (
+            hashlib.blake2b(tensor.tobytes()).digest() if self._merge_equal else id(tensor)
+        )
         if key not in self._offsets:
             self._alive.append(tensor)  # an id is unique only while its object lives
             self._offsets[key] = self._append(tensor)
         return ir.ExternalTensor(
-            self._location, self._offsets[key], tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name
+            self._location,
+            self._offsets[key],
+            tensor.nbytes,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=name,
         )
 
     def _append(self, tensor: ir.TensorProtocol) -> int:
@@ -159,40 +171,46 @@ def _raw(tensor: ir.TensorProtocol) -> bytes | memoryview:
     array = tensor.numpy()
     whole_bytes = array.nbytes == tensor.nbytes and array.dtype.byteorder in "=|<"
     if whole_bytes and array.flags.c_contiguous and array.size and sys.byteorder == "little":
-        return memoryview(array.reshape(-1).view("uint8"))
+        return array.reshape(-1).view(np.uint8).data
     return tensor.tobytes()
 
 
-class _Transaction:
+@contextlib.contextmanager
+def _all_or_nothing() -> Iterator[_NewFiles]:
+    """Give new files that get their names if the block succeeds, and vanish if it fails."""
+    files = _NewFiles()
+    try:
+        yield files
+        files.commit()
+    finally:
+        files.discard()
+
+
+class _NewFiles:
     """Files written beside their targets under temporary names, and renamed together at the end."""
 
     def __init__(self) -> None:
         self._files: dict[Path, tuple[Path, BinaryIO]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
     def create(self, target: Path) -> BinaryIO:
         """Open a temporary file that becomes ``target``."""
         temporary = _beside(target)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666
+        )
         file = os.fdopen(descriptor, "wb")
         self._files[target] = (temporary, file)
         return file
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._commit()
-        finally:
-            for temporary, file in self._files.values():
-                with contextlib.suppress(OSError):  # closing flushes, which may fail again
-                    file.close()
-                temporary.unlink(missing_ok=True)
+    def discard(self) -> None:
+        """Close and remove what has not been renamed."""
+        for temporary, file in self._files.values():
+            with contextlib.suppress(OSError):  # closing flushes, which may fail again
+                file.close()
+            temporary.unlink(missing_ok=True)
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
+        """Give all files their names, or none of them."""
         for _, file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -204,14 +222,14 @@ class _Transaction:
                 if target.is_file():
                     backups[target] = _keep(target)
             for target, (temporary, _) in self._files.items():
-                os.replace(temporary, target)
+                temporary.replace(target)
                 renamed.append(target)
         except BaseException:
             for target in renamed:
                 if target not in backups:
                     target.unlink()
             for target, backup in backups.items():
-                os.replace(backup, target)
+                backup.replace(target)
                 backup.unlink(missing_ok=True)  # two names of one file: replace leaves both
             raise
         for backup in backups.values():
@@ -230,7 +248,7 @@ def _keep(target: Path) -> Path:
     try:
         os.link(target, backup)
     except OSError:  # a file system without hard links
-        os.replace(target, backup)
+        target.replace(backup)
     return backup
 
 

@@ -20,7 +20,10 @@ def render(header: Sequence[str], rows: Sequence[Sequence[object]], *, indent: s
     """
     texts = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(header), *texts]) for i in range(len(header))]
-    right = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(header))]
+    right = [
+        bool(rows) and all(isinstance(row[i], int | float) for row in rows)
+        for i in range(len(header))
+    ]
 
     def line(cells: Sequence[str]) -> str:
         padded = (

@@ -44,7 +44,7 @@ def difference(actual: Array, expected: Array, tolerance: Tolerance) -> Differen
     """Compare an array with the expected one.
 
     NaN equals NaN, and an infinity equals itself. The arithmetic is in float64 (complex128 for
-    complex dtypes); integers of 64 bits are compared exactly.
+    complex dtypes); unequal integers have an error of at least 1, however large they are.
 
     Args:
         actual: What was computed.
@@ -52,8 +52,13 @@ def difference(actual: Array, expected: Array, tolerance: Tolerance) -> Differen
         tolerance: (relative, absolute).
     """
     if actual.dtype != expected.dtype or actual.shape != expected.shape:
-        got, want = type_text(actual.dtype.name, actual.shape), type_text(expected.dtype.name, expected.shape)
-        return Difference(np.nan, np.nan, np.nan, expected.size, expected.size, f"is {got}, expected {want}")
+        got, want = (
+            type_text(actual.dtype.name, actual.shape),
+            type_text(expected.dtype.name, expected.shape),
+        )
+        return Difference(
+            np.nan, np.nan, np.nan, expected.size, expected.size, f"is {got}, expected {want}"
+        )
     if expected.size == 0:
         return Difference(0.0, 0.0, 0.0, 0, 0)
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
@@ -61,6 +66,8 @@ def difference(actual: Array, expected: Array, tolerance: Tolerance) -> Differen
     same = (actual == expected) | (np.isnan(a) & np.isnan(e))
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         error = np.where(same, 0.0, np.abs(a - e))
+        if expected.dtype.kind in "iu":
+            error = np.where(same, 0.0, np.maximum(error, 1.0))  # float64 cannot tell 2**53 + 1
         relative, absolute = tolerance
         within = same | (error <= absolute + relative * np.abs(e)) & np.isfinite(e)
         ratio = np.where(error == 0, 0.0, error / np.abs(e))

@@ -53,7 +53,12 @@ class Timings:
         """Return the table."""
         first = self.rows[0].median
         cells = [
-            (row.name, f"{row.min * 1e3:.3f} ms", f"{row.median * 1e3:.3f} ms", f"{first / row.median:.2f}x")
+            (
+                row.name,
+                f"{row.min * 1e3:.3f} ms",
+                f"{row.median * 1e3:.3f} ms",
+                f"{first / row.median:.2f}x",
+            )
             for row in self.rows
         ]
         return render(("", "min", "median", f"speed, {self.rows[0].name} = 1"), cells)

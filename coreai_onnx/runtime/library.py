@@ -70,11 +70,11 @@ def _in_checkout() -> bool:
 def _advice() -> str:
     if _in_checkout():
         return (
-            f"  in {_CHECKOUT} run\n"
-            "    cmake -S custom_ops -B build/ops -DCMAKE_BUILD_TYPE=Release && cmake --build build/ops"
+            f"  in {_CHECKOUT} run  make build\n"
+            "  (it needs a C++17 compiler, and finds the rest by itself)"
         )
     return (
-        "  install a C++17 compiler and CMake, then reinstall the package and read what its build says:\n"
+        "  install a C++17 compiler, then reinstall the package and read what its build says:\n"
         "    pip install --force-reinstall --no-deps --verbose coreai-onnx-bridge\n"
         f"  or set {ENVIRONMENT_VARIABLE} to a library built elsewhere"
     )

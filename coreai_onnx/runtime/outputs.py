@@ -17,10 +17,10 @@ class Outputs:
 
     ```python
     outputs = session.run(x)
-    outputs["logits"]            # by name
-    outputs[0]                   # by position
-    logits, hidden = outputs     # unpacked
-    dict(outputs)                # {"logits": ..., "hidden": ...}
+    outputs["logits"]  # by name
+    outputs[0]  # by position
+    logits, hidden = outputs  # unpacked
+    dict(outputs)  # {"logits": ..., "hidden": ...}
     ```
 
     Values are numpy arrays of their own; bfloat16 is ``ml_dtypes.bfloat16``.
@@ -29,7 +29,9 @@ class Outputs:
         names: Output names in the order of the model, states left out.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], read_states: Callable[[], dict[str, Array]]) -> None:
+    def __init__(
+        self, arrays: Mapping[str, Array], read_states: Callable[[], dict[str, Array]]
+    ) -> None:
         """Hold the user's outputs; states are read when asked for."""
         self._arrays = dict(arrays)
         self._read_states = read_states
@@ -79,5 +81,7 @@ class Outputs:
 
     def __repr__(self) -> str:
         """Return names, dtypes and shapes."""
-        texts = (f"{name}: {type_text(array.dtype.name, array.shape)}" for name, array in self.items())
+        texts = (
+            f"{name}: {type_text(array.dtype.name, array.shape)}" for name, array in self.items()
+        )
         return f"Outputs({', '.join(texts)})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -34,7 +35,9 @@ Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
 """What a session is made from: a file, its bytes, a model in memory, or a converted program."""
 
 
-def session(path_or_program: Source, *, kernels: bool | None = None, threads: int | None = None) -> Session:
+def session(
+    path_or_program: Source, *, kernels: bool | None = None, threads: int | None = None
+) -> Session:
     """Open a model in onnxruntime on the CPU.
 
     Args:
@@ -58,7 +61,7 @@ class Session:
 
     ```python
     s = coreai_onnx.session("model.onnx")
-    (logits,) = s.run(ids, mask)               # by position, in the order of s.inputs
+    (logits,) = s.run(ids, mask)  # by position, in the order of s.inputs
     s.run(input_ids=ids, attention_mask=mask)  # or by name
     ```
 
@@ -70,15 +73,21 @@ class Session:
         kernels: Whether the native kernels are registered.
     """
 
-    def __init__(self, source: Source, *, kernels: bool | None = None, threads: int | None = None) -> None:
+    def __init__(
+        self, source: Source, *, kernels: bool | None = None, threads: int | None = None
+    ) -> None:
         """Open the model; see `session`."""
         options = ort.SessionOptions()
-        options.log_severity_level = 3  # states are initializers that are also inputs, which ort warns about
+        options.log_severity_level = (
+            3  # states are initializers that are also inputs, which ort warns about
+        )
         if threads is not None:
             if threads < 1:
-                raise SessionError(f"threads={threads}; give at least 1, or None to let onnxruntime choose")
+                raise SessionError(
+                    f"threads={threads}; give at least 1, or None to let onnxruntime choose"
+                )
             options.intra_op_num_threads = threads
-        self.kernels = _register_kernels(options, kernels)
+        self.kernels = _register_kernels(options, kernels=kernels)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.ort = self._open(source, options)
         self._signature = Signature.of(self.ort)
@@ -99,6 +108,21 @@ class Session:
         """Names of the states. `run` accepts a value for each by name; none has to be given."""
         return tuple(state.input for state in self._signature.states)
 
+    @property
+    def state_inputs(self) -> tuple[TensorInfo, ...]:
+        """Name, dtype and dims of each state."""
+        return tuple(self._signature.state_inputs[name] for name in self.states)
+
+    def example_sizes(self, sizes: Mapping[str, int], *, default: int = 2) -> dict[str, int]:
+        """Return a size for every symbolic dim of the inputs.
+
+        Args:
+            sizes: Sizes that are settled, by dim name.
+            default: Size of the others, moved into their bounds; dims that are expressions follow
+                from the names in them.
+        """
+        return self._signature.example_sizes(sizes, default)
+
     def run(self, *args: object, **named: object) -> Outputs:
         """Run once, and keep the new states for the next call.
 
@@ -115,11 +139,15 @@ class Session:
             SessionError: If onnxruntime fails; no state has changed.
         """
         given = self._signature.bind(args, named)
-        arrays = {name: to_numpy(value, self._signature.info(name)) for name, value in given.items()}
+        arrays = {
+            name: to_numpy(value, self._signature.info(name)) for name, value in given.items()
+        }
         carried = {name: value for name, value in self._carried.items() if name not in arrays}
         self._signature.require((*arrays, *carried))
         described = {name: (array.dtype.name, array.shape) for name, array in arrays.items()}
-        described |= {name: (dtype_of(v.data_type()), tuple(v.shape())) for name, v in carried.items()}
+        described |= {
+            name: (dtype_of(v.data_type()), tuple(v.shape())) for name, v in carried.items()
+        }
         self._signature.check(described, frozenset(carried))
         feeds = {name: to_ort(array) for name, array in arrays.items()} | carried
         return self._returned(self._run_ort(feeds))
@@ -132,7 +160,7 @@ class Session:
         """Return the interface and how composites run."""
         how = "kernels" if self.kernels else "bodies"
         lines = [f"Session ({how})", *(f"  input   {info}" for info in self.inputs)]
-        lines += [f"  state   {self._signature.state_inputs[name]}" for name in self.states]
+        lines += [f"  state   {info}" for info in self.state_inputs]
         return "\n".join([*lines, *(f"  output  {info}" for info in self.outputs)])
 
     def _run_ort(self, feeds: dict[str, ort.OrtValue]) -> dict[str, ort.OrtValue]:
@@ -149,7 +177,9 @@ class Session:
         def read_states() -> dict[str, Array]:
             return {name: from_ort(value) for name, value in states.items()}
 
-        return Outputs({info.name: from_ort(results[info.name]) for info in self.outputs}, read_states)
+        return Outputs(
+            {info.name: from_ort(results[info.name]) for info in self.outputs}, read_states
+        )
 
     def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
         if isinstance(source, str | PathLike):
@@ -163,15 +193,21 @@ class Session:
             return self._load(source.SerializeToString(), options, "the given model")
         model = source.model if isinstance(source, HasModel) else source
         if not isinstance(model, ir.Model):
-            raise SessionError(f"cannot open a {type(source).__name__}; give a path, a model or a program")
+            raise SessionError(
+                f"cannot open a {type(source).__name__}; give a path, a model or a program"
+            )
         if weights(model)[1] <= AUTO_EXTERNAL_BYTES:
             return self._load(to_proto(model).SerializeToString(), options, "the program")
-        self._folder = tempfile.TemporaryDirectory(prefix="coreai_onnx_", ignore_cleanup_errors=True)
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="coreai_onnx_", ignore_cleanup_errors=True
+        )
         path = Path(self._folder.name) / "model.onnx"
         save_models({path: model}, path.with_name("model.onnx.data"), external_data=True)
         return self._load(str(path), options, "the program")
 
-    def _load(self, model: str | bytes, options: ort.SessionOptions, what: str) -> ort.InferenceSession:
+    def _load(
+        self, model: str | bytes, options: ort.SessionOptions, what: str
+    ) -> ort.InferenceSession:
         try:
             return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
@@ -179,7 +215,7 @@ class Session:
             raise SessionError(f"onnxruntime cannot load {what}\n  {error}{advice}") from error
 
 
-def _register_kernels(options: ort.SessionOptions, kernels: bool | None) -> bool:
+def _register_kernels(options: ort.SessionOptions, *, kernels: bool | None) -> bool:
     """Register the kernel library if it is wanted; return whether it is registered."""
     if kernels is False or (kernels is None and not kernels_built()):
         return False
@@ -190,6 +226,8 @@ def _register_kernels(options: ort.SessionOptions, kernels: bool | None) -> bool
         message = f"onnxruntime {ort.__version__} cannot register the kernels in {path}\n  {error}"
         if kernels:
             raise SessionError(message) from error
-        warnings.warn(f"{message}\n  the function bodies are used instead", RuntimeWarning, stacklevel=4)
+        warnings.warn(
+            f"{message}\n  the function bodies are used instead", RuntimeWarning, stacklevel=4
+        )
         return False
     return True

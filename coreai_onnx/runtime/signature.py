@@ -26,6 +26,11 @@ class Range:
         """Return whether ``size`` is within the bounds."""
         return (self.min is None or size >= self.min) and (self.max is None or size <= self.max)
 
+    def nearest(self, size: int) -> int:
+        """Return the size within the bounds that is nearest to ``size``."""
+        size = size if self.min is None else max(size, self.min)
+        return size if self.max is None else min(size, self.max)
+
     def __str__(self) -> str:
         """Return ``between 1 and 8``, ``at least 2`` or ``at most 8``."""
         if self.max is None:
@@ -63,7 +68,9 @@ class Signature:
         defaults = [_info(node) for node in session.get_overridable_initializers()]
         return cls(
             inputs=tuple(info for info in given if info.name not in olds),
-            outputs=tuple(info for info in map(_info, session.get_outputs()) if info.name not in news),
+            outputs=tuple(
+                info for info in map(_info, session.get_outputs()) if info.name not in news
+            ),
             states=states,
             state_inputs={info.name: info for info in (*given, *defaults) if info.name in olds},
             required_states=frozenset(info.name for info in given if info.name in olds),
@@ -77,11 +84,16 @@ class Signature:
             InputError: If there are too many arguments, an unknown name, or one twice.
         """
         if len(args) > len(self.inputs):
-            raise InputError(f"{len(args)} positional inputs given, {len(self.inputs)} expected\n{self._expected()}")
+            raise InputError(
+                f"{len(args)} positional inputs given, {len(self.inputs)} expected\n"
+                f"{self._expected()}"
+            )
         bound = dict(zip((info.name for info in self.inputs), args, strict=False))
         for name, value in named.items():
             if name in bound:
-                raise InputError(f"input {name!r} is given twice, by position and by name\n{self._expected()}")
+                raise InputError(
+                    f"input {name!r} is given twice, by position and by name\n{self._expected()}"
+                )
             if name not in self.state_inputs and all(name != info.name for info in self.inputs):
                 raise InputError(f"unexpected input {name!r}\n{self._expected()}")
             bound[name] = value
@@ -102,9 +114,13 @@ class Signature:
 
     def info(self, name: str) -> TensorInfo:
         """Return what is expected of an input or state."""
-        return self.state_inputs.get(name) or next(info for info in self.inputs if info.name == name)
+        return self.state_inputs.get(name) or next(
+            info for info in self.inputs if info.name == name
+        )
 
-    def check(self, given: Mapping[str, tuple[str, tuple[int, ...]]], carried: frozenset[str]) -> None:
+    def check(
+        self, given: Mapping[str, tuple[str, tuple[int, ...]]], carried: frozenset[str]
+    ) -> None:
         """Check dtypes, ranks and dims; a symbolic dim must have one size throughout the call.
 
         Args:
@@ -125,6 +141,17 @@ class Signature:
             for axis, (size, dim) in enumerate(zip(shape, info.dims, strict=True)):
                 sizes.see(complain, axis, size, dim)
         sizes.check_expressions()
+
+    def example_sizes(self, sizes: Mapping[str, int], default: int) -> dict[str, int]:
+        """Return a size for every symbolic dim of the inputs; see `Session.example_sizes`."""
+        found = dict(sizes)
+        dims = [dim for info in self.inputs for dim in info.dims if isinstance(dim, str)]
+        for name in (dim for dim in dims if dim.isidentifier()):
+            found.setdefault(name, self.ranges.get(name, Range()).nearest(default))
+        for expression in (dim for dim in dims if not dim.isidentifier()):
+            size = evaluate(expression, found)
+            found.setdefault(expression, default if size is None else size)
+        return found
 
     def _expected(self) -> str:
         lines = [f"  expected  {info}" for info in self.inputs] or ["  expected  no inputs"]
@@ -178,7 +205,8 @@ class _Sizes:
             raise complain(f"dimension {axis} ({name}) is {size}, expected {self.ranges[name]}")
         if self.bound.setdefault(name, size) != size:
             raise complain(
-                f"dimension {axis} is {size}, expected {name} = {self.bound[name]} (from {self.origin[name]!r})"
+                f"dimension {axis} is {size}, expected {name} = {self.bound[name]} "
+                f"(from {self.origin[name]!r})"
             )
         self.origin.setdefault(name, complain.info.name)
 
@@ -200,7 +228,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def evaluate(expression: str, sizes: Mapping[str, int]) -> int | None:
-    """Return the value of a dim expression, or None if it is not integer arithmetic on known names."""
+    """Return the value of a dim expression, or None if it is no arithmetic on known names."""
     try:
         return _value(ast.parse(expression, mode="eval").body, sizes)
     except (SyntaxError, LookupError, ZeroDivisionError):
@@ -225,7 +253,10 @@ def _info(node: ort.NodeArg) -> TensorInfo:
 
 
 def _ranges(text: str | None) -> dict[str, Range]:
-    return {name: Range(bounds.get("min"), bounds.get("max")) for name, bounds in json.loads(text or "{}").items()}
+    return {
+        name: Range(bounds.get("min"), bounds.get("max"))
+        for name, bounds in json.loads(text or "{}").items()
+    }
 
 
 def _cast_hint(dtype: str) -> str:

@@ -43,7 +43,7 @@ def to_numpy(value: object, info: TensorInfo) -> Array:
     if torch is not None and isinstance(value, torch.Tensor):
         return _from_torch(torch, value)
     if isinstance(value, np.ndarray | np.generic):
-        return np.asarray(value, dtype=value.dtype.newbyteorder("="), order="C")
+        return cast(Array, np.asarray(value, dtype=value.dtype.newbyteorder("="), order="C"))
     if isinstance(value, bool | int | float):
         return _from_number(value, info)
     given = type(value).__name__
@@ -75,7 +75,7 @@ def from_ort(value: ort.OrtValue) -> Array:
     if not size:
         return np.empty(shape, target)
     raw = (ctypes.c_uint8 * size).from_address(value.data_ptr())
-    return np.frombuffer(raw, dtype=target).reshape(shape).copy()
+    return cast(Array, np.frombuffer(raw, dtype=target).reshape(shape).copy())
 
 
 def _from_torch(torch: Any, tensor: Any) -> Array:
@@ -96,12 +96,14 @@ def _from_number(value: float, info: TensorInfo) -> Array:
     if isinstance(value, bool):
         fits = True
     elif isinstance(value, int):
-        fits = floating or (dtype.kind in "iu" and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max)
+        fits = floating or (
+            dtype.kind in "iu" and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+        )
     else:
         fits = floating
     if not fits:
         raise InputError(
-            f"input {info.name!r}: the Python {type(value).__name__} {value} does not fit its dtype\n"
+            f"input {info.name!r}: the {type(value).__name__} {value} does not fit its dtype\n"
             f"  expected  {info.type_text}"
         )
     return np.asarray(value).astype(dtype)

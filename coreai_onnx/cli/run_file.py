@@ -1,0 +1,106 @@
+"""``coreai-onnx run``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coreai_onnx.cli.tensors import (
+    describe,
+    fill_dims,
+    random_tensor,
+    read_tensor,
+    restore_dtype,
+    split_assignments,
+)
+from coreai_onnx.debugging.difference import Array
+from coreai_onnx.errors import CommandError
+from coreai_onnx.runtime.session import Session
+from coreai_onnx.table import render
+
+NAME = "run"
+DESCRIPTION = """\
+run a .onnx file once and print its outputs
+
+Inputs that are not given are random: floats are normal, integers 0 or 1.
+
+  coreai-onnx run model.onnx                              # dynamic dims are 2
+  coreai-onnx run model.onnx --dim batch=4 --dim seq=128
+  coreai-onnx run model.onnx --input ids=ids.npy --input mask=random
+  coreai-onnx run model.onnx --input "x=float32[2,8]" --no-kernels --save outputs.npz
+"""
+_DEFAULT_SIZE = 2
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an input: FILE.npy, random, or a type such as float32[2,8] (random values)",
+    )
+    parser.add_argument(
+        "--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a dynamic dim"
+    )
+    parser.add_argument(
+        "--kernels",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="run composites on the native kernels, or on function bodies (default: if built)",
+    )
+    parser.add_argument("--threads", type=int, help="threads for one operator")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random inputs (default: 0)")
+    parser.add_argument("--save", metavar="FILE.npz", type=Path, help="write the outputs to a file")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the model and print a table of its outputs."""
+    session = Session(options.model, kernels=options.kernels, threads=options.threads)
+    outputs = session.run(**_inputs(session, options))
+    rows = [(name, *describe(array)) for name, array in outputs.items()]
+    rows += [(f"state {name}", *describe(array)) for name, array in outputs.states.items()]
+    print(f"ran on {'kernels' if session.kernels else 'function bodies'}")
+    print(render(("output", "type", "min", "mean", "max"), rows))
+    if options.save:
+        arrays: dict[str, Any] = dict(outputs.items())
+        np.savez(options.save, **arrays)
+        print(f"outputs written to {options.save}")
+    return 0
+
+
+def _inputs(session: Session, options: argparse.Namespace) -> dict[str, Array]:
+    rng = np.random.default_rng(options.seed)
+    texts = split_assignments(options.input, "--input")
+    infos = {info.name: info for info in (*session.inputs, *session.state_inputs)}
+    given: dict[str, Array] = {}
+    for name, text in texts.items():
+        if name not in infos:
+            raise CommandError(f"--input {name}: the model has no such input\n{session!r}")
+        if text != "random":
+            given[name] = restore_dtype(read_tensor(text, rng), infos[name])
+    sizes = _sizes(session, given, options.dim)
+    for info in session.inputs:
+        if info.name not in given:
+            given[info.name] = random_tensor(info.dtype, fill_dims(info, sizes), rng)
+    return given
+
+
+def _sizes(session: Session, given: dict[str, Array], dims: list[str]) -> dict[str, int]:
+    """Return the sizes of symbolic dims: as asked for, as in the given inputs, or 2."""
+    sizes: dict[str, int] = {}
+    for info in session.inputs:
+        shape = given[info.name].shape if info.name in given else (None,) * len(info.dims)
+        for dim, size in zip(info.dims, shape, strict=False):
+            if isinstance(dim, str) and size is not None:
+                sizes.setdefault(dim, size)
+    for name, text in split_assignments(dims, "--dim").items():
+        if not text.isdecimal():
+            raise CommandError(f"--dim {name}={text}: the size must be a number")
+        sizes[name] = int(text)
+    return session.example_sizes(sizes, default=_DEFAULT_SIZE)

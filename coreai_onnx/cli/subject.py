@@ -1,0 +1,127 @@
+"""The torch module a command works on, and the inputs that come with it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from coreai_onnx.errors import CommandError
+
+if TYPE_CHECKING:
+    import torch
+
+FACTORY_HELP = """\
+FACTORY is pkg.module:name or path/to/file.py:name. It names a module, or a function without
+parameters that returns one of
+  module                                    for a forward() without arguments, or with --input
+  (module, args)                            args: a tuple of positional arguments,
+                                                  or a dict of keyword arguments
+  (module, args, kwargs)
+  (module, args, kwargs, dynamic_shapes)    as torch.export.export takes them
+The module is used in the mode it is in: call .eval() unless you want training behaviour."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a factory returned.
+
+    Attributes:
+        module: The module.
+        args: Positional example arguments.
+        kwargs: Keyword example arguments.
+        dynamic_shapes: As ``torch.export.export`` takes them, or None.
+    """
+
+    module: torch.nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    dynamic_shapes: Any = None
+
+
+def load_subject(factory: str) -> Subject:
+    """Import a factory and call it.
+
+    Args:
+        factory: ``pkg.module:name`` or ``path/to/file.py:name``.
+
+    Raises:
+        CommandError: If it cannot be imported, raises, or returns something else.
+    """
+    import torch
+
+    target = load_object(factory)
+    if not isinstance(target, torch.nn.Module):
+        if not callable(target):
+            raise CommandError(f"{factory} is a {type(target).__name__}, not a function or module")
+        try:
+            target = target()
+        except Exception as error:
+            raise CommandError(f"{factory}() raised {type(error).__name__}: {error}") from error
+    return _subject(target, factory)
+
+
+def load_object(where: str) -> Any:
+    """Import ``pkg.module:name`` or ``path/to/file.py:name``; the current folder is searched.
+
+    Raises:
+        CommandError: If the text has another form, or the import fails.
+    """
+    place, colon, name = where.rpartition(":")
+    if not (colon and place and name):
+        raise CommandError(f"{where!r} is not of the form pkg.module:name or path/to/file.py:name")
+    try:
+        module = _file_module(Path(place)) if place.endswith(".py") else _named_module(place)
+    except Exception as error:
+        raise CommandError(f"cannot import {place}: {type(error).__name__}: {error}") from error
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise CommandError(f"{place} has no {name!r}")
+        found = getattr(found, part)
+    return found
+
+
+def _named_module(name: str) -> ModuleType:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(name)
+
+
+def _file_module(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(f"no such file: {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses and torch.export look the module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _subject(result: object, factory: str) -> Subject:
+    import torch
+
+    parts = result if isinstance(result, tuple) else (result,)
+    if not 1 <= len(parts) <= 4 or not isinstance(parts[0], torch.nn.Module):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise CommandError(f"{factory} returned ({kinds}), not a module\n{FACTORY_HELP}")
+    args = parts[1] if len(parts) > 1 else ()
+    kwargs = parts[2] if len(parts) > 2 and parts[2] is not None else {}
+    if isinstance(args, Mapping) and len(parts) == 2:
+        args, kwargs = (), args
+    if isinstance(args, torch.Tensor):
+        args = (args,)
+    if not isinstance(args, tuple | list) or not isinstance(kwargs, Mapping):
+        raise CommandError(
+            f"{factory} returned args of type {type(args).__name__} and kwargs of type "
+            f"{type(kwargs).__name__}; a tuple and a dict are expected"
+        )
+    return Subject(parts[0], tuple(args), dict(kwargs), parts[3] if len(parts) > 3 else None)

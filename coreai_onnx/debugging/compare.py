@@ -1,0 +1,175 @@
+"""Comparing a model's executions with the torch module it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from coreai_onnx.contents import TensorInfo
+from coreai_onnx.debugging.difference import Array, Difference, difference
+from coreai_onnx.debugging.tolerances import Tolerances, tolerance_of
+from coreai_onnx.debugging.torch_side import (
+    EagerModule,
+    Expected,
+    InputSet,
+    arguments_of,
+    as_array,
+    feeds_of,
+)
+from coreai_onnx.errors import ComparisonError
+from coreai_onnx.runtime.library import kernels_built
+from coreai_onnx.runtime.outputs import Outputs
+from coreai_onnx.runtime.session import Session, Source
+from coreai_onnx.table import render
+
+
+@dataclass(frozen=True)
+class Row:
+    """One output of one call in one execution, against torch.
+
+    Attributes:
+        call: Index of the input set.
+        output: Output name; a state's name is preceded by ``state``.
+        execution: ``"bodies"`` or ``"kernels"``.
+        dtype: torch's dtype.
+        shape: torch's shape.
+        difference: How the execution differs.
+    """
+
+    call: int
+    output: str
+    execution: str
+    dtype: str
+    shape: tuple[int, ...]
+    difference: Difference
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every output of every call and execution against torch; prints as a table.
+
+    Attributes:
+        rows: The comparisons.
+        kernels_compared: Whether the kernels were built and took part.
+    """
+
+    rows: tuple[Row, ...]
+    kernels_compared: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether every row is within its tolerance, with equal dtype and shape."""
+        return all(row.difference.ok for row in self.rows)
+
+    @property
+    def failures(self) -> tuple[Row, ...]:
+        """The rows that are not ok."""
+        return tuple(row for row in self.rows if not row.difference.ok)
+
+    def worst(self, execution: str) -> Difference:
+        """Return the difference with the largest absolute error of ``"bodies"`` or ``"kernels"``.
+
+        Raises:
+            KeyError: If that execution was not compared.
+        """
+        candidates = [row.difference for row in self.rows if row.execution == execution]
+        if not candidates:
+            raise KeyError(f"{execution} was not compared")
+        return max(candidates, key=lambda d: (not d.ok, d.max_abs))
+
+    def assert_close(self) -> None:
+        """Raise unless `ok`.
+
+        Raises:
+            ComparisonError: An ``AssertionError`` whose message is the table.
+        """
+        if not self.ok:
+            raise ComparisonError(
+                f"{len(self.failures)} of {len(self.rows)} outputs differ from torch\n{self}"
+            )
+
+    def __str__(self) -> str:
+        """Return the table, with a line on the kernels if they did not take part."""
+        header = ("call", "output", "execution", "dtype", "shape", "max abs", "max rel", "ulps", "")
+        table = render(header, [_cells(row) for row in self.rows])
+        if self.kernels_compared:
+            return table
+        return f"{table}\n{_NO_KERNELS}"
+
+
+def compare(
+    path_or_program: Source,
+    module: torch.nn.Module,
+    inputs: InputSet | list[InputSet],
+    *,
+    tolerances: Tolerances = None,
+) -> Comparison:
+    """Run a model's bodies and kernels, and the torch module eagerly, on the same inputs.
+
+    Calls follow one another: states of the sessions, and buffers of a copy of the module, are
+    carried from one input set to the next. States that are buffers or arguments of the module are
+    compared too. The module's buffers should have the values they had at conversion.
+
+    Args:
+        path_or_program: What `session` takes.
+        module: The module, in the mode (``eval()``) in which it was converted. It is not changed.
+        inputs: One call's arguments, a tuple of positional or a dict of keyword arguments; or a
+            **list** of such calls.
+        tolerances: (relative, absolute) for everything, or by output or dtype name. By default
+            those of ``torch.testing.assert_close`` for each dtype.
+
+    Returns:
+        The comparison: print it, or call ``assert_close()``.
+
+    Raises:
+        SessionError: If the model cannot be loaded or run.
+        ComparisonError: If the module's arguments or results do not match the model's.
+    """
+    calls = [arguments_of(one) for one in (inputs if isinstance(inputs, list) else [inputs])]
+    eager = EagerModule(module)
+    expected = [eager.call(args, kwargs) for args, kwargs in calls]
+    sessions = {"bodies": Session(path_or_program, kernels=False)}
+    if kernels_built():
+        sessions["kernels"] = Session(path_or_program, kernels=True)
+    rows: list[Row] = []
+    for index, (args, kwargs) in enumerate(calls):
+        for execution, session in sessions.items():
+            outputs = session.run(**feeds_of(session, module, args, kwargs))
+            for name, pair in _pairs(session, outputs, expected[index]):
+                actual, wanted = pair
+                tolerance = tolerance_of(name, wanted.dtype.name, tolerances)
+                diff = difference(actual, wanted, tolerance)
+                rows.append(Row(index, name, execution, wanted.dtype.name, wanted.shape, diff))
+    return Comparison(tuple(rows), "kernels" in sessions)
+
+
+_NO_KERNELS = "kernels: not built, so not compared (ops_library_path() says how to build them)"
+
+
+def _pairs(
+    session: Session, outputs: Outputs, expected: Expected
+) -> Iterator[tuple[str, tuple[Array, Array]]]:
+    """Yield (name, (actual, expected)) for outputs and for states that torch has as well."""
+    if len(outputs) != len(expected.outputs):
+        raise ComparisonError(
+            f"the module returned {len(expected.outputs)} values, "
+            f"the model has {len(outputs)} outputs: {', '.join(outputs.names)}"
+        )
+    for info, leaf in zip(session.outputs, expected.outputs, strict=True):
+        yield info.name, (outputs[info.name], as_array(leaf, info))
+    for name, value in (outputs.states if session.states else {}).items():
+        if name in expected.states:
+            info = TensorInfo(name, value.dtype.name, value.shape)
+            yield f"state {name}", (value, as_array(expected.states[name], info))
+
+
+def _cells(row: Row) -> Sequence[object]:
+    diff = row.difference
+    shape = f"[{', '.join(map(str, row.shape))}]"
+    if diff.problem:
+        return row.call, row.output, row.execution, row.dtype, shape, "-", "-", "-", diff.problem
+    verdict = "ok" if diff.ok else f"{diff.mismatched} of {diff.size} differ"
+    numbers = (f"{diff.max_abs:.2e}", f"{diff.max_rel:.2e}", f"{diff.ulps:.1f}")
+    return row.call, row.output, row.execution, row.dtype, shape, *numbers, verdict

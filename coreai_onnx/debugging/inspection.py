@@ -1,0 +1,65 @@
+"""What is in a model file, for a person who opens it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import onnx_ir as ir
+
+from coreai_onnx.contents import initializers
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.table import render, size_text
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A model file's contents; prints as text.
+
+    Attributes:
+        program: The file as a program.
+        files: Each file to its size in bytes: models, then data files.
+        metadata: Metadata of the first model.
+    """
+
+    program: OnnxProgram
+    files: dict[Path, int]
+    metadata: dict[str, str]
+
+    def __str__(self) -> str:
+        """Return files, interface, composites, operators, functions and metadata as text."""
+        files = render(
+            ("file", "size"), [(path, size_text(size)) for path, size in self.files.items()]
+        )
+        metadata = [(key, _short(value)) for key, value in sorted(self.metadata.items())]
+        parts = [files, self.program.summary()]
+        if metadata:
+            parts.append(render(("metadata", "value"), metadata, indent="  "))
+        return "\n\n".join(parts)
+
+
+def inspect_model(path: str | PathLike[str]) -> Inspection:
+    """Look into a ``.onnx`` file without loading its weights.
+
+    Args:
+        path: A file, or the path under which a program of several entrypoints was saved.
+
+    Raises:
+        LoadError: If there is no such file, or it is not an ONNX model.
+    """
+    path = Path(path)
+    program = OnnxProgram.load(path)
+    models = [path] if path.is_file() else sorted(path.parent.glob(f"{path.stem}.*{path.suffix}"))
+    data = {Path(place) for model in program.models.values() for place in _data_files(model)}
+    files = {file: file.stat().st_size for file in (*models, *sorted(data)) if file.is_file()}
+    return Inspection(program, files, dict(next(iter(program.models.values())).metadata_props))
+
+
+def _data_files(model: ir.Model) -> set[str]:
+    tensors = (value.const_value for value in initializers(model))
+    return {str(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
+
+
+def _short(text: str, limit: int = 100) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

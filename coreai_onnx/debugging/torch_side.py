@@ -1,0 +1,175 @@
+"""The torch module as the reference: its inputs as a session takes them, its outputs as arrays."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch.utils import _pytree as pytree
+
+from coreai_onnx.contents import TensorInfo
+from coreai_onnx.debugging.difference import Array
+from coreai_onnx.errors import ComparisonError, InputError
+from coreai_onnx.runtime.session import Session
+from coreai_onnx.runtime.values import to_numpy
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """One call with both positional and keyword arguments."""
+
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+
+
+InputSet = torch.Tensor | Sequence[object] | Mapping[str, object] | Arguments
+"""One call: positional arguments (a tuple), keyword arguments (a mapping), a lone tensor, or
+`Arguments` for both kinds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What one eager call gave.
+
+    Attributes:
+        outputs: Leaves of the module's result, None left out.
+        states: Buffers after the call, and arguments that the call may have changed, by name.
+    """
+
+    outputs: tuple[object, ...]
+    states: Mapping[str, torch.Tensor]
+
+
+def arguments_of(inputs: InputSet) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Split one input set into positional and keyword arguments."""
+    if isinstance(inputs, Arguments):
+        return inputs.args, dict(inputs.kwargs)
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    if isinstance(inputs, torch.Tensor):
+        return (inputs,), {}
+    return tuple(inputs), {}
+
+
+class EagerModule:
+    """A copy of a module that is called once per input set, keeping its buffers between calls."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        """Copy the module, so that the user's buffers stay as they are."""
+        self._module = copy.deepcopy(module)
+
+    def call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Expected:
+        """Call the copy with clones of the tensors.
+
+        Raises:
+            ComparisonError: If the module returns something that is not made of tensors.
+        """
+        args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, (args, dict(kwargs)))
+        with torch.no_grad():
+            result = self._module(*args, **kwargs)
+        states = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        bound = _by_parameter(self._module, args, kwargs)
+        states |= {name: value for name, value in bound.items() if isinstance(value, torch.Tensor)}
+        return Expected(tuple(_leaves(result)), states)
+
+
+def feeds_of(
+    session: Session,
+    module: torch.nn.Module,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+) -> dict[str, object]:
+    """Name the leaves of a module's arguments as the session does.
+
+    Keyword arguments whose names are inputs go there. The other leaves go to the other inputs in
+    order; where the numbers differ (arguments that were constants at export, arguments that are
+    states), leaves are matched by parameter name first.
+
+    Raises:
+        ComparisonError: If leaves and inputs do not match.
+    """
+    known = {info.name for info in session.inputs} | set(session.states)
+    named = {name: value for name, value in kwargs.items() if name in known and _is_leaf(value)}
+    rest = {
+        name: value
+        for name, value in _by_parameter(module, args, kwargs).items()
+        if name not in named
+    }
+    feeds = _in_order(session, named, rest)
+    if feeds is None:
+        by_name = {name: value for name, value in rest.items() if name in known and _is_leaf(value)}
+        feeds = _in_order(
+            session, named | by_name, {n: v for n, v in rest.items() if n not in by_name}
+        )
+    if feeds is None:
+        given = ", ".join(
+            f"{name} ({type(value).__name__})" for name, value in (named | rest).items()
+        )
+        expected = "\n".join(f"    {info}" for info in session.inputs) or "    nothing"
+        raise ComparisonError(
+            "the module's arguments do not match the model's inputs\n"
+            f"  given {given}\n  inputs\n{expected}"
+        )
+    return feeds
+
+
+def as_array(value: object, info: TensorInfo) -> Array:
+    """Return a leaf of the module's result as an array; a Python number takes the output's dtype.
+
+    Raises:
+        ComparisonError: If it is neither a tensor nor a number.
+    """
+    try:
+        return to_numpy(value, info)
+    except InputError as error:
+        raise ComparisonError(
+            f"output {info.name!r}: the module returned a {type(value).__name__}"
+        ) from error
+
+
+def _in_order(
+    session: Session, named: Mapping[str, object], rest: Mapping[str, object]
+) -> dict[str, object] | None:
+    """Give the inputs without a value the remaining leaves, if there are as many of them."""
+    free = [info.name for info in session.inputs if info.name not in named]
+    leaves = [leaf for value in rest.values() for leaf in _leaves(value)]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    for candidates in (leaves, tensors):
+        if len(candidates) == len(free):
+            return {**named, **dict(zip(free, candidates, strict=True))}
+    return None
+
+
+def _by_parameter(
+    module: torch.nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> dict[str, object]:
+    """Name arguments by the parameters of ``forward``, extra keyword arguments by themselves."""
+    signature = inspect.signature(module.forward)
+    flat: dict[str, object] = {}
+    for name, value in signature.bind(*args, **kwargs).arguments.items():
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            flat.update(value)
+        else:
+            flat[name] = value
+    return flat
+
+
+def _is_leaf(value: object) -> bool:
+    return isinstance(value, torch.Tensor | bool | int | float)
+
+
+def _leaves(value: object) -> list[object]:
+    """Flatten tuples, lists, dicts, registered classes and dataclasses; None is left out."""
+    leaves: list[object] = []
+    for leaf in pytree.tree_leaves(value):
+        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            for entry in dataclasses.fields(leaf):
+                leaves += _leaves(getattr(leaf, entry.name))
+        elif isinstance(leaf, Mapping):
+            leaves += _leaves(dict(leaf))
+        elif leaf is not None:
+            leaves.append(leaf)
+    return leaves

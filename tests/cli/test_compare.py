@@ -1,0 +1,62 @@
+"""``coreai-onnx compare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coreai_onnx.cli import main
+from coreai_onnx.program import OnnxProgram
+from tests.small_models import linear_model
+
+FACTORIES = """
+import torch
+from tests.small_models import linear_weights
+
+class Linear(torch.nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.weights = {name: torch.from_numpy(a) for name, a in linear_weights().items()}
+        self.error = error
+    def forward(self, x):
+        return x @ self.weights["weight"] + self.weights["bias"] + self.error
+
+def right(): return Linear(0.0), (torch.randn(2, 8),)
+def keyword(): return Linear(0.0), (), {"x": torch.randn(2, 8)}
+def wrong(): return Linear(0.5), (torch.randn(2, 8),)
+def other(): return torch.nn.Identity(), ()
+"""
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> tuple[str, str]:
+    """The model file and the file of factories."""
+    OnnxProgram({"main": linear_model()}).save(tmp_path / "m.onnx")
+    (tmp_path / "factories.py").write_text(FACTORIES)
+    return str(tmp_path / "m.onnx"), str(tmp_path / "factories.py")
+
+
+@pytest.mark.parametrize("factory", ["right", "keyword"])
+def test_a_right_model(
+    words: tuple[str, str], factory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", words[0], f"{words[1]}:{factory}"]) == 0
+    out = capsys.readouterr().out
+    assert "bodies" in out
+    assert "ok" in out
+
+
+def test_a_wrong_model(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", words[0], f"{words[1]}:wrong"]) == 1
+    assert "128 of 128 differ" in capsys.readouterr().out
+    assert main(["compare", words[0], f"{words[1]}:wrong", "--atol", "0.6"]) == 0
+
+
+def test_errors(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "nowhere.onnx", f"{words[1]}:right"]) == 2
+    assert capsys.readouterr().err == "error: nowhere.onnx: no such file\n"
+    assert main(["compare", words[0], f"{words[1]}:missing"]) == 2
+    assert "has no 'missing'" in capsys.readouterr().err
+    assert main(["compare", words[0], f"{words[1]}:other"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")

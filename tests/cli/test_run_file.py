@@ -1,0 +1,105 @@
+"""``coreai-onnx run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from coreai_onnx.cli import main
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime import library
+from tests.small_models import add_model, counter_model, layers_model
+from tests.tolerances import assert_close
+
+
+def saved(model: ir.Model, tmp_path: Path) -> str:
+    path = tmp_path / "m.onnx"
+    OnnxProgram({"main": model}).save(path)
+    return str(path)
+
+
+def test_random_inputs_with_dims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(add_model({"seq": {"min": 5, "max": None}}), tmp_path)
+    assert main(["run", path, "--no-kernels"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("ran on function bodies\n")
+    assert "sum     float32[2, 5]" in out
+    assert main(["run", path, "--dim", "batch=3", "--dim", "seq=7", "--no-kernels"]) == 0
+    assert "float32[3, 7]" in capsys.readouterr().out
+
+
+def test_the_seed_settles_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(add_model(), tmp_path)
+    outputs = []
+    for seed in ("1", "1", "2"):
+        assert main(["run", path, "--seed", seed]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
+def test_inputs_from_files_set_the_dims_of_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(add_model(), tmp_path)
+    np.save(tmp_path / "ids.npy", np.full((1, 9), 5))
+    save = tmp_path / "out.npz"
+    words = ["run", path, "--input", f"ids={tmp_path / 'ids.npy'}", "--input", "mask=random"]
+    assert main([*words, "--save", str(save)]) == 0
+    assert f"outputs written to {save}" in capsys.readouterr().out
+    with np.load(save) as loaded:
+        assert loaded["sum"].shape == (1, 9)
+        assert float(loaded["sum"].mean()) > 3
+
+
+def test_inputs_of_a_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(add_model(), tmp_path)
+    assert main(["run", path, "--input", "mask=float32[1,4]"]) == 0
+    assert "float32[1, 4]" in capsys.readouterr().out
+
+
+def test_states_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", saved(counter_model(), tmp_path)]) == 0
+    row = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("state count"))
+    assert row.split() == ["state", "count", "float32[1]", "2", "2", "2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--input", "mask=float64[2,2]"], "input 'mask': dtype is float64, expected float32"),
+        (["--input", "masc=random"], "--input masc: the model has no such input"),
+        (["--input", "mask"], "--input mask: expected NAME=VALUE"),
+        (["--input", "mask=nowhere.npy"], "cannot read nowhere.npy"),
+        (["--dim", "batch=many"], "--dim batch=many: the size must be a number"),
+        (["--threads", "0"], "threads=0"),
+    ],
+)
+def test_errors(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", saved(add_model(), tmp_path), *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error: {message}")
+    assert "Traceback" not in captured.err
+
+
+def test_kernels_that_are_not_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(library.ENVIRONMENT_VARIABLE, "/nowhere")
+    path = saved(layers_model(), tmp_path)
+    assert main(["run", path, "--kernels"]) == 2
+    assert "/nowhere" in capsys.readouterr().err
+    assert main(["run", path]) == 0
+
+
+def test_saved_outputs_are_those_of_the_program(tmp_path: Path) -> None:
+    x = np.array([[1, 2, 3, 4]], np.float32)
+    np.save(tmp_path / "x.npy", x)
+    words = ["--input", f"x={tmp_path / 'x.npy'}", "--no-kernels", "--save", str(tmp_path / "o.npz")]
+    assert main(["run", saved(layers_model(), tmp_path), *words]) == 0
+    with np.load(tmp_path / "o.npz") as loaded:
+        assert_close(loaded["y"], OnnxProgram({"m": layers_model()}).run(x, kernels=False)["y"])

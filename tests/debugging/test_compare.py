@@ -1,0 +1,160 @@
+"""Comparisons with torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+
+from coreai_onnx.debugging.compare import compare
+from coreai_onnx.errors import ComparisonError, CoreaiError
+from coreai_onnx.program import OnnxProgram
+from tests.small_models import counter_model, linear_model, linear_weights, parse
+
+
+@pytest.fixture
+def bodies_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[compare.__module__], "kernels_built", lambda: False)
+
+
+class Linear(torch.nn.Module):
+    """What ``linear_model`` computes, off by ``error`` in one element."""
+
+    def __init__(self, error: float = 0.0) -> None:
+        super().__init__()
+        weights = linear_weights()
+        self.weight = torch.nn.Parameter(torch.from_numpy(weights["weight"]))
+        self.bias = torch.nn.Parameter(torch.from_numpy(weights["bias"]))
+        self.error = error
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = x @ self.weight + self.bias
+        y[0, 0] += self.error
+        return {"y": y}
+
+
+class Counter(torch.nn.Module):
+    """What ``counter_model`` computes."""
+
+    def __init__(self, step: float = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.ones(1))
+        self.step = step
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * self.count
+        self.count += self.step
+        return y
+
+
+@pytest.mark.usefixtures("bodies_only")
+def test_a_right_model(tmp_path: Path) -> None:
+    program = OnnxProgram({"main": linear_model()})
+    program.save(tmp_path / "m.onnx")
+    for source in (program, tmp_path / "m.onnx", str(tmp_path / "m.onnx")):
+        comparison = compare(source, Linear(), (torch.randn(3, 8),))
+        assert comparison.ok
+        comparison.assert_close()
+        (row,) = comparison.rows
+        assert (row.output, row.execution, row.dtype, row.shape) == (
+            "y",
+            "bodies",
+            "float32",
+            (3, 64),
+        )
+        assert "kernels: not built" in str(comparison)
+        assert str(comparison).splitlines()[2].endswith("ok")
+
+
+@pytest.mark.usefixtures("bodies_only")
+def test_a_wrong_model() -> None:
+    comparison = compare(
+        linear_model(), Linear(error=0.5), [(torch.zeros(1, 8),), torch.zeros(2, 8)]
+    )
+    assert not comparison.ok
+    assert len(comparison.rows) == len(comparison.failures) == 2
+    assert comparison.worst("bodies").max_abs == pytest.approx(0.5)
+    with pytest.raises(
+        AssertionError, match=r"2 of 2 outputs differ(.|\n)*1 of 64 differ"
+    ) as caught:
+        comparison.assert_close()
+    assert isinstance(caught.value, ComparisonError)
+    assert isinstance(caught.value, CoreaiError)
+    with pytest.raises(KeyError, match="kernels was not compared"):
+        comparison.worst("kernels")
+
+
+@pytest.mark.usefixtures("bodies_only")
+@pytest.mark.parametrize("tolerances", [(0.0, 1.0), {"y": (0.0, 1.0)}, {"float32": (0.0, 1.0)}])
+def test_tolerances(tolerances: Any) -> None:
+    inputs = (torch.zeros(1, 8),)
+    assert compare(linear_model(), Linear(error=0.5), inputs, tolerances=tolerances).ok
+    assert not compare(linear_model(), Linear(error=2.0), inputs, tolerances=tolerances).ok
+
+
+@pytest.mark.usefixtures("bodies_only")
+def test_states_are_carried_and_compared() -> None:
+    module = Counter()
+    calls: list[Any] = [(torch.ones(2),), {"x": torch.ones(3)}, torch.ones(1)]
+    comparison = compare(counter_model(), module, calls)
+    comparison.assert_close()
+    assert [row.output for row in comparison.rows] == ["y", "state count"] * 3
+    assert module.count.tolist() == [1]
+    wrong = compare(counter_model(), Counter(step=2.0), [(torch.ones(2),)])
+    assert [row.output for row in wrong.failures] == ["state count"]
+
+
+@pytest.mark.usefixtures("bodies_only")
+def test_dtypes_and_shapes_are_compared() -> None:
+    class Double(Linear):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"y": super().forward(x)["y"].double()}
+
+    comparison = compare(linear_model(), Double(), (torch.zeros(1, 8),))
+    assert not comparison.ok
+    assert "is float32[1, 64], expected float64[1, 64]" in str(comparison)
+
+
+@pytest.mark.usefixtures("bodies_only")
+def test_another_number_of_outputs() -> None:
+    class Two(Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            return super().forward(x)["y"], x
+
+    with pytest.raises(ComparisonError, match="returned 2 values, the model has 1 outputs: y"):
+        compare(linear_model(), Two(), (torch.zeros(1, 8),))
+
+
+def rms_model(scale: float) -> ir.Model:
+    """A composite that the kernels know, with a body that is right for ``scale`` 1 only."""
+    return parse(f"""<ir_version: 10, opset_import: ["": 21, "ai.coreai": 1]>
+    agraph (float[batch, 8] x) => (float[batch, 8] y) <float[8] weight = {{1, 1, 1, 1, 1, 1, 1, 1}}>
+    {{ y = ai.coreai.rms_norm <axes = [-1], eps = 0.5, version = 1> (x, weight) }}
+    <domain: "ai.coreai", opset_import: ["": 21]> rms_norm <axes, eps, version> (x, weight) => (y)
+    {{ axes = Constant<value_ints = [-1]>()  square = Mul(x, x)  mean = ReduceMean(square, axes)
+      eps = Constant<value_float = 0.5>()  shifted = Add(mean, eps)  root = Sqrt(shifted)
+      normal = Div(x, root)  weighted = Mul(normal, weight)
+      scale = Constant<value_float = {scale}>()  y = Mul(weighted, scale) }}""")
+
+
+class RmsNorm(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + 0.5).sqrt()
+
+
+def test_kernels_and_bodies_are_compared_apart(kernels: Path) -> None:
+    assert kernels.is_file()
+    x = torch.randn(3, 8)
+    both = compare(rms_model(1.0), RmsNorm(), (x,))
+    assert both.kernels_compared
+    assert [row.execution for row in both.rows] == ["bodies", "kernels"]
+    both.assert_close()
+    assert "not built" not in str(both)
+    wrong_body = compare(rms_model(2.0), RmsNorm(), (x,))
+    assert [row.execution for row in wrong_body.failures] == ["bodies"]
+    assert np.isclose(wrong_body.worst("bodies").max_rel, 1.0)

@@ -1,0 +1,265 @@
+"""Sessions: loading, running, checking, state."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+
+from coreai_onnx import saving
+from coreai_onnx.errors import CoreaiError, InputError, KernelsNotBuiltError, SessionError
+from coreai_onnx.runtime import library
+from coreai_onnx.runtime.session import Session, session
+from coreai_onnx.saving import save_models, to_proto
+from tests.small_models import (
+    add_model,
+    cache_model,
+    counter_model,
+    echo_model,
+    layers_model,
+    linear_model,
+    linear_weights,
+    parse,
+)
+from tests.tolerances import assert_close
+
+IDS, MASK = np.array([[1, 2, 3]]), np.ones((1, 3), np.float32)
+
+
+def test_positional_named_and_mixed_inputs() -> None:
+    s = session(add_model(), kernels=False)
+    expected = np.array([[2, 3, 4]], np.float32)
+    assert_close(s.run(IDS, MASK)["sum"], expected)
+    assert_close(s.run(mask=MASK, ids=IDS)[0], expected)
+    (unpacked,) = s.run(torch.from_numpy(IDS), mask=torch.from_numpy(MASK))
+    assert_close(unpacked, expected)
+
+
+def test_what_a_session_shows() -> None:
+    s = session(counter_model(), kernels=False)
+    assert isinstance(s.ort, ort.InferenceSession)
+    assert [str(info) for info in s.inputs] == ["x: float32[n]"]
+    assert [str(info) for info in s.outputs] == ["y: float32[n]"]
+    assert s.states == ("count",)
+    assert [str(info) for info in s.state_inputs] == ["count: float32[1]"]
+    assert s.example_sizes({}) == {"n": 2}
+    assert repr(s) == (
+        "Session (bodies)\n  input   x: float32[n]\n"
+        "  state   count: float32[1]\n  output  y: float32[n]"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16", "bfloat16", "double", "int64", "bool"])
+def test_every_dtype_goes_in_and_out(dtype: str) -> None:
+    s = session(echo_model(dtype), kernels=False)
+    array = np.arange(8).reshape(2, 4).astype(s.inputs[0].dtype)
+    assert_close(s.run(array)["y"], array)
+
+
+def test_bfloat16_of_torch_comes_back_as_ml_dtypes() -> None:
+    tensor = torch.randn(3, 4, dtype=torch.bfloat16)
+    out = session(echo_model("bfloat16"), kernels=False).run(tensor)["y"]
+    assert out.dtype == ml_dtypes.bfloat16
+    assert_close(out, tensor)
+
+
+def test_python_numbers() -> None:
+    s = session(echo_model("float", ""), kernels=False)
+    assert_close(s.run(2)["y"], np.array(2, np.float32))
+
+
+@pytest.mark.parametrize("source", ["path", "str", "bytes", "proto", "model", "program"])
+def test_sources(tmp_path: Path, source: str) -> None:
+    class Program:
+        model = linear_model()
+
+    path = tmp_path / "m.onnx"
+    save_models({path: linear_model()}, tmp_path / "m.onnx.data", external_data=source == "path")
+    sources: dict[str, Any] = {
+        "path": path,
+        "str": str(path),
+        "bytes": path.read_bytes(),
+        "proto": to_proto(linear_model()),
+        "model": linear_model(),
+        "program": Program(),
+    }
+    x = np.ones((2, 8), np.float32)
+    weights = linear_weights()
+    assert_close(session(sources[source]).run(x)["y"], x @ weights["weight"] + weights["bias"])
+
+
+def test_a_large_model_goes_through_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[Session.__module__], "AUTO_EXTERNAL_BYTES", 100)
+    monkeypatch.setattr(saving, "PROTOBUF_LIMIT", 100)  # as if it did not fit into a message
+    s = session(linear_model())
+    x, weights = np.ones((2, 8), np.float32), linear_weights()
+    assert_close(s.run(x)["y"], x @ weights["weight"] + weights["bias"])
+    folder = Path(s._folder.name)
+    assert sorted(file.name for file in folder.iterdir()) == ["model.onnx", "model.onnx.data"]
+    s._folder.cleanup()
+    assert_close(s.run(x)["y"], x @ weights["weight"] + weights["bias"])
+    assert not folder.exists()
+
+
+def test_state_is_carried_and_reset() -> None:
+    s = session(counter_model(), kernels=False)
+    x = np.array([1, 10], np.float32)
+    for factor in (1, 2, 3):
+        outputs = s.run(x)
+        assert outputs.names == ("y",)
+        assert_close(outputs["y"], x * np.float32(factor))
+        assert_close(outputs.states["count"], np.array([factor + 1], np.float32))
+    s.reset()
+    first = s.run(x)
+    assert_close(first["y"], x)
+    s.run(x)
+    assert_close(first.states["count"], np.array([2], np.float32), message="an earlier result")
+
+
+def test_a_state_can_be_given() -> None:
+    s = session(counter_model(), kernels=False)
+    x = torch.ones(2)
+    assert_close(s.run(x, count=torch.tensor([5.0]))["y"], torch.full((2,), 5.0))
+    assert_close(s.run(x)["y"], torch.full((2,), 6.0))
+
+
+def test_two_sessions_have_their_own_state() -> None:
+    a, b = session(counter_model()), session(counter_model())
+    x = np.ones(1, np.float32)
+    a.run(x)
+    assert_close(a.run(x)["y"], x * 2)
+    assert_close(b.run(x)["y"], x)
+
+
+def test_a_state_may_grow_and_does_not_fit_another_batch() -> None:
+    s = session(cache_model(), kernels=False)
+    s.run(np.ones((2, 3), np.float32), cache=np.zeros((2, 0), np.float32))
+    assert_close(s.run(np.ones((2, 1), np.float32))["y"], np.full(2, 4, np.float32))
+    with pytest.raises(InputError, match=r"state 'cache', carried"):
+        s.run(np.ones((1, 1), np.float32))
+    assert_close(s.run(np.ones((2, 1), np.float32))["y"], np.full(2, 5, np.float32))
+
+
+def test_a_state_without_an_initial_value_has_to_be_given_once() -> None:
+    s = session(counter_model(initial=False), kernels=False)
+    x = np.ones(1, np.float32)
+    with pytest.raises(InputError, match=r"missing input 'count'(.|\n)*count: float32\[1\]"):
+        s.run(x)
+    s.run(x, count=np.ones(1, np.float32))
+    assert_close(s.run(x)["y"], x * 2)
+
+
+@pytest.mark.parametrize(
+    ("args", "named", "message"),
+    [
+        ((IDS,), {}, "missing input 'mask'"),
+        ((IDS, MASK, MASK), {}, "3 positional inputs given, 2 expected"),
+        ((IDS,), {"mask": MASK, "token_type_ids": IDS}, "unexpected input 'token_type_ids'"),
+        ((IDS,), {"ids": IDS}, "input 'ids' is given twice"),
+        ((IDS.astype(np.int32), MASK), {}, "input 'ids': dtype is int32, expected int64"),
+        ((IDS, torch.ones(1, 3).bfloat16()), {}, "input 'mask': dtype is bfloat16, expected float32"),
+        ((IDS[0], MASK), {}, "input 'ids': rank is 1, expected 2"),
+        ((IDS, MASK[:, :2]), {}, "input 'mask': dimension 1 is 2, expected seq = 3 (from 'ids')"),
+        ((np.zeros((9, 3), np.int64), np.zeros((9, 3), np.float32)), {},
+         "input 'ids': dimension 0 (batch) is 9, expected between 1 and 8"),
+        (({"ids": IDS, "mask": MASK},), {}, "input 'ids': dict is not a tensor"),
+    ],
+)  # fmt: skip
+def test_wrong_inputs_are_told_before_onnxruntime_sees_them(
+    args: tuple[Any, ...], named: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s = session(add_model({"batch": {"min": 1, "max": 8}}), kernels=False)
+    monkeypatch.setattr(Session, "_run_ort", lambda *_: pytest.fail("onnxruntime was called"))
+    with pytest.raises(InputError) as caught:
+        s.run(*args, **named)
+    assert str(caught.value).startswith(message)
+    assert "\n  expected  " in str(caught.value)
+    assert isinstance(caught.value, CoreaiError)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_call_that_fails_keeps_the_state() -> None:
+    s = session(counter_model(), kernels=False)
+    x = np.ones(2, np.float32)
+    s.run(x)
+    with pytest.raises(InputError):
+        s.run(x.astype(np.float64))
+    assert_close(s.run(x)["y"], x * 2)
+
+
+def test_a_failure_inside_onnxruntime_is_typed() -> None:
+    model = parse("""<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[n] x, int64[1] shape) => (float[m] y) { y = Reshape(x, shape) }""")
+    with pytest.raises(SessionError, match=r"failed while running(.|\n)*Reshape"):
+        session(model, kernels=False).run(np.ones(3, np.float32), np.array([2]))
+
+
+def test_missing_and_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(SessionError, match=r"nowhere.onnx: no such file"):
+        session(tmp_path / "nowhere.onnx")
+    with pytest.raises(SessionError, match="is a folder"):
+        session(tmp_path)
+    broken = tmp_path / "broken.onnx"
+    for content in (b"", b"not a model", to_proto(linear_model()).SerializeToString()[:700]):
+        broken.write_bytes(content)
+        with pytest.raises(SessionError, match=rf"cannot load {broken}"):
+            session(broken)
+    with pytest.raises(SessionError, match="cannot load the given bytes"):
+        session(b"not a model")
+    with pytest.raises(SessionError, match="cannot open a int"):
+        session(3)
+
+
+def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    save_models({path: linear_model()}, tmp_path / "m.onnx.data", external_data=True)
+    (tmp_path / "m.onnx.data").unlink()
+    with pytest.raises(SessionError, match=r"m\.onnx\.data"):
+        session(path)
+
+
+def test_threads() -> None:
+    s = session(add_model(), threads=2)
+    assert s.ort.get_session_options().intra_op_num_threads == 2
+    with pytest.raises(SessionError, match="threads=0"):
+        session(add_model(), threads=0)
+
+
+def test_kernels_that_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(library.ENVIRONMENT_VARIABLE, "/nowhere/ops.so")
+    with pytest.raises(KernelsNotBuiltError):
+        session(layers_model(), kernels=True)
+    assert not session(layers_model()).kernels
+    assert not session(layers_model(), kernels=False).kernels
+
+
+def test_a_library_that_onnxruntime_refuses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bad = tmp_path / "ops.so"
+    bad.write_bytes(b"not a library")
+    monkeypatch.setenv(library.ENVIRONMENT_VARIABLE, str(bad))
+    with pytest.raises(SessionError, match="cannot register the kernels"):
+        session(layers_model(), kernels=True)
+    with pytest.warns(RuntimeWarning, match="function bodies are used instead"):
+        assert not session(layers_model()).kernels
+
+
+def test_kernels_run_when_they_are_built(kernels: Path) -> None:
+    assert kernels.is_file()
+    s = session(layers_model())
+    assert s.kernels
+    assert repr(s).startswith("Session (kernels)")
+    x = np.full((1, 4), 1.5, np.float32)
+    assert_close(s.run(x)["y"], session(layers_model(), kernels=False).run(x)["y"])
+
+
+def test_nothing_is_printed_about_states(capfd: pytest.CaptureFixture[str]) -> None:
+    session(counter_model(), kernels=False).run(np.ones(1, np.float32))
+    assert capfd.readouterr().err == ""

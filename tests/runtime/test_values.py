@@ -1,0 +1,140 @@
+"""Values into onnxruntime and back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from coreai_onnx.contents import TensorInfo
+from coreai_onnx.errors import InputError
+from coreai_onnx.runtime.values import dtype_of, from_ort, to_numpy, to_ort
+from tests.tolerances import as_numpy, assert_close
+
+SHAPES = [(), (0, 3), (2, 3)]
+TORCH_DTYPES = [
+    torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32,
+    torch.int8, torch.uint8, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2,
+]  # fmt: skip
+
+
+def info(dtype: str, rank: int = 2) -> TensorInfo:
+    return TensorInfo("x", dtype, ("n",) * rank)
+
+
+@pytest.mark.parametrize("dtype", TORCH_DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_torch_tensors_there_and_back(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = (torch.rand(shape) * 8).to(dtype)
+    array = to_numpy(tensor, info("float32"))
+    assert_close(array, tensor)
+    assert_close(from_ort(to_ort(array)), tensor)
+
+
+def test_strided_negated_and_trained_tensors() -> None:
+    tensor = torch.rand(4, 6, requires_grad=True)
+    assert_close(to_numpy(tensor.T[::2], info("float32")), tensor.detach().T[::2])
+    conjugated = torch.rand(3, dtype=torch.complex64).conj()
+    assert_close(to_numpy(conjugated, info("complex64")), conjugated.resolve_conj())
+
+
+def test_numpy_arrays_of_any_layout() -> None:
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert np.shares_memory(to_numpy(array, info("float32")), array)
+    for other in (array.T, array[:, ::2], array.astype(">f4"), np.asfortranarray(array)):
+        converted = to_numpy(other, info("float32"))
+        assert converted.flags.c_contiguous
+        assert converted.dtype == np.float32
+        assert np.array_equal(converted, other)
+    assert to_numpy(np.float16(2), info("float16", 0)).shape == ()
+    bf16 = np.ones((2, 2), ml_dtypes.bfloat16)
+    assert_close(from_ort(to_ort(to_numpy(bf16.T, info("bfloat16")))), bf16)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (True, "bool"),
+        (3, "int64"),
+        (3, "uint8"),
+        (3, "float32"),
+        (0.5, "bfloat16"),
+        (0.5, "float64"),
+        (True, "float32"),
+    ],
+)
+def test_python_numbers_take_the_dtype_of_the_input(value: float, dtype: str) -> None:
+    array = to_numpy(value, info(dtype, 0))
+    assert_close(array, np.asarray(value).astype(dtype))
+    assert array.shape == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(0.5, "int64"), (300, "uint8"), (-1, "uint8"), (2, "bool")]
+)
+def test_python_numbers_that_do_not_fit(value: float, dtype: str) -> None:
+    with pytest.raises(InputError, match=rf"input 'x': the \w+ {value} does not fit(.|\n)*{dtype}"):
+        to_numpy(value, info(dtype, 0))
+
+
+@pytest.mark.parametrize("value", ["text", [1, 2], None, {"x": 1}])
+def test_what_is_no_tensor(value: object) -> None:
+    with pytest.raises(
+        InputError, match=r"input 'x': \w+ is not a tensor\n  expected  float32\[n, n\]"
+    ):
+        to_numpy(value, info("float32"))
+
+
+def test_a_dictionary_gets_a_hint() -> None:
+    with pytest.raises(InputError, match=r"run\(\*\*inputs\)"):
+        to_numpy({}, info("float32"))
+
+
+def test_the_copy_out_owns_its_memory() -> None:
+    value = to_ort(np.ones(3, ml_dtypes.bfloat16))
+    array = from_ort(value)
+    del value
+    assert array.flags.owndata or array.base is not None
+    assert_close(array, as_numpy(torch.ones(3, dtype=torch.bfloat16)))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("tensor(float)", "float32"),
+        ("tensor(bfloat16)", "bfloat16"),
+        ("tensor(int64)", "int64"),
+        ("seq(tensor(float))", "seq(tensor(float))"),
+    ],
+)
+def test_type_texts_of_onnxruntime(text: str, name: str) -> None:
+    assert dtype_of(text) == name
+
+
+def test_runs_without_torch(repo: Path) -> None:
+    """The runtime, the program and the cheap commands import neither torch nor graph-surgeon."""
+    code = """
+import sys
+sys.modules["torch"] = None
+sys.modules["onnx_graphsurgeon"] = None
+import importlib.util, types
+package = types.ModuleType("coreai_onnx")  # the package's own __init__ names the converter too
+package.__path__ = ["coreai_onnx"]
+sys.modules["coreai_onnx"] = package
+import numpy as np
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.cli.command import main
+from tests.small_models import counter_model
+program = OnnxProgram({"main": counter_model()})
+assert program.run(np.ones(2, np.float32), kernels=False)["y"].tolist() == [1, 1]
+assert main(["run", "nowhere.onnx"]) == 2
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=repo, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr

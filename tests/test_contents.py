@@ -1,0 +1,95 @@
+"""What is in a model."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from coreai_onnx.composite_ops.declaration import DOMAIN, MODULE_DOMAIN, USER_DOMAIN
+from coreai_onnx.contents import (
+    COMPOSITE_DOMAINS,
+    TensorInfo,
+    composite_calls,
+    dtype_name,
+    interface,
+    op_histogram,
+    read_states,
+    weights,
+)
+from tests.small_models import counter_model, layers_model, linear_model, parse
+
+
+def test_domains_are_those_of_the_declarations() -> None:
+    assert COMPOSITE_DOMAINS == (DOMAIN, USER_DOMAIN, MODULE_DOMAIN)
+
+
+def test_calls_in_function_bodies_count_as_often_as_the_function_is_called() -> None:
+    calls = composite_calls(layers_model())
+    assert calls == {"ai.coreai.user::square": 5, "ai.coreai.module::Block": 2}
+    assert list(calls) == ["ai.coreai.user::square", "ai.coreai.module::Block"]
+
+
+def test_histogram_keeps_composites_and_looks_into_modules() -> None:
+    assert op_histogram(layers_model()) == {"ai.coreai.user::square": 5, "Relu": 2, "Neg": 1}
+
+
+def test_calls_in_subgraphs_count() -> None:
+    model = parse("""<ir_version: 10, opset_import: ["": 21, "ai.coreai.user": 1]>
+    agraph (bool c, float[2] x) => (float[2] y)
+    { y = If (c) <then_branch = t () => (float[2] a) { a = ai.coreai.user.f(x) },
+                  else_branch = e () => (float[2] b) { b = Neg(x) }> }
+    <domain: "ai.coreai.user", opset_import: ["": 21]> f (x) => (y) { y = Abs(x) }""")
+    assert composite_calls(model) == {"ai.coreai.user::f": 1}
+    assert op_histogram(model) == {"If": 1, "Neg": 1, "ai.coreai.user::f": 1}
+
+
+def test_interface_sets_states_apart() -> None:
+    io = interface(counter_model())
+    assert [str(info) for info in io.inputs] == ["x: float32[n]"]
+    assert [str(info) for info in io.states] == ["count: float32[1]"]
+    assert [str(info) for info in io.outputs] == ["y: float32[n]"]
+
+
+def test_interface_shows_a_state_without_an_initial_value() -> None:
+    assert [info.name for info in interface(counter_model(initial=False)).states] == ["count"]
+
+
+def test_weights_that_are_shared_count_once() -> None:
+    model = linear_model(8, 64)
+    elements, size = weights(model)
+    assert (elements, size) == (8 * 64 + 64 + 2, 4 * (8 * 64 + 64) + 16)
+    again = ir.Value(name="tied", const_value=model.graph.initializers["weight"].const_value)
+    model.graph.initializers.add(again)
+    assert weights(model) == (elements, size)
+
+
+def test_an_unknown_dim_prints_as_a_question_mark() -> None:
+    assert str(TensorInfo("x", "int64", (2, None, "seq"))) == "x: int64[2, ?, seq]"
+
+
+@pytest.mark.parametrize(
+    ("onnx_name", "name"),
+    [
+        ("FLOAT", "float32"),
+        ("double", "float64"),
+        ("bfloat16", "bfloat16"),
+        ("BOOL", "bool"),
+        ("float8e4m3fn", "float8_e4m3fn"),
+        ("int4", "int4"),
+        ("STRING", "string"),
+    ],
+)
+def test_dtype_names(onnx_name: str, name: str) -> None:
+    assert dtype_name(onnx_name) == name
+    if name != "string":
+        assert np.dtype(name).name == name
+
+
+def test_an_unknown_dtype_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not an ONNX element type"):
+        dtype_name("float128")
+
+
+def test_a_model_without_states_has_none() -> None:
+    assert read_states({}) == ()
