@@ -1,5 +1,17 @@
 """Lowerings of torch ops, one file per family; importing this package registers them."""
 
-from coreai_onnx.lower.aten import arithmetic, matmul
+from coreai_onnx.lower.aten import (
+    arithmetic,
+    composite_calls,
+    indexing,
+    masking,
+    matmul,
+)
 
-__all__ = ["arithmetic", "matmul"]
+__all__ = [
+    "arithmetic",
+    "composite_calls",
+    "indexing",
+    "masking",
+    "matmul",
+]

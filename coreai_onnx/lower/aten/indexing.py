@@ -1,0 +1,136 @@
+"""Elements read and written by index tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from coreai_onnx.lower.aten.advanced_index import is_mask, read, resolve, write
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import (
+    Dim,
+    Value,
+    dims_of,
+    dtype_of,
+    is_bool,
+    numel,
+    rank_of,
+    wrap,
+)
+
+
+# ---------------------------------------------------------------------- reading
+@lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
+def index(op: OpBuilder, self: Value, indices: Sequence[Value | None]) -> Value:
+    """self[indices], by positions and masks on any axes."""
+    found = resolve(op, self, indices)
+    return self if found is None else read(op, found)
+
+
+@lowers("aten.index_select.default")
+def index_select(op: OpBuilder, self: Value, dim: int, index: Value) -> Value:
+    """The rows of one axis in the order of a 1-D index."""
+    if rank_of(self) == 0:
+        return self
+    rows = op.reshape(index, [1]) if rank_of(index) == 0 else index
+    result: Value = op.Gather(self, rows, axis=wrap(dim, rank_of(self)))
+    return result
+
+
+@lowers("aten.gather.default")
+def gather(
+    op: OpBuilder, self: Value, dim: int, index: Value, *, sparse_grad: bool = False
+) -> Value:
+    """result[i][j] = self[index[i][j]][j] along ``dim``."""
+    dims = dims_of(index)
+    if 0 in dims:
+        return op.expand(op.like(self, 0), dims)
+    source = op.reshape(self, [1]) if rank_of(self) == 0 else self
+    flat = op.reshape(index, [1]) if rank_of(index) == 0 else index
+    found = op.GatherElements(source, flat, axis=wrap(dim, rank_of(self)))
+    return op.reshape(found, dims) if len(dims) == 0 else found
+
+
+@lowers("aten.take_along_dim.default")
+def take_along_dim(op: OpBuilder, self: Value, indices: Value, dim: int | None = None) -> Value:
+    """Gather, the other axes broadcast; without ``dim`` on the flattened tensors."""
+    if dim is None:
+        return gather(op, flattened(op, self), 0, flattened(op, indices))
+    axis = wrap(dim, rank_of(self))
+    source, rows = list(dims_of(self)), list(dims_of(indices))
+    for a, (s, r) in enumerate(zip(source, rows, strict=True)):
+        if a != axis:
+            source[a] = rows[a] = s if r == 1 else r
+    return gather(op, op.expand(self, source), axis, op.expand(indices, rows))
+
+
+@lowers("aten.take.default")
+def take(op: OpBuilder, self: Value, index: Value) -> Value:
+    """The flattened tensor's elements at these positions."""
+    if 0 in dims_of(index):
+        return op.expand(op.like(self, 0), dims_of(index))
+    result: Value = op.Gather(flattened(op, self), index, axis=0)
+    return result
+
+
+# ---------------------------------------------------------------------- writing
+@lowers("aten.index_put.default", "aten._unsafe_index_put.default")
+def index_put(
+    op: OpBuilder,
+    self: Value,
+    indices: Sequence[Value | None],
+    values: Value,
+    accumulate: bool = False,
+) -> Value:
+    """self with self[indices] replaced by values, or raised by them."""
+    if accumulate and is_bool(self):
+        wide, raised = op.cast(self, torch.int32), op.cast(values, torch.int32)
+        return op.cast(index_put(op, wide, indices, raised, accumulate=True), torch.bool)
+    selected = _selection(op, self, indices, values)
+    if selected is not None:
+        mask, value = selected
+        written: Value = op.Where(mask, op.Add(self, value) if accumulate else value, self)
+        return written
+    found = resolve(op, self, indices)
+    if found is None:
+        block = op.expand(values, dims_of(self))
+        return op.Add(self, block) if accumulate else block
+    return write(op, found, values, accumulate=accumulate)
+
+
+def _selection(
+    op: OpBuilder, self: Value, indices: Sequence[Value | None], values: Value
+) -> tuple[Value, Value] | None:
+    """Return one mask and what to write under it, if it is the same for all true elements."""
+    given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    if len(given) != 1 or not is_mask(given[0][1]) or rank_of(given[0][1]) == 0:
+        return None
+    axis, mask = given[0]
+    after = rank_of(self) - axis - rank_of(mask)
+    dims = list(dims_of(values))
+    if len(dims) > after:
+        if dims[len(dims) - after - 1] != 1:
+            return None
+        here = len(dims) - after - 1
+        dims[here : here + 1] = [1] * rank_of(mask)
+    wide = op.reshape(op.cast(mask, torch.bool), [*dims_of(mask), *[1] * after])
+    return wide, op.reshape(values, dims)
+
+
+@lowers("aten.put.default")
+def put(op: OpBuilder, self: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+    """The flattened tensor's elements at these positions replaced by source, or raised by it."""
+    rows, block = flattened(op, index), flattened(op, source)
+    return op.reshape(index_put(op, flattened(op, self), [rows], block, accumulate), dims_of(self))
+
+
+def flattened(op: OpBuilder, x: Value) -> Value:
+    """Return a tensor as one axis."""
+    return x if rank_of(x) == 1 else op.reshape(x, [numel(dims_of(x))])
+
+
+def zeros(op: OpBuilder, like: Value, dims: Sequence[Dim]) -> Value:
+    """Return zeros of these dims in the dtype of a value."""
+    return op.expand(op.const(0, dtype_of(like)), dims)
