@@ -69,6 +69,10 @@ class Context:
         """The ops without a lowering seen so far."""
         return [UnsupportedOp(name, tuple(places)) for name, places in self._missing.items()]
 
+    def share(self, outer: Context) -> None:
+        """Collect missing ops and decompositions in another conversion's context."""
+        self._missing, self._decomposed = outer._missing, {}
+
     def decomposed(
         self, key: Any, trace: Callable[[], fx.GraphModule | None]
     ) -> fx.GraphModule | None:

@@ -94,6 +94,7 @@ class ProgramLowering:
         self.op = OpBuilder(self.scope, context.opset, context.composites)
         self._signature = program.graph_signature
         self._weights: dict[Any, Value] = {}
+        self.weights_by_path: dict[Any, Value] = {}
         self._states: list[tuple[str, str]] = []
         context.symbols.update(symbol_names(program))
 
@@ -106,7 +107,8 @@ class ProgramLowering:
         """
         state_inputs = self._state_inputs()
         inputs = self._make_inputs(state_inputs)
-        walker = Walker(self.context, self.op, self.program.graph_module)
+        weights = self.weights_by_path | self._weights
+        walker = Walker(self.context, self.op, self.program.graph_module, weights)
         results = walker.walk(self.program.graph_module.graph, inputs)
         self.scope.where = None
         if self.context.missing:
@@ -188,8 +190,9 @@ class ProgramLowering:
         """Return a weight as an initializer; one with a state name is an input as well."""
         target = str(spec.target)
         tensor = self._tensor_of(spec)
-        key = _storage_key(tensor)
+        key = storage_key(tensor)
         if state_name is None and key in self._weights:
+            self.weights_by_path[target] = self._weights[key]
             return self._weights[key]
         name = state_name or self.names.unique(target)
         stored = torch.view_as_real(tensor) if tensor.is_complex() else tensor
@@ -199,6 +202,7 @@ class ProgramLowering:
         if tensor.is_complex():
             value.meta["complex"] = True
         self.scope.graph.register_initializer(value)
+        self.weights_by_path[target] = value
         if state_name is not None:
             self.scope.graph.inputs.append(value)
         elif key is not None:
@@ -284,7 +288,7 @@ def _check_count(what: str, count: int, names: Sequence[str]) -> None:
         )
 
 
-def _storage_key(tensor: torch.Tensor) -> Any:
+def storage_key(tensor: torch.Tensor) -> Any:
     """Return what tells equal views of one storage, so that tied weights are stored once."""
     if tensor.device.type == "meta" or tensor.numel() == 0:
         return None

@@ -11,6 +11,8 @@ import torch
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.values import Value, promoted_dtype, real_part
 
+_INTEGER = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
 
 def promote(op: OpBuilder, *operands: Any, dtype: torch.dtype | None = None) -> list[Value]:
     """Return the operands as values of one dtype.
@@ -38,4 +40,6 @@ def as_value(op: OpBuilder, x: Any, dtype: torch.dtype) -> Value:
         return op.cast(x, dtype)
     if isinstance(x, sympy.Basic):
         return op.cast(op.dim(x), dtype)  # type: ignore[arg-type]  # any sympy number
+    if isinstance(x, int) and dtype in _INTEGER:
+        return op.const(torch.tensor(x).to(dtype))  # wraps around, as torch does
     return op.const(x, dtype)

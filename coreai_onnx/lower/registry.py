@@ -12,6 +12,7 @@ F = TypeVar("F", bound=Lowering)
 
 _REAL: dict[str, Lowering] = {}
 _COMPLEX: dict[str, Lowering] = {}
+_COMPOSITE: dict[str, Lowering] = {}
 
 
 def lowers(*names: str, complex: bool = False) -> Callable[[F], F]:
@@ -35,6 +36,39 @@ def lowers(*names: str, complex: bool = False) -> Callable[[F], F]:
         return function
 
     return register
+
+
+def composes(*names: str) -> Callable[[F], F]:
+    """Register a function that makes a composite call of an op.
+
+    It is tried before the op's lowering where composites are kept, and returns None for a call
+    that the composite does not cover.
+
+    Args:
+        *names: Qualified op names with overload.
+
+    Raises:
+        RegistrationError: If an op has one already.
+    """
+
+    def register(function: F) -> F:
+        for name in names:
+            if name in _COMPOSITE:
+                raise RegistrationError(f"{name} has a composite form already")
+            _COMPOSITE[name] = function
+        return function
+
+    return register
+
+
+def composite_form(name: str) -> Lowering | None:
+    """Return what makes a composite call of an op, or None."""
+    return _COMPOSITE.get(name)
+
+
+def composite_names() -> tuple[str, ...]:
+    """Return the names of all ops with a composite form, sorted."""
+    return tuple(sorted(_COMPOSITE))
 
 
 def builtin_lowering(name: str, *, complex: bool = False) -> Lowering | None:

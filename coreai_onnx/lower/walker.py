@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -19,7 +19,7 @@ from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.decompose import decompose
 from coreai_onnx.lower.location import where_of
-from coreai_onnx.lower.registry import Lowering, builtin_lowering
+from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
 from coreai_onnx.lower.values import ir_dtype, is_complex, real_part, set_dims
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -46,11 +46,19 @@ class Walker:
         context: The conversion.
         op: Makes nodes in the scope.
         modules: Graph modules that ``get_attr`` nodes refer to.
+        weights: Values of the program's weights, by path and by storage.
     """
 
-    def __init__(self, context: Context, op: OpBuilder, modules: torch.nn.Module) -> None:
+    def __init__(
+        self,
+        context: Context,
+        op: OpBuilder,
+        modules: torch.nn.Module,
+        weights: Mapping[Any, ir.Value] | None = None,
+    ) -> None:
         """Start with no values."""
         self.context, self.op, self.modules = context, op, modules
+        self.weights = weights or {}
         self._values: dict[fx.Node, Any] = {}
         self._inherited: Where | None = None
 
@@ -79,6 +87,21 @@ class Walker:
     def value_of(self, node: fx.Node) -> Any:
         """Return the value of a node that was lowered before."""
         return self._values[node]
+
+    def weight(self, path: str, storage: Any) -> ir.Value:
+        """Return the value of a weight by its path, or by the storage it shares.
+
+        Raises:
+            ConversionError: If the program has no such weight.
+        """
+        for key in (path, storage):
+            if key is not None and key in self.weights:
+                return self.weights[key]
+        raise ConversionError(
+            f"the weight {path} of an externalised module is not a weight of the program",
+            self.op.scope.where,
+            "externalise a module that holds it",
+        )
 
     def submodule(self, node: fx.Node) -> fx.GraphModule:
         """Return the graph module a ``get_attr`` node refers to."""
@@ -112,8 +135,12 @@ class Walker:
         try:
             result = self._call(node, name)
         except CoreaiError:
+            if self.context.missing:
+                return self._settle(node, _MISSING)
             raise
         except Exception as error:
+            if self.context.missing:  # a consequence: all missing ops are reported at the end
+                return self._settle(node, _MISSING)
             raise LoweringError(
                 f"{name}: {type(error).__name__}: {error}",
                 self._where(node),
@@ -142,6 +169,11 @@ class Walker:
             args, kwargs = bind_arguments(node, self.value_of)
             return self.context.module_calls(self, node, args, kwargs)
         args, kwargs = bind_arguments(node, self.value_of)
+        if self.context.composites is not None and name not in self.context.user_lowerings:
+            form = composite_form(name)
+            made = form(self.op, *args, **kwargs) if form and _only_first_used(node) else None
+            if made is not None:
+                return made
         lowering = self._lowering(node, name, (args, kwargs))
         if lowering is not None:
             return lowering(self.op, *args, **kwargs)
@@ -174,7 +206,7 @@ class Walker:
     def _inline(self, node: fx.Node, body: fx.GraphModule) -> Any:
         leaves, _ = pytree.tree_flatten((node.args, dict(node.kwargs)))
         inputs = [self.value_of(leaf) for leaf in leaves if isinstance(leaf, fx.Node)]
-        nested = Walker(self.context, self.op, body)
+        nested = Walker(self.context, self.op, body, self.weights)
         nested._inherited = self._where(node)
         return nested.walk(body.graph, inputs)
 
@@ -245,6 +277,13 @@ def _rename(op: OpBuilder, x: ir.Value, name: str) -> None:
     """Call a freshly made value what the exported program calls it."""
     if x.meta.pop("unnamed", False):
         x.name = op.scope.names.unique(name)
+
+
+def _only_first_used(node: fx.Node) -> bool:
+    """Whether nothing but the first of several results is used: composites give only that."""
+    if isinstance(node.meta.get("val"), torch.Tensor):
+        return True
+    return all(u.target is operator.getitem and u.args[1] == 0 for u in node.users)
 
 
 def _is_op(target: Any) -> bool:

@@ -1,0 +1,290 @@
+"""Stages programs and runs the road: exported program, lowering, functions, ONNX program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+import torch
+from torch.export import ExportedProgram
+from tqdm import tqdm
+
+from coreai_onnx.errors import (
+    CoreaiError,
+    ExportError,
+    NothingToConvertError,
+    RegistrationError,
+    StagingError,
+)
+from coreai_onnx.export.decompositions import functional
+from coreai_onnx.export.externalize import Externalization, ExternalizeSpec, ModuleCall
+from coreai_onnx.functions import ModuleCalls, composite_functions
+from coreai_onnx.lower import Context, IONames, ProgramLowering
+from coreai_onnx.lower.composites import CompositeCalls
+from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
+from coreai_onnx.program import MAIN, OnnxProgram
+
+DEFAULT_OPSET = 23
+OPSETS = range(18, 27)
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """A program waiting for conversion."""
+
+    program: ExportedProgram
+    io_names: IONames
+    module_calls: Mapping[str, ModuleCall] = field(default_factory=dict)
+
+
+class TorchConverter:
+    """Converts PyTorch programs to ONNX; keeps registered lowerings and staged programs.
+
+    ```python
+    program = TorchConverter().add_exported_program(exported).to_onnx()
+    ```
+
+    Args:
+        mode: How much the result says about its origin.
+    """
+
+    class Mode(Enum):
+        """How much a converted program says about where its nodes come from."""
+
+        DEBUG = "debug"
+        RELEASE = "release"
+
+    def __init__(self, *, mode: Mode = Mode.DEBUG) -> None:
+        """Start with nothing staged and nothing registered."""
+        self.mode = mode
+        self._staged: dict[str, _Staged] = {}
+        self._lowerings: dict[str, Lowering] = {}
+
+    # ------------------------------------------------------------------ staging
+    def add_exported_program(
+        self,
+        exported_program: ExportedProgram,
+        *,
+        input_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | None = None,
+        state_names: Sequence[str] | None = None,
+        entrypoint_name: str = MAIN,
+    ) -> TorchConverter:
+        """Stage an exported program, decomposed or not.
+
+        Args:
+            exported_program: The program; it is not changed.
+            input_names: One name per input that is neither a weight nor a state.
+            output_names: One name per output of the user's forward.
+            state_names: One name per mutated buffer and then per mutated input; the new value
+                of the state ``cache`` is the output ``cache_out``.
+            entrypoint_name: Name of the program in the result.
+
+        Returns:
+            The converter.
+
+        Raises:
+            StagingError: If the entrypoint name is taken.
+        """
+        self._check_free(entrypoint_name)
+        names = IONames(input_names, output_names, state_names)
+        self._staged[entrypoint_name] = _Staged(functional(exported_program), names)
+        return self
+
+    def add_pytorch_module(
+        self,
+        model: torch.nn.Module,
+        *,
+        export_fn: Callable[[torch.nn.Module], ExportedProgram],
+        externalize_modules: Sequence[ExternalizeSpec | type] | None = None,
+        input_names: Sequence[str] | None = None,
+        output_names: Sequence[str] | None = None,
+        state_names: Sequence[str] | None = None,
+        entrypoint_name: str = MAIN,
+    ) -> TorchConverter:
+        """Export a module and stage it; some of its submodules may stay whole.
+
+        Args:
+            model: The module; it is as it was when this returns or raises.
+            export_fn: Exports the module; called once.
+            externalize_modules: Module classes that become functions of their own, or
+                :class:`ExternalizeSpec` for composites.
+            input_names: As for :meth:`add_exported_program`.
+            output_names: As for :meth:`add_exported_program`.
+            state_names: As for :meth:`add_exported_program`.
+            entrypoint_name: Name of the program in the result.
+
+        Returns:
+            The converter.
+
+        Raises:
+            StagingError: If the entrypoint name is taken.
+            ExportError: If the module does not export.
+            ExternalizationError: If an externalised module does not export by itself.
+        """
+        self._check_free(entrypoint_name)
+        names = IONames(input_names, output_names, state_names)
+        externalization = Externalization(model, list(externalize_modules or []))
+        with externalization.patched():
+            program = _export(model, export_fn)
+            externalization.export_bodies(program, _export_body)
+        self._staged[entrypoint_name] = _Staged(program, names, externalization.calls)
+        return self
+
+    def clear(self, *, entrypoints: Sequence[str] | None = None) -> TorchConverter:
+        """Forget staged programs, all by default; registered lowerings stay."""
+        for name in list(self._staged) if entrypoints is None else entrypoints:
+            self._staged.pop(name, None)
+        return self
+
+    def register_torch_lowering(
+        self, qualified_name: str, allow_override: bool = False  # noqa: FBT001, FBT002 - peer's API
+    ) -> Callable[[_F], _F]:
+        """Return a decorator that makes a function the lowering of an op, for this converter.
+
+        The function is ``fn(op, *args, **kwargs)``: ``op`` makes nodes (``op.Add(x, y)``), the
+        rest are exactly the parameters of the op's schema.
+
+        Args:
+            qualified_name: ``"namespace::op.overload"``.
+            allow_override: Whether it may take the place of a built-in or earlier lowering.
+
+        Raises:
+            RegistrationError: If the name is malformed or the op has a lowering already.
+        """
+        namespace, separator, rest = qualified_name.partition("::")
+        if not (separator and namespace and rest.count(".") == 1 and all(rest.split("."))):
+            raise RegistrationError(
+                f"{qualified_name!r} is not of the form namespace::op.overload "
+                '(for instance "my_lib::my_op.default")'
+            )
+        key = f"{namespace}.{rest}"
+        taken = key in self._lowerings or builtin_lowering(key) or composite_form(key)
+        if taken and not allow_override:
+            raise RegistrationError(
+                f"{qualified_name} is already registered; set allow_override=True to replace it"
+            )
+
+        def register(function: _F) -> _F:
+            self._lowerings[key] = function
+            return function
+
+        return register
+
+    # ------------------------------------------------------------------ conversion
+    def to_onnx(
+        self, entrypoints: Sequence[str] | None = None, *, opset_version: int = DEFAULT_OPSET
+    ) -> OnnxProgram:
+        """Convert the staged programs.
+
+        Args:
+            entrypoints: Which of them; all by default.
+            opset_version: ``ai.onnx`` opset of the result, 18 to 26.
+
+        Raises:
+            NothingToConvertError: If nothing is staged.
+            StagingError: If an entrypoint is unknown, or the opset is out of range.
+            UnsupportedOpsError: With every op that has no lowering.
+            ConversionError: If a program cannot be expressed in ONNX.
+        """
+        if opset_version not in OPSETS:
+            raise StagingError(f"opset_version must be 18 to 26, is {opset_version}")
+        names = list(self._staged) if entrypoints is None else list(entrypoints)
+        unknown = [n for n in names if n not in self._staged]
+        if unknown:
+            staged = ", ".join(self._staged) or "none"
+            raise StagingError(f"no program is staged as {', '.join(unknown)} (staged: {staged})")
+        if not names:
+            raise NothingToConvertError("No programs to convert: add one first")
+        return OnnxProgram(
+            {name: self._convert(name, self._staged[name], opset_version) for name in names}
+        )
+
+    def to_coreai(self, *, entrypoints: Sequence[str] | None = None) -> OnnxProgram:
+        """Convert the staged programs; the peer's name for :meth:`to_onnx`."""
+        return self.to_onnx(entrypoints)
+
+    def _convert(self, name: str, staged: _Staged, opset: int) -> Any:
+        total = len(staged.program.graph.nodes)
+        with tqdm(total=total, desc=f"lowering {name}", disable=None, delay=1.0, leave=False) as bar:
+            module_calls = ModuleCalls(staged.module_calls)
+            composites = CompositeCalls()
+            context = Context(
+                opset=opset,
+                composites=composites,
+                user_lowerings=self._lowerings,
+                module_calls=module_calls,
+                step=bar.update,
+            )
+            lowered = ProgramLowering(staged.program, context, staged.io_names).run()
+        functions = composite_functions(composites.calls, opset) + module_calls.functions()
+        return lowered.model(functions, name)
+
+    def _check_free(self, entrypoint: str) -> None:
+        if entrypoint in self._staged:
+            raise StagingError(
+                f"an entrypoint {entrypoint!r} is already staged; "
+                "choose another entrypoint_name or call clear()"
+            )
+
+    def __repr__(self) -> str:
+        """Return the staged programs and registered lowerings."""
+        lines = [f"    {n}: ExportedProgram" for n in self._staged] or ["    (none)"]
+        lowerings = ", ".join(self._lowerings) or "(none)"
+        return "\n".join(
+            ["TorchConverter(", "  programs:", *lines, f"  custom_lowerings: {lowerings}", ")"]
+        )
+
+
+def convert(
+    module: torch.nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    externalize_modules: Sequence[ExternalizeSpec | type] | None = None,
+    opset_version: int = DEFAULT_OPSET,
+) -> OnnxProgram:
+    """Export, convert and optimise a module in one call.
+
+    Args:
+        module: The module, usually in ``eval()``.
+        args: Example positional arguments.
+        kwargs: Example keyword arguments.
+        dynamic_shapes: As for ``torch.export.export``.
+        externalize_modules: As for :meth:`TorchConverter.add_pytorch_module`.
+        opset_version: ``ai.onnx`` opset of the result, 18 to 26.
+
+    Raises:
+        ExportError: If the module does not export.
+        ConversionError: If it cannot be expressed in ONNX.
+    """
+
+    def export(model: torch.nn.Module) -> ExportedProgram:
+        return torch.export.export(
+            model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes
+        )
+
+    converter = TorchConverter()
+    converter.add_pytorch_module(module, export_fn=export, externalize_modules=externalize_modules)
+    return converter.to_onnx(opset_version=opset_version).optimize()
+
+
+def _export(
+    model: torch.nn.Module, export_fn: Callable[[torch.nn.Module], ExportedProgram]
+) -> ExportedProgram:
+    try:
+        with torch.no_grad():
+            return functional(export_fn(model))
+    except CoreaiError:
+        raise
+    except Exception as error:
+        raise ExportError(f"Your model failed to export: {error}") from error
+
+
+def _export_body(body: torch.nn.Module, inputs: Any, dynamic_shapes: Any) -> ExportedProgram:
+    with torch.no_grad():
+        return functional(torch.export.export(body, inputs, dynamic_shapes=dynamic_shapes))

@@ -1,0 +1,66 @@
+"""The body of an externalised module: exported by itself, on the shapes of a call site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import Dim
+from torch.utils import _pytree as pytree
+
+from coreai_onnx.export.externalize import ModuleCall, _classify, _invoke
+
+
+class Body(torch.nn.Module):
+    """Calls a module's own forward on flat tensors; hooks belong to the caller and do not run."""
+
+    def __init__(self, call: ModuleCall, forward: Callable[..., Any]) -> None:
+        """Keep the module, so that its weights are exported as ``module.<name>``."""
+        super().__init__()
+        self.module = call.module
+        self._call, self._forward = [call], forward
+
+    def forward(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> Any:
+        """Run the module; returns the tensors of its result, in flattened order."""
+        call = self._call[0]
+        result = _invoke(self._forward, call.arguments(tensors, numbers))
+        flat, call.out_tree = pytree.tree_flatten(result)
+        call.out_leaves, outputs, _ = _classify(flat)
+        return outputs
+
+
+def example_inputs(node: fx.Node) -> tuple[tuple[Any, ...], Any]:
+    """Return concrete inputs with the shapes of a call site, and which of their dims are dynamic.
+
+    Args:
+        node: A ``module_call`` node.
+
+    Returns:
+        ``(tensors, numbers)`` as for :class:`Body`, and the matching ``dynamic_shapes``.
+    """
+    tensors, shapes = [], []
+    for argument in node.args[0]:  # type: ignore[union-attr]  # a list by the op's schema
+        fake = argument.meta["val"]
+        sizes = [_hint(d) for d in fake.shape]
+        tensors.append(_example(sizes, fake.dtype))
+        shapes.append(
+            {i: Dim.AUTO for i, d in enumerate(fake.shape) if isinstance(d, torch.SymInt)}
+        )
+    numbers = [_hint(_value(n)) for n in node.args[1]]  # type: ignore[union-attr]  # by the schema
+    return (tensors, numbers), (shapes, [Dim.DYNAMIC] * len(numbers))
+
+
+def _example(sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(sizes, dtype=torch.float32).to(dtype)
+    return torch.zeros(sizes, dtype=dtype)
+
+
+def _value(x: Any) -> Any:
+    return x.meta["val"] if isinstance(x, fx.Node) else x
+
+
+def _hint(x: Any) -> int:
+    return x.node.hint if isinstance(x, torch.SymInt) else int(x)

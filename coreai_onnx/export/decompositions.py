@@ -1,0 +1,70 @@
+"""Which ops torch takes apart before conversion, and which stay whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+aten = torch.ops.aten
+
+WHOLE: tuple[Any, ...] = (
+    # composites, or ops with a better direct form than their decomposition
+    aten.scaled_dot_product_attention.default,
+    aten.layer_norm.default,
+    aten.rms_norm.default,
+    aten.group_norm.default,
+    aten.instance_norm.default,
+    aten.silu.default,
+    aten.hardsigmoid.default,
+    aten.hardswish.default,
+    aten.pixel_shuffle.default,
+    aten.linear.default,
+    aten.reflection_pad1d.default,
+    aten.reflection_pad2d.default,
+    aten.reflection_pad3d.default,
+    aten.replication_pad1d.default,
+    aten.replication_pad2d.default,
+    aten.replication_pad3d.default,
+)
+"""Ops that the decomposition table leaves alone."""
+
+
+def get_decomp_table() -> dict[Any, Callable[..., Any]]:
+    """Return a fresh decomposition table for ``ExportedProgram.run_decompositions``.
+
+    It is torch's default table without the ops that are lowered whole.
+    """
+    table = torch.export.default_decompositions()
+    for op in WHOLE:
+        table.pop(op, None)
+    return dict(table.items())
+
+
+def functional(program: ExportedProgram) -> ExportedProgram:
+    """Return the program without in-place ops and hidden mutations; itself if it has none.
+
+    An undecomposed program may mutate buffers and views; torch makes it functional, with every
+    mutated buffer and input as an extra output.
+    """
+    if not any(_mutates(n) for m in _graph_modules(program) for n in m.graph.nodes):
+        return program
+    with torch.no_grad():
+        return program.run_decompositions({})
+
+
+def _graph_modules(program: ExportedProgram) -> list[torch.fx.GraphModule]:
+    modules = program.graph_module.modules()
+    return [m for m in modules if isinstance(m, torch.fx.GraphModule)]
+
+
+def _mutates(node: torch.fx.Node) -> bool:
+    """Whether a node changes one of its inputs."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if target in (aten.batch_norm.default, aten.instance_norm.default):
+        return bool(node.args[5])  # training, or use_input_stats with running statistics
+    return target._schema.is_mutable

@@ -1,0 +1,59 @@
+"""Attributes of a module, as attributes of an ONNX node."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.export.externalize import ModuleCall
+
+
+class AttributeTypeError(ExternalizationError, TypeError):
+    """A module's attribute has a type ONNX attributes cannot hold."""
+
+
+def composite_attributes(call: ModuleCall) -> dict[str, Any]:
+    """Return the attributes named by the spec, in ONNX form, and the version.
+
+    None is left out; a bool becomes an int, an ``Enum`` its value, a tuple a list.
+
+    Raises:
+        ExternalizationError: If the module has no such attribute.
+        AttributeTypeError: If the value is of another type than bool, int, float, str, or a list
+            of one of these.
+    """
+    names = call.spec.composite_attrs
+    if call.spec.composite_op_name is None:
+        return {}
+    written: dict[str, Any] = {}
+    for name in names or []:
+        if not hasattr(call.module, name):
+            raise ExternalizationError(
+                f"{call.path}: {type(call.module).__name__} has no attribute {name!r}",
+                advice="composite_attrs names attributes of the module instance",
+            )
+        value = getattr(call.module, name)
+        if value is not None:
+            written[name] = _onnx_value(call, name, value)
+    written.setdefault("version", 1)
+    return written
+
+
+def _onnx_value(call: ModuleCall, name: str, value: Any) -> Any:
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int | float | str):
+        return value
+    if isinstance(value, list | tuple) and value:
+        items = [int(v) if isinstance(v, bool) else v for v in value]
+        if all(isinstance(v, int | float) for v in items):
+            return items if all(isinstance(v, int) for v in items) else [float(v) for v in items]
+        if all(isinstance(v, str) for v in items):
+            return items
+    raise AttributeTypeError(
+        f"{call.path}: attribute {name!r} of type {type(value).__name__} has no ONNX form",
+        advice="bool, int, float, str and lists of these can be attributes",
+    )

@@ -1,0 +1,124 @@
+"""A traced reference lowered into a function body that holds for several dtypes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from coreai_onnx.composite_ops.declaration import Attribute, Composite
+from coreai_onnx.functions.trace import Example, Traced
+from coreai_onnx.lower.builder import AttributeRef, OpBuilder
+from coreai_onnx.lower.context import Context
+from coreai_onnx.lower.scope import Names, Scope
+from coreai_onnx.lower.values import Value, ir_dtype, set_dims
+from coreai_onnx.lower.walker import Walker
+
+_ATTRIBUTE_TYPES = {
+    "int": ir.AttributeType.INT,
+    "float": ir.AttributeType.FLOAT,
+    "string": ir.AttributeType.STRING,
+    "ints": ir.AttributeType.INTS,
+    "floats": ir.AttributeType.FLOATS,
+    "strings": ir.AttributeType.STRINGS,
+}
+
+
+class BodyBuilder:
+    """A function under construction: its inputs, its builder, and its end.
+
+    Args:
+        composite: The declaration.
+        present: Which inputs a call passes; inputs behind the last one are left out.
+        opset: ``ai.onnx`` opset of the body.
+    """
+
+    def __init__(self, composite: Composite, present: Sequence[bool], opset: int) -> None:
+        """Create the inputs."""
+        self.composite, self.opset = composite, opset
+        self.names = Names()
+        count = max(i for i, here in enumerate(present) if here) + 1
+        self.inputs = [ir.Value(name=self.names.unique(i.name)) for i in composite.inputs[:count]]
+        graph = ir.Graph(
+            self.inputs, [], nodes=[], opset_imports={"": opset}, name=composite.name
+        )
+        self.scope = Scope(graph, self.names, constants_as_nodes=True)
+        self.op = OpBuilder(self.scope, opset)
+
+    def finish(self, outputs: Sequence[Value]) -> ir.Function:
+        """Return the function."""
+        for name, value in zip(self.composite.outputs, outputs, strict=True):
+            result = value
+            if value.producer() is None or value.is_graph_output():
+                result = self.op.Identity(value)
+            result.name = self.names.unique(name)
+            self.scope.graph.outputs.append(result)
+        graph = self.scope.graph
+        graph.doc_string = self.composite.formula
+        for value in [*graph.inputs, *(v for n in graph for v in n.outputs)]:
+            value.shape, value.type = None, None
+        attributes = [_declared(a) for a in self.composite.attributes]
+        attributes.append(ir.Attr("version", ir.AttributeType.INT, self.composite.version))
+        return ir.Function("ai.coreai", self.composite.name, graph=graph, attributes=attributes)
+
+
+def lower_body(
+    composite: Composite, examples: Sequence[Example | None], traced: Traced, opset: int
+) -> ir.Function:
+    """Lower a traced reference.
+
+    The body is traced in float16 for every dtype up to float32: casts to float16 become casts to
+    the dtype of the first input, so that it holds for all of them.
+    """
+    builder = BodyBuilder(composite, [e is not None for e in examples], opset)
+    by_name = {v.name: v for v in builder.inputs}
+    placeholders = [n for n in traced.graph_module.graph.nodes if n.op == "placeholder"]
+    context = Context(opset=opset)
+    values: list[Any] = []
+    for name, node in zip((*traced.inputs, *traced.scalars), placeholders, strict=True):
+        if name in traced.scalars:
+            values.append(builder.scope.attribute(builder.op, AttributeRef(name, "float")))
+            continue
+        value, example = by_name[name], node.meta["val"]
+        value.dtype = ir_dtype(example.dtype)
+        set_dims(value, context.dims(example))
+        builder.scope.dims.bind_axes(value, value.meta["dims"])
+        values.append(value)
+    walker = Walker(context, builder.op, traced.graph_module)
+    results = walker.walk(traced.graph_module.graph, values)
+    outputs = list(results) if isinstance(results, list | tuple) else [results]
+    if context.missing:
+        names = [op.name for op in context.missing]
+        raise LookupError(f"the reference of {composite.name} uses ops without lowering: {names}")
+    _generalise(builder)
+    return builder.finish(outputs)
+
+
+def _generalise(builder: BodyBuilder) -> None:
+    """Turn casts to float16, the dtype of the trace, into casts to the first input's dtype."""
+    graph, first = builder.scope.graph, builder.inputs[0]
+    if first.dtype != ir_dtype(torch.float16):
+        return
+    for node in graph.all_nodes():
+        to = node.attributes.get("to")
+        if node.op_type == "Cast" and to is not None and to.value == ir.DataType.FLOAT16:
+            like = ir.node("CastLike", [node.inputs[0], first], name=node.name)
+            like.metadata_props.update(node.metadata_props)
+            result, new = node.outputs[0], like.outputs[0]
+            new.name, new.meta = result.name, copy.copy(result.meta)
+            node.graph.insert_before(node, like)
+            ir.convenience.replace_all_uses_with(result, new)
+            for i, output in enumerate(graph.outputs):
+                if output is result:
+                    graph.outputs[i] = new
+            node.graph.remove(node, safe=True)
+
+
+def _declared(attribute: Attribute) -> ir.Attr:
+    """Return the declaration of an attribute, with its default if it has one."""
+    type_ = _ATTRIBUTE_TYPES[attribute.type]
+    default = attribute.default
+    return ir.Attr(attribute.name, type_, list(default) if isinstance(default, tuple) else default)

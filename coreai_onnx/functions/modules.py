@@ -1,0 +1,264 @@
+"""Calls of externalised modules, and the functions they call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from coreai_onnx.composite_ops import COMPOSITES
+from coreai_onnx.composite_ops.declaration import MODULE_DOMAIN, USER_DOMAIN
+from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.export.externalize import ModuleCall
+from coreai_onnx.export.symbols import symbol_names
+from coreai_onnx.functions.attributes import composite_attributes
+from coreai_onnx.functions.standard import call_standard
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.context import Context
+from coreai_onnx.lower.program import storage_key
+from coreai_onnx.lower.scope import Names, Scope
+from coreai_onnx.lower.values import Value, dtype_of, ir_dtype, set_dims
+from coreai_onnx.lower.walker import Walker
+
+_PREFIX = "module."
+
+
+@dataclass
+class ModuleFunction:
+    """A function made from an externalised module, and the nodes that call it.
+
+    Attributes:
+        function: The function; renamed when all of them are known.
+        weights: Absolute paths of the weights behind the tensor inputs, in order.
+        calls: Nodes that call it.
+    """
+
+    function: ir.Function
+    weights: tuple[str, ...]
+    calls: list[ir.Node] = field(default_factory=list)
+
+
+@dataclass
+class ModuleCalls:
+    """Lowers calls of externalised modules; functions come out inner ones first.
+
+    Args:
+        calls: The calls of the exported program, by tag.
+    """
+
+    calls: Mapping[str, ModuleCall]
+    _functions: dict[str, ModuleFunction] = field(default_factory=dict)
+
+    def __call__(
+        self, walker: Walker, node: torch.fx.Node, args: Sequence[Any], _kwargs: Mapping[str, Any]
+    ) -> list[Value]:
+        """Lower one call: a standard composite where it is one, else a function of its own."""
+        tensors, numbers, tag = args
+        call = self.calls[tag]
+        name = call.spec.composite_op_name
+        if name in COMPOSITES:
+            outputs = call_standard(walker.op, call, tensors)
+            if outputs is not None:
+                return outputs
+        if tag not in self._functions:
+            self._functions[tag] = self._make(walker.context, call, tensors, numbers)
+        made = self._functions[tag]
+        weights = [walker.weight(path, _tensor_at(call.module, path, call.path)) for path in made.weights]
+        inputs = [*tensors, *(walker.op.dim(n) for n in numbers), *weights]
+        domain = made.function.domain
+        outputs = walker.op.call(
+            domain,
+            made.function.name,
+            inputs,
+            composite_attributes(call) if domain == USER_DOMAIN else {},
+            outputs=len(made.function.outputs),
+        )
+        producer = outputs[0].producer()
+        assert producer is not None
+        made.calls.append(producer)
+        return outputs
+
+    def functions(self) -> list[ir.Function]:
+        """Return the functions, equal bodies merged; differing ones get ``.2``, ``.3`` …
+
+        To be called when the composites inside the bodies have their final names.
+        """
+        kept: dict[tuple[str, str], dict[str, ir.Function]] = {}
+        for made in self._functions.values():
+            function = made.function
+            base = (function.domain, function.name)
+            bodies = kept.setdefault(base, {})
+            text = ir.to_proto(function).SerializeToString().hex()
+            if text not in bodies:
+                if bodies:
+                    function.name = f"{function.name}.{len(bodies) + 1}"
+                bodies[text] = function
+            for node in made.calls:
+                node.op_type = bodies[text].name
+        return [f for bodies in kept.values() for f in bodies.values()]
+
+    # ------------------------------------------------------------------ one function
+    def _make(
+        self,
+        context: Context,
+        call: ModuleCall,
+        tensors: Sequence[Value],
+        numbers: Sequence[Any],
+    ) -> ModuleFunction:
+        program = call.body
+        assert program is not None, "bodies are exported with the program"
+        mutated = [s for s in program.graph_signature.output_specs if _is_mutation(s)]
+        if mutated:
+            raise ExternalizationError(
+                f"the externalised module {call.path} changes {mutated[0].target} in place",
+                advice="leave it out of externalize_modules: its state is kept at the top level",
+            )
+        names = Names()
+        graph = ir.Graph([], [], nodes=[], opset_imports={"": context.opset}, name=call.path)
+        scope = Scope(graph, names, constants_as_nodes=True)
+        op = OpBuilder(scope, context.opset, context.composites)
+        inner = Context(
+            opset=context.opset,
+            composites=context.composites,
+            user_lowerings=context.user_lowerings,
+            module_calls=self,
+            symbols=symbol_names(program),
+            step=context.step,
+        )
+        inner.share(context)
+        inputs, weights = _inputs(program, inner, op, call, tensors)
+        walker = Walker(inner, op, program.graph_module, weights)
+        results = walker.walk(program.graph_module.graph, inputs)
+        outputs = [x for x in results if x is not None]
+        _finish(op, graph, outputs, _output_names(call))
+        used = _drop_unused(graph, weights, len(call_tensors(call)) + len(numbers))
+        function = ir.Function(
+            USER_DOMAIN if call.spec.composite_op_name else MODULE_DOMAIN,
+            call.spec.composite_op_name or type(call.module).__name__,
+            graph=graph,
+            attributes=_declarations(composite_attributes(call)),
+        )
+        _forget_types(graph)
+        return ModuleFunction(function, tuple(used))
+
+
+def call_tensors(call: ModuleCall) -> list[str]:
+    """Return the names of the tensor arguments of a call: parameter names, with keys inside."""
+    paths = pytree.tree_flatten_with_path(
+        pytree.tree_unflatten(list(range(len(call.leaves))), call.tree)
+    )[0]
+    return [
+        "_".join(_part(entry) for entry in path)
+        for (path, _), leaf in zip(paths, call.leaves, strict=True)
+        if leaf == "tensor"
+    ]
+
+
+def _part(entry: Any) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)
+
+
+def _output_names(call: ModuleCall) -> list[str]:
+    filled = pytree.tree_unflatten(list(range(len(call.out_leaves))), call.out_tree)
+    paths = pytree.tree_flatten_with_path(filled)[0]
+    found = [
+        "_".join(_part(entry) for entry in path)
+        for (path, _), leaf in zip(paths, call.out_leaves, strict=True)
+        if leaf == "tensor"
+    ]
+    if len(found) == 1 and not found[0]:
+        return ["output"]
+    return [n if n and not n[0].isdigit() else f"output_{n}" for n in found]
+
+
+def _inputs(
+    program: ExportedProgram, context: Context, op: OpBuilder, call: ModuleCall, given: Sequence[Value]
+) -> tuple[list[Any], dict[str, Value]]:
+    """Return a value for each placeholder, and those of the weights by absolute path."""
+    graph, scope = op.scope.graph, op.scope
+    tensor_names = iter(call_tensors(call))
+    dtypes = iter(given)
+    values: list[Any] = []
+    weights: dict[str, Value] = {}
+    later: list[Value] = []
+    placeholders = (n for n in program.graph.nodes if n.op == "placeholder")
+    for spec, node in zip(program.graph_signature.input_specs, placeholders, strict=True):
+        example = node.meta.get("val")
+        if spec.kind == InputKind.CONSTANT_TENSOR:
+            values.append(op.const(program.constants[str(spec.target)]))
+            continue
+        if isinstance(example, torch.Tensor):
+            weight = spec.kind != InputKind.USER_INPUT
+            name = str(spec.target).removeprefix(_PREFIX) if weight else next(tensor_names)
+            value = ir.Value(name=scope.names.unique(name))
+            value.dtype = ir_dtype(example.dtype if weight else dtype_of(next(dtypes)))
+            set_dims(value, context.dims(example))
+            scope.dims.bind_axes(value, value.meta["dims"])
+            if weight:
+                weights[f"{call.path}.{name}"] = value
+                later.append(value)
+            else:
+                graph.inputs.append(value)
+            values.append(value)
+        elif isinstance(example, torch.SymInt):
+            value = ir.Value(name=scope.names.unique(node.name))
+            value.dtype = ir.DataType.INT64
+            graph.inputs.append(set_dims(value, ()))
+            expression = context.expression(example)
+            scope.dims.bind_scalar(expression, value)
+            values.append(expression)
+        else:
+            values.append(example)
+    graph.inputs.extend(later)
+    return values, weights
+
+
+def _finish(op: OpBuilder, graph: ir.Graph, outputs: Sequence[Value], names: Sequence[str]) -> None:
+    for value, name in zip(outputs, names, strict=True):
+        fresh = value.producer() is not None and not value.is_graph_output()
+        result = value if fresh and value.const_value is None else op.Identity(value)
+        result.name = op.scope.names.unique(name)
+        graph.outputs.append(result)
+
+
+def _drop_unused(graph: ir.Graph, weights: Mapping[str, Value], arguments: int) -> list[str]:
+    """Remove weights that the body does not read from its inputs; return the others' paths."""
+    used = []
+    for path, value in weights.items():
+        if value.uses():
+            used.append(path)
+        else:
+            graph.inputs.remove(value)
+    assert len(graph.inputs) == arguments + len(used)
+    return used
+
+
+def _forget_types(graph: ir.Graph) -> None:
+    """A body holds for other shapes too: types are left to the reader's inference."""
+    for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
+        value.shape, value.type = None, None
+
+
+def _declarations(attributes: Mapping[str, Any]) -> list[ir.Attr]:
+    return [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
+
+
+def _tensor_at(module: torch.nn.Module, path: str, prefix: str) -> tuple[Any, ...] | None:
+    """Return the storage of a weight given by its absolute path."""
+    found: Any = module
+    for part in path.removeprefix(prefix + ".").split("."):
+        found = getattr(found, part)
+    return storage_key(found)
+
+
+def _is_mutation(spec: Any) -> bool:
+    return spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)

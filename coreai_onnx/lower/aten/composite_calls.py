@@ -1,0 +1,156 @@
+"""Ops that are composites: they stay whole, as calls of a function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.inference import broadcast_dims
+from coreai_onnx.lower.registry import composes
+from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of, is_float, numel, rank_of
+
+
+@composes("aten.layer_norm.default")
+def layer_norm(
+    op: OpBuilder,
+    input: Value,
+    normalized_shape: Sequence[Dim],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,  # noqa: FBT001, FBT002 - the schema's positional parameter
+) -> Value | None:
+    """The composite ``layer_norm`` over the trailing axes."""
+    del cudnn_enable
+    axes = _trailing_axes(input, normalized_shape)
+    if axes is None:
+        return None
+    return op.composite("layer_norm", [input, weight, bias], axes=axes, eps=eps)
+
+
+@composes("aten.native_layer_norm.default")
+def native_layer_norm(
+    op: OpBuilder,
+    input: Value,
+    normalized_shape: Sequence[Dim],
+    weight: Value | None,
+    bias: Value | None,
+    eps: float,
+) -> list[Value | None] | None:
+    """The same, where mean and rstd are not used."""
+    result = layer_norm(op, input, normalized_shape, weight, bias, eps)
+    return None if result is None else [result, None, None]
+
+
+@composes("aten.rms_norm.default")
+def rms_norm(
+    op: OpBuilder,
+    input: Value,
+    normalized_shape: Sequence[Dim],
+    weight: Value | None = None,
+    eps: float | None = None,
+) -> Value | None:
+    """The composite ``rms_norm`` over the trailing axes; eps is torch's epsilon by default."""
+    axes = _trailing_axes(input, normalized_shape)
+    if axes is None:
+        return None
+    if eps is None:
+        eps = torch.finfo(dtype_of(input)).eps
+    return op.composite("rms_norm", [input, weight], axes=axes, eps=eps)
+
+
+@composes("aten._fused_rms_norm.default")
+def fused_rms_norm(
+    op: OpBuilder,
+    input: Value,
+    normalized_shape: Sequence[Dim],
+    weight: Value | None,
+    eps: float | None,
+) -> list[Value | None] | None:
+    """The same, where rstd is not used."""
+    result = rms_norm(op, input, normalized_shape, weight, eps)
+    return None if result is None else [result, None]
+
+
+@composes("aten.scaled_dot_product_attention.default")
+def scaled_dot_product_attention(
+    op: OpBuilder,
+    query: Value,
+    key: Value,
+    value: Value,
+    attn_mask: Value | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002 - the schema's positional parameter
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value | None:
+    """The composite of the same name; causal alignment is upper left, as in torch."""
+    del enable_gqa
+    if dropout_p or not is_float(query) or min(rank_of(x) for x in (query, key, value)) < 2:
+        return None
+    lead = dims_of(query)[:-2]
+    for x in (key, value):
+        lead = lead if rank_of(x) == rank_of(query) == 4 else broadcast_dims(lead, dims_of(x)[:-2])
+    tensors = [_rank4(op, x, lead) for x in (query, key, value)]
+    if attn_mask is not None and rank_of(attn_mask) > 4:
+        attn_mask = _rank4(op, attn_mask, lead)
+    elif attn_mask is not None and len(lead) < 2:
+        attn_mask = op.unsqueeze(attn_mask, list(range(4 - rank_of(attn_mask))))
+    head_dim = dims_of(query)[-1]
+    if scale is None and not isinstance(head_dim, int):
+        tensors[0] = op.Mul(tensors[0], op.cast(op.Pow(op.cast(op.dim(head_dim), torch.float32), -0.5), query.dtype))  # type: ignore[arg-type]  # typed by the caller
+        scale = 1.0
+    result = op.composite(
+        "scaled_dot_product_attention",
+        [*tensors, attn_mask],
+        scale=scale if scale is not None else float(head_dim) ** -0.5,
+        is_causal=int(is_causal and attn_mask is None),
+        causal_alignment="upper_left" if is_causal and attn_mask is None else "lower_right",
+    )
+    dims = (*lead, dims_of(query)[-2], dims_of(value)[-1])
+    return op.reshape(_with_dims(result, tensors[0], value), dims)
+
+
+@composes("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def flash_attention(
+    op: OpBuilder,
+    query: Value,
+    key: Value,
+    value: Value,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002 - the schema's positional parameter
+    *,
+    attn_mask: Value | None = None,
+    scale: float | None = None,
+) -> list[Value | None] | None:
+    """What torch's own decomposition makes of attention on the CPU."""
+    result = scaled_dot_product_attention(
+        op, query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+    )
+    return None if result is None else [result, None]
+
+
+def _trailing_axes(input: Value, normalized_shape: Sequence[Dim]) -> list[int] | None:
+    """Return the normalised axes, negative; None where the composite does not apply."""
+    count = len(normalized_shape)
+    return list(range(-count, 0)) if is_float(input) and 1 <= count <= 4 else None
+
+
+def _rank4(op: OpBuilder, x: Value, lead: Sequence[Dim]) -> Value:
+    """Return ``x`` as ``[batch, heads, length, dim]``, leading dims before the heads merged."""
+    dims = dims_of(x)
+    if len(dims) == 4 and len(lead) == 2:
+        return x
+    if len(lead) < 2:
+        return op.unsqueeze(x, list(range(4 - len(dims))))
+    x = op.expand(x, [*lead[:-1], dims[-3], *dims[-2:]])
+    return op.reshape(x, [numel(lead[:-1]), dims[-3], *dims[-2:]])
+
+
+def _with_dims(result: Value, query: Value, value: Value) -> Value:
+    """Record the dims of the attention's result, whose last one is the values'."""
+    result.meta["dims"] = (*dims_of(query)[:-1], dims_of(value)[-1])
+    return result
