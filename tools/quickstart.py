@@ -26,6 +26,7 @@ import coreai_onnx
 from coreai_onnx.contents import interface
 from coreai_onnx.debugging.timing import Timings, time_interleaved
 from coreai_onnx.errors import KernelsNotBuiltError
+from coreai_onnx.runtime import Session
 from coreai_onnx.table import render, size_text
 
 REPO = Path(__file__).resolve().parent.parent
@@ -129,7 +130,7 @@ def compare(path: Path, loaded: Loaded) -> str:
 
 
 def time_all(
-    loaded: Loaded, sessions: dict[str, coreai_onnx.Session], inputs: Inputs, rounds: int
+    loaded: Loaded, sessions: dict[str, Session], inputs: Inputs, rounds: int
 ) -> Timings:
     """Time torch eager and every session in turn on one input."""
     ids, mask = inputs
@@ -144,7 +145,7 @@ def time_all(
     return time_interleaved(calls, repeats=rounds)
 
 
-def latencies(loaded: Loaded, sessions: dict[str, coreai_onnx.Session], rounds: int) -> str:
+def latencies(loaded: Loaded, sessions: dict[str, Session], rounds: int) -> str:
     """Latency of torch eager and every session, one row per shape and execution."""
     rows = []
     for batch, length in SHAPES:
@@ -170,7 +171,7 @@ def neighbours(embeddings: torch.Tensor) -> str:
     return render(("sentence", "cosine", "nearest of the others"), rows, indent="  ")
 
 
-def open_sessions(path: Path) -> dict[str, coreai_onnx.Session]:
+def open_sessions(path: Path) -> dict[str, Session]:
     """Open the file in a stock onnxruntime session and in one with the kernels, if built."""
     threads = torch.get_num_threads()
     sessions = {"bodies": coreai_onnx.session(path, kernels=False, threads=threads)}
