@@ -102,7 +102,7 @@ def _run_one(one: Pass, root: gs.Graph, why: Why, label: str) -> int:
     """Run one pass over a root graph and its subgraphs, outer before inner."""
     count = 0
     try:
-        for graph in list(with_subgraphs(root)):
+        for graph in with_subgraphs(root):
             count += int(one(graph, why))
     except Exception as error:  # a pass may be the user's own: whatever it raises is reported
         raise PassError(
