@@ -64,6 +64,13 @@ def run_installed(wheel: Path, folder: Path, script: str) -> str:
     return result.stdout
 
 
+@pytest.fixture(scope="module")
+def pure(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The wheel of a machine without a compiler, and the log of its build."""
+    folder = tmp_path_factory.mktemp("pure")
+    return build_wheel(repo, folder, CXX=str(folder / "no-such-compiler"))
+
+
 CONVERT_AND_RUN = """
 import torch, coreai_onnx
 from coreai_onnx.errors import KernelsNotBuiltError
@@ -96,20 +103,20 @@ def test_wheel_with_kernels(repo: Path, tmp_path: Path) -> None:
     assert "ran: True" in said
 
 
-def test_wheel_without_a_compiler(repo: Path, tmp_path: Path) -> None:
-    wheel, log = build_wheel(repo, tmp_path, CXX=str(tmp_path / "no-such-compiler"))
+def test_wheel_without_a_compiler(pure: tuple[Path, str], tmp_path: Path) -> None:
+    wheel, log = pure
     assert "WITHOUT kernels" in log
     assert "C++17 compiler" in log
     assert wheel.name.endswith("-py3-none-any.whl")
-    assert not [n for n in names_in(wheel) if n.startswith("coreai_onnx/runtime/lib")]
+    assert not [n for n in names_in(wheel) if n.startswith("coreai_onnx/runtime/lib/")]
     said = run_installed(wheel, tmp_path, CONVERT_AND_RUN)
     assert "ran: False" in said
     assert "refused: the kernels are not built" in said
     assert "compiler" in said, "the refusal says what to do"
 
 
-def test_wheel_holds_the_package_and_nothing_else(repo: Path, tmp_path: Path) -> None:
-    wheel, _ = build_wheel(repo, tmp_path, CXX=str(tmp_path / "no-such-compiler"))
+def test_wheel_holds_the_package_and_nothing_else(repo: Path, pure: tuple[Path, str]) -> None:
+    wheel, _ = pure
     names = names_in(wheel)
     top = {name.split("/")[0] for name in names}
     assert {t for t in top if not t.endswith(".dist-info")} == {"coreai_onnx"}
