@@ -1,11 +1,15 @@
 """PyTorch to ONNX, with composite ops kept as functions and run by kernels of their own."""
 
-from coreai_onnx.converter import TorchConverter, convert
-from coreai_onnx.debugging import compare
-from coreai_onnx.export.decompositions import get_decomp_table
-from coreai_onnx.export.externalize import ExternalizeSpec
-from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime import ops_library_path, session
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coreai_onnx.converter import TorchConverter, convert
+    from coreai_onnx.debugging import compare
+    from coreai_onnx.export.decompositions import get_decomp_table
+    from coreai_onnx.export.externalize import ExternalizeSpec
+    from coreai_onnx.program import OnnxProgram
+    from coreai_onnx.runtime import ops_library_path, session
 
 __version__ = "0.1.0"
 
@@ -20,3 +24,31 @@ __all__ = [
     "ops_library_path",
     "session",
 ]
+
+_HOMES = {
+    "ExternalizeSpec": "coreai_onnx.export.externalize",
+    "OnnxProgram": "coreai_onnx.program",
+    "TorchConverter": "coreai_onnx.converter",
+    "compare": "coreai_onnx.debugging",
+    "convert": "coreai_onnx.converter",
+    "get_decomp_table": "coreai_onnx.export.decompositions",
+    "ops_library_path": "coreai_onnx.runtime",
+    "session": "coreai_onnx.runtime",
+}
+"""Imported when first asked for: an app that only runs models needs no torch."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home."""
+    if name == "composite_ops":
+        return import_module("coreai_onnx.composite_ops")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted([*globals(), *_HOMES])

@@ -247,6 +247,7 @@ def convert(
     dynamic_shapes: Any = None,
     externalize_modules: Sequence[ExternalizeSpec | type] | None = None,
     opset_version: int = DEFAULT_OPSET,
+    optimize: bool = True,
 ) -> OnnxProgram:
     """Export, convert and optimise a module in one call.
 
@@ -257,6 +258,7 @@ def convert(
         dynamic_shapes: As for ``torch.export.export``.
         externalize_modules: As for :meth:`TorchConverter.add_pytorch_module`.
         opset_version: ``ai.onnx`` opset of the result, 18 to 26.
+        optimize: Whether to run the graph passes.
 
     Raises:
         ExportError: If the module does not export.
@@ -270,7 +272,8 @@ def convert(
 
     converter = TorchConverter()
     converter.add_pytorch_module(module, export_fn=export, externalize_modules=externalize_modules)
-    return converter.to_onnx(opset_version=opset_version).optimize()
+    program = converter.to_onnx(opset_version=opset_version)
+    return program.optimize() if optimize else program
 
 
 def _export(

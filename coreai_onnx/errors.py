@@ -58,10 +58,22 @@ class LoweringError(ConversionError):
 
 @dataclass(frozen=True)
 class UnsupportedOp:
-    """An op without a lowering, and every place that uses it."""
+    """An op without a lowering, and every place that uses it.
+
+    Attributes:
+        name: The op in the user's program.
+        places: Where it is used.
+        inner: The op its decomposition ends in; empty if it has no decomposition.
+    """
 
     name: str
     places: tuple[Where, ...]
+    inner: str = ""
+
+    @property
+    def label(self) -> str:
+        """The op, and what is missing of its decomposition."""
+        return f"{self.name} (its decomposition uses {self.inner})" if self.inner else self.name
 
 
 class UnsupportedOpsError(ConversionError):
@@ -74,12 +86,12 @@ class UnsupportedOpsError(ConversionError):
     def __init__(self, ops: Sequence[UnsupportedOp]) -> None:
         """Compose a table: op, count, places."""
         self.ops = tuple(sorted(ops, key=lambda op: (-len(op.places), op.name)))
-        width = max(len(op.name) for op in self.ops)
+        width = max(len(op.label) for op in self.ops)
         lines = [f"unsupported ATen ops: {len(self.ops)} op(s) have no lowering"]
         for op in self.ops:
             first, *rest = dict.fromkeys(str(place) for place in op.places)
             more = f"   (+{len(rest)} more places)" if rest else ""
-            lines.append(f"  {op.name:<{width}}  {len(op.places)}x  at {first}{more}")
+            lines.append(f"  {op.label:<{width}}  {len(op.places)}x  at {first}{more}")
         example = self.ops[0].name.replace(".", "::", 1)
         super().__init__(
             "\n".join(lines),

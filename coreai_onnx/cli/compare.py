@@ -29,7 +29,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Print the comparison; return 1 if it is not ok."""
-    from coreai_onnx.debugging.compare import compare
+    from coreai_onnx.debugging.comparison import compare
     from coreai_onnx.debugging.torch_side import Arguments
 
     Session(options.model, kernels=False)  # a wrong file is told before the module is built

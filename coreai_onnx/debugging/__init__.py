@@ -1,1 +1,34 @@
-"""Looking into a model and comparing its executions."""
+"""Looking into a model, comparing its executions, timing them."""
+
+from typing import TYPE_CHECKING, Any
+
+from coreai_onnx.debugging.inspection import Inspection, inspect_model
+from coreai_onnx.debugging.timing import Timing, Timings, time_interleaved
+
+if TYPE_CHECKING:
+    from coreai_onnx.debugging.comparison import Comparison, compare
+    from coreai_onnx.debugging.torch_side import Arguments
+
+__all__ = [
+    "Arguments",
+    "Comparison",
+    "Inspection",
+    "Timing",
+    "Timings",
+    "compare",
+    "inspect_model",
+    "time_interleaved",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is asked for, so that the rest does without."""
+    if name in {"Comparison", "compare"}:
+        from coreai_onnx.debugging import comparison
+
+        return getattr(comparison, name)
+    if name == "Arguments":
+        from coreai_onnx.debugging.torch_side import Arguments
+
+        return Arguments
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -99,7 +99,13 @@ def test_kernels_that_are_not_built(
 def test_saved_outputs_are_those_of_the_program(tmp_path: Path) -> None:
     x = np.array([[1, 2, 3, 4]], np.float32)
     np.save(tmp_path / "x.npy", x)
-    words = ["--input", f"x={tmp_path / 'x.npy'}", "--no-kernels", "--save", str(tmp_path / "o.npz")]
+    words = [
+        "--input",
+        f"x={tmp_path / 'x.npy'}",
+        "--no-kernels",
+        "--save",
+        str(tmp_path / "o.npz"),
+    ]
     assert main(["run", saved(layers_model(), tmp_path), *words]) == 0
     with np.load(tmp_path / "o.npz") as loaded:
         assert_close(loaded["y"], OnnxProgram({"m": layers_model()}).run(x, kernels=False)["y"])

@@ -86,7 +86,7 @@ def test_another_form(where: str) -> None:
 def test_what_cannot_be_imported(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="cannot import no_such_module: ModuleNotFoundError"):
         load_subject("no_such_module:f")
-    with pytest.raises(CommandError, match="no such file: nowhere.py"):
+    with pytest.raises(CommandError, match=r"no such file: nowhere\.py"):
         load_subject("nowhere.py:f")
     bad = tmp_path / "bad.py"
     bad.write_text("def (:")

@@ -83,7 +83,9 @@ def test_random_integers_are_zero_or_one_and_floats_are_normal(rng: np.random.Ge
 def test_dims_are_filled() -> None:
     info = TensorInfo("x", "int64", ("batch", 3, "seq"))
     assert fill_dims(info, {"batch": 2, "seq": 5}) == (2, 3, 5)
-    with pytest.raises(CommandError, match=r"input 'x' is int64\[batch, 3, seq\](.|\n)*--dim seq=SIZE"):
+    with pytest.raises(
+        CommandError, match=r"input 'x' is int64\[batch, 3, seq\](.|\n)*--dim seq=SIZE"
+    ):
         fill_dims(info, {"batch": 2})
 
 
@@ -94,7 +96,9 @@ def test_dynamic_dims() -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["ids", "ids:", ":0=batch", "ids:batch", "ids:0=2x", "ids:0=b[1-2]"])
+@pytest.mark.parametrize(
+    "text", ["ids", "ids:", ":0=batch", "ids:batch", "ids:0=2x", "ids:0=b[1-2]"]
+)
 def test_dynamic_dims_of_another_form(text: str) -> None:
     with pytest.raises(CommandError, match="expected INPUT:AXIS=NAME"):
         parse_dynamic([text])

@@ -163,7 +163,7 @@ def test_a_state_without_an_initial_value_has_to_be_given_once() -> None:
         ((IDS,), {"mask": MASK, "token_type_ids": IDS}, "unexpected input 'token_type_ids'"),
         ((IDS,), {"ids": IDS}, "input 'ids' is given twice"),
         ((IDS.astype(np.int32), MASK), {}, "input 'ids': dtype is int32, expected int64"),
-        ((IDS, torch.ones(1, 3).bfloat16()), {}, "input 'mask': dtype is bfloat16, expected float32"),
+        ((IDS, torch.ones(1, 3).half()), {}, "input 'mask': dtype is float16, expected float32"),
         ((IDS[0], MASK), {}, "input 'ids': rank is 1, expected 2"),
         ((IDS, MASK[:, :2]), {}, "input 'mask': dimension 1 is 2, expected seq = 3 (from 'ids')"),
         ((np.zeros((9, 3), np.int64), np.zeros((9, 3), np.float32)), {},

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -114,27 +110,3 @@ def test_the_copy_out_owns_its_memory() -> None:
 )
 def test_type_texts_of_onnxruntime(text: str, name: str) -> None:
     assert dtype_of(text) == name
-
-
-def test_runs_without_torch(repo: Path) -> None:
-    """The runtime, the program and the cheap commands import neither torch nor graph-surgeon."""
-    code = """
-import sys
-sys.modules["torch"] = None
-sys.modules["onnx_graphsurgeon"] = None
-import importlib.util, types
-package = types.ModuleType("coreai_onnx")  # the package's own __init__ names the converter too
-package.__path__ = ["coreai_onnx"]
-sys.modules["coreai_onnx"] = package
-import numpy as np
-from coreai_onnx.program import OnnxProgram
-from coreai_onnx.cli.command import main
-from tests.small_models import counter_model
-program = OnnxProgram({"main": counter_model()})
-assert program.run(np.ones(2, np.float32), kernels=False)["y"].tolist() == [1, 1]
-assert main(["run", "nowhere.onnx"]) == 2
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=repo, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.debugging.compare import compare
+from coreai_onnx.debugging.comparison import compare
 from coreai_onnx.errors import ComparisonError, CoreaiError
 from coreai_onnx.program import OnnxProgram
 from tests.small_models import counter_model, linear_model, linear_weights, parse

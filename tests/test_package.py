@@ -1,0 +1,69 @@
+"""The package's public names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import coreai_onnx
+
+
+def test_every_public_name_has_a_home() -> None:
+    assert set(coreai_onnx.__all__) == {*coreai_onnx._HOMES, "__version__"}
+
+
+@pytest.mark.parametrize("name", sorted(coreai_onnx._HOMES))
+def test_a_public_name_is_what_its_home_has(name: str) -> None:
+    value = getattr(coreai_onnx, name)
+    assert callable(value)
+    assert value is getattr(import_module(coreai_onnx._HOMES[name]), name)
+    assert name in dir(coreai_onnx)
+
+
+def test_composite_ops_is_there_without_an_import_of_its_own() -> None:
+    code = "import coreai_onnx; print(coreai_onnx.composite_ops.RMSNorm.__name__)"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(coreai_onnx.__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == "RMSNorm\n"
+
+
+def test_other_names_are_errors() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'to_coreml'"):
+        coreai_onnx.to_coreml  # noqa: B018 - reading it is the test
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+sys.modules["onnx_graphsurgeon"] = None
+import numpy as np
+import coreai_onnx
+from coreai_onnx.cli import main
+from coreai_onnx.debugging import inspect_model, time_interleaved
+from tests.small_models import counter_model
+program = coreai_onnx.OnnxProgram({"main": counter_model()})
+assert program.run(np.ones(2, np.float32), kernels=False)["y"].tolist() == [1, 1]
+assert coreai_onnx.session(program, kernels=False).states == ("count",)
+assert main(["run", "nowhere.onnx"]) == 2
+assert main(["inspect", "nowhere.onnx"]) == 2
+"""
+
+
+def test_what_runs_models_needs_neither_torch_nor_graph_surgeon(repo: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        cwd=repo,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
