@@ -73,8 +73,3 @@ def attribute_of(node: gs.Node, name: str, default: Any) -> Any:
     none of them equals an int or a list, so a pass that compares does not fire.
     """
     return node.attrs.get(name, default)
-
-
-def live_outputs(node: gs.Node) -> list[gs.Tensor]:
-    """Return the outputs that have a name."""
-    return [tensor for tensor in node.outputs if not tensor.is_empty()]

@@ -32,14 +32,14 @@ ORDER: Final[tuple[Pass, ...]] = (
     remove_identities,  # so that patterns see producers directly
     fold_shapes,  # before constants: makes the targets of reshapes, expands, slices constant
     fold_constants,  # what only depends on constants, now also on known shapes
-    constant_reshapes,  # targets that no single value of is known, but the dims are copied
-    remove_noop_casts,
+    constant_reshapes,  # before no-op reshapes: targets of copied dims become constant
+    remove_noop_casts,  # casts stand between equal shapes and hide them from the next ones
     remove_noop_reshapes,  # after targets are constant
     remove_noop_expands,  # likewise
-    remove_noop_slices,
-    remove_noop_transposes,
-    remove_single_inputs,
+    remove_noop_slices,  # after bounds are constant
+    remove_noop_transposes,  # needs nothing but perm; here so that duplicates become visible
+    remove_single_inputs,  # likewise
     merge_duplicate_constants,  # before subexpressions: equal inputs become the same input
-    merge_common_subexpressions,
+    merge_common_subexpressions,  # sees the inputs that the passes above made equal
     remove_dead_code,  # last, so that what the others left behind is not saved
 )

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from coreai_onnx.passes import ORDER
+from coreai_onnx.passes import order as module
+from coreai_onnx.passes.runner import name_of
+
+
+def test_every_line_says_why() -> None:
+    lines = Path(module.__file__).read_text(encoding="utf-8").splitlines()
+    entries = [line for line in lines if line.startswith("    ") and line.rstrip().split("#")[0].strip().endswith(",")]
+    assert len(entries) == len(ORDER)
+    assert all("  # " in line for line in entries)
+
+
+def test_every_pass_lives_in_the_file_of_its_name_and_shows_before_and_after() -> None:
+    for one in ORDER:
+        name = name_of(one)
+        assert getattr(importlib.import_module(f"coreai_onnx.passes.{name}"), name) is one
+        assert "→" in (one.__doc__ or "")
+        assert "becomes" in (one.__doc__ or "")
