@@ -1,0 +1,341 @@
+#include "kernels/attention.h"
+
+#include <algorithm>
+
+#include "reference/attention.h"
+#include "tensor.h"
+
+namespace coreai::testing {
+namespace {
+
+// Fills the inputs with numbers of the type, so that kernel and reference see the same.
+void Randomise(AttentionCase* c, DType dtype, unsigned seed = 1) {
+  const auto fill = [&](std::size_t count, unsigned salt) {
+    return Tensor(dtype, Normal(count, seed * 16 + salt)).Values();
+  };
+  c->query = fill(c->batch * c->heads * c->queries * c->head_dim, 1);
+  c->key = fill(c->batch * c->key_heads * c->keys * c->head_dim, 2);
+  c->value = fill(c->batch * c->value_heads * c->keys * c->value_dim, 3);
+}
+
+// Which axes of the mask are real; along the others it is broadcast (its stride is 0).
+struct MaskAxes {
+  bool batch = true, head = true, query = true, key = true;
+};
+
+// Takes the mask, which is full-sized in `c`, down to the axes that are real and describes it.
+std::vector<std::size_t> Narrowed(const AttentionCase& c, const MaskAxes& axes,
+                                  AttentionMask* mask) {
+  std::vector<std::size_t> kept;
+  const std::size_t sizes[] = {axes.batch ? c.batch : 1, axes.head ? c.heads : 1,
+                               axes.query ? c.queries : 1, axes.key ? c.keys : 1};
+  for (std::size_t b = 0; b < sizes[0]; ++b)
+    for (std::size_t h = 0; h < sizes[1]; ++h)
+      for (std::size_t q = 0; q < sizes[2]; ++q)
+        for (std::size_t k = 0; k < sizes[3]; ++k)
+          kept.push_back(((b * c.heads + h) * c.queries + q) * c.keys + k);
+  mask->key_stride = axes.key ? 1 : 0;
+  mask->query_stride = axes.query ? sizes[3] : 0;
+  mask->head_stride = axes.head ? sizes[2] * sizes[3] : 0;
+  mask->batch_stride = axes.batch ? sizes[1] * sizes[2] * sizes[3] : 0;
+  return kept;
+}
+
+struct Options {
+  MaskAxes mask_axes;
+  bool wide_mask = false;
+  std::size_t shift = 0;
+};
+
+// Runs all items of a problem with scratch memory of exactly the size asked for.
+void RunAll(const AttentionProblem& problem, Target target, DType dtype) {
+  const AttentionKernel kernel = FindAttention(target, dtype);
+  const Tensor scratch(DType::kFloat64, AttentionScratchBytes(problem, dtype) / 8);
+  for (std::size_t i = AttentionItems(problem); i-- > 0;) kernel(problem, i, scratch.data());
+}
+
+// Runs a case on every target and compares with the reference.
+void Check(const AttentionCase& c, DType dtype, const Options& options = {}) {
+  const auto want = AttentionReference(c);
+  const Tensor query(dtype, c.query, options.shift), key(dtype, c.key, options.shift);
+  const Tensor value(dtype, c.value, options.shift), sinks(WideDType(dtype), c.sinks);
+  AttentionMask mask;
+  const auto kept = Narrowed(c, options.mask_axes, &mask);
+  const Tensor float_mask(options.wide_mask ? WideDType(dtype) : dtype,
+                          c.float_mask.empty() ? 0 : kept.size(), options.shift);
+  Tensor float_values = Tensor(DType::kFloat64, 0);
+  std::vector<std::uint8_t> bytes;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    if (!c.bool_mask.empty()) bytes.push_back(c.bool_mask[kept[i]]);
+    if (!c.float_mask.empty()) const_cast<Tensor&>(float_mask).Set(i, c.float_mask[kept[i]]);
+  }
+  if (!c.bool_mask.empty()) {
+    mask.kind = MaskKind::kBool;
+    mask.data = bytes.data();
+  } else if (!c.float_mask.empty()) {
+    mask.kind = options.wide_mask ? MaskKind::kWide : MaskKind::kOwn;
+    mask.data = float_mask.data();
+  }
+  for (const Target target : SupportedTargets()) {
+    SCOPED_TRACE(::testing::Message()
+                 << TargetName(target) << ' ' << Name(dtype) << " heads " << c.heads << '/'
+                 << c.key_heads << '/' << c.value_heads << " queries " << c.queries << " keys "
+                 << c.keys << " dims " << c.head_dim << ',' << c.value_dim << " causal " << c.causal
+                 << " window " << c.window << " offset " << c.offset);
+    const Tensor output(dtype, want.size(), options.shift);
+    AttentionProblem problem = {query.data(),
+                                key.data(),
+                                value.data(),
+                                output.data(),
+                                c.batch,
+                                c.heads,
+                                c.key_heads,
+                                c.value_heads,
+                                c.queries,
+                                c.keys,
+                                c.head_dim,
+                                c.value_dim,
+                                c.scale,
+                                c.softcap,
+                                c.causal,
+                                c.window,
+                                c.offset,
+                                mask,
+                                c.sinks.empty() ? nullptr : sinks.data()};
+    RunAll(problem, target, dtype);
+    ExpectNear(output, want, dtype);
+  }
+}
+
+AttentionCase Sized(std::size_t queries, std::size_t keys, std::size_t head_dim,
+                    std::size_t value_dim, std::size_t heads = 1, std::size_t key_heads = 1,
+                    std::size_t value_heads = 1, std::size_t batch = 1) {
+  AttentionCase c;
+  c.batch = batch;
+  c.heads = heads;
+  c.key_heads = key_heads;
+  c.value_heads = value_heads;
+  c.queries = queries;
+  c.keys = keys;
+  c.head_dim = head_dim;
+  c.value_dim = value_dim;
+  c.scale = head_dim == 0 ? 1 : 1 / std::sqrt(static_cast<double>(head_dim));
+  return c;
+}
+
+TEST(Attention, EveryHeadAndValueDim) {
+  for (const DType dtype : AllDTypes()) {
+    for (std::size_t n = 0; n <= 2 * 16 + 1; ++n) {
+      for (const std::size_t queries : {1, 3, 9}) {
+        AttentionCase by_head = Sized(queries, 7, n, 3);
+        Randomise(&by_head, dtype);
+        Check(by_head, dtype, {{}, false, n % 3});
+        AttentionCase by_value = Sized(queries, 7, 3, n);
+        Randomise(&by_value, dtype);
+        Check(by_value, dtype, {{}, false, n % 3});
+      }
+    }
+  }
+}
+
+TEST(Attention, WideValues) {
+  for (const DType dtype : AllDTypes()) {
+    for (const std::size_t queries : {1, 2, 4, 8, 70}) {
+      AttentionCase c = Sized(queries, 11, 130, 141);
+      Randomise(&c, dtype);
+      Check(c, dtype);
+    }
+  }
+}
+
+TEST(Attention, EveryLengthAroundTheTiles) {
+  for (const DType dtype : AllDTypes()) {
+    for (const std::size_t queries : {1, 2, 5, 15, 16, 17, 33, 49, 63, 64, 65, 130}) {
+      for (const std::size_t keys : {0, 1, 5, 6, 7, 95, 96, 97, 193, 257}) {
+        AttentionCase c = Sized(queries, keys, 8, 5);
+        Randomise(&c, dtype);
+        Check(c, dtype);
+      }
+    }
+  }
+}
+
+TEST(Attention, CausalAndWindowsInBothAlignments) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    for (const std::size_t queries : {1, 3, 64, 100}) {
+      for (const std::size_t keys : {1, 4, 97, 220}) {
+        for (const std::int64_t window : {0, 1, 2, 40, 1000}) {
+          for (const bool causal : {false, true}) {
+            for (const bool lower_right : {false, true}) {
+              AttentionCase c = Sized(queries, keys, 4, 3);
+              c.causal = causal;
+              c.window = window;
+              c.offset = lower_right
+                             ? static_cast<std::int64_t>(keys) - static_cast<std::int64_t>(queries)
+                             : 0;
+              Randomise(&c, dtype);
+              Check(c, dtype);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, GroupedHeads) {
+  for (const DType dtype : AllDTypes()) {
+    for (const std::size_t queries : {1, 2, 9, 33}) {
+      for (const auto& heads : std::vector<std::vector<std::size_t>>{
+               {4, 4, 4}, {4, 2, 2}, {4, 1, 1}, {4, 1, 2}, {4, 2, 1}, {12, 4, 6}, {8, 1, 1}}) {
+        AttentionCase c = Sized(queries, 21, 6, 7, heads[0], heads[1], heads[2], 2);
+        c.causal = queries > 1;
+        c.offset = 21 - static_cast<std::int64_t>(queries);
+        Randomise(&c, dtype);
+        c.sinks = Normal(c.heads, 9);
+        for (double& sink : c.sinks) sink = Quantize(sink, WideDType(dtype));
+        Check(c, dtype);
+      }
+    }
+  }
+}
+
+TEST(Attention, MasksOfEveryKindAndBroadcast) {
+  for (const DType dtype : AllDTypes()) {
+    for (const std::size_t queries : {1, 5, 40}) {
+      for (unsigned axes = 0; axes < 16; ++axes) {
+        const MaskAxes real = {(axes & 1) != 0, (axes & 2) != 0, (axes & 4) != 0, (axes & 8) != 0};
+        AttentionCase c = Sized(queries, 101, 4, 3, 4, 2, 2, 2);
+        // A given mask is used alone.
+        c.causal = true;
+        Randomise(&c, dtype);
+        const std::size_t count = c.batch * c.heads * c.queries * c.keys;
+        const auto random = Tensor(dtype, Normal(count, 5)).Values();
+        const auto at = [&](std::size_t i) {
+          const std::size_t k = i % c.keys, q = i / c.keys % c.queries;
+          const std::size_t h = i / c.keys / c.queries % c.heads;
+          const std::size_t b = i / c.keys / c.queries / c.heads;
+          return (((real.batch ? b : 0) * c.heads + (real.head ? h : 0)) * c.queries +
+                  (real.query ? q : 0)) *
+                     c.keys +
+                 (real.key ? k : 0);
+        };
+        for (std::size_t i = 0; i < count; ++i) c.bool_mask.push_back(random[at(i)] > 0 ? 3 : 0);
+        Check(c, dtype, {real, false, 0});
+        c.bool_mask.clear();
+        for (std::size_t i = 0; i < count; ++i) c.float_mask.push_back(random[at(i)]);
+        Check(c, dtype, {real, false, 1});
+        Check(c, dtype, {real, true, 1});
+      }
+    }
+  }
+}
+
+TEST(Attention, SoftcapComesBeforeTheMask) {
+  for (const DType dtype : AllDTypes()) {
+    for (const std::size_t queries : {1, 30}) {
+      AttentionCase c = Sized(queries, 50, 16, 8);
+      c.scale = 2;
+      c.softcap = 3;
+      c.causal = true;
+      c.offset = 50 - static_cast<std::int64_t>(queries);
+      Randomise(&c, dtype);
+      Check(c, dtype);
+    }
+  }
+}
+
+TEST(Attention, FullyMaskedRowsAreZero) {
+  for (const DType dtype : AllDTypes()) {
+    for (const std::size_t queries : {2, 3, 30}) {
+      AttentionCase c = Sized(queries, 100, 4, 5);
+      Randomise(&c, dtype);
+      c.bool_mask.assign(queries * 100, 1);
+      std::fill_n(c.bool_mask.begin(), 100, 0);                     // row 0: all of it
+      std::fill_n(c.bool_mask.begin() + 100, 97, std::uint8_t{0});  // row 1: its first tile
+      Check(c, dtype);
+      for (const std::uint8_t attend : c.bool_mask) {
+        c.float_mask.push_back(attend != 0 ? 0 : -INFINITY);
+      }
+      c.bool_mask.clear();
+      Check(c, dtype);
+      c.sinks = {0.5};
+      Check(c, dtype);
+      c.sinks = {-INFINITY};  // a sink that weighs nothing
+      Check(c, dtype);
+    }
+  }
+}
+
+// One query, one dimension: the keys are the logits.
+AttentionCase Logits(const std::vector<double>& logits, std::size_t queries, DType dtype) {
+  AttentionCase c = Sized(queries, logits.size(), 1, 1);
+  c.query.assign(queries, 1.0);
+  for (const double logit : logits) c.key.push_back(Quantize(logit, dtype));
+  for (std::size_t i = 0; i < logits.size(); ++i) c.value.push_back(static_cast<double>(i % 7));
+  return c;
+}
+
+TEST(Attention, ExtremeLogits) {
+  for (const DType dtype : AllDTypes()) {
+    for (const std::size_t queries : {1, 2, 20}) {
+      Check(Logits({-10000, 10000, 9999, 0}, queries, dtype), dtype);
+      Check(Logits(std::vector<double>(300, -10000), queries, dtype), dtype);
+      std::vector<double> rising(300);
+      for (std::size_t i = 0; i < 300; ++i) rising[i] = static_cast<double>(i) * 32 - 4800;
+      Check(Logits(rising, queries, dtype), dtype);
+      std::reverse(rising.begin(), rising.end());
+      Check(Logits(rising, queries, dtype), dtype);
+      AttentionCase sunk = Logits({1, 2, 3}, queries, dtype);
+      sunk.sinks = {10000};  // takes all the weight
+      Check(sunk, dtype);
+    }
+  }
+}
+
+TEST(Attention, NanAndInfinityPropagate) {
+  for (const DType dtype : AllDTypes()) {
+    for (const std::size_t queries : {1, 2, 20}) {
+      for (const double bad : {double{NAN}, double{INFINITY}}) {
+        for (const std::size_t at : {0, 50, 150}) {
+          std::vector<double> logits(151, 0.25);
+          logits[at] = bad;
+          Check(Logits(logits, queries, dtype), dtype);
+          // Masked, a bad score is gone.
+          AttentionCase masked = Logits(logits, queries, dtype);
+          masked.bool_mask.assign(queries * 151, 1);
+          for (std::size_t q = 0; q < queries; ++q) masked.bool_mask[q * 151 + at] = 0;
+          Check(masked, dtype);
+        }
+        AttentionCase sink = Logits({1, 2}, queries, dtype);
+        sink.sinks = {bad};
+        Check(sink, dtype);
+        AttentionCase value = Logits({1, 2}, queries, dtype);
+        value.value[1] = bad;
+        Check(value, dtype);
+      }
+    }
+  }
+}
+
+TEST(Attention, DenormalsAreKept) {
+  AttentionCase c = Sized(20, 9, 4, 3);
+  Randomise(&c, DType::kFloat16);
+  for (double& x : c.value) x = Quantize(x * 1e-7, DType::kFloat16);
+  Check(c, DType::kFloat16);
+}
+
+TEST(Attention, ScratchDoesNotGrowWithTheLengths) {
+  AttentionProblem small = {};
+  small.heads = small.key_heads = small.value_heads = small.batch = 1;
+  small.head_dim = small.value_dim = 64;
+  small.queries = small.keys = 10;
+  AttentionProblem large = small;
+  large.queries = large.keys = 1000000;
+  for (const DType dtype : AllDTypes()) {
+    EXPECT_EQ(AttentionScratchBytes(small, dtype), AttentionScratchBytes(large, dtype));
+  }
+}
+
+}  // namespace
+}  // namespace coreai::testing

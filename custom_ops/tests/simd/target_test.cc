@@ -1,0 +1,32 @@
+#include "simd/target.h"
+
+#include "gtest/gtest.h"
+
+namespace coreai {
+namespace {
+
+TEST(Target, ScalarIsAlwaysSupported) {
+  EXPECT_TRUE(TargetIsSupported(Target::kScalar));
+  EXPECT_TRUE(TargetIsSupported(BestTarget()));
+}
+
+TEST(Target, NothingWiderThanTheBestIsSupported) {
+  for (std::size_t i = static_cast<std::size_t>(BestTarget()) + 1; i < kTargetCount; ++i) {
+    EXPECT_FALSE(TargetIsSupported(static_cast<Target>(i)));
+  }
+}
+
+TEST(Target, NamesAreFoundAndOthersAreNot) {
+  for (std::size_t i = 0; i < kTargetCount; ++i) {
+    Target found = Target::kScalar;
+    ASSERT_TRUE(FindTarget(TargetName(static_cast<Target>(i)), &found));
+    EXPECT_EQ(found, static_cast<Target>(i));
+  }
+  Target untouched = Target::kNeon;
+  EXPECT_FALSE(FindTarget("avx1024", &untouched));
+  EXPECT_FALSE(FindTarget("", &untouched));
+  EXPECT_EQ(untouched, Target::kNeon);
+}
+
+}  // namespace
+}  // namespace coreai
