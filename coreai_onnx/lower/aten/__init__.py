@@ -3,6 +3,7 @@
 from coreai_onnx.lower.aten import (
     arithmetic,
     composite_calls,
+    convolution,
     indexing,
     masking,
     matmul,
@@ -11,6 +12,7 @@ from coreai_onnx.lower.aten import (
 __all__ = [
     "arithmetic",
     "composite_calls",
+    "convolution",
     "indexing",
     "masking",
     "matmul",

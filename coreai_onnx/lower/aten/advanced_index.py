@@ -135,10 +135,21 @@ def write(op: OpBuilder, index: AdvancedIndex, values: Value, *, accumulate: boo
     perm = [*index.axes, *index.rest]
     front = op.transpose(index.source, perm)
     updates = _updates(op, index, values)
+    if accumulate:
+        dtype = reduction_dtype(dtype_of(values))
+        front, updates = op.cast(front, dtype), op.cast(updates, dtype)
     reduction = "add" if accumulate else "none"
     written = op.ScatterND(front, index.stacked(op), updates, reduction=reduction)
+    written = op.cast(written, dtype_of(values))
     back = op.transpose(written, sorted(range(len(perm)), key=perm.__getitem__))
     return op.squeeze(back, index.added)
+
+
+def reduction_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which onnxruntime's scatters can reduce values of a dtype."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return torch.float32
+    return torch.int32 if dtype == torch.bool else dtype
 
 
 def _updates(op: OpBuilder, index: AdvancedIndex, values: Value) -> Value:

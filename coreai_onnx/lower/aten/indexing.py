@@ -85,19 +85,21 @@ def index_put(
     accumulate: bool = False,
 ) -> Value:
     """self with self[indices] replaced by values, or raised by them."""
-    if accumulate and is_bool(self):
-        wide, raised = op.cast(self, torch.int32), op.cast(values, torch.int32)
-        return op.cast(index_put(op, wide, indices, raised, accumulate=True), torch.bool)
     selected = _selection(op, self, indices, values)
     if selected is not None:
         mask, value = selected
-        written: Value = op.Where(mask, op.Add(self, value) if accumulate else value, self)
+        written: Value = op.Where(mask, _sum(op, self, value) if accumulate else value, self)
         return written
     found = resolve(op, self, indices)
     if found is None:
         block = op.expand(values, dims_of(self))
-        return op.Add(self, block) if accumulate else block
+        return _sum(op, self, block) if accumulate else block
     return write(op, found, values, accumulate=accumulate)
+
+
+def _sum(op: OpBuilder, x: Value, y: Value) -> Value:
+    result: Value = op.Or(x, y) if is_bool(x) else op.Add(x, y)
+    return result
 
 
 def _selection(

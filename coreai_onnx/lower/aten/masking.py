@@ -8,7 +8,7 @@ from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.inference import broadcast_dims
 from coreai_onnx.lower.promotion import as_value
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Number, Value, dims_of, dtype_of, rank_of
+from coreai_onnx.lower.values import Dim, Number, Value, dims_of, dtype_of, numel, rank_of
 
 
 @lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
@@ -24,8 +24,10 @@ def masked_fill(op: OpBuilder, self: Value, mask: Value, value: Value | Number) 
 def masked_select(op: OpBuilder, self: Value, mask: Value) -> Value:
     """The elements under a mask, in order."""
     dims = broadcast_dims(dims_of(self), dims_of(mask))
-    chosen = op.reshape(op.expand(op.cast(mask, torch.bool), dims), [-1] if dims else [1])
-    result: Value = op.Compress(op.expand(self, dims), chosen)
+    chosen = op.reshape(op.expand(op.cast(mask, torch.bool), dims), [numel(dims)])
+    # the schema of Compress does not know bfloat16
+    source = op.cast(self, torch.float32) if dtype_of(self) == torch.bfloat16 else self
+    result: Value = op.Compress(op.reshape(op.expand(source, dims), [numel(dims)]), chosen)
     return result
 
 
@@ -37,7 +39,7 @@ def masked_scatter(op: OpBuilder, self: Value, mask: Value, source: Value) -> Va
     chosen = op.expand(op.cast(mask, torch.bool), dims)
     rows = op.Transpose(op.NonZero(chosen), perm=[1, 0])
     count = op.Shape(rows, start=0, end=1)
-    values = op.Slice(op.Reshape(source, [-1]), [0], count, [0])
+    values = op.Slice(op.reshape(source, [numel(dims_of(source))]), [0], count, [0])
     written = op.ScatterND(data, rows, values)
     return op.reshape(written, []) if rank_of(self) == 0 and rank_of(mask) == 0 else written
 

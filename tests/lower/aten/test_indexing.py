@@ -54,13 +54,6 @@ def test_reads(case: str) -> None:
         assert op_types(check(READS[case], x, i, j, m)) == ["Gather"]
 
 
-def test_reads_by_a_mask_without_axes() -> None:
-    for mask in (True, False):
-        check(lambda x, m: x[m], tensor(2, 3), torch.tensor(mask))
-        check(lambda x, m: x[m], tensor(), torch.tensor(mask))
-    check(lambda x, m: x[m], tensor(2, 3), torch.tensor(True), others=[(tensor(2, 3), torch.tensor(False))])
-
-
 def test_reads_by_a_mask_of_no_true_element() -> None:
     check(lambda x, m: x[m], tensor(2, 3), torch.zeros(2, 3).bool())
     check(lambda x, m: x[:, m], tensor(2, 3), torch.zeros(3).bool())
@@ -195,8 +188,6 @@ def test_writes_under_a_mask(accumulate: bool) -> None:
     check(put, x, tensor(3, 1, 1), None, m[0], )
     check(put, x, tensor(3, 3, 2), None, m[0])
     check(put, x, tensor(7), m, rows(1))
-    check(put, x, tensor(2), torch.tensor(True))
-    check(put, x, tensor(2), torch.tensor(False))
 
 
 def test_writes_nothing() -> None:

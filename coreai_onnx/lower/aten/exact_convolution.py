@@ -1,0 +1,147 @@
+"""Convolutions as matrix products, for the dtypes and shapes onnxruntime's Conv does not take.
+
+That is float64 and the integers, which keep their precision this way, and empty batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, dtype_of, numel, rank_of
+
+
+def exact_convolution(
+    op: OpBuilder,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: Sequence[int],
+    pads: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Value:
+    """Return Σ over window positions p of weight[…, p] @ input[p::stride], plus bias.
+
+    Args:
+        op: Makes nodes.
+        x: [N, C, *sizes].
+        weight: [O, C / groups, *kernel], of known sizes.
+        bias: [O] or None.
+        stride: Step of the window per axis.
+        pads: Padding at the begin of every axis, then at the end of every axis.
+        dilation: Distance of the window's elements per axis.
+        groups: Number of independent groups of channels.
+    """
+    padded, sizes = pad_sizes(op, x, pads, 0)
+    kernel = [int(k) for k in dims_of(weight)[2:]]
+    outputs, inputs = (int(d) for d in dims_of(weight)[:2])
+    windows = [
+        as_dim((s - d * (k - 1) - 1) // t + 1)
+        for s, k, d, t in zip(sizes, kernel, dilation, stride, strict=True)
+    ]
+    batch = dims_of(x)[0]
+    if batch == 0:
+        return op.expand(op.const(0, dtype_of(x)), [batch, outputs, *windows])
+    shape = [batch, groups, inputs, numel(windows)]
+    matrices = op.reshape(weight, [groups, outputs // groups, inputs, *kernel])
+    total: Value | None = None
+    for place in itertools.product(*(range(k) for k in kernel)):
+        part = window(op, padded, place, windows, stride, dilation)
+        matrix = matrices
+        for offset in reversed(place):
+            matrix = op.Gather(matrix, offset, axis=rank_of(matrix) - 1)
+        term = op.MatMul(matrix, op.reshape(part, shape))
+        total = term if total is None else op.Add(total, term)
+    result = op.reshape(total, [batch, outputs, *windows])
+    if bias is None:
+        return result
+    return op.Add(result, op.reshape(bias, [outputs, *[1] * len(kernel)]))
+
+
+def exact_transposed(
+    op: OpBuilder,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    groups: int,
+    dilation: Sequence[int],
+) -> Value:
+    """Return the transposed convolution: a convolution of the input spread out by the stride.
+
+    Args:
+        op: Makes nodes.
+        x: [N, C, *sizes].
+        weight: [C, O / groups, *kernel], of known sizes.
+        bias: [O] or None.
+        stride: Step of the window in the result per axis.
+        padding: What is cut from both ends of the result per axis.
+        output_padding: What is added at the end of the result per axis.
+        groups: Number of independent groups of channels.
+        dilation: Distance of the window's elements per axis.
+    """
+    axes = len(stride)
+    inputs, outputs, *kernel = (int(d) for d in dims_of(weight))
+    swapped = op.reshape(weight, [groups, inputs // groups, outputs, *kernel])
+    swapped = op.transpose(swapped, [0, 2, 1, *range(3, 3 + axes)])
+    flipped = op.reshape(swapped, [groups * outputs, inputs // groups, *kernel])
+    last, ends = [-1] * axes, [-(2**62)] * axes
+    flipped = op.Slice(flipped, last, ends, list(range(2, 2 + axes)), last)
+    flipped = op.reshape(flipped, [groups * outputs, inputs // groups, *kernel])
+    spread = x
+    for axis, step in enumerate(stride, start=2):
+        spread = _spread(op, spread, axis, step)
+    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    begin = [r - p for r, p in zip(reach, padding, strict=True)]
+    end = [b + o for b, o in zip(begin, output_padding, strict=True)]
+    ones = [1] * axes
+    return exact_convolution(op, spread, flipped, bias, ones, [*begin, *end], dilation, groups)
+
+
+def _spread(op: OpBuilder, x: Value, axis: int, step: int) -> Value:
+    """Return x with step - 1 zeros between the elements of an axis."""
+    if step == 1:
+        return x
+    dims = list(dims_of(x))
+    apart = op.reshape(x, [*dims[: axis + 1], 1, *dims[axis + 1 :]])
+    zeros = op.expand(op.const(0, dtype_of(x)), [*dims[: axis + 1], step - 1, *dims[axis + 1 :]])
+    filled = op.Concat(apart, zeros, axis=axis + 1)
+    long = op.reshape(filled, [*dims[:axis], as_dim(dims[axis] * step), *dims[axis + 1 :]])
+    dims[axis] = as_dim(dims[axis] * step - (step - 1))
+    return op.reshape(op.slice(long, axis, 0, dims[axis]), dims)
+
+
+def pad_sizes(
+    op: OpBuilder, x: Value, pads: Sequence[int], value: float
+) -> tuple[Value, list[Dim]]:
+    """Return [N, C, *sizes] with its sizes padded (cut, if negative), and the new sizes."""
+    axes = len(pads) // 2
+    sizes = [
+        as_dim(s + b + e)
+        for s, b, e in zip(dims_of(x)[2:], pads[:axes], pads[axes:], strict=True)
+    ]
+    if not any(pads):
+        return x, sizes
+    both = [0, 0, *pads[:axes], 0, 0, *pads[axes:]]
+    padded: Value = op.Pad(x, both, op.like(x, value))  # type: ignore[arg-type]
+    return padded, sizes
+
+
+def window(
+    op: OpBuilder,
+    x: Value,
+    place: Sequence[int],
+    windows: Sequence[Dim],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> Value:
+    """Return the element at one place of every window, [N, C, *windows]."""
+    starts = [p * d for p, d in zip(place, dilation, strict=True)]
+    ends = [as_dim(b + (w - 1) * t + 1) for b, w, t in zip(starts, windows, stride, strict=True)]
+    axes = list(range(2, 2 + len(starts)))
+    result: Value = op.Slice(x, starts, op.shape(ends), axes, list(stride))
+    return result
