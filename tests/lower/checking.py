@@ -68,7 +68,8 @@ def run_model(model: ir.Model, args: Sequence[Any]) -> list[np.ndarray]:
     leaves = [x for x in pytree.tree_leaves(tuple(args)) if x is not None]
     initialized = {i.name for i in session.get_overridable_initializers()}
     names = [i.name for i in session.get_inputs() if i.name not in initialized]
-    tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+    # onnxruntime borrows the memory: the dense copies must live until the run is over
+    tensors = [_dense(x) for x in leaves if isinstance(x, torch.Tensor)]
     outputs = [o.name for o in session.get_outputs()]
     feeds = {n: _to_ort(t) for n, t in zip(names, tensors, strict=True)}
     return [_numpy(v) for v in session._sess.run_with_ort_values(feeds, outputs, None)]
@@ -98,7 +99,9 @@ def check(
     Returns:
         The model, for further assertions.
     """
-    model = lower_module(module, copy.deepcopy(args), dynamic_shapes, opset=opset, decompose=decompose)
+    model = lower_module(
+        module, copy.deepcopy(args), dynamic_shapes, opset=opset, decompose=decompose
+    )
     for inputs in (args, *others):
         with torch.no_grad():
             given = copy.deepcopy(tuple(inputs))
@@ -117,10 +120,14 @@ def op_types(model: ir.Model) -> list[str]:
     return [n.op_type for n in model.graph]
 
 
-def _to_ort(x: torch.Tensor) -> Any:
+def _dense(x: torch.Tensor) -> torch.Tensor:
     if x.is_complex():
         x = torch.view_as_real(x.resolve_conj())
-    tensor = ir.tensor(x.detach().contiguous())
+    return x.detach().resolve_neg().contiguous()
+
+
+def _to_ort(x: torch.Tensor) -> Any:
+    tensor = ir.tensor(x)
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
         tensor.numpy(), tensor.dtype.value
     )._ortvalue
