@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from coreai_onnx.lower.aten.iteration import any_true, repeat_while
 from coreai_onnx.lower.aten.numerics import widen
 from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.inference import broadcast_dims
 from coreai_onnx.lower.promotion import promote, promote_to_float
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Number, Value, is_bool, is_float
+from coreai_onnx.lower.values import Number, Value, dims_of, is_bool, is_float
 
 
 @lowers("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar")
@@ -56,12 +58,22 @@ def _repeated_product(op: OpBuilder, x: Value, exponent: int) -> Value:
 
 
 def _integer_power(op: OpBuilder, x: Value, exponent: Value) -> Value:
-    """Return x ** exponent, exact below 2**53; 0 for a negative exponent unless |x| is 1."""
-    safe = op.Max(exponent, 0)
-    parity = op.Mod(exponent, 2)
-    odd = op.Mul(op.Mul(x, x), op.Sub(1, op.Mul(2, parity)))
-    del odd
-    return op.Pow(x, safe)
+    """Return x ** exponent by squaring; 0 for a negative exponent unless abs(x) is 1."""
+    dims = broadcast_dims(dims_of(x), dims_of(exponent))
+    start = [op.expand(op.like(x, 1), dims), x, op.Abs(exponent)]
+
+    def unfinished(inner: OpBuilder, state: list[Value]) -> Value:
+        return any_true(inner, inner.Greater(state[2], 0))
+
+    def step(inner: OpBuilder, state: list[Value]) -> list[Value]:
+        result, square, left = state
+        odd = inner.Equal(inner.Mod(left, 2), 1)
+        result = inner.Where(odd, inner.Mul(result, square), result)
+        return [result, inner.Mul(square, square), inner.Div(left, 2)]
+
+    result = repeat_while(op, start, unfinished, step)[0]
+    vanishes = op.And(op.Less(exponent, 0), op.Not(op.Equal(op.Abs(x), 1)))
+    return op.Where(vanishes, 0, result)
 
 
 @lowers("aten.square.default")

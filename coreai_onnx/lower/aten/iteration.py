@@ -1,0 +1,58 @@
+"""Loops inside a lowering, for algorithms that repeat until nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.values import Value, dims_of, maybe_dims, set_dims
+
+Step = Callable[[OpBuilder, list[Value]], Sequence[Value]]
+Test = Callable[[OpBuilder, list[Value]], Value]
+
+
+def repeat_while(op: OpBuilder, state: Sequence[Value], test: Test, step: Step) -> list[Value]:
+    """Return the state after ``step`` was applied for as long as ``test`` holds.
+
+    Args:
+        op: Makes the ``Loop`` node.
+        state: Values before the first step; a step keeps their dtypes and dims.
+        test: Gives a 0-d boolean for a state.
+        step: Gives the next state; both may use values of the enclosing graph.
+    """
+    graph = ir.Graph([], [], nodes=[], name=op.scope.names.unique("loop_body"))
+    inner = op.inside(op.scope.nested(graph))
+    names = op.scope.names
+    trip = ir.Value(
+        name=names.unique("trip"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([])
+    )
+    going = ir.Value(
+        name=names.unique("going"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([])
+    )
+    carried = [_like(x, names.unique("carried")) for x in state]
+    graph.inputs.extend([trip, going, *carried])
+    after = list(step(inner, carried))
+    outputs = [test(inner, after), *after]
+    graph.outputs.extend(inner.Identity(x) for x in outputs)
+    results = op.Loop(None, test(op, list(state)), *state, body=graph, _outputs=len(state))
+    final = [results] if len(state) == 1 else list(results)
+    for x, before in zip(final, state, strict=True):
+        x.dtype = before.dtype
+        if maybe_dims(before) is not None:
+            set_dims(x, dims_of(before))
+    return final
+
+
+def any_true(op: OpBuilder, x: Value) -> Value:
+    """Return whether any element of a boolean tensor is true, as a 0-d boolean."""
+    count = op.ReduceSum(op.Cast(x, to=int(ir.DataType.INT64)), keepdims=0)
+    result: Value = op.Greater(count, 0)
+    return result
+
+
+def _like(x: Value, name: str) -> Value:
+    copy = ir.Value(name=name, type=ir.TensorType(x.dtype) if x.dtype is not None else None)
+    dims = maybe_dims(x)
+    return copy if dims is None else set_dims(copy, dims)

@@ -1,0 +1,83 @@
+"""Softmax in its variants, and dropout."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.promotion import promote_to_float
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Value, dims_of, dtype_of, rank_of
+
+
+def _along(op: OpBuilder, op_type: str, x: Value, dim: int, dtype: torch.dtype | None) -> Value:
+    """Apply Softmax or LogSoftmax along an axis, after a cast if a dtype is given."""
+    (x,) = promote_to_float(op, x) if dtype is None else [op.cast(x, dtype)]
+    if rank_of(x) > 0:
+        return op.node(op_type, [x], {"axis": dim})  # type: ignore[no-any-return]  # one output
+    return op.reshape(op.node(op_type, [op.reshape(x, [1])], {"axis": 0}), [])
+
+
+def _unreduced(x: Value, half_to_float: bool) -> torch.dtype | None:
+    return torch.float32 if half_to_float else None
+
+
+@lowers("aten.softmax.int", "aten.special_softmax.default")
+def softmax(op: OpBuilder, self: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
+    """exp(x) / sum(exp(x)) along an axis."""
+    return _along(op, "Softmax", self, dim, dtype)
+
+
+@lowers("aten._softmax.default")
+def _softmax(op: OpBuilder, self: Value, dim: int, half_to_float: bool) -> Value:
+    """exp(x) / sum(exp(x)) along an axis."""
+    return _along(op, "Softmax", self, dim, _unreduced(self, half_to_float))
+
+
+@lowers("aten.log_softmax.int", "aten.special_log_softmax.default")
+def log_softmax(op: OpBuilder, self: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
+    """x - log(sum(exp(x))) along an axis."""
+    return _along(op, "LogSoftmax", self, dim, dtype)
+
+
+@lowers("aten._log_softmax.default")
+def _log_softmax(op: OpBuilder, self: Value, dim: int, half_to_float: bool) -> Value:
+    """x - log(sum(exp(x))) along an axis."""
+    return _along(op, "LogSoftmax", self, dim, _unreduced(self, half_to_float))
+
+
+@lowers("aten._safe_softmax.default")
+def _safe_softmax(op: OpBuilder, self: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
+    """Softmax along an axis; zeros where all of it is -inf."""
+    share = _along(op, "Softmax", self, dim, dtype)
+    wide = op.cast(self, dtype_of(share))
+    if rank_of(self) == 0:
+        return op.Where(op.Equal(wide, float("-inf")), 0.0, share)
+    largest = op.ReduceMax(wide, op.const([dim]), keepdims=1)
+    return op.Where(op.Equal(largest, float("-inf")), 0.0, share)
+
+
+# ---------------------------------------------------------------- dropout
+@lowers("aten.dropout.default")
+def dropout(op: OpBuilder, input: Value, p: float, train: bool) -> Value:
+    """The input; in training, with a share p of the elements zero and the others scaled up."""
+    return _dropout(op, input, p)[0] if train and p > 0 else input
+
+
+@lowers("aten.native_dropout.default")
+def native_dropout(
+    op: OpBuilder, input: Value, p: float, train: bool | None
+) -> tuple[Value, Value]:
+    """Dropout, and which elements were kept."""
+    if train is not False and p > 0:
+        return _dropout(op, input, p)
+    return input, op.expand(op.const(True), dims_of(input))
+
+
+def _dropout(op: OpBuilder, x: Value, p: float) -> tuple[Value, Value]:
+    if p >= 1:
+        return op.Mul(x, 0.0), op.expand(op.const(False), dims_of(x))
+    kept: tuple[Value, Value] = op.Dropout(
+        x, op.const(p, torch.float32), op.const(True), _outputs=2
+    )
+    return kept
