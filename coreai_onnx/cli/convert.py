@@ -102,7 +102,8 @@ def dynamic_shapes(
     """Return ``dynamic_shapes`` for ``torch.export``, by parameter name.
 
     Raises:
-        CommandError: If an input is unknown, or the factory gave dynamic shapes itself.
+        CommandError: If an input is unknown, the factory gave dynamic shapes itself, or the
+            arguments are of a kind that ``torch.export`` cannot make dynamic.
     """
     if subject.dynamic_shapes is not None:
         raise CommandError("the factory returns dynamic_shapes itself; leave --dynamic out")
@@ -113,8 +114,11 @@ def dynamic_shapes(
     left = dict(dynamic)
     for name, value in bound.items():
         if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            shapes[name] = {key: dims.of(left.pop(key, ())) for key in value}
-        elif signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            raise CommandError(
+                f"torch.export has no dynamic dims for a forward() that takes {', '.join(value)} "
+                f"as **{name}\n  wrap the module in one whose forward() names its inputs"
+            )
+        if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
             shapes[name] = tuple(dims.of(left.pop(f"{name}.{i}", ())) for i in range(len(value)))
         else:
             shapes[name] = dims.of(left.pop(name, ()))

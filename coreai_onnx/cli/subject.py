@@ -97,6 +97,12 @@ def _named_module(name: str) -> ModuleType:
 def _file_module(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"no such file: {path}")
+    there = sys.modules.get(path.stem)
+    if (
+        there is not None
+        and Path(getattr(there, "__file__", None) or "").resolve() == path.resolve()
+    ):
+        return there  # a class named in two options is one class
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")

@@ -146,15 +146,18 @@ def _in_order(
 def _by_parameter(
     module: torch.nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> dict[str, object]:
-    """Name arguments by the parameters of ``forward``, extra keyword arguments by themselves."""
+    """Name arguments by their parameters, in the order of an export: keyword arguments last."""
     signature = inspect.signature(module.forward)
-    flat: dict[str, object] = {}
-    for name, value in signature.bind(*args, **kwargs).arguments.items():
-        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            flat.update(value)
-        else:
-            flat[name] = value
-    return flat
+    bound = signature.bind(*args, **kwargs).arguments
+    positional = {
+        name: value
+        for name, value in bound.items()
+        if name not in kwargs and signature.parameters[name].kind is not _VAR_KEYWORD
+    }
+    return {**positional, **kwargs}
+
+
+_VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
 
 def _is_leaf(value: object) -> bool:

@@ -94,6 +94,11 @@ def test_what_cannot_be_imported(tmp_path: Path) -> None:
         load_subject(f"{bad}:f")
 
 
+def test_a_file_is_executed_once(models: str) -> None:
+    outer = load_object(f"{models}.py:Outer")
+    assert load_object(f"{models}.py:Outer.Inner") is outer.Inner
+
+
 def test_nested_names(models: str) -> None:
     found: Any = load_object(f"{models}:Outer.Inner")
     assert found.__qualname__ == "Outer.Inner"

@@ -1,0 +1,178 @@
+"""``coreai-onnx convert``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from coreai_onnx.cli import main
+from coreai_onnx.cli.convert import dynamic_shapes
+from coreai_onnx.cli.subject import Subject
+from coreai_onnx.cli.tensors import parse_dynamic
+from coreai_onnx.errors import CommandError
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime.session import session
+from tests.tolerances import assert_close
+
+MODELS = """
+import torch
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Block(), Block()
+    def forward(self, x, y=None):
+        z = self.second(self.first(x))
+        return z if y is None else z + y
+
+torch.manual_seed(0)
+net = Net().eval()
+X = torch.randn(2, 8)
+def one(): return net, (X,)
+def two(): return net, (X,), {"y": X}
+def shaped(): return net, (X,), {}, ({0: torch.export.Dim("rows")},)
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> str:
+    """Path of a file of factories."""
+    path = tmp_path / "models.py"
+    path.write_text(MODELS)
+    return str(path)
+
+
+def convert(models: str, factory: str, *words: str) -> Path:
+    output = Path(models).with_name("net.onnx")
+    assert main(["convert", f"{models}:{factory}", "-o", str(output), *words]) == 0
+    return output
+
+
+def test_the_road_from_the_command_line(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = convert(models, "one", "--dynamic", "x:0=batch[1..64]")
+    out = capsys.readouterr().out
+    assert "entrypoint main" in out
+    assert f"wrote {path} (" in out
+    assert [str(info) for info in session(path).inputs] == ["x: float32[batch, 8]"]
+    assert main(["compare", str(path), f"{models}:one"]) == 0
+    assert main(["run", str(path), "--dim", "batch=64"]) == 0
+    assert main(["run", str(path), "--dim", "batch=65"]) == 2
+    assert "(batch) is 65, expected between 1 and 64" in capsys.readouterr().err
+
+
+def test_keyword_arguments_and_shared_dims(models: str) -> None:
+    words = ("--dynamic", "x:0=batch", "--dynamic", "y:0=batch")
+    opened = session(convert(models, "two", *words))
+    assert [str(info) for info in opened.inputs] == [
+        "x: float32[batch, 8]",
+        "y: float32[batch, 8]",
+    ]
+
+
+def test_inputs_of_the_command_line(models: str) -> None:
+    opened = session(convert(models, "net", "--input", "x=float32[5,8]", "--no-optimize"))
+    assert [str(info) for info in opened.inputs] == ["x: float32[5, 8]"]
+
+
+def test_dynamic_shapes_of_the_factory(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    opened = session(convert(models, "shaped"))
+    assert str(opened.inputs[0]) == "x: float32[rows, 8]"
+    words = ["convert", f"{models}:shaped", "-o", f"{models}.onnx", "--dynamic", "x:0=batch"]
+    assert main(words) == 2
+    assert "leave --dynamic out" in capsys.readouterr().err
+
+
+def test_opset_external_data_and_functions(models: str) -> None:
+    words = ("--opset", "21", "--external-data", "--externalize", f"{models}:Block")
+    path = convert(models, "one", *words)
+    assert path.with_name("net.onnx.data").is_file()
+    program = OnnxProgram.load(path)
+    assert program.model.opset_imports[""] == 21
+    assert program.composites() == {"ai.coreai.module::Block": 2}
+    x = np.ones((2, 8), np.float32)
+    plain = OnnxProgram.load(convert(models, "one"))
+    assert_close(program.run(x)[0], plain.run(x)[0])
+
+
+def test_named_composites(models: str) -> None:
+    path = convert(models, "one", "--externalize", f"{models}:Block=my_block")
+    assert OnnxProgram.load(path).composites() == {"ai.coreai.user::my_block": 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-o", "/nowhere/m.onnx"], "cannot write /nowhere/m.onnx: there is no folder /nowhere"),
+        (
+            ["-o", "m.onnx", "--dynamic", "z:0=batch"],
+            "--dynamic z: no such input; forward() takes x",
+        ),
+        (["-o", "m.onnx", "--dynamic", "x=batch"], "--dynamic x=batch: expected INPUT:AXIS=NAME"),
+        (["-o", "m.onnx", "--externalize", "Block"], "'Block' is not of the form"),
+        (["-o", "m.onnx", "--input", "x"], "--input x: expected NAME=VALUE"),
+        (["-o", "m.onnx", "--opset", "7"], ""),
+        (["-o", "m.onnx", "--input", "unknown=float32[2]"], ""),
+    ],
+)
+def test_errors_write_nothing(
+    words: list[str], message: str, models: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(Path(models).parent)
+    assert main(["convert", f"{models}:one", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error: {message}")
+    assert "Traceback" not in captured.err
+    assert not list(Path(models).parent.glob("*.onnx*"))
+    assert not list(Path(models).parent.glob(".*.tmp"))
+
+
+class Mixed(torch.nn.Module):
+    def forward(self, a: Any, *rest: Any, flag: bool = True, x: Any = 0, **more: Any) -> Any:
+        return a + sum(rest) + x + sum(more.values())
+
+
+def shapes(*texts: str, args: int = 1, **kwargs: Any) -> Any:
+    subject = Subject(Mixed(), (torch.ones(2, 3),) * args, kwargs)
+    return dynamic_shapes(subject, kwargs, parse_dynamic(texts))
+
+
+def test_dynamic_shapes_by_parameter() -> None:
+    found = shapes("a:0=n,1=m[1..8]", "x:1=m", x=torch.ones(2, 3), flag=False)
+    assert found["x"][1] is found["a"][1]
+    assert found["flag"] is None
+    assert (found["a"][1].__name__, found["a"][1].min, found["a"][1].max) == ("m", 1, 8)
+    assert shapes("rest.1:0=n", args=3)["rest"][0] is None
+    assert list(shapes("rest.1:0=n", args=3)["rest"][1]) == [0]
+
+
+def test_dims_with_two_different_bounds() -> None:
+    with pytest.raises(CommandError, match="n has two different bounds"):
+        shapes("a:0=n[1..8]", "x:0=n[1..9]", x=torch.ones(2, 3))
+
+
+def test_what_torch_export_cannot_make_dynamic() -> None:
+    with pytest.raises(CommandError, match=r"takes y, z as \*\*more"):
+        shapes("a:0=n", y=torch.ones(2, 3), z=torch.ones(2, 3))
+
+
+def test_dynamic_shapes_are_what_torch_export_takes() -> None:
+    args, kwargs = (torch.ones(2, 3), torch.ones(2, 3)), {"x": torch.ones(2, 3)}
+    texts = ["a:0=n", "rest.0:0=n", "x:0=n"]
+    found = dynamic_shapes(Subject(Mixed(), args, kwargs), kwargs, parse_dynamic(texts))
+    exported = torch.export.export(Mixed(), args, kwargs, dynamic_shapes=found)
+    sizes = [node.meta["val"].shape[0] for node in exported.graph.nodes if node.op == "placeholder"]
+    assert len(sizes) == 3
+    assert len({str(size) for size in sizes}) == 1
+    assert not isinstance(sizes[0], int)
