@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -22,6 +23,19 @@ _REF_ATTRIBUTES = {
     "ints": ("value_ints", ir.AttributeType.INTS, ir.DataType.INT64),
     "string": ("value_string", ir.AttributeType.STRING, ir.DataType.STRING),
 }
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What the exported program says about the node being lowered, beyond its arguments.
+
+    Attributes:
+        inputs: Example of each input node, in order; its strides and storage offset count.
+        result: Example of the result, a list of them for several results.
+    """
+
+    inputs: tuple[Any, ...] = ()
+    result: Any = None
 
 
 class Names:
@@ -77,6 +91,7 @@ class Scope:
         self.dims = DimTable(parent.dims if parent is not None else None)
         self._constants: dict[Any, Value] = {}
         self._where: Where | None = parent.where if parent is not None else None
+        self.traced = Traced()
 
     @property
     def where(self) -> Where | None:

@@ -20,6 +20,7 @@ from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.decompose import decompose
 from coreai_onnx.lower.location import where_of
 from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
+from coreai_onnx.lower.scope import Traced
 from coreai_onnx.lower.values import ir_dtype, is_complex, real_part, set_dims
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -61,6 +62,7 @@ class Walker:
         self.weights = weights or {}
         self._values: dict[fx.Node, Any] = {}
         self._inherited: Where | None = None
+        self._origin = ""
 
     def walk(self, graph: fx.Graph, inputs: Sequence[Any]) -> Any:
         """Lower every node.
@@ -132,6 +134,9 @@ class Walker:
         name = str(node.target)
         if name in IGNORED or (value is None and _computes_nothing(node)):
             return None
+        self.op.scope.traced = Traced(
+            tuple(n.meta.get("val") for n in node.all_input_nodes), value
+        )
         try:
             result = self._call(node, name)
         except CoreaiError:
@@ -163,7 +168,7 @@ class Walker:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             return control_flow.lower(self, node)
         if not isinstance(node.target, torch._ops.OpOverload):
-            self.context.miss(name, self._where(node))
+            self.context.miss(name, self._where(node), self._origin)
             return _MISSING
         if self.context.module_calls is not None and name.startswith("coreai_onnx."):
             args, kwargs = bind_arguments(node, self.value_of)
@@ -183,7 +188,7 @@ class Walker:
         found = torchlib.lowering(node.target)
         if found is not None:
             return found(self.op, *args, **kwargs)
-        self.context.miss(name, self._where(node))
+        self.context.miss(name, self._where(node), self._origin)
         return _MISSING
 
     def _lowering(self, node: fx.Node, name: str, arguments: Any) -> Lowering | None:
@@ -208,6 +213,7 @@ class Walker:
         inputs = [self.value_of(leaf) for leaf in leaves if isinstance(leaf, fx.Node)]
         nested = Walker(self.context, self.op, body, self.weights)
         nested._inherited = self._where(node)
+        nested._origin = self._origin or str(node.target)
         return nested.walk(body.graph, inputs)
 
     # ------------------------------------------------------------------ results
