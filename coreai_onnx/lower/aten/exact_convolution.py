@@ -116,7 +116,7 @@ def _spread(op: OpBuilder, x: Value, axis: int, step: int) -> Value:
 
 
 def pad_sizes(
-    op: OpBuilder, x: Value, pads: Sequence[int], value: float
+    op: OpBuilder, x: Value, pads: Sequence[Dim], value: float
 ) -> tuple[Value, list[Dim]]:
     """Return [N, C, *sizes] with its sizes padded (cut, if negative), and the new sizes."""
     axes = len(pads) // 2
@@ -124,10 +124,10 @@ def pad_sizes(
         as_dim(s + b + e)
         for s, b, e in zip(dims_of(x)[2:], pads[:axes], pads[axes:], strict=True)
     ]
-    if not any(pads):
+    if all(p == 0 for p in pads):
         return x, sizes
     both = [0, 0, *pads[:axes], 0, 0, *pads[axes:]]
-    padded: Value = op.Pad(x, both, op.like(x, value))  # type: ignore[arg-type]
+    padded: Value = op.Pad(x, op.shape(both), op.like(x, value))
     return padded, sizes
 
 
