@@ -19,7 +19,7 @@ from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.outputs import Array, Outputs
 from coreai_onnx.runtime.signature import Signature
 from coreai_onnx.runtime.values import dtype_of, from_ort, to_numpy, to_ort
-from coreai_onnx.saving import AUTO_EXTERNAL_BYTES, save_models, to_proto
+from coreai_onnx.saving import save_models, to_proto
 
 
 @runtime_checkable
@@ -33,6 +33,10 @@ class HasModel(Protocol):
 
 Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
 """What a session is made from: a file, its bytes, a model in memory, or a converted program."""
+
+TEMPORARY_FILE_BYTES = 1 << 29
+"""A model in memory with more weights than 512 MiB is handed over in a temporary file, which
+onnxruntime maps, instead of as bytes, of which there would be three copies for a moment."""
 
 
 def session(
@@ -196,7 +200,7 @@ class Session:
             raise SessionError(
                 f"cannot open a {type(source).__name__}; give a path, a model or a program"
             )
-        if weights(model)[1] <= AUTO_EXTERNAL_BYTES:
+        if weights(model)[1] <= TEMPORARY_FILE_BYTES:
             return self._load(to_proto(model).SerializeToString(), options, "the program")
         self._folder = tempfile.TemporaryDirectory(
             prefix="coreai_onnx_", ignore_cleanup_errors=True

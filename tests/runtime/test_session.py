@@ -95,7 +95,7 @@ def test_sources(tmp_path: Path, source: str) -> None:
 
 
 def test_a_large_model_goes_through_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[Session.__module__], "AUTO_EXTERNAL_BYTES", 100)
+    monkeypatch.setattr(sys.modules[Session.__module__], "TEMPORARY_FILE_BYTES", 100)
     monkeypatch.setattr(saving, "PROTOBUF_LIMIT", 100)  # as if it did not fit into a message
     s = session(linear_model())
     x, weights = np.ones((2, 8), np.float32), linear_weights()
