@@ -77,10 +77,10 @@ def _size(node: gs.Node, arrays: Arrays) -> int:
             return _product(shapes[0]) * _product(int(n) for n in np.asarray(arrays[1]))
         if node.op == "Range":
             start, end, step = (float(np.asarray(array)) for array in arrays)
-            return max(0, int(math.ceil((end - start) / step)))
+            return max(0, math.ceil((end - start) / step))
         if node.op == "Gather":
             axis_length = max(1, shapes[0][attribute_of(node, "axis", 0)])
-            return _product(shapes[0]) // axis_length * _product(shapes[1])
+            return int(_product(shapes[0]) // axis_length * _product(shapes[1]))
         if node.op in _BROADCASTING:
             return _product(np.broadcast_shapes(*shapes))
     except (IndexError, ValueError, ZeroDivisionError, OverflowError) as error:

@@ -35,7 +35,9 @@ def test_dtype_and_shape_make_a_difference() -> None:
 def test_scalars_empties_and_strings() -> None:
     assert digest(constant(np.float32(1))) == digest(constant(np.ones((), np.float32)))
     assert digest(constant(np.zeros((0, 3)))) == digest(constant(np.zeros((0, 3))))
-    assert digest(constant(np.array(["a", "b"], object))) != digest(constant(np.array(["ab"], object)))
+    assert digest(constant(np.array(["a", "b"], object))) != digest(
+        constant(np.array(["ab"], object))
+    )
 
 
 def test_nothing_is_copied() -> None:

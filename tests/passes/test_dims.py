@@ -67,7 +67,9 @@ def test_nothing_is_claimed_of_the_rest(body) -> None:
 
 
 def test_division_goes_towards_zero_and_not_by_zero() -> None:
-    assert dims_of("a = Sub (v0, s)  r = Div (a, pair_)".replace("pair_", "m1")) == Dims((None, 128, 64))
+    assert dims_of("a = Sub (v0, s)  r = Div (a, pair_)".replace("pair_", "m1")) == Dims(
+        (None, 128, 64)
+    )
     assert dims_of("r = Div (s, v0)") == Dims((None, None, None))
 
 

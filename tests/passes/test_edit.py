@@ -26,7 +26,9 @@ def closed(graph: gs.Graph, text: str) -> str:
 
 
 def test_replace_moves_every_reader() -> None:
-    graph, t = opened("main (float[2] x) => (float[2] y) { a = Neg (x)  b = Abs (x)  y = Add (b, b) }")
+    graph, t = opened(
+        "main (float[2] x) => (float[2] y) { a = Neg (x)  b = Abs (x)  y = Add (b, b) }"
+    )
     edit = Edit(graph)
     assert edit.replace(t["b"], t["a"])
     edit.remove(graph.nodes[1])
@@ -56,7 +58,9 @@ def test_an_output_cannot_become_an_input() -> None:
 
 
 def test_what_was_known_of_a_type_is_kept() -> None:
-    graph, t = opened("main (float[2] x) => (float[2] y) <float[n, 3] b> { a = Neg (x)  b = Abs (x)  y = Exp (b) }")
+    graph, t = opened(
+        "main (float[2] x) => (float[2] y) <float[n, 3] b> { a = Neg (x)  b = Abs (x)  y = Exp (b) }"
+    )
     Edit(graph).replace(t["b"], t["a"])
     assert (t["a"].dtype, t["a"].shape) == (np.float32, ["n", 3])
 
@@ -67,7 +71,9 @@ def test_fix_turns_a_variable_into_a_constant() -> None:
     edit.fix(t["a"], np.array([1, 2], np.float32))
     edit.remove(graph.nodes[0])
     edit.finish()
-    expected = "main (float[2] x) => (float[2] y) <float[2] a = {1, 2}> { b = Abs (a)  y = Exp (b) }"
+    expected = (
+        "main (float[2] x) => (float[2] y) <float[2] a = {1, 2}> { b = Abs (a)  y = Exp (b) }"
+    )
     assert closed(graph, TEXT) == shown(parse(expected))
 
 
@@ -88,14 +94,18 @@ def test_become_keeps_name_and_results() -> None:
     graph, t = opened(TEXT)
     name = graph.nodes[2].name
     Edit(graph).become(graph.nodes[2], "Elu", [t["b"]], alpha=0.5)
-    expected = "main (float[2] x) => (float[2] y) { a = Neg (x)  b = Abs (a)  y = Elu <alpha = 0.5> (b) }"
+    expected = (
+        "main (float[2] x) => (float[2] y) { a = Neg (x)  b = Abs (a)  y = Elu <alpha = 0.5> (b) }"
+    )
     assert closed(graph, TEXT) == shown(parse(expected))
     assert graph.nodes[2].name == name
 
 
 def test_thousands_of_readers_take_linear_time() -> None:
     body = "  ".join(f"v{i} = Add (c, x)" for i in range(4000))
-    graph, t = opened(f"main (float[2] x) => (float[2] y) {{ c = Neg (x)  d = Neg (x)  {body}  y = Abs (c) }}")
+    graph, t = opened(
+        f"main (float[2] x) => (float[2] y) {{ c = Neg (x)  d = Neg (x)  {body}  y = Abs (c) }}"
+    )
     start = time.perf_counter()
     edit = Edit(graph)
     edit.replace(t["c"], t["d"])

@@ -170,6 +170,8 @@ def test_every_rule_has_a_case() -> None:
 
 def test_narrow_integers_move_unharmed() -> None:
     values = np.array([-8, 7, 0, 1], ml_dtypes.int4)
-    (moved,) = evaluate(node_of("Reshape", [values, ints(2, 2)], {}), [values, ints(2, 2)], limit=LIMIT)
+    (moved,) = evaluate(
+        node_of("Reshape", [values, ints(2, 2)], {}), [values, ints(2, 2)], limit=LIMIT
+    )
     assert moved.dtype == ml_dtypes.int4
     assert moved.astype(int).tolist() == [[-8, 7], [0, 1]]

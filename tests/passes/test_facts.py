@@ -48,7 +48,11 @@ def test_constants() -> None:
 
 def test_nodes() -> None:
     node = gs.Node(
-        "Clip", "n", {"k": 1}, [gs.Variable("x"), gs.Variable.empty()], [gs.Variable("y"), gs.Variable.empty()]
+        "Clip",
+        "n",
+        {"k": 1},
+        [gs.Variable("x"), gs.Variable.empty()],
+        [gs.Variable("y"), gs.Variable.empty()],
     )
     assert is_standard(node, "Clip", "Cast")
     assert not is_standard(gs.Node("Clip", domain="ai.coreai"), "Clip")

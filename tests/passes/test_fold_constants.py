@@ -41,7 +41,9 @@ def test_in_a_function_the_result_is_a_constant_node() -> None:
 
 def test_a_graph_output_is_produced_by_an_identity() -> None:
     text = "main () => (float z) <float a = {2}> { z = Mul (a, a) }"
-    expected = "main () => (float z) <float a = {2}, float z_value = {4}> { z = Identity (z_value) }"
+    expected = (
+        "main () => (float z) <float a = {2}, float z_value = {4}> { z = Identity (z_value) }"
+    )
     rewrite(text, fold_constants, 1, expected)
     same_numbers(text, fold_constants, {})
 
@@ -103,7 +105,9 @@ def test_a_big_weight_is_never_read() -> None:
     def fail() -> ir.Tensor:
         raise AssertionError("the weight was read")
 
-    model = parse("main (float[n] x) => (float[n] y) <float[1] w = {1}> { c = Neg (w)  y = Add (x, c) }")
+    model = parse(
+        "main (float[n] x) => (float[n] y) <float[1] w = {1}> { c = Neg (w)  y = Add (x, c) }"
+    )
     weight = ir.LazyTensor(fail, dtype=ir.DataType.FLOAT, shape=ir.Shape((LIMIT,)), name="w")
     model.graph.initializers["w"].const_value = weight
     report = run_passes(model, [fold_constants])

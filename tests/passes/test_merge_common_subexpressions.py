@@ -61,7 +61,9 @@ def test_calls_of_pure_functions_are_merged_and_of_random_ones_not() -> None:
     pure = '<domain: "ai.coreai", opset_import: ["": 23]> f (x) => (y) { y = Cos (x) }\n'
     rewrite(HEAD + main + pure, merge_common_subexpressions, 1, HEAD + merged + pure)
     calls = pure.replace('["": 23]', '["": 23, "ai.coreai": 1]').replace("Cos", "ai.coreai.g")
-    random = '<domain: "ai.coreai", opset_import: ["": 23]> g (x) => (y) { y = RandomNormalLike (x) }\n'
+    random = (
+        '<domain: "ai.coreai", opset_import: ["": 23]> g (x) => (y) { y = RandomNormalLike (x) }\n'
+    )
     leaves(HEAD + main + calls + random, merge_common_subexpressions)
 
 
@@ -69,7 +71,10 @@ def test_inside_a_function() -> None:
     head = HEAD + "main (float[n] x) => (float[n] y) { y = ai.coreai.f <alpha = 1.0> (x) }\n"
     body = '<domain: "ai.coreai", opset_import: ["": 23]> f <alpha> (x) => (y) {{ {} }}'
     rewrite(
-        head + body.format("a = Elu <alpha: float = @alpha> (x)  b = Elu <alpha: float = @alpha> (x)  y = Add (a, b)"),
+        head
+        + body.format(
+            "a = Elu <alpha: float = @alpha> (x)  b = Elu <alpha: float = @alpha> (x)  y = Add (a, b)"
+        ),
         merge_common_subexpressions,
         1,
         head + body.format("a = Elu <alpha: float = @alpha> (x)  y = Add (a, a)"),

@@ -24,7 +24,9 @@ def test_readers_in_subgraphs_follow() -> None:
       y = If (c) <then_branch = a () => (float[2] t) { t = Add (h, q) },
                   else_branch = b () => (float[2] e) { e = Mul (h, q) }>
     }"""
-    same_numbers(text, merge_duplicate_constants, {"c": np.array(True), "x": np.ones(2, np.float32)})
+    same_numbers(
+        text, merge_duplicate_constants, {"c": np.array(True), "x": np.ones(2, np.float32)}
+    )
     model = parse(text)
     run_passes(model, [merge_duplicate_constants])
     assert list(model.graph.initializers) == ["p"]

@@ -10,7 +10,11 @@ from coreai_onnx.passes.runner import name_of
 
 def test_every_line_says_why() -> None:
     lines = Path(module.__file__).read_text(encoding="utf-8").splitlines()
-    entries = [line for line in lines if line.startswith("    ") and line.rstrip().split("#")[0].strip().endswith(",")]
+    entries = [
+        line
+        for line in lines
+        if line.startswith("    ") and line.rstrip().split("#")[0].strip().endswith(",")
+    ]
     assert len(entries) == len(ORDER)
     assert all("  # " in line for line in entries)
 

@@ -87,12 +87,23 @@ class Drawn:
 
 
 def unary(g: Drawn, x, shape, dtype) -> None:
-    g.add(g.one(["Neg", "Abs", "Identity", "Sum"]) if dtype != ir.DataType.INT64 and dtype != ir.DataType.INT32 else g.one(["Neg", "Abs", "Identity"]), [x], shape, dtype)
+    g.add(
+        g.one(["Neg", "Abs", "Identity", "Sum"])
+        if dtype != ir.DataType.INT64 and dtype != ir.DataType.INT32
+        else g.one(["Neg", "Abs", "Identity"]),
+        [x],
+        shape,
+        dtype,
+    )
 
 
 def binary(g: Drawn, x, shape, dtype) -> None:
     partners = [v for v, s, d in g.values if s == shape and d == dtype]
-    other = g.one(partners) if g.draw(st.booleans()) else g.constant(np.array(g.draw(st.integers(-2, 2)), dtype.numpy()))
+    other = (
+        g.one(partners)
+        if g.draw(st.booleans())
+        else g.constant(np.array(g.draw(st.integers(-2, 2)), dtype.numpy()))
+    )
     g.add(g.one(["Add", "Sub", "Mul"]), [x, other], shape, dtype)
 
 
@@ -134,7 +145,11 @@ def unsqueeze(g: Drawn, x, shape, dtype) -> None:
 
 def expand(g: Drawn, x, shape, dtype) -> None:
     target = [g.one([1, d]) if isinstance(d, int) else d for d in shape]
-    vector = g.shape_vector(x, shape, target) if g.draw(st.booleans()) else g.constant(np.ones(len(shape), np.int64))
+    vector = (
+        g.shape_vector(x, shape, target)
+        if g.draw(st.booleans())
+        else g.constant(np.ones(len(shape), np.int64))
+    )
     g.add("Expand", [x, vector], shape, dtype)
 
 
@@ -213,8 +228,13 @@ def models(draw: st.DrawFn) -> ir.Model:
             step(g, x, shape, dtype)
     produced = [entry for entry in g.values if entry[0].producer() is not None]
     hypothesis.assume(produced)
-    outputs = draw(st.lists(st.sampled_from(produced), min_size=1, max_size=3, unique_by=lambda e: e[0].name))
-    outputs = [*outputs, *([] if produced[-1][0].name in {o[0].name for o in outputs} else [produced[-1]])]
+    outputs = draw(
+        st.lists(st.sampled_from(produced), min_size=1, max_size=3, unique_by=lambda e: e[0].name)
+    )
+    outputs = [
+        *outputs,
+        *([] if produced[-1][0].name in {o[0].name for o in outputs} else [produced[-1]]),
+    ]
     for value, shape, dtype in outputs:
         value.type, value.shape = ir.TensorType(dtype), ir.Shape(shape)
     graph = ir.Graph(
@@ -248,7 +268,9 @@ def test_all_passes_keep_every_bit(drawn: ir.Model) -> None:
     for binding in BINDINGS:
         rng = np.random.default_rng(0)
         feeds = {
-            v.name: rng.integers(-3, 4, [binding[d.value] if isinstance(d, ir.SymbolicDim) else d for d in v.shape]).astype(np.float32)
+            v.name: rng.integers(
+                -3, 4, [binding[d.value] if isinstance(d, ir.SymbolicDim) else d for d in v.shape]
+            ).astype(np.float32)
             for v in model.graph.inputs
         }
         for expected, actual in zip(run(before, feeds), run(model, feeds), strict=True):

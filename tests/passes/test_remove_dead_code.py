@@ -12,7 +12,9 @@ TEXT = """main (float[n] x, float[n] unused) => (float[n] y) <float[1] w = {1}, 
 
 
 def test_what_nothing_reads_goes_and_inputs_stay() -> None:
-    expected = "main (float[n] x, float[n] unused) => (float[n] y) <float[1] v = {2}> { y = Add (x, v) }"
+    expected = (
+        "main (float[n] x, float[n] unused) => (float[n] y) <float[1] v = {2}> { y = Add (x, v) }"
+    )
     rewrite(TEXT, remove_dead_code, 3, expected)
     feeds = {"x": np.ones(2, np.float32), "unused": np.ones(2, np.float32)}
     same_numbers(TEXT, remove_dead_code, feeds)
@@ -65,7 +67,9 @@ def test_inside_subgraphs_and_functions() -> None:
 
 
 def test_a_node_with_one_live_output_stays() -> None:
-    leaves("main (float[4] x) => (float[2] b) { a, b = Split <num_outputs = 2> (x) }", remove_dead_code)
+    leaves(
+        "main (float[4] x) => (float[2] b) { a, b = Split <num_outputs = 2> (x) }", remove_dead_code
+    )
 
 
 def test_a_default_of_an_input_stays() -> None:

@@ -25,12 +25,18 @@ def test_readers_of_what_becomes_the_output_follow() -> None:
 def test_dropout_outside_training_goes() -> None:
     text = """main (float[n] x) => (float[n] y) <float r = {0.5}, bool t = {0}>
     { a = Dropout (x, r)  b = Dropout (a, r, t)  y = Neg (b) }"""
-    expected = """main (float[n] x) => (float[n] y) <float r = {0.5}, bool t = {0}> { y = Neg (x) }"""
+    expected = (
+        """main (float[n] x) => (float[n] y) <float r = {0.5}, bool t = {0}> { y = Neg (x) }"""
+    )
     rewrite(text, remove_identities, 2, expected)
 
 
 def test_an_input_or_initializer_that_is_an_output_stays() -> None:
-    leaves("main (float[n] x) => (float[n] y) { y = Identity (x) }", remove_identities, "it names a graph output")
+    leaves(
+        "main (float[n] x) => (float[n] y) { y = Identity (x) }",
+        remove_identities,
+        "it names a graph output",
+    )
     leaves(
         "main () => (float[1] y) <float[1] w = {1}> { y = Identity (w) }",
         remove_identities,

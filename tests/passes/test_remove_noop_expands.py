@@ -21,9 +21,14 @@ def test_what_repeats_nothing_goes(op, target) -> None:
 
 
 def test_the_shape_of_the_tensor_itself() -> None:
-    text = "main (float[n, m] x) => (float[n, m] z) { s = Shape (x)  y = Expand (x, s)  z = Neg (y) }"
+    text = (
+        "main (float[n, m] x) => (float[n, m] z) { s = Shape (x)  y = Expand (x, s)  z = Neg (y) }"
+    )
     rewrite(
-        text, remove_noop_expands, 1, "main (float[n, m] x) => (float[n, m] z) { s = Shape (x)  z = Neg (x) }"
+        text,
+        remove_noop_expands,
+        1,
+        "main (float[n, m] x) => (float[n, m] z) { s = Shape (x)  z = Neg (x) }",
     )
 
 
@@ -33,7 +38,10 @@ def test_the_shape_of_the_tensor_itself() -> None:
 def test_what_repeats_stays(op, target) -> None:
     k = target.count(",") + 1
     text = WITH.format(op=op, target=target, k=k).replace("float[n, 8] z", "float z")
-    leaves(text.replace("(float z)", "(float[p, q] z)" if k == 2 else "(float[p, q, r] z)"), remove_noop_expands)
+    leaves(
+        text.replace("(float z)", "(float[p, q] z)" if k == 2 else "(float[p, q, r] z)"),
+        remove_noop_expands,
+    )
 
 
 def test_an_unknown_target_stays() -> None:

@@ -30,7 +30,10 @@ def test_a_target_computed_from_the_input() -> None:
 
 @pytest.mark.parametrize("target", ["8, -1", "4, -1", "-1, 16"])
 def test_other_targets_stay(target) -> None:
-    leaves(WITH.format(inner="", target=target).replace("float[n, 8] z", "float[p, q] z"), remove_noop_reshapes)
+    leaves(
+        WITH.format(inner="", target=target).replace("float[n, 8] z", "float[p, q] z"),
+        remove_noop_reshapes,
+    )
 
 
 def test_zero_with_allowzero_is_a_dim_of_zero() -> None:

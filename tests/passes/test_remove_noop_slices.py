@@ -18,7 +18,12 @@ def case(start="0", end=MAX, axis="0", step="1") -> str:
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"end": str(2**31 - 1)}, {"axis": "1", "end": "8"}, {"axis": "-1", "start": "-8", "end": "9"}],
+    [
+        {},
+        {"end": str(2**31 - 1)},
+        {"axis": "1", "end": "8"},
+        {"axis": "-1", "start": "-8", "end": "9"},
+    ],
 )
 def test_slices_of_everything_go(values) -> None:
     text = case(**values)

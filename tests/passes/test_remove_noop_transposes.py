@@ -7,8 +7,12 @@ from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 
 def test_the_identity_permutation_goes() -> None:
-    text = "main (float[n, 2] x) => (float[n, 2] z) { y = Transpose <perm = [0, 1]> (x)  z = Neg (y) }"
-    rewrite(text, remove_noop_transposes, 1, "main (float[n, 2] x) => (float[n, 2] z) { z = Neg (x) }")
+    text = (
+        "main (float[n, 2] x) => (float[n, 2] z) { y = Transpose <perm = [0, 1]> (x)  z = Neg (y) }"
+    )
+    rewrite(
+        text, remove_noop_transposes, 1, "main (float[n, 2] x) => (float[n, 2] z) { z = Neg (x) }"
+    )
     same_numbers(text, remove_noop_transposes, {"x": np.ones((3, 2), np.float32)})
 
 

@@ -17,7 +17,9 @@ def test_one_input_is_the_result(op) -> None:
 
 
 def test_two_inputs_stay() -> None:
-    leaves("main (float[n] x) => (float[m] z) { z = Concat <axis = 0> (x, x) }", remove_single_inputs)
+    leaves(
+        "main (float[n] x) => (float[m] z) { z = Concat <axis = 0> (x, x) }", remove_single_inputs
+    )
 
 
 def test_an_output_of_an_input_stays() -> None:

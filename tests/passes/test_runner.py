@@ -105,7 +105,9 @@ def test_a_users_own_pass_may_use_graph_surgeon_directly() -> None:
 
 
 def test_near_misses_are_those_of_the_final_graph() -> None:
-    model = parse("main (float[n] x) => (float[n] y, float[n] z) { a = Identity (x)  y = Identity (a)  z = Neg (x) }")
+    model = parse(
+        "main (float[n] x) => (float[n] y, float[n] z) { a = Identity (x)  y = Identity (a)  z = Neg (x) }"
+    )
     report = run_passes(model)
     (miss,) = report.near_misses
     assert (miss.pass_name, miss.scope, miss.miss.reason, miss.miss.count) == (

@@ -21,7 +21,13 @@ TEXT = """main (bool c, float[2] x) => (float[2] y) {
 
 def test_names_are_handed_out_once() -> None:
     names = Names()
-    assert [names.claim(n) for n in ("a", "a", "a_1", "a", "b")] == ["a", "a_1", "a_1_1", "a_2", "b"]
+    assert [names.claim(n) for n in ("a", "a", "a_1", "a", "b")] == [
+        "a",
+        "a_1",
+        "a_1_1",
+        "a_2",
+        "b",
+    ]
 
 
 def test_scopes_and_subgraphs() -> None:

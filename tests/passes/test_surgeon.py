@@ -162,7 +162,9 @@ def test_weights_are_not_read() -> None:
         raise AssertionError("the weight was read")
 
     model = parse("main (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add (x, w) }")
-    lazy = ir.LazyTensor(fail, dtype=ir.DataType.FLOAT, shape=ir.Shape((1 << 20, 1 << 20)), name="w")
+    lazy = ir.LazyTensor(
+        fail, dtype=ir.DataType.FLOAT, shape=ir.Shape((1 << 20, 1 << 20)), name="w"
+    )
     model.graph.initializers["w"].const_value = lazy
     assert crossed(model).graph.initializers["w"].const_value is lazy
 
