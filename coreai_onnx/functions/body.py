@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.composite_ops.declaration import Attribute, Composite
+from coreai_onnx.errors import UnsupportedOpsError
 from coreai_onnx.functions.trace import Example, Traced
 from coreai_onnx.lower.builder import AttributeRef, OpBuilder
 from coreai_onnx.lower.context import Context
@@ -91,8 +91,7 @@ def lower_body(
     results = walker.walk(traced.graph_module.graph, values)
     outputs = list(results) if isinstance(results, list | tuple) else [results]
     if context.missing:
-        names = [op.name for op in context.missing]
-        raise LookupError(f"the reference of {composite.name} uses ops without lowering: {names}")
+        raise UnsupportedOpsError(context.missing)
     _generalise(builder)
     return builder.finish(outputs)
 
@@ -108,7 +107,8 @@ def _generalise(builder: BodyBuilder) -> None:
             like = ir.node("CastLike", [node.inputs[0], first], name=node.name)
             like.metadata_props.update(node.metadata_props)
             result, new = node.outputs[0], like.outputs[0]
-            new.name, new.meta = result.name, copy.copy(result.meta)
+            new.name = result.name
+            new.meta.update(result.meta)
             node.graph.insert_before(node, like)
             ir.convenience.replace_all_uses_with(result, new)
             for i, output in enumerate(graph.outputs):

@@ -35,7 +35,7 @@ class Context:
     module_calls: Callable[..., Any] | None = None
     symbols: dict[sympy.Symbol, sympy.Symbol] = field(default_factory=dict)
     step: Callable[[], None] = lambda: None
-    _missing: dict[str, list[Where]] = field(default_factory=dict)
+    _missing: dict[tuple[str, str], list[Where]] = field(default_factory=dict)
     _decomposed: dict[Any, fx.GraphModule | None] = field(default_factory=dict)
 
     def dim(self, x: Any) -> Dim:
@@ -60,14 +60,24 @@ class Context:
             return bool(found)
         return found.xreplace(self.symbols)
 
-    def miss(self, name: str, where: Where) -> None:
-        """Note a use of an op that has no lowering."""
-        self._missing.setdefault(name, []).append(where)
+    def miss(self, name: str, where: Where, origin: str = "") -> None:
+        """Note a use of an op that has no lowering.
+
+        Args:
+            name: The op.
+            where: The place in the user's model.
+            origin: The op of the user's program whose decomposition uses it; empty if it is one.
+        """
+        key = (origin, name) if origin else (name, "")
+        self._missing.setdefault(key, []).append(where)
 
     @property
     def missing(self) -> list[UnsupportedOp]:
         """The ops without a lowering seen so far."""
-        return [UnsupportedOp(name, tuple(places)) for name, places in self._missing.items()]
+        return [
+            UnsupportedOp(name, tuple(places), inner)
+            for (name, inner), places in self._missing.items()
+        ]
 
     def share(self, outer: Context) -> None:
         """Collect missing ops and decompositions in another conversion's context."""
