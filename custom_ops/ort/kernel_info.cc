@@ -8,17 +8,11 @@ bool KernelInfo::Ok(OrtStatus* status) const {
   return false;
 }
 
-// The C API has no query for an attribute's presence or type: it is present if any reader takes it.
+// The C API has no query for an attribute's presence. The reader of lists does not look at the
+// type: it succeeds, perhaps with no elements, for whatever is there.
 bool KernelInfo::Has(const char* name) const {
-  float f = 0;
-  std::int64_t i = 0;
   std::size_t size = 0;
-  if (Ok(api_.KernelInfoGetAttribute_int64(info_, name, &i))) return true;
-  if (Ok(api_.KernelInfoGetAttribute_float(info_, name, &f))) return true;
-  if (Ok(api_.KernelInfoGetAttribute_string(info_, name, nullptr, &size))) return true;
-  if (Ok(api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size))) return true;
-  size = 0;
-  return Ok(api_.KernelInfoGetAttributeArray_float(info_, name, nullptr, &size));
+  return Ok(api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size));
 }
 
 void KernelInfo::WrongType(const char* name, const char* wanted) const {
@@ -53,18 +47,14 @@ std::string KernelInfo::String(const char* name, const char* absent) const {
 
 std::vector<std::int64_t> KernelInfo::Ints(const char* name,
                                            std::vector<std::int64_t> absent) const {
-  std::size_t size = 0;
-  if (Ok(api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size))) {
-    std::vector<std::int64_t> values(size);
-    if (size != 0) {
-      ThrowOnError(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, values.data(), &size));
-    }
-    return values;
-  }
   std::int64_t single = 0;
   if (Ok(api_.KernelInfoGetAttribute_int64(info_, name, &single))) return {single};
-  if (Has(name)) WrongType(name, "ints");
-  return absent;
+  std::size_t size = 0;
+  if (!Ok(api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size))) return absent;
+  if (size == 0) WrongType(name, "ints, and not empty");
+  std::vector<std::int64_t> values(size);
+  ThrowOnError(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, values.data(), &size));
+  return values;
 }
 
 }  // namespace coreai

@@ -23,7 +23,7 @@ class KernelInfo {
   float Float(const char* name, float absent) const;
   std::int64_t Int(const char* name, std::int64_t absent) const;
   std::string String(const char* name, const char* absent) const;
-  /// A single int counts as a list of one.
+  /// A single int counts as a list of one; an empty list is refused like another type.
   std::vector<std::int64_t> Ints(const char* name, std::vector<std::int64_t> absent) const;
 
  private:

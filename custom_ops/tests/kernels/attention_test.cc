@@ -325,17 +325,5 @@ TEST(Attention, DenormalsAreKept) {
   Check(c, DType::kFloat16);
 }
 
-TEST(Attention, ScratchDoesNotGrowWithTheLengths) {
-  AttentionProblem small = {};
-  small.heads = small.key_heads = small.value_heads = small.batch = 1;
-  small.head_dim = small.value_dim = 64;
-  small.queries = small.keys = 10;
-  AttentionProblem large = small;
-  large.queries = large.keys = 1000000;
-  for (const DType dtype : AllDTypes()) {
-    EXPECT_EQ(AttentionScratchBytes(small, dtype), AttentionScratchBytes(large, dtype));
-  }
-}
-
 }  // namespace
 }  // namespace coreai::testing

@@ -1,0 +1,198 @@
+"""Registration: names, dtypes, targets, functions of the same name, and the exported symbols."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+from onnx import helper
+
+from coreai_onnx.composite_ops import COMPOSITES
+from coreai_onnx.composite_ops.declaration import DOMAIN, FLOAT_DTYPES
+from tests.custom_ops.single_op import DTYPES, open_session, run_op, single_op_model
+
+OPS = ["layer_norm", "rms_norm", "scaled_dot_product_attention"]
+
+
+def inputs_of(op, dtype=torch.float32):
+    if op == "scaled_dot_product_attention":
+        return [torch.randn(1, 2, 3, 4).to(dtype) for _ in range(3)]
+    return [torch.randn(2, 8).to(dtype)]
+
+
+def info(library):
+    query = ctypes.CDLL(str(library)).CoreaiOnnxOpsInfo
+    query.restype = ctypes.c_char_p
+    return query().decode()
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_op_type_of_the_declaration_is_registered(kernels, op):
+    inputs = {dtype: inputs_of(op, getattr(torch, dtype)) for dtype in FLOAT_DTYPES}
+    plain = {dtype: run_op(kernels, op, inputs[dtype]) for dtype in FLOAT_DTYPES}
+    for op_type in COMPOSITES[op].op_types():
+        last = re.split(r"[._]", op_type)[-1]
+        dtype = last if last in FLOAT_DTYPES else "float32"
+        assert run_op(kernels, op_type, inputs[dtype]).equal(plain[dtype]), op_type
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_a_kernel_runs_in_place_of_the_function_of_its_name(kernels, op, dtype):
+    # The body answers something else than the composite, so that one can tell who answered.
+    names = [i.name for i in COMPOSITES[op].inputs]
+    body = helper.make_function(
+        DOMAIN,
+        f"{op}.unscaled" if op != OPS[2] else f"{op}.causal",
+        names,
+        ["output"],
+        [helper.make_node("Identity", [names[0]], ["output"])],
+        [helper.make_opsetid("", 18)],
+    )
+    inputs = inputs_of(op, dtype)
+    model = single_op_model(body.name, inputs, {}, [body])
+    feeds = {
+        f"in{i}": (x.float() if dtype == torch.bfloat16 else x).numpy()
+        for i, x in enumerate(inputs)
+    }
+    from_body = open_session(model, None).run(None, feeds)[0]
+    from_kernel = open_session(model, kernels).run(None, feeds)[0]
+    assert np.array_equal(from_body, feeds["in0"])
+    assert not np.allclose(from_kernel, feeds["in0"])
+    assert from_kernel.dtype == feeds["in0"].dtype
+
+
+def test_a_model_may_mix_dtypes_and_variants(kernels):
+    for dtype in DTYPES:
+        x = torch.randn(2, 8).to(dtype)
+        plain = run_op(kernels, "rms_norm", [x])
+        assert plain.dtype == dtype
+        assert plain.equal(run_op(kernels, "rms_norm.unscaled", [x]))
+
+
+def test_output_type_and_shape_are_inferred_at_load(kernels):
+    q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8)
+    model = single_op_model(OPS[2], [q, k, torch.randn(2, 1, 5, 6)], {})
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    output = open_session(model, kernels).get_outputs()[0]
+    assert output.shape == ["d0_0", "d0_1", "d0_2", "d2_3"]
+    assert output.type == "tensor(float)"
+
+
+def test_absent_inputs_in_the_middle_load_and_run(kernels):
+    x, bias = torch.randn(2, 8), torch.randn(8)
+    shifted = run_op(kernels, "layer_norm", [x, None, bias])
+    torch.testing.assert_close(shifted, run_op(kernels, "layer_norm", [x]) + bias)
+
+
+@pytest.mark.parametrize("target", ["scalar", "avx2", "avx512", "neon"])
+def test_the_target_can_be_chosen(kernels, monkeypatch, target):
+    best = info(kernels)
+    monkeypatch.setenv("COREAI_OPS_TARGET", target)
+    x = torch.randn(3, 50)
+    if "unsupported" in info(kernels):
+        with pytest.raises(Exception, match=f"COREAI_OPS_TARGET={target} is not supported by this"):
+            run_op(kernels, "rms_norm", [x])
+        return
+    assert f"target={target} " in info(kernels)
+    here = run_op(kernels, "rms_norm", [x])
+    monkeypatch.delenv("COREAI_OPS_TARGET")
+    assert info(kernels) == best
+    torch.testing.assert_close(here, run_op(kernels, "rms_norm", [x]))
+
+
+def test_an_unknown_target_is_refused_with_the_known_ones(kernels, monkeypatch):
+    monkeypatch.setenv("COREAI_OPS_TARGET", "avx1024")
+    with pytest.raises(Exception, match="=avx1024 is not a known target; supported here: scalar"):
+        run_op(kernels, "rms_norm", [torch.ones(2, 3)])
+
+
+def test_info_says_version_target_and_api(kernels):
+    name, version, target, api = info(kernels).split()
+    assert name == "coreai_onnx_ops"
+    assert version[0].isdigit()
+    assert target.startswith("target=")
+    assert api == "ort_api=21"
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="nm is not installed")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads an ELF file")
+def test_only_two_symbols_are_exported(kernels):
+    listing = subprocess.run(
+        ["nm", "-D", "--defined-only", str(kernels)], capture_output=True, text=True, check=True
+    )
+    symbols = {line.split()[-1] for line in listing.stdout.splitlines()}
+    assert symbols == {"CoreaiOnnxOpsInfo", "RegisterCustomOps"}
+
+
+def test_the_library_is_small(kernels):
+    assert kernels.stat().st_size < 3 << 20
+
+
+def test_one_session_serves_many_threads(kernels):
+    inputs = [torch.randn(1, 4, 40, 16) for _ in range(3)]
+    session = open_session(single_op_model(OPS[2], inputs, {"is_causal": 1}), kernels, threads=2)
+    feeds = {f"in{i}": x.numpy() for i, x in enumerate(inputs)}
+    first = session.run(None, feeds)[0]
+    different = []
+
+    def work():
+        for _ in range(20):
+            if not np.array_equal(session.run(None, feeds)[0], first):
+                different.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not different
+
+
+def test_results_do_not_depend_on_the_number_of_threads(kernels):
+    inputs = [torch.randn(2, 6, 150, 16) for _ in range(3)]
+    one = run_op(kernels, OPS[2], inputs, threads=1)
+    assert one.equal(run_op(kernels, OPS[2], inputs, threads=2))
+    x = torch.randn(300, 1000)
+    assert run_op(kernels, "rms_norm", [x], threads=1).equal(
+        run_op(kernels, "rms_norm", [x], threads=2)
+    )
+
+
+class OldApiBase(ctypes.Structure):
+    """An ``OrtApiBase`` of an onnxruntime that only knows the first version of the API."""
+
+    _fields_ = [("get_api", ctypes.c_void_p), ("get_version", ctypes.c_void_p)]
+
+
+def test_an_onnxruntime_that_is_too_old_is_a_status(kernels):
+    create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+    get_api = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
+    said = []
+
+    @create
+    def create_status(code, message):
+        said.append((code, message.decode()))
+        return 0x1000
+
+    api = (ctypes.c_void_p * 1)(ctypes.cast(create_status, ctypes.c_void_p))
+    first = ctypes.addressof(api)
+    old = get_api(lambda version: first if version < 21 else None)
+    base = OldApiBase(ctypes.cast(old, ctypes.c_void_p), None)
+    register = ctypes.CDLL(str(kernels)).RegisterCustomOps
+    register.restype = ctypes.c_void_p
+    register.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    assert register(None, ctypes.byref(base)) == 0x1000
+    assert said == [(1, "coreai ops need onnxruntime 1.21 or later")]
+
+
+def test_this_onnxruntime_is_new_enough():
+    assert tuple(int(part) for part in ort.__version__.split(".")[:2]) >= (1, 21)
