@@ -92,29 +92,27 @@ def lower_body(
     outputs = list(results) if isinstance(results, list | tuple) else [results]
     if context.missing:
         raise UnsupportedOpsError(context.missing)
-    _generalise(builder)
-    return builder.finish(outputs)
+    return builder.finish(_generalise(builder, outputs))
 
 
-def _generalise(builder: BodyBuilder) -> None:
+def _generalise(builder: BodyBuilder, outputs: Sequence[Value]) -> list[Value]:
     """Turn casts to float16, the dtype of the trace, into casts to the first input's dtype."""
     graph, first = builder.scope.graph, builder.inputs[0]
+    replaced: dict[Value, Value] = {}
     if first.dtype != ir_dtype(torch.float16):
-        return
+        return list(outputs)
     for node in graph.all_nodes():
         to = node.attributes.get("to")
         if node.op_type == "Cast" and to is not None and to.value == ir.DataType.FLOAT16:
             like = ir.node("CastLike", [node.inputs[0], first], name=node.name)
             like.metadata_props.update(node.metadata_props)
             result, new = node.outputs[0], like.outputs[0]
-            new.name = result.name
-            new.meta.update(result.meta)
+            new.name, new.meta["unnamed"] = result.name, False
             node.graph.insert_before(node, like)
             ir.convenience.replace_all_uses_with(result, new)
-            for i, output in enumerate(graph.outputs):
-                if output is result:
-                    graph.outputs[i] = new
             node.graph.remove(node, safe=True)
+            replaced[result] = new
+    return [replaced.get(x, x) for x in outputs]
 
 
 def _declared(attribute: Attribute) -> ir.Attr:
