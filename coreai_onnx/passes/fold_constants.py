@@ -12,8 +12,8 @@ from coreai_onnx.passes.evaluate import CannotEvaluateError, can_evaluate, evalu
 from coreai_onnx.passes.facts import is_standard
 from coreai_onnx.passes.why import Why
 
-LIMIT = 1 << 20
-"""Largest result in bytes. Folding a bigger one would hold a weight twice in memory."""
+LIMIT = 128 << 10
+"""Largest input and result in bytes. What is bigger is a weight, and weights keep their names."""
 GROWTH_LIMIT = 16 << 10
 """Largest result in bytes that may be bigger than what it is computed from: the file grows."""
 
