@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.error_function import erf_of
 from coreai_onnx.lower.aten.numerics import is_double, widen
 from coreai_onnx.lower.aten.unary_math import expm1_of, log1p_of
@@ -72,7 +73,11 @@ def rrelu(
     training: bool = False,
     generator: Any = None,
 ) -> Value:
-    """Leaky relu with the mean slope; in training, with a random slope for each element."""
+    """Leaky relu with the mean slope.
+
+    Raises:
+        LoweringError: In training, where every element has a random slope.
+    """
     del generator
     return _rrelu(op, self, lower, upper, training)
 
@@ -93,11 +98,13 @@ def rrelu_with_noise_functional(
 
 
 def _rrelu(op: OpBuilder, x: Value, lower: Number, upper: Number, training: bool) -> Value:
-    if not training:
-        return leaky_relu(op, x, (lower + upper) / 2)
-    (wide,) = widen(op, x)
-    slope = op.RandomUniformLike(wide, low=float(lower), high=float(upper))
-    return op.Where(op.Greater(wide, 0.0), wide, op.Mul(wide, slope))  # type: ignore[no-any-return]  # one output
+    if training:
+        raise LoweringError(
+            "rrelu in training: onnxruntime has no op that draws a random slope for each element",
+            op.scope.where,
+            "call model.eval() before the export",
+        )
+    return leaky_relu(op, x, (lower + upper) / 2)
 
 
 @lowers("aten.prelu.default")
@@ -139,7 +146,7 @@ def celu(op: OpBuilder, self: Value, alpha: Number = 1.0) -> Value:
     """self above zero, alpha * (exp(self / alpha) - 1) below."""
     if is_double(self):
         return _elu(op, self, float(alpha), 1.0, 1.0 / alpha)
-    return op.Celu(self, alpha=float(alpha))
+    return op.Celu(*widen(op, self), alpha=float(alpha))
 
 
 @lowers("aten.selu.default")

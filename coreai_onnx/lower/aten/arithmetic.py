@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from coreai_onnx.lower.aten.numerics import truncated, widen
+from coreai_onnx.lower.aten.numerics import remainder_of_truncation, truncated, widen
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.promotion import promote, promote_to_float
 from coreai_onnx.lower.registry import lowers
@@ -22,12 +22,18 @@ def _scaled(op: OpBuilder, x: Value, factor: Number) -> Value:
     return op.Mul(x, factor)  # type: ignore[no-any-return]  # one output
 
 
-@lowers("aten.add.Tensor", "aten.add.Scalar")
+@lowers("aten.add.Tensor")
 def add(op: OpBuilder, self: Value, other: Value | Number, *, alpha: Number = 1) -> Value:
     """self + alpha * other; on booleans, or."""
     self, other = promote(op, self, other)
     other = _scaled(op, other, alpha)
     return op.Or(self, other) if is_bool(self) else op.Add(self, other)
+
+
+@lowers("aten.add.Scalar")
+def add_scalar(op: OpBuilder, self: Value, other: Number, alpha: Number = 1) -> Value:
+    """self + alpha * other."""
+    return add(op, self, other, alpha=alpha)
 
 
 @lowers("prims.add.default")
@@ -36,11 +42,17 @@ def prims_add(op: OpBuilder, self: Value, other: Value) -> Value:
     return add(op, self, other)
 
 
-@lowers("aten.sub.Tensor", "aten.sub.Scalar")
+@lowers("aten.sub.Tensor")
 def sub(op: OpBuilder, self: Value, other: Value | Number, *, alpha: Number = 1) -> Value:
     """self - alpha * other."""
     self, other = promote(op, self, other)
     return op.Sub(self, _scaled(op, other, alpha))
+
+
+@lowers("aten.sub.Scalar")
+def sub_scalar(op: OpBuilder, self: Value, other: Number, alpha: Number = 1) -> Value:
+    """self - alpha * other."""
+    return sub(op, self, other, alpha=alpha)
 
 
 @lowers("prims.sub.default")
@@ -49,11 +61,17 @@ def prims_sub(op: OpBuilder, self: Value, other: Value) -> Value:
     return sub(op, self, other)
 
 
-@lowers("aten.rsub.Tensor", "aten.rsub.Scalar")
-def rsub(op: OpBuilder, self: Value, other: Value | Number, alpha: Number = 1) -> Value:
+@lowers("aten.rsub.Tensor")
+def rsub(op: OpBuilder, self: Value, other: Value | Number, *, alpha: Number = 1) -> Value:
     """other - alpha * self."""
     self, other = promote(op, self, other)
     return op.Sub(other, _scaled(op, self, alpha))
+
+
+@lowers("aten.rsub.Scalar")
+def rsub_scalar(op: OpBuilder, self: Value, other: Number, alpha: Number = 1) -> Value:
+    """other - alpha * self."""
+    return rsub(op, self, other, alpha=alpha)
 
 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar", "prims.mul.default")
@@ -102,8 +120,10 @@ def floor_divide(op: OpBuilder, self: Value, other: Value | Number) -> Value:
         return op.Div(self, other)
     if _is_power_of_two(divisor):
         return op.Div(op.Sub(self, op.Mod(self, other)), other)  # cannot wrap around
-    carried = op.Not(op.Equal(op.Mod(self, other), op.Mod(self, other, fmod=1)))
-    return op.Sub(op.Div(self, other), op.Cast(carried, to=int(self.dtype)))
+    quotient = op.Div(self, other)
+    truncated_rest = op.Sub(self, op.Mul(quotient, other))
+    carried = op.Not(op.Equal(op.Mod(self, other), truncated_rest))
+    return op.Sub(quotient, op.Cast(carried, to=int(self.dtype)))
 
 
 def _floor_quotient(op: OpBuilder, self: Value, other: Value, divisor: Value | Number) -> Value:
@@ -143,7 +163,7 @@ def remainder(op: OpBuilder, self: Value | Number, other: Value | Number) -> Val
 def fmod(op: OpBuilder, self: Value, other: Value | Number) -> Value:
     """self - trunc(self / other) * other: the remainder with the sign of the dividend."""
     self, other = promote(op, self, other)
-    return op.Mod(self, other, fmod=1)
+    return remainder_of_truncation(op, self, other)
 
 
 @lowers("aten.addcmul.default")
@@ -169,9 +189,8 @@ def addcdiv(
 @lowers("aten.lerp.Scalar", "aten.lerp.Tensor")
 def lerp(op: OpBuilder, self: Value, end: Value, weight: Value | Number) -> Value:
     """Between self (weight 0) and end (weight 1), exact at both ends."""
-    self, end, weight = promote(op, self, end, weight)
     start, stop, part = widen(op, self, end, weight)
     span = op.Sub(stop, start)
     near = op.Add(start, op.Mul(part, span))
     far = op.Sub(stop, op.Mul(op.Sub(1.0, part), span))
-    return op.cast(op.Where(op.Less(op.Abs(part), 0.5), near, far), self.dtype)
+    return op.Where(op.Less(op.Abs(part), 0.5), near, far)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.lower.aten.numerics import filled, is_negative, widen
+from coreai_onnx.lower.aten.numerics import filled, in_double, is_negative, truncated, with_sign_of
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.promotion import promote, promote_to_float
 from coreai_onnx.lower.registry import lowers
@@ -91,8 +91,8 @@ def clamp(
         return _clamp_bool(op, x, bounds, has_min=min is not None)
     low = bounds.pop(0) if min is not None else None
     high = bounds.pop(0) if max is not None else None
-    if all(_is_plain(b) for b in given):
-        return op.Clip(x, low, high)
+    if low is not None and high is not None and all(_is_plain(b) for b in given):
+        return op.Clip(x, low, high)  # with one bound, Clip would also clamp infinities
     x = x if low is None else op.Max(x, low)
     return x if high is None else op.Min(x, high)
 
@@ -231,12 +231,14 @@ def signbit(op: OpBuilder, self: Value) -> Value:
 def copysign(op: OpBuilder, self: Value, other: Value | Number) -> Value:
     """abs(self) with the sign of other."""
     self, other = promote_to_float(op, self, other)
-    magnitude = op.Abs(self)
-    return op.Where(is_negative(op, other), op.Neg(magnitude), magnitude)
+    return with_sign_of(op, op.Abs(self), other)
 
 
 @lowers("aten.ldexp.Tensor")
 def ldexp(op: OpBuilder, self: Value, other: Value) -> Value:
     """self * 2 ** other."""
-    a, b = widen(op, self, other)
-    return op.Mul(a, op.Pow(op.like(b, 2.0), b))
+    x, power = promote_to_float(op, self, other)
+    x, power = in_double(op, x, power)
+    half = truncated(op, op.Mul(power, 0.5))  # in two steps, neither of which overflows
+    two = op.like(x, 2.0)
+    return op.Mul(op.Mul(x, op.Pow(two, half)), op.Pow(two, op.Sub(power, half)))

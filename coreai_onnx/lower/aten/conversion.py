@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from coreai_onnx.errors import LoweringError
+from coreai_onnx.lower.aten.float_bits import bits_of, from_bits
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dtype_of, is_float
+from coreai_onnx.lower.values import Value, dtype_of, ir_dtype, is_float
 
 
 def converted(op: OpBuilder, x: Value, dtype: torch.dtype) -> Value:
@@ -28,6 +29,7 @@ def converted(op: OpBuilder, x: Value, dtype: torch.dtype) -> Value:
     "aten.alias.default",
     "aten.alias_copy.default",
     "aten.detach.default",
+    "aten.detach_.default",
     "aten.detach_copy.default",
     "aten.lift.default",
     "aten.lift_fresh.default",
@@ -157,25 +159,23 @@ def view_dtype(op: OpBuilder, self: Value, dtype: torch.dtype) -> Value:
     """The bits of the tensor read as another dtype of the same width.
 
     Raises:
-        LoweringError: If the dtypes differ in more than the sign and the opset has no BitCast
-            (26), or if they differ in width.
+        LoweringError: If the dtypes differ in width.
     """
     source = dtype_of(self)
-    if source == dtype:
-        return self
-    if source.itemsize == dtype.itemsize:
-        if not (source.is_floating_point or dtype.is_floating_point or torch.bool in (source, dtype)):
-            return op.cast(self, dtype)
-        if torch.bool not in (source, dtype) and op.opset >= 26:
-            from coreai_onnx.lower.values import ir_dtype
-
+    floating = source.is_floating_point or dtype.is_floating_point
+    if source == dtype or (source.itemsize == dtype.itemsize and not floating):
+        return op.cast(self, dtype)
+    if source.itemsize == dtype.itemsize and torch.bool not in (source, dtype):
+        if op.opset >= 26:
             return op.BitCast(self, to=int(ir_dtype(dtype)))
-        if source == torch.bool:
-            return op.cast(self, dtype) if not dtype.is_floating_point else self
+        integers = bits_of(op, self) if source.is_floating_point else self
+        return (
+            from_bits(op, integers, dtype) if dtype.is_floating_point else op.cast(integers, dtype)
+        )
     raise LoweringError(
-        f"view({dtype}) of {source}: ONNX has no op for it in opset {op.opset}",
+        f"view({dtype}) of {source}: ONNX has no op for it",
         op.scope.where,
-        "compute the value instead of reinterpreting its bits, or use opset_version=26",
+        "compute the value instead of reinterpreting its bits",
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from coreai_onnx.lower.aten.iteration import any_true, repeat_while
+from coreai_onnx.lower.aten.numerics import remainder_of_truncation
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.inference import broadcast_dims
 from coreai_onnx.lower.promotion import promote
@@ -146,16 +146,16 @@ def gcd(op: OpBuilder, self: Value, other: Value) -> Value:
     """Greatest common divisor, by Euclid's algorithm on all elements at once."""
     a, b = promote(op, self, other)
     dims = broadcast_dims(dims_of(a), dims_of(b))
-    start = [op.expand(op.Abs(x), dims) for x in (a, b)]
+    start = [op.expand(op.Abs(x), dims) for x in (b, a)]
 
     def unfinished(inner: OpBuilder, state: list[Value]) -> Value:
-        return any_true(inner, inner.Not(inner.Equal(state[1], inner.like(state[1], 0))))
+        return any_true(inner, inner.Not(inner.Equal(state[1], 0)))
 
     def step(inner: OpBuilder, state: list[Value]) -> list[Value]:
         large, small = state
-        done = inner.Equal(small, inner.like(small, 0))
-        rest = inner.Mod(large, inner.Where(done, inner.like(small, 1), small), fmod=1)
-        return [inner.Where(done, large, small), inner.Where(done, small, rest)]
+        done = inner.Equal(small, 0)
+        rest = remainder_of_truncation(inner, large, inner.Where(done, 1, small))
+        return [inner.Where(done, large, small), inner.Where(done, 0, rest)]
 
     return repeat_while(op, start, unfinished, step)[0]
 
@@ -165,6 +165,7 @@ def lcm(op: OpBuilder, self: Value, other: Value) -> Value:
     """Least common multiple: abs(self / gcd * other), 0 if both are 0."""
     a, b = promote(op, self, other)
     divisor = gcd(op, a, b)
-    divisor = op.Where(op.Equal(divisor, op.like(a, 0)), op.like(a, 1), divisor)
-    product: Any = op.Mul(op.Div(a, divisor), b)
-    return op.Abs(product)
+    divisor = op.Where(op.Equal(divisor, 0), 1, divisor)
+    if dtype_of(a).itemsize < 4:  # torch's product of narrow integers is one of 32 bits
+        a, b, divisor = (op.cast(x, torch.int32) for x in (a, b, divisor))
+    return op.Abs(op.Mul(op.Div(a, divisor), b))

@@ -9,10 +9,8 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import promote_to_float
-from coreai_onnx.lower.values import Number, Value, dims_of, is_float
-
-_REDUCED = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+from coreai_onnx.lower.promotion import promote
+from coreai_onnx.lower.values import Number, Value, dims_of, is_float, promoted_dtype
 
 
 def widen(op: OpBuilder, *operands: Any) -> list[Value]:
@@ -20,15 +18,15 @@ def widen(op: OpBuilder, *operands: Any) -> list[Value]:
 
     float16 and bfloat16 become float32, integers and booleans the default floating dtype.
     """
-    values = promote_to_float(op, *operands)
-    if values[0].dtype in _REDUCED:
-        return [op.cast(x, ir.DataType.FLOAT) for x in values]
-    return values
+    target = promoted_dtype(*operands)
+    if target.itemsize < 4 or not target.is_floating_point:
+        target = torch.float32 if target.is_floating_point else torch.get_default_dtype()
+    return promote(op, *operands, dtype=target)
 
 
 def in_double(op: OpBuilder, *operands: Any) -> list[Value]:
     """Return the operands in float64, for formulas whose float32 rounding errors would show."""
-    return [op.cast(x, ir.DataType.DOUBLE) for x in promote_to_float(op, *operands)]
+    return promote(op, *operands, dtype=torch.float64)
 
 
 def is_double(x: Value) -> bool:
@@ -59,10 +57,37 @@ def truncated(op: OpBuilder, x: Value) -> Value:
     return result
 
 
+def remainder_of_truncation(op: OpBuilder, a: Value, b: Value) -> Value:
+    """Return a - trunc(a / b) * b, which has the sign of a."""
+    if a.dtype == ir.DataType.INT64:  # onnxruntime computes the Mod of these in float64
+        return op.Sub(a, op.Mul(op.Div(a, b), b))  # type: ignore[no-any-return]  # one output
+    return op.Mod(a, b, fmod=1)  # type: ignore[no-any-return]  # one output
+
+
 def is_negative(op: OpBuilder, x: Value) -> Value:
-    """Whether the sign bit is set; -0.0 has it (its reciprocal is below zero), a NaN counts as not."""
+    """Whether the sign bit is set, also that of -0.0, whose reciprocal is -inf; not for a NaN."""
     below: Value = op.Less(x, op.like(x, 0))
     return op.Or(below, op.Less(op.Reciprocal(x), 0.0)) if is_float(x) else below
 
 
-__all__ = ["filled", "horner", "in_double", "is_double", "is_negative", "truncated", "widen"]
+def with_sign_of(op: OpBuilder, magnitude: Value, x: Value) -> Value:
+    """Return a value that is not negative with the sign of ``x``.
+
+    It is multiplied, because Where in onnxruntime drops the sign of a zero.
+    """
+    sign = op.Where(is_negative(op, x), op.like(x, -1.0), op.like(x, 1.0))
+    result: Value = op.Mul(magnitude, sign)
+    return result
+
+
+__all__ = [
+    "filled",
+    "horner",
+    "in_double",
+    "is_double",
+    "is_negative",
+    "remainder_of_truncation",
+    "truncated",
+    "widen",
+    "with_sign_of",
+]

@@ -34,10 +34,18 @@ def _softmax(op: OpBuilder, self: Value, dim: int, half_to_float: bool) -> Value
     return _along(op, "Softmax", self, dim, _unreduced(self, half_to_float))
 
 
-@lowers("aten.log_softmax.int", "aten.special_log_softmax.default")
+@lowers("aten.log_softmax.int")
 def log_softmax(op: OpBuilder, self: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     """x - log(sum(exp(x))) along an axis."""
     return _along(op, "LogSoftmax", self, dim, dtype)
+
+
+@lowers("aten.special_log_softmax.default")
+def special_log_softmax(
+    op: OpBuilder, self: Value, dim: int, *, dtype: torch.dtype | None = None
+) -> Value:
+    """x - log(sum(exp(x))) along an axis."""
+    return log_softmax(op, self, dim, dtype)
 
 
 @lowers("aten._log_softmax.default")

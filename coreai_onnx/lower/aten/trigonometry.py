@@ -10,7 +10,7 @@ import math
 
 import onnx_ir as ir
 
-from coreai_onnx.lower.aten.numerics import is_double, is_negative, widen
+from coreai_onnx.lower.aten.numerics import is_double, is_negative, widen, with_sign_of
 from coreai_onnx.lower.aten.unary_math import log1p_of
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.promotion import promote_to_float
@@ -36,9 +36,7 @@ def atan_of(op: OpBuilder, x: Value) -> Value:
     near = op.Clip(x, -1e30, 1e30)
     y = op.Cast(op.Atan(op.Cast(near, to=int(ir.DataType.FLOAT))), to=int(ir.DataType.DOUBLE))
     sine, cosine = op.Sin(y), op.Cos(y)
-    rest = op.Div(
-        op.Sub(op.Mul(near, cosine), sine), op.Add(cosine, op.Mul(near, sine))
-    )
+    rest = op.Div(op.Sub(op.Mul(near, cosine), sine), op.Add(cosine, op.Mul(near, sine)))
     result: Value = op.Add(y, rest)
     return result
 
@@ -78,7 +76,7 @@ def atan2(op: OpBuilder, self: Value, other: Value) -> Value:
     ratio = op.Where(both_infinite, op.like(x, 1.0), ratio)
     angle = atan_of(op, ratio)
     angle = op.Where(is_negative(op, x), op.Sub(math.pi, angle), angle)
-    return op.Where(is_negative(op, y), op.Neg(angle), angle)
+    return with_sign_of(op, angle, y)
 
 
 @lowers("aten.sinh.default", "prims.sinh.default")
@@ -90,8 +88,10 @@ def sinh(op: OpBuilder, self: Value) -> Value:
     size = op.Abs(x)
     half = op.Tanh(op.Mul(size, 0.5))
     rise = op.Mul(half, op.Add(op.Exp(size), 1.0))
-    grown = op.Mul(op.Add(rise, op.Where(op.IsInf(rise), op.like(x, 1.0),
-                                         op.Div(rise, op.Add(rise, 1.0)))), 0.5)
+    grown = op.Mul(
+        op.Add(rise, op.Where(op.IsInf(rise), op.like(x, 1.0), op.Div(rise, op.Add(rise, 1.0)))),
+        0.5,
+    )
     return op.Where(op.Less(x, 0.0), op.Neg(grown), grown)
 
 
