@@ -44,12 +44,13 @@ def get_decomp_table() -> dict[Any, Callable[..., Any]]:
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
-    """Return the program without in-place ops and hidden mutations; itself if it has none.
+    """Return the program without in-place ops, hidden mutations and maps; itself if it has none.
 
     An undecomposed program may mutate buffers and views; torch makes it functional, with every
-    mutated buffer and input as an extra output.
+    mutated buffer and input as an extra output. It also works out what ``vmap`` left as marks of
+    batch axes around ops.
     """
-    if not any(_mutates(n) for m in _graph_modules(program) for n in m.graph.nodes):
+    if not any(_mutates(n) or _marks_batch(n) for m in _graph_modules(program) for n in m.graph.nodes):
         return program
     with torch.no_grad():
         return program.run_decompositions({})
@@ -60,11 +61,18 @@ def _graph_modules(program: ExportedProgram) -> list[torch.fx.GraphModule]:
     return [m for m in modules if isinstance(m, torch.fx.GraphModule)]
 
 
+def _marks_batch(node: torch.fx.Node) -> bool:
+    """Whether a node is a mark of ``vmap``."""
+    return getattr(node.target, "__module__", "") == "torch._functorch.predispatch"
+
+
 def _mutates(node: torch.fx.Node) -> bool:
     """Whether a node changes one of its inputs."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return False
+    if target is aten.detach_.default:
+        return False  # on the copy of a literal; it changes no number
     if target in (aten.batch_norm.default, aten.instance_norm.default):
         return bool(node.args[5])  # training, or use_input_stats with running statistics
     return target._schema.is_mutable

@@ -41,7 +41,7 @@ class Context:
     def dim(self, x: Any) -> Dim:
         """Return a size of the exported program under the names of this conversion."""
         found = as_dim(x)
-        return found if isinstance(found, int) else found.xreplace(self.symbols)
+        return found if isinstance(found, int) else as_dim(found.xreplace(self.symbols))
 
     def dims(self, tensor: torch.Tensor) -> Dims:
         """Return the dims of a fake tensor."""
@@ -51,14 +51,14 @@ class Context:
         """Return what stands for a symbolic number: an expression, or the number it must be."""
         if not isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
             return x
-        found = x.node.expr
+        found = x.node.expr.xreplace(self.symbols)
         if found.is_Integer:
             return int(found)
         if found.is_number and found.is_real:
             return float(found)
         if found in (sympy.true, sympy.false):
             return bool(found)
-        return found.xreplace(self.symbols)
+        return found
 
     def miss(self, name: str, where: Where, origin: str = "") -> None:
         """Note a use of an op that has no lowering.

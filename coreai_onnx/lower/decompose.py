@@ -7,7 +7,7 @@ Only a node without a lowering of its own is traced here, under the program's ow
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -49,15 +49,21 @@ def decompose(node: fx.Node) -> fx.GraphModule | None:
             raise NotImplementedError(str(target))
         return result
 
-    mode = next((v.fake_mode for v in inputs if isinstance(v, torch._subclasses.FakeTensor)), None)
     try:
-        with torch.no_grad(), _entered(mode):
-            graph_module = make_fx(call, _allow_non_fake_inputs=True)(*inputs)
+        graph_module = trace(call, inputs)
     except NotImplementedError:
         return None
     if any(n.target is target for n in graph_module.graph.nodes):
         return None
     return graph_module
+
+
+def trace(function: Callable[..., Any], examples: Sequence[Any]) -> fx.GraphModule:
+    """Trace a function on fake tensors and symbolic numbers, one placeholder each."""
+    fakes = (e for e in examples if isinstance(e, torch._subclasses.FakeTensor))
+    mode = next((f.fake_mode for f in fakes), None)
+    with torch.no_grad(), _entered(mode):
+        return make_fx(function, _allow_non_fake_inputs=True)(*examples)
 
 
 def _rule(target: torch._ops.OpOverload) -> Callable[..., Any] | None:

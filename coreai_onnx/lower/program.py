@@ -156,6 +156,8 @@ class ProgramLowering:
         """Return the value of one placeholder: an input, a weight, or a baked-in constant."""
         if spec.kind in _WEIGHTS:
             return self._weight(spec, name)
+        if spec.kind == InputKind.TOKEN:
+            return None
         if spec.kind != InputKind.USER_INPUT:
             raise ConversionError(f"input {spec.arg.name}: {spec.kind} has no ONNX form")
         if isinstance(spec.arg, ConstantArgument):

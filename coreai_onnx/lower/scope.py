@@ -45,6 +45,7 @@ class Names:
         """Start with every name free; nodes and values are named independently."""
         self._taken: dict[str, int] = {}
         self._taken_by_nodes: Names | None = None
+        self._taken_by_dims: Names | None = None
 
     @property
     def nodes(self) -> Names:
@@ -52,6 +53,13 @@ class Names:
         if self._taken_by_nodes is None:
             self._taken_by_nodes = Names()
         return self._taken_by_nodes
+
+    @property
+    def dims(self) -> Names:
+        """The names of sizes that belong to one nested graph."""
+        if self._taken_by_dims is None:
+            self._taken_by_dims = Names()
+        return self._taken_by_dims
 
     def unique(self, name: str) -> str:
         """Return ``name``, with the lowest free number behind it if it is taken."""

@@ -62,6 +62,7 @@ class Walker:
         self.weights = weights or {}
         self._values: dict[fx.Node, Any] = {}
         self._inherited: Where | None = None
+        self._around: Where = op.scope.where or Where()
         self._origin = ""
 
     def walk(self, graph: fx.Graph, inputs: Sequence[Any]) -> Any:
@@ -113,8 +114,17 @@ class Walker:
         return found  # type: ignore[no-any-return]  # checked by the callers' schemas
 
     def _where(self, node: fx.Node) -> Where:
-        """Return the place of a node; a node of a decomposition is where its origin is."""
-        return self._inherited if self._inherited is not None else where_of(node)
+        """Return the place of a node; one that does not say is where what surrounds it is."""
+        if self._inherited is not None:
+            return self._inherited
+        found = where_of(node)
+        return found if found != Where() else self._around
+
+    def inside(self, op: OpBuilder, modules: torch.nn.Module) -> Walker:
+        """Return a walker for a graph that a node of this walker's graph calls."""
+        nested = Walker(self.context, op, modules, self.weights)
+        nested._inherited, nested._origin = self._inherited, self._origin
+        return nested
 
     # ------------------------------------------------------------------ one node
     def _lower(self, node: fx.Node) -> Any:
@@ -166,7 +176,9 @@ class Walker:
 
     def _call(self, node: fx.Node, name: str) -> Any:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            return control_flow.lower(self, node)
+            rule = control_flow.rule_for(name)
+            if rule is not None:
+                return rule(self, node)
         if not isinstance(node.target, torch._ops.OpOverload):
             self.context.miss(name, self._where(node), self._origin)
             return _MISSING
@@ -211,7 +223,7 @@ class Walker:
     def _inline(self, node: fx.Node, body: fx.GraphModule) -> Any:
         leaves, _ = pytree.tree_flatten((node.args, dict(node.kwargs)))
         inputs = [self.value_of(leaf) for leaf in leaves if isinstance(leaf, fx.Node)]
-        nested = Walker(self.context, self.op, body, self.weights)
+        nested = self.inside(self.op, body)
         nested._inherited = self._where(node)
         nested._origin = self._origin or str(node.target)
         return nested.walk(body.graph, inputs)

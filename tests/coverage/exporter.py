@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from coreai_onnx.export.decompositions import functional
 from coreai_onnx.lower import Context, IONames, ProgramLowering
 from tests.lower.checking import run_model
 
@@ -25,19 +26,15 @@ class Runner:
 
 
 def coreai(
-    module: torch.nn.Module, args: Sequence[Any], *, exported_program: torch.export.ExportedProgram
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    *,
+    exported_program: torch.export.ExportedProgram,
+    **_as_exported: Any,
 ) -> Runner:
-    """Convert a program for the sweep."""
+    """Convert a program for the sweeps; what else they say is in the program already."""
     del module, args
-    program = exported_program
-    if any(_mutates(n) for n in program.graph.nodes):
-        program = program.run_decompositions({})
-    context = Context(opset=23)
-    lowered = ProgramLowering(program, context, IONames()).run()
+    program = functional(exported_program)
+    lowered = ProgramLowering(program, Context(opset=23), IONames()).run()
     count = len(lowered.graph.outputs) - len(lowered.states)
     return Runner(lowered.model([], "main"), count)
-
-
-def _mutates(node: torch.fx.Node) -> bool:
-    target = node.target
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable

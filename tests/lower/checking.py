@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.dlpack import from_dlpack
 
 from coreai_onnx.composite_ops.declaration import DOMAIN
+from coreai_onnx.export.decompositions import functional
 from coreai_onnx.lower import Context, IONames, ProgramLowering
 from tests.tolerances import assert_close
 
@@ -45,12 +46,7 @@ def lower_module(
             dynamic_shapes = (tuple(dynamic_shapes),)
     with torch.no_grad():
         program = torch.export.export(module, tuple(args), dynamic_shapes=dynamic_shapes)
-        mutates = any(
-            isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable
-            for n in program.graph.nodes
-        )
-        if decompose or mutates:
-            program = program.run_decompositions(None if decompose else {})
+        program = program.run_decompositions() if decompose else functional(program)
     lowered = ProgramLowering(program, Context(opset=opset), IONames()).run()
     return lowered.model([], "main")
 

@@ -1,0 +1,50 @@
+"""``torch.cond`` as If."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from coreai_onnx.lower.binding import resolve
+from coreai_onnx.lower.control_flow.nested import (
+    NestedGraph,
+    append,
+    examples_of,
+    predicate,
+    results_of,
+    walk_graph,
+)
+
+if TYPE_CHECKING:
+    from coreai_onnx.lower.walker import Walker
+
+
+def cond(walker: Walker, node: fx.Node) -> Any:
+    """Lower ``cond(pred, true_fn, false_fn, operands)``: one branch runs and sees outer values.
+
+    A predicate that conversion can decide leaves the branch that is taken.
+    """
+    pred, true_graph, false_graph, operands = resolve(node.args, walker.value_of)
+    if isinstance(pred, bool):
+        return walk_graph(walker, walker.op, true_graph if pred else false_graph, operands)
+    condition = predicate(walker.op, pred)
+    branches = []
+    for name, submodule in (("then_branch", true_graph), ("else_branch", false_graph)):
+        branch = NestedGraph(walker, name)
+        results = branch.walk(submodule, operands)
+        for result, example in zip(results, examples_of(node), strict=True):
+            branch.add_output(result, example)
+        branches.append(branch.graph)
+    then_graph, else_graph = branches
+    if not then_graph.outputs:
+        return []
+    outputs = append(
+        walker.op,
+        "If",
+        [condition],
+        then_graph.outputs,
+        then_branch=then_graph,
+        else_branch=else_graph,
+    )
+    return results_of(walker, node, outputs)

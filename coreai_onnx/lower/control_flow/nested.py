@@ -1,0 +1,243 @@
+"""Graphs inside nodes: branches and loop bodies, under construction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import sympy
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from coreai_onnx.lower.values import Value, ir_dtype, real_part, set_dims
+
+if TYPE_CHECKING:
+    from coreai_onnx.lower.builder import OpBuilder
+    from coreai_onnx.lower.walker import Walker
+
+_SCALARS = {
+    torch.SymInt: ir.DataType.INT64,
+    int: ir.DataType.INT64,
+    torch.SymFloat: ir.DataType.DOUBLE,
+    float: ir.DataType.DOUBLE,
+    torch.SymBool: ir.DataType.BOOL,
+    bool: ir.DataType.BOOL,
+}
+
+
+class MadeInside:
+    """Stands for an argument that the nested graph gets as an input of its own."""
+
+
+MADE_INSIDE = MadeInside()
+
+
+class NestedGraph:
+    """A graph attribute of a node that is appended later.
+
+    Args:
+        walker: Walks the enclosing graph; its values can be used inside.
+        name: What the graph is to its node, ``body``.
+    """
+
+    def __init__(self, walker: Walker, name: str) -> None:
+        """Start with an empty graph."""
+        self.walker = walker
+        outer = walker.op.scope
+        self.graph = ir.Graph([], [], nodes=[], name=name)
+        self.op: OpBuilder = walker.op.inside(outer.nested(self.graph))
+
+    def add_input(self, name: str, dtype: ir.DataType, dims: Sequence[Any]) -> Value:
+        """Append an input of this graph."""
+        value = ir.Value(name=self.op.scope.names.unique(name), type=ir.TensorType(dtype))
+        set_dims(value, dims)
+        self.graph.inputs.append(value)
+        self.op.scope.dims.bind_axes(value, dims)
+        return value
+
+    def add_output(self, x: Any, example: Any) -> Value:
+        """Append an output: a value made in this graph, with the dtype torch says it has."""
+        dtype = ir_dtype(real_part(example.dtype)) if hasattr(example, "dtype") else None
+        value = as_value(self.op, x, example)
+        if dtype is not None:
+            value = self.op.cast(value, dtype)
+        producer = value.producer()
+        if producer is None or producer.graph is not self.graph or value in self.graph.outputs:
+            value = copied(self.op, value)
+        self.graph.outputs.append(value)
+        return value
+
+    def walk(self, submodule: fx.GraphModule, arguments: Sequence[Any]) -> list[Any]:
+        """Lower a graph of the exported program into this one.
+
+        Args:
+            submodule: The graph; its placeholders take the arguments in order.
+            arguments: Values and numbers of the enclosing graph, or ``MADE_INSIDE`` for those
+                that become inputs of this graph.
+
+        Returns:
+            The results, one for each leaf of the output.
+        """
+        return walk_graph(self.walker, self.op, submodule, arguments, self)
+
+    def input_like(self, node: fx.Node) -> Any:
+        """Append an input for a placeholder; a symbolic number is bound to a scalar input."""
+        context, example = self.walker.context, node.meta["val"]
+        if isinstance(example, torch.Tensor):
+            complex_ = example.is_complex()
+            dims = context.dims(example) + ((2,) if complex_ else ())
+            value = self.add_input(node.name, ir_dtype(real_part(example.dtype)), dims)
+            if complex_:
+                value.meta["complex"] = True
+            return value
+        symbol = context.expression(example)
+        value = self.add_input(node.name, _SCALARS[type(example)], ())
+        if isinstance(symbol, sympy.Symbol):
+            self.op.scope.dims.bind_scalar(symbol, value)
+            return symbol
+        return value
+
+
+def walk_graph(
+    walker: Walker,
+    op: OpBuilder,
+    submodule: fx.GraphModule,
+    arguments: Sequence[Any],
+    nested: NestedGraph | None = None,
+) -> list[Any]:
+    """Lower a graph of the exported program with a builder, under names of its own."""
+    placeholders = [n for n in submodule.graph.nodes if n.op == "placeholder"]
+    where = op.scope.where
+    with own_symbols(walker, op, submodule, arguments):
+        inputs = [
+            nested.input_like(node) if nested is not None and given is MADE_INSIDE else given
+            for node, given in zip(placeholders, arguments, strict=True)
+        ]
+        results = walker.inside(op, submodule).walk(submodule.graph, inputs)
+    op.scope.where = where
+    return list(results) if isinstance(results, list | tuple) else [results]
+
+
+@contextmanager
+def own_symbols(
+    walker: Walker, op: OpBuilder, submodule: fx.GraphModule, arguments: Sequence[Any]
+) -> Iterator[None]:
+    """Give the symbols of a graph their meaning for one walk.
+
+    A symbol of a placeholder stands for the argument's number or size. A symbol that nothing
+    outside knows is the graph's own; its name is made unique, as a graph may be walked twice.
+    """
+    context, saved = walker.context, dict(walker.context.symbols)
+    given: dict[Any, Any] = {}
+    placeholders = (n for n in submodule.graph.nodes if n.op == "placeholder")
+    for node, argument in zip(placeholders, arguments, strict=True):
+        if argument is not MADE_INSIDE:
+            given.update(_equal(node.meta.get("val"), argument))
+    for symbol in _symbols_of(submodule.graph):
+        known = context.symbols.get(symbol, symbol)
+        if symbol in given:
+            if given[symbol] != known:
+                context.symbols[symbol] = sympy.sympify(given[symbol])
+        elif isinstance(known, sympy.Symbol) and not op.scope.dims.knows(known):
+            own = op.scope.names.dims.unique(str(symbol))
+            context.symbols[symbol] = sympy.Symbol(own, **symbol.assumptions0)
+    try:
+        yield
+    finally:
+        context.symbols.clear()
+        context.symbols.update(saved)
+
+
+def as_value(op: OpBuilder, x: Any, example: Any) -> Value:
+    """Return a result as a value; numbers become 0-d int64, float64 or bool values."""
+    if isinstance(x, ir.Value):
+        return x
+    if isinstance(x, sympy.Basic):
+        return op.dim(x)
+    dtype = example.dtype if isinstance(example, torch.Tensor) else _SCALARS[type(x)]
+    return op.const(x, dtype)
+
+
+def predicate(op: OpBuilder, x: Any) -> Value:
+    """Return a condition as a 0-d boolean value."""
+    value = op.cast(as_value(op, x, None), ir.DataType.BOOL)
+    return value if value.meta.get("dims") == () else op.reshape(value, [])
+
+
+def copied(op: OpBuilder, x: Value) -> Value:
+    """Return a copy of a value, so that it is made in this graph."""
+    result: Value = op.Identity(x)
+    if x.meta.get("complex"):
+        result.meta["complex"] = True
+    return result
+
+
+def results_of(walker: Walker, node: fx.Node, outputs: Sequence[Value]) -> list[Any]:
+    """Return the outputs of a node as what the program calls them; numbers become symbols."""
+    examples = node.meta["val"]
+    found: list[Any] = []
+    for example, value in zip(examples, outputs, strict=True):
+        if isinstance(example, torch.Tensor):
+            found.append(value)
+            continue
+        expression = walker.context.expression(example)
+        set_dims(value, ())
+        if isinstance(expression, sympy.Symbol):
+            walker.op.scope.dims.bind_scalar(expression, value)
+        found.append(expression)
+    return found
+
+
+def append(
+    op: OpBuilder,
+    op_type: str,
+    inputs: Sequence[Value | None],
+    outputs: Sequence[Value],
+    **attributes: Any,
+) -> list[Value]:
+    """Append a node with graphs; its outputs have the dtypes of a graph's outputs."""
+    node = op.scope.append(op_type, inputs, attributes, len(outputs))
+    for made, inner in zip(node.outputs, outputs, strict=True):
+        if inner.dtype is not None:
+            made.dtype = inner.dtype
+        if inner.meta.get("complex"):
+            made.meta["complex"] = True
+    return list(node.outputs)
+
+
+def examples_of(node: fx.Node) -> list[Any]:
+    """Return the fake results of a call."""
+    value = node.meta["val"]
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _equal(example: Any, argument: Any) -> dict[Any, Any]:
+    """Return what the symbols of a placeholder are, given its argument."""
+    if isinstance(example, torch.SymInt | torch.SymFloat | torch.SymBool):
+        number = argument if isinstance(argument, sympy.Basic | int | float) else None
+        return {example.node.expr: number} if number is not None and _is_symbol(example) else {}
+    dims = argument.meta.get("dims") if isinstance(argument, ir.Value) else None
+    if not isinstance(example, torch.Tensor) or dims is None:
+        return {}
+    sizes: Any = zip(example.shape, dims, strict=False)
+    return {s.node.expr: d for s, d in sizes if _is_symbol(s)}
+
+
+def _is_symbol(x: Any) -> bool:
+    return hasattr(x, "node") and isinstance(x.node.expr, sympy.Symbol)
+
+
+def _symbols_of(graph: fx.Graph) -> list[sympy.Symbol]:
+    """Return the symbols in the sizes and numbers of a graph, in order of their appearance."""
+    found: dict[sympy.Symbol, None] = {}
+    for node in graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            parts = value.shape if isinstance(value, torch.Tensor) else (value,)
+            for part in parts:
+                if isinstance(part, torch.SymInt | torch.SymFloat | torch.SymBool):
+                    symbols = sorted(part.node.expr.free_symbols, key=str)
+                    found.update(dict.fromkeys(symbols))
+    return list(found)

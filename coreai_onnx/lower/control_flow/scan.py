@@ -1,0 +1,112 @@
+"""``scan``, ``map`` and ``associative_scan`` as Scan.
+
+Torch has moved the scanned axis to the front, and turned a reversed scan into flips around one.
+It refuses to scan over nothing, and so does onnxruntime's Scan.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+from torch import fx
+
+from coreai_onnx.lower.binding import resolve
+from coreai_onnx.lower.control_flow.nested import (
+    MADE_INSIDE,
+    NestedGraph,
+    append,
+    examples_of,
+    results_of,
+)
+from coreai_onnx.lower.values import Value
+
+if TYPE_CHECKING:
+    from coreai_onnx.lower.walker import Walker
+
+
+def scan(walker: Walker, node: fx.Node) -> Any:
+    """Lower ``scan(combine_fn, init, xs, additional)``: carries first, then stacked outputs."""
+    combine, init, xs, additional = resolve(node.args, walker.value_of)
+    return _scan(walker, node, combine, (init, xs, additional))
+
+
+def map_(walker: Walker, node: fx.Node) -> Any:
+    """Lower ``map_impl(f, xs, additional)``: a scan that carries nothing."""
+    function, xs, additional = resolve(node.args, walker.value_of)
+    return _scan(walker, node, function, ([], xs, additional))
+
+
+def _scan(
+    walker: Walker, node: fx.Node, combine: fx.GraphModule, operands: tuple[Any, Any, Any]
+) -> Any:
+    """Append a Scan; what else the function reads is captured from outside."""
+    init, xs, additional = operands
+    placeholders = [n for n in combine.graph.nodes if n.op == "placeholder"]
+    carried = [p.meta["val"] for p in placeholders[: len(init)]]
+    body = NestedGraph(walker, "body")
+    inside = [MADE_INSIDE] * (len(init) + len(xs))
+    results = body.walk(combine, [*inside, *additional])
+    examples = [*carried, *examples_of(node)[len(init) :]]
+    for result, example in zip(results, examples, strict=True):
+        body.add_output(result, example)
+    first = [walker.op.cast(x, _dtype(v)) for x, v in zip(init, body.graph.inputs, strict=False)]
+    outputs = append(
+        walker.op,
+        "Scan",
+        [*first, *xs],
+        body.graph.outputs,
+        body=body.graph,
+        num_scan_inputs=len(xs),
+    )
+    return results_of(walker, node, outputs)
+
+
+def associative_scan(walker: Walker, node: fx.Node) -> Any:
+    """Lower ``associative_scan(combine_fn, xs, additional)``: yᵢ = combine(yᵢ₋₁, xᵢ), y₀ = x₀.
+
+    The first round has nothing to combine with: a carried flag picks x₀ there.
+    """
+    arguments = resolve([*node.args, *node.kwargs.values()], walker.value_of)
+    combine, xs, additional = arguments if len(arguments) > 2 else (*arguments, [])
+    op = walker.op
+    placeholders = [n for n in combine.graph.nodes if n.op == "placeholder"]
+    body = NestedGraph(walker, "body")
+    is_first = body.add_input("is_first", ir.DataType.BOOL, ())
+    count = len(xs)
+    results = body.walk(combine, [*[MADE_INSIDE] * (2 * count), *additional])
+    body.add_output(body.op.const(value=False), None)
+    current = body.graph.inputs[1 + count :]
+    examples = [p.meta["val"] for p in placeholders[:count]]
+    chosen = [_choose(body, is_first, x, r) for x, r in zip(current, results, strict=True)]
+    for y, example in zip(chosen * 2, examples * 2, strict=True):
+        body.add_output(y, example)
+    start = [_first_slice(walker, x) for x in xs]
+    outputs = append(
+        op,
+        "Scan",
+        [op.const(value=True), *start, *xs],
+        body.graph.outputs,
+        body=body.graph,
+        num_scan_inputs=count,
+    )
+    return results_of(walker, node, outputs[1 + count :])
+
+
+def _choose(body: NestedGraph, is_first: Value, x: Value, combined: Any) -> Value:
+    """Return x in the first round, else the combined value."""
+    value: Value = body.op.Where(is_first, x, body.op.cast(combined, _dtype(x)))
+    if x.meta.get("complex"):
+        value.meta["complex"] = True
+    return value
+
+
+def _first_slice(walker: Walker, x: Value) -> Value:
+    """Return x[0]."""
+    result: Value = walker.op.Gather(x, walker.op.const(0), axis=0)
+    return result
+
+
+def _dtype(x: Value) -> ir.DataType:
+    assert x.dtype is not None
+    return x.dtype

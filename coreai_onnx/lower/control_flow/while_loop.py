@@ -1,0 +1,58 @@
+"""``while_loop`` as Loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+from torch import fx
+
+from coreai_onnx.lower.binding import resolve
+from coreai_onnx.lower.control_flow.nested import (
+    MADE_INSIDE,
+    NestedGraph,
+    append,
+    as_value,
+    predicate,
+    results_of,
+    walk_graph,
+)
+from coreai_onnx.lower.values import ir_dtype, real_part
+
+if TYPE_CHECKING:
+    from coreai_onnx.lower.walker import Walker
+
+
+def while_loop(walker: Walker, node: fx.Node) -> Any:
+    """Lower ``while_loop(cond_fn, body_fn, carried, additional)``: zero or more rounds.
+
+    Loop asks for the condition before the first round and after each one, so ``cond_fn`` is
+    lowered twice: in front of the loop on the first values, and in the body on the new ones.
+    """
+    arguments = resolve([*node.args, *node.kwargs.values()], walker.value_of)
+    cond_graph, body_graph, carried, additional = arguments
+    (first,) = walk_graph(walker, walker.op, cond_graph, [*carried, *additional])
+    placeholders = [n for n in body_graph.graph.nodes if n.op == "placeholder"][: len(carried)]
+    examples = [p.meta["val"] for p in placeholders]
+    initial = [_initial(walker, x, e) for x, e in zip(carried, examples, strict=True)]
+
+    body = NestedGraph(walker, "body")
+    body.add_input("iteration", ir.DataType.INT64, ())
+    body.add_input("condition", ir.DataType.BOOL, ())
+    results = body.walk(body_graph, [*[MADE_INSIDE] * len(carried), *additional])
+    again = walk_graph(walker, body.op, cond_graph, [*results, *additional])[0]
+    body.add_output(predicate(body.op, again), None)
+    for result, example in zip(results, examples, strict=True):
+        body.add_output(result, example)
+
+    inputs = [None, predicate(walker.op, first), *initial]
+    outputs = append(walker.op, "Loop", inputs, body.graph.outputs[1:], body=body.graph)
+    return results_of(walker, node, outputs)
+
+
+def _initial(walker: Walker, x: Any, example: Any) -> ir.Value:
+    """Return a first value, in the dtype that is carried."""
+    value = as_value(walker.op, x, example)
+    if hasattr(example, "dtype"):
+        value = walker.op.cast(value, ir_dtype(real_part(example.dtype)))
+    return value
