@@ -20,7 +20,6 @@ from coreai_onnx.composite_ops.declaration import (  # noqa: E402
     FLOAT_DTYPES,
     Attribute,
     Composite,
-    Input,
 )
 
 HEADER = ROOT / "custom_ops" / "ops" / "schema.h"
@@ -110,7 +109,7 @@ def attribute_lines(attribute: Attribute) -> Iterable[str]:
     elif cpp_type == "const char*":
         yield f"inline constexpr char {constant}Default[] = {literal(default)};"
     else:
-        value = float(default) if attribute.type == "float" else default  # type: ignore[arg-type]
+        value = float(default) if attribute.type == "float" else default
         yield f"inline constexpr {cpp_type} {constant}Default = {literal(value)};"
 
 

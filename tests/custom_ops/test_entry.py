@@ -59,10 +59,8 @@ def test_a_kernel_runs_in_place_of_the_function_of_its_name(kernels, op, dtype):
     )
     inputs = inputs_of(op, dtype)
     model = single_op_model(body.name, inputs, {}, [body])
-    feeds = {
-        f"in{i}": (x.float() if dtype == torch.bfloat16 else x).numpy()
-        for i, x in enumerate(inputs)
-    }
+    fed = [x.float() if dtype == torch.bfloat16 else x for x in inputs]
+    feeds = {f"in{i}": x.numpy() for i, x in enumerate(fed)}
     from_body = open_session(model, None).run(None, feeds)[0]
     from_kernel = open_session(model, kernels).run(None, feeds)[0]
     assert np.array_equal(from_body, feeds["in0"])
@@ -142,19 +140,18 @@ def test_one_session_serves_many_threads(kernels):
     session = open_session(single_op_model(OPS[2], inputs, {"is_causal": 1}), kernels, threads=2)
     feeds = {f"in{i}": x.numpy() for i, x in enumerate(inputs)}
     first = session.run(None, feeds)[0]
-    different = []
+    same = []
 
     def work():
-        for _ in range(20):
-            if not np.array_equal(session.run(None, feeds)[0], first):
-                different.append(1)
+        same.extend(np.array_equal(session.run(None, feeds)[0], first) for _ in range(20))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not different
+    assert len(same) == 80
+    assert all(same)
 
 
 def test_results_do_not_depend_on_the_number_of_threads(kernels):

@@ -73,13 +73,13 @@ def test_unknown_rank_at_load(kernels):
         (
             [torch.ones(2, 3), torch.ones(4)],
             {},
-            r"scale of shape \[4\] does not broadcast .*\[2, 3",
+            r"scale of shape \[4\] does not broadcast .*\[2, ",
         ),
         ([torch.ones(3), torch.ones(1, 3)], {}, r"scale of shape \[1, 3\] does not broadcast"),
         (
             [torch.ones(2, 3), torch.ones(3, dtype=torch.int64)],
             {},
-            "scale is int64, expected float",
+            "scale is int64, expected",
         ),
         ([torch.ones(2, 3), torch.ones(3, dtype=torch.bool)], {}, "scale is bool, expected float"),
         ([torch.ones(2, 3)], {"axes": [0]}, r"axes \[0\] are not the trailing axes .*\[2, 3\]"),

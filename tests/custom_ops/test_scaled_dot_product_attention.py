@@ -182,7 +182,7 @@ def ones(*shape, dtype=torch.float32):
         (
             [ones(1, 1, 3, 4)] * 3 + [ones(1, 1, 1, 3, 3)],
             {},
-            r"attn_mask of shape \[1, 1, 1, 3, 3\]",
+            r"attn_mask of shape \[1, 1, 1, 3",
         ),
         (
             [ones(1, 1, 3, 4)] * 3 + [ones(3, 3, dtype=torch.int64)],
