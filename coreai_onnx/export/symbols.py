@@ -19,10 +19,12 @@ def symbol_names(program: ExportedProgram) -> dict[sympy.Symbol, sympy.Symbol]:
     given: dict[str, str] = getattr(shape_env, "source_name_to_debug_name", {})
     renamed: dict[sympy.Symbol, sympy.Symbol] = {}
     taken: set[str] = set()
-    for symbol, sources in shape_env.var_to_sources.items():
+    for original, sources in shape_env.var_to_sources.items():
+        # Sizes that turned out equal are all written with one of their symbols.
+        symbol = shape_env.replace(original)
         names = [given.get(_source_name(source), "") for source in sources]
         name = next((n for n in names if n.isidentifier() and n not in taken), None)
-        if name is not None and isinstance(symbol, sympy.Symbol):
+        if name is not None and isinstance(symbol, sympy.Symbol) and symbol not in renamed:
             taken.add(name)
             renamed[symbol] = sympy.Symbol(name, **_assumptions(symbol))
     return renamed
