@@ -86,7 +86,7 @@ class Architecture:
         module = self.make().eval()
         for parameter in module.parameters():
             if parameter.ndim == 1:  # norms and biases start as ones and zeros, which hide mistakes
-                torch.nn.init.normal_(parameter, mean=float(parameter.mean()), std=0.1)
+                torch.nn.init.normal_(parameter, mean=parameter.detach().mean().item(), std=0.1)
         return module.to(dtype)
 
     def arguments(self, batch: int, length: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
@@ -151,7 +151,7 @@ def _llama() -> torch.nn.Module:
 
 
 def _image_dims() -> Any:
-    batch, size = torch.export.Dim("batch"), torch.export.Dim("size", max=128)
+    batch, size = torch.export.Dim("batch"), torch.export.Dim("size", min=9, max=128)
     return ({0: batch, 2: size, 3: size},)
 
 
