@@ -130,9 +130,7 @@ def compare(path: Path, loaded: Loaded) -> str:
     return render(header, rows, indent="  ")
 
 
-def time_all(
-    loaded: Loaded, sessions: dict[str, Session], inputs: Inputs, rounds: int
-) -> Timings:
+def time_all(loaded: Loaded, sessions: dict[str, Session], inputs: Inputs, rounds: int) -> Timings:
     """Time torch eager and every session in turn on one input."""
     ids, mask = inputs
 
@@ -153,10 +151,11 @@ def latencies(loaded: Loaded, sessions: dict[str, Session], rounds: int) -> str:
         timings = time_all(loaded, sessions, loaded.inputs(SENTENCES[:batch], length), rounds)
         first = timings.rows[0].median
         for timing in timings.rows:
-            times = (f"{timing.min * 1e3:.1f} ms", f"{timing.median * 1e3:.1f} ms")
+            times = (round(timing.min * 1e3, 1), round(timing.median * 1e3, 1))
             speed = f"{first / timing.median:.2f}x"
             rows.append((f"[{batch}, {length}]", timing.name, *times, speed))
-    return render(("input", "execution", "min", "median", "speed"), rows, indent="  ")
+    header = ("input", "execution", "min ms", "median ms", "speed")
+    return render(header, rows, indent="  ")
 
 
 def neighbours(embeddings: torch.Tensor) -> str:
