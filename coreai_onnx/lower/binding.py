@@ -10,6 +10,8 @@ from torch import fx
 
 from coreai_onnx.lower.values import as_dim
 
+_DTYPE_NUMBERS = {4: torch.int64}
+
 
 def bind_arguments(
     node: fx.Node, value_of: Callable[[fx.Node], Any]
@@ -32,13 +34,21 @@ def bind_arguments(
         elif parameter.name in node.kwargs:
             given = node.kwargs[parameter.name]
         else:
-            given = parameter.default_value if parameter.has_default_value() else None
+            given = _default(parameter)
         argument = resolve(given, value_of)
         if parameter.kwarg_only:
             keywords[parameter.name] = argument
         else:
             positional.append(argument)
     return positional, keywords
+
+
+def _default(parameter: Any) -> Any:
+    """Return a parameter's default; a schema writes a default dtype as a number."""
+    if not parameter.has_default_value():
+        return None
+    value = parameter.default_value
+    return _DTYPE_NUMBERS.get(value, value) if parameter.name == "dtype" else value
 
 
 def resolve(argument: Any, value_of: Callable[[fx.Node], Any]) -> Any:

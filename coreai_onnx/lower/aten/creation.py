@@ -131,6 +131,12 @@ def fill_tensor(op: OpBuilder, self: Value, value: Value) -> Value:
     return op.expand(op.cast(value, dtype_of(self)), dims_of(self))
 
 
+@lowers("aten.copy.default")
+def copy(op: OpBuilder, self: Value, src: Value, non_blocking: bool = False) -> Value:
+    """src everywhere, with the sizes and dtype of self."""
+    return fill_tensor(op, self, src)
+
+
 @lowers("aten.zero.default")
 def zero(op: OpBuilder, self: Value) -> Value:
     """Zeros with the sizes and dtype of self."""

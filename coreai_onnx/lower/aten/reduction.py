@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
+from coreai_onnx.lower.aten.exact_sums import exact_product, exact_sum
 from coreai_onnx.lower.aten.numerics import widen
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
@@ -17,7 +18,9 @@ from coreai_onnx.lower.values import (
     Value,
     dims_of,
     dtype_of,
+    is_bool,
     is_float,
+    is_integer,
     is_static,
     numel,
     rank_of,
@@ -64,7 +67,10 @@ def sum_(
     """Sum over axes, in ``dtype`` if given."""
     if dtype == torch.bool:
         return _any(op, self, dim, keepdim=keepdim)
-    return reduced(op, "ReduceSum", _addends(op, self, dtype), dim, keepdim=keepdim)
+    x = _addends(op, self, dtype)
+    if dtype_of(x) == torch.int64 and dtype_of(self) == torch.int64:
+        return exact_sum(op, x, dim, keepdim=keepdim)
+    return reduced(op, "ReduceSum", x, dim, keepdim=keepdim)
 
 
 @lowers("prims.sum.default")
@@ -86,7 +92,7 @@ def sum_to_size(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
     over = [*range(lead), *stretched]
     if not over:
         return self
-    total = reduced(op, "ReduceSum", _addends(op, self, dtype_of(self)), over, keepdim=True)
+    total = sum_(op, self, over, keepdim=True)
     return op.squeeze(total, list(range(lead)))
 
 
@@ -129,16 +135,10 @@ def _product(
 ) -> Value:
     if dtype == torch.bool:
         return _all(op, x, axes, keepdim=keepdim)
-    return reduced(op, "ReduceProd", _addends(op, x, dtype), axes, keepdim=keepdim)
-
-
-@lowers("prims.xor_sum.default")
-def xor_sum(
-    op: OpBuilder, inp: Value, dims: Axes, *, output_dtype: torch.dtype | None = None
-) -> Value:
-    """Whether an odd number of elements is true."""
-    total = reduced(op, "ReduceSum", op.cast(inp, torch.int64), dims, keepdim=False)
-    return op.cast(op.Mod(total, 2), dtype_of(inp))
+    factors = _addends(op, x, dtype)
+    if is_integer(factors) and not is_bool(x) and rank_of(x) and 0 not in dims_of(x):
+        return exact_product(op, factors, axes, keepdim=keepdim)
+    return reduced(op, "ReduceProd", factors, axes, keepdim=keepdim)
 
 
 # ---------------------------------------------------------------------- means

@@ -24,37 +24,55 @@ def scan(
         state: Values before the first slice; a step keeps their dtypes and dims.
         step: Gives the next state for a state and a slice of each input.
     """
+    outputs = _scan(op, inputs, axis, state, step, stacked=True)[len(state) :]
+    size = dims_of(inputs[0])[axis]
+    for x, before in zip(outputs, state, strict=True):
+        dims = dims_of(before)
+        set_dims(x, (*dims[:axis], size, *dims[axis:]))
+    return outputs
+
+
+def final_state(
+    op: OpBuilder, inputs: Sequence[Value], axis: int, state: Sequence[Value], step: Step
+) -> list[Value]:
+    """Return the state after the last slice; the arguments are those of :func:`scan`."""
+    outputs = _scan(op, inputs, axis, state, step, stacked=False)
+    for x, before in zip(outputs, state, strict=True):
+        set_dims(x, dims_of(before))
+    return outputs
+
+
+def _scan(
+    op: OpBuilder,
+    inputs: Sequence[Value],
+    axis: int,
+    state: Sequence[Value],
+    step: Step,
+    *,
+    stacked: bool,
+) -> list[Value]:
+    """Return the last states and, if ``stacked``, all of them along the axis."""
     graph = ir.Graph([], [], nodes=[], name=op.scope.names.unique("scan_body"))
     inner = op.inside(op.scope.nested(graph))
     carried = [_stand_in(op, x, dims_of(x), "carried") for x in state]
     slices = [_stand_in(op, x, _without(x, axis), "slice") for x in inputs]
     graph.inputs.extend([*carried, *slices])
-    after = [
-        inner.cast(x, before.dtype)  # type: ignore[arg-type]  # values have dtypes
-        for x, before in zip(step(inner, carried, slices), state, strict=True)
-    ]
-    finals = [inner.Identity(x) for x in after]
-    stacked = [inner.Identity(x) for x in after]
-    for x, before in zip([*finals, *stacked], [*state, *state], strict=True):
-        set_dims(x, dims_of(before))
-    graph.outputs.extend([*finals, *stacked])
-    count = len(state)
-    results = op.Scan(
+    after = list(step(inner, carried, slices))
+    copies = 2 if stacked else 1
+    for _ in range(copies):
+        for x, before in zip(after, state, strict=True):
+            graph.outputs.append(set_dims(inner.Identity(x), dims_of(before)))
+    found = op.Scan(
         *state,
         *inputs,
         body=graph,
         num_scan_inputs=len(inputs),
         scan_input_axes=[axis] * len(inputs),
-        scan_output_axes=[axis] * count,
-        _outputs=2 * count,
+        scan_output_axes=[axis] * len(state) if stacked else None,
+        _outputs=copies * len(state),
     )
-    size = dims_of(inputs[0])[axis]
-    outputs = list(results)[count:]
-    for x, before in zip(outputs, state, strict=True):
-        dims = dims_of(before)
-        x.dtype = before.dtype
-        set_dims(x, (*dims[:axis], size, *dims[axis:]))
-    for x, before in zip(list(results)[:count], state, strict=True):
+    outputs = list(found) if copies * len(state) > 1 else [found]
+    for x, before in zip(outputs, [*state] * copies, strict=True):
         x.dtype = before.dtype
     return outputs
 

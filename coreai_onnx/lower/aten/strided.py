@@ -27,7 +27,7 @@ def unfold(op: OpBuilder, self: Value, dimension: int, size: int, step: int) -> 
     """All windows of an axis: their number in its place, their elements in a new last axis."""
     dims = dims_of(self)
     if not dims:
-        self, dims = op.reshape(self, [1]), (1,)
+        return op.slice(op.reshape(self, [1]), 0, 0, size)
     axis = wrap(dimension, len(dims))
     count = floor_div(dims[axis] - size, step) + 1
     starts = op.unsqueeze(positions(op, count), [1])

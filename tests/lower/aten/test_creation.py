@@ -69,7 +69,7 @@ def test_prims() -> None:
             x + prims.full((2, 3), 4.0, **options),
             prims.full_like(x, 2.0, **options),
             prims.fill(x, 5.0),
-            prims.scalar_tensor(2.0, dtype=torch.float64),
+            prims.scalar_tensor(2.0, dtype=torch.float64, device=options["device"]),
             prims.empty((2,), **options) * 0,
             prims.empty_strided((2, 3), (3, 1), **options) * 0,
             prims.empty_permuted((2, 3), (0, 1), **options) * 0,

@@ -8,7 +8,7 @@ import torch
 from tests.lower.checking import check
 
 X = torch.randn(4, 5)
-N = torch.export.Dim("n", min=2)
+N = torch.export.Dim("n", min=3)
 
 CASES = {
     "arange": lambda x: (torch.arange(5), torch.arange(2, 7), torch.arange(7, 1, -2)),
