@@ -1,0 +1,109 @@
+"""Distinct elements and slices, and runs of equal ones."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.lower.aten.indices import flat, positions
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Value, dims_of, dtype_of, is_float, rank_of, set_dims, wrap
+
+Distinct = tuple[Value, Value, Value]
+
+
+@lowers("aten._unique2.default")
+def unique2(
+    op: OpBuilder,
+    self: Value,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Distinct:
+    """The distinct elements in order, the place of each element among them, and how many each."""
+    return _distinct(op, flat(op, self), self, None)
+
+
+@lowers("aten._unique.default")
+def unique(
+    op: OpBuilder, self: Value, sorted: bool = True, return_inverse: bool = False
+) -> tuple[Value, Value]:
+    """The distinct elements in order, and the place of each element among them."""
+    return _distinct(op, flat(op, self), self, None)[:2]
+
+
+@lowers("aten.unique_dim.default")
+def unique_dim(
+    op: OpBuilder,
+    self: Value,
+    dim: int,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Distinct:
+    """The distinct slices along an axis in order, and so on."""
+    return _distinct(op, self, self, wrap(dim, rank_of(self)))
+
+
+def _distinct(op: OpBuilder, x: Value, like: Value, axis: int | None) -> Distinct:
+    key = x if is_float(x) else op.cast(x, torch.int64)
+    if 0 in dims_of(x):
+        none = op.const([], torch.int64)
+        inverse = op.reshape(none, dims_of(like)) if axis is None else none
+        return x, inverse, none
+    values, _, inverse, counts = op.Unique(key, sorted=1, axis=axis, _outputs=4)
+    for x_, dtype in ((values, key.dtype), (inverse, None), (counts, None)):
+        x_.dtype = dtype if dtype is not None else op.const(0).dtype
+    if axis is None:
+        set_dims(inverse, (dims_of(x)[0],))
+        inverse = op.reshape(inverse, dims_of(like))
+    return op.cast(values, dtype_of(x)), inverse, counts
+
+
+@lowers("aten.unique_consecutive.default")
+def unique_consecutive(
+    op: OpBuilder,
+    self: Value,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Distinct:
+    """One element of every run of equal ones, the run of each element, and the lengths."""
+    if dim is not None:
+        return _runs(op, self, wrap(dim, rank_of(self)))
+    values, inverse, counts = _runs(op, flat(op, self), 0)
+    return values, op.reshape(inverse, dims_of(self)), counts
+
+
+@lowers("aten.unique_dim_consecutive.default")
+def unique_dim_consecutive(
+    op: OpBuilder,
+    self: Value,
+    dim: int,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Distinct:
+    """One slice of every run of equal ones along an axis, and so on."""
+    return _runs(op, self, wrap(dim, rank_of(self)))
+
+
+def _runs(op: OpBuilder, x: Value, axis: int) -> Distinct:
+    dims = dims_of(x)
+    size = dims[axis]
+    if 0 in dims:
+        none = op.const([], torch.int64)
+        return x, none, none
+    later, earlier = op.slice(x, axis, 1, 2**63 - 1), op.slice(x, axis, 0, -1)
+    differ = op.Not(op.Equal(later, earlier))
+    others = [i for i in range(len(dims)) if i != axis]
+    steps = op.cast(differ, torch.int64)
+    if others:
+        steps = op.ReduceMax(steps, others, keepdims=0)
+    starts = op.Concat(op.const([1]), steps, axis=0)
+    set_dims(starts, (size,))
+    first = op.cast(starts, torch.bool)
+    values = op.Compress(x, first, axis=axis)
+    inverse = set_dims(op.Sub(op.CumSum(starts, op.const(0)), 1), (size,))
+    begins = op.Compress(positions(op, size), first, axis=0)
+    ends = op.Concat(op.slice(begins, 0, 1, 2**63 - 1), op.shape([size]), axis=0)
+    return values, inverse, op.Sub(ends, begins)
