@@ -45,9 +45,9 @@ def layer_norm(
 COMPOSITE = Composite(
     name="layer_norm",
     inputs=(
-        Input("input"),
-        Input("scale", optional=True, dtype="any", dims="~*"),
-        Input("bias", optional=True, dtype="any", dims="~*"),
+        Input("input", aliases=("x", "hidden_states", "inputs")),
+        Input("scale", optional=True, dtype="any", dims="~*", aliases=("weight", "gamma")),
+        Input("bias", optional=True, dtype="any", dims="~*", aliases=("beta",)),
     ),
     outputs=("output",),
     attributes=(

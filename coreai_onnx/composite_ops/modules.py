@@ -161,8 +161,8 @@ class RoPE(nn.Module):
             rotated >= 2 and rotated % 2 == 0,
             lambda: f"rope: the number of rotated lanes must be even and positive, is {rotated}",
         )
-        if isinstance(offset, int):
-            offset = torch.tensor(offset, dtype=torch.int64)
+        if isinstance(offset, int | torch.SymInt):
+            offset = torch.full((), offset, dtype=torch.int64, device=input.device)
         return rope(
             input,
             cos,

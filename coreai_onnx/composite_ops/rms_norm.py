@@ -42,7 +42,10 @@ def rms_norm(
 
 COMPOSITE = Composite(
     name="rms_norm",
-    inputs=(Input("input"), Input("scale", optional=True, dtype="any", dims="~*")),
+    inputs=(
+        Input("input", aliases=("x", "hidden_states", "inputs")),
+        Input("scale", optional=True, dtype="any", dims="~*", aliases=("weight", "gamma")),
+    ),
     outputs=("output",),
     attributes=(
         Attribute("axes", "ints", (-1,), structural=True),

@@ -86,11 +86,11 @@ def _angles(
 COMPOSITE = Composite(
     name="rope",
     inputs=(
-        Input("input", dims="* T D"),
-        Input("cos", optional=True, dtype="any", dims="~* T F"),
-        Input("sin", optional=True, dtype="any", dims="~* T F"),
-        Input("position_ids", optional=True, dtype="index", dims="~B T"),
-        Input("freqs", optional=True, dtype="float32", dims="F"),
+        Input("input", dims="B H T D", aliases=("x", "hidden_states")),
+        Input("cos", optional=True, dtype="any", dims="~B H T F"),
+        Input("sin", optional=True, dtype="any", dims="~B H T F"),
+        Input("position_ids", optional=True, dtype="index", dims="~B T", aliases=("positions",)),
+        Input("freqs", optional=True, dtype="float32", dims="F", aliases=("inv_freq",)),
         Input("offset", optional=True, dtype="index", dims="~B 1"),
     ),
     outputs=("output",),

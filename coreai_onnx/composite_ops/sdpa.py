@@ -110,10 +110,12 @@ def _masked_softmax(
 COMPOSITE = Composite(
     name="scaled_dot_product_attention",
     inputs=(
-        Input("query", dims="B H T D"),
-        Input("key", dims="B K S D"),
-        Input("value", dims="B V S E"),
-        Input("attn_mask", optional=True, dtype="any", dims="~B H T S"),
+        Input("query", dims="B H T D", aliases=("q", "query_states")),
+        Input("key", dims="B K S D", aliases=("k", "key_states")),
+        Input("value", dims="B V S E", aliases=("v", "value_states")),
+        Input(
+            "attn_mask", optional=True, dtype="any", dims="~B H T S", aliases=("attention_mask", "mask")
+        ),
         Input("sinks", optional=True, dtype="any", dims="H"),
     ),
     outputs=("output",),

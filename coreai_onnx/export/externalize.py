@@ -27,7 +27,8 @@ class ExternalizeSpec:
         composite_attrs: Attributes of the module that go onto the node.
 
     Raises:
-        ValueError: If ``composite_attrs`` is given without ``composite_op_name``.
+        ValueError: If ``composite_attrs`` is given without ``composite_op_name``, or the name is
+            not an identifier.
     """
 
     target_class: type
@@ -38,6 +39,12 @@ class ExternalizeSpec:
         """Check that attributes belong to a composite."""
         if self.composite_attrs is not None and self.composite_op_name is None:
             raise ValueError("composite_attrs needs composite_op_name to be set as well")
+        name = self.composite_op_name
+        if name is not None and not (name.isascii() and name.isidentifier()):
+            raise ValueError(
+                f"composite_op_name {name!r} is not a name: letters, digits and _ make one "
+                "(a dot is for the variants of a composite)"
+            )
 
 
 @dataclass
@@ -50,6 +57,7 @@ class ModuleCall:
         spec: What it was externalised as.
         tree: Structure of the bound arguments, a dictionary by parameter name.
         leaves: Per flattened argument: ``"tensor"``, ``"number"``, or the constant in a tuple.
+        shapes: Dtype and dims of each tensor; a body is exported for these.
         out_tree: Structure of the result, once it ran.
         out_leaves: Like ``leaves``, for the result.
         out_numbers: Symbolic numbers among the result of the latest run.
@@ -61,6 +69,7 @@ class ModuleCall:
     spec: ExternalizeSpec
     tree: Any
     leaves: tuple[Any, ...]
+    shapes: tuple[Any, ...] = ()
     out_tree: Any = None
     out_leaves: tuple[Any, ...] = ()
     out_numbers: Sequence[Any] = ()
@@ -105,6 +114,12 @@ def _classify(flat: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any], list[Any
         elif isinstance(leaf, torch.SymInt):
             leaves.append("number")
             numbers.append(leaf)
+        elif isinstance(leaf, torch.SymFloat | torch.SymBool):
+            raise ExternalizationError(
+                f"an externalised module takes or returns the symbolic number {leaf}, which has no "
+                "form at the border of a function",
+                advice="pass it as a tensor, or leave the module out of externalize_modules",
+            )
         else:
             leaves.append((leaf,))
     return tuple(leaves), tensors, numbers
@@ -137,6 +152,7 @@ class Externalization:
     calls: dict[str, ModuleCall] = field(default_factory=dict)
     _counter: Iterator[int] = field(default_factory=itertools.count)
     _inside: list[torch.nn.Module] = field(default_factory=list)
+    _tags: dict[int, list[str]] = field(default_factory=dict)
 
     @contextmanager
     def patched(self) -> Iterator[None]:
@@ -224,7 +240,8 @@ class Externalization:
             arguments = dict(signature.bind(*args, **kwargs).arguments)
             flat, tree = pytree.tree_flatten(arguments)
             leaves, tensors, numbers = _classify(flat)
-            tag = self._tag(path, module, spec, tree, leaves)
+            shapes = tuple((t.dtype, tuple(str(d) for d in t.shape)) for t in tensors)
+            tag = self._tag(ModuleCall(module, path, spec, tree, leaves, shapes))
             outputs = torch.ops.coreai_onnx.module_call(tensors, numbers, tag)
             call = self.calls[tag]
             filled = _fill(call.out_leaves, outputs, call.out_numbers)
@@ -232,14 +249,15 @@ class Externalization:
 
         return forward
 
-    def _tag(
-        self, path: str, module: torch.nn.Module, spec: ExternalizeSpec, tree: Any, leaves: Any
-    ) -> str:
+    def _tag(self, new: ModuleCall) -> str:
         """Return the tag of a way of calling a module, the same for the same way."""
-        for tag, call in self.calls.items():
-            if call.module is module and call.tree == tree and call.leaves == leaves:
-                _CALLS[tag] = call
+        known = self._tags.setdefault(id(new.module), [])
+        for tag in known:
+            call = self.calls[tag]
+            same = (call.tree, call.leaves, call.shapes) == (new.tree, new.leaves, new.shapes)
+            if same:
                 return tag
-        tag = f"{path}#{next(self._counter)}"
-        self.calls[tag] = _CALLS[tag] = ModuleCall(module, path, spec, tree, leaves)
+        tag = f"{new.path}#{next(self._counter)}"
+        known.append(tag)
+        self.calls[tag] = _CALLS[tag] = new
         return tag

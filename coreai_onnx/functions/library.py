@@ -14,7 +14,7 @@ from coreai_onnx.functions import native
 from coreai_onnx.functions.body import lower_body
 from coreai_onnx.functions.trace import Example, trace_reference
 from coreai_onnx.lower.composites import CompositeCall
-from coreai_onnx.lower.values import Value, dims_of, dtype_of
+from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of
 
 
 def composite_functions(calls: Sequence[CompositeCall], opset: int) -> list[ir.Function]:
@@ -84,18 +84,24 @@ def _examples(
     width = dtype_of(first)
     traced = width if width == torch.float64 else torch.float16
     examples: list[Example | None] = []
+    sizes: dict[str, Dim] = {}
     for declared, value in zip(composite.inputs, given, strict=True):
         if value is None:
             examples.append(None)
             continue
         dtype = dtype_of(value)
-        dims = _letters(declared.dims, value, len(dims_of(first)))
+        dims = _letters(declared.dims, value, len(dims_of(first)), sizes)
         examples.append(Example(traced if dtype == width else dtype, dims))
     return tuple(examples)
 
 
-def _letters(pattern: str, value: Value, first_rank: int) -> tuple[str | int, ...]:
-    """Return the letters of a value's dims; a broadcast dim of size 1 stays 1."""
+def _letters(
+    pattern: str, value: Value, first_rank: int, sizes: dict[str, Dim]
+) -> tuple[str | int, ...]:
+    """Return the letters of a value's dims; a broadcast dim of size 1 stays 1.
+
+    ``V|K`` is ``K`` where the size is that of ``K``, which ``sizes`` remembers.
+    """
     broadcast = pattern.startswith("~")
     tokens = pattern.lstrip("~").split()
     dims = dims_of(value)
@@ -103,13 +109,18 @@ def _letters(pattern: str, value: Value, first_rank: int) -> tuple[str | int, ..
         rank = first_rank if broadcast else len(dims)
         lead = max(rank - len(tokens) + 1, 0)
         tokens = [f"A{lead - i}" for i in range(lead)] + tokens[1:]
+    if tokens[-1] == "1" and len(dims) < len(tokens):
+        tokens = tokens[:-1]
     letters = tokens[len(tokens) - len(dims) :]
     result: list[str | int] = []
     for letter, dim in zip(letters, dims, strict=True):
+        letter, _, other = letter.partition("|")
+        letter = other if other and sizes.get(other) == dim else letter
+        sizes.setdefault(letter, dim)
         if broadcast and dim == 1:
             result.append(1)
         else:
-            result.append("O" if letter == "1" else letter)
+            result.append(1 if letter == "1" else letter)
     return tuple(result)
 
 

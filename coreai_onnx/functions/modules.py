@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +36,7 @@ class ModuleFunction:
 
     Attributes:
         function: The function; renamed when all of them are known.
-        weights: Absolute paths of the weights behind the tensor inputs, in order.
+        weights: Paths of the weights behind the tensor inputs, in the module, in order.
         calls: Nodes that call it.
     """
 
@@ -54,6 +55,7 @@ class ModuleCalls:
 
     calls: Mapping[str, ModuleCall]
     _functions: dict[str, ModuleFunction] = field(default_factory=dict)
+    _signatures: dict[str, tuple[type, tuple[str, ...]]] = field(default_factory=dict)
 
     def __call__(
         self, walker: Walker, node: torch.fx.Node, args: Sequence[Any], _kwargs: Mapping[str, Any]
@@ -62,14 +64,20 @@ class ModuleCalls:
         tensors, numbers, tag = args
         call = self.calls[tag]
         name = call.spec.composite_op_name
+
+        def weight(path: str) -> Value:
+            return walker.weight(f"{call.path}.{path}", storage_key(_tensor_at(call.module, path)))
+
         if name in COMPOSITES:
-            outputs = call_standard(walker.op, call, tensors)
+            examples = tuple([_example(x) for x in given] for given in node.args[:2])
+            outputs = call_standard(walker.op, call, (tensors, numbers), examples, weight)
             if outputs is not None:
                 return outputs
         if tag not in self._functions:
+            self._check_name(call)
             self._functions[tag] = self._make(walker.context, call, tensors, numbers)
         made = self._functions[tag]
-        weights = [walker.weight(path, _tensor_at(call.module, path, call.path)) for path in made.weights]
+        weights = [weight(path) for path in made.weights]
         inputs = [*tensors, *(walker.op.dim(n) for n in numbers), *weights]
         domain = made.function.domain
         outputs = walker.op.call(
@@ -94,6 +102,7 @@ class ModuleCalls:
             function = made.function
             base = (function.domain, function.name)
             bodies = kept.setdefault(base, {})
+            _forget_types(function.graph)
             text = ir.to_proto(function).SerializeToString().hex()
             if text not in bodies:
                 if bodies:
@@ -102,6 +111,20 @@ class ModuleCalls:
             for node in made.calls:
                 node.op_type = bodies[text].name
         return [f for bodies in kept.values() for f in bodies.values()]
+
+    def _check_name(self, call: ModuleCall) -> None:
+        """Refuse one composite name for classes that take different arguments."""
+        name = call.spec.composite_op_name
+        if name is None:
+            return
+        mine = (type(call.module), tuple(inspect.signature(type(call.module).forward).parameters)[1:])
+        first = self._signatures.setdefault(name, mine)
+        if first[0] is not mine[0] and first[1] != mine[1]:
+            raise ExternalizationError(
+                f"{call.path}: the composite {name} is {mine[0].__name__}({', '.join(mine[1])}) here "
+                f"and {first[0].__name__}({', '.join(first[1])}) elsewhere",
+                advice="give each class a composite_op_name of its own",
+            )
 
     # ------------------------------------------------------------------ one function
     def _make(
@@ -133,7 +156,9 @@ class ModuleCalls:
         )
         inner.share(context)
         inputs, weights = _inputs(program, inner, op, call, tensors)
-        walker = Walker(inner, op, program.graph_module, weights)
+        known: dict[Any, Value] = {f"{call.path}.{path}": v for path, v in weights.items()}
+        known |= {storage_key(_tensor_at(call.module, path)): v for path, v in weights.items()}
+        walker = Walker(inner, op, program.graph_module, known)
         results = walker.walk(program.graph_module.graph, inputs)
         outputs = [x for x in results if x is not None]
         _finish(op, graph, outputs, _output_names(call))
@@ -144,7 +169,6 @@ class ModuleCalls:
             graph=graph,
             attributes=_declarations(composite_attributes(call)),
         )
-        _forget_types(graph)
         return ModuleFunction(function, tuple(used))
 
 
@@ -183,7 +207,7 @@ def _output_names(call: ModuleCall) -> list[str]:
 def _inputs(
     program: ExportedProgram, context: Context, op: OpBuilder, call: ModuleCall, given: Sequence[Value]
 ) -> tuple[list[Any], dict[str, Value]]:
-    """Return a value for each placeholder, and those of the weights by absolute path."""
+    """Return a value for each placeholder, and those of the weights by path in the module."""
     graph, scope = op.scope.graph, op.scope
     tensor_names = iter(call_tensors(call))
     dtypes = iter(given)
@@ -204,7 +228,7 @@ def _inputs(
             set_dims(value, context.dims(example))
             scope.dims.bind_axes(value, value.meta["dims"])
             if weight:
-                weights[f"{call.path}.{name}"] = value
+                weights[name] = value
                 later.append(value)
             else:
                 graph.inputs.append(value)
@@ -252,12 +276,17 @@ def _declarations(attributes: Mapping[str, Any]) -> list[ir.Attr]:
     return [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
 
 
-def _tensor_at(module: torch.nn.Module, path: str, prefix: str) -> tuple[Any, ...] | None:
-    """Return the storage of a weight given by its absolute path."""
+def _tensor_at(module: torch.nn.Module, path: str) -> torch.Tensor:
     found: Any = module
-    for part in path.removeprefix(prefix + ".").split("."):
+    for part in path.split("."):
         found = getattr(found, part)
-    return storage_key(found)
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
+def _example(x: Any) -> Any:
+    """Return the fake tensor or symbolic number of an argument in the exported program."""
+    return x.meta["val"] if isinstance(x, torch.fx.Node) else x
 
 
 def _is_mutation(spec: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Bodies built on ONNX's own normalisations and attention, where those mean the same."""
+"""Bodies that are written with ONNX nodes instead of traced: ONNX's own normalisations, attention."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.composite_ops.declaration import Composite
+from coreai_onnx.functions import attention
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.trace import Example
 from coreai_onnx.lower.builder import AttributeRef
@@ -24,10 +25,13 @@ def body(
     opset: int,
     dtype_word: str,
 ) -> ir.Function | None:
-    """Return a native body, or None if ONNX has no op with this meaning at this opset.
+    """Return a written body, or None where the reference is traced.
 
     bfloat16 is left to the spelled-out body: onnxruntime has no kernels of these ops for it.
     """
+    if composite.name == "scaled_dot_product_attention":
+        builder = BodyBuilder(composite, [e is not None for e in examples], opset)
+        return builder.finish([attention.write(builder, examples, attributes, dtype_word)])
     since, writer = _WRITERS.get(composite.name, (999, None))
     if writer is None or opset < since or dtype_word == "bfloat16":
         return None
@@ -54,25 +58,9 @@ def _rms_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any])
     return b.op.RMSNormalization(*b.inputs, axis=axis, epsilon=eps, stash_type=1)
 
 
-def _attention(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Any:
-    """Attention without a mask, or causal from the upper left corner: no row is ever empty."""
-    if any(e is not None for e in examples[3:]) or attributes["window_size"] > 0:
-        return None
-    upper_left = attributes["causal_alignment"] == "upper_left"
-    if (attributes["is_causal"] and not upper_left) or _dtype(examples, 0) == torch.float64:
-        return None
-    return b.op.Attention(
-        *b.inputs,
-        is_causal=int(bool(attributes["is_causal"])),
-        scale=AttributeRef("scale", "float"),
-        softcap=float(attributes["softcap"]),
-    )
-
-
 _WRITERS: dict[str, tuple[int, Writer]] = {
     "layer_norm": (17, _layer_norm),
     "rms_norm": (23, _rms_norm),
-    "scaled_dot_product_attention": (23, _attention),
 }
 
 

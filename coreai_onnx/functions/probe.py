@@ -2,66 +2,173 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch.utils import _pytree as pytree
 
 from coreai_onnx.composite_ops.declaration import Composite
-from coreai_onnx.export.externalize import ModuleCall
+from coreai_onnx.export.externalize import ModuleCall, _invoke
 
 _SEED = 20260101
 _RELATIVE = 1e-4
+_LOW_PRECISION = 100
+_MAGNITUDES = (1.0, 1e-3, 8.0)
+"""Ordinary inputs; inputs so small that eps shows; inputs so large that a soft cap shows."""
+_RAISES = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
 
 
-def probe_difference(composite: Composite, call: ModuleCall, attributes: Mapping[str, Any]) -> str:
-    """Run module and reference on random inputs of the call's shapes.
+class _Plain(torch.nn.Module):
+    """A module's forward without its hooks, and with a name for its weights."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, **arguments: Any) -> Any:
+        return _invoke(functools.partial(type(self.module).forward, self.module), arguments)
+
+
+def probe_difference(
+    composite: Composite,
+    call: ModuleCall,
+    sources: Mapping[str, tuple[str, str]],
+    attributes: Mapping[str, Any],
+    examples: tuple[Sequence[torch.Tensor], Sequence[Any]],
+) -> str:
+    """Run module and reference on random inputs, also of other sizes where sizes are dynamic.
 
     Args:
         composite: The standard composite.
-        call: The call, whose body holds example shapes.
+        call: The call.
+        sources: For each input of the composite that is present, ``("argument", name)`` or
+            ``("weight", name)``.
         attributes: Attributes under the composite's names.
+        examples: Fake tensors and symbolic numbers of the call site.
 
     Returns:
         What differs; empty if nothing does.
     """
-    assert call.body is not None
     generator = torch.Generator().manual_seed(_SEED)
-    user = [
-        n.meta["val"]
-        for n, s in zip(
-            (n for n in call.body.graph.nodes if n.op == "placeholder"),
-            call.body.graph_signature.input_specs,
-            strict=True,
-        )
-        if s.kind.name == "USER_INPUT" and isinstance(n.meta.get("val"), torch.Tensor)
-    ]
-    tensors = [_random(example, generator) for example in user]
-    arguments = call.arguments(tensors, [])
-    inputs = [arguments.get(i.name) for i in composite.inputs]
-    with torch.no_grad():
+    for index, magnitude in enumerate(_MAGNITUDES):
+        sizes = _Sizes(other=index == len(_MAGNITUDES) - 1)
+        tensors = [_random(sizes, e, generator, magnitude) for e in examples[0]]
+        arguments = call.arguments(tensors, [sizes(n) for n in examples[1]])
+        weights = _weights(call.module, sources, generator if index else None)
+        inputs = [_input(sources.get(i.name), arguments, weights) for i in composite.inputs]
         try:
             wanted = composite.reference(*inputs, **attributes)
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            return f"the reference does not take its inputs ({error})"
-        given = pytree.tree_leaves(type(call.module).forward(call.module, **arguments))[0]
+        except _RAISES as error:
+            return f"the composite does not take its inputs ({_first_line(error)})"
+        found = _compare(call.module, arguments, weights, wanted)
+        if found:
+            return found
+    return _unproven(inputs, attributes)
+
+
+class _Sizes:
+    """Evaluates symbolic sizes at their example values, or at other ones that are allowed.
+
+    Args:
+        other: Whether each symbol takes a multiple of its example value, all different.
+    """
+
+    def __init__(self, *, other: bool) -> None:
+        self._other = other
+        self._values: dict[sympy.Symbol, int] = {}
+
+    def __call__(self, size: Any) -> int:
+        if not isinstance(size, torch.SymInt):
+            return int(size)
+        for symbol in sorted(size.node.expr.free_symbols, key=str):
+            if symbol not in self._values:
+                self._values[symbol] = self._choose(size.node.shape_env, symbol)
+        return int(size.node.expr.subs(self._values))
+
+    def _choose(self, shape_env: Any, symbol: sympy.Symbol) -> int:
+        example = int(shape_env.backed_var_to_val[symbol])
+        allowed = shape_env.var_to_range[symbol]
+        chosen = example * (2 + len(self._values))
+        return chosen if self._other and chosen <= allowed.upper else example
+
+
+def _weights(
+    module: torch.nn.Module,
+    sources: Mapping[str, tuple[str, str]],
+    generator: torch.Generator | None,
+) -> dict[str, torch.Tensor]:
+    """Return the weights that are inputs of the composite, random ones with a generator."""
+    found: dict[str, torch.Tensor] = {}
+    for kind, name in sources.values():
+        if kind == "weight":
+            tensor = getattr(module, name).detach()
+            if generator is not None and tensor.dtype.is_floating_point:
+                tensor = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+            found[name] = tensor
+    return found
+
+
+def _input(
+    source: tuple[str, str] | None,
+    arguments: Mapping[str, Any],
+    weights: Mapping[str, torch.Tensor],
+) -> torch.Tensor | None:
+    if source is None:
+        return None
+    kind, name = source
+    value = weights[name] if kind == "weight" else arguments[name]
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.int64)
+
+
+def _compare(
+    module: torch.nn.Module,
+    arguments: Mapping[str, Any],
+    weights: Mapping[str, torch.Tensor],
+    wanted: torch.Tensor,
+) -> str:
+    named = {f"module.{name}": tensor for name, tensor in weights.items()}
+    with torch.no_grad():
+        try:
+            result = torch.func.functional_call(_Plain(module), named, (), dict(arguments))
+        except _RAISES as error:
+            return f"it fails on other inputs of the same kind ({_first_line(error)})"
+    given = pytree.tree_leaves(result)[0]
     if given.shape != wanted.shape or given.dtype != wanted.dtype:
         return (
             f"it gives {given.dtype} {tuple(given.shape)}, "
             f"the composite {wanted.dtype} {tuple(wanted.shape)}"
         )
-    error = (given.double() - wanted.double()).abs().max().item() if given.numel() else 0.0
-    bound = _RELATIVE * max(wanted.abs().max().item(), 1.0) if wanted.numel() else 0.0
+    if not wanted.numel():
+        return ""
+    error = (given.double() - wanted.double()).abs().max().item()
+    bound = _RELATIVE * wanted.double().abs().max().item()
     if wanted.dtype in (torch.float16, torch.bfloat16):
-        bound *= 100
+        bound *= _LOW_PRECISION
     return "" if error <= bound else f"its result differs by {error:.3g} on random inputs"
 
 
-def _random(example: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    sizes = [d.node.hint if isinstance(d, torch.SymInt) else int(d) for d in example.shape]
+def _unproven(inputs: Sequence[torch.Tensor | None], attributes: Mapping[str, Any]) -> str:
+    """Say what the inputs were too small to show."""
+    window = attributes.get("window_size") or 0
+    if window <= 0 or inputs[3] is not None or inputs[1] is None:
+        return ""
+    keys = inputs[1].shape[2]
+    return f"{keys} keys do not show a window of {window}" if keys <= window else ""
+
+
+def _random(
+    sizes: _Sizes, example: torch.Tensor, generator: torch.Generator, magnitude: float
+) -> torch.Tensor:
+    shape = [sizes(d) for d in example.shape]
     if example.dtype.is_floating_point:
-        return torch.randn(sizes, generator=generator).to(example.dtype)
+        return (torch.randn(shape, generator=generator) * magnitude).to(example.dtype)
     if example.dtype == torch.bool:
-        return torch.rand(sizes, generator=generator) > 0.3
-    return torch.randint(0, 5, sizes, generator=generator, dtype=example.dtype)
+        return torch.rand(shape, generator=generator) > 0.3
+    return torch.randint(0, 5, shape, generator=generator, dtype=example.dtype)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -2,40 +2,81 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import onnx_ir as ir
+import sympy
 import torch
-from torch.utils import _pytree as pytree
 
 from coreai_onnx.composite_ops import COMPOSITES, SDPA, RMSNormImpl, RoPE
-from coreai_onnx.composite_ops.declaration import Attribute, Composite
+from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 from coreai_onnx.export.externalize import ModuleCall
+from coreai_onnx.functions.attributes import composite_attributes
 from coreai_onnx.functions.probe import probe_difference
 from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.values import Value
+from coreai_onnx.lower.values import Value, dims_of
 
-_OWN = (RMSNormImpl, RoPE, SDPA)
+_OWN: dict[str, type] = {
+    "rms_norm": RMSNormImpl,
+    "rope": RoPE,
+    "scaled_dot_product_attention": SDPA,
+}
+"""Modules that compute the reference itself; they need no check."""
 
 
-def call_standard(op: OpBuilder, call: ModuleCall, tensors: Sequence[Value]) -> list[Value] | None:
+class _Differs(Exception):  # noqa: N818 - no error: it carries a reason
+    """The module is not the composite; the message says why."""
+
+
+@dataclass(frozen=True)
+class _Match:
+    """How a call maps onto a composite.
+
+    Attributes:
+        sources: For each input that is present, ``("argument", name)`` or ``("weight", name)``.
+        attributes: Attributes under the composite's names.
+    """
+
+    sources: Mapping[str, tuple[str, str]]
+    attributes: Mapping[str, Any]
+
+
+def call_standard(
+    op: OpBuilder,
+    call: ModuleCall,
+    given: tuple[Sequence[Value], Sequence[Any]],
+    examples: tuple[Sequence[torch.Tensor], Sequence[Any]],
+    weight: Callable[[str], Value],
+) -> list[Value] | None:
     """Call a standard composite, if the module means the same.
 
-    A module of this package does. A user's class does if its forward has the composite's inputs
-    and gives what the reference gives; otherwise a warning says what differs, and the module
-    stays under its own name where no kernel takes it over.
+    A module of this package does. A user's class does if its arguments and weights are the
+    composite's inputs, by name or declared alias, and it gives what the reference gives; otherwise
+    a warning says what differs, and the module stays under its own name where no kernel takes it
+    over.
+
+    Args:
+        op: Makes nodes at the call site.
+        call: The call.
+        given: Tensors and numbers of the call.
+        examples: Their counterparts in the exported program.
+        weight: Returns the value of a weight of the module.
+
+    Returns:
+        The outputs; None if the module is not the composite.
     """
     composite = COMPOSITES[str(call.spec.composite_op_name)]
-    arguments = call.arguments(list(tensors), [])
-    inputs = _inputs(composite, arguments)
-    attributes = _attributes(composite, call.module)
-    difference = "" if isinstance(call.module, _OWN) else _difference(composite, call, inputs)
-    if not difference and not isinstance(call.module, _OWN):
-        difference = probe_difference(composite, call, attributes)
-    if difference or inputs is None:
+    composite_attributes(call)
+    arguments = call.arguments(*given)
+    try:
+        match = _match(composite, call, arguments)
+        if not isinstance(call.module, _OWN.get(composite.name, ())):
+            match = _proven(composite, call, match, examples)
+    except _Differs as difference:
         warnings.warn(
             f"{call.path} ({type(call.module).__name__}) is not the composite {composite.name}: "
             f"{difference}; it stays in ai.coreai.user",
@@ -43,30 +84,66 @@ def call_standard(op: OpBuilder, call: ModuleCall, tensors: Sequence[Value]) -> 
             stacklevel=2,
         )
         return None
-    if attributes.get("is_causal") is not None and inputs[3:4] not in ([], [None]):
-        attributes |= {"is_causal": 0, "window_size": 0}
-    if composite.name == "scaled_dot_product_attention" and attributes.get("scale") is None:
-        attributes["scale"] = _default_scale(inputs[0])
+    inputs: list[Value | None] = []
+    for declared in composite.inputs:
+        kind, name = match.sources.get(declared.name, ("", ""))
+        found = weight(name) if kind == "weight" else arguments.get(name)
+        inputs.append(_as_value(op, found))
+    attributes = dict(match.attributes)
+    if composite.name == "scaled_dot_product_attention":
+        _complete_attention(attributes, inputs)
     return [op.composite(composite.name, inputs, **attributes)]
 
 
-def _inputs(composite: Composite, arguments: Mapping[str, Any]) -> list[Any] | None:
-    """Return the composite's inputs by parameter name; None if an argument fits no input."""
-    names = [i.name for i in composite.inputs]
-    if not set(arguments) <= set(names):
-        return None
-    return [arguments.get(n) for n in names]
+# ---------------------------------------------------------------------- by name
+def _match(composite: Composite, call: ModuleCall, arguments: Mapping[str, Any]) -> _Match:
+    """Map arguments, weights and attributes onto the composite, by their names.
+
+    Raises:
+        _Differs: If an argument has no place, a required input is missing, or it does not return
+            what the composite returns.
+    """
+    if list(call.out_leaves) != ["tensor"] * len(composite.outputs):
+        raise _Differs(f"it returns {len(call.out_leaves)} values, not {len(composite.outputs)}")
+    sources: dict[str, tuple[str, str]] = {}
+    attributes = _attributes(composite, call.module)
+    for name, value in arguments.items():
+        if value is None:
+            continue
+        declared = _named(composite.inputs, name)
+        if declared is not None and declared.name not in sources and _fits(declared, value):
+            sources[declared.name] = ("argument", name)
+            continue
+        attribute = _named(composite.attributes, name)
+        if attribute is None or not isinstance(value, int | float | str):
+            raise _Differs(f"its argument {name} is not an input of it")
+        attributes[attribute.name] = _typed(attribute, value)
+    for declared in composite.inputs:
+        if declared.name not in sources:
+            path = _weight_name(declared, call.module)
+            if path:
+                sources[declared.name] = ("weight", path)
+            elif not declared.optional:
+                raise _Differs(f"it has no {declared.name}")
+    return _Match(sources, attributes)
 
 
-def _difference(composite: Composite, call: ModuleCall, inputs: list[Any] | None) -> str:
-    """Say how a user's forward differs from the composite's signature; empty if it does not."""
-    given = list(inspect.signature(type(call.module).forward).parameters)[1:]
-    if inputs is None:
-        return f"its forward takes ({', '.join(given)})"
-    leaves = pytree.tree_leaves(call.out_leaves)
-    if leaves != ["tensor"] * len(composite.outputs):
-        return f"it returns {len(leaves)} values, not {len(composite.outputs)}"
-    return ""
+def _named(declared: Sequence[Any], name: str) -> Any:
+    return next((d for d in declared if name in (d.name, *d.aliases)), None)
+
+
+def _fits(declared: Input, value: Any) -> bool:
+    """Whether a tensor or, for an index, a number can be this input."""
+    if isinstance(value, ir.Value):
+        return True
+    return declared.dtype == "index" and isinstance(value, int | sympy.Expr)
+
+
+def _weight_name(declared: Input, module: torch.nn.Module) -> str:
+    """Return the name of the parameter or buffer that is this input; empty if there is none."""
+    own = {**module._parameters, **module._buffers}
+    names = (declared.name, *declared.aliases)
+    return next((n for n in names if own.get(n) is not None), "")
 
 
 def _attributes(composite: Composite, module: torch.nn.Module) -> dict[str, Any]:
@@ -74,21 +151,71 @@ def _attributes(composite: Composite, module: torch.nn.Module) -> dict[str, Any]
     found: dict[str, Any] = {}
     for attribute in composite.attributes:
         for name in (attribute.name, *attribute.aliases):
-            value = getattr(module, name, None)
-            if value is not None and not isinstance(value, torch.Tensor | torch.nn.Module):
-                found[attribute.name] = _typed(attribute, value)
+            value = _typed(attribute, getattr(module, name, None))
+            if value is not None:
+                found[attribute.name] = value
                 break
     return found
 
 
 def _typed(attribute: Attribute, value: Any) -> Any:
+    """Return a value in the attribute's type; None if it is of another kind."""
     if isinstance(value, Enum):
         value = value.value
     if attribute.type == "ints":
-        return [value] if isinstance(value, int) else list(value)
-    return {"int": int, "float": float, "string": str}.get(attribute.type, lambda v: v)(value)
+        items = [value] if isinstance(value, int) else value
+        all_ints = isinstance(items, list | tuple) and all(isinstance(i, int) for i in items)
+        return [int(i) for i in items] if all_ints else None
+    if attribute.type == "string":
+        return value if isinstance(value, str) else None
+    if not isinstance(value, int | float):
+        return None
+    return int(value) if attribute.type == "int" else float(value)
 
 
-def _default_scale(query: Value) -> float:
-    head_dim = query.meta["dims"][-1]
-    return float(int(head_dim) ** -0.5)
+# ---------------------------------------------------------------------- by numbers
+def _proven(
+    composite: Composite,
+    call: ModuleCall,
+    match: _Match,
+    examples: tuple[Sequence[torch.Tensor], Sequence[Any]],
+) -> _Match:
+    """Return the match with the attributes under which module and reference agree.
+
+    Raises:
+        _Differs: If they never do.
+    """
+    difference = ""
+    for attributes in _candidates(composite, match.attributes):
+        found = probe_difference(composite, call, match.sources, attributes, examples)
+        if not found:
+            return _Match(match.sources, attributes)
+        difference = difference or found
+    raise _Differs(difference)
+
+
+def _candidates(
+    composite: Composite, attributes: Mapping[str, Any]
+) -> Iterator[Mapping[str, Any]]:
+    """Attributes as found; then, for an attention that names no alignment, torch's alignment."""
+    yield attributes
+    if composite.name == "scaled_dot_product_attention" and "causal_alignment" not in attributes:
+        yield {**attributes, "causal_alignment": "upper_left"}
+
+
+# ---------------------------------------------------------------------- the node
+def _as_value(op: OpBuilder, found: Any) -> Value | None:
+    if found is None or isinstance(found, ir.Value):
+        return found
+    return op.dim(sympy.sympify(found)) if isinstance(found, sympy.Basic) else op.const(int(found))
+
+
+def _complete_attention(attributes: dict[str, Any], inputs: Sequence[Value | None]) -> None:
+    """Write the default scale, and switch off what a given mask overrules."""
+    if inputs[3] is not None:
+        attributes |= {"is_causal": 0, "window_size": 0}
+    query = inputs[0]
+    assert query is not None
+    head_dim = dims_of(query)[-1]
+    if attributes.get("scale") is None and isinstance(head_dim, int):
+        attributes["scale"] = float(head_dim**-0.5)

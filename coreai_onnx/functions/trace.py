@@ -83,7 +83,7 @@ def trace_reference(
         attributes = dict(structural) | {name: next(rest) for name in scalars}
         return composite.reference(*inputs, **attributes)
 
-    with torch.no_grad():
+    with torch.no_grad(), mode:  # sizes made inside (arange) are fake too
         graph_module = make_fx(call)(*tensors, *numbers)
     fixed = [s for s, to in shape_env.replacements.items() if to.is_number]
     if fixed:
