@@ -36,13 +36,13 @@ def rope(
         interleaved: Nonzero: pairs are neighbours ``(2i, 2i+1)``; zero: halves ``(i, i+dims/2)``.
 
     Returns:
-        The shape and dtype of ``input``; angles and the rotation are computed in float32 (the
-        rotation in float64 for float64) and rounded once.
+        The shape and dtype of ``input``; angles and the rotation are computed in float32 (float64
+        for float64) and rounded once.
     """
     wide = torch.float64 if input.dtype == torch.float64 else torch.float32
     rotated = dims if 0 < dims < input.shape[-1] else input.shape[-1]
     if cos is None or sin is None:
-        angle = _angles(input, position_ids, freqs, offset, scale, base, rotated // 2)
+        angle = _angles(input, position_ids, freqs, offset, scale, base, rotated // 2, wide)
         cos, sin = torch.cos(angle), torch.sin(angle)
     cos, sin = cos.to(wide), sin.to(wide)
     lanes, rest = input[..., :rotated].to(wide), input[..., rotated:]
@@ -65,22 +65,23 @@ def _angles(
     scale: float | torch.Tensor,
     base: float | torch.Tensor,
     half: int,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Return the angles, float32, broadcastable to ``[batch, heads, length, half]``."""
+    """Return the angles, in ``dtype``, broadcastable to ``[batch, heads, length, half]``."""
     length, device = input.shape[-2], input.device
     if position_ids is None:
-        position = torch.arange(length, device=device, dtype=torch.float32)
+        position = torch.arange(length, device=device, dtype=dtype)
         if offset is not None:
-            start = offset.to(torch.float32)
+            start = offset.to(dtype)
             position = start + position if start.ndim == 0 else start.reshape(-1, 1) + position
     else:
-        position = position_ids.to(torch.float32)
+        position = position_ids.to(dtype)
     if position.ndim == 2 and input.ndim == 4:
         position = position.unsqueeze(1)
     if freqs is None:
-        exponent = torch.arange(half, device=device, dtype=torch.float32) / half
-        freqs = 1.0 / torch.pow(torch.as_tensor(base, dtype=torch.float32), exponent)
-    return position.unsqueeze(-1) * (freqs * scale)
+        exponent = torch.arange(half, device=device, dtype=dtype) / half
+        freqs = 1.0 / torch.pow(torch.as_tensor(base, dtype=dtype), exponent)
+    return position.unsqueeze(-1) * (freqs.to(dtype) * scale)
 
 
 COMPOSITE = Composite(

@@ -1,0 +1,183 @@
+"""The body of ``scaled_dot_product_attention``, written with ONNX nodes.
+
+Tracing the reference over symbolic sizes takes seconds (every reshape of a five-dimensional tensor
+asks sympy about strides); this takes milliseconds, and the head groups are multiplied as taller
+matrices, so that keys and values are read once per group. The tests hold it to the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from coreai_onnx.functions.body import BodyBuilder
+from coreai_onnx.functions.trace import Example
+from coreai_onnx.lower.builder import AttributeRef, OpBuilder
+from coreai_onnx.lower.values import Value, ir_dtype
+
+NATIVE_SINCE = 23
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a body has to do.
+
+    Attributes:
+        mask: ``"bool"``, ``"float"`` or empty.
+        sinks: Whether there is a column of sinks.
+        causal: Whether keys behind the query's position are hidden.
+        window: How many positions are near; 0 for all.
+        upper_left: Where the diagonal begins.
+        softcap: Bound of the scores; 0 for none.
+        wide: Dtype of the computation.
+        one_group: Whether keys and values have the same number of heads.
+    """
+
+    mask: str
+    sinks: bool
+    causal: bool
+    window: int
+    upper_left: bool
+    softcap: float
+    wide: torch.dtype
+    one_group: bool
+
+    @property
+    def positional(self) -> bool:
+        """Whether a mask follows from the positions."""
+        return not self.mask and (self.causal or self.window > 0)
+
+
+def write(
+    b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any], dtype_word: str
+) -> Value:
+    """Write the body; see :func:`coreai_onnx.composite_ops.sdpa.scaled_dot_product_attention`."""
+    query, key, value, mask, sinks = (*examples, *[None] * 5)[:5]
+    assert query is not None and key is not None and value is not None
+    call = _Call(
+        mask="" if mask is None else ("bool" if mask.dtype == torch.bool else "float"),
+        sinks=sinks is not None,
+        causal=bool(attributes["is_causal"]),
+        window=max(int(attributes["window_size"]), 0),
+        upper_left=attributes["causal_alignment"] == "upper_left",
+        softcap=float(attributes["softcap"]),
+        wide=torch.float64 if query.dtype == torch.float64 else torch.float32,
+        one_group=key.dims[1] == value.dims[1],
+    )
+    for given, example in zip(b.inputs, examples, strict=False):
+        if example is not None:
+            given.dtype = ir_dtype(example.dtype)
+    same_dtype = mask is None or mask.dtype in (torch.bool, query.dtype)
+    kernel = query.dtype != torch.float64 and dtype_word != "bfloat16" and same_dtype
+    if b.opset >= NATIVE_SINCE and kernel and call.one_group and not call.sinks:
+        return _native(b, call)
+    return _spelled(b, call)
+
+
+def _native(b: BodyBuilder, call: _Call) -> Value:
+    """ONNX's Attention, with a mask made of positions, and zeros for rows without a key."""
+    op, (query, key, value) = b.op, b.inputs[:3]
+    mask = b.inputs[3] if call.mask else None
+    corner = call.causal and call.upper_left and not call.window
+    if call.positional and not corner:
+        mask = _position_mask(op, query, key, call)
+    result: Value = op.Attention(
+        query,
+        key,
+        value,
+        mask,
+        is_causal=int(corner and not call.mask),
+        scale=AttributeRef("scale", "float"),
+        softcap=call.softcap,
+    )
+    return result if mask is None else _empty_rows_to_zero(op, result, mask, call)
+
+
+def _spelled(b: BodyBuilder, call: _Call) -> Value:
+    """Products of matrices, one per head of the keys, and a softmax."""
+    op, (query, key, value) = b.op, b.inputs[:3]
+    scale = op.cast(b.scope.attribute(op, AttributeRef("scale", "float")), call.wide)
+    scaled = op.Mul(op.cast(query, call.wide), scale)
+    keys = op.Transpose(op.cast(key, call.wide), perm=[0, 1, 3, 2])
+    batch, heads = op.Shape(query, start=0, end=1), op.Shape(query, start=1, end=2)
+    length, lengths = op.Shape(query, start=2, end=3), op.Shape(key, start=2, end=3)
+    scores = op.MatMul(_by_group(op, scaled, key, batch, heads, length), keys)
+    scores = op.Reshape(scores, op.Concat(batch, heads, length, lengths, axis=0), allowzero=1)
+    if call.softcap > 0:
+        scores = op.Mul(op.Tanh(op.Div(scores, call.softcap)), call.softcap)
+    mask = b.inputs[3] if call.mask else None
+    if call.positional:
+        mask = _position_mask(op, query, key, call)
+    if mask is not None and mask.dtype == ir.DataType.BOOL:
+        scores = op.Where(mask, scores, float("-inf"))
+    elif mask is not None:
+        mask = op.cast(mask, call.wide)
+        scores = op.Add(scores, mask)
+    weights = _softmax(op, scores, b.inputs[4] if call.sinks else None, call)
+    product = op.MatMul(
+        _by_group(op, weights, value, batch, heads, length), op.cast(value, call.wide)
+    )
+    dims = op.Concat(batch, heads, length, op.Shape(value, start=3, end=4), axis=0)
+    result: Value = op.Reshape(product, dims, allowzero=1)
+    if mask is not None and not call.sinks:
+        result = _empty_rows_to_zero(op, result, mask, call)
+    narrow: Value = op.CastLike(result, query)
+    return result if call.wide == torch.float64 else narrow
+
+
+def _by_group(
+    op: OpBuilder, x: Value, shared: Value, batch: Value, heads: Value, length: Value
+) -> Value:
+    """Return ``[B, H, T, N]`` as ``[B, K, H / K * T, N]``: the rows that share a matrix."""
+    groups = op.Shape(shared, start=1, end=2)
+    rows = op.Mul(op.Div(heads, groups), length)
+    columns = op.Shape(x, start=3, end=4)
+    result: Value = op.Reshape(x, op.Concat(batch, groups, rows, columns, axis=0), allowzero=1)
+    return result
+
+
+def _position_mask(op: OpBuilder, query: Value, key: Value, call: _Call) -> Value:
+    """Return the bool mask ``[T, S]`` of a causal or windowed attention."""
+    queries = op.squeeze(op.Shape(query, start=2, end=3), [0])
+    keys = op.squeeze(op.Shape(key, start=2, end=3), [0])
+    position = op.Range(0, queries, 1)
+    if not call.upper_left:
+        position = op.Add(position, op.Sub(keys, queries))
+    distance = op.Sub(op.Unsqueeze(position, [1]), op.Unsqueeze(op.Range(0, keys, 1), [0]))
+    parts = []
+    if call.causal:
+        parts.append(op.GreaterOrEqual(distance, 0))
+    elif call.window:
+        parts.append(op.Greater(distance, -call.window))
+    if call.window:
+        parts.append(op.Less(distance, call.window))
+    result: Value = parts[0] if len(parts) == 1 else op.And(*parts)
+    return result
+
+
+def _softmax(op: OpBuilder, scores: Value, sinks: Value | None, call: _Call) -> Value:
+    """Softmax over the keys; sinks are one more column that is dropped afterwards."""
+    if sinks is None:
+        weights: Value = op.Softmax(scores, axis=-1)
+        return weights
+    column = op.Unsqueeze(op.cast(sinks, call.wide), [0, 2, 3])
+    dims = op.Concat(op.Shape(scores, start=0, end=3), op.const([1]), axis=0)
+    weights = op.Softmax(op.Concat(scores, op.Expand(column, dims), axis=-1), axis=-1)
+    kept: Value = op.Slice(weights, [0], [-1], [3])
+    return kept
+
+
+def _empty_rows_to_zero(op: OpBuilder, result: Value, mask: Value, call: _Call) -> Value:
+    """Put zeros where a row may attend to nothing; softmax gives NaN there, or an average."""
+    if mask.dtype == ir.DataType.BOOL:
+        some = op.Greater(op.ReduceMax(op.cast(mask, torch.float32), [-1], keepdims=1), 0.0)
+    else:
+        highest = op.ReduceMax(op.cast(mask, call.wide), [-1], keepdims=1)
+        some = op.Greater(highest, float("-inf"))
+    zero = op.CastLike(op.const(0.0), result)
+    kept: Value = op.Where(some, result, zero)
+    return kept
