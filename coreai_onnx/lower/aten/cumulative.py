@@ -107,7 +107,7 @@ def _running_extreme(op: OpBuilder, x: Value, dim: int, beats: str) -> tuple[Val
             better = o.Or(o.IsNaN(new), o.And(better, o.Not(o.IsNaN(best))))
         return [o.Where(better, new, best), o.Where(better, index, where)]
 
-    first = op.squeeze(op.slice(wide, axis, 0, 1), [axis])
+    first = set_dims(op.squeeze(op.slice(wide, axis, 0, 1), [axis]), rest)
     shape = [1] * len(dims)
     shape[axis] = dims[axis]  # type: ignore[call-overload]  # a dim
     index = op.expand(op.reshape(positions(op, dims[axis]), shape), dims)

@@ -95,10 +95,9 @@ def _cut(
     cut_end = isinstance(after, int) and after < 0
     if not first and not cut_end:
         return x, before, after
-    size = dims_of(x)[axis]
-    length = as_dim(size - first + (after if cut_end else 0))
-    x = sliced(op, x, axis, first, after if cut_end else None)
     dims = dims_of(x)
+    length = as_dim(dims[axis] - first + (after if cut_end else 0))
+    x = sliced(op, x, axis, first, after if cut_end else None)
     set_dims(x, (*dims[:axis], length, *dims[axis + 1 :]))
     return x, 0 if first else before, 0 if cut_end else after
 
