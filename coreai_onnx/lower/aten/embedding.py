@@ -7,7 +7,7 @@ import torch
 from coreai_onnx.lower.aten.advanced_index import reduction_dtype
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of, set_dims
+from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of
 
 _SUM, _MEAN, _MAX = 0, 1, 2
 
@@ -138,8 +138,11 @@ def _bags(
     per_bag = op.Unsqueeze(sizes, [1])
     if mode == _MEAN:
         bags = op.Div(bags, op.cast(op.Max(per_bag, 1), dtype))
+    if include_last_offset:
+        # torch keeps a place for the end that stands among the offsets
+        sizes = op.Concat(sizes, op.const([0]), axis=0)
     if mode != _MAX:
-        return bags, bag_of, sizes, set_dims(op.Identity(sizes), [count])
+        return bags, bag_of, sizes, op.Identity(sizes)
     bags = op.Where(op.Greater(per_bag, 0), bags, op.const(0, dtype))
     return bags, bag_of, sizes, _winners(op, rows, bags, places, bag_of, [count, columns])
 

@@ -8,15 +8,19 @@ import torch
 
 from coreai_onnx.lower.aten.advanced_index import is_mask, read, resolve, write
 from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.promotion import as_value
 from coreai_onnx.lower.registry import lowers
 from coreai_onnx.lower.values import (
     Dim,
+    Number,
     Value,
+    as_dim,
     dims_of,
     dtype_of,
     is_bool,
     numel,
     rank_of,
+    set_dims,
     wrap,
 )
 
@@ -75,7 +79,44 @@ def take(op: OpBuilder, self: Value, index: Value) -> Value:
     return result
 
 
+@lowers("aten._unsafe_masked_index.default")
+def unsafe_masked_index(
+    op: OpBuilder, self: Value, mask: Value, indices: Sequence[Value | None], fill: Number
+) -> Value:
+    """self[indices] where the mask is true, else fill; there the indices may be anything."""
+    found = index(op, self, _clamped(op, self, indices))
+    result: Value = op.Where(mask, found, as_value(op, fill, dtype_of(self)))
+    return result
+
+
+def _clamped(
+    op: OpBuilder, self: Value, indices: Sequence[Value | None]
+) -> list[Value | None]:
+    """Return positions moved into the source."""
+    return [
+        i if i is None else op.Min(op.Max(op.cast(i, torch.int64), 0), op.dim(as_dim(size - 1)))
+        for i, size in zip(indices, dims_of(self), strict=False)
+    ]
+
+
 # ---------------------------------------------------------------------- writing
+@lowers("aten._unsafe_masked_index_put_accumulate.default")
+def unsafe_masked_index_put_accumulate(
+    op: OpBuilder, self: Value, mask: Value, indices: Sequence[Value | None], values: Value
+) -> Value:
+    """self[indices] raised by values where the mask is true."""
+    chosen = op.Where(mask, values, op.like(values, 0))
+    places = [
+        i
+        if i is None
+        else op.Max(
+            op.Min(op.cast(i, torch.int64), op.dim(as_dim(size - 1))), op.dim(as_dim(-size))
+        )
+        for i, size in zip(indices, dims_of(self), strict=False)
+    ]
+    return index_put(op, self, places, set_dims(chosen, dims_of(values)), accumulate=True)
+
+
 @lowers("aten.index_put.default", "aten._unsafe_index_put.default")
 def index_put(
     op: OpBuilder,

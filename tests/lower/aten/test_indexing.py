@@ -228,3 +228,16 @@ def test_put() -> None:
             tensor(2, 2),
         )
         check(lambda x, i, s: x.put(i, s, accumulate), tensor(), torch.tensor(0), tensor())
+
+
+def test_masked_reads_and_writes_take_any_index() -> None:
+    x, i, m = tensor(3, 4), rows(5, 1, -7), torch.tensor([False, True, False])
+    unsafe = torch.ops.aten
+    check(lambda x, m, i: unsafe._unsafe_masked_index(x, m, [None, i], 7), x, m, i)
+    check(
+        lambda x, m, i, v: unsafe._unsafe_masked_index_put_accumulate(x, m, [None, i], v),
+        x,
+        m,
+        i,
+        tensor(3, 3),
+    )
