@@ -138,7 +138,7 @@ def elu(
 def _elu(op: OpBuilder, x: Value, alpha: float, scale: float, input_scale: float) -> Value:
     (wide,) = widen(op, x)
     below = expm1_of(op, op.Mul(wide, input_scale))
-    return op.Where(op.Greater(wide, 0.0), op.Mul(wide, scale), op.Mul(below, alpha * scale))  # type: ignore[no-any-return]  # one output
+    return op.Where(op.Greater(wide, 0.0), op.Mul(wide, scale), op.Mul(below, alpha * scale))
 
 
 @lowers("aten.celu.default")
@@ -172,8 +172,8 @@ def softplus(op: OpBuilder, self: Value, beta: Number = 1, threshold: Number = 2
 def softplus_of(op: OpBuilder, x: Value) -> Value:
     """Return log(1 + exp(x)) without overflow."""
     if not is_double(x):
-        return op.Softplus(x)  # type: ignore[no-any-return]  # one output
-    return op.Add(op.Max(x, 0.0), log1p_of(op, op.Exp(op.Neg(op.Abs(x)))))  # type: ignore[no-any-return]  # one output
+        return op.Softplus(x)
+    return op.Add(op.Max(x, 0.0), log1p_of(op, op.Exp(op.Neg(op.Abs(x)))))
 
 
 # ---------------------------------------------------------------- gates

@@ -10,7 +10,7 @@ from coreai_onnx.lower.aten.numerics import remainder_of_truncation, truncated, 
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.promotion import promote, promote_to_float
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Number, Value, is_bool, is_float
+from coreai_onnx.lower.values import Number, Value, dtype_of, is_bool, is_float
 
 
 def _scaled(op: OpBuilder, x: Value, factor: Number) -> Value:
@@ -18,8 +18,8 @@ def _scaled(op: OpBuilder, x: Value, factor: Number) -> Value:
     if factor == 1:
         return x
     if is_bool(x):
-        return op.And(x, bool(factor))  # type: ignore[no-any-return]  # one output
-    return op.Mul(x, factor)  # type: ignore[no-any-return]  # one output
+        return op.And(x, bool(factor))
+    return op.Mul(x, factor)
 
 
 @lowers("aten.add.Tensor")
@@ -123,7 +123,7 @@ def floor_divide(op: OpBuilder, self: Value, other: Value | Number) -> Value:
     quotient = op.Div(self, other)
     truncated_rest = op.Sub(self, op.Mul(quotient, other))
     carried = op.Not(op.Equal(op.Mod(self, other), truncated_rest))
-    return op.Sub(quotient, op.Cast(carried, to=int(self.dtype)))
+    return op.Sub(quotient, op.cast(carried, dtype_of(self)))
 
 
 def _floor_quotient(op: OpBuilder, self: Value, other: Value, divisor: Value | Number) -> Value:
@@ -132,11 +132,11 @@ def _floor_quotient(op: OpBuilder, self: Value, other: Value, divisor: Value | N
     rest = op.Mod(wide, divider, fmod=1)
     carried = op.And(op.Not(op.Equal(rest, 0.0)), op.Xor(op.Less(divider, 0.0), op.Less(rest, 0.0)))
     quotient = op.Round(op.Div(op.Sub(wide, rest), divider))
-    quotient = op.Sub(quotient, op.Cast(carried, to=int(wide.dtype)))
+    quotient = op.Sub(quotient, op.cast(carried, dtype_of(wide)))
     if isinstance(divisor, int | float) and divisor != 0:
-        return op.cast(quotient, self.dtype)
+        return op.cast(quotient, dtype_of(self))
     quotient = op.Where(op.Equal(divider, 0.0), op.Div(wide, divider), quotient)
-    return op.cast(quotient, self.dtype)
+    return op.cast(quotient, dtype_of(self))
 
 
 def _is_power_of_two(x: Any) -> bool:

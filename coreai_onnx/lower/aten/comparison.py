@@ -217,7 +217,7 @@ def heaviside(op: OpBuilder, self: Value, values: Value) -> Value:
     self, values = promote(op, self, values)
     if is_bool(self):
         return op.Or(self, values)
-    step = op.Cast(op.Greater(self, op.like(self, 0)), to=int(self.dtype))
+    step = op.cast(op.Greater(self, op.like(self, 0)), dtype_of(self))
     return op.Where(op.Equal(self, op.like(self, 0)), values, step)
 
 

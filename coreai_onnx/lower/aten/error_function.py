@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from coreai_onnx.lower.aten.numerics import horner, is_double
+import math
+
+from coreai_onnx.lower.aten.numerics import horner, in_double, is_double
+from coreai_onnx.lower.aten.unary_math import log1p_of
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.promotion import promote_to_float
 from coreai_onnx.lower.registry import lowers
@@ -70,7 +73,7 @@ _S = (
 def erf_of(op: OpBuilder, x: Value) -> Value:
     """Return the error function; float64 by Cephes' approximations."""
     if not is_double(x):
-        return op.Erf(x)  # type: ignore[no-any-return]  # one output
+        return op.Erf(x)
     tail = op.Sub(1.0, op.Mul(_scaled_tail(op, op.Abs(x)), op.Exp(op.Neg(op.Mul(x, x)))))
     tail = op.Where(op.Less(x, 0.0), op.Neg(tail), tail)
     result: Value = op.Where(op.LessOrEqual(op.Abs(x), 1.0), _small(op, x), tail)
@@ -99,3 +102,98 @@ def _scaled_tail(op: OpBuilder, x: Value) -> Value:
 def erf(op: OpBuilder, self: Value) -> Value:
     """2 / sqrt(pi) times the integral of exp(-t²) from 0 to x."""
     return erf_of(op, promote_to_float(op, self)[0])
+
+
+def erfc_of(op: OpBuilder, x: Value) -> Value:
+    """Return 1 - erf(x) of float64 numbers, accurate in the tail."""
+    tail = op.Mul(_scaled_tail(op, op.Abs(x)), op.Exp(op.Neg(op.Mul(x, x))))
+    tail = op.Where(op.Less(x, 0.0), op.Sub(2.0, tail), tail)
+    result: Value = op.Where(op.LessOrEqual(op.Abs(x), 1.0), op.Sub(1.0, _small(op, x)), tail)
+    return result
+
+
+def erfcx_of(op: OpBuilder, x: Value) -> Value:
+    """Return exp(x²) erfc(x) of float64 numbers."""
+    grown = op.Exp(op.Mul(x, x))
+    scaled = _scaled_tail(op, op.Abs(x))
+    scaled = op.Where(op.Less(x, 0.0), op.Sub(op.Mul(grown, 2.0), scaled), scaled)
+    scaled = op.Where(op.Greater(x, 1e7), op.Div(1 / math.sqrt(math.pi), x), scaled)
+    near = op.Mul(grown, op.Sub(1.0, _small(op, x)))
+    result: Value = op.Where(op.LessOrEqual(op.Abs(x), 1.0), near, scaled)
+    return result
+
+
+@lowers("aten.erfc.default", "aten.special_erfc.default", "prims.erfc.default")
+def erfc(op: OpBuilder, self: Value) -> Value:
+    """1 - erf(x)."""
+    return erfc_of(op, in_double(op, self)[0])
+
+
+@lowers("aten.special_erfcx.default", "prims.erfcx.default")
+def erfcx(op: OpBuilder, self: Value) -> Value:
+    """exp(x²) * erfc(x)."""
+    return erfcx_of(op, in_double(op, self)[0])
+
+
+@lowers("aten.special_ndtr.default")
+def ndtr(op: OpBuilder, self: Value) -> Value:
+    """The share of the normal distribution below x: erfc(-x / sqrt(2)) / 2."""
+    (x,) = in_double(op, self)
+    return op.Mul(erfc_of(op, op.Mul(x, -math.sqrt(0.5))), 0.5)
+
+
+@lowers("aten.special_log_ndtr.default")
+def log_ndtr(op: OpBuilder, self: Value) -> Value:
+    """log(ndtr(x)); below -1 as log(erfcx(-x / sqrt(2)) / 2) - x² / 2."""
+    (x,) = in_double(op, self)
+    t = op.Mul(x, math.sqrt(0.5))
+    low = op.Sub(op.Log(op.Mul(erfcx_of(op, op.Neg(t)), 0.5)), op.Mul(t, t))
+    low = op.Where(op.Equal(x, -math.inf), x, low)
+    high = log1p_of(op, op.Mul(erfc_of(op, t), -0.5))
+    return op.Where(op.Less(x, -1.0), low, high)
+
+
+@lowers("aten.erfinv.default", "aten.special_erfinv.default", "prims.erf_inv.default")
+def erfinv(op: OpBuilder, self: Value) -> Value:
+    """The number whose erf is self: ndtri((1 + self) / 2) / sqrt(2), on the side of the tail."""
+    (y,) = in_double(op, self)
+    size = op.Abs(y)
+    half_tail = op.Mul(op.Sub(1.0, size), 0.5)
+    x = op.Mul(_upper_quantile(op, half_tail), math.sqrt(0.5))
+    slope = op.Mul(op.Exp(op.Neg(op.Mul(x, x))), 2 / math.sqrt(math.pi))
+    finer = op.Sub(x, op.Div(op.Sub(erf_of(op, x), size), slope))
+    x = op.Where(op.Less(size, 0.5), finer, x)
+    x = op.Where(op.Equal(size, 1.0), math.inf, x)
+    return op.Mul(x, op.Sign(y))
+
+
+@lowers("aten.special_ndtri.default", "prims.ndtri.default")
+def ndtri(op: OpBuilder, self: Value) -> Value:
+    """The quantile of the normal distribution: the x whose ndtr is self."""
+    (p,) = in_double(op, self)
+    tail = op.Min(p, op.Sub(1.0, p))
+    x = _upper_quantile(op, tail)
+    x = op.Where(op.Equal(tail, 0.0), math.inf, x)
+    return op.Where(op.Less(p, 0.5), op.Neg(x), x)
+
+
+def _upper_quantile(op: OpBuilder, p: Value) -> Value:
+    """Return the x above which the share p <= 1/2 of the normal distribution lies.
+
+    M. Abramowitz and I. Stegun, Handbook of Mathematical Functions, 26.2.23 (error 4.5e-4), and
+    two of Halley's steps on Q(x) - p, with Q / phi (Mills' ratio) by erfcx, so that tiny p keep
+    their digits.
+    """
+    log_p = op.Log(p)
+    t = op.Sqrt(op.Mul(log_p, -2.0))
+    top = horner(op, t, (0.010328, 0.802853, 2.515517))
+    bottom = horner(op, t, (0.001308, 0.189269, 1.432788, 1.0))
+    x = op.Sub(t, op.Div(top, bottom))
+    for _ in range(2):
+        scaled = op.Mul(erfcx_of(op, op.Mul(x, math.sqrt(0.5))), 0.5)
+        log_q = op.Sub(op.Log(scaled), op.Mul(op.Mul(x, x), 0.5))
+        excess = op.Mul(scaled, op.Sub(1.0, op.Exp(op.Sub(log_p, log_q))))
+        step = op.Mul(excess, math.sqrt(2 * math.pi))
+        x = op.Add(x, op.Div(step, op.Sub(1.0, op.Mul(op.Mul(x, step), 0.5))))
+    result: Value = x
+    return result

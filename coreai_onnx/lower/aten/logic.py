@@ -122,7 +122,7 @@ def right_shift(op: OpBuilder, self: Value | Number, other: Value | Number) -> V
 
 def _outside(op: OpBuilder, b: Value, bits: int) -> Value:
     """Whether a shift is negative or drops every bit."""
-    return op.Or(op.Less(b, op.like(b, 0)), op.GreaterOrEqual(b, op.like(b, bits)))  # type: ignore[no-any-return]  # one output
+    return op.Or(op.Less(b, op.like(b, 0)), op.GreaterOrEqual(b, op.like(b, bits)))
 
 
 def _to_bits(op: OpBuilder, a: Value) -> Value:

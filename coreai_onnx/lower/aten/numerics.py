@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -44,6 +45,22 @@ def horner(op: OpBuilder, x: Value, coefficients: Sequence[float]) -> Value:
     return result
 
 
+def power_series(op: OpBuilder, x: Value, coefficients: Sequence[float]) -> Value:
+    """Return the sum of c[k] * x ** k of float64 numbers, as one product along a new axis."""
+    powers = op.Pow(op.unsqueeze(x, [-1]), op.const(np.arange(len(coefficients), dtype=np.float64)))
+    return weighted_sum(op, powers, coefficients)
+
+
+def weighted_sum(op: OpBuilder, terms: Value, weights: Sequence[float] | np.ndarray) -> Value:
+    """Return the sum of float64 terms times weights along their last axis.
+
+    A product with a column, because onnxruntime's ReduceSum keeps the axis of an empty tensor, and
+    its product with a vector refuses one.
+    """
+    column = op.const(np.asarray(weights, dtype=np.float64)[:, None])
+    return op.squeeze(op.MatMul(terms, column), [-1])
+
+
 def filled(op: OpBuilder, x: Value, value: Number, dtype: torch.dtype) -> Value:
     """Return a tensor of the shape of ``x`` that holds one value everywhere."""
     return op.expand(op.const(value, dtype), dims_of(x))
@@ -60,8 +77,8 @@ def truncated(op: OpBuilder, x: Value) -> Value:
 def remainder_of_truncation(op: OpBuilder, a: Value, b: Value) -> Value:
     """Return a - trunc(a / b) * b, which has the sign of a."""
     if a.dtype == ir.DataType.INT64:  # onnxruntime computes the Mod of these in float64
-        return op.Sub(a, op.Mul(op.Div(a, b), b))  # type: ignore[no-any-return]  # one output
-    return op.Mod(a, b, fmod=1)  # type: ignore[no-any-return]  # one output
+        return op.Sub(a, op.Mul(op.Div(a, b), b))
+    return op.Mod(a, b, fmod=1)
 
 
 def is_negative(op: OpBuilder, x: Value) -> Value:
@@ -86,8 +103,10 @@ __all__ = [
     "in_double",
     "is_double",
     "is_negative",
+    "power_series",
     "remainder_of_truncation",
     "truncated",
+    "weighted_sum",
     "widen",
     "with_sign_of",
 ]

@@ -32,7 +32,7 @@ def atan_of(op: OpBuilder, x: Value) -> Value:
     1e-7, so that d is the rest to 1e-21.
     """
     if not is_double(x):
-        return op.Atan(x)  # type: ignore[no-any-return]  # one output
+        return op.Atan(x)
     near = op.Clip(x, -1e30, 1e30)
     y = op.Cast(op.Atan(op.Cast(near, to=int(ir.DataType.FLOAT))), to=int(ir.DataType.DOUBLE))
     sine, cosine = op.Sin(y), op.Cos(y)

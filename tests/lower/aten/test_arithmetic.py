@@ -151,7 +151,7 @@ def test_fused_multiply_and_divide(dtype):
     a, b, c = (torch.rand(3, 5, dtype=torch.float64) + 0.1).to(dtype).unbind()
     check(lambda a, b, c: torch.addcdiv(a, b, c.abs() + 1, value=2), a, b, c)
     check(lambda a, b: torch.lerp(a, b, 0.3), a, b)
-    check(lambda a, b, c: torch.lerp(a, b, c), a, b, c)
+    check(torch.lerp, a, b, c)
 
 
 def test_empty_and_scalar_tensors():
