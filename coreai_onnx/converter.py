@@ -141,7 +141,9 @@ class TorchConverter:
         return self
 
     def register_torch_lowering(
-        self, qualified_name: str, allow_override: bool = False  # noqa: FBT001, FBT002 - peer's API
+        self,
+        qualified_name: str,
+        allow_override: bool = False,  # noqa: FBT001, FBT002 - peer's API
     ) -> Callable[[_F], _F]:
         """Return a decorator that makes a function the lowering of an op, for this converter.
 
@@ -209,7 +211,9 @@ class TorchConverter:
 
     def _convert(self, name: str, staged: _Staged, opset: int) -> Any:
         total = len(staged.program.graph.nodes)
-        with tqdm(total=total, desc=f"lowering {name}", disable=None, delay=1.0, leave=False) as bar:
+        with tqdm(
+            total=total, desc=f"lowering {name}", disable=None, delay=1.0, leave=False
+        ) as bar:
             module_calls = ModuleCalls(staged.module_calls)
             composites = CompositeCalls()
             context = Context(

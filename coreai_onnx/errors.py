@@ -28,7 +28,9 @@ class Where:
 
     def __str__(self) -> str:
         """Return the place on one line."""
-        module = f"{self.module or '(root)'}" + (f" ({self.module_class})" if self.module_class else "")
+        module = f"{self.module or '(root)'}" + (
+            f" ({self.module_class})" if self.module_class else ""
+        )
         return "   ".join(part for part in (module, self.source, self.code) if part)
 
 

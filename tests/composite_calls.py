@@ -129,10 +129,19 @@ def attention_cases() -> Iterator[Case]:
     }
     for (label, attributes), sinks in itertools.product(positions.items(), (False, True)):
         for heads, kv in (("mha", plain), ("gqa", grouped)):
-            shapes = (shape["q"], kv["k"], kv["v"], None, (4,)) if sinks else (shape["q"], kv["k"], kv["v"])
+            shapes = (
+                (shape["q"], kv["k"], kv["v"], None, (4,))
+                if sinks
+                else (shape["q"], kv["k"], kv["v"])
+            )
             tail = "_sinks" if sinks else ""
             yield Case(name, shapes, attributes, label=f"{label}_{heads}{tail}")
-    masks = {"full": (2, 4, 5, 9), "broadcast": (1, 1, 5, 9), "rank2": (5, 9), "padding": (2, 1, 1, 9)}
+    masks = {
+        "full": (2, 4, 5, 9),
+        "broadcast": (1, 1, 5, 9),
+        "rank2": (5, 9),
+        "padding": (2, 1, 1, 9),
+    }
     for (label, mask), dtype in itertools.product(masks.items(), (torch.bool, None, torch.float32)):
         dtypes = {} if dtype is None else {3: dtype}
         kind = {torch.bool: "bool", None: "bias", torch.float32: "wide_bias"}[dtype]
@@ -140,7 +149,10 @@ def attention_cases() -> Iterator[Case]:
         yield Case(name, shapes, {}, dtypes, label=f"{kind}_{label}")
     yield Case(name, (shape["q"], plain["k"], plain["v"]), {"softcap": 2.0}, label="softcap")
     yield Case(
-        name, (shape["q"], plain["k"], plain["v"]), {"softcap": 2.0, "is_causal": 1}, label="softcap_causal"
+        name,
+        (shape["q"], plain["k"], plain["v"]),
+        {"softcap": 2.0, "is_causal": 1},
+        label="softcap_causal",
     )
     yield Case(name, (shape["q"], plain["k"], plain["v"]), {"scale": 0.3}, label="scale")
     yield Case(name, ((2, 4, 1, 8), (2, 2, 9, 8), (2, 2, 9, 8)), {"is_causal": 1}, label="decode")
@@ -165,10 +177,22 @@ def rope_cases() -> Iterator[Case]:
         yield Case("rope", shapes, attributes, dtypes, label=f"{source}_{order}")
     for order, attributes in orders.items():
         yield Case("rope", (x, (5, 4), (5, 4)), attributes, label=f"cos_sin_{order}")
-        yield Case("rope", (x, (2, 1, 5, 4), (2, 1, 5, 4)), attributes, {1: f32, 2: f32}, label=f"wide_cos_sin_{order}")
+        yield Case(
+            "rope",
+            (x, (2, 1, 5, 4), (2, 1, 5, 4)),
+            attributes,
+            {1: f32, 2: f32},
+            label=f"wide_cos_sin_{order}",
+        )
         yield Case("rope", (x,), {"dims": 4, **attributes}, label=f"partial_{order}")
         yield Case("rope", ((3, 5, 8),), attributes, label=f"rank3_{order}")
-        yield Case("rope", (x, None, None, (2, 5), (4,)), {**attributes, "scale": 0.5}, {3: i64, 4: f32}, label=f"freqs_{order}")
+        yield Case(
+            "rope",
+            (x, None, None, (2, 5), (4,)),
+            {**attributes, "scale": 0.5},
+            {3: i64, 4: f32},
+            label=f"freqs_{order}",
+        )
     yield Case("rope", (x,), {"base": 500.0, "scale": 0.25}, label="base_scale")
 
 

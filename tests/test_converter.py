@@ -231,7 +231,9 @@ def test_conversion_is_deterministic() -> None:
 
 def test_convert_is_the_whole_road() -> None:
     module, x = Scaled().eval(), torch.randn(2, 4)
-    program = coreai_onnx.convert(module, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
+    program = coreai_onnx.convert(
+        module, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}}
+    )
     onnx.checker.check_model(program.to_proto(), full_check=True)
     for batch in (1, 7):
         x = torch.randn(batch, 4)

@@ -1,7 +1,7 @@
 """Write coreai_onnx/lower/kernel_dtypes.py: the dtypes onnxruntime's CPU kernels take.
 
-    python tools/generate_kernel_dtypes.py            write the file
-    python tools/generate_kernel_dtypes.py --check    fail if it is stale
+python tools/generate_kernel_dtypes.py            write the file
+python tools/generate_kernel_dtypes.py --check    fail if it is stale
 """
 
 from __future__ import annotations

@@ -41,14 +41,16 @@ def example_inputs(node: fx.Node) -> tuple[tuple[Any, ...], Any]:
         ``(tensors, numbers)`` as for :class:`Body`, and the matching ``dynamic_shapes``.
     """
     tensors, shapes = [], []
-    for argument in node.args[0]:  # type: ignore[union-attr]  # a list by the op's schema
+    arguments: Any = node.args[0]
+    for argument in arguments:
         fake = argument.meta["val"]
         sizes = [_hint(d) for d in fake.shape]
         tensors.append(_example(sizes, fake.dtype))
         shapes.append(
             {i: Dim.AUTO for i, d in enumerate(fake.shape) if isinstance(d, torch.SymInt)}
         )
-    numbers = [_hint(_value(n)) for n in node.args[1]]  # type: ignore[union-attr]  # by the schema
+    symbolic: Any = node.args[1]
+    numbers = [_hint(_value(n)) for n in symbolic]
     return (tensors, numbers), (shapes, [Dim.DYNAMIC] * len(numbers))
 
 
@@ -63,4 +65,4 @@ def _value(x: Any) -> Any:
 
 
 def _hint(x: Any) -> int:
-    return x.node.hint if isinstance(x, torch.SymInt) else int(x)
+    return int(x.node.hint if isinstance(x, torch.SymInt) else x)

@@ -50,7 +50,9 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     mutated buffer and input as an extra output. It also works out what ``vmap`` left as marks of
     batch axes around ops.
     """
-    if not any(_mutates(n) or _marks_batch(n) for m in _graph_modules(program) for n in m.graph.nodes):
+    if not any(
+        _mutates(n) or _marks_batch(n) for m in _graph_modules(program) for n in m.graph.nodes
+    ):
         return program
     with torch.no_grad():
         return program.run_decompositions({})

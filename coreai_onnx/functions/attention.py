@@ -53,11 +53,16 @@ class _Call:
 
 
 def write(
-    b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any], dtype_word: str
+    b: BodyBuilder,
+    examples: Sequence[Example | None],
+    attributes: Mapping[str, Any],
+    dtype_word: str,
 ) -> Value:
     """Write the body; see :func:`coreai_onnx.composite_ops.sdpa.scaled_dot_product_attention`."""
     query, key, value, mask, sinks = (*examples, *[None] * 5)[:5]
-    assert query is not None and key is not None and value is not None
+    assert query is not None
+    assert key is not None
+    assert value is not None
     call = _Call(
         mask="" if mask is None else ("bool" if mask.dtype == torch.bool else "float"),
         sinks=sinks is not None,

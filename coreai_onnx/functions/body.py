@@ -42,9 +42,7 @@ class BodyBuilder:
         self.names = Names()
         count = max(i for i, here in enumerate(present) if here) + 1
         self.inputs = [ir.Value(name=self.names.unique(i.name)) for i in composite.inputs[:count]]
-        graph = ir.Graph(
-            self.inputs, [], nodes=[], opset_imports={"": opset}, name=composite.name
-        )
+        graph = ir.Graph(self.inputs, [], nodes=[], opset_imports={"": opset}, name=composite.name)
         self.scope = Scope(graph, self.names, constants_as_nodes=True)
         self.op = OpBuilder(self.scope, opset)
 
@@ -108,9 +106,11 @@ def _generalise(builder: BodyBuilder, outputs: Sequence[Value]) -> list[Value]:
             like.metadata_props.update(node.metadata_props)
             result, new = node.outputs[0], like.outputs[0]
             new.name, new.meta["unnamed"] = result.name, False
-            node.graph.insert_before(node, like)
+            owner = node.graph
+            assert owner is not None
+            owner.insert_before(node, like)
             ir.convenience.replace_all_uses_with(result, new)
-            node.graph.remove(node, safe=True)
+            owner.remove(node, safe=True)
             replaced[result] = new
     return [replaced.get(x, x) for x in outputs]
 

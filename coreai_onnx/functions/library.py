@@ -74,9 +74,7 @@ def _make_body(
     return body, ir.to_proto(body).SerializeToString().hex()
 
 
-def _examples(
-    composite: Composite, inputs: Sequence[Value | None]
-) -> tuple[Example | None, ...]:
+def _examples(composite: Composite, inputs: Sequence[Value | None]) -> tuple[Example | None, ...]:
     """Return what the body depends on, of the inputs of a call."""
     given = [*inputs, *[None] * (len(composite.inputs) - len(inputs))]
     first = given[0]
@@ -138,9 +136,7 @@ def _word(call: CompositeCall) -> str:
 
 
 def _frozen(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(
-        (k, tuple(v) if isinstance(v, list | tuple) else v) for k, v in attributes.items()
-    )
+    return tuple((k, tuple(v) if isinstance(v, list | tuple) else v) for k, v in attributes.items())
 
 
 def _named(function: ir.Function, op_type: str) -> ir.Function:

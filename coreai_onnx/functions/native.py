@@ -1,4 +1,4 @@
-"""Bodies that are written with ONNX nodes instead of traced: ONNX's own normalisations, attention."""
+"""Bodies written with ONNX nodes instead of traced: ONNX's own normalisations, and attention."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -34,7 +34,7 @@ from coreai_onnx.lower.values import (
 if TYPE_CHECKING:
     from coreai_onnx.lower.composites import CompositeCalls
 
-Operand = Value | Number | sympy.Basic | Sequence[Any] | np.ndarray | torch.Tensor | None
+Operand: TypeAlias = Value | Number | sympy.Basic | Sequence[Any] | np.ndarray | torch.Tensor | None
 _UNTYPED = {"Constant", "ConstantOfShape", "EyeLike", "RandomNormal", "RandomUniform", "Cast"}
 
 
@@ -132,7 +132,9 @@ class OpBuilder:
         if x.meta.get("dims") is not None and x.meta["dims"] == tuple(dims):
             return x
         target = self._reshape_target(x, dims)
-        result: Value = self.Reshape(x, target, allowzero=1) if 0 in dims else self.Reshape(x, target)
+        result: Value = (
+            self.Reshape(x, target, allowzero=1) if 0 in dims else self.Reshape(x, target)
+        )
         if not any(isinstance(d, ir.Value) for d in dims):
             set_dims(result, [as_dim(d) for d in dims])
         return result
@@ -171,13 +173,18 @@ class OpBuilder:
         result: Value = self.Transpose(x, perm=list(perm))
         return result
 
-    def slice(self, x: Value, axis: int, start: Dim | Value, end: Dim | Value, step: int = 1) -> Value:
+    def slice(
+        self, x: Value, axis: int, start: Dim | Value, end: Dim | Value, step: int = 1
+    ) -> Value:
         """Return ``x[start:end:step]`` along one axis."""
         bounds = [self.shape([start]), self.shape([end]), self.const([axis]), self.const([step])]
         result: Value = self.Slice(x, *bounds)
         dims = x.meta.get("dims")
-        if dims is not None and all(isinstance(d, int) for d in (start, end, dims[axis])):
-            length = len(range(dims[axis])[start:end:step])
+        if dims is not None and isinstance(start, int) and isinstance(end, int):
+            size = dims[axis]
+            if not isinstance(size, int):
+                return result
+            length = len(range(size)[start:end:step])
             set_dims(result, (*dims[:axis], length, *dims[axis + 1 :]))
         return result
 
@@ -191,9 +198,7 @@ class OpBuilder:
         return result
 
     # ------------------------------------------------------------------ calls
-    def composite(
-        self, name: str, inputs: Sequence[Value | None], **attributes: Any
-    ) -> Value:
+    def composite(self, name: str, inputs: Sequence[Value | None], **attributes: Any) -> Value:
         """Call a standard composite; its function body is made after the whole program.
 
         Returns:
@@ -272,7 +277,8 @@ class OpBuilder:
         if variable is not None:
             wanted = bound.get(variable) or schema.concrete(variable)
         if isinstance(x, ir.Value):
-            return self.cast(x, bound[variable]) if variable in narrowed else x
+            narrow = variable is not None and variable in narrowed
+            return self.cast(x, bound[variable or ""]) if narrow else x
         if isinstance(x, AttributeRef):
             value = self.scope.attribute(self, x)
         elif isinstance(x, sympy.Basic):

@@ -14,7 +14,9 @@ from torch import fx
 
 from coreai_onnx.errors import Where
 
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>.*)')
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>.*)'
+)
 _ROOT = re.compile(r"^(L\['self'\]|L__self__+)\.?")
 _INDEX = re.compile(r"\['?([^'\]]+)'?\]|@\d+$")
 _TORCH = str(Path(torch.__file__).parent)
@@ -54,7 +56,7 @@ def _last_user_frame(trace: str) -> tuple[str, str]:
 @functools.lru_cache(maxsize=1024)
 def relative_path(file: str) -> str:
     """Return a path without the part that only exists on this machine."""
-    folders = [*site.getsitepackages(), sysconfig.get_paths()["purelib"], os.getcwd()]
+    folders = [*site.getsitepackages(), sysconfig.get_paths()["purelib"], str(Path.cwd())]
     for folder in sorted(set(folders), key=len, reverse=True):
         if file.startswith(folder + os.sep):
             return file[len(folder) + 1 :]

@@ -230,8 +230,7 @@ class ProgramLowering:
         user = [
             (spec, x)
             for spec, x in specs
-            if spec.kind == OutputKind.USER_OUTPUT
-            and not (x is None or (isinstance(x, str)))
+            if spec.kind == OutputKind.USER_OUTPUT and not (x is None or (isinstance(x, str)))
         ]
         names = self._output_names([s.arg for s, _ in user])
         for (_, x), name in zip(user, names, strict=True):
@@ -267,7 +266,7 @@ class ProgramLowering:
                 set_dims(x, dims)
         x.name = self.names.unique(name)
         self.scope.graph.outputs.append(x)
-        return x  # type: ignore[no-any-return]  # the builder returns values
+        return x
 
     def _drop_unused_weights(self) -> None:
         graph = self.scope.graph

@@ -39,7 +39,7 @@ def as_value(op: OpBuilder, x: Any, dtype: torch.dtype) -> Value:
     if isinstance(x, ir.Value):
         return op.cast(x, dtype)
     if isinstance(x, sympy.Basic):
-        return op.cast(op.dim(x), dtype)  # type: ignore[arg-type]  # any sympy number
+        return op.cast(op.dim(x), dtype)
     if isinstance(x, int) and dtype in _INTEGER:
         return op.const(torch.tensor(x).to(dtype))  # wraps around, as torch does
     return op.const(x, dtype)

@@ -31,7 +31,9 @@ def lowers(*names: str, complex: bool = False) -> Callable[[F], F]:
     def register(function: F) -> F:
         for name in names:
             if name in table:
-                raise RegistrationError(f"{name} has a lowering already: {table[name].__qualname__}")
+                raise RegistrationError(
+                    f"{name} has a lowering already: {table[name].__qualname__}"
+                )
             table[name] = function
         return function
 

@@ -59,7 +59,7 @@ def op_schema(op_type: str, opset: int) -> OpSchema:
     }
     return OpSchema(
         inputs=tuple(p.type_str for p in schema.inputs),
-        variadic=bool(schema.inputs) and schema.inputs[-1].option.name == "Variadic",
+        variadic=bool(schema.inputs) and "Variadic" in str(schema.inputs[-1].option),
         outputs=tuple(p.type_str for p in schema.outputs),
         only=only,
         since_version=schema.since_version,

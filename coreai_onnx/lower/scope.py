@@ -1,4 +1,4 @@
-"""A graph under construction: its names, its constants, its dims, and where in the user's model we are."""
+"""A graph under construction: its names, constants and dims, and the place in the user's model."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Scope:
         self.graph, self.names, self.parent = graph, names, parent
         self.root: Scope = parent.root if parent is not None else self
         self.constants_as_nodes = constants_as_nodes
-        self.dims = DimTable(parent.dims if parent is not None else None)
+        self.dims: DimTable = DimTable(parent.dims if parent is not None else None)
         self._constants: dict[Any, Value] = {}
         self._where: Where | None = parent.where if parent is not None else None
         self.traced = Traced()

@@ -49,7 +49,7 @@ class DimTable:
 
     def bind_axis(self, symbol: Any, value: Value, axis: int) -> None:
         """Say that a symbol is the size of an axis; the first binding stays."""
-        if isinstance(symbol, sympy.Symbol) and self._find(symbol) is None:
+        if isinstance(symbol, sympy.Symbol) and self.find(symbol) is None:
             self._sources[symbol] = Axis(value, axis)
 
     def bind_scalar(self, symbol: sympy.Symbol, value: Value) -> None:
@@ -69,7 +69,7 @@ class DimTable:
         if not isinstance(dim, sympy.Expr) or len(dim.free_symbols) != 1:
             return
         (symbol,) = dim.free_symbols
-        if self._find(symbol) is not None or self._find_vector(symbol) is not None:
+        if self.find(symbol) is not None or self.find_vector(symbol) is not None:
             return
         size = sympy.Symbol(f"{value.name}.axis{axis}", integer=True, nonnegative=True)
         try:
@@ -91,12 +91,13 @@ class DimTable:
 
     def knows(self, symbol: sympy.Symbol) -> bool:
         """Whether a symbol can be read."""
-        return self._find(symbol) is not None or self._find_derived(symbol) is not None
+        return self.find(symbol) is not None or self.find_derived(symbol) is not None
 
     def vector(self, op: OpBuilder, dims: Sequence[Dim | Value]) -> Value:
         """Return the dims as one 1-D int64 value."""
-        if all(isinstance(d, int) for d in dims):
-            return op.const([int(d) for d in dims], ir.DataType.INT64)
+        fixed = [d for d in dims if isinstance(d, int)]
+        if len(fixed) == len(dims):
+            return op.const(fixed, ir.DataType.INT64)
         parts: list[Value] = []
         known: list[int] = []
         for d in dims:
@@ -124,9 +125,9 @@ class DimTable:
         """Return an expression as a 0-d value."""
         if isinstance(x, int):
             return op.const(x, ir.DataType.INT64)
-        found = self._find_scalar(x)
+        found = self.find_scalar(x)
         if found is None:
-            source = self._find(x) if isinstance(x, sympy.Symbol) else None
+            source = self.find(x) if isinstance(x, sympy.Symbol) else None
             if isinstance(source, ir.Value):
                 found = source
             elif x.is_number:
@@ -138,7 +139,7 @@ class DimTable:
 
     def element(self, op: OpBuilder, x: sympy.Basic) -> Value:
         """Return an expression as a 1-D value of one element."""
-        found = self._find_vector(x)
+        found = self.find_vector(x)
         if found is None:
             found = set_dims(self._compute(op, x), (1,))
             self._vectors[x] = found
@@ -169,14 +170,14 @@ class DimTable:
         )
 
     def _read(self, op: OpBuilder, symbol: sympy.Symbol) -> Value:
-        source = self._find(symbol)
+        source = self.find(symbol)
         if isinstance(source, Axis):
             end = source.axis + 1
             size: Value = op.Shape(source.value, start=source.axis, end=end)
             return size
         if source is not None:
             return op.unsqueeze(source, [0])
-        derived = self._find_derived(symbol)
+        derived = self.find_derived(symbol)
         if derived is not None:
             return self.element(op, derived)
         raise ConversionError(
@@ -185,25 +186,29 @@ class DimTable:
             "this is a defect of coreai_onnx: please report it with the exported program",
         )
 
-    def _find(self, symbol: sympy.Symbol) -> Axis | Value | None:
+    def find(self, symbol: sympy.Symbol) -> Axis | Value | None:
+        """Return where a symbol is read, here or in an enclosing graph."""
         if symbol in self._sources:
             return self._sources[symbol]
-        return self._parent._find(symbol) if self._parent is not None else None
+        return self._parent.find(symbol) if self._parent is not None else None
 
-    def _find_derived(self, symbol: sympy.Symbol) -> sympy.Expr | None:
+    def find_derived(self, symbol: sympy.Symbol) -> sympy.Expr | None:
+        """Return the expression that gives a symbol no input has by itself."""
         if symbol in self._derived:
             return self._derived[symbol]
-        return self._parent._find_derived(symbol) if self._parent is not None else None
+        return self._parent.find_derived(symbol) if self._parent is not None else None
 
-    def _find_vector(self, x: sympy.Basic) -> Value | None:
+    def find_vector(self, x: sympy.Basic) -> Value | None:
+        """Return the 1-D value of an expression made before."""
         if x in self._vectors:
             return self._vectors[x]
-        return self._parent._find_vector(x) if self._parent is not None else None
+        return self._parent.find_vector(x) if self._parent is not None else None
 
-    def _find_scalar(self, x: sympy.Basic) -> Value | None:
+    def find_scalar(self, x: sympy.Basic) -> Value | None:
+        """Return the 0-d value of an expression made before."""
         if x in self._scalars:
             return self._scalars[x]
-        return self._parent._find_scalar(x) if self._parent is not None else None
+        return self._parent.find_scalar(x) if self._parent is not None else None
 
 
 def _number(x: sympy.Basic) -> int | float | bool:

@@ -48,6 +48,8 @@ class Walker:
         op: Makes nodes in the scope.
         modules: Graph modules that ``get_attr`` nodes refer to.
         weights: Values of the program's weights, by path and by storage.
+        inherited: Place of the nodes of a decomposition: that of the op it stands for.
+        origin: That op.
     """
 
     def __init__(
@@ -56,14 +58,17 @@ class Walker:
         op: OpBuilder,
         modules: torch.nn.Module,
         weights: Mapping[Any, ir.Value] | None = None,
+        *,
+        inherited: Where | None = None,
+        origin: str = "",
     ) -> None:
         """Start with no values."""
         self.context, self.op, self.modules = context, op, modules
         self.weights = weights or {}
         self._values: dict[fx.Node, Any] = {}
-        self._inherited: Where | None = None
+        self._inherited = inherited
         self._around: Where = op.scope.where or Where()
-        self._origin = ""
+        self._origin = origin
 
     def walk(self, graph: fx.Graph, inputs: Sequence[Any]) -> Any:
         """Lower every node.
@@ -111,7 +116,7 @@ class Walker:
         found: Any = self.modules
         for part in str(node.target).split("."):
             found = getattr(found, part)
-        return found  # type: ignore[no-any-return]  # checked by the callers' schemas
+        return found
 
     def _where(self, node: fx.Node) -> Where:
         """Return the place of a node; one that does not say is where what surrounds it is."""
@@ -132,11 +137,13 @@ class Walker:
             found = self.submodule(node)
             return self.op.const(found) if isinstance(found, torch.Tensor) else found
         if node.op != "call_function":
-            raise ConversionError(f"{node.op} {node.target} in an exported graph", self._where(node))
+            raise ConversionError(
+                f"{node.op} {node.target} in an exported graph", self._where(node)
+            )
         value = node.meta.get("val")
         if node.target is operator.getitem:
             source, index = node.args
-            return self.value_of(source)[index]  # type: ignore[arg-type,index]  # fx arguments
+            return self.value_of(source)[index]  # type: ignore[arg-type]  # fx arguments
         if isinstance(value, _SYMBOLIC):
             return self._symbolic(node, value)
         if isinstance(value, int | float | bool) and not _is_op(node.target):
@@ -144,9 +151,7 @@ class Walker:
         name = str(node.target)
         if name in IGNORED or (value is None and _computes_nothing(node)):
             return None
-        self.op.scope.traced = Traced(
-            tuple(n.meta.get("val") for n in node.all_input_nodes), value
-        )
+        self.op.scope.traced = Traced(tuple(n.meta.get("val") for n in node.all_input_nodes), value)
         try:
             result = self._call(node, name)
         except CoreaiError:
@@ -170,7 +175,9 @@ class Walker:
             (symbol,) = found.free_symbols or (None,)
             if symbol is not None and not self.op.scope.dims.knows(symbol):
                 element = self.op.reshape(self.value_of(node.args[0]), [])  # type: ignore[arg-type]
-                wide = ir.DataType.DOUBLE if isinstance(value, torch.SymFloat) else ir.DataType.INT64
+                wide = (
+                    ir.DataType.DOUBLE if isinstance(value, torch.SymFloat) else ir.DataType.INT64
+                )
                 self.op.scope.dims.bind_scalar(symbol, self.op.cast(element, wide))
         return found
 
@@ -223,9 +230,14 @@ class Walker:
     def _inline(self, node: fx.Node, body: fx.GraphModule) -> Any:
         leaves, _ = pytree.tree_flatten((node.args, dict(node.kwargs)))
         inputs = [self.value_of(leaf) for leaf in leaves if isinstance(leaf, fx.Node)]
-        nested = self.inside(self.op, body)
-        nested._inherited = self._where(node)
-        nested._origin = self._origin or str(node.target)
+        nested = Walker(
+            self.context,
+            self.op,
+            body,
+            self.weights,
+            inherited=self._where(node),
+            origin=self._origin or str(node.target),
+        )
         return nested.walk(body.graph, inputs)
 
     # ------------------------------------------------------------------ results
