@@ -113,7 +113,9 @@ class Composite:
         different bodies: float64 computes wider, and bfloat16 has fewer kernels in onnxruntime.
         """
         groups = [("", *words) for words in (*self.variant_axes, DTYPE_WORDS)]
-        suffixes = ("_".join(word for word in words if word) for words in itertools.product(*groups))
+        suffixes = (
+            "_".join(word for word in words if word) for words in itertools.product(*groups)
+        )
         return tuple(dict.fromkeys(suffixes))
 
     def op_types(self) -> tuple[str, ...]:

@@ -93,17 +93,8 @@ class SDPA(nn.Module):
         attn_mask: torch.Tensor | None = None,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attend; shapes as in :func:`coreai_onnx.composite_ops.sdpa.scaled_dot_product_attention`."""
-        for name, tensor in (("query", query), ("key", key), ("value", value)):
-            torch._check(tensor.ndim == 4, lambda n=name, t=tensor: _rank_message(n, t))
-        for name, tensor in (("key", key), ("value", value)):
-            torch._check(
-                query.shape[1] % tensor.shape[1] == 0,
-                lambda n=name, t=tensor: (
-                    f"scaled_dot_product_attention: query has {query.shape[1]} heads, "
-                    f"not a multiple of the {t.shape[1]} heads of {n}"
-                ),
-            )
+        """Attend; shapes as in ``coreai_onnx.composite_ops.sdpa``."""
+        _check_attention(query, key, value, sinks)
         return scaled_dot_product_attention(
             query,
             key,
@@ -117,8 +108,31 @@ class SDPA(nn.Module):
         )
 
 
-def _rank_message(name: str, tensor: torch.Tensor) -> str:
-    return f"scaled_dot_product_attention: {name} must have rank 4, has shape {tuple(tensor.shape)}"
+def _check_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None
+) -> None:
+    """Check ranks, heads, lanes and lengths; each message names what does not fit."""
+    named = {"query": query, "key": key, "value": value}
+    for name, x in named.items():
+        _check_shape(x.ndim == 4, f"{name} must have rank 4, has shape {tuple(x.shape)}")
+    heads = query.shape[1]
+    for name, x in list(named.items())[1:]:
+        groups = x.shape[1]
+        _check_shape(
+            heads % groups == 0,
+            f"query has {heads} heads, not a multiple of the {groups} heads of {name}",
+        )
+    lanes = query.shape[3], key.shape[3]
+    _check_shape(lanes[0] == lanes[1], f"query has {lanes[0]} lanes, key {lanes[1]}")
+    tokens = key.shape[2], value.shape[2]
+    _check_shape(tokens[0] == tokens[1], f"key has {tokens[0]} tokens, value {tokens[1]}")
+    if sinks is not None:
+        fits = sinks.ndim == 1 and sinks.shape[0] == heads
+        _check_shape(fits, f"sinks must have shape ({heads},), has {tuple(sinks.shape)}")
+
+
+def _check_shape(condition: bool | torch.SymBool, message: str) -> None:  # noqa: FBT001 - one condition
+    torch._check(condition, lambda: f"scaled_dot_product_attention: {message}")
 
 
 class RoPE(nn.Module):
@@ -156,6 +170,10 @@ class RoPE(nn.Module):
         offset: int | torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Rotate ``input``; shapes as in :func:`coreai_onnx.composite_ops.rope.rope`."""
+        torch._check(
+            input.ndim in (3, 4),
+            lambda: f"rope: input must have rank 3 or 4, has shape {tuple(input.shape)}",
+        )
         rotated = input.shape[-1] if self.dims is None else min(self.dims, input.shape[-1])
         torch._check(
             rotated >= 2 and rotated % 2 == 0,

@@ -114,7 +114,11 @@ COMPOSITE = Composite(
         Input("key", dims="B K S D", aliases=("k", "key_states")),
         Input("value", dims="B V S E", aliases=("v", "value_states")),
         Input(
-            "attn_mask", optional=True, dtype="any", dims="~B H T S", aliases=("attention_mask", "mask")
+            "attn_mask",
+            optional=True,
+            dtype="any",
+            dims="~B H T S",
+            aliases=("attention_mask", "mask"),
         ),
         Input("sinks", optional=True, dtype="any", dims="H"),
     ),
