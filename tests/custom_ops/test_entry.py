@@ -17,7 +17,7 @@ from onnx import helper
 
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import DOMAIN, FLOAT_DTYPES
-from tests.custom_ops.single_op import DTYPES, open_session, run_op, single_op_model
+from tests.custom_ops.single_op import DTYPES, ORT_SILENT, open_session, run_op, single_op_model
 
 OPS = ["layer_norm", "rms_norm", "scaled_dot_product_attention"]
 
@@ -89,6 +89,24 @@ def test_absent_inputs_in_the_middle_load_and_run(kernels):
     x, bias = torch.randn(2, 8), torch.randn(8)
     shifted = run_op(kernels, "layer_norm", [x, None, bias])
     torch.testing.assert_close(shifted, run_op(kernels, "layer_norm", [x]) + bias)
+
+
+def test_a_session_may_ask_for_its_op_types_only(kernels):
+    x = torch.randn(2, 8)
+    options = ort.SessionOptions()
+    options.log_severity_level = ORT_SILENT
+    options.add_session_config_entry("coreai.op_types", "layer_norm,rms_norm.unscaled")
+    options.register_custom_ops_library(str(kernels))
+
+    def run(op_type):
+        model = single_op_model(op_type, [x], {}).SerializeToString()
+        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return torch.from_numpy(session.run(None, {"in0": x.numpy()})[0])
+
+    assert run("layer_norm").equal(run_op(kernels, "layer_norm", [x]))
+    assert run("rms_norm.unscaled").equal(run_op(kernels, "rms_norm", [x]))
+    with pytest.raises(Exception, match="rms_norm"):
+        run("rms_norm")
 
 
 @pytest.mark.parametrize("target", ["scalar", "avx2", "avx512", "neon"])

@@ -1,0 +1,102 @@
+#include "ort/domain.h"
+
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "ort/custom_op.h"
+#include "ort/error.h"
+
+namespace coreai {
+namespace {
+
+constexpr char kOpTypesKey[] = "coreai.op_types";
+
+// Whether this onnxruntime may be told the shapes of outputs. Releases before 1.24 read the type of
+// every input first, and crash on an optional one that is left out before another (seen in 1.21.1,
+// not in 1.24.4). They infer the types by themselves.
+bool MayInferShapes(const OrtApiBase& base) {
+  int major = 0, minor = 0;
+  const char* version = base.GetVersionString();
+  if (std::sscanf(version, "%d.%d", &major, &minor) != 2) return false;
+  return major > 1 || (major == 1 && minor >= 24);
+}
+
+// All ops for one onnxruntime and one target. Sessions keep pointers into it, so it lives as long
+// as the library does.
+class Domain {
+ public:
+  Domain(const OrtApi& api, Target target, const std::string& op_types, bool infers_shapes)
+      : api_(api), op_types_("," + op_types + ","), infers_shapes_(infers_shapes) {
+    ThrowOnError(api, api.CreateCustomOpDomain(schema::kDomain, &domain_));
+    const OpList list = AllOps();
+    for (std::size_t i = 0; i < list.size; ++i) Add(*list.begin[i], target);
+  }
+
+  void Register(OrtSessionOptions* options) const {
+    ThrowOnError(api_, api_.AddCustomOpDomain(options, domain_));
+  }
+
+ private:
+  bool Wanted(const char* op_type) const {
+    return op_types_ == ",," ||
+           op_types_.find(std::string(",") + op_type + ",") != std::string::npos;
+  }
+
+  void Add(const OpDefinition& definition, Target target) {
+    const schema::Composite& composite = definition.composite;
+    for (std::size_t i = 0; i < composite.op_type_count; ++i) {
+      const schema::OpType& op_type = composite.op_types[i];
+      if (!Wanted(op_type.name)) continue;
+      for (std::size_t dtype = 0; dtype < kDTypeCount; ++dtype) {
+        if ((op_type.dtypes >> dtype & 1u) == 0) continue;
+        ops_.push_back(std::make_unique<CustomOp>(api_, definition, op_type.name,
+                                                  static_cast<DType>(dtype), target));
+        if (!infers_shapes_) ops_.back()->InferOutputShapeFn = nullptr;
+        ThrowOnError(api_, api_.CustomOpDomain_Add(domain_, ops_.back().get()));
+      }
+    }
+  }
+
+  const OrtApi& api_;
+  const std::string op_types_;
+  const bool infers_shapes_;
+  OrtCustomOpDomain* domain_ = nullptr;
+  std::vector<std::unique_ptr<CustomOp>> ops_;
+};
+
+// The value of "coreai.op_types"; empty if there is none.
+std::string WantedOpTypes(const OrtApi& api, const OrtSessionOptions* options) {
+  int present = 0;
+  ThrowOnError(api, api.HasSessionConfigEntry(options, kOpTypesKey, &present));
+  if (present == 0) return {};
+  std::size_t size = 0;
+  ThrowOnError(api, api.GetSessionConfigEntry(options, kOpTypesKey, nullptr, &size));
+  std::string value(size, '\0');
+  ThrowOnError(api, api.GetSessionConfigEntry(options, kOpTypesKey, value.data(), &size));
+  value.resize(size == 0 ? 0 : size - 1);  // the reported size counts the terminating zero
+  return value;
+}
+
+}  // namespace
+
+void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions* options,
+                    Target target) {
+  // A process may hold several copies of onnxruntime, and may change the override between sessions.
+  using Key = std::tuple<const OrtApi*, Target, std::string>;
+  static std::mutex mutex;
+  // Never destroyed: a session may outlive the destructors of static objects.
+  static auto& domains = *new std::map<Key, std::unique_ptr<Domain>>;
+  const std::string op_types = WantedOpTypes(api, options);
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<Domain>& domain = domains[{&api, target, op_types}];
+  if (domain == nullptr) {
+    domain = std::make_unique<Domain>(api, target, op_types, MayInferShapes(base));
+  }
+  domain->Register(options);
+}
+
+}  // namespace coreai
