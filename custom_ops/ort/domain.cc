@@ -1,6 +1,6 @@
 #include "ort/domain.h"
 
-#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,9 +19,9 @@ constexpr char kOpTypesKey[] = "coreai.op_types";
 // every input first, and crash on an optional one that is left out before another (seen in 1.21.1,
 // not in 1.24.4). They infer the types by themselves.
 bool MayInferShapes(const OrtApiBase& base) {
-  int major = 0, minor = 0;
-  const char* version = base.GetVersionString();
-  if (std::sscanf(version, "%d.%d", &major, &minor) != 2) return false;
+  char* end = nullptr;
+  const long major = std::strtol(base.GetVersionString(), &end, 10);
+  const long minor = *end == '.' ? std::strtol(end + 1, nullptr, 10) : 0;
   return major > 1 || (major == 1 && minor >= 24);
 }
 
