@@ -34,8 +34,7 @@ def histc(op: OpBuilder, self: Value, bins: int = 100, min: Number = 0, max: Num
         return filled(op, [bins], 0, dtype)
     low, high = op.const(float(min), torch.float64), op.const(float(max), torch.float64)
     if min == max:
-        if min == 0:
-            low, high = (op.node(f"Reduce{e}", (wide,), {"keepdims": 0}) for e in ("Min", "Max"))
+        low, high = (op.node(f"Reduce{e}", (wide,), {"keepdims": 0}) for e in ("Min", "Max"))
         flat_range = op.Equal(low, high)
         low = op.Where(flat_range, op.Sub(low, 1.0), low)
         high = op.Where(flat_range, op.Add(high, 1.0), high)

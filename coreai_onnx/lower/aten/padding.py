@@ -72,10 +72,13 @@ def _padded(
     for i in range(len(widths) // 2):
         before[rank - 1 - i], after[rank - 1 - i] = widths[2 * i], widths[2 * i + 1]
     for axis in range(rank):
+        if mode in ("edge", "reflect") and _cuts(dims_of(x)[axis], before[axis], after[axis]):
+            x = _bordered(op, x, axis, int(before[axis]), int(after[axis]), mode)
+            before[axis] = after[axis] = 0
         x, before[axis], after[axis] = _cut(op, x, axis, before[axis], after[axis])
     if all(w == 0 for w in (*before, *after)):
         return x
-    if mode == "wrap" and op.opset < 19:
+    if mode == "wrap":  # onnxruntime's Pad has this mode for some ranks only
         return _wrapped(op, x, before, after)
     pads = op.shape([*before, *after])
     dims = dims_of(x)
@@ -85,6 +88,26 @@ def _padded(
         filler = torch.tensor(value).to(dtype_of(x))
         result = op.Pad(x, pads, op.const(filler) if value else None)
     return set_dims(result, [as_dim(b + d + a) for b, d, a in zip(before, dims, after, strict=True)])
+
+
+def _cuts(size: Dim, before: Dim, after: Dim) -> bool:
+    """Whether the widths are known and one of them cuts off."""
+    known = all(isinstance(w, int) for w in (size, before, after))
+    return known and (before < 0 or after < 0)  # type: ignore[no-any-return]  # integers
+
+
+def _bordered(op: OpBuilder, x: Value, axis: int, before: int, after: int, mode: str) -> Value:
+    """Take the elements of a cut and bordered axis, which lie in what was there before the cut."""
+    dims = dims_of(x)
+    size = int(dims[axis])
+    index = torch.arange(-before, size + after)
+    if mode == "edge":
+        index = index.clamp(0, size - 1)
+    else:
+        index = index.abs()
+        index = torch.where(index >= size, 2 * (size - 1) - index, index)
+    taken = op.Gather(x, op.const(index), axis=axis)
+    return set_dims(taken, (*dims[:axis], len(index), *dims[axis + 1 :]))
 
 
 def _cut(
@@ -103,7 +126,7 @@ def _cut(
 
 
 def _wrapped(op: OpBuilder, x: Value, before: Sequence[Dim], after: Sequence[Dim]) -> Value:
-    """Join an axis with its own ends, for opsets whose Pad cannot."""
+    """Join every axis with its own ends."""
     for axis, (left, right) in enumerate(zip(before, after, strict=True)):
         dims = dims_of(x)
         size = dims[axis]

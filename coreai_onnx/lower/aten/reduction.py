@@ -37,6 +37,9 @@ def reduced(op: OpBuilder, op_type: str, x: Value, axes: Axes, *, keepdim: bool)
     if rank == 0:
         return x
     over = wrap_all(axes, rank)
+    kept = [1 if i in over else d for i, d in enumerate(dims_of(x)) if keepdim or i not in over]
+    if 0 in kept and is_static(kept):  # onnxruntime gives other sizes
+        return op.const(torch.zeros([int(d) for d in kept], dtype=dtype_of(x)))
     operands = (x,) if len(over) == rank else (x, over)
     result: Value = op.node(op_type, operands, {"keepdims": int(keepdim)})
     return result
@@ -68,7 +71,7 @@ def sum_(
     if dtype == torch.bool:
         return _any(op, self, dim, keepdim=keepdim)
     x = _addends(op, self, dtype)
-    if dtype_of(x) == torch.int64 and dtype_of(self) == torch.int64:
+    if dtype_of(x) == dtype_of(self) == torch.int64 and 0 not in dims_of(x):
         return exact_sum(op, x, dim, keepdim=keepdim)
     return reduced(op, "ReduceSum", x, dim, keepdim=keepdim)
 

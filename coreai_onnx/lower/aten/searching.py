@@ -6,6 +6,7 @@ import torch
 
 from coreai_onnx.lower.aten.creation import filled
 from coreai_onnx.lower.aten.indices import flat
+from coreai_onnx.lower.aten.reduction import reduced
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.promotion import promote
 from coreai_onnx.lower.registry import lowers
@@ -15,6 +16,7 @@ from coreai_onnx.lower.values import (
     Value,
     dims_of,
     dtype_of,
+    numel,
     rank_of,
     set_dims,
 )
@@ -28,7 +30,8 @@ def insertion_index(op: OpBuilder, sequence: Value, x: Value, *, right: bool) ->
     column = op.unsqueeze(x, [rank_of(x)])
     beyond = op.node("Greater" if right else "GreaterOrEqual", (row, column), {})
     below = op.cast(op.Not(beyond), torch.int64)
-    return set_dims(op.ReduceSum(below, [-1], keepdims=0), dims_of(x))
+    below = set_dims(below, (*dims_of(x), dims_of(sequence)[-1]))
+    return reduced(op, "ReduceSum", below, -1, keepdim=False)
 
 
 @lowers("aten.searchsorted.Tensor")
@@ -108,8 +111,9 @@ def isin(
     elements, test_elements = promote(op, elements, test_elements)
     column = op.unsqueeze(elements, [rank_of(elements)])
     equal = op.Equal(column, flat(op, test_elements))
-    hits = op.cast(op.ReduceSum(op.cast(equal, torch.int64), [-1], keepdims=0), torch.bool)
-    set_dims(hits, dims_of(elements))
+    counted = op.cast(equal, torch.int64)
+    set_dims(counted, (*dims_of(elements), numel(dims_of(test_elements))))
+    hits = op.cast(reduced(op, "ReduceSum", counted, -1, keepdim=False), torch.bool)
     return op.Not(hits) if invert else hits
 
 

@@ -9,7 +9,8 @@ from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
 from coreai_onnx.lower.values import Value, dims_of, dtype_of, is_float, rank_of, set_dims, wrap
 
-Distinct = tuple[Value, Value, Value]
+Distinct = tuple[Value, Value | None, Value | None]
+"""Distinct elements, the place of each element among them, and how many each; None: not asked."""
 
 
 @lowers("aten._unique2.default")
@@ -21,15 +22,16 @@ def unique2(
     return_counts: bool = False,
 ) -> Distinct:
     """The distinct elements in order, the place of each element among them, and how many each."""
-    return _distinct(op, flat(op, self), self, None)
+    found = _distinct(op, flat(op, self), self, None)
+    return _asked(found, return_inverse, return_counts)
 
 
 @lowers("aten._unique.default")
 def unique(
     op: OpBuilder, self: Value, sorted: bool = True, return_inverse: bool = False
-) -> tuple[Value, Value]:
+) -> tuple[Value, Value | None]:
     """The distinct elements in order, and the place of each element among them."""
-    return _distinct(op, flat(op, self), self, None)[:2]
+    return _asked(_distinct(op, flat(op, self), self, None), return_inverse, False)[:2]
 
 
 @lowers("aten.unique_dim.default")
@@ -42,10 +44,18 @@ def unique_dim(
     return_counts: bool = False,
 ) -> Distinct:
     """The distinct slices along an axis in order, and so on."""
-    return _distinct(op, self, self, wrap(dim, rank_of(self)))
+    found = _distinct(op, self, self, wrap(dim, rank_of(self)))
+    return _asked(found, return_inverse, return_counts)
 
 
-def _distinct(op: OpBuilder, x: Value, like: Value, axis: int | None) -> Distinct:
+def _asked(found: tuple[Value, Value, Value], inverse: bool, counts: bool) -> Distinct:
+    """Leave out what was not asked for; torch gives it other sizes."""
+    return found[0], found[1] if inverse else None, found[2] if counts else None
+
+
+def _distinct(
+    op: OpBuilder, x: Value, like: Value, axis: int | None
+) -> tuple[Value, Value, Value]:
     key = x if is_float(x) else op.cast(x, torch.int64)
     if 0 in dims_of(x):
         none = op.const([], torch.int64)
@@ -70,9 +80,10 @@ def unique_consecutive(
 ) -> Distinct:
     """One element of every run of equal ones, the run of each element, and the lengths."""
     if dim is not None:
-        return _runs(op, self, wrap(dim, rank_of(self)))
+        return unique_dim_consecutive(op, self, dim, return_inverse, return_counts)
     values, inverse, counts = _runs(op, flat(op, self), 0)
-    return values, op.reshape(inverse, dims_of(self)), counts
+    found = values, op.reshape(inverse, dims_of(self)), counts
+    return _asked(found, return_inverse, return_counts)
 
 
 @lowers("aten.unique_dim_consecutive.default")
@@ -84,10 +95,11 @@ def unique_dim_consecutive(
     return_counts: bool = False,
 ) -> Distinct:
     """One slice of every run of equal ones along an axis, and so on."""
-    return _runs(op, self, wrap(dim, rank_of(self)))
+    found = _runs(op, self, wrap(dim, rank_of(self)))
+    return _asked(found, return_inverse, return_counts)
 
 
-def _runs(op: OpBuilder, x: Value, axis: int) -> Distinct:
+def _runs(op: OpBuilder, x: Value, axis: int) -> tuple[Value, Value, Value]:
     dims = dims_of(x)
     size = dims[axis]
     if 0 in dims:
