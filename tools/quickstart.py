@@ -190,7 +190,7 @@ def walk(path: Path, rounds: int) -> None:
 
     def step(text: str) -> None:
         now = time.perf_counter()
-        print(f"{text:<68} {now - clock[0]:>6.1f} s", flush=True)
+        print(f"{text:<76} {now - clock[0]:>6.1f} s", flush=True)
         clock[0] = now
 
     print("\nall-MiniLM-L6-v2, a sentence encoder with its real weights\n")
