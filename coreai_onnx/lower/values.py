@@ -170,9 +170,14 @@ def category(dtype: torch.dtype) -> int:
     return 0 if dtype == torch.bool else 1
 
 
+def is_condition(x: object) -> bool:
+    """Whether a symbolic value is true or false; sympy counts every symbol among them."""
+    return isinstance(x, sympy.logic.boolalg.Boolean) and not isinstance(x, sympy.Expr)
+
+
 def scalar_dtype(x: object) -> torch.dtype:
     """Return the dtype torch gives a Python (or symbolic) number."""
-    if isinstance(x, bool | sympy.logic.boolalg.Boolean):
+    if isinstance(x, bool) or is_condition(x):
         return torch.bool
     if isinstance(x, int) or (isinstance(x, sympy.Expr) and x.is_integer):
         return torch.int64

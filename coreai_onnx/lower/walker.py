@@ -193,6 +193,9 @@ class Walker:
             args, kwargs = bind_arguments(node, self.value_of)
             return self.context.module_calls(self, node, args, kwargs)
         args, kwargs = bind_arguments(node, self.value_of)
+        if args and isinstance(args[0], int | float) and _takes_tensor_first(node.target):
+            if not any(isinstance(a, ir.Value) for a in args):
+                args[0] = self.op.const(args[0])
         if self.context.composites is not None and name not in self.context.user_lowerings:
             form = composite_form(name)
             made = form(self.op, *args, **kwargs) if form and _only_first_used(node) else None
@@ -314,6 +317,11 @@ def _only_first_used(node: fx.Node) -> bool:
     if isinstance(node.meta.get("val"), torch.Tensor):
         return True
     return all(u.target is operator.getitem and u.args[1] == 0 for u in node.users)
+
+
+def _takes_tensor_first(target: torch._ops.OpOverload) -> bool:
+    """Whether an op's first parameter is a tensor; traces pass plain numbers for 0-d ones."""
+    return isinstance(target._schema.arguments[0].type, torch.TensorType)
 
 
 def _is_op(target: Any) -> bool:

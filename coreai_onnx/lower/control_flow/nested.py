@@ -142,13 +142,21 @@ def own_symbols(
             if given[symbol] != known:
                 context.symbols[symbol] = sympy.sympify(given[symbol])
         elif isinstance(known, sympy.Symbol) and not op.scope.dims.knows(known):
-            own = op.scope.names.dims.unique(str(symbol))
-            context.symbols[symbol] = sympy.Symbol(own, **symbol.assumptions0)
+            context.symbols[symbol] = _own_symbol(op, symbol)
     try:
         yield
     finally:
         context.symbols.clear()
         context.symbols.update(saved)
+
+
+def _own_symbol(op: OpBuilder, symbol: sympy.Symbol) -> sympy.Symbol:
+    """Return a symbol for one walk: never the name itself, by which a second walk asks again."""
+    names = op.scope.names.dims
+    own = names.unique(str(symbol))
+    if own == str(symbol):
+        own = names.unique(own)
+    return sympy.Symbol(own, **symbol.assumptions0)
 
 
 def as_value(op: OpBuilder, x: Any, example: Any) -> Value:

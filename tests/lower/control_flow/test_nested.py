@@ -1,0 +1,99 @@
+"""Graphs inside nodes: names, symbols, constants and places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import torch
+from torch._higher_order_ops.while_loop import while_loop
+from torch.export import Dim
+
+from coreai_onnx.lower import Context
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.scope import Names, Scope
+from coreai_onnx.lower.values import set_dims
+from coreai_onnx.lower.walker import Walker
+from tests.lower.checking import lower_module
+from tests.lower.control_flow.test_cond import BATCH, Model, X, graphs_of
+from tests.tolerances import assert_close
+
+
+def loop_with_condition(x: torch.Tensor) -> Any:
+    """A loop around a condition, with numbers and sizes of their own."""
+
+    def body(i: int, y: torch.Tensor) -> Any:
+        z = torch.cond(y.sum() > 0, lambda a: a * 2 + a[a > 0].shape[0], lambda a: a - 1, (y,))
+        return i + 1, z
+
+    return while_loop(lambda i, y: i < y.shape[0], body, (0, x))
+
+
+def test_names_are_unique_in_the_whole_model() -> None:
+    model = lower_module(loop_with_condition, (X,), BATCH)
+    names = [v.name for n in model.graph.all_nodes() for v in n.outputs]
+    names += [v.name for op in ("Loop",) for g in graphs_of(model, op) for v in g.inputs]
+    names += list(model.graph.initializers) + [v.name for v in model.graph.inputs]
+    assert len(names) == len(set(names))
+    nodes = [n.name for n in model.graph.all_nodes()]
+    assert len(nodes) == len(set(nodes))
+
+
+def test_constants_land_at_the_root() -> None:
+    model = lower_module(loop_with_condition, (X,), BATCH)
+    assert model.graph.initializers
+    for op_type in ("Loop", "If"):
+        assert all(not g.initializers for g in graphs_of(model, op_type))
+
+
+def test_nested_nodes_know_their_place() -> None:
+    def function(m: Model, x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda y: m.layer(y), lambda y: y * m.shift, (x,))
+
+    model = lower_module(Model(function), (X,))
+    for graph in graphs_of(model, "If"):
+        assert all("coreai.source" in n.metadata_props for n in graph)
+
+
+def test_a_loop_inside_a_function_body() -> None:
+    """A function cannot hold initializers: constants are nodes in front of the loop."""
+
+    class Halving(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return while_loop(
+                lambda i, y: i < y.shape[0],
+                lambda i, y: (i + 1, torch.cond(y.sum() > 1, lambda a: a / 2, lambda a: a + 1, (y,))),
+                (0, x),
+            )
+
+    program = torch.export.export(Halving(), (X,), dynamic_shapes=({0: Dim("n")},))
+    names, context = Names(), Context(opset=23)
+    x = ir.Value(name=names.unique("x"), type=ir.TensorType(ir.DataType.FLOAT))
+    graph = ir.Graph([x], [], nodes=[], opset_imports={"": 23}, name="halving")
+    scope = Scope(graph, names, constants_as_nodes=True)
+    (node,) = [n for n in program.graph.nodes if n.op == "placeholder"]
+    scope.dims.bind_axes(set_dims(x, context.dims(node.meta["val"])), x.meta["dims"])
+    results = Walker(context, OpBuilder(scope, 23), program.graph_module).walk(program.graph, [x])
+    graph.outputs.append(results[1])
+    assert not graph.initializers
+
+    function = ir.Function("test", "halving", graph=graph, attributes=[])
+    main_in = ir.Value(
+        name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n", 4])
+    )
+    call = ir.node("halving", [main_in], domain="test")
+    call.outputs[0].name, call.outputs[0].dtype = "y", ir.DataType.FLOAT
+    call.outputs[0].shape = ir.Shape(["n", 4])
+    main = ir.Graph(
+        [main_in], call.outputs, nodes=[call], opset_imports={"": 23, "test": 1}, name="main"
+    )
+    proto = ir.to_proto(ir.Model(main, ir_version=10, functions=[function]))
+    onnx.checker.check_model(proto)
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    for sample in (X, torch.ones(5, 4)):
+        (got,) = session.run(None, {"x": sample.numpy()})
+        assert_close(got, Halving()(sample)[1])
