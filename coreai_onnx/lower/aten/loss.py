@@ -1,0 +1,254 @@
+"""Losses that torch decomposes badly: likelihoods of classes and margins."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.promotion import promote
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import (
+    Dim,
+    Value,
+    dims_of,
+    dtype_of,
+    is_bool,
+    is_float,
+    rank_of,
+)
+
+_NONE, _MEAN, _SUM = 0, 1, 2
+
+
+def reduced(op: OpBuilder, x: Value, reduction: int) -> Value:
+    """Return a loss per element, or its mean or sum as torch numbers them."""
+    if reduction == _NONE:
+        return x
+    result: Value = (
+        op.ReduceMean(x, keepdims=0) if reduction == _MEAN else op.ReduceSum(x, keepdims=0)
+    )
+    return result
+
+
+# ---------------------------------------------------------------------- likelihoods of classes
+@lowers(
+    "aten.nll_loss.default",
+    "aten.nll_loss2d.default",
+    "aten.nll_loss_nd.default",
+)
+def nll_loss(
+    op: OpBuilder,
+    self: Value,
+    target: Value,
+    weight: Value | None = None,
+    reduction: int = 1,
+    ignore_index: Dim = -100,
+) -> Value:
+    """-weight[target] * self[target], averaged over the weights."""
+    return _likelihood(op, self, target, weight, reduction, ignore_index)[0]
+
+
+@lowers("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
+def nll_loss_forward(
+    op: OpBuilder,
+    self: Value,
+    target: Value,
+    weight: Value | None,
+    reduction: int,
+    ignore_index: Dim,
+) -> tuple[Value, Value]:
+    """The same, and the sum of the weights."""
+    return _likelihood(op, self, target, weight, reduction, ignore_index)
+
+
+def _likelihood(
+    op: OpBuilder,
+    x: Value,
+    target: Value,
+    weight: Value | None,
+    reduction: int,
+    ignore_index: Dim,
+) -> tuple[Value, Value]:
+    """Return the loss and the total weight, of x [N, C, …] or [C]."""
+    axis = 1 if rank_of(x) > 1 else 0
+    places = op.cast(target, torch.int64)
+    used = op.Not(op.Equal(places, ignore_index))
+    safe = op.Where(used, places, op.const(0))
+    picked = op.Squeeze(op.GatherElements(x, op.Unsqueeze(safe, [axis]), axis=axis), [axis])
+    if weight is None:
+        weights = op.cast(used, dtype_of(x))
+    else:
+        weights = op.Where(used, op.Gather(weight, safe, axis=0), op.like(weight, 0))
+    losses = op.Where(used, op.Neg(op.Mul(picked, weights)), op.like(x, 0))
+    total = op.ReduceSum(weights, keepdims=0)
+    if reduction == _NONE:
+        return losses, op.like(x, 0)
+    loss = op.ReduceSum(losses, keepdims=0)
+    return (op.Div(loss, total) if reduction == _MEAN else loss), total
+
+
+@lowers("aten.cross_entropy_loss.default")
+def cross_entropy_loss(
+    op: OpBuilder,
+    self: Value,
+    target: Value,
+    weight: Value | None = None,
+    reduction: int = 1,
+    ignore_index: Dim = -100,
+    label_smoothing: float = 0.0,
+) -> Value:
+    """The negative log-likelihood of log-softmax; the target holds classes or probabilities."""
+    axis = 1 if rank_of(self) > 1 else 0
+    logs = op.LogSoftmax(self, axis=axis)
+    shape = [-1, *[1] * (rank_of(self) - axis - 1)]
+    factors = None if weight is None else op.Reshape(weight, shape)
+    classes = dims_of(self)[axis]
+    if is_float(target):
+        return _soft(op, logs, target, factors, axis, reduction, label_smoothing, classes)
+    loss, total = _likelihood(op, logs, target, weight, reduction, ignore_index)
+    if label_smoothing == 0:
+        return loss
+    weighted = logs if factors is None else op.Mul(logs, factors)
+    spread = op.Neg(op.ReduceSum(weighted, [axis], keepdims=0))
+    used = op.Not(op.Equal(op.cast(target, torch.int64), ignore_index))
+    spread = op.Where(used, spread, op.like(spread, 0))
+    if reduction != _NONE:
+        spread = op.ReduceSum(spread, keepdims=0)
+    if reduction == _MEAN:
+        spread = op.Div(spread, total)
+    share = op.Div(op.like(logs, label_smoothing), op.cast(op.dim(classes), dtype_of(logs)))
+    return op.Add(op.Mul(loss, 1 - label_smoothing), op.Mul(spread, share))  # type: ignore[no-any-return]  # a value
+
+
+def _soft(
+    op: OpBuilder,
+    logs: Value,
+    target: Value,
+    factors: Value | None,
+    axis: int,
+    reduction: int,
+    smoothing: float,
+    classes: Dim,
+) -> Value:
+    """Return the cross entropy with probabilities; its mean is over all but the classes."""
+    if smoothing > 0:
+        share = op.Div(op.like(target, smoothing), op.cast(op.dim(classes), dtype_of(target)))
+        target = op.Add(op.Mul(target, 1 - smoothing), share)
+    terms = op.Mul(logs, target)
+    if factors is not None:
+        terms = op.Mul(terms, factors)
+    return reduced(op, op.Neg(op.ReduceSum(terms, [axis], keepdims=0)), reduction)
+
+
+@lowers("aten.poisson_nll_loss.default")
+def poisson_nll_loss(
+    op: OpBuilder,
+    input: Value,
+    target: Value,
+    log_input: bool,
+    full: bool,
+    eps: float,
+    reduction: int,
+) -> Value:
+    """exp(x) - target * x, or x - target * log(x + eps); full adds Stirling's approximation."""
+    dtype = torch.promote_types(dtype_of(input), dtype_of(target))
+    if not dtype.is_floating_point:
+        dtype = torch.get_default_dtype()
+    x, t = op.cast(input, dtype), op.cast(target, dtype)
+    if log_input:
+        loss = op.Sub(op.Exp(x), op.Mul(t, x))
+    else:
+        loss = op.Sub(x, op.Mul(t, op.Log(op.Add(x, eps))))
+    if full:
+        stirling = op.Add(op.Sub(op.Mul(t, op.Log(t)), t), op.Mul(op.Log(op.Mul(t, 2 * torch.pi)), 0.5))
+        loss = op.Add(loss, op.Where(op.LessOrEqual(t, 1), op.like(t, 0), stirling))
+    return reduced(op, loss, reduction)
+
+
+# ---------------------------------------------------------------------- margins
+@lowers("aten.margin_ranking_loss.default")
+def margin_ranking_loss(
+    op: OpBuilder,
+    input1: Value,
+    input2: Value,
+    target: Value,
+    margin: float = 0.0,
+    reduction: int = 1,
+) -> Value:
+    """max(0, -target * (input1 - input2) + margin)."""
+    first, second, sign = promote(op, input1, input2, target)
+    raw = op.Mul(op.Neg(sign), op.Sub(first, second))
+    raw, offset = promote(op, raw, margin) if is_float(raw) else (raw, op.like(raw, int(margin)))
+    return reduced(op, op.Max(op.Add(raw, offset), 0), reduction)
+
+
+@lowers("aten.hinge_embedding_loss.default")
+def hinge_embedding_loss(
+    op: OpBuilder, self: Value, target: Value, margin: float = 1.0, reduction: int = 1
+) -> Value:
+    """self where the target is 1, max(0, margin - self) where it is -1."""
+    zero = op.like(self, 0)
+    far = op.Where(op.Equal(target, 1), zero, op.Max(op.Sub(margin, self), zero))
+    near = op.Where(op.Equal(target, -1), zero, self)
+    return reduced(op, op.Add(far, near), reduction)
+
+
+@lowers("aten.cosine_embedding_loss.default")
+def cosine_embedding_loss(
+    op: OpBuilder,
+    input1: Value,
+    input2: Value,
+    target: Value,
+    margin: float = 0.0,
+    reduction: int = 1,
+) -> Value:
+    """1 - cos where the target is 1, max(0, cos - margin) where it is -1; ε = 1e-12 as in torch."""
+    dtype = torch.promote_types(dtype_of(input1), dtype_of(input2))
+    first, second = (op.cast(x, dtype) for x in (input1, input2))
+    if not dtype.is_floating_point:
+        first, second = (op.cast(x, torch.get_default_dtype()) for x in (first, second))
+
+    def along(x: Value, y: Value) -> Value:
+        result: Value = op.ReduceSum(op.Mul(x, y), [-1], keepdims=0)
+        return result
+
+    norms = op.Mul(op.Add(along(first, first), 1e-12), op.Add(along(second, second), 1e-12))
+    cosine = op.Div(along(first, second), op.Sqrt(norms))
+    sign = op.cast(target, torch.int64) if is_bool(target) else target
+    zero = op.like(cosine, 0)
+    near = op.Where(op.Equal(sign, 1), op.Sub(1.0, cosine), zero)
+    far = op.Where(op.Equal(sign, -1), op.Max(op.Sub(cosine, margin), zero), zero)
+    return reduced(op, op.Add(near, far), reduction)
+
+
+@lowers("aten.multilabel_margin_loss.default")
+def multilabel_margin_loss(
+    op: OpBuilder, self: Value, target: Value, reduction: int = 1
+) -> Value:
+    """Σ over targets j and other classes i of max(0, 1 - (self[j] - self[i])) / classes."""
+    return multilabel_margin_loss_forward(op, self, target, reduction)[0]
+
+
+@lowers("aten.multilabel_margin_loss_forward.default")
+def multilabel_margin_loss_forward(
+    op: OpBuilder, self: Value, target: Value, reduction: int
+) -> tuple[Value, Value]:
+    """The same, and which classes are targets; targets end at the first -1."""
+    x = self if rank_of(self) > 1 else op.reshape(self, [1] * (2 - rank_of(self)) + [*dims_of(self)])
+    labels = op.reshape(target, dims_of(x))
+    classes = dims_of(x)[1]
+    ended = op.CumSum(op.cast(op.Less(labels, 0), torch.int64), op.const(1))
+    valid = op.Equal(ended, 0)
+    safe = op.Where(valid, labels, op.const(0))
+    flags = op.cast(valid, torch.int64)
+    nothing = op.expand(op.const(0), dims_of(x))
+    hits = op.ScatterElements(nothing, safe, flags, axis=1, reduction="max")
+    is_target = op.Greater(hits, 0)
+    own = op.GatherElements(x, safe, axis=1)
+    gap = op.Sub(op.like(x, 1), op.Sub(op.Unsqueeze(own, [2]), op.Unsqueeze(x, [1])))
+    counted = op.And(op.Unsqueeze(valid, [2]), op.Not(op.Unsqueeze(is_target, [1])))
+    terms = op.Where(counted, op.Max(gap, 0), op.like(gap, 0))
+    size = op.cast(op.dim(classes), dtype_of(x))
+    losses = op.Div(op.ReduceSum(terms, [1, 2], keepdims=0), size)
+    loss = reduced(op, losses, reduction)
+    return loss, op.reshape(op.cast(is_target, dtype_of(x)), dims_of(target))
