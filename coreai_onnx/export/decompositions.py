@@ -55,7 +55,8 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     ):
         return program
     with torch.no_grad():
-        return program.run_decompositions({})
+        made: ExportedProgram = program.run_decompositions({})
+    return made
 
 
 def _graph_modules(program: ExportedProgram) -> list[torch.fx.GraphModule]:

@@ -117,7 +117,10 @@ class ModuleCalls:
         name = call.spec.composite_op_name
         if name is None:
             return
-        mine = (type(call.module), tuple(inspect.signature(type(call.module).forward).parameters)[1:])
+        mine = (
+            type(call.module),
+            tuple(inspect.signature(type(call.module).forward).parameters)[1:],
+        )
         first = self._signatures.setdefault(name, mine)
         if first[0] is not mine[0] and first[1] != mine[1]:
             raise ExternalizationError(
@@ -162,6 +165,8 @@ class ModuleCalls:
         results = walker.walk(program.graph_module.graph, inputs)
         outputs = [x for x in results if x is not None]
         _finish(op, graph, outputs, _output_names(call))
+        for domain in sorted({n.domain for n in graph.all_nodes()} - {""}):
+            graph.opset_imports[domain] = 1
         used = _drop_unused(graph, weights, len(call_tensors(call)) + len(numbers))
         function = ir.Function(
             USER_DOMAIN if call.spec.composite_op_name else MODULE_DOMAIN,
@@ -205,7 +210,11 @@ def _output_names(call: ModuleCall) -> list[str]:
 
 
 def _inputs(
-    program: ExportedProgram, context: Context, op: OpBuilder, call: ModuleCall, given: Sequence[Value]
+    program: ExportedProgram,
+    context: Context,
+    op: OpBuilder,
+    call: ModuleCall,
+    given: Sequence[Value],
 ) -> tuple[list[Any], dict[str, Value]]:
     """Return a value for each placeholder, and those of the weights by path in the module."""
     graph, scope = op.scope.graph, op.scope

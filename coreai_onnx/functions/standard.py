@@ -194,9 +194,7 @@ def _proven(
     raise _Differs(difference)
 
 
-def _candidates(
-    composite: Composite, attributes: Mapping[str, Any]
-) -> Iterator[Mapping[str, Any]]:
+def _candidates(composite: Composite, attributes: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Attributes as found; then, for an attention that names no alignment, torch's alignment."""
     yield attributes
     if composite.name == "scaled_dot_product_attention" and "causal_alignment" not in attributes:

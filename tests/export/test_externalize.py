@@ -1,0 +1,167 @@
+"""Externalisation: specs, matching, patching and restoring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import coreai_onnx
+from coreai_onnx import ExternalizeSpec, TorchConverter, get_decomp_table
+from coreai_onnx.errors import ExportError, ExternalizationError
+from coreai_onnx.export.externalize import Externalization
+from tests.externalised import converted, functions, untouched
+from tests.tolerances import assert_close
+
+
+class Square(torch.nn.Module):
+    """x * x."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x
+
+
+class Cube(Square):
+    """x * x * x."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * x
+
+
+def test_attributes_belong_to_a_composite() -> None:
+    with pytest.raises(ValueError, match="composite_attrs needs composite_op_name"):
+        ExternalizeSpec(Square, composite_attrs=["eps"])
+    assert ExternalizeSpec(Square, "square", []).composite_attrs == []
+
+
+@pytest.mark.parametrize("name", ["a.b", "a::b", "a b", "", "1st", "überlagerung"])
+def test_a_composite_name_is_a_name(name: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a name"):
+        ExternalizeSpec(Square, name)
+
+
+def test_the_first_spec_that_matches_wins_and_subclasses_match() -> None:
+    model = torch.nn.Sequential(Square(), Cube())
+    x = torch.randn(3)
+    program = converted(model, (x,), [ExternalizeSpec(Cube, "cube"), Square])
+    assert functions(program) == ["ai.coreai.module::Square", "ai.coreai.user::cube"]
+    program = converted(model, (x,), [Square])
+    assert functions(program) == ["ai.coreai.module::Square", "ai.coreai.module::Cube"]
+
+
+def test_a_class_that_matches_nothing_is_a_warning() -> None:
+    model = torch.nn.Sequential(Square())
+    with pytest.warns(UserWarning, match=r"did not match any submodule: Cube, LayerNorm"):
+        program = coreai_onnx.convert(
+            model, (torch.randn(3),), externalize_modules=[Square, Cube, torch.nn.LayerNorm]
+        )
+    assert functions(program) == ["ai.coreai.module::Square"]
+
+
+def test_modules_that_are_not_called_are_left_out() -> None:
+    model = torch.nn.Sequential(Square())
+    model[0].inner = Cube()
+    program = converted(model, (torch.randn(3),), [Square])
+    assert functions(program) == ["ai.coreai.module::Square"]
+
+
+def test_a_forward_of_the_instance_comes_back() -> None:
+    model = torch.nn.Sequential(Square())
+    replaced = lambda x: x * 3  # noqa: E731 - an instance attribute, as hooks of other packages set
+    model[0].forward = replaced
+    program = coreai_onnx.convert(model, (torch.ones(2),), externalize_modules=[Square])
+    assert model[0].forward is replaced
+    (actual,) = program.run(torch.ones(2), kernels=False)
+    assert_close(actual, torch.full((2,), 3.0))
+
+
+def test_errors_leave_nothing_behind() -> None:
+    class Fails(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if x.sum() > 0 else -x
+
+    model = torch.nn.Sequential(Square(), Fails())
+    before = {name: dict(m.__dict__) for name, m in model.named_modules()}
+    converter = TorchConverter()
+
+    def export(m: torch.nn.Module) -> Any:
+        return torch.export.export(m, (torch.randn(3),))
+
+    with pytest.raises(ExportError, match="Your model failed to export"):
+        converter.add_pytorch_module(model, export_fn=export, externalize_modules=[Square])
+    untouched(model, before)
+    with pytest.raises((ExportError, ExternalizationError)):
+        converter.add_pytorch_module(model, export_fn=export, externalize_modules=[Square, Fails])
+    untouched(model, before)
+    with pytest.raises(KeyboardInterrupt):
+        converter.add_pytorch_module(model, export_fn=_interrupted, externalize_modules=[Square])
+    untouched(model, before)
+    assert "(none)" in repr(converter)
+
+
+def _interrupted(_: torch.nn.Module) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("table", ["none", "default", "ours"])
+def test_the_user_may_decompose(table: str) -> None:
+    class Mixed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.LayerNorm(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.silu(self.norm(x))
+
+    model, x = torch.nn.Sequential(Mixed(), Mixed()).eval(), torch.randn(2, 4)
+    tables = {"default": None, "ours": get_decomp_table()}
+
+    def export(m: torch.nn.Module) -> Any:
+        program = torch.export.export(m, (x,))
+        return program if table == "none" else program.run_decompositions(tables[table])
+
+    converter = TorchConverter()
+    converter.add_pytorch_module(model, export_fn=export, externalize_modules=[Mixed])
+    program = converter.to_onnx()
+    assert sorted(functions(program)) == ["ai.coreai.module::Mixed", "ai.coreai::layer_norm"]
+    (actual,) = program.run(x, kernels=False)
+    assert_close(actual, model(x).detach())
+
+
+def test_converting_again_leaks_nothing() -> None:
+    model = torch.nn.Sequential(Square(), Cube())
+    protos = [converted(model, (torch.randn(3),), [Square]).to_proto() for _ in range(2)]
+    assert protos[0].SerializeToString() == protos[1].SerializeToString()
+
+
+def test_a_way_of_calling_has_one_tag() -> None:
+    model = torch.nn.Sequential(Square())
+    externalization = Externalization(model, [Square])
+    x = torch.ones(2)
+    with externalization.patched():
+        first, second = model(x), model(x + 1)
+        model(torch.ones(3)), model(torch.ones(2, dtype=torch.float64))
+        assert model[0](x=x).tolist() == first.tolist()
+    assert list(externalization.calls) == ["0#0", "0#1", "0#2"]
+    assert_close(second, torch.full((2,), 4.0))
+
+
+def test_a_symbolic_float_is_refused() -> None:
+    class Mean(torch.nn.Module):
+        def forward(self, x: torch.Tensor, count: float) -> torch.Tensor:
+            return x / count
+
+    class Outer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = Mean()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.mean(x, x.shape[0] / 2)
+
+    dims = {"x": {0: torch.export.Dim("n")}}
+    with pytest.raises(ExternalizationError, match=r"symbolic number (?s:.*) pass it as a tensor"):
+        coreai_onnx.convert(
+            Outer(), (torch.ones(4),), dynamic_shapes=dims, externalize_modules=[Mean]
+        )

@@ -1,0 +1,60 @@
+"""The written body of attention: which form it takes, and rows without any key."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.composite_calls import Case
+from tests.lower.checking import run_model
+from tests.tolerances import assert_close
+
+NAME = "scaled_dot_product_attention"
+SHAPES = ((2, 4, 5, 8), (2, 4, 9, 8), (2, 4, 9, 8))
+
+
+def ops(case: Case, dtype: torch.dtype, opset: int) -> set[str]:
+    (function,) = case.model(dtype, dynamic=True, opset=opset).functions.values()
+    return {node.op_type for node in function.all_nodes()}
+
+
+def test_onnx_attention_is_used_from_opset_23_on() -> None:
+    case = Case(NAME, SHAPES, label="plain")
+    assert ops(case, torch.float32, 23) == {"Attention"}
+    assert "Attention" not in ops(case, torch.float32, 22)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_dtypes_without_a_kernel_are_spelled_out(dtype: torch.dtype) -> None:
+    assert "Attention" not in ops(Case(NAME, SHAPES, label="plain"), dtype, 23)
+
+
+def test_sinks_are_spelled_out() -> None:
+    case = Case(NAME, (*SHAPES, None, (4,)), label="sinks")
+    assert "Attention" not in ops(case, torch.float32, 23)
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+@pytest.mark.parametrize("kind", ["bool", "bias"])
+def test_a_row_without_a_key_is_zero(kind: str, opset: int) -> None:
+    boolean = kind == "bool"
+    case = Case(
+        NAME, (*SHAPES, (5, 9)), {}, {3: torch.bool} if boolean else {}, label=f"empty_{kind}"
+    )
+    query, key, value, mask, *_ = inputs = case.inputs(torch.float32)
+    assert mask is not None
+    mask[2] = False if boolean else float("-inf")
+    (actual,) = run_model(case.model(torch.float32, dynamic=True, opset=opset), inputs)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask)
+    assert_close(actual, expected)
+    assert not actual[:, :, 2].any()
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+def test_more_queries_than_keys_leave_the_first_rows_empty(opset: int) -> None:
+    shapes = ((1, 2, 6, 8), (1, 2, 3, 8), (1, 2, 3, 8))
+    case = Case(NAME, shapes, {"is_causal": 1}, label="short_keys")
+    inputs = case.inputs(torch.float32)
+    (actual,) = run_model(case.model(torch.float32, dynamic=True, opset=opset), inputs)
+    assert_close(actual, case.expected(inputs))
+    assert not actual[:, :, :3].any()
