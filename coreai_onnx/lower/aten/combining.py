@@ -105,9 +105,7 @@ def repeat_interleave(
     """Each element of an axis repeated in place."""
     x, axis = _along(op, self, dim)
     dims = dims_of(x)
-    copies = op.expand(
-        op.unsqueeze(x, [axis + 1]), [*dims[: axis + 1], repeats, *dims[axis + 1 :]]
-    )
+    copies = op.expand(op.unsqueeze(x, [axis + 1]), [*dims[: axis + 1], repeats, *dims[axis + 1 :]])
     return op.reshape(copies, [*dims[:axis], as_dim(dims[axis] * repeats), *dims[axis + 1 :]])
 
 
@@ -202,9 +200,7 @@ def meshgrid(op: OpBuilder, tensors: Sequence[Value]) -> list[Value]:
     grid = [dims_of(v)[0] for v in vectors]
     rank = len(grid)
     return [
-        op.expand(op.unsqueeze(v, [j for j in range(rank) if j != i]), grid)
-        if rank > 1
-        else v
+        op.expand(op.unsqueeze(v, [j for j in range(rank) if j != i]), grid) if rank > 1 else v
         for i, v in enumerate(vectors)
     ]
 

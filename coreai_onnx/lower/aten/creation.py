@@ -7,7 +7,7 @@ symbolic tensors are computed in the graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 import sympy
@@ -28,14 +28,14 @@ from coreai_onnx.lower.values import (
     set_dims,
 )
 
-Scalar = Number | sympy.Expr
+Scalar: TypeAlias = Number | sympy.Expr
 
 
 # ---------------------------------------------------------------------- one value everywhere
 def filled(op: OpBuilder, size: Sequence[Dim], value: Any, dtype: torch.dtype) -> Value:
     """Return a tensor of one value: stored if small, else made by the graph."""
     if isinstance(value, sympy.Basic):
-        return op.expand(op.cast(op.dim(value), dtype), size)  # type: ignore[arg-type]
+        return op.expand(op.cast(op.dim(value), dtype), size)
     if is_static(size) and int(numel(size)) <= LARGEST_CONSTANT:
         return op.const(torch.full([int(d) for d in size], value, dtype=dtype))
     if dtype == torch.bfloat16:  # ConstantOfShape has no kernel for it

@@ -109,11 +109,9 @@ def _running_extreme(op: OpBuilder, x: Value, dim: int, beats: str) -> tuple[Val
 
     first = set_dims(op.squeeze(op.slice(wide, axis, 0, 1), [axis]), rest)
     shape = [1] * len(dims)
-    shape[axis] = dims[axis]  # type: ignore[call-overload]  # a dim
+    shape[axis] = dims[axis]
     index = op.expand(op.reshape(positions(op, dims[axis]), shape), dims)
-    values, indices = scan(
-        op, [wide, index], axis, [first, filled(op, rest, 0, torch.int64)], step
-    )
+    values, indices = scan(op, [wide, index], axis, [first, filled(op, rest, 0, torch.int64)], step)
     return values, indices
 
 

@@ -114,17 +114,13 @@ def min_all(op: OpBuilder, self: Value) -> Value:
 
 # ---------------------------------------------------------------------- values and indices
 @lowers("aten.max.dim")
-def max_dim(
-    op: OpBuilder, self: Value, dim: int, keepdim: bool = False
-) -> tuple[Value, Value]:
+def max_dim(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """Greatest element along an axis, and its first index."""
     return _with_index(op, self, dim, largest=True, keepdim=keepdim)
 
 
 @lowers("aten.min.dim")
-def min_dim(
-    op: OpBuilder, self: Value, dim: int, keepdim: bool = False
-) -> tuple[Value, Value]:
+def min_dim(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """Least element along an axis, and its first index."""
     return _with_index(op, self, dim, largest=False, keepdim=keepdim)
 

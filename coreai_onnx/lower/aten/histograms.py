@@ -78,9 +78,7 @@ def histogram(
     return _histogram(op, x, [edges], [bins + 1], weight, density=density), edges
 
 
-def _equal_edges(
-    op: OpBuilder, column: Value, bins: int, given: Sequence[float] | None
-) -> Value:
+def _equal_edges(op: OpBuilder, column: Value, bins: int, given: Sequence[float] | None) -> Value:
     """Return bins + 1 edges between the given or found extremes, widened if they are equal."""
     dtype = dtype_of(column)
     if given is not None and given[0] != given[1]:

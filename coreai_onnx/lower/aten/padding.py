@@ -26,9 +26,7 @@ _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "ci
 
 
 @lowers("aten.constant_pad_nd.default")
-def constant_pad_nd(
-    op: OpBuilder, self: Value, pad: Sequence[Dim], value: Number = 0
-) -> Value:
+def constant_pad_nd(op: OpBuilder, self: Value, pad: Sequence[Dim], value: Number = 0) -> Value:
     """self with a value around it; a negative width cuts off."""
     return _padded(op, self, pad, "constant", value)
 
@@ -62,9 +60,7 @@ def pad_circular(op: OpBuilder, self: Value, pad: Sequence[Dim]) -> Value:
     return _padded(op, self, pad, "wrap")
 
 
-def _padded(
-    op: OpBuilder, x: Value, widths: Sequence[Dim], mode: str, value: Number = 0
-) -> Value:
+def _padded(op: OpBuilder, x: Value, widths: Sequence[Dim], mode: str, value: Number = 0) -> Value:
     """Pad the last axes; ``widths`` gives before and after, from the last axis on."""
     rank = rank_of(x)
     before: list[Dim] = [0] * rank
@@ -87,13 +83,15 @@ def _padded(
     else:
         filler = torch.tensor(value).to(dtype_of(x))
         result = op.Pad(x, pads, op.const(filler) if value else None)
-    return set_dims(result, [as_dim(b + d + a) for b, d, a in zip(before, dims, after, strict=True)])
+    return set_dims(
+        result, [as_dim(b + d + a) for b, d, a in zip(before, dims, after, strict=True)]
+    )
 
 
 def _cuts(size: Dim, before: Dim, after: Dim) -> bool:
     """Whether the widths are known and one of them cuts off."""
     known = all(isinstance(w, int) for w in (size, before, after))
-    return known and (before < 0 or after < 0)  # type: ignore[no-any-return]  # integers
+    return known and (before < 0 or after < 0)
 
 
 def _bordered(op: OpBuilder, x: Value, axis: int, before: int, after: int, mode: str) -> Value:
@@ -110,9 +108,7 @@ def _bordered(op: OpBuilder, x: Value, axis: int, before: int, after: int, mode:
     return set_dims(taken, (*dims[:axis], len(index), *dims[axis + 1 :]))
 
 
-def _cut(
-    op: OpBuilder, x: Value, axis: int, before: Dim, after: Dim
-) -> tuple[Value, Dim, Dim]:
+def _cut(op: OpBuilder, x: Value, axis: int, before: Dim, after: Dim) -> tuple[Value, Dim, Dim]:
     """Carry out the negative widths of an axis; return what is left to add."""
     first = -before if isinstance(before, int) and before < 0 else 0
     cut_end = isinstance(after, int) and after < 0

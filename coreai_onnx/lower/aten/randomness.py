@@ -31,7 +31,6 @@ from coreai_onnx.lower.values import (
     wrap,
 )
 
-
 _WITHOUT_KERNELS = 22
 
 
@@ -82,9 +81,7 @@ def normal_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Va
     return op.cast(op.Mul(radius, op.Cos(angle)), dtype)
 
 
-def _integers(
-    op: OpBuilder, low: Any, high: Any, size: Sequence[Dim], dtype: torch.dtype
-) -> Value:
+def _integers(op: OpBuilder, low: Any, high: Any, size: Sequence[Dim], dtype: torch.dtype) -> Value:
     """Return integers from low to high - 1."""
     numbers = uniform_numbers(op, size, torch.float64)
     first, beyond = (_double(op, x) for x in (low, high))
@@ -332,9 +329,7 @@ def bernoulli_p(op: OpBuilder, self: Value, p: float, *, generator: Any = None) 
 
 
 @lowers("aten.exponential.default")
-def exponential(
-    op: OpBuilder, self: Value, lambd: float = 1.0, *, generator: Any = None
-) -> Value:
+def exponential(op: OpBuilder, self: Value, lambd: float = 1.0, *, generator: Any = None) -> Value:
     """-log(1 - u) / λ."""
     return op.Div(_exponential(op, dims_of(self), dtype_of(self)), lambd)
 

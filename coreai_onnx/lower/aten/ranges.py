@@ -69,12 +69,12 @@ def _range(
     floating = any(scalar_dtype(x).is_floating_point for x in numbers)
     target = dtype or (torch.get_default_dtype() if floating else torch.int64)
     if not any(isinstance(x, sympy.Basic) for x in numbers):
-        stored: torch.Tensor = torch.arange(start, end, step, dtype=target)  # type: ignore[call-overload]
+        stored: torch.Tensor = torch.arange(start, end, step, dtype=target)
         if floating or stored.numel() <= LARGEST_CONSTANT:
             return op.const(stored)
     if not floating:
         if start == 0 and step == 1:
-            return op.cast(positions(op, end), target)  # type: ignore[arg-type]  # integers
+            return op.cast(positions(op, end), target)
         parts = [as_value(op, x, torch.int64) for x in numbers]
         return op.cast(op.Range(*parts), target)
     first, last, pace = (as_value(op, x, torch.float64) for x in numbers)

@@ -89,9 +89,7 @@ def sum_to_size(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
     """Sum over the axes that broadcasting ``size`` to self would add or stretch."""
     dims = dims_of(self)
     lead = len(dims) - len(size)
-    stretched = [
-        i for i, d in enumerate(dims) if i >= lead and size[i - lead] == 1 and d != 1
-    ]
+    stretched = [i for i, d in enumerate(dims) if i >= lead and size[i - lead] == 1 and d != 1]
     over = [*range(lead), *stretched]
     if not over:
         return self
@@ -258,7 +256,9 @@ def _truth(
     true = op.cast(x, torch.bool)
     if op.opset >= 20 and is_static(dims_of(x)) and numel(dims_of(x)) != 0:
         return reduced(op, extreme, true, axes, keepdim=keepdim)
-    return op.cast(reduced(op, count, op.cast(true, torch.int64), axes, keepdim=keepdim), torch.bool)
+    return op.cast(
+        reduced(op, count, op.cast(true, torch.int64), axes, keepdim=keepdim), torch.bool
+    )
 
 
 @lowers("aten.count_nonzero.default")

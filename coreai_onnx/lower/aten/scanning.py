@@ -79,7 +79,7 @@ def _scan(
 
 def _stand_in(op: OpBuilder, x: Value, dims: Sequence[object], name: str) -> Value:
     value = ir.Value(name=op.scope.names.unique(name), type=ir.TensorType(x.dtype))  # type: ignore[arg-type]
-    return set_dims(value, tuple(dims))  # type: ignore[arg-type]  # dims of a value
+    return set_dims(value, tuple(dims))
 
 
 def _without(x: Value, axis: int) -> tuple[object, ...]:

@@ -148,9 +148,7 @@ def isin_tensor(
 
 # ---------------------------------------------------------------------- counts
 @lowers("aten.bincount.default")
-def bincount(
-    op: OpBuilder, self: Value, weights: Value | None = None, minlength: Dim = 0
-) -> Value:
+def bincount(op: OpBuilder, self: Value, weights: Value | None = None, minlength: Dim = 0) -> Value:
     """How often each of 0, 1, … occurs, or the sum of the weights where it does."""
     (size,) = dims_of(self)
     dtype = torch.int64 if weights is None else dtype_of(weights)

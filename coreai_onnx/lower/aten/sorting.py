@@ -36,9 +36,7 @@ def _top(op: OpBuilder, x: Value, k: Dim, axis: int, *, largest: bool) -> tuple[
     return values, indices
 
 
-def ranked(
-    op: OpBuilder, x: Value, k: Dim, axis: int, *, descending: bool
-) -> tuple[Value, Value]:
+def ranked(op: OpBuilder, x: Value, k: Dim, axis: int, *, descending: bool) -> tuple[Value, Value]:
     """Return the first k elements in stable order, NaN being the greatest, and their indices."""
     values, indices = _top(op, order_key(op, x), k, axis, largest=descending)
     if is_float(x):
@@ -113,9 +111,7 @@ def median_all(op: OpBuilder, self: Value) -> Value:
 
 
 @lowers("aten.median.dim")
-def median(
-    op: OpBuilder, self: Value, dim: int, keepdim: bool = False
-) -> tuple[Value, Value]:
+def median(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """The lower median along an axis and its index; the first NaN if there is one."""
     rank = rank_of(self)
     if rank == 0:
@@ -139,9 +135,7 @@ def nanmedian_all(op: OpBuilder, self: Value) -> Value:
 
 
 @lowers("aten.nanmedian.dim")
-def nanmedian(
-    op: OpBuilder, self: Value, dim: int, keepdim: bool = False
-) -> tuple[Value, Value]:
+def nanmedian(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """The lower median of what is not NaN along an axis, and its index."""
     rank = rank_of(self)
     if rank == 0 or not is_float(self):
@@ -156,9 +150,7 @@ def nanmedian(
 
 
 @lowers("aten.mode.default")
-def mode(
-    op: OpBuilder, self: Value, dim: int = -1, keepdim: bool = False
-) -> tuple[Value, Value]:
+def mode(op: OpBuilder, self: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
     """The most frequent element along an axis, the least of several, and its last index."""
     rank = rank_of(self)
     if rank == 0:

@@ -68,8 +68,8 @@ def strided_index(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], off
         return op.const(total)
     index: Value = op.dim(offset)
     for axis, (n, s) in enumerate(zip(size, stride, strict=True)):
-        steps = positions(op, n) if s == 1 else op.Mul(positions(op, n), op.dim(s))
-        index = op.Add(index, op.unsqueeze(steps, list(range(1, len(size) - axis))))
+        along = positions(op, n) if s == 1 else op.Mul(positions(op, n), op.dim(s))
+        index = op.Add(index, op.unsqueeze(along, list(range(1, len(size) - axis))))
     return set_dims(index, tuple(size))
 
 
@@ -106,10 +106,7 @@ def _hidden_storage(op: OpBuilder) -> LoweringError:
 
 
 def _contiguous_strides(size: Sequence[Dim]) -> list[Dim]:
-    strides: list[Dim] = []
-    for i in range(len(size)):
-        strides.append(numel(size[i + 1 :]))
-    return strides
+    return [numel(size[i + 1 :]) for i in range(len(size))]
 
 
 # ---------------------------------------------------------------------- diagonals
@@ -150,7 +147,9 @@ def diagonal_length(rows: Dim, columns: Dim, offset: int) -> Dim:
 
 
 @lowers("aten.diag_embed.default")
-def diag_embed(op: OpBuilder, self: Value, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
+def diag_embed(
+    op: OpBuilder, self: Value, offset: int = 0, dim1: int = -2, dim2: int = -1
+) -> Value:
     """Matrices with the last axis of self on a diagonal, zeros elsewhere."""
     dims = dims_of(self)
     rank = len(dims) + 1
@@ -173,6 +172,7 @@ def diag_embed(op: OpBuilder, self: Value, offset: int = 0, dim1: int = -2, dim2
 @lowers("aten.trace.default")
 def trace(op: OpBuilder, self: Value) -> Value:
     """Sum of the main diagonal."""
-    elements = set_dims(diagonal(op, self), (diagonal_length(*dims_of(self), 0),))
+    rows, columns = dims_of(self)
+    elements = set_dims(diagonal(op, self), (diagonal_length(rows, columns, 0),))
     wide = elements if elements.dtype.is_floating_point() else op.cast(elements, torch.int64)  # type: ignore[union-attr]
     return op.ReduceSum(wide, keepdims=0)

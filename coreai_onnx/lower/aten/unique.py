@@ -53,9 +53,7 @@ def _asked(found: tuple[Value, Value, Value], inverse: bool, counts: bool) -> Di
     return found[0], found[1] if inverse else None, found[2] if counts else None
 
 
-def _distinct(
-    op: OpBuilder, x: Value, like: Value, axis: int | None
-) -> tuple[Value, Value, Value]:
+def _distinct(op: OpBuilder, x: Value, like: Value, axis: int | None) -> tuple[Value, Value, Value]:
     key = x if is_float(x) else op.cast(x, torch.int64)
     if 0 in dims_of(x):
         none = op.const([], torch.int64)

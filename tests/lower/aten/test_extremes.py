@@ -42,7 +42,15 @@ def test_a_nan_anywhere_wins(width: int, place: int) -> None:
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int16, torch.uint8, torch.bool],
+    [
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int16,
+        torch.uint8,
+        torch.bool,
+    ],
 )
 def test_dtypes(dtype: torch.dtype) -> None:
     x = torch.tensor([[3, 1, 3, 0], [0, 0, 2, 2]]).to(dtype)

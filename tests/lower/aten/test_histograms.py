@@ -36,9 +36,7 @@ def test_histogram_of_equal_bins() -> None:
 
 
 def test_histogram_of_given_edges() -> None:
-    check(
-        lambda x, e: (*torch.histogram(x, e), *torch.histogram(x, e, density=True)), X, EDGES
-    )
+    check(lambda x, e: (*torch.histogram(x, e), *torch.histogram(x, e, density=True)), X, EDGES)
 
 
 def test_several_coordinates() -> None:

@@ -19,7 +19,10 @@ CASES = {
     "reflect": lambda x: (F.pad(x, (1, 3), mode="reflect"), F.pad(x, (2, 0, 1, 3), "reflect")),
     "reflect_negative": lambda x: F.pad(x, (-1, 2), mode="reflect"),
     "reflect_3d": lambda x: F.pad(x[None, None], (1, 2, 3, 0, 1, 1), mode="reflect"),
-    "replicate": lambda x: (F.pad(x, (7, 3), mode="replicate"), F.pad(x, (2, 0, 1, 3), "replicate")),
+    "replicate": lambda x: (
+        F.pad(x, (7, 3), mode="replicate"),
+        F.pad(x, (2, 0, 1, 3), "replicate"),
+    ),
     "replicate_3d": lambda x: F.pad(x[None], (1, 2, 3, 0, 1, 1), mode="replicate"),
     "circular": lambda x: (F.pad(x, (5, 3), mode="circular"), F.pad(x, (2, 0, 1, 3), "circular")),
     "infinite": lambda x: F.pad(x, (1, 1), value=float("-inf")),
@@ -53,7 +56,9 @@ def test_opsets(opset: int) -> None:
 )
 def test_dtypes(dtype: torch.dtype) -> None:
     x = X.to(dtype)
-    check(lambda x: (F.pad(x, (1, 2), value=2), F.pad(x, (1, -1)), F.pad(x, (2, 1), "replicate")), x)
+    check(
+        lambda x: (F.pad(x, (1, 2), value=2), F.pad(x, (1, -1)), F.pad(x, (2, 1), "replicate")), x
+    )
 
 
 def test_booleans() -> None:

@@ -16,7 +16,7 @@ X = torch.zeros(200, 50)
 # what to call, the mean and the standard deviation of what comes
 CASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, float]] = {
     "rand": (lambda x: torch.rand(200, 50) + x, 0.5, 12**-0.5),
-    "rand_like": (lambda x: torch.rand_like(x), 0.5, 12**-0.5),
+    "rand_like": (torch.rand_like, 0.5, 12**-0.5),
     "randn": (lambda x: torch.randn(200, 50) + x, 0, 1),
     "randn_like": (lambda x: torch.randn_like(x, dtype=torch.float64), 0, 1),
     "randint": (lambda x: torch.randint(10, (200, 50)), 4.5, (99 / 12) ** 0.5),
@@ -68,7 +68,7 @@ def test_every_run_draws_anew() -> None:
 
 
 def test_ranges() -> None:
-    uniform = run(lambda x: torch.rand_like(x), X)
+    uniform = run(torch.rand_like, X)
     assert uniform.min() >= 0
     assert uniform.max() < 1
     integers = run(lambda x: torch.randint(-3, 4, (200, 50)), X)

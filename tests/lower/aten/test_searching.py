@@ -38,7 +38,7 @@ def test_a_sorter_gives_the_order() -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float64, torch.float16])
 def test_searchsorted_dtypes(dtype: torch.dtype) -> None:
     edges, x = torch.tensor([1, 3, 5]).to(dtype), torch.tensor([0, 3, 9]).to(dtype)
-    check(lambda e, x: torch.searchsorted(e, x), edges, x)
+    check(torch.searchsorted, edges, x)
 
 
 def test_large_integers() -> None:
@@ -59,7 +59,7 @@ def test_isin() -> None:
         X,
         tests,
     )
-    check(lambda x, t: torch.isin(x, t), torch.tensor([1, 2, 3]), torch.tensor([2.0, 3.0]))
+    check(torch.isin, torch.tensor([1, 2, 3]), torch.tensor([2.0, 3.0]))
 
 
 def test_of_nothing() -> None:
@@ -83,7 +83,7 @@ def test_symbolic_sizes() -> None:
 def test_bincount() -> None:
     x = torch.tensor([1, 5, 1, 0, 3])
     weights = torch.tensor([0.5, 1.0, 2.0, -1.0, 3.0])
-    check(lambda x: torch.bincount(x), x)
+    check(torch.bincount, x)
     check(lambda x: torch.bincount(x.to(torch.uint8), minlength=9), x)
-    check(lambda x, w: torch.bincount(x, w), x, weights)
+    check(torch.bincount, x, weights)
     check(lambda x, w: torch.bincount(x, w.int()), x, weights)

@@ -8,9 +8,7 @@ import torch
 from tests.lower.checking import check, op_types
 
 NAN, INF = float("nan"), float("inf")
-X = torch.tensor(
-    [[3.0, NAN, INF, -0.0, 0.0, NAN, 1.0], [1.0, 1.0, 5.0, -INF, 1.0, 2.0, 5.0]]
-)
+X = torch.tensor([[3.0, NAN, INF, -0.0, 0.0, NAN, 1.0], [1.0, 1.0, 5.0, -INF, 1.0, 2.0, 5.0]])
 DISTINCT = torch.randperm(24, generator=torch.Generator().manual_seed(0)).view(4, 6).float()
 N = torch.export.Dim("n", min=4)
 
