@@ -8,7 +8,16 @@ import torch
 
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of, is_static, numel, rank_of, set_dims
+from coreai_onnx.lower.values import (
+    Dim,
+    Value,
+    dims_of,
+    dtype_of,
+    is_static,
+    numel,
+    rank_of,
+    set_dims,
+)
 
 _KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -89,7 +98,11 @@ def _average_axis(op: OpBuilder, x: Value, axis: int, size: Dim) -> Value:
     places, inside, counts = _places(op, dims[axis], size)
     windows = op.Gather(x, places, axis=axis)
     after = [1] * (len(dims) - axis - 1)
-    mask = op.Reshape(inside, op.Concat(op.Shape(inside), op.const(after), axis=0)) if after else inside
+    mask = (
+        op.Reshape(inside, op.Concat(op.Shape(inside), op.const(after), axis=0))
+        if after
+        else inside
+    )
     chosen = op.Where(mask, windows, op.like(x, 0))
     total = op.ReduceSum(chosen, [axis + 1], keepdims=0)
     mean = op.Div(total, op.reshape(op.cast(counts, dtype_of(x)), [size, *after]))

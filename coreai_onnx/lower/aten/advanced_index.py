@@ -83,7 +83,9 @@ def resolve(op: OpBuilder, source: Value, indices: Sequence[Value | None]) -> Ad
         axis += len(parts)
     if not found:
         return None
-    same_mask = masks == 1 and len(found) == len(axes) and all(i is None or is_mask(i) for i in indices)
+    same_mask = (
+        masks == 1 and len(found) == len(axes) and all(i is None or is_mask(i) for i in indices)
+    )
     aligned, rank, dims = (found, 1, None) if same_mask else _aligned(op, found)
     return AdvancedIndex(source, tuple(added), tuple(axes), tuple(aligned), rank, dims)
 
@@ -101,9 +103,7 @@ def positions(op: OpBuilder, mask: Value) -> list[Value]:
     return [op.Gather(rows, i, axis=0) for i in range(rank_of(mask))]
 
 
-def _aligned(
-    op: OpBuilder, indices: Sequence[Value]
-) -> tuple[list[Value], int, Dims | None]:
+def _aligned(op: OpBuilder, indices: Sequence[Value]) -> tuple[list[Value], int, Dims | None]:
     """Broadcast index tensors against each other."""
     shapes = [maybe_dims(i) for i in indices]
     rank = max(1 if s is None else len(s) for s in shapes)
@@ -163,7 +163,9 @@ def _updates(op: OpBuilder, index: AdvancedIndex, values: Value) -> Value:
     rest = [source[a] for a in index.rest]
     if index.dims is not None:
         return op.expand(moved, [*index.dims, *rest])
-    shape = op.Concat(index.block_shape(op), op.shape(rest), axis=0) if rest else index.block_shape(op)
+    shape = (
+        op.Concat(index.block_shape(op), op.shape(rest), axis=0) if rest else index.block_shape(op)
+    )
     result: Value = op.Expand(moved, shape)
     return result
 

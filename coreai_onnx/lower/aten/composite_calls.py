@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from coreai_onnx.lower.aten.normalization import default_eps
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.inference import broadcast_dims
 from coreai_onnx.lower.registry import composes
@@ -57,7 +58,7 @@ def rms_norm(
     if axes is None:
         return None
     if eps is None:
-        eps = torch.finfo(dtype_of(input)).eps
+        eps = default_eps(dtype_of(input))
     return op.composite("rms_norm", [input, weight], axes=axes, eps=eps)
 
 

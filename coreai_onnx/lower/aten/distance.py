@@ -24,9 +24,7 @@ def cdist(
 
 
 @lowers("aten._cdist_forward.default")
-def cdist_forward(
-    op: OpBuilder, x1: Value, x2: Value, p: float, compute_mode: int | None
-) -> Value:
+def cdist_forward(op: OpBuilder, x1: Value, x2: Value, p: float, compute_mode: int | None) -> Value:
     """The p-norm of the difference of every row of x1 and every row of x2."""
     *lead1, rows, width = dims_of(x1)
     *lead2, columns, _ = dims_of(x2)

@@ -36,9 +36,9 @@ def embedding_renorm(
     norms = op.Pow(op.ReduceSum(power, [1], keepdims=1), 1 / norm_type)
     rows = op.Reshape(indices, [-1, 1])
     named = op.ScatterND(
-        op.expand(op.const(False), [size]),  # noqa: FBT003 - a constant
+        op.expand(op.const(False), [size]),
         op.cast(rows, torch.int64),
-        op.Expand(op.const(True), op.Shape(rows, end=1)),  # noqa: FBT003 - a constant
+        op.Expand(op.const(True), op.Shape(rows, end=1)),
     )
     large = op.And(op.Greater(norms, max_norm), op.reshape(named, [size, 1]))
     scale = op.Where(large, op.Div(max_norm, op.Add(norms, 1e-7)), op.like(norms, 1))
@@ -59,9 +59,7 @@ def embedding_bag(
     include_last_offset: bool = False,
 ) -> tuple[Value, ...]:
     """The sum, mean or maximum of the rows of every bag; a bag is a run of indices."""
-    return _bags(
-        op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, None
-    )
+    return _bags(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, None)
 
 
 @lowers("aten.embedding_bag.padding_idx")
@@ -102,9 +100,7 @@ def _embedding_bag(
 ) -> tuple[Value, ...]:
     """Like embedding_bag; a negative padding_idx is none."""
     skip = padding_idx if padding_idx >= 0 else None
-    return _bags(
-        op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, skip
-    )
+    return _bags(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, skip)
 
 
 def _bags(
@@ -123,7 +119,9 @@ def _bags(
     places = op.cast(indices, torch.int64)
     bag_of = _bag_of(op, places, offsets)
     valid = None if padding_idx is None else op.Not(op.Equal(places, padding_idx))
-    ones = op.Expand(op.const(1), op.Shape(places)) if valid is None else op.cast(valid, torch.int64)
+    ones = (
+        op.Expand(op.const(1), op.Shape(places)) if valid is None else op.cast(valid, torch.int64)
+    )
     target = op.Unsqueeze(bag_of, [1])
     sizes = op.ScatterND(op.expand(op.const(0), [count]), target, ones, reduction="add")
     dtype = reduction_dtype(dtype_of(weight))

@@ -54,6 +54,7 @@ def exact_convolution(
             matrix = op.Gather(matrix, offset, axis=rank_of(matrix) - 1)
         term = op.MatMul(matrix, op.reshape(part, shape))
         total = term if total is None else op.Add(total, term)
+    assert total is not None
     result = op.reshape(total, [batch, outputs, *windows])
     if bias is None:
         return result
@@ -121,8 +122,7 @@ def pad_sizes(
     """Return [N, C, *sizes] with its sizes padded (cut, if negative), and the new sizes."""
     axes = len(pads) // 2
     sizes = [
-        as_dim(s + b + e)
-        for s, b, e in zip(dims_of(x)[2:], pads[:axes], pads[axes:], strict=True)
+        as_dim(s + b + e) for s, b, e in zip(dims_of(x)[2:], pads[:axes], pads[axes:], strict=True)
     ]
     if all(p == 0 for p in pads):
         return x, sizes

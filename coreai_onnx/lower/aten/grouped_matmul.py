@@ -82,16 +82,10 @@ def _loop_inputs(op: OpBuilder, x: Value) -> tuple[Value, Value, Value]:
     """Return the inputs of the loop's body: the turn, the condition, the products so far."""
     names = op.scope.names
     scalar = ir.Shape([])
-    turn = ir.Value(
-        name=names.unique("turn"), type=ir.TensorType(ir.DataType.INT64), shape=scalar
-    )
-    going = ir.Value(
-        name=names.unique("going"), type=ir.TensorType(ir.DataType.BOOL), shape=scalar
-    )
+    turn = ir.Value(name=names.unique("turn"), type=ir.TensorType(ir.DataType.INT64), shape=scalar)
+    going = ir.Value(name=names.unique("going"), type=ir.TensorType(ir.DataType.BOOL), shape=scalar)
     assert x.dtype is not None
-    parts = ir.Value(
-        name=names.unique("parts"), type=ir.SequenceType(ir.TensorType(x.dtype))
-    )
+    parts = ir.Value(name=names.unique("parts"), type=ir.SequenceType(ir.TensorType(x.dtype)))
     return set_dims(turn, []), set_dims(going, []), parts
 
 

@@ -89,9 +89,7 @@ def unsafe_masked_index(
     return result
 
 
-def _clamped(
-    op: OpBuilder, self: Value, indices: Sequence[Value | None]
-) -> list[Value | None]:
+def _clamped(op: OpBuilder, self: Value, indices: Sequence[Value | None]) -> list[Value | None]:
     """Return positions moved into the source."""
     return [
         i if i is None else op.Min(op.Max(op.cast(i, torch.int64), 0), op.dim(as_dim(size - 1)))

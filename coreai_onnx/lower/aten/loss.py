@@ -117,7 +117,7 @@ def cross_entropy_loss(
     if reduction == _MEAN:
         spread = op.Div(spread, total)
     share = op.Div(op.like(logs, label_smoothing), op.cast(op.dim(classes), dtype_of(logs)))
-    return op.Add(op.Mul(loss, 1 - label_smoothing), op.Mul(spread, share))  # type: ignore[no-any-return]  # a value
+    return op.Add(op.Mul(loss, 1 - label_smoothing), op.Mul(spread, share))
 
 
 def _soft(
@@ -160,7 +160,9 @@ def poisson_nll_loss(
     else:
         loss = op.Sub(x, op.Mul(t, op.Log(op.Add(x, eps))))
     if full:
-        stirling = op.Add(op.Sub(op.Mul(t, op.Log(t)), t), op.Mul(op.Log(op.Mul(t, 2 * torch.pi)), 0.5))
+        stirling = op.Add(
+            op.Sub(op.Mul(t, op.Log(t)), t), op.Mul(op.Log(op.Mul(t, 2 * torch.pi)), 0.5)
+        )
         loss = op.Add(loss, op.Where(op.LessOrEqual(t, 1), op.like(t, 0), stirling))
     return reduced(op, loss, reduction)
 
@@ -222,9 +224,7 @@ def cosine_embedding_loss(
 
 
 @lowers("aten.multilabel_margin_loss.default")
-def multilabel_margin_loss(
-    op: OpBuilder, self: Value, target: Value, reduction: int = 1
-) -> Value:
+def multilabel_margin_loss(op: OpBuilder, self: Value, target: Value, reduction: int = 1) -> Value:
     """Σ over targets j and other classes i of max(0, 1 - (self[j] - self[i])) / classes."""
     return multilabel_margin_loss_forward(op, self, target, reduction)[0]
 
@@ -234,7 +234,11 @@ def multilabel_margin_loss_forward(
     op: OpBuilder, self: Value, target: Value, reduction: int
 ) -> tuple[Value, Value]:
     """The same, and which classes are targets; targets end at the first -1."""
-    x = self if rank_of(self) > 1 else op.reshape(self, [1] * (2 - rank_of(self)) + [*dims_of(self)])
+    x = (
+        self
+        if rank_of(self) > 1
+        else op.reshape(self, [1] * (2 - rank_of(self)) + [*dims_of(self)])
+    )
     labels = op.reshape(target, dims_of(x))
     classes = dims_of(x)[1]
     ended = op.CumSum(op.cast(op.Less(labels, 0), torch.int64), op.const(1))

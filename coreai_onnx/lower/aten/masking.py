@@ -14,9 +14,7 @@ from coreai_onnx.lower.values import Dim, Number, Value, dims_of, dtype_of, nume
 @lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
 def masked_fill(op: OpBuilder, self: Value, mask: Value, value: Value | Number) -> Value:
     """Value where the mask is true, else self."""
-    filled: Value = op.Where(
-        op.cast(mask, torch.bool), as_value(op, value, dtype_of(self)), self
-    )
+    filled: Value = op.Where(op.cast(mask, torch.bool), as_value(op, value, dtype_of(self)), self)
     return filled
 
 

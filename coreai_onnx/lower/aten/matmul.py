@@ -172,9 +172,7 @@ def addr(
     op: OpBuilder, self: Value, vec1: Value, vec2: Value, *, beta: Number = 1, alpha: Number = 1
 ) -> Value:
     """beta * self + alpha * outer(vec1, vec2); on booleans, or of and."""
-    dtype = torch.promote_types(
-        dtype_of(self), torch.promote_types(dtype_of(vec1), dtype_of(vec2))
-    )
+    dtype = torch.promote_types(dtype_of(self), torch.promote_types(dtype_of(vec1), dtype_of(vec2)))
     addend, left, right = (op.cast(x, dtype) for x in (self, vec1, vec2))
     return _weighted(op, addend, outer(op, left, right), beta, alpha)
 

@@ -129,9 +129,9 @@ def native_group_norm(
     input: Value,
     weight: Value | None,
     bias: Value | None,
-    N: Dim,  # noqa: N803 - the schema's name
-    C: Dim,  # noqa: N803 - the schema's name
-    HxW: Dim,  # noqa: N803 - the schema's name
+    N: Dim,
+    C: Dim,
+    HxW: Dim,
     group: int,
     eps: float,
 ) -> tuple[Value, Value, Value]:
@@ -165,9 +165,7 @@ def _group_size(dims: Sequence[Dim], groups: int) -> Dim:
 
 
 # ---------------------------------------------------------------------- parts
-def moments(
-    op: OpBuilder, x: Value, axes: Sequence[int], eps: float
-) -> tuple[Value, Value]:
+def moments(op: OpBuilder, x: Value, axes: Sequence[int], eps: float) -> tuple[Value, Value]:
     """Return the mean and 1 / √(var + eps) over some axes, which stay with size 1."""
     mean = op.ReduceMean(x, list(axes), keepdims=1)
     centered = op.Sub(x, mean)

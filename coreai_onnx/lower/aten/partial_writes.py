@@ -96,9 +96,7 @@ def prims_as_strided_scatter(
     return as_strided_scatter(op, self, src, size, stride, storage_offset)
 
 
-def strided_places(
-    op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim
-) -> Value:
+def strided_places(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim) -> Value:
     """Return offset + Σ index * stride for every index of a view."""
     if is_static(size) and is_static(stride) and isinstance(offset, int):
         places = torch.tensor(offset)

@@ -87,12 +87,12 @@ def _register(name: str, cell: Cell) -> None:
         input: Value,
         hx: Value,
         params: Sequence[Value],
-        has_biases: bool,  # noqa: FBT001 - the schema's positional parameter
+        has_biases: bool,
         num_layers: int,
         dropout: float,
-        train: bool,  # noqa: FBT001 - the schema's positional parameter
-        bidirectional: bool,  # noqa: FBT001 - the schema's positional parameter
-        batch_first: bool,  # noqa: FBT001 - the schema's positional parameter
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
     ) -> list[Value]:
         """All hidden states, and the last ones."""
         layers = Layers(cell, params, has_biases, num_layers, dropout * train, bidirectional)
@@ -201,7 +201,7 @@ def _run(op: OpBuilder, layers: Layers, x: Value, hx: Sequence[Value]) -> list[V
         for found, h in zip(collected, last, strict=True):
             found.append(h)
         if layers.dropout and layer < layers.count - 1:
-            x = set_dims(op.Dropout(x, layers.dropout, True), dims_of(x))  # noqa: FBT003 - training
+            x = set_dims(op.Dropout(x, layers.dropout, True), dims_of(x))
     return [x, *(h[0] if len(h) == 1 else op.Concat(*h, axis=0) for h in collected)]
 
 
@@ -215,9 +215,7 @@ def _layer(
     """Return one layer's hidden states [steps, batch, directions * hidden] and last states."""
     steps, batch, _ = dims_of(x)
     hidden = dims_of(params[0][1])[1]
-    stacked: list[Value] = []
-    for i in (0, 1):
-        stacked.append(_stacked(op, [_reordered(op, p[i], cell, hidden) for p in params]))
+    stacked = [_stacked(op, [_reordered(op, p[i], cell, hidden) for p in params]) for i in (0, 1)]
     bias = None
     if len(params[0]) == 4:
         both = [
@@ -231,7 +229,7 @@ def _layer(
     operands = [x, *stacked, bias, None, *states]
     y, *last = getattr(op, cell.op_type)(
         *(v if v is None else op.cast(v, torch.float32) for v in operands),
-        hidden_size=int(hidden),  # type: ignore[arg-type]  # a weight's size is known
+        hidden_size=int(hidden),
         direction="bidirectional" if len(params) == 2 else "forward",
         _outputs=1 + cell.states,
         **options,
@@ -255,8 +253,6 @@ def _reordered(op: OpBuilder, weight: Value, cell: Cell, hidden: Dim) -> Value:
     """Return a weight with its gates in ONNX's order."""
     if len(cell.gates) == 1:
         return weight
-    parts = [
-        op.slice(weight, 0, as_dim(g * hidden), as_dim((g + 1) * hidden)) for g in cell.gates
-    ]
+    parts = [op.slice(weight, 0, as_dim(g * hidden), as_dim((g + 1) * hidden)) for g in cell.gates]
     result: Value = op.Concat(*parts, axis=0)
     return result

@@ -98,11 +98,13 @@ def _factors(
             target = int(size * scale) if target is None else target
             found.append(None if target == size * scale else scale)
         else:
-            found.append(None if scale and target == as_dim(size * int(scale)) == size * scale else scale)
+            found.append(
+                None if scale and target == as_dim(size * int(scale)) == size * scale else scale
+            )
     if not any(found):
         return found
     return [
-        f if f else (s or _ratio(x, output_size, i))
+        f or (s or _ratio(x, output_size, i))
         for i, (f, s) in enumerate(zip(found, scales, strict=True))
     ]
 

@@ -14,9 +14,7 @@ _MODES_BEFORE_20 = ("bilinear", "nearest", "bicubic")
 _DEPTH_DTYPES = (torch.float32, torch.float64, torch.int8, torch.uint8)
 
 
-@lowers(
-    "aten.grid_sampler.default", "aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default"
-)
+@lowers("aten.grid_sampler.default", "aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default")
 def grid_sampler(
     op: OpBuilder,
     input: Value,

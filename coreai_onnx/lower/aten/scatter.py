@@ -104,9 +104,7 @@ def index_copy(op: OpBuilder, self: Value, dim: int, index: Value, source: Value
 
 
 @lowers("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
-def index_fill(
-    op: OpBuilder, self: Value, dim: int, index: Value, value: Value | Number
-) -> Value:
+def index_fill(op: OpBuilder, self: Value, dim: int, index: Value, value: Value | Number) -> Value:
     """Rows of one axis replaced by one value."""
     return _rows_put(op, self, dim, index, as_value(op, value, dtype_of(self)), accumulate=False)
 

@@ -12,9 +12,7 @@ LINEAR, CUBIC = 2, 4
 _CUBIC_COEFFICIENT = -0.75
 
 
-def sources(
-    old: int, new: int, factor: float | None, *, align_corners: bool
-) -> torch.Tensor:
+def sources(old: int, new: int, factor: float | None, *, align_corners: bool) -> torch.Tensor:
     """Return where in the old axis the elements of the new one lie, [new] in float64.
 
     Args:

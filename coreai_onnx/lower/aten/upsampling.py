@@ -14,9 +14,7 @@ Scales = Sequence[float] | None
 
 
 # ---------------------------------------------------------------------- nearest
-@lowers(
-    "aten.upsample_nearest1d.vec", "aten.upsample_nearest2d.vec", "aten.upsample_nearest3d.vec"
-)
+@lowers("aten.upsample_nearest1d.vec", "aten.upsample_nearest2d.vec", "aten.upsample_nearest3d.vec")
 def nearest(op: OpBuilder, input: Value, output_size: Sizes, scale_factors: Scales) -> Value:
     """The pixel at ⌊i · old / new⌋."""
     return resize(op, input, output_size, scale_factors, "nearest")
@@ -80,7 +78,7 @@ def _register_vec(name: str, mode: str, *, antialias: bool = False) -> Callable[
         op: OpBuilder,
         input: Value,
         output_size: Sizes,
-        align_corners: bool,  # noqa: FBT001 - the schema's positional parameter
+        align_corners: bool,
         scale_factors: Scales,
     ) -> Value:
         """Weighted sums of neighboring pixels."""
@@ -143,7 +141,7 @@ def _register_plane(name: str, mode: str, *, antialias: bool = False) -> None:
         op: OpBuilder,
         self: Value,
         output_size: Sequence[Dim],
-        align_corners: bool,  # noqa: FBT001 - the schema's positional parameter
+        align_corners: bool,
         scales_h: float | None = None,
         scales_w: float | None = None,
     ) -> Value:

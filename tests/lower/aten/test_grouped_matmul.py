@@ -29,9 +29,7 @@ def test_rows(dtype: torch.dtype) -> None:
 def test_rows_behind_the_last_group_are_zero() -> None:
     args = torch.randn(9, 8), torch.randn(4, 8, 16), OFFSETS
     none = torch.zeros(4, dtype=torch.int32)
-    check(
-        torch.ops.transformers.grouped_mm_fallback.default, *args, others=[(*args[:2], none)]
-    )
+    check(torch.ops.transformers.grouped_mm_fallback.default, *args, others=[(*args[:2], none)])
 
 
 def test_dynamic_rows() -> None:
@@ -57,9 +55,9 @@ def test_dynamic_rows() -> None:
 def test_every_ragged_axis(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     offsets = torch.tensor([1, 2, 5, 8], dtype=torch.int32)
     x, y = torch.randn(a).bfloat16(), torch.randn(b).bfloat16()
-    check(lambda x, y, o: torch.ops.aten._grouped_mm.default(x, y, o), x, y, offsets)
+    check(torch.ops.aten._grouped_mm.default, x, y, offsets)
 
 
 def test_without_offsets() -> None:
     x, y = torch.randn(4, 8, 16).bfloat16(), torch.randn(4, 16, 8).bfloat16()
-    check(lambda x, y: torch.ops.aten._grouped_mm.default(x, y), x, y)
+    check(torch.ops.aten._grouped_mm.default, x, y)

@@ -185,7 +185,13 @@ def test_writes_under_a_mask(accumulate: bool) -> None:
     check(put, x, tensor(2), m)
     check(put, x, tensor(1, 2), m)
     check(put, x, tensor(7, 2), m)
-    check(put, x, tensor(3, 1, 1), None, m[0], )
+    check(
+        put,
+        x,
+        tensor(3, 1, 1),
+        None,
+        m[0],
+    )
     check(put, x, tensor(3, 3, 2), None, m[0])
     check(put, x, tensor(7), m, rows(1))
 
@@ -222,12 +228,12 @@ def test_mutation_of_a_copy() -> None:
 def test_put() -> None:
     for accumulate in (False, True):
         check(
-            lambda x, i, s: x.put(i, s, accumulate),
+            lambda x, i, s, a=accumulate: x.put(i, s, a),
             tensor(2, 3),
             rows([5, 0], [1, -4]),
             tensor(2, 2),
         )
-        check(lambda x, i, s: x.put(i, s, accumulate), tensor(), torch.tensor(0), tensor())
+        check(lambda x, i, s, a=accumulate: x.put(i, s, a), tensor(), torch.tensor(0), tensor())
 
 
 def test_masked_reads_and_writes_take_any_index() -> None:

@@ -18,9 +18,7 @@ BATCH = torch.export.Dim("batch")
 @pytest.mark.parametrize("shape", [(5,), (4, 5), (4, 5, 3), (2, 5, 3, 2)])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("decompose", [False, True])
-def test_nll_loss(
-    reduction: str, shape: tuple[int, ...], weighted: bool, decompose: bool
-) -> None:
+def test_nll_loss(reduction: str, shape: tuple[int, ...], weighted: bool, decompose: bool) -> None:
     target = torch.randint(0, 5, shape[:1] + shape[2:] if len(shape) > 1 else ())
     w = torch.rand(5) if weighted else None
     check(
@@ -70,12 +68,11 @@ def test_margins(reduction: str) -> None:
         sign,
     )
     check(lambda x, t: F.hinge_embedding_loss(x, t, 1.5, reduction=reduction), x[:, 0], sign)
-    check(
-        lambda x, y, t: F.cosine_embedding_loss(x, y, t, 0.1, reduction=reduction), x, y, sign
-    )
+    check(lambda x, y, t: F.cosine_embedding_loss(x, y, t, 0.1, reduction=reduction), x, y, sign)
     labels = torch.tensor([[1, 3, -1, 2, 0], [-1, 0, 1, 2, 3], [4, 3, 2, 1, 0], [0, 0, -1, 1, 1]])
     check(lambda x, t: F.multilabel_margin_loss(x, t, reduction=reduction), x, labels)
-    check(lambda x, t: F.multilabel_margin_loss(x, t, reduction=reduction), x[0], labels[0])
+    if reduction != "none":  # torch's fake tensors and its kernel disagree on the rank
+        check(lambda x, t: F.multilabel_margin_loss(x, t, reduction=reduction), x[0], labels[0])
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

@@ -156,7 +156,9 @@ def test_bilinear(lead: tuple[int, ...], decompose: bool) -> None:
 
 
 def test_einsum() -> None:
-    check(lambda a, b: torch.einsum("bij,bjk->bik", a, b), torch.randn(2, 3, 4), torch.randn(2, 4, 5))
+    check(
+        lambda a, b: torch.einsum("bij,bjk->bik", a, b), torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    )
     check(lambda a: torch.einsum("...ii->...i", a), torch.randn(2, 3, 3))
     check(
         lambda a, b: torch.einsum("bhqd,bhkd->bhqk", a, b),

@@ -58,9 +58,7 @@ def test_rms_norm(
 ) -> None:
     w = values(*shape) if weight else None
     x = values(2, 5, *shape)
-    check(
-        lambda x, w: F.rms_norm(x, shape, w, eps), x, w, opset=opset, decompose=decompose
-    )
+    check(lambda x, w: F.rms_norm(x, shape, w, eps), x, w, opset=opset, decompose=decompose)
 
 
 def test_the_default_eps_is_that_of_float32_for_narrow_floats() -> None:
@@ -81,9 +79,7 @@ def test_group_norm(shape: tuple[int, ...], groups: int, opset: int, decompose: 
 
 
 def test_native_group_norm_gives_its_statistics() -> None:
-    check(
-        lambda x: torch.native_group_norm(x, None, None, 2, 6, 12, 3, 1e-5), values(2, 6, 3, 4)
-    )
+    check(lambda x: torch.native_group_norm(x, None, None, 2, 6, 12, 3, 1e-5), values(2, 6, 3, 4))
 
 
 @pytest.mark.parametrize("opset", [18, 23])
