@@ -51,6 +51,7 @@ from coreai_onnx.lower.aten import (
     unique,
     upsampling,
     views,
+    windows,
 )
 
 __all__ = [
@@ -104,4 +105,5 @@ __all__ = [
     "unique",
     "upsampling",
     "views",
+    "windows",
 ]

@@ -61,6 +61,39 @@ def arange_step(
     return _range(op, start, end, step, dtype)
 
 
+@lowers("aten.range.step")
+def range_step(
+    op: OpBuilder,
+    start: Number,
+    end: Number,
+    step: Number = 1,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """start, start + step, … up to end, which is included."""
+    count = int((end - start) / step) + 1
+    target = dtype or torch.get_default_dtype()
+    return op.const((start + torch.arange(count, dtype=torch.float64) * step).to(target))
+
+
+@lowers("aten.range.default")
+def range_(
+    op: OpBuilder,
+    start: Number,
+    end: Number,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """start, start + 1, … up to end, which is included."""
+    return range_step(op, start, end, 1, dtype=dtype)
+
+
 def _range(
     op: OpBuilder, start: Scalar, end: Scalar, step: Scalar, dtype: torch.dtype | None
 ) -> Value:

@@ -40,6 +40,11 @@ def test_triangles_of_any_dtype(dtype: torch.dtype) -> None:
     check(lambda x: (x.tril(), x.triu(1)), torch.ones(4, 3, dtype=dtype))
 
 
+@pytest.mark.filterwarnings("ignore:torch.range is deprecated")
+def test_range_includes_its_end() -> None:
+    check(lambda x: (x[0] + torch.range(1, 5), torch.range(0, 2, 0.5)), X)
+
+
 def test_tensor_bounds() -> None:
     check(
         lambda x: (

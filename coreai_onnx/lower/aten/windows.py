@@ -1,0 +1,103 @@
+"""Window functions of signal processing, computed by torch when the program is converted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Value
+
+_WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
+    "bartlett_window": torch.bartlett_window,
+    "blackman_window": torch.blackman_window,
+    "hamming_window": torch.hamming_window,
+    "hann_window": torch.hann_window,
+    "kaiser_window": torch.kaiser_window,
+}
+"""Each with the overloads ``default`` and ``periodic``."""
+
+
+def _register(name: str, make: Callable[..., torch.Tensor]) -> None:
+    @lowers(f"aten.{name}.default")
+    def window(
+        op: OpBuilder,
+        window_length: int,
+        *,
+        dtype: torch.dtype | None = None,
+        layout: Any = None,
+        device: Any = None,
+        pin_memory: Any = None,
+    ) -> Value:
+        """The periodic window of a length."""
+        return op.const(make(window_length, dtype=dtype))
+
+    @lowers(f"aten.{name}.periodic")
+    def periodic_window(
+        op: OpBuilder,
+        window_length: int,
+        periodic: bool,
+        *,
+        dtype: torch.dtype | None = None,
+        layout: Any = None,
+        device: Any = None,
+        pin_memory: Any = None,
+    ) -> Value:
+        """The window of a length, periodic or symmetric."""
+        return op.const(make(window_length, periodic, dtype=dtype))
+
+
+for _name, _make in _WINDOWS.items():
+    _register(_name, _make)
+
+
+@lowers("aten.hamming_window.periodic_alpha")
+def hamming_alpha(
+    op: OpBuilder,
+    window_length: int,
+    periodic: bool,
+    alpha: float,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """α - 0.46 cos(2π i / n)."""
+    return op.const(torch.hamming_window(window_length, periodic, alpha, dtype=dtype))
+
+
+@lowers("aten.hamming_window.periodic_alpha_beta")
+def hamming_alpha_beta(
+    op: OpBuilder,
+    window_length: int,
+    periodic: bool,
+    alpha: float,
+    beta: float,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """α - β cos(2π i / n)."""
+    return op.const(torch.hamming_window(window_length, periodic, alpha, beta, dtype=dtype))
+
+
+@lowers("aten.kaiser_window.beta")
+def kaiser_beta(
+    op: OpBuilder,
+    window_length: int,
+    periodic: bool,
+    beta: float,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """The Kaiser window of a shape β."""
+    return op.const(torch.kaiser_window(window_length, periodic, beta, dtype=dtype))
