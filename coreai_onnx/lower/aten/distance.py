@@ -1,4 +1,4 @@
-"""Distances between vectors."""
+"""Distances and angles between vectors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.inference import broadcast_dims
+from coreai_onnx.lower.promotion import promote_to_float
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dims_of, dtype_of
+from coreai_onnx.lower.values import Value, dims_of, dtype_of, wrap
 
 _BY_PRODUCT_IF_LARGE, _BY_PRODUCT = 0, 1
 _LARGE = 25
@@ -82,3 +83,22 @@ def _norm(op: OpBuilder, x: Value, p: float) -> Value:
         total = op.ReduceSum(op.Pow(size, op.like(x, p)), [-1], keepdims=0)
         result = op.Pow(total, op.like(x, 1 / p))
     return result
+
+
+@lowers("aten.cosine_similarity.default")
+def cosine_similarity(
+    op: OpBuilder, x1: Value, x2: Value, dim: int = 1, eps: float = 1e-8
+) -> Value:
+    """Σ x1 x2 / (max(|x1|, eps) max(|x2|, eps)) along ``dim``."""
+    dims = broadcast_dims(dims_of(x1), dims_of(x2))
+    first, second = (op.expand(x, dims) for x in promote_to_float(op, x1, x2))
+    axis, rank = wrap(dim, len(dims)), len(dims)
+
+    def unit(x: Value) -> Value:
+        square = op.Mul(x, x)
+        length = op.Sqrt(op.ReduceSum(square, [axis], keepdims=1) if rank else square)
+        result: Value = op.Div(x, op.Max(length, eps))
+        return result
+
+    cosine: Value = op.Mul(unit(first), unit(second))
+    return cosine if rank == 0 else op.ReduceSum(cosine, [axis], keepdims=0)

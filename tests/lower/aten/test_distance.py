@@ -48,3 +48,12 @@ def test_dynamic_sizes() -> None:
         dynamic_shapes=({0: rows}, None),
         others=[(torch.randn(7, 3), torch.randn(5, 3))],
     )
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("decompose", [False, True])
+def test_cosine_similarity(dim: int, decompose: bool) -> None:
+    x, y = torch.randn(3, 4, 5), torch.randn(3, 4, 5)
+    y[:, 1] = 0
+    check(lambda x, y: F.cosine_similarity(x, y, dim), x, y, decompose=decompose)
+    check(lambda x, y: F.cosine_similarity(x, y, dim, 0.5), x, y[:1])
