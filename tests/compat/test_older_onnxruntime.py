@@ -1,0 +1,135 @@
+"""Files of opset 21 run in older onnxruntimes, with the numbers of the newest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.export import Dim
+
+import coreai_onnx
+from coreai_onnx import ExternalizeSpec
+from coreai_onnx.composite_ops import SDPA, RMSNorm, RMSNormImpl, RoPE
+from coreai_onnx.program import OnnxProgram
+from tests.compat import older_onnxruntime
+from tests.tolerances import assert_close
+
+VERSIONS = ["1.21.1", "1.24.4"]
+pytestmark = pytest.mark.slow
+
+
+class Layer(torch.nn.Module):
+    """A decoder layer with grouped heads: norm, rotary attention, norm, MLP."""
+
+    def __init__(self, *, window: int = 0) -> None:
+        super().__init__()
+        self.before, self.after = RMSNorm(16), RMSNorm(16)
+        self.qkv, self.out = torch.nn.Linear(16, 32), torch.nn.Linear(16, 16)
+        self.rope, self.attention = RoPE(), SDPA(is_causal=True, window_size=window)
+        self.mlp = torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.qkv(self.before(x)).unflatten(-1, (8, 4)).transpose(1, 2)
+        q, k, v = heads[:, :4], heads[:, 4:6], heads[:, 6:]
+        mixed = self.attention(self.rope(q), self.rope(k), v)
+        x = x + self.out(mixed.transpose(1, 2).flatten(-2))
+        return x + F.silu(self.mlp(self.after(x)))
+
+
+class Decoder(torch.nn.Module):
+    """Causal and windowed layers: two bodies of one composite, and nested functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(Layer(), Layer(window=3), Layer())
+        self.norm = torch.nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.layers(x))
+
+
+class Masked(torch.nn.Module):
+    """Attention with a float mask, and torch's own without one."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x, mask) + F.scaled_dot_product_attention(x, x, x)
+
+
+SPECS: list[ExternalizeSpec | type] = [
+    ExternalizeSpec(RMSNormImpl, "rms_norm"),
+    ExternalizeSpec(RoPE, "rope"),
+    ExternalizeSpec(SDPA, "scaled_dot_product_attention"),
+]
+
+
+def models() -> dict[str, tuple[OnnxProgram, list[torch.Tensor]]]:
+    torch.manual_seed(0)
+    x, decoder = torch.randn(2, 6, 16), Decoder().eval()
+    dims = {"x": {0: Dim("batch"), 1: Dim("seq")}}
+    heads, mask = torch.randn(1, 2, 5, 8), torch.randn(5, 5)
+
+    def convert(model: torch.nn.Module, args: Any, *specs: Any, **options: Any) -> OnnxProgram:
+        externalize = list(specs) or None
+        return coreai_onnx.convert(
+            model, args, externalize_modules=externalize, opset_version=21, **options
+        )
+
+    return {
+        "flat": (convert(decoder, (x,), *SPECS, dynamic_shapes=dims), [x]),
+        "nested": (convert(decoder, (x,), *SPECS, Layer, dynamic_shapes=dims), [x]),
+        "masked": (convert(Masked(), (heads, mask)), [heads, mask]),
+    }
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Files of all models and their inputs, and the programs."""
+    folder, programs = tmp_path_factory.mktemp("compat"), models()
+    for name, (program, inputs) in programs.items():
+        program.save(folder / f"{name}.onnx")
+        names = [v.name for v in program.model.graph.inputs]
+        arrays = dict(zip(names, (t.numpy() for t in inputs), strict=True))
+        np.savez(folder / f"{name}.inputs.npz", **arrays)
+    return folder, programs
+
+
+def test_files_are_ir_10_without_overloads(saved: tuple[Path, dict[str, Any]]) -> None:
+    for name, (program, _) in saved[1].items():
+        proto = program.to_proto()
+        assert proto.ir_version == 10, name
+        assert {i.domain: i.version for i in proto.opset_import}[""] == 21
+        nodes = [n for body in (proto.graph, *proto.functions) for n in body.node]
+        assert proto.functions
+        assert not [x.name for x in (*proto.functions, *nodes) if x.overload]
+    functions = {f.name for f in saved[1]["nested"][0].model.functions.values()}
+    assert {
+        "Layer",
+        "Layer.2",
+        "scaled_dot_product_attention.causal",
+        "scaled_dot_product_attention.causal_window",
+    } <= functions
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_bodies_give_the_numbers_of_the_newest(
+    saved: tuple[Path, dict[str, Any]], version: str
+) -> None:
+    folder, programs = saved
+    older = older_onnxruntime.run(version, folder, list(programs), None)
+    for name, (program, inputs) in programs.items():
+        newest = program.run(*inputs, kernels=False)
+        assert_close(older[name], list(newest), message=name)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kernels_give_the_numbers_of_the_newest(
+    saved: tuple[Path, dict[str, Any]], version: str, kernels: Path
+) -> None:
+    folder, programs = saved
+    older = older_onnxruntime.run(version, folder, list(programs), kernels)
+    for name, (program, inputs) in programs.items():
+        assert_close(older[name], list(program.run(*inputs, kernels=True)), message=name)
