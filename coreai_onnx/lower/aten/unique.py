@@ -112,7 +112,9 @@ def _runs(op: OpBuilder, x: Value, axis: int) -> tuple[Value, Value, Value]:
     starts = op.Concat(op.const([1]), steps, axis=0)
     set_dims(starts, (size,))
     first = op.cast(starts, torch.bool)
-    values = op.Compress(x, first, axis=axis)
+    # Compress takes no bfloat16
+    wide = op.cast(x, torch.float32) if dtype_of(x) == torch.bfloat16 else x
+    values = op.Compress(wide, first, axis=axis)
     inverse = set_dims(op.Sub(op.CumSum(starts, op.const(0)), 1), (size,))
     begins = op.Compress(positions(op, size), first, axis=0)
     ends = op.Concat(op.slice(begins, 0, 1, 2**63 - 1), op.shape([size]), axis=0)

@@ -8,7 +8,7 @@ import torch
 from tests.lower.checking import check
 
 X = torch.tensor([[2, 2, 1], [2, 2, 1], [0, 5, 5], [2, 2, 1]])
-DTYPES = [torch.int64, torch.int32, torch.uint8, torch.float32, torch.float64, torch.float16]
+DTYPES = [torch.int64, torch.int32, torch.uint8, torch.float32, torch.float64, torch.bfloat16]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

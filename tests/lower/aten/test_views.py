@@ -74,6 +74,11 @@ def test_empty_tensors() -> None:
     check(lambda x: (x.view(0, 7), x.flatten(), x.reshape(4, 0), x.permute(1, 0, 2)), x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_expansions_to_nothing(dtype: torch.dtype) -> None:
+    check(lambda x: (x.expand(0, 2) + 1, x.repeat(0, 1) + 1), torch.ones(1, 2, dtype=dtype))
+
+
 def test_nothing_is_made_of_views_that_change_nothing() -> None:
     model = check(lambda x: x.view(2, 3, 4).permute(0, 1, 2).expand(2, -1, 4) + 1, X)
     assert op_types(model) == ["Add"]
