@@ -1,0 +1,72 @@
+"""Netron shows a composite as one node, and its body when the ``ƒ`` of the node is clicked."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from torch.export import Dim
+
+import coreai_onnx
+from coreai_onnx import ExternalizeSpec
+from coreai_onnx.composite_ops import SDPA, RMSNorm, RMSNormImpl
+from tests.netron import viewer
+
+pytestmark = pytest.mark.slow
+
+
+class Layer(torch.nn.Module):
+    """Norm, attention, residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.attention = RMSNorm(16), torch.nn.Linear(16, 48), SDPA()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (12, 4)).transpose(1, 2).chunk(3, dim=1)
+        return x + self.attention(q, k, v).transpose(1, 2).flatten(-2)
+
+
+def save(path: Path) -> Path:
+    specs: list[ExternalizeSpec | type] = [
+        ExternalizeSpec(RMSNormImpl, "rms_norm"),
+        ExternalizeSpec(SDPA, "scaled_dot_product_attention"),
+        Layer,
+    ]
+    model = torch.nn.Sequential(Layer(), Layer(), RMSNorm(16)).eval()
+    dims = {"input": {0: Dim("batch"), 1: Dim("seq")}}
+    program = coreai_onnx.convert(
+        model, (torch.randn(2, 5, 16),), dynamic_shapes=dims, externalize_modules=specs
+    )
+    program.save(path)
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def test_composites_are_functions_that_open(tmp_path: Path) -> None:
+    viewer.browser_path()
+    path = save(tmp_path / "layers.onnx")
+    with viewer.serving(path, free_port()) as address, viewer.graph_of(address) as graph:
+        graph.page.screenshot(path=tmp_path / "graph.png")
+        shown = [words[0] for words in graph.boxes()]
+        assert shown.count("Layer") == 2
+        assert "rms_norm" in shown
+        assert "RMSNormalization" not in shown
+        graph.open_function("Layer")
+        graph.wait_for("MatMul")
+        graph.page.screenshot(path=tmp_path / "layer.png")
+        body = [words[0] for words in graph.boxes()]
+        assert "rms_norm" in body
+        assert "Layer" not in body
+        graph.open_function("scaled_dot")
+        graph.wait_for("Softmax")
+        graph.page.screenshot(path=tmp_path / "attention.png")
+        assert "rms_norm" not in [words[0] for words in graph.boxes()]
