@@ -77,7 +77,8 @@ def test_ranges() -> None:
 
 def test_cauchy_has_its_quartiles() -> None:
     result = run(lambda x: x.clone().cauchy_(1.0, 2.0), X)
-    assert np.allclose(np.quantile(result, [0.25, 0.5, 0.75]), [-1, 1, 3], atol=0.3)
+    found = np.quantile(result, [0.25, 0.5, 0.75])
+    assert np.abs(found - [-1, 1, 3]).max() < 0.3
 
 
 def test_permutations_and_draws_have_no_repeats() -> None:
