@@ -54,7 +54,10 @@ def free_port() -> int:
 def test_composites_are_functions_that_open(tmp_path: Path) -> None:
     viewer.browser_path()
     path = save(tmp_path / "layers.onnx")
-    with viewer.serving(path, free_port()) as address, viewer.graph_of(address) as graph:
+    with (
+        viewer.serving(path, free_port()) as address,
+        viewer.graph_of(address, "Layer") as graph,
+    ):
         graph.page.screenshot(path=tmp_path / "graph.png")
         shown = [words[0] for words in graph.boxes()]
         assert shown.count("Layer") == 2

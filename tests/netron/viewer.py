@@ -32,6 +32,11 @@ _BUTTON = """n => {
   const box = label.getBoundingClientRect();
   return [box.x + box.width / 2, box.y + box.height / 2];
 }"""
+_ALL_SEEN = f"""(boxes => document.body.className === 'default' && boxes.length > 0 && boxes.every(
+  b => document.elementFromPoint(b.x + b.width / 2, b.y + 4)?.closest('g.node')
+))({_NODES}.map(n => n.getBoundingClientRect()).filter(
+  b => b.width && b.x > 0 && b.y > 0 && b.right < innerWidth && b.bottom < innerHeight - 60
+))"""
 
 
 def browser_path() -> str:
@@ -88,10 +93,10 @@ class Graph:
         return found
 
     def wait_for(self, word: str) -> None:
-        """Wait until a node says a word."""
+        """Wait until a node says a word, and until every node in the window can be seen."""
         end = time.monotonic() + 30
-        while not any(word in box for box in self.boxes()):
-            assert time.monotonic() < end, f"no {word} among {self.boxes()}"
+        while not (any(word in box for box in self.boxes()) and self.evaluate(_ALL_SEEN)):
+            assert time.monotonic() < end, f"no {word} to be seen among {self.boxes()}"
             self.page.wait_for_timeout(100)
 
     def open_function(self, name: str) -> None:
@@ -103,8 +108,8 @@ class Graph:
 
 
 @contextmanager
-def graph_of(address: str) -> Iterator[Graph]:
-    """Yield the graph that the page at an address shows."""
+def graph_of(address: str, word: str) -> Iterator[Graph]:
+    """Yield the graph that the page at an address shows, once a node says a word."""
     from playwright.sync_api import sync_playwright
 
     arguments = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
@@ -124,7 +129,6 @@ def graph_of(address: str) -> Iterator[Graph]:
         page = context.new_page()
         page.goto(address)
         graph = Graph(page)
-        while not graph.boxes():
-            page.wait_for_timeout(100)
+        graph.wait_for(word)
         yield graph
         browser.close()
