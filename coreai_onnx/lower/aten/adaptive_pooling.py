@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from coreai_onnx.lower.aten.normalization import wide
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
 from coreai_onnx.lower.values import (
@@ -42,7 +43,7 @@ def adaptive_avg_pool(op: OpBuilder, self: Value, output_size: Sequence[Dim]) ->
         if kernel is not None:
             pooled: Value = op.AveragePool(self, kernel_shape=kernel, strides=kernel)
             return pooled
-    x = self
+    x = wide(op, self)
     for axis, size in enumerate(output_size, start=rank_of(self) - axes):
         x = _average_axis(op, x, axis, size)
     return x

@@ -136,13 +136,12 @@ def _bags(
     per_bag = op.Unsqueeze(sizes, [1])
     if mode == _MEAN:
         bags = op.Div(bags, op.cast(op.Max(per_bag, 1), dtype))
-    if include_last_offset:
-        # torch keeps a place for the end that stands among the offsets
-        sizes = op.Concat(sizes, op.const([0]), axis=0)
+    # torch keeps a place for the end that stands among the offsets
+    stored = op.Concat(sizes, op.const([0]), axis=0) if include_last_offset else sizes
     if mode != _MAX:
-        return bags, bag_of, sizes, op.Identity(sizes)
+        return bags, bag_of, stored, op.Identity(sizes)
     bags = op.Where(op.Greater(per_bag, 0), bags, op.const(0, dtype))
-    return bags, bag_of, sizes, _winners(op, rows, bags, places, bag_of, [count, columns])
+    return bags, bag_of, stored, _winners(op, rows, bags, places, bag_of, [count, columns])
 
 
 def _bag_of(op: OpBuilder, indices: Value, offsets: Value) -> Value:

@@ -95,6 +95,25 @@ def bilinear(
     return _plus(op, result, bias)
 
 
+@lowers("aten._trilinear.default")
+def trilinear(
+    op: OpBuilder,
+    i1: Value,
+    i2: Value,
+    i3: Value,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Value:
+    """Σ over ``sumdim`` of the product of three tensors with axes of size 1 put in."""
+    pairs = ((i1, expand1), (i2, expand2), (i3, expand3))
+    first, second, third = (op.unsqueeze(x, list(axes)) for x, axes in pairs)
+    result: Value = op.ReduceSum(op.Mul(op.Mul(first, second), third), sorted(sumdim), keepdims=0)
+    return result
+
+
 # ---------------------------------------------------------------------- products with an addend
 @lowers("aten.addmm.default")
 def addmm(
