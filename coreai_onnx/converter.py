@@ -148,7 +148,8 @@ class TorchConverter:
         """Return a decorator that makes a function the lowering of an op, for this converter.
 
         The function is ``fn(op, *args, **kwargs)``: ``op`` makes nodes (``op.Add(x, y)``), the
-        rest are exactly the parameters of the op's schema.
+        rest are exactly the parameters of the op's schema. An onnxscript function is taken too:
+        it has the schema's parameters only, and stays a function of the model.
 
         Args:
             qualified_name: ``"namespace::op.overload"``.
@@ -171,7 +172,7 @@ class TorchConverter:
             )
 
         def register(function: _F) -> _F:
-            self._lowerings[key] = function
+            self._lowerings[key] = _as_lowering(function)
             return function
 
         return register
@@ -225,6 +226,7 @@ class TorchConverter:
             )
             lowered = ProgramLowering(staged.program, context, staged.io_names).run()
         functions = composite_functions(composites.calls, opset) + module_calls.functions()
+        functions += context.functions
         return lowered.model(functions, name)
 
     def _check_free(self, entrypoint: str) -> None:
@@ -241,6 +243,15 @@ class TorchConverter:
         return "\n".join(
             ["TorchConverter(", "  programs:", *lines, f"  custom_lowerings: {lowerings}", ")"]
         )
+
+
+def _as_lowering(function: Any) -> Lowering:
+    """Return a function as a lowering; an onnxscript function takes no builder."""
+    if type(function).__module__.partition(".")[0] != "onnxscript":
+        return function  # type: ignore[no-any-return]  # what the user promised
+    from coreai_onnx.lower.script import as_lowering
+
+    return as_lowering(function)
 
 
 def convert(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +50,22 @@ def _default(parameter: Any) -> Any:
         return None
     value = parameter.default_value
     return _DTYPE_NUMBERS.get(value, value) if parameter.name == "dtype" else value
+
+
+def bind_by_name(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments a Python function takes, out of those of a torch op's schema.
+
+    Positional arguments go by place, keyword-only ones by name. What the function does not know
+    is left out, and so is None where it has a default.
+    """
+    parameters = inspect.signature(function).parameters
+    given = dict(zip(parameters, args, strict=False)) | {
+        k: v for k, v in kwargs.items() if k in parameters
+    }
+    has_default = {k: p.default is not inspect.Parameter.empty for k, p in parameters.items()}
+    return {k: v for k, v in given.items() if v is not None or not has_default[k]}
 
 
 def resolve(argument: Any, value_of: Callable[[fx.Node], Any]) -> Any:

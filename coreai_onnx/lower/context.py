@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import onnx_ir as ir
 import sympy
 import torch
 from torch import fx
 
 from coreai_onnx.errors import UnsupportedOp, Where
 from coreai_onnx.lower.composites import CompositeCalls
-from coreai_onnx.lower.registry import Lowering
+from coreai_onnx.lower.registry import CallsFunctions, Lowering
 from coreai_onnx.lower.values import Dim, Dims, as_dim
 
 
@@ -27,6 +28,7 @@ class Context:
         module_calls: Lowers a call of an externalised module (an op of the package's own).
         symbols: New names of the program's symbols (the names of the user's ``Dim``).
         step: Called once per lowered node, for a progress bar.
+        functions: Functions that lowerings call, for the model.
     """
 
     opset: int
@@ -35,6 +37,7 @@ class Context:
     module_calls: Callable[..., Any] | None = None
     symbols: dict[sympy.Symbol, sympy.Symbol] = field(default_factory=dict)
     step: Callable[[], None] = lambda: None
+    functions: list[ir.Function] = field(default_factory=list)
     _missing: dict[tuple[str, str], list[Where]] = field(default_factory=dict)
     _decomposed: dict[Any, fx.GraphModule | None] = field(default_factory=dict)
 
@@ -82,6 +85,14 @@ class Context:
     def share(self, outer: Context) -> None:
         """Collect missing ops and decompositions in another conversion's context."""
         self._missing, self._decomposed = outer._missing, {}
+        self.functions = outer.functions
+
+    def keep_functions(self, lowering: Lowering) -> None:
+        """Keep the functions that a lowering's nodes call; most call none."""
+        if isinstance(lowering, CallsFunctions):
+            known = {f.identifier() for f in self.functions}
+            made = lowering.functions_at(self.opset)
+            self.functions += [f for f in made if f.identifier() not in known]
 
     def decomposed(
         self, key: Any, trace: Callable[[], fx.GraphModule | None]

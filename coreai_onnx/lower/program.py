@@ -23,7 +23,6 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
-from coreai_onnx.composite_ops.declaration import DOMAIN, MODULE_DOMAIN, USER_DOMAIN
 from coreai_onnx.errors import ConversionError, UnsupportedOpsError
 from coreai_onnx.export.symbols import range_constraints, symbol_names
 from coreai_onnx.lower.builder import OpBuilder
@@ -64,9 +63,8 @@ class LoweredProgram:
             functions=functions,
             metadata_props={"coreai.entrypoint": entrypoint},
         )
-        for domain in (DOMAIN, USER_DOMAIN, MODULE_DOMAIN):
-            if any(f.domain == domain for f in functions):
-                self.graph.opset_imports[domain] = 1
+        for function in functions:
+            self.graph.opset_imports.setdefault(function.domain, 1)
         if self.states:
             pairs = [{"input": i, "output": o} for i, o in self.states]
             model.metadata_props["coreai.states"] = json.dumps(pairs)

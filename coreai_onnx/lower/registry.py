@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import onnx_ir as ir
 
 from coreai_onnx.errors import RegistrationError
 
 Lowering = Callable[..., Any]
 F = TypeVar("F", bound=Lowering)
+
+
+@runtime_checkable
+class CallsFunctions(Protocol):
+    """A lowering whose nodes call functions, which the model must have."""
+
+    def functions_at(self, opset: int) -> list[ir.Function]:
+        """Return the functions, for a model of an opset."""
+        ...
+
 
 _REAL: dict[str, Lowering] = {}
 _COMPLEX: dict[str, Lowering] = {}

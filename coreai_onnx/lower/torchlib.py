@@ -1,13 +1,65 @@
-"""The long tail: onnxscript's torchlib, behind one adapter."""
+"""The long tail: onnxscript's torchlib, behind one adapter.
+
+Only this module imports torchlib. Its table is built at the first op that needs it.
+"""
 
 from __future__ import annotations
 
-import torch
+import functools
+from typing import Any
 
+import onnx_ir as ir
+import torch
+from torch.utils import _pytree as pytree
+
+from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import Lowering
+from coreai_onnx.lower.values import is_complex, promoted_dtype
 
 
 def lowering(target: torch._ops.OpOverload) -> Lowering | None:
-    """Return torchlib's function for an op as a lowering, or None."""
-    del target
-    return None
+    """Return torchlib's function for an op as a lowering, or None if it has none."""
+    real, complex_ = _functions().get(str(target), (None, None))
+    if real is None and complex_ is None:
+        return None
+
+    def lower(op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
+        from coreai_onnx.lower.script import inlined
+
+        tensors = pytree.tree_leaves((args, kwargs))
+        function = complex_ if any(is_complex(x) for x in tensors) else real
+        if function is None:
+            raise NotImplementedError(f"torchlib has no such form of {target}")
+        return inlined(function)(op, *_tensors_for_numbers(op, target, args), **kwargs)
+
+    return lower
+
+
+@functools.cache
+def _functions() -> dict[str, tuple[Any, Any]]:
+    """Return torchlib's functions for real and for complex tensors, by torch's name of the op."""
+    from onnxscript.function_libs.torch_lib import ops, registration
+
+    assert ops  # importing it fills the registry
+    table: dict[str, tuple[Any, Any]] = {}
+    for name, found in registration.default_registry.items():
+        namespace, _, rest = name.partition("::")
+        qualified = f"{namespace}.{rest}" if "." in rest else f"{namespace}.{rest}.default"
+        real = found.overloads[0] if found.overloads else None
+        table[qualified] = (real, found.complex[0] if found.complex else None)
+    return table
+
+
+def _tensors_for_numbers(
+    op: OpBuilder, target: torch._ops.OpOverload, args: tuple[Any, ...]
+) -> list[Any]:
+    """Make 0-d tensors of the numbers given for tensors: torchlib asks those for their dtype."""
+    operands = [a for a in args if isinstance(a, ir.Value | int | float)]
+    result = []
+    for argument, parameter in zip(args, target._schema.arguments, strict=False):
+        is_tensor = isinstance(parameter.type, torch.TensorType)
+        if is_tensor and isinstance(argument, int | float):
+            result.append(op.const(argument, promoted_dtype(*operands)))
+        else:
+            result.append(argument)
+    return result

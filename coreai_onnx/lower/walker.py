@@ -193,9 +193,8 @@ class Walker:
             args, kwargs = bind_arguments(node, self.value_of)
             return self.context.module_calls(self, node, args, kwargs)
         args, kwargs = bind_arguments(node, self.value_of)
-        if args and isinstance(args[0], int | float) and _takes_tensor_first(node.target):
-            if not any(isinstance(a, ir.Value) for a in args):
-                args[0] = self.op.const(args[0])
+        if _is_number_for_tensor(node.target, args):
+            args[0] = self.op.const(args[0])
         if self.context.composites is not None and name not in self.context.user_lowerings:
             form = composite_form(name)
             made = form(self.op, *args, **kwargs) if form and _only_first_used(node) else None
@@ -203,6 +202,7 @@ class Walker:
                 return made
         lowering = self._lowering(node, name, (args, kwargs))
         if lowering is not None:
+            self.context.keep_functions(lowering)
             return lowering(self.op, *args, **kwargs)
         body = self._decomposition(node, name)
         if body is not None:
@@ -319,9 +319,12 @@ def _only_first_used(node: fx.Node) -> bool:
     return all(u.target is operator.getitem and u.args[1] == 0 for u in node.users)
 
 
-def _takes_tensor_first(target: torch._ops.OpOverload) -> bool:
-    """Whether an op's first parameter is a tensor; traces pass plain numbers for 0-d ones."""
-    return isinstance(target._schema.arguments[0].type, torch.TensorType)
+def _is_number_for_tensor(target: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
+    """Whether an op of tensors is given only a number: traces put one for a 0-d tensor."""
+    if not args or not isinstance(args[0], int | float):
+        return False
+    is_tensor = isinstance(target._schema.arguments[0].type, torch.TensorType)
+    return is_tensor and not any(isinstance(a, ir.Value) for a in args)
 
 
 def _is_op(target: Any) -> bool:

@@ -80,7 +80,7 @@ def test_sizes_that_only_a_branch_has() -> None:
 def test_conditions_nested_in_conditions() -> None:
     def function(m: Model, x: torch.Tensor) -> torch.Tensor:
         def inner(y: torch.Tensor) -> torch.Tensor:
-            return torch.cond(y.max() > 0.9, lambda z: m.layer(z), lambda z: z * m.shift, (y,))
+            return torch.cond(y.max() > 0.9, m.layer, lambda z: z * m.shift, (y,))
 
         return torch.cond(x.sum() > 0, inner, lambda y: y.neg(), (x,))
 
@@ -123,11 +123,11 @@ def test_complex_branches_keep_their_pairs() -> None:
         return torch.cond(p, lambda y: y.clone(), lambda y: y.conj().clone(), (x,))
 
     x = torch.randn(3, 4, dtype=torch.complex64)
-    check(function, torch.tensor(True), x)  # noqa: FBT003 - a tensor
+    check(function, torch.tensor(True), x)
 
 
 def test_a_decomposed_program() -> None:
     def function(m: Model, x: torch.Tensor) -> torch.Tensor:
-        return torch.cond(x.sum() > 0, lambda y: m.layer(y), lambda y: torch.nn.functional.silu(y), (x,))
+        return torch.cond(x.sum() > 0, m.layer, torch.nn.functional.silu, (x,))
 
     check(Model(function), X, dynamic_shapes=BATCH, others=OTHERS, decompose=True)

@@ -6,7 +6,6 @@ import operator
 from typing import Any
 
 import torch
-
 from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.strict_mode import strict_mode
 from torch.export import Dim
@@ -71,7 +70,7 @@ def test_a_compiled_region_called_twice() -> None:
 
 
 def test_every_inlined_wrapper_is_an_op_of_torch() -> None:
-    import torch._dynamo  # noqa: F401 - it defines some of them
+    import torch._dynamo
 
     known = set(torch._ops._higher_order_ops)
     assert set(INLINED) - {"run_const_graph", "local_map_hop"} <= known

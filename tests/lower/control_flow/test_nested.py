@@ -50,7 +50,7 @@ def test_constants_land_at_the_root() -> None:
 
 def test_nested_nodes_know_their_place() -> None:
     def function(m: Model, x: torch.Tensor) -> Any:
-        return torch.cond(x.sum() > 0, lambda y: m.layer(y), lambda y: y * m.shift, (x,))
+        return torch.cond(x.sum() > 0, m.layer, lambda y: y * m.shift, (x,))
 
     model = lower_module(Model(function), (X,))
     for graph in graphs_of(model, "If"):
@@ -62,11 +62,10 @@ def test_a_loop_inside_a_function_body() -> None:
 
     class Halving(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
-            return while_loop(
-                lambda i, y: i < y.shape[0],
-                lambda i, y: (i + 1, torch.cond(y.sum() > 1, lambda a: a / 2, lambda a: a + 1, (y,))),
-                (0, x),
-            )
+            def body(i: int, y: torch.Tensor) -> Any:
+                return i + 1, torch.cond(y.sum() > 1, lambda a: a / 2, lambda a: a + 1, (y,))
+
+            return while_loop(lambda i, y: i < y.shape[0], body, (0, x))
 
     program = torch.export.export(Halving(), (X,), dynamic_shapes=({0: Dim("n")},))
     names, context = Names(), Context(opset=23)

@@ -57,7 +57,7 @@ def test_a_loop_in_a_loop_bounded_by_the_outer_number() -> None:
 def test_a_condition_in_a_loop_in_a_condition() -> None:
     def function(m: Model, x: torch.Tensor) -> Any:
         def body(i: torch.Tensor, y: torch.Tensor) -> Any:
-            return i + 1, torch.cond(i > 1, lambda z: m.layer(z), lambda z: z * 2, (y,))
+            return i + 1, torch.cond(i > 1, m.layer, lambda z: z * 2, (y,))
 
         def loop(y: torch.Tensor) -> Any:
             return while_loop(lambda i, y: i < 3, body, (torch.tensor(0), y))[1]
