@@ -163,14 +163,14 @@ class Externalization:
             for path, module, spec in matches:
                 restore.append((module, module.__dict__.get("forward")))
                 _ORIGINAL[id(module)] = module.forward
-                module.forward = self._replacement(path, module, spec)  # type: ignore[method-assign]
+                module.forward = self._replacement(path, module, spec)
             yield
         finally:
             for module, forward in restore:
                 if forward is None:
                     module.__dict__.pop("forward", None)
                 else:
-                    module.forward = forward  # type: ignore[method-assign]
+                    module.forward = forward
                 _ORIGINAL.pop(id(module), None)
             for tag in self.calls:
                 _CALLS.pop(tag, None)

@@ -69,8 +69,7 @@ class ModuleCalls:
             return walker.weight(f"{call.path}.{path}", storage_key(_tensor_at(call.module, path)))
 
         if name in COMPOSITES:
-            examples = tuple([_example(x) for x in given] for given in node.args[:2])
-            outputs = call_standard(walker.op, call, (tensors, numbers), examples, weight)
+            outputs = call_standard(walker.op, call, (tensors, numbers), _examples(node), weight)
             if outputs is not None:
                 return outputs
         if tag not in self._functions:
@@ -93,7 +92,7 @@ class ModuleCalls:
         return outputs
 
     def functions(self) -> list[ir.Function]:
-        """Return the functions, equal bodies merged; differing ones get ``.2``, ``.3`` …
+        """Return the functions, equal bodies merged; differing ones get ``.2``, ``.3`` and so on.
 
         To be called when the composites inside the bodies have their final names.
         """
@@ -124,8 +123,8 @@ class ModuleCalls:
         first = self._signatures.setdefault(name, mine)
         if first[0] is not mine[0] and first[1] != mine[1]:
             raise ExternalizationError(
-                f"{call.path}: the composite {name} is {mine[0].__name__}({', '.join(mine[1])}) here "
-                f"and {first[0].__name__}({', '.join(first[1])}) elsewhere",
+                f"{call.path}: the composite {name} is {_written(*mine)} here "
+                f"and {_written(*first)} elsewhere",
                 advice="give each class a composite_op_name of its own",
             )
 
@@ -175,6 +174,10 @@ class ModuleCalls:
             attributes=_declarations(composite_attributes(call)),
         )
         return ModuleFunction(function, tuple(used))
+
+
+def _written(class_: type, parameters: Sequence[str]) -> str:
+    return f"{class_.__name__}({', '.join(parameters)})"
 
 
 def call_tensors(call: ModuleCall) -> list[str]:
@@ -293,9 +296,10 @@ def _tensor_at(module: torch.nn.Module, path: str) -> torch.Tensor:
     return found
 
 
-def _example(x: Any) -> Any:
-    """Return the fake tensor or symbolic number of an argument in the exported program."""
-    return x.meta["val"] if isinstance(x, torch.fx.Node) else x
+def _examples(node: torch.fx.Node) -> tuple[list[torch.Tensor], list[Any]]:
+    """Return the fake tensors and symbolic numbers of a call in the exported program."""
+    found = torch.fx.map_arg(node.args[:2], lambda n: n.meta["val"])
+    return found  # type: ignore[return-value]  # by the op's schema
 
 
 def _is_mutation(spec: Any) -> bool:

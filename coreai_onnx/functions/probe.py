@@ -143,11 +143,11 @@ def _compare(
         )
     if not wanted.numel():
         return ""
-    error = (given.double() - wanted.double()).abs().max().item()
+    worst = (given.double() - wanted.double()).abs().max().item()
     bound = _RELATIVE * wanted.double().abs().max().item()
     if wanted.dtype in (torch.float16, torch.bfloat16):
         bound *= _LOW_PRECISION
-    return "" if error <= bound else f"its result differs by {error:.3g} on random inputs"
+    return "" if worst <= bound else f"its result differs by {worst:.3g} on random inputs"
 
 
 def _unproven(inputs: Sequence[torch.Tensor | None], attributes: Mapping[str, Any]) -> str:

@@ -141,7 +141,7 @@ def _fits(declared: Input, value: Any) -> bool:
 
 def _weight_name(declared: Input, module: torch.nn.Module) -> str:
     """Return the name of the parameter or buffer that is this input; empty if there is none."""
-    own = {**module._parameters, **module._buffers}
+    own = dict([*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)])
     names = (declared.name, *declared.aliases)
     return next((n for n in names if own.get(n) is not None), "")
 

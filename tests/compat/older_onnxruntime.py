@@ -49,7 +49,9 @@ def install(version: str) -> Path:
     return folder
 
 
-def run(version: str, folder: Path, names: list[str], library: Path | None) -> dict[str, list[np.ndarray]]:
+def run(
+    version: str, folder: Path, names: list[str], library: Path | None
+) -> dict[str, list[np.ndarray]]:
     """Run ``<name>.onnx`` on ``<name>.inputs.npz`` of a folder; returns the outputs by name."""
     arguments = [str(install(version)), str(folder), str(library or ""), json.dumps(names), version]
     done = subprocess.run(

@@ -56,7 +56,9 @@ class Masked(torch.nn.Module):
     """Attention with a float mask, and torch's own without one."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(x, x, x, mask) + F.scaled_dot_product_attention(x, x, x)
+        return F.scaled_dot_product_attention(x, x, x, mask) + F.scaled_dot_product_attention(
+            x, x, x
+        )
 
 
 SPECS: list[ExternalizeSpec | type] = [

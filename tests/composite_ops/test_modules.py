@@ -51,7 +51,9 @@ def test_attention_keeps_its_attributes() -> None:
 
 def test_attention_says_which_heads_do_not_match() -> None:
     q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 3, 5, 8), torch.randn(1, 2, 5, 8)
-    with pytest.raises(RuntimeError, match="query has 4 heads, not a multiple of the 3 heads of key"):
+    with pytest.raises(
+        RuntimeError, match="query has 4 heads, not a multiple of the 3 heads of key"
+    ):
         SDPA()(q, k, v)
     with pytest.raises(RuntimeError, match="of the 3 heads of value"):
         SDPA()(q, v, k)

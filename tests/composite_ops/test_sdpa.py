@@ -15,9 +15,7 @@ from tests.tolerances import assert_close
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
-def tensors(
-    *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64
-) -> list[torch.Tensor]:
+def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
     return [torch.randn(shape, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
@@ -46,7 +44,11 @@ def double_loop(
                 score = softcap * math.tanh(score / softcap)
             if mask is not None:
                 entry = mask.expand(B, H, T, S)[b, h, t, s]
-                score = (score if entry else -math.inf) if mask.dtype == torch.bool else score + float(entry)
+                score = (
+                    (score if entry else -math.inf)
+                    if mask.dtype == torch.bool
+                    else score + float(entry)
+                )
             else:
                 behind = position - s
                 far = window_size and abs(behind) >= window_size

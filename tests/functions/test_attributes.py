@@ -80,12 +80,16 @@ def test_the_modules_version_is_the_composites() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [{"a": 1}, torch.ones(2), [], [1, "a"], object(), [[1]], 1j], ids=lambda v: type(v).__name__
+    "value",
+    [{"a": 1}, torch.ones(2), [], [1, "a"], object(), [[1]], 1j],
+    ids=lambda v: type(v).__name__,
 )
 def test_other_types_are_refused_by_name(value: Any) -> None:
     model = torch.nn.Sequential(Tagged(odd=value))
     spec = ExternalizeSpec(Tagged, "twice", ["odd"])
-    with pytest.raises(TypeError, match=r"0: attribute 'odd' of type \w+ has no ONNX form") as caught:
+    with pytest.raises(
+        TypeError, match=r"0: attribute 'odd' of type \w+ has no ONNX form"
+    ) as caught:
         coreai_onnx.convert(model, (torch.randn(3),), externalize_modules=[spec])
     assert caught.type is AttributeTypeError
     assert not _CALLS

@@ -208,7 +208,11 @@ class Returns(torch.nn.Module):
 def test_results_of_every_kind(make: Any) -> None:
     def how(inner: Any, x: Tensor) -> Any:
         result = inner(x)
-        return result if isinstance(result, Tensor) else torch.utils._pytree.tree_map(lambda v: v, result)
+        return (
+            result
+            if isinstance(result, Tensor)
+            else torch.utils._pytree.tree_map(lambda v: v, result)
+        )
 
     model = Calls(Returns(make), how)
     dims = {"args": ({0: Dim("batch")},)}
@@ -306,7 +310,9 @@ def test_one_name_for_classes_with_other_arguments_is_refused() -> None:
             return self.minus(x, self.neg(x))
 
     specs = [ExternalizeSpec(Neg, "minus"), ExternalizeSpec(Minus, "minus")]
-    with pytest.raises(ConversionError, match=r"composite minus is Minus\(a, b\) here and Neg\(x\)"):
+    with pytest.raises(
+        ConversionError, match=r"composite minus is Minus\(a, b\) here and Neg\(x\)"
+    ):
         coreai_onnx.convert(Both(), (torch.ones(3),), externalize_modules=specs)
 
 
@@ -330,7 +336,9 @@ def test_this_packages_modules_are_the_standard_composites() -> None:
     specs = [
         ExternalizeSpec(RMSNormImpl, "rms_norm", ["axes", "eps", "version"]),
         ExternalizeSpec(RoPE, "rope", ["scale", "base", "dims", "interleaved"]),
-        ExternalizeSpec(SDPA, "scaled_dot_product_attention", ["scale", "is_causal", "window_size"]),
+        ExternalizeSpec(
+            SDPA, "scaled_dot_product_attention", ["scale", "is_causal", "window_size"]
+        ),
     ]
     seq = Dim("seq")
     dims = {"x": {0: Dim("batch"), 2: seq}, "mask": {0: seq, 1: seq}}

@@ -53,7 +53,10 @@ def test_the_same_meaning_has_no_difference() -> None:
         (lambda x, w: rms(x, w, 1e-6), "its result differs"),
         (lambda x, w: rms(x, 2 - w), "its result differs"),
         (lambda x, w: rms(x, w).clamp(-1.5, 1.5), "its result differs"),
-        (lambda x, w: rms(x, w).double(), r"it gives torch.float64 \(2, 8\), the composite torch.float32"),
+        (
+            lambda x, w: rms(x, w).double(),
+            r"it gives torch.float64 \(2, 8\), the composite torch.float32",
+        ),
         (lambda x, w: rms(x, w)[0], r"it gives torch.float32 \(8,\)"),
         (lambda x, w: rms(x, w) * float("nan"), "its result differs"),
         (lambda x, w: x.nonexistent() if x.abs().max() < 0.1 else rms(x, w), None),

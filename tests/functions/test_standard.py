@@ -122,7 +122,9 @@ class Sum(torch.nn.Module):
 def test_what_is_no_rms_norm_stays_the_users(inner: Any, extra: Any, reason: str) -> None:
     module = inner()
     name = type(module).__name__
-    with pytest.warns(UserWarning, match=rf"inner \({name}\) is not the composite rms_norm: {reason}"):
+    with pytest.warns(
+        UserWarning, match=rf"inner \({name}\) is not the composite rms_norm: {reason}"
+    ):
         program = converted(
             Sum(module, extra), (torch.randn(2, 8),), [ExternalizeSpec(type(module), "rms_norm")]
         )
@@ -169,7 +171,9 @@ def test_torchs_causal_attention_keeps_its_alignment() -> None:
 
 
 def test_a_window_must_show() -> None:
-    model = Twice(TorchAttention(is_causal=True, window=3), TorchAttention(is_causal=True, window=9))
+    model = Twice(
+        TorchAttention(is_causal=True, window=3), TorchAttention(is_causal=True, window=9)
+    )
     with pytest.warns(UserWarning, match="second .*: 5 keys do not show a window of 9"):
         program = converted(model, attention_inputs(5, 5), [SDPA_SPEC])
     assert [n.domain for n in program.model.graph if n.domain] == ["ai.coreai", "ai.coreai.user"]

@@ -15,7 +15,9 @@ def test_sizes_stay_symbolic_and_attributes_are_scalars() -> None:
     examples = (Example(torch.float16, ("A1", "D")), Example(torch.float16, ("D",)))
     traced = trace_reference(COMPOSITES["rms_norm"], examples, {"axes": (-1,)}, ("eps",))
     assert (traced.inputs, traced.scalars) == (("input", "scale"), ("eps",))
-    x, scale, eps = (n.meta["val"] for n in traced.graph_module.graph.nodes if n.op == "placeholder")
+    x, scale, eps = (
+        n.meta["val"] for n in traced.graph_module.graph.nodes if n.op == "placeholder"
+    )
     assert all(isinstance(d, torch.SymInt) for d in (*x.shape, *scale.shape))
     assert x.shape[1].node.expr == scale.shape[0].node.expr
     assert (eps.shape, eps.dtype) == (torch.Size([]), torch.float32)
