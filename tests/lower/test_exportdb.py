@@ -26,7 +26,12 @@ EXAMPLES = {n: e for n, e in all_examples().items() if e.support_level is Suppor
 
 
 def lowered(
-    module: torch.nn.Module, args: Any, kwargs: Any = None, *, names: IONames | None = None, **how: Any
+    module: torch.nn.Module,
+    args: Any,
+    kwargs: Any = None,
+    *,
+    names: IONames | None = None,
+    **how: Any,
 ) -> LoweredProgram:
     """Return a module as an ONNX graph."""
     program = functional(torch.export.export(module, args, kwargs or {}, **how))

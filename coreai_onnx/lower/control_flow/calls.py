@@ -1,0 +1,134 @@
+"""Higher-order ops that call an op: with effect tokens, without its mutation, in another dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from coreai_onnx.errors import LoweringError
+
+if TYPE_CHECKING:
+    from coreai_onnx.lower.walker import Walker
+
+
+def with_effects(walker: Walker, node: fx.Node) -> Any:
+    """Lower ``with_effects(token, op, *args)``: the op's results behind the token.
+
+    ONNX computes values only: an op that returns nothing is left out.
+    """
+    token, op, *args = node.args
+    returns = len(op._schema.returns)  # type: ignore[union-attr]  # an op overload
+    if returns == 0:
+        return [walker.value_of(token), None]  # type: ignore[arg-type]  # a node
+    _, *expected = node.meta["val"]
+    result = _call(walker, op, args, node.kwargs, expected if returns > 1 else expected[0])
+    results = result if returns > 1 else [result]
+    return [walker.value_of(token), *results]  # type: ignore[arg-type]  # a node
+
+
+def auto_functionalized(walker: Walker, node: fx.Node) -> Any:
+    """Lower ``auto_functionalized(op, **kwargs)``: results, then new values of mutated arguments.
+
+    The lowering registered for the op returns just these: ONNX has no mutation.
+    """
+    (op,) = node.args
+    silent = not op._schema.returns  # type: ignore[union-attr]  # an op overload
+    expected = list(node.meta["val"])[1 if silent else 0 :]
+    results = _call(walker, op, (), node.kwargs, expected)
+    return [None, *results] if silent else results
+
+
+def auto_functionalized_v2(walker: Walker, node: fx.Node) -> Any:
+    """Lower ``auto_functionalized_v2``, which lists the tensors whose storage the op changes.
+
+    Raises:
+        LoweringError: If the op changes a view of a tensor.
+    """
+    (op,) = node.args
+    kwargs: dict[str, Any] = dict(node.kwargs)
+    bases: Any = kwargs.pop("_all_bases")
+    positions: list[int] = []
+    for parameter in op._schema.arguments:  # type: ignore[union-attr]  # an op overload
+        name = parameter.name
+        if f"_{name}_base_index" in kwargs:
+            index = kwargs.pop(f"_{name}_base_index")
+            kwargs[name] = None if index is None else bases[index]
+            kwargs.pop(f"_{name}_alias", None)
+            if index is not None:
+                positions.append(index)
+    if any(k.startswith("_") for k in kwargs) or len(positions) != len(set(positions)):
+        raise LoweringError(
+            f"{op}: it mutates a view of a tensor",
+            walker.op.scope.where,
+            "give the op a tensor of its own: clone the view",
+        )
+    expected = list(node.meta["val"])
+    count = len(op._schema.returns)  # type: ignore[union-attr]  # an op overload
+    first = max(count, 1)
+    expected = expected[:count] + [expected[first + i] for i in positions]
+    results = _call(walker, op, (), kwargs, expected)
+    results = list(results) if isinstance(results, list | tuple) else [results]
+    new = [walker.value_of(b) for b in bases]
+    for position, value in zip(positions, results[count:], strict=True):
+        new[position] = value
+    return [*(results[:count] or [None]), *new]
+
+
+def out_dtype(walker: Walker, node: fx.Node) -> Any:
+    """Lower ``out_dtype(op, dtype, *args)``: the op on arguments promoted to ``dtype``.
+
+    Formula: torch's ``out_dtype_fallback``.
+    """
+    op, dtype, *args = node.args
+    tensors = [a.meta["val"] for a in pytree.tree_leaves(args) if isinstance(a, fx.Node)]
+    wide = dtype
+    for tensor in tensors:
+        wide = torch.promote_types(wide, tensor.dtype)  # type: ignore[arg-type]  # a dtype
+    return _call(walker, op, args, {}, node.meta["val"].to(wide), wide=wide)
+
+
+def _call(
+    walker: Walker,
+    op: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    expected: Any,
+    *,
+    wide: Any = None,
+) -> Any:
+    """Lower a call of an op, as a graph of its own whose placeholders stand for the values.
+
+    Args:
+        walker: Has the values.
+        op: The op.
+        args: Its positional arguments; FX nodes of the walker's graph among them.
+        kwargs: Its keyword arguments.
+        expected: Fake results.
+        wide: Dtype that tensors are cast to first.
+    """
+    graph = fx.Graph()
+    given: dict[fx.Node, fx.Node] = {}
+    values: list[Any] = []
+
+    def stand_in(node: fx.Node) -> fx.Node:
+        if node not in given:
+            value: Any = walker.value_of(node)
+            example: Any = node.meta.get("val")
+            if wide is not None and isinstance(value, ir.Value):
+                value, example = walker.op.cast(value, wide), example.to(wide)
+            values.append(value)
+            given[node] = graph.placeholder(node.name)
+            given[node].meta["val"] = example
+        return given[node]
+
+    filled = fx.map_arg((tuple(args), dict(kwargs)), stand_in)
+    call = graph.call_function(op, *filled)
+    call.meta["val"] = expected
+    graph.output(call)
+    return walker.inside(walker.op, walker.modules).walk(graph, values)
+

@@ -1,0 +1,70 @@
+"""Wrappers around a graph that change nothing about its numbers: the graph is lowered in place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from coreai_onnx.lower.binding import resolve
+from coreai_onnx.lower.control_flow.nested import walk_graph
+from coreai_onnx.lower.decompose import trace
+
+if TYPE_CHECKING:
+    from coreai_onnx.lower.walker import Walker
+
+# Where the graph is among the arguments, and where its operands begin; an operand list counts
+# as the operands.
+INLINED: dict[str, tuple[int, int]] = {
+    "wrap": (0, 1),
+    "wrap_with_set_grad_enabled": (1, 2),
+    "wrap_activation_checkpoint": (0, 1),
+    "tag_activation_checkpoint": (0, 1),
+    "dynamo_bypassing_wrapper": (1, 2),
+    "invoke_subgraph": (0, 2),
+    "local_map_hop": (0, 1),
+    "strict_mode": (0, 1),
+    "run_const_graph": (0, 1),
+    "hints_wrapper": (0, 1),
+}
+_TAKE_A_LIST = ("strict_mode", "run_const_graph", "hints_wrapper")
+
+
+def inline(walker: Walker, node: fx.Node) -> Any:
+    """Lower the wrapped graph where it is called."""
+    name = str(node.target)
+    graph_at, operands_at = INLINED[name]
+    arguments = resolve(node.args, walker.value_of)
+    operands = arguments[operands_at] if name in _TAKE_A_LIST else arguments[operands_at:]
+    return _as_called(node, walk_graph(walker, walker.op, arguments[graph_at], operands))
+
+
+def with_autocast(walker: Walker, node: fx.Node) -> Any:
+    """wrap_with_autocast(device, dtype, enabled, cache, graph, *operands).
+
+    Which operands are cast is for torch to say: the graph is traced again under autocast.
+    """
+    device, dtype, enabled, _cache, graph, *operands = resolve(node.args, walker.value_of)
+    examples = [_example(a) for a in node.args[5:]]
+
+    def call(*values: Any) -> Any:
+        with torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False):
+            return graph(*values)
+
+    traced = trace(call, examples)
+    return _as_called(node, walk_graph(walker, walker.op, traced, operands))
+
+
+def tracepoint(walker: Walker, node: fx.Node) -> Any:
+    """_export_tracepoint(*values, kind, path): a mark; the values themselves."""
+    return list(resolve(node.args, walker.value_of))
+
+
+def _example(argument: Any) -> Any:
+    return argument.meta["val"] if isinstance(argument, fx.Node) else argument
+
+
+def _as_called(node: fx.Node, results: list[Any]) -> Any:
+    """Return one result bare where the call gives a bare tensor."""
+    return results if isinstance(node.meta.get("val", ()), list | tuple) else results[0]
