@@ -81,9 +81,7 @@ def test_a_function_of_an_older_operator_is_refused() -> None:
 
 
 def test_a_traced_function_is_inlined(mix: Any) -> None:
-    traced = onnxscript.values.TracedOnnxFunction(
-        OPSET, lambda x, y, scale=1.0: x + x + y * scale
-    )
+    traced = onnxscript.values.TracedOnnxFunction(OPSET, lambda x, y, scale=1.0: x + x + y * scale)
     model = converted(mix, traced)
     assert not model.functions
     assert {n.op_type for n in model.graph} == {"Add", "Mul"}

@@ -131,4 +131,3 @@ def _call(
     call.meta["val"] = expected
     graph.output(call)
     return walker.inside(walker.op, walker.modules).walk(graph, values)
-

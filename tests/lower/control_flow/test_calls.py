@@ -87,9 +87,7 @@ def raise_lowering(op: OpBuilder, x: Value, y: Value) -> tuple[Value, Value]:
 
 def test_an_op_that_mutates_its_argument(library: torch.library.Library) -> None:
     define_raise(library)
-    model, targets = lowered(
-        Mutates(view=False), {"coreai_calls.raise_.default": raise_lowering}
-    )
+    model, targets = lowered(Mutates(view=False), {"coreai_calls.raise_.default": raise_lowering})
     assert "auto_functionalized_v2" in targets
     z, product = run_model(model, (X,))
     assert_close(z, X + 1)

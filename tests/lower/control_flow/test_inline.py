@@ -58,9 +58,7 @@ def test_a_compiled_region_called_twice() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return region(region(x))
 
-    program = torch.export.export(
-        Twice(), (X,), dynamic_shapes=({0: Dim("batch")},), strict=True
-    )
+    program = torch.export.export(Twice(), (X,), dynamic_shapes=({0: Dim("batch")},), strict=True)
     assert any("invoke_subgraph" in str(n.target) for n in program.graph.nodes)
     model = ProgramLowering(program, Context(opset=23), IONames()).run().model([], "main")
     assert op_types(model) == ["Sin", "Add"] * 2

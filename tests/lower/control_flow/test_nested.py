@@ -79,9 +79,7 @@ def test_a_loop_inside_a_function_body() -> None:
     assert not graph.initializers
 
     function = ir.Function("test", "halving", graph=graph, attributes=[])
-    main_in = ir.Value(
-        name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n", 4])
-    )
+    main_in = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n", 4]))
     call = ir.node("halving", [main_in], domain="test")
     call.outputs[0].name, call.outputs[0].dtype = "y", ir.DataType.FLOAT
     call.outputs[0].shape = ir.Shape(["n", 4])

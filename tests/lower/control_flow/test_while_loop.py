@@ -27,18 +27,14 @@ def test_a_counter_number_up_to_a_symbolic_size() -> None:
     """The number is a scalar the loop carries; it is read as a number inside."""
 
     def function(x: torch.Tensor) -> Any:
-        return while_loop(
-            lambda i, y: i < y.shape[0], lambda i, y: (i + 1, y.sin() + i), (0, x)
-        )
+        return while_loop(lambda i, y: i < y.shape[0], lambda i, y: (i + 1, y.sin() + i), (0, x))
 
     check(function, X, dynamic_shapes=BATCH, others=OTHERS)
 
 
 def test_no_round_for_some_sizes() -> None:
     def function(x: torch.Tensor) -> Any:
-        return while_loop(
-            lambda i, y: i < y.shape[0] - 3, lambda i, y: (i + 2, y * 2 + i), (0, x)
-        )
+        return while_loop(lambda i, y: i < y.shape[0] - 3, lambda i, y: (i + 2, y * 2 + i), (0, x))
 
     check(function, X, dynamic_shapes=BATCH, others=[*OTHERS, (torch.randn(9, 4),)])
 
@@ -104,9 +100,7 @@ def test_swapped_carries_and_dtypes() -> None:
 
 def test_values_after_the_loop_depend_on_its_number() -> None:
     def function(x: torch.Tensor) -> Any:
-        count, y = while_loop(
-            lambda i, y: i < y.shape[0] * 2, lambda i, y: (i + 3, y + i), (0, x)
-        )
+        count, y = while_loop(lambda i, y: i < y.shape[0] * 2, lambda i, y: (i + 3, y + i), (0, x))
         return y * count, torch.full((2,), count)
 
     check(function, X, dynamic_shapes=({0: Dim("batch", min=2)},), others=OTHERS)

@@ -1,0 +1,44 @@
+"""Which dtype an op is computed in."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+
+from coreai_onnx.lower.legalize import compute_dtype, kernel_dtypes
+
+D = ir.DataType
+
+
+@pytest.mark.parametrize(
+    ("op_type", "variable", "dtype", "expected"),
+    [
+        ("Add", "T", D.FLOAT, None),
+        ("Add", "T", D.BFLOAT16, D.FLOAT),
+        ("Add", "T", D.FLOAT16, None),
+        ("MatMul", "T", D.BFLOAT16, D.FLOAT),
+        ("Relu", "T", D.INT64, D.DOUBLE),
+        ("Sin", "T", D.DOUBLE, None),
+        ("Acos", "T", D.DOUBLE, D.FLOAT),
+        ("NotAnOp", "T", D.BOOL, None),
+    ],
+)
+def test_compute_dtype(
+    op_type: str, variable: str, dtype: ir.DataType, expected: ir.DataType | None
+) -> None:
+    assert compute_dtype(op_type, 23, variable, dtype) == expected
+
+
+def test_a_wider_dtype_has_a_kernel_and_loses_nothing_where_one_can() -> None:
+    """Every choice is a dtype the op takes; a lossy one only where no exact one is."""
+    exact = {D.BFLOAT16: {D.FLOAT}, D.BOOL: {D.UINT8, D.INT32, D.INT64, D.FLOAT}}
+    for op_type, variable in (("Where", "T"), ("Max", "T"), ("Mul", "T"), ("Less", "T")):
+        known = kernel_dtypes(op_type, 23, variable)
+        assert known
+        for dtype, wide in exact.items():
+            chosen = compute_dtype(op_type, 23, variable, dtype)
+            assert chosen is None or chosen in wide
+
+
+def test_kernels_differ_between_opsets() -> None:
+    assert kernel_dtypes("Add", 13, "T") != kernel_dtypes("Add", 14, "T")

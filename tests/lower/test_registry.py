@@ -1,0 +1,61 @@
+"""Registration of lowerings."""
+
+from __future__ import annotations
+
+import pytest
+
+from coreai_onnx.errors import RegistrationError
+from coreai_onnx.lower import registry
+from coreai_onnx.lower.registry import (
+    CallsFunctions,
+    builtin_lowering,
+    builtin_names,
+    composes,
+    composite_form,
+    composite_names,
+    lowers,
+)
+
+
+@pytest.fixture
+def empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registries of this test's own."""
+    for table in ("_REAL", "_COMPLEX", "_COMPOSITE"):
+        monkeypatch.setattr(registry, table, {})
+
+
+@pytest.mark.usefixtures("empty")
+def test_real_complex_and_composite_are_apart() -> None:
+    @lowers("a.b.c", "a.b.d")
+    def real() -> None: ...
+
+    @lowers("a.b.c", complex=True)
+    def pairs() -> None: ...
+
+    @composes("a.b.c")
+    def whole() -> None: ...
+
+    assert builtin_lowering("a.b.c") is real
+    assert builtin_lowering("a.b.c", complex=True) is pairs
+    assert composite_form("a.b.c") is whole
+    assert builtin_lowering("a.b.d", complex=True) is None
+    assert builtin_names() == ("a.b.c", "a.b.d")
+    assert composite_names() == ("a.b.c",)
+
+
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize("register", [lowers, composes])
+def test_a_second_registration_is_an_error(register: object) -> None:
+    assert callable(register)
+    register("a.b.c")(lambda: None)
+    with pytest.raises(RegistrationError, match=r"a\.b\.c has a"):
+        register("a.b.c")(lambda: None)
+
+
+def test_what_calls_functions() -> None:
+    class Calls:
+        def functions_at(self, opset: int) -> list[object]:
+            return []
+
+    assert isinstance(Calls(), CallsFunctions)
+    assert not isinstance(lambda: None, CallsFunctions)
