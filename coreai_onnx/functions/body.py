@@ -56,11 +56,22 @@ class BodyBuilder:
             self.scope.graph.outputs.append(result)
         graph = self.scope.graph
         graph.doc_string = self.composite.formula
-        for value in [*graph.inputs, *(v for n in graph for v in n.outputs)]:
+        generic = self.inputs[0].dtype
+        for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
             value.shape, value.type = None, None
+        for value in _nested_inputs(graph):
+            if value.dtype == generic:  # a loop's own counter and condition need their types
+                value.shape, value.type = None, None
         attributes = [_declared(a) for a in self.composite.attributes]
         attributes.append(ir.Attr("version", ir.AttributeType.INT, self.composite.version))
         return ir.Function("ai.coreai", self.composite.name, graph=graph, attributes=attributes)
+
+
+def _nested_inputs(graph: ir.Graph) -> list[Value]:
+    """Return the inputs of the graphs inside the nodes of a graph."""
+    attributes = (a for n in graph.all_nodes() for a in n.attributes.values())
+    nested = (a.as_graph() for a in attributes if a.type == ir.AttributeType.GRAPH)
+    return [v for g in nested for v in g.inputs]
 
 
 def lower_body(
