@@ -79,6 +79,14 @@ def atan2(op: OpBuilder, self: Value, other: Value) -> Value:
     return with_sign_of(op, angle, y)
 
 
+@lowers("aten.angle.default")
+def angle(op: OpBuilder, self: Value) -> Value:
+    """The angle of real numbers: pi below zero, 0 above, NaN for NaN."""
+    (x,) = promote_to_float(op, self)
+    turned = op.Where(op.Less(x, 0.0), op.like(x, math.pi), op.like(x, 0.0))
+    return op.Where(op.IsNaN(x), x, turned)
+
+
 @lowers("aten.sinh.default", "prims.sinh.default")
 def sinh(op: OpBuilder, self: Value) -> Value:
     """Hyperbolic sine: (e + e / (e + 1)) / 2 with the sign put back, where e = exp(|x|) - 1."""

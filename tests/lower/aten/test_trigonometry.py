@@ -48,6 +48,11 @@ def test_atan2_keeps_the_sign_of_zero():
     check(lambda y, x: 1 / torch.atan2(y, x), torch.tensor([0.0, -0.0]), torch.tensor([1.0, 1.0]))
 
 
+def test_angle_of_real_numbers():
+    check(torch.angle, torch.tensor([NAN, INF, -INF, 0.0, 2.0, -2.0]))
+    check(torch.angle, torch.tensor([3, -1]))
+
+
 def test_dynamic_and_decomposed():
     batch = torch.export.Dim("batch")
     for decompose in (False, True):
