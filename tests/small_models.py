@@ -47,7 +47,8 @@ def counter_model(*, initial: bool = True) -> ir.Model:
 def cache_model() -> ir.Model:
     """A cache of shape [batch, past] that grows by the input at every call."""
     text = """<ir_version: 10, opset_import: ["": 21]>
-    agraph (float[batch, seq] x, float[batch, past] cache) => (float[batch] y, float[b, t] cache_out)
+    agraph (float[batch, seq] x, float[batch, past] cache)
+      => (float[batch] y, float[b, t] cache_out)
     { cache_out = Concat<axis = 1>(cache, x)  axes = Constant<value_ints = [1]>()
       y = ReduceSum<keepdims = 0>(cache_out, axes) }"""
     return parse(text, {"coreai.states": [{"input": "cache", "output": "cache_out"}]})

@@ -112,7 +112,7 @@ COMPOSITE = Composite(
     inputs=(
         Input("query", dims="B H T D", aliases=("q", "query_states")),
         Input("key", dims="B K S D", aliases=("k", "key_states")),
-        Input("value", dims="B V S E", aliases=("v", "value_states")),
+        Input("value", dims="B V|K S E", aliases=("v", "value_states")),
         Input(
             "attn_mask",
             optional=True,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from coreai_onnx.lower.aten.normalization import default_eps
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.inference import broadcast_dims
@@ -21,7 +19,7 @@ def layer_norm(
     weight: Value | None = None,
     bias: Value | None = None,
     eps: float = 1e-5,
-    cudnn_enable: bool = True,  # noqa: FBT001, FBT002 - the schema's positional parameter
+    cudnn_enable: bool = True,
 ) -> Value | None:
     """The composite ``layer_norm`` over the trailing axes."""
     del cudnn_enable
@@ -83,7 +81,7 @@ def scaled_dot_product_attention(
     value: Value,
     attn_mask: Value | None = None,
     dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: FBT001, FBT002 - the schema's positional parameter
+    is_causal: bool = False,
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
@@ -101,13 +99,15 @@ def scaled_dot_product_attention(
     elif attn_mask is not None and len(lead) < 2:
         attn_mask = op.unsqueeze(attn_mask, list(range(4 - rank_of(attn_mask))))
     head_dim = dims_of(query)[-1]
-    if scale is None and not isinstance(head_dim, int):
-        tensors[0] = op.Mul(tensors[0], op.cast(op.Pow(op.cast(op.dim(head_dim), torch.float32), -0.5), query.dtype))  # type: ignore[arg-type]  # typed by the caller
-        scale = 1.0
+    if scale is None and isinstance(head_dim, int):
+        scale = float(head_dim) ** -0.5
+    elif scale is None:
+        root = op.Sqrt(op.cast(op.dim(head_dim), dtype_of(query)))
+        tensors[0], scale = op.Div(tensors[0], root), 1.0
     result = op.composite(
         "scaled_dot_product_attention",
         [*tensors, attn_mask],
-        scale=scale if scale is not None else float(head_dim) ** -0.5,
+        scale=scale,
         is_causal=int(is_causal and attn_mask is None),
         causal_alignment="upper_left" if is_causal and attn_mask is None else "lower_right",
     )
@@ -122,7 +122,7 @@ def flash_attention(
     key: Value,
     value: Value,
     dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: FBT001, FBT002 - the schema's positional parameter
+    is_causal: bool = False,
     *,
     attn_mask: Value | None = None,
     scale: float | None = None,
