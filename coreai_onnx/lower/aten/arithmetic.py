@@ -174,6 +174,8 @@ def addcmul(
     self, tensor1, tensor2 = promote(op, self, tensor1, tensor2)
     if is_bool(self):
         return op.Or(self, _scaled(op, op.And(tensor1, tensor2), value))
+    if is_float(self):
+        self, tensor1, tensor2 = widen(op, self, tensor1, tensor2)
     return op.Add(self, op.Mul(_scaled(op, tensor1, value), tensor2))
 
 
@@ -182,7 +184,7 @@ def addcdiv(
     op: OpBuilder, self: Value, tensor1: Value, tensor2: Value, *, value: Number = 1
 ) -> Value:
     """self + value * tensor1 / tensor2."""
-    self, tensor1, tensor2 = promote_to_float(op, self, tensor1, tensor2)
+    self, tensor1, tensor2 = widen(op, self, tensor1, tensor2)
     return op.Add(self, op.Div(_scaled(op, tensor1, value), tensor2))
 
 
