@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from coreai_onnx.lower.values import Dim, Dims, maybe_dims
+from coreai_onnx.lower.values import Dim, Dims
 
 Rule = Callable[[Sequence[ir.Value | None], Mapping[str, Any]], Dims | None]
 
@@ -26,6 +26,12 @@ _SAME_AS_FIRST = (
     "Softmax Softplus Softsign Sqrt Tan Tanh ThresholdedRelu Trilu LayerNormalization "
     "RMSNormalization InstanceNormalization GroupNormalization BatchNormalization"
 ).split()
+
+
+def _real_dims(x: ir.Value) -> Dims | None:
+    """Return the dims a node sees: of a complex value, with the trailing axis of 2."""
+    dims: Dims | None = x.meta.get("dims")
+    return dims
 
 
 def broadcast_dims(first: Dims, second: Dims) -> Dims:
@@ -49,7 +55,7 @@ def _broadcast_dim(a: Dim, b: Dim) -> Dim:
 def _broadcast(inputs: Sequence[ir.Value | None], _attrs: Mapping[str, Any]) -> Dims | None:
     result: Dims = ()
     for x in inputs:
-        dims = maybe_dims(x) if x is not None else None
+        dims = _real_dims(x) if x is not None else None
         if dims is None:
             return None
         result = broadcast_dims(result, dims)
@@ -57,7 +63,7 @@ def _broadcast(inputs: Sequence[ir.Value | None], _attrs: Mapping[str, Any]) -> 
 
 
 def _first(inputs: Sequence[ir.Value | None], _attrs: Mapping[str, Any]) -> Dims | None:
-    return maybe_dims(inputs[0]) if inputs and inputs[0] is not None else None
+    return _real_dims(inputs[0]) if inputs and inputs[0] is not None else None
 
 
 def _transpose(inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any]) -> Dims | None:
@@ -76,7 +82,7 @@ def _shape(inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any]) -> Dims 
 
 
 def _matmul(inputs: Sequence[ir.Value | None], _attrs: Mapping[str, Any]) -> Dims | None:
-    a, b = (maybe_dims(x) if x is not None else None for x in inputs[:2])
+    a, b = (_real_dims(x) if x is not None else None for x in inputs[:2])
     if a is None or b is None or not a or not b:
         return None
     batch = broadcast_dims(a[:-2], b[:-2])
@@ -135,7 +141,7 @@ def _expand(inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any]) -> Dims
 
 def _gather(inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any]) -> Dims | None:
     dims = _first(inputs, attrs)
-    index = maybe_dims(inputs[1]) if inputs[1] is not None else None
+    index = _real_dims(inputs[1]) if inputs[1] is not None else None
     if dims is None or index is None or not dims:
         return None
     axis = attrs.get("axis", 0) % len(dims)
@@ -143,11 +149,11 @@ def _gather(inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any]) -> Dims
 
 
 def _gather_elements(inputs: Sequence[ir.Value | None], _attrs: Mapping[str, Any]) -> Dims | None:
-    return maybe_dims(inputs[1]) if inputs[1] is not None else None
+    return _real_dims(inputs[1]) if inputs[1] is not None else None
 
 
 def _concat(inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any]) -> Dims | None:
-    shapes = [maybe_dims(x) if x is not None else None for x in inputs]
+    shapes = [_real_dims(x) if x is not None else None for x in inputs]
     if any(s is None for s in shapes) or not shapes or not shapes[0]:
         return None
     axis = attrs["axis"] % len(shapes[0])

@@ -49,6 +49,14 @@ def test_the_dims_are_what_onnxruntime_gives(name: str, size: int) -> None:
     assert got.shape == tuple(int(sympy.sympify(d).subs(S, size)) for d in dims)
 
 
+def test_nodes_see_complex_values_as_pairs() -> None:
+    building = Building()
+    x = building.input("x", torch.float32, (S, 2))
+    x.meta["complex"] = True
+    assert maybe_dims(x) == (S,)
+    assert maybe_dims(building.op.Identity(x)) == (S, 2)
+
+
 def test_ops_without_a_rule_are_not_guessed() -> None:
     assert infer_dims("NonZero", [], {}) is None
     assert "NonZero" not in RULES

@@ -10,7 +10,11 @@ import pytest
 import torch
 from torch.export import Dim
 
-from tests.lower.checking import check, op_types
+from coreai_onnx.lower import Context, IONames, ProgramLowering
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.values import Value
+from tests.lower.checking import check, op_types, run_model
+from tests.tolerances import assert_close
 
 BATCH = ({0: Dim("batch")},)
 X = torch.randn(3, 4)
@@ -119,11 +123,20 @@ def test_dtypes(dtype: torch.dtype) -> None:
 
 
 def test_complex_branches_keep_their_pairs() -> None:
-    def function(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return torch.cond(p, lambda y: y.clone(), lambda y: y.conj().clone(), (x,))
+    class Chooses(torch.nn.Module):
+        def forward(self, p: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.cond(p, lambda a, b: a.clone(), lambda a, b: b.clone(), (x, y))
 
-    x = torch.randn(3, 4, dtype=torch.complex64)
-    check(function, torch.tensor(True), x)
+    def copied(op: OpBuilder, self: Value, *, memory_format: Any = None) -> Value:
+        return op.Identity(self)
+
+    x, y = torch.randn(2, 3, 4, dtype=torch.complex64)
+    program = torch.export.export(Chooses(), (torch.tensor(data=True), x, y))
+    context = Context(opset=23, user_lowerings={"aten.clone.default": copied})
+    model = ProgramLowering(program, context, IONames()).run().model([], "main")
+    for p, want in ((True, x), (False, y)):
+        (got,) = run_model(model, (torch.tensor(p), x, y))
+        assert_close(got, torch.view_as_real(want))
 
 
 def test_a_decomposed_program() -> None:

@@ -8,15 +8,17 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import torch
+from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.export import Dim
 
+from coreai_onnx import convert
 from coreai_onnx.lower import Context
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.scope import Names, Scope
 from coreai_onnx.lower.values import set_dims
 from coreai_onnx.lower.walker import Walker
-from tests.lower.checking import lower_module
+from tests.lower.checking import lower_module, run_model
 from tests.lower.control_flow.test_cond import BATCH, Model, X, graphs_of
 from tests.tolerances import assert_close
 
@@ -94,3 +96,30 @@ def test_a_loop_inside_a_function_body() -> None:
     for sample in (X, torch.ones(5, 4)):
         (got,) = session.run(None, {"x": sample.numpy()})
         assert_close(got, Halving()(sample)[1])
+
+
+def test_nested_graphs_survive_the_passes() -> None:
+    """Through the whole road: converted, optimised, run on several sizes."""
+
+    class All(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            def halve(i: int, y: torch.Tensor) -> Any:
+                z = torch.cond(y.sum() > 1, lambda a: a / 2, lambda a: self.layer(a) + i, (y,))
+                return i + 1, z
+
+            start = torch.cond(x.sum() > 0, lambda a: self.layer(a), lambda a: a + 1, (x,))  # noqa: PLW0108 - torch traces functions only
+            total, rows = scan(lambda c, y: (c + y, c * y), torch.zeros(4), start, dim=0)
+            count, result = while_loop(lambda i, y: i < y.shape[0], halve, (0, rows))
+            return result * count, total
+
+    module = All().eval()
+    program = convert(module, (X,), dynamic_shapes=({0: Dim("n")},))
+    for sample in (X, -X, torch.rand(6, 4)):
+        with torch.no_grad():
+            expected = module(sample)
+        for got, want in zip(run_model(program.model, (sample,)), expected, strict=True):
+            assert_close(got, want)
