@@ -41,10 +41,18 @@ DEFAULTS: dict[str, Tolerance] = {
 """By dtype name; a dtype that is not here is compared exactly."""
 
 EXCEPTIONS: dict[str, dict[str, Tolerance]] = {
+    "gated_delta_chunks": {
+        "float32": Tolerance(
+            1.3e-6,
+            1e-4,
+            "torch goes through the sequence in chunks of 64 with a triangular solve, the file "
+            "token by token; over 70 tokens both are 2e-4 from the same model in float64",
+        ),
+    },
     "half_model": {
         "float16": Tolerance(
             1e-2,
-            4e-3,
+            8e-3,
             "torch rounds every intermediate of a model to float16, onnxruntime computes matrix "
             "products and norms in float32; the roundings that differ add up over the layers",
         ),

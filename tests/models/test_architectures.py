@@ -5,54 +5,52 @@ from __future__ import annotations
 import pytest
 import torch
 
-import coreai_onnx
-from coreai_onnx import TorchConverter, get_decomp_table
+from coreai_onnx import OnnxProgram, TorchConverter, get_decomp_table
 from coreai_onnx.runtime import kernels_built
-from tests.models.architectures import FIRST_LIGHT, Architecture
+from tests.models.architecture import Architecture, expected_outputs
+from tests.models.zoo import ARCHITECTURES, named
 from tests.tolerances import assert_close
 
-SIZES = ((2, 9), (1, 5), (3, 17))
+HALF = [named(name) for name in ("bert", "gpt2", "llama", "resnet")]
 
 
-def convert(architecture: Architecture, dtype: torch.dtype, *, decompose: bool, opset: int) -> tuple[
-    torch.nn.Module, coreai_onnx.OnnxProgram
-]:
-    module = architecture.module(dtype)
+def converted(exported: torch.export.ExportedProgram, opset: int) -> OnnxProgram:
+    return TorchConverter().add_exported_program(exported).to_onnx(opset_version=opset).optimize()
+
+
+def check(
+    program: OnnxProgram,
+    architecture: Architecture,
+    module: torch.nn.Module,
+    dtype: torch.dtype = torch.float32,
+    exception: str | None = None,
+) -> None:
+    """Hold a program to its module at every size, on the bodies and on the kernels."""
+    for size in architecture.sizes:
+        arguments = architecture.arguments(*size, dtype)
+        expected = expected_outputs(module, arguments)
+        assert all(torch.isfinite(e).all() and e.std() > 1e-3 for e in expected)
+        for kernels in sorted({False, kernels_built()}):
+            actual = program.run(**arguments, kernels=kernels)
+            where = f"batch and length {size}, kernels={kernels}"
+            assert_close(list(actual), expected, exception=exception, message=where)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+def test_float32_agrees_with_torch_on_both_roads(architecture: Architecture) -> None:
+    module = architecture.module()
+    exported = architecture.export(module)
+    check(converted(exported, 23), architecture, module, exception=architecture.exception)
     with torch.no_grad():
-        program = torch.export.export(
-            module, architecture.arguments(*SIZES[0], dtype), dynamic_shapes=architecture.dynamic
-        )
-        if decompose:
-            program = program.run_decompositions(get_decomp_table())
-    converter = TorchConverter().add_exported_program(program)
-    return module, converter.to_onnx(opset_version=opset).optimize()
+        decomposed = exported.run_decompositions(get_decomp_table())
+    check(converted(decomposed, 18), architecture, module, exception=architecture.exception)
 
 
-@pytest.mark.parametrize(
-    ("decompose", "opset"), [(False, 23), (True, 18)], ids=["undecomposed-23", "decomposed-18"]
-)
-@pytest.mark.parametrize("architecture", FIRST_LIGHT, ids=lambda a: a.name)
-def test_float32_agrees_with_torch(architecture: Architecture, decompose: bool, opset: int) -> None:
-    module, program = convert(architecture, torch.float32, decompose=decompose, opset=opset)
-    for batch, length in SIZES:
-        arguments = architecture.arguments(batch, length, torch.float32)
-        with torch.no_grad():
-            expected = module(*arguments)
-        for kernels in {False, kernels_built()}:
-            (actual,) = program.run(*arguments, kernels=kernels)
-            assert_close(actual, expected)
-
-
-@pytest.mark.parametrize("architecture", FIRST_LIGHT, ids=lambda a: a.name)
+@pytest.mark.parametrize("architecture", HALF, ids=lambda a: a.name)
 def test_float16_agrees_with_torch(architecture: Architecture) -> None:
-    module, program = convert(architecture, torch.float16, decompose=False, opset=23)
-    for batch, length in SIZES:
-        arguments = architecture.arguments(batch, length, torch.float16)
-        with torch.no_grad():
-            expected = module(*arguments)
-        for kernels in {False, kernels_built()}:
-            (actual,) = program.run(*arguments, kernels=kernels)
-            assert_close(actual, expected, exception="half_model")
+    module = architecture.module(torch.float16)
+    program = converted(architecture.export(module, torch.float16), 23)
+    check(program, architecture, module, torch.float16, exception="half_model")
 
 
 @pytest.mark.parametrize(
@@ -61,13 +59,24 @@ def test_float16_agrees_with_torch(architecture: Architecture) -> None:
         ("bert", {"scaled_dot_product_attention": 2, "layer_norm": 5}),
         ("gpt2", {"scaled_dot_product_attention": 2, "layer_norm": 5}),
         ("llama", {"scaled_dot_product_attention": 2}),
+        ("whisper", {"scaled_dot_product_attention": 6, "layer_norm": 12}),
+        ("swin", {"scaled_dot_product_attention": 4, "layer_norm": 11}),
     ],
 )
 def test_composites_are_kept(name: str, composites: dict[str, int]) -> None:
-    architecture = next(a for a in FIRST_LIGHT if a.name == name)
-    _, program = convert(architecture, torch.float32, decompose=True, opset=23)
+    architecture = named(name)
+    exported = architecture.export(architecture.module())
     found: dict[str, int] = {}
-    for op, count in program.composites().items():
+    for op, count in converted(exported, 23).composites().items():
         base = op.removeprefix("ai.coreai::").partition(".")[0]
         found[base] = found.get(base, 0) + count
     assert found == composites
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+def test_every_size_varies(architecture: Architecture) -> None:
+    """Each dynamic dim is run at its size in the export, at others, and the batch at 1."""
+    first, *others = architecture.sizes
+    assert len(others) >= 2
+    assert any(batch == 1 for batch, _ in others)
+    assert any(size > first for size in others)
