@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 MODULE_DOMAIN = "ai.coreai.module"
-COMPOSITE_DOMAINS = ("ai.coreai", "ai.coreai.user", MODULE_DOMAIN)
+STANDARD_DOMAIN = "ai.coreai"
+COMPOSITE_DOMAINS = (STANDARD_DOMAIN, "ai.coreai.user", MODULE_DOMAIN)
 """As in ``composite_ops/declaration.py``, which imports torch; a test keeps the two equal."""
 
 Dim = int | str | None
@@ -113,6 +114,13 @@ def composite_calls(model: ir.Model) -> dict[str, int]:
     counts = _count(model, expand=frozenset(model.functions))
     mine = {op: n for op, n in counts.items() if op[0] in COMPOSITE_DOMAINS}
     return _named(mine)
+
+
+def standard_op_types(model: ir.Model) -> list[str]:
+    """Return the op types of the standard composites that a model calls anywhere, sorted."""
+    graphs = (model.graph, *(function.graph for function in model.functions.values()))
+    nodes = (node for graph in graphs for node in graph.all_nodes())
+    return sorted({node.op_type for node in nodes if node.domain == STANDARD_DOMAIN})
 
 
 def op_histogram(model: ir.Model) -> dict[str, int]:

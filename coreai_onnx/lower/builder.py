@@ -192,9 +192,10 @@ class OpBuilder:
         """Return ``x`` broadcast to these dims; no node if it has them."""
         if x.meta.get("dims") is not None and x.meta["dims"] == tuple(dims):
             return x
-        if 0 in dims and all(isinstance(d, int) for d in dims):
+        known = [d for d in dims if isinstance(d, int)]
+        if 0 in known and len(known) == len(dims):
             # onnxruntime's optimiser takes an Expand to no elements for one that does nothing
-            return self.const(torch.zeros(list(dims), dtype=real_part(dtype_of(x))))
+            return self.const(torch.zeros(known, dtype=real_part(dtype_of(x))))
         result: Value = self.Expand(x, self.shape(dims))
         if not any(isinstance(d, ir.Value) for d in dims):
             set_dims(result, [as_dim(d) for d in dims])

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coreai_onnx.contents import TensorInfo, weights
+from coreai_onnx.contents import TensorInfo, standard_op_types, weights
 from coreai_onnx.errors import SessionError
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.outputs import Array, Outputs
@@ -91,7 +91,7 @@ class Session:
                     f"threads={threads}; give at least 1, or None to let onnxruntime choose"
                 )
             options.intra_op_num_threads = threads
-        self.kernels = _register_kernels(options, kernels=kernels)
+        self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.ort = self._open(source, options)
         self._signature = Signature.of(self.ort)
@@ -219,11 +219,29 @@ class Session:
             raise SessionError(f"onnxruntime cannot load {what}\n  {error}{advice}") from error
 
 
-def _register_kernels(options: ort.SessionOptions, *, kernels: bool | None) -> bool:
-    """Register the kernel library if it is wanted; return whether it is registered."""
+def _op_types(source: Source) -> list[str] | None:
+    """Return the composites a model calls; None where finding out would mean reading weights."""
+    if isinstance(source, HasModel):
+        return standard_op_types(source.model)
+    return standard_op_types(source) if isinstance(source, ir.Model) else None
+
+
+def _register_kernels(
+    options: ort.SessionOptions, op_types: list[str] | None, *, kernels: bool | None
+) -> bool:
+    """Register the kernel library if it is wanted; return whether it is registered.
+
+    Args:
+        options: Receives the library.
+        op_types: The composites of the model: only their kernels are offered to the session, for
+            onnxruntime makes a schema of every one it is offered (20 ms for all); None offers all.
+        kernels: As for `session`.
+    """
     if kernels is False or (kernels is None and not kernels_built()):
         return False
     path = ops_library_path()
+    if op_types is not None:
+        options.add_session_config_entry("coreai.op_types", ",".join(op_types))
     try:
         options.register_custom_ops_library(str(path))
     except Exception as error:  # onnxruntime's exceptions share no base class below Exception

@@ -53,7 +53,7 @@ def value_of(expression: Any, a: int, b: int) -> Any:
         (sympy.Or(A > 0, B > 0), lambda a, b: a > 0 or b > 0),
         (sympy.Not(sympy.And(A > 0, B > 0)), lambda a, b: not (a > 0 and b > 0)),
     ],
-    ids=str,
+    ids=lambda x: "python" if callable(x) and not isinstance(x, sympy.Basic) else str(x),
 )
 def test_as_in_python(expression: Any, python: Callable[..., Any], a: int, b: int) -> None:
     assert value_of(expression, a, b) == python(a, b)
