@@ -20,12 +20,14 @@ from coreai_onnx.errors import (
 )
 from coreai_onnx.export.decompositions import functional
 from coreai_onnx.export.externalize import Externalization, ExternalizeSpec, ModuleCall
+from coreai_onnx.export.versions import warn_if_untested
 from coreai_onnx.functions import ModuleCalls, composite_functions
 from coreai_onnx.lower import Context, IONames, ProgramLowering
 from coreai_onnx.lower.composites import CompositeCalls
 from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
 from coreai_onnx.program import MAIN, OnnxProgram
 
+warn_if_untested(torch.__version__)
 DEFAULT_OPSET = 23
 OPSETS = range(18, 27)
 _F = TypeVar("_F", bound=Callable[..., Any])
