@@ -1,0 +1,86 @@
+"""Gated delta layers as a scan: the numbers of the chunks, for every length."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers.models.qwen3_next.modeling_qwen3_next as qwen3_next
+from torch.export import Dim
+
+from coreai_onnx import TorchConverter
+from coreai_onnx.export.linear_attention import CHUNKED, gated_delta_rule, scanned
+from tests.tolerances import assert_close
+
+CHUNKS = getattr(qwen3_next, CHUNKED)
+
+
+def tensors(batch: int, length: int, *, key_heads: int = 2) -> tuple[torch.Tensor, ...]:
+    heads = 4
+    return (
+        torch.randn(batch, length, key_heads, 8),
+        torch.randn(batch, length, key_heads, 8),
+        torch.randn(batch, length, heads, 6),
+        -torch.rand(batch, length, heads),
+        torch.rand(batch, length, heads),
+    )
+
+
+@pytest.mark.parametrize("length", [1, 5, 64, 70])
+@pytest.mark.parametrize("key_heads", [2, 4])
+def test_the_numbers_are_those_of_the_chunks(length: int, key_heads: int) -> None:
+    given = tensors(2, length, key_heads=key_heads)
+    expected, last = CHUNKS(*given, output_final_state=True, use_qk_l2norm_in_kernel=True)
+    actual, state = gated_delta_rule(*given, use_qk_l2norm_in_kernel=True)
+    assert_close(actual, expected)
+    assert_close(state, last)
+
+
+def test_a_given_state_goes_on_where_it_stopped() -> None:
+    given = tensors(1, 12)
+    whole, last = gated_delta_rule(*given, use_qk_l2norm_in_kernel=True)
+    _, middle = gated_delta_rule(*(x[:, :7] for x in given), use_qk_l2norm_in_kernel=True)
+    rest, end = gated_delta_rule(*(x[:, 7:] for x in given), middle, use_qk_l2norm_in_kernel=True)
+    assert_close(rest, whole[:, 7:])
+    assert_close(end, last)
+
+
+class Layer(torch.nn.Module):
+    """Calls the chunks by their global name, as transformers' layers do."""
+
+    def forward(self, *given: torch.Tensor) -> torch.Tensor:
+        outputs, _ = torch_chunk_gated_delta_rule(*given, use_qk_l2norm_in_kernel=True)
+        return outputs
+
+
+torch_chunk_gated_delta_rule = CHUNKS
+
+
+def test_one_export_serves_every_length() -> None:
+    layer = Layer()
+    batch, seq = Dim("batch"), Dim("seq", max=4096)
+    with scanned(layer):
+        exported = torch.export.export(
+            layer, tensors(2, 9), dynamic_shapes=(({0: batch, 1: seq},) * 5,)
+        )
+    assert torch_chunk_gated_delta_rule is CHUNKS
+    program = TorchConverter().add_exported_program(exported).to_onnx()
+    for size in ((2, 9), (1, 1), (3, 130)):
+        given = tensors(*size)
+        (actual,) = program.run(*given)
+        assert_close(actual, layer(*given))
+
+
+def test_other_models_are_left_alone() -> None:
+    with scanned(torch.nn.Linear(2, 2)):
+        assert torch_chunk_gated_delta_rule is CHUNKS
+
+
+def test_the_function_is_back_after_an_error() -> None:
+    def fail() -> None:
+        with scanned(Layer()):
+            assert torch_chunk_gated_delta_rule is not CHUNKS
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
+    assert torch_chunk_gated_delta_rule is CHUNKS
