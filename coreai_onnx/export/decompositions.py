@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from coreai_onnx.export.in_place import without_in_place
+
 aten = torch.ops.aten
 
 WHOLE: tuple[Any, ...] = (
@@ -50,13 +52,20 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     mutated buffer and input as an extra output. It also works out what ``vmap`` left as marks of
     batch axes around ops.
     """
-    if not any(
-        _mutates(n) or _marks_batch(n) for m in _graph_modules(program) for n in m.graph.nodes
-    ):
+    if not _needs_work(program):
+        return program
+    program = without_in_place(program)
+    if not _needs_work(program):
         return program
     with torch.no_grad():
         made: ExportedProgram = program.run_decompositions({})
     return made
+
+
+def _needs_work(program: ExportedProgram) -> bool:
+    return any(
+        _mutates(n) or _marks_batch(n) for m in _graph_modules(program) for n in m.graph.nodes
+    )
 
 
 def _graph_modules(program: ExportedProgram) -> list[torch.fx.GraphModule]:

@@ -171,16 +171,23 @@ def _pair_dims() -> dict[str, Any]:
     return {"input_ids": text, "attention_mask": text, "pixel_values": {0: Dim("images")}}
 
 
+_ONE_SIZE = "the model takes one image size"
 _GROWING = ((2, 3), (1, 0), (3, 5))
 
 VISION = (
     Architecture("resnet", ResNet, _images_of_any_size, _image_size_dims(), _GROWING),
-    Architecture("vit", _vit, images, batch_dims(), note="the model takes one image size"),
+    Architecture("vit", _vit, images, batch_dims(), note=_ONE_SIZE),
     Architecture("dinov2", _dinov2, _images_of_any_size, _image_size_dims(), _GROWING),
-    Architecture("swin", _swin, images, batch_dims()),
+    Architecture(
+        "swin",
+        _swin,
+        images,
+        batch_dims(),
+        note="windows are laid out in Python for one image size",
+    ),
     Architecture("convnext", _convnext, _images_of_any_size, _image_size_dims(), _GROWING),
     Architecture("segformer", _segformer, _images_of_any_size, _image_size_dims(), _GROWING),
     Architecture("detr", _detr, _images_of_any_size, _image_size_dims(), _GROWING),
-    Architecture("clip", _clip, _images_and_texts, _pair_dims()),
-    Architecture("siglip", _siglip, _images_and_texts, _pair_dims()),
+    Architecture("clip", _clip, _images_and_texts, _pair_dims(), note=_ONE_SIZE),
+    Architecture("siglip", _siglip, _images_and_texts, _pair_dims(), note=_ONE_SIZE),
 )
