@@ -1,0 +1,76 @@
+"""LU and what follows: batches, singular matrices, tall and wide ones, any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.lower.checking import check
+
+_SEED = torch.Generator().manual_seed(0)
+A = torch.randn(2, 4, 4, generator=_SEED) + 2 * torch.eye(4)
+B = torch.randn(2, 4, 3, generator=_SEED)
+N = torch.export.Dim("n", min=2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.linalg.det,
+        torch.linalg.slogdet,
+        torch.logdet,
+        torch.linalg.inv,
+        torch.inverse,
+        torch.linalg.lu,
+        torch.linalg.lu_factor,
+        lambda a: torch.lu_unpack(*torch.linalg.lu_factor(a)),
+    ],
+)
+def test_of_one_matrix(function: Callable[..., torch.Tensor]) -> None:
+    check(function, A)
+    check(function, A[0].double())
+
+
+@pytest.mark.parametrize("opset", [18, 26])
+def test_systems(opset: int) -> None:
+    check(torch.linalg.solve, A, B, opset=opset)
+    check(torch.linalg.solve, A[0], B)
+    check(torch.linalg.solve, A, B[0, :, 0])
+    check(torch.linalg.solve, A, B[..., 0])
+    check(lambda a, b: torch.linalg.solve(a, b.mT, left=False), A, B)
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("adjoint", [True, False])
+def test_systems_from_factors(left: bool, adjoint: bool) -> None:
+    def solve(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        lu, pivots = torch.linalg.lu_factor(a)
+        rhs = b if left else b.mT
+        return torch.linalg.lu_solve(lu, pivots, rhs, left=left, adjoint=adjoint)
+
+    check(solve, A, B)
+
+
+def test_tall_and_wide() -> None:
+    for x in (B, B.mT.contiguous()):
+        check(torch.linalg.lu, x)
+        check(torch.linalg.lu_factor, x)
+
+
+def test_singular() -> None:
+    singular = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
+    check(torch.linalg.det, singular)
+    check(torch.linalg.slogdet, singular)
+    check(lambda a: torch.linalg.inv_ex(a).info, singular)
+    check(lambda a: torch.linalg.lu_factor_ex(a).info, torch.zeros(2, 3, 3))
+
+
+def test_any_size() -> None:
+    check(
+        lambda a: (torch.linalg.inv(a), torch.linalg.det(a)),
+        A,
+        dynamic_shapes=({1: N, 2: N},),
+        others=[(A[:, :3, :3],)],
+    )
