@@ -26,7 +26,8 @@ Factors = tuple[Value, Value, Value]
 """LU in one matrix (float64), pivots counted from 1, order of the rows."""
 
 
-def _smaller(rows: Dim, columns: Dim) -> Dim:
+def smaller(rows: Dim, columns: Dim) -> Dim:
+    """Return the smaller of two dims."""
     if isinstance(rows, int) and isinstance(columns, int):
         return min(rows, columns)
     if rows == columns:
@@ -41,7 +42,7 @@ def factor(op: OpBuilder, a: Value, *, pivot: bool = True) -> Factors:
     """Return the factors of P L U = A: column by column, the largest element to the diagonal."""
     dims = dims_of(a)
     batch, height, width = dims[:-2], dims[-2], dims[-1]
-    count = _smaller(height, width)
+    count = smaller(height, width)
     rows, columns = numbers(op, height), op.unsqueeze(numbers(op, width), [0])
     steps = numbers(op, count)
     order = set_dims(op.expand(rows, [*batch, height]), (*batch, height))
@@ -76,7 +77,7 @@ def factor(op: OpBuilder, a: Value, *, pivot: bool = True) -> Factors:
 def _info(op: OpBuilder, lu: Value) -> Value:
     """Return, per matrix, the number of its first zero on the diagonal of U, or 0."""
     dims = dims_of(lu)
-    count = _smaller(dims[-2], dims[-1])
+    count = smaller(dims[-2], dims[-1])
     if count == 0:
         return expand_info(op, dims[:-2])
     steps = numbers(op, count)
@@ -233,7 +234,7 @@ def _triangles(op: OpBuilder, lu: Value) -> tuple[Value, Value]:
     """Return L with ones on its diagonal, and U."""
     dims = dims_of(lu)
     height, width = dims[-2], dims[-1]
-    count = _smaller(height, width)
+    count = smaller(height, width)
     left = lu if count == width else op.slice(lu, len(dims) - 1, 0, count)
     upper = lu if count == height else op.slice(lu, len(dims) - 2, 0, count)
     ones = op.cast(identity(op, height, count), lu.dtype)  # type: ignore[arg-type]
