@@ -21,6 +21,7 @@ from coreai_onnx.errors import (
 from coreai_onnx.export.decompositions import functional
 from coreai_onnx.export.externalize import Externalization, ExternalizeSpec, ModuleCall
 from coreai_onnx.export.linear_attention import scanned
+from coreai_onnx.export.recurrent import whole
 from coreai_onnx.export.versions import warn_if_untested
 from coreai_onnx.functions import ModuleCalls, composite_functions
 from coreai_onnx.lower import Context, IONames, ProgramLowering
@@ -298,7 +299,7 @@ def _export(
     model: torch.nn.Module, export_fn: Callable[[torch.nn.Module], ExportedProgram]
 ) -> ExportedProgram:
     try:
-        with torch.no_grad(), scanned(model):
+        with torch.no_grad(), scanned(model), whole():
             return functional(export_fn(model))
     except CoreaiError:
         raise

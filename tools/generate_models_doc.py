@@ -62,7 +62,23 @@ with scanned(model):
     exported = torch.export.export(model, (torch.randn(2, 4),))
 ```
 
-`coreai_onnx.convert` and `TorchConverter.add_pytorch_module` do this themselves.
+## Recurrent layers of any length
+
+torch knows the shapes of an LSTM only by unrolling it, for one length. `whole` keeps `LSTM`, `GRU`
+and `RNN` as one op each, and their length dynamic:
+
+```python
+from coreai_onnx.export.recurrent import whole
+
+lstm = torch.nn.LSTM(4, 8, batch_first=True).eval()
+steps = torch.export.Dim("steps", max=512)
+with whole():
+    exported = torch.export.export(
+        lstm, (torch.randn(2, 5, 4),), dynamic_shapes={"input": {1: steps}}
+    )
+```
+
+`coreai_onnx.convert` and `TorchConverter.add_pytorch_module` do both themselves.
 
 ## Guards on sizes
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from coreai_onnx.errors import LoweringError
+from coreai_onnx.export.recurrent import NAMESPACE
 from coreai_onnx.lower.aten.matmul import linear
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
@@ -60,7 +61,7 @@ class Layers:
 
 
 # ---------------------------------------------------------------------- torch's names
-@lowers("aten.lstm.input")
+@lowers("aten.lstm.input", f"{NAMESPACE}.lstm.default")
 def lstm(
     op: OpBuilder,
     input: Value,
@@ -81,7 +82,7 @@ def lstm(
 def _register(name: str, cell: Cell) -> None:
     """Register a layer with one state."""
 
-    @lowers(f"aten.{name}.input")
+    @lowers(f"aten.{name}.input", f"{NAMESPACE}.{name}.default")
     def plain(
         op: OpBuilder,
         input: Value,

@@ -1,0 +1,96 @@
+"""Recurrent layers that stay whole in an export, so that their length may be dynamic.
+
+torch knows the shapes of an LSTM's results only by unrolling it, step by step, for one length.
+Here ``lstm``, ``gru`` and the plain ``rnn`` are ops with shapes of their own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import _VF  # the functions behind the layers of torch.nn
+
+NAMESPACE = "coreai_recurrent"
+LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_OPTIONS = (
+    "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, "
+    "bool bidirectional, bool batch_first"
+)
+_LIBRARY = torch.library.Library(NAMESPACE, "DEF")
+_ORIGINAL: dict[str, Callable[..., Any]] = {name: getattr(_VF, name) for name in LAYERS}
+
+
+@contextmanager
+def whole() -> Iterator[None]:
+    """While active, recurrent layers of ``torch.nn`` are exported as one op each.
+
+    ```python
+    with whole():
+        exported = torch.export.export(model, args, dynamic_shapes=dims)
+    ```
+
+    Packed sequences and layers with projections go torch's own way.
+    """
+    for name in LAYERS:
+        setattr(_VF, name, _replacement(name))
+    try:
+        with warnings.catch_warnings():
+            # the layers list their weights anew when export puts fake ones in their place
+            warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights")
+            yield
+    finally:
+        for name in LAYERS:
+            setattr(_VF, name, _ORIGINAL[name])
+
+
+def _replacement(name: str) -> Callable[..., Any]:
+    op = getattr(getattr(torch.ops, NAMESPACE), name).default
+
+    def call(*args: Any) -> Any:
+        packed = len(args) != 9 or isinstance(args[3], torch.Tensor | list | tuple)
+        if packed or (name == "lstm" and _has_projections(args)):
+            return _ORIGINAL[name](*args)
+        return op(*args)
+
+    return call
+
+
+def _has_projections(args: Sequence[Any]) -> bool:
+    """Whether the hidden state is narrower than the cell's."""
+    return bool(args[1][0].shape[-1] != args[1][1].shape[-1])
+
+
+def _outputs(
+    input: torch.Tensor, states: Sequence[torch.Tensor], options: Sequence[Any]
+) -> tuple[torch.Tensor, ...]:
+    """Return empty tensors of the results' shapes: every hidden state, and the last states."""
+    bidirectional = options[5]
+    width = states[0].shape[-1] * (2 if bidirectional else 1)
+    every = input.new_empty((*input.shape[:-1], width))
+    return (every, *(input.new_empty(state.shape) for state in states))
+
+
+def _define(name: str) -> None:
+    """Define an op with the schema of ``aten::<name>.input``."""
+    several = name == "lstm"
+    state, results = (
+        ("Tensor[]", "Tensor, Tensor, Tensor") if several else ("Tensor", "Tensor, Tensor")
+    )
+    _LIBRARY.define(f"{name}(Tensor input, {state} hx, {_OPTIONS}) -> ({results})")
+
+    def compute(input: torch.Tensor, hx: Any, *options: Any) -> Any:
+        return _ORIGINAL[name](input, hx, *options)
+
+    def shapes(input: torch.Tensor, hx: Any, *options: Any) -> Any:
+        return _outputs(input, hx if several else [hx], options)
+
+    _LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", shapes, lib=_LIBRARY)
+
+
+for _name in LAYERS:
+    _define(_name)
