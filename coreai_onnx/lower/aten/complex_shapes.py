@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from coreai_onnx.lower.aten import (  # noqa: F401  # their lowerings are reused
     combining,
     conversion,
+    fourier,
     indexing,
     masking,
     padding,
@@ -46,6 +47,7 @@ _BY_PARTS = (
     "aten.unflatten.int",
     "aten.squeeze.default",
     "aten.squeeze.dim",
+    "aten.squeeze_.dim",
     "aten.squeeze.dims",
     "aten.split.Tensor",
     "aten.split_with_sizes.default",

@@ -9,7 +9,7 @@ import torch
 
 from coreai_onnx.lower.aten.complex_parts import as_pairs, join, split
 from coreai_onnx.lower.aten.indices import reversed_along
-from coreai_onnx.lower.aten.views import transpose
+from coreai_onnx.lower.aten.views import squeeze_dim, transpose
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.promotion import as_value
 from coreai_onnx.lower.registry import lowers
@@ -129,3 +129,9 @@ def _normalized(
 def transpose_(op: OpBuilder, self: Value, dim0: int, dim1: int) -> Value:
     """self with two axes exchanged, which torch's decomposition of stft does in place."""
     return transpose(op, self, dim0, dim1)
+
+
+@lowers("aten.squeeze_.dim")
+def squeeze_(op: OpBuilder, self: Value, dim: int) -> Value:
+    """self without an axis of size 1, which torch's decomposition of stft does in place."""
+    return squeeze_dim(op, self, dim)

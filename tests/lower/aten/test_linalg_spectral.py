@@ -1,0 +1,84 @@
+"""Eigenvalues, singular values and exponentials: even and odd sizes, batches, rank deficits.
+
+Vectors are compared by what they make: their signs are anyone's choice.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.lower.checking import check
+
+_SEED = torch.Generator().manual_seed(0)
+X = torch.randn(2, 5, 5, generator=_SEED)
+TALL = torch.randn(2, 6, 3, generator=_SEED)
+
+
+def _projected(a: torch.Tensor, uplo: str = "L") -> tuple[torch.Tensor, ...]:
+    values, vectors = torch.linalg.eigh(a, uplo)
+    return values, (vectors * values.unsqueeze(-2)) @ vectors.mT, vectors.mT @ vectors
+
+
+def _remade(a: torch.Tensor, full: bool) -> tuple[torch.Tensor, ...]:
+    u, s, v = torch.linalg.svd(a, full_matrices=full)
+    k = s.shape[-1]
+    return s, (u[..., :k] * s.unsqueeze(-2)) @ v[..., :k, :], u.mT @ u, v @ v.mT
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_eigenvalues(size: int) -> None:
+    a = X[:, :size, :size] + X[:, :size, :size].mT
+    check(_projected, a)
+    check(torch.linalg.eigvalsh, a[0].double(), opset=18)
+
+
+def test_one_triangle_is_read() -> None:
+    for uplo in ("L", "U"):
+        check(lambda a, u=uplo: _projected(a, u), X)
+
+
+def test_diagonal_already() -> None:
+    check(_projected, torch.diag(torch.tensor([3.0, 1.0, 1.0, -2.0])))
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_singular_values(full: bool) -> None:
+    for a in (TALL, TALL.mT.contiguous(), X, TALL[0].double()):
+        check(lambda a: _remade(a, full), a)
+
+
+def test_missing_rank() -> None:
+    column = torch.arange(1.0, 5.0)[:, None]
+    check(lambda a: _remade(a, True), column @ column[:3].mT)
+    check(torch.linalg.svdvals, torch.zeros(3, 3))
+
+
+def test_what_follows() -> None:
+    check(torch.linalg.pinv, TALL)
+    check(torch.linalg.matrix_rank, TALL)
+    check(torch.linalg.cond, X)
+    check(lambda a: torch.linalg.matrix_norm(a, "nuc"), X)
+
+
+def test_pseudoinverse() -> None:
+    column = torch.arange(1.0, 5.0)[:, None]
+    check(torch.linalg.pinv, column @ column[:3].mT)
+    check(lambda a: torch.linalg.pinv(a @ a.mT + 5 * torch.eye(5), hermitian=True), X)
+    check(lambda a: torch.linalg.pinv(a, atol=1.5), TALL)
+    check(lambda a: torch.linalg.pinv(a, rtol=0.9), TALL)
+
+
+def test_exponentials() -> None:
+    check(torch.linalg.matrix_exp, X.double() * 2)
+    check(torch.linalg.matrix_exp, torch.stack([X[0] * 0, X[1]]))
+
+
+def test_any_size() -> None:
+    n = torch.export.Dim("n", min=2)
+    check(
+        torch.linalg.eigvalsh,
+        X,
+        dynamic_shapes=({1: n, 2: n},),
+        others=[(X[:, :4, :4],), (X[:, :2, :2],)],
+    )
