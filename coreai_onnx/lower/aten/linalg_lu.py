@@ -113,9 +113,17 @@ def _sign(op: OpBuilder, pivots: Value) -> Value:
     return op.Sub(1.0, op.Mul(wide(op, odd), 2.0))
 
 
+def _nothing(op: OpBuilder, a: Value) -> tuple[Value, Value]:
+    """Return the factors and pivots of matrices without elements."""
+    dims = dims_of(a)
+    return op.expand(op.like(a, 0), list(dims)), op.expand(op.const(0), list(dims[:-1]))
+
+
 @lowers("aten._linalg_det.default")
 def det(op: OpBuilder, A: Value) -> tuple[Value, Value, Value]:
     """± the product of the diagonal of U."""
+    if dims_of(A)[-1] == 0:
+        return op.expand(op.like(A, 1), list(dims_of(A)[:-2])), *_nothing(op, A)
     lu, pivots, _ = factor(op, wide(op, A))
     size = op.ReduceProd(diagonal(op, lu), [-1], keepdims=0)
     return op.Mul(size, _sign(op, pivots)), lu, pivots
@@ -124,6 +132,9 @@ def det(op: OpBuilder, A: Value) -> tuple[Value, Value, Value]:
 @lowers("aten._linalg_slogdet.default")
 def slogdet(op: OpBuilder, A: Value) -> tuple[Value, Value, Value, Value]:
     """The sign of the determinant and the sum of log |U[i, i]|."""
+    if dims_of(A)[-1] == 0:
+        ones, zeros = (op.expand(op.like(A, n), list(dims_of(A)[:-2])) for n in (1, 0))
+        return ones, zeros, *_nothing(op, A)
     lu, pivots, _ = factor(op, wide(op, A))
     elements = diagonal(op, lu)
     size = op.ReduceSum(op.Log(op.Abs(elements)), [-1], keepdims=0)
@@ -136,6 +147,8 @@ def slogdet(op: OpBuilder, A: Value) -> tuple[Value, Value, Value, Value]:
 def inv_ex(op: OpBuilder, A: Value, *, check_errors: bool = False) -> tuple[Value, Value]:
     """A⁻¹, and the number of the first zero pivot, or 0."""
     dims = dims_of(A)
+    if 0 in dims:
+        return op.expand(op.like(A, 0), list(dims)), expand_info(op, dims[:-2])
     lu, _, order = factor(op, wide(op, A))
     ones = set_dims(op.expand(identity(op, dims[-1], dims[-1]), list(dims)), dims)
     return _solved(op, lu, order, ones), _info(op, lu)

@@ -7,6 +7,7 @@ import math
 import torch
 
 from coreai_onnx.lower.aten.counted_loop import repeat
+from coreai_onnx.lower.aten.creation import copy
 from coreai_onnx.lower.aten.jacobi import arranged, eigen, rotated
 from coreai_onnx.lower.aten.linalg_lu import smaller
 from coreai_onnx.lower.aten.linalg_qr import orthogonal, reflections
@@ -21,6 +22,9 @@ def eigh(op: OpBuilder, A: Value, UPLO: str = "L", compute_v: bool = True) -> tu
     """Eigenvalues, ascending, and eigenvectors; of one triangle, mirrored to the other."""
     x = wide(op, A)
     dims = dims_of(x)
+    if 0 in dims:
+        none = op.like(x, 0)
+        return op.expand(none, list(dims[:-1])), op.expand(none, list(dims) if compute_v else [0])
     kept = op.Trilu(x, upper=int(UPLO.upper() == "U"))
     across = op.cast(identity(op, dims[-1], dims[-1]), torch.bool)
     mirror = op.Where(across, op.like(x, 0), transposed(op, set_dims(kept, dims)))
@@ -42,12 +46,26 @@ def svd(
     dims = dims_of(A)
     count = smaller(dims[-2], dims[-1])
     flat = count == dims[-2]
+    if 0 in dims:
+        return _nothing(op, A, full=full_matrices, vectors=compute_uv)
     x = wide(op, A)
     u, s, v = _tall(op, transposed(op, x) if flat else x, full=full_matrices)
     if not compute_uv:
         empty = op.expand(op.like(A, 0), [0])
         return empty, s, empty
     return (v, s, transposed(op, u)) if flat else (u, s, transposed(op, v))
+
+
+def _nothing(op: OpBuilder, a: Value, *, full: bool, vectors: bool) -> tuple[Value, Value, Value]:
+    """Return U, S and Vᴴ of matrices without elements: identities if they are full."""
+    *batch, rows, columns = dims_of(a)
+    count = smaller(rows, columns)
+    s = op.expand(op.like(a, 0), [*batch, count])
+    if not vectors:
+        return op.expand(op.like(a, 0), [0]), s, op.expand(op.like(a, 0), [0])
+    tall, broad = (rows, rows if full else count), (columns if full else count, columns)
+    u, vh = (op.expand(identity(op, *d), [*batch, *d]) for d in (tall, broad))
+    return u, s, vh
 
 
 def _tall(op: OpBuilder, a: Value, *, full: bool) -> tuple[Value, Value, Value]:
@@ -142,3 +160,9 @@ def matrix_exp(op: OpBuilder, self: Value) -> Value:
         return [op.Where(open_, op.MatMul(state[0], state[0]), state[0])]
 
     return repeat(op, most, [set_dims(total, dims)], step)[0]
+
+
+@lowers("aten.copy_.default")
+def copy_(op: OpBuilder, self: Value, src: Value, non_blocking: bool = False) -> Value:
+    """src with the sizes and dtype of self; decompositions of matrix_power do it in place."""
+    return copy(op, self, src, non_blocking)

@@ -74,3 +74,10 @@ def test_any_size() -> None:
         dynamic_shapes=({1: N, 2: N},),
         others=[(A[:, :3, :3],)],
     )
+
+
+def test_no_elements() -> None:
+    for dims in ((0, 0), (2, 0, 0), (0, 3, 3)):
+        check(torch.linalg.inv, torch.zeros(dims))
+    check(torch.linalg.det, torch.zeros(0, 0))
+    check(torch.linalg.slogdet, torch.zeros(2, 0, 0))

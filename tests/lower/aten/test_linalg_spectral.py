@@ -82,3 +82,14 @@ def test_any_size() -> None:
         dynamic_shapes=({1: n, 2: n},),
         others=[(X[:, :4, :4],), (X[:, :2, :2],)],
     )
+
+
+def test_no_elements() -> None:
+    check(torch.linalg.eigh, torch.zeros(0, 0))
+    check(torch.linalg.svd, torch.zeros(3, 0))
+    check(lambda a: torch.linalg.svd(a, full_matrices=False), torch.zeros(2, 0, 3))
+
+
+def test_powers_and_ranks() -> None:
+    check(lambda a: torch.linalg.matrix_power(a, 5), X)
+    check(lambda a: torch.linalg.matrix_rank(a, atol=torch.tensor(1.0)), TALL)
