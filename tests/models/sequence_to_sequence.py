@@ -10,7 +10,6 @@ from torch.export import Dim
 
 from tests.models.architecture import (
     HEADS,
-    LAYERS,
     VOCABULARY,
     WIDTH,
     Architecture,
@@ -21,8 +20,8 @@ from tests.models.architecture import (
 
 _SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 _HALVES = {
-    "encoder_layers": LAYERS,
-    "decoder_layers": LAYERS,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
     "encoder_attention_heads": HEADS,
     "decoder_attention_heads": HEADS,
     "encoder_ffn_dim": 96,

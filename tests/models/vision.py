@@ -102,14 +102,14 @@ def _convnext() -> torch.nn.Module:
 
 def _segformer() -> torch.nn.Module:
     config = transformers.SegformerConfig(
-        num_encoder_blocks=3,
-        hidden_sizes=[8, 16, 32],
-        depths=[1, 1, 1],
-        num_attention_heads=[1, 2, 4],
-        sr_ratios=[4, 2, 1],
-        patch_sizes=[7, 3, 3],
-        strides=[4, 2, 2],
-        mlp_ratios=[4, 4, 4],
+        num_encoder_blocks=2,
+        hidden_sizes=[8, 16],
+        depths=[1, 1],
+        num_attention_heads=[1, 2],
+        sr_ratios=[4, 2],
+        patch_sizes=[7, 3],
+        strides=[4, 2],
+        mlp_ratios=[4, 4],
         decoder_hidden_size=16,
         num_labels=5,
     )
@@ -130,8 +130,8 @@ def _detr() -> torch.nn.Module:
         backbone=None,
         backbone_config=backbone,
         d_model=WIDTH,
-        encoder_layers=LAYERS,
-        decoder_layers=LAYERS,
+        encoder_layers=1,
+        decoder_layers=1,
         encoder_attention_heads=HEADS,
         decoder_attention_heads=HEADS,
         encoder_ffn_dim=96,
