@@ -114,10 +114,10 @@ def pinv(
     """
     dims = dims_of(self)
     if hermitian:
-        s, left = eigh(op, self)
+        s, left = eigh(op, wide(op, self))
         v = left
     else:
-        left, s, vh = svd(op, self)
+        left, s, vh = svd(op, wide(op, self))
         v = transposed(op, vh)
     size = op.Abs(s)
     bound = op.ReduceMax(size, [len(dims) - 2], keepdims=1)

@@ -87,6 +87,7 @@ def test_any_size() -> None:
 def test_no_elements() -> None:
     check(torch.linalg.eigh, torch.zeros(0, 0))
     check(torch.linalg.svd, torch.zeros(3, 0))
+    check(torch.linalg.pinv, torch.zeros(0, 3, 3))
     check(lambda a: torch.linalg.svd(a, full_matrices=False), torch.zeros(2, 0, 3))
 
 
