@@ -56,7 +56,6 @@ def write(
     b: BodyBuilder,
     examples: Sequence[Example | None],
     attributes: Mapping[str, Any],
-    dtype_word: str,
 ) -> Value:
     """Write the body; see :func:`coreai_onnx.composite_ops.sdpa.scaled_dot_product_attention`."""
     query, key, value, mask, sinks = (*examples, *[None] * 5)[:5]
@@ -76,30 +75,40 @@ def write(
     for given, example in zip(b.inputs, examples, strict=False):
         if example is not None:
             given.dtype = ir_dtype(example.dtype)
-    same_dtype = mask is None or mask.dtype in (torch.bool, query.dtype)
-    kernel = query.dtype != torch.float64 and dtype_word != "bfloat16" and same_dtype
-    if b.opset >= NATIVE_SINCE and kernel and call.one_group and not call.sinks:
+    computed = query.dtype != torch.float64  # onnxruntime has no float64 kernel of Attention
+    if b.opset >= NATIVE_SINCE and computed and call.one_group and not call.sinks:
         return _native(b, call)
     return _spelled(b, call)
 
 
 def _native(b: BodyBuilder, call: _Call) -> Value:
-    """ONNX's Attention, with a mask made of positions, and zeros for rows without a key."""
+    """ONNX's Attention, with a mask made of positions, and zeros for rows without a key.
+
+    It is given float32: onnxruntime adds float16 scores up in float16, and takes no bfloat16. A
+    mask gets all its rows: onnxruntime does not repeat a single one.
+    """
     op, (query, key, value) = b.op, b.inputs[:3]
     mask = b.inputs[3] if call.mask else None
     corner = call.causal and call.upper_left and not call.window
     if call.positional and not corner:
         mask = _position_mask(op, query, key, call)
-    result: Value = op.Attention(
-        query,
-        key,
-        value,
+    elif mask is not None:
+        mask = mask if call.mask == "bool" else op.cast(mask, call.wide)
+        rows, columns = op.Shape(query, start=2, end=3), op.Shape(key, start=2, end=3)
+        mask = op.Expand(mask, op.Concat(rows, columns, axis=0))
+    wide: Value = op.Attention(
+        op.cast(query, call.wide),
+        op.cast(key, call.wide),
+        op.cast(value, call.wide),
         mask,
         is_causal=int(corner and not call.mask),
         scale=AttributeRef("scale", "float"),
         softcap=call.softcap,
     )
-    return result if mask is None else _empty_rows_to_zero(op, result, mask, call)
+    if mask is not None:
+        wide = _empty_rows_to_zero(op, wide, mask, call)
+    result: Value = op.CastLike(wide, query)
+    return result
 
 
 def _spelled(b: BodyBuilder, call: _Call) -> Value:

@@ -31,7 +31,7 @@ def body(
     """
     if composite.name == "scaled_dot_product_attention":
         builder = BodyBuilder(composite, [e is not None for e in examples], opset)
-        return builder.finish([attention.write(builder, examples, attributes, dtype_word)])
+        return builder.finish([attention.write(builder, examples, attributes)])
     since, writer = _WRITERS.get(composite.name, (999, None))
     if writer is None or opset < since or dtype_word == "bfloat16":
         return None
