@@ -70,6 +70,6 @@ def test_composites_are_functions_that_open(tmp_path: Path) -> None:
         assert "rms_norm" in body
         assert "Layer" not in body
         graph.open_function("scaled_dot")
-        graph.wait_for("Softmax")
+        graph.wait_for("Attention")
         graph.page.screenshot(path=tmp_path / "attention.png")
         assert "rms_norm" not in [words[0] for words in graph.boxes()]

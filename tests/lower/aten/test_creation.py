@@ -35,11 +35,11 @@ def test_empty_tensors_have_the_right_sizes() -> None:
     check(
         lambda x: (
             torch.empty(2, 3).fill_(1),
-            torch.empty_like(x) * 0,
-            x.new_empty(2, 1) * 0,
-            torch.empty_strided((2, 3), (1, 2)) * 0,
-            torch.empty_permuted((2, 3), (1, 0)) * 0,
-            x.new_empty_strided((2, 3), (1, 2)) * 0,
+            torch.zeros_like(torch.empty_like(x)),
+            torch.zeros_like(x.new_empty(2, 1)),
+            torch.zeros_like(torch.empty_strided((2, 3), (1, 2))),
+            torch.zeros_like(torch.empty_permuted((2, 3), (1, 0))),
+            torch.zeros_like(x.new_empty_strided((2, 3), (1, 2))),
         ),
         X,
     )
@@ -70,9 +70,9 @@ def test_prims() -> None:
             prims.full_like(x, 2.0, **options),
             prims.fill(x, 5.0),
             prims.scalar_tensor(2.0, dtype=torch.float64, device=options["device"]),
-            prims.empty((2,), **options) * 0,
-            prims.empty_strided((2, 3), (3, 1), **options) * 0,
-            prims.empty_permuted((2, 3), (0, 1), **options) * 0,
+            torch.zeros_like(prims.empty((2,), **options)),
+            torch.zeros_like(prims.empty_strided((2, 3), (3, 1), **options)),
+            torch.zeros_like(prims.empty_permuted((2, 3), (0, 1), **options)),
         ),
         X,
     )
