@@ -10,7 +10,6 @@ import onnx_ir as ir
 import sympy
 import torch
 
-from coreai_onnx.composite_ops.declaration import DOMAIN
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.inference import infer_dims
 from coreai_onnx.lower.legalize import compute_dtype
@@ -21,10 +20,8 @@ from coreai_onnx.lower.values import (
     Number,
     Value,
     as_dim,
-    dims_of,
     dtype_of,
     ir_dtype,
-    is_complex,
     real_part,
     scalar_dtype,
     set_dims,
@@ -344,14 +341,3 @@ def _trim(inputs: Sequence[Value | None]) -> list[Value | None]:
 def _never_empty(dims: Sequence[Any], unknown: int) -> bool:
     """Whether -1 can be worked out: no other dim is zero or could be."""
     return all(isinstance(d, int) and d > 0 for i, d in enumerate(dims) if i != unknown)
-
-
-__all__ = [
-    "DOMAIN",
-    "AttributeRef",
-    "OpBuilder",
-    "Operand",
-    "dims_of",
-    "dtype_of",
-    "is_complex",
-]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -292,6 +292,3 @@ def storage_key(tensor: torch.Tensor) -> Any:
     if tensor.device.type == "meta" or tensor.numel() == 0:
         return None
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-
-
-Progress = Callable[[int], Callable[[], None]]
