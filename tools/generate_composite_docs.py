@@ -29,7 +29,7 @@ library is registered, a fused kernel takes the node over. Both are compared wit
 reference in `coreai_onnx/composite_ops/`, which defines the op. How your own classes become
 composites is told in [externalization.md](externalization.md).
 
-* Every composite takes float32, float16, bfloat16 and float64; the output has the dtype of the
+* Every composite takes float32, float16, bfloat16 and float64; outputs have the dtype of the
   first input. Optional inputs may be absent, at the end or in the middle.
 * Every node also carries `version` (int), the version of the meaning.
 * A model that needs one body of a composite has it under the plain name. If it needs several, each
@@ -63,10 +63,14 @@ def section(composite: Composite) -> str:
     lines = ["", f"## {composite.name}", "", summary, "", "```text", composite.formula, "```", ""]
     lines += ["| input | dims | dtype | also called |", "|---|---|---|---|"]
     lines += [input_row(i) for i in composite.inputs]
-    lines += ["", "| attribute | type | default | also called |", "|---|---|---|---|"]
-    lines += [attribute_row(a) for a in composite.attributes]
+    if composite.attributes:
+        lines += ["", "| attribute | type | default | also called |", "|---|---|---|---|"]
+        lines += [attribute_row(a) for a in composite.attributes]
+    lines += ["", "Outputs: " + ", ".join(f"`{name}`" for name in composite.outputs) + "."]
     groups = [" · ".join(f"`{word}`" for word in group) for group in composite.variant_axes]
-    lines += ["", "Variant words: " + "; then ".join(groups) + ".", ""]
+    if groups:
+        lines += ["", "Variant words: " + "; then ".join(groups) + "."]
+    lines.append("")
     return "\n".join(lines)
 
 

@@ -19,8 +19,8 @@ AttributeType = Literal["int", "float", "string", "ints", "floats", "strings"]
 
 FLOAT_DTYPES = ("float32", "float16", "bfloat16", "float64")
 """Every composite accepts these four; a kernel must as well."""
-DTYPE_WORDS = ("float64", "bfloat16")
-"""Dtypes whose bodies may differ from those of float32 and float16."""
+DTYPE_WORDS = ("float64", "bfloat16", "float16")
+"""Dtypes whose bodies may differ from that of float32."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Input:
             (an attention mask is bool or ``T``); ``"index"`` for int32 or int64; a concrete ONNX
             name (``"int64"``) otherwise.
         dims: The dims, by letters shared between the inputs: ``"B H T D"``. ``"K|H"`` is the dim
-            ``K``, which may differ from ``H``. A leading ``*`` stands for any number of dims. A
-            leading ``~`` means broadcastable to those dims, aligned from the right. Dims at the
+            ``K``, which may differ from ``H``. A ``*`` stands for any number of dims, at the front
+            or at the end. A leading ``~`` means broadcastable to those dims, aligned from the right. Dims at the
             front may be missing; a ``1`` at the end as well.
         aliases: Names that user classes have for the same argument, parameter or buffer
             (``hidden_states``, ``weight``).
@@ -110,7 +110,7 @@ class Composite:
         """Every variant suffix, ``""`` (the plain name) first.
 
         The last group is always the dtype, for models that use a composite at dtypes which need
-        different bodies: float64 computes wider, and bfloat16 has fewer kernels in onnxruntime.
+        different bodies: float64 computes wider, the narrow ones are cast to float32 and back.
         """
         groups = [("", *words) for words in (*self.variant_axes, DTYPE_WORDS)]
         suffixes = (

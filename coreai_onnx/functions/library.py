@@ -107,6 +107,8 @@ def _letters(
         rank = first_rank if broadcast else len(dims)
         lead = max(rank - len(tokens) + 1, 0)
         tokens = [f"A{lead - i}" for i in range(lead)] + tokens[1:]
+    elif tokens[-1] == "*":
+        tokens = tokens[:-1] + [f"A{i}" for i in range(len(dims) - len(tokens) + 1)]
     if tokens[-1] == "1" and len(dims) < len(tokens):
         tokens = tokens[:-1]
     letters = tokens[len(tokens) - len(dims) :]

@@ -34,6 +34,179 @@ struct Composite {
   std::size_t op_type_count;
 };
 
+namespace gated_delta_update {
+enum InputIndex : std::size_t {
+  kQueryInput,
+  kKeyInput,
+  kValueInput,
+  kGInput,
+  kBetaInput,
+  kInitialStateInput,
+  kInputCount
+};
+inline constexpr char kUseQkL2Norm[] = "use_qk_l2_norm";
+inline constexpr std::int64_t kUseQkL2NormDefault = 1;
+inline constexpr std::size_t kAttributeCount = 1;
+inline constexpr Input kInputs[] = {
+    {"query", false, InputKind::kT},
+    {"key", false, InputKind::kT},
+    {"value", false, InputKind::kT},
+    {"g", false, InputKind::kAny},
+    {"beta", false, InputKind::kAny},
+    {"initial_state", true, InputKind::kAny},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"gated_delta_update", 15},
+    {"gated_delta_update.float64", 8},
+    {"gated_delta_update.bfloat16", 4},
+    {"gated_delta_update.no_norm", 15},
+    {"gated_delta_update.no_norm_float64", 8},
+    {"gated_delta_update.no_norm_bfloat16", 4},
+    {"gated_delta_update.no_state", 15},
+    {"gated_delta_update.no_state_float64", 8},
+    {"gated_delta_update.no_state_bfloat16", 4},
+    {"gated_delta_update.no_state_no_norm", 15},
+    {"gated_delta_update.no_state_no_norm_float64", 8},
+    {"gated_delta_update.no_state_no_norm_bfloat16", 4},
+};
+inline constexpr Composite kComposite = {
+    "gated_delta_update", 1, kInputs, kInputCount,
+    2, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace gated_delta_update
+
+namespace gather_mm {
+enum InputIndex : std::size_t {
+  kLhsInput,
+  kRhsInput,
+  kLhsIndicesInput,
+  kRhsIndicesInput,
+  kInputCount
+};
+inline constexpr char kNumBatchAxes[] = "num_batch_axes";
+inline constexpr std::int64_t kNumBatchAxesDefault = 0;
+inline constexpr std::size_t kAttributeCount = 1;
+inline constexpr Input kInputs[] = {
+    {"lhs", false, InputKind::kT},
+    {"rhs", false, InputKind::kT},
+    {"lhs_indices", true, InputKind::kIndex},
+    {"rhs_indices", true, InputKind::kIndex},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"gather_mm", 15},
+    {"gather_mm.float64", 8},
+    {"gather_mm.bfloat16", 4},
+    {"gather_mm.rows", 15},
+    {"gather_mm.rows_float64", 8},
+    {"gather_mm.rows_bfloat16", 4},
+    {"gather_mm.lhs_indices", 15},
+    {"gather_mm.lhs_indices_float64", 8},
+    {"gather_mm.lhs_indices_bfloat16", 4},
+    {"gather_mm.lhs_indices_rows", 15},
+    {"gather_mm.lhs_indices_rows_float64", 8},
+    {"gather_mm.lhs_indices_rows_bfloat16", 4},
+    {"gather_mm.rhs_indices", 15},
+    {"gather_mm.rhs_indices_float64", 8},
+    {"gather_mm.rhs_indices_bfloat16", 4},
+    {"gather_mm.rhs_indices_rows", 15},
+    {"gather_mm.rhs_indices_rows_float64", 8},
+    {"gather_mm.rhs_indices_rows_bfloat16", 4},
+    {"gather_mm.both_indices", 15},
+    {"gather_mm.both_indices_float64", 8},
+    {"gather_mm.both_indices_bfloat16", 4},
+    {"gather_mm.both_indices_rows", 15},
+    {"gather_mm.both_indices_rows_float64", 8},
+    {"gather_mm.both_indices_rows_bfloat16", 4},
+};
+inline constexpr Composite kComposite = {
+    "gather_mm", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace gather_mm
+
+namespace geglu {
+enum InputIndex : std::size_t {
+  kGateInput,
+  kUpInput,
+  kInputCount
+};
+inline constexpr char kApproximate[] = "approximate";
+inline constexpr char kApproximateDefault[] = "none";
+inline constexpr std::size_t kAttributeCount = 1;
+inline constexpr Input kInputs[] = {
+    {"gate", false, InputKind::kT},
+    {"up", false, InputKind::kT},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"geglu", 15},
+    {"geglu.float64", 8},
+    {"geglu.bfloat16", 4},
+    {"geglu.tanh", 15},
+    {"geglu.tanh_float64", 8},
+    {"geglu.tanh_bfloat16", 4},
+};
+inline constexpr Composite kComposite = {
+    "geglu", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace geglu
+
+namespace group_norm {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kScaleInput,
+  kBiasInput,
+  kInputCount
+};
+inline constexpr char kNumGroups[] = "num_groups";
+inline constexpr std::int64_t kNumGroupsDefault = 1;
+inline constexpr char kEps[] = "eps";
+inline constexpr float kEpsDefault = 1e-05f;
+inline constexpr std::size_t kAttributeCount = 2;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+    {"scale", true, InputKind::kAny},
+    {"bias", true, InputKind::kAny},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"group_norm", 15},
+    {"group_norm.float64", 8},
+    {"group_norm.bfloat16", 4},
+    {"group_norm.unscaled", 15},
+    {"group_norm.unscaled_float64", 8},
+    {"group_norm.unscaled_bfloat16", 4},
+    {"group_norm.no_bias", 15},
+    {"group_norm.no_bias_float64", 8},
+    {"group_norm.no_bias_bfloat16", 4},
+    {"group_norm.wide_scale", 15},
+    {"group_norm.wide_scale_float64", 8},
+    {"group_norm.wide_scale_bfloat16", 4},
+};
+inline constexpr Composite kComposite = {
+    "group_norm", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace group_norm
+
+namespace kv_cache_update {
+enum InputIndex : std::size_t {
+  kCacheInput,
+  kUpdateInput,
+  kPositionInput,
+  kInputCount
+};
+inline constexpr std::size_t kAttributeCount = 0;
+inline constexpr Input kInputs[] = {
+    {"cache", false, InputKind::kT},
+    {"update", false, InputKind::kT},
+    {"position", false, InputKind::kIndex},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"kv_cache_update", 15},
+    {"kv_cache_update.float64", 8},
+    {"kv_cache_update.bfloat16", 4},
+};
+inline constexpr Composite kComposite = {
+    "kv_cache_update", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace kv_cache_update
+
 namespace layer_norm {
 enum InputIndex : std::size_t {
   kInputInput,
@@ -530,5 +703,160 @@ inline constexpr Composite kComposite = {
     "scaled_dot_product_attention", 1, kInputs, kInputCount,
     1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
 }  // namespace scaled_dot_product_attention
+
+namespace skip_layer_norm {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kSkipInput,
+  kScaleInput,
+  kBiasInput,
+  kInputCount
+};
+inline constexpr char kAxes[] = "axes";
+inline constexpr std::int64_t kAxesDefault[] = {-1};
+inline constexpr char kEps[] = "eps";
+inline constexpr float kEpsDefault = 1e-05f;
+inline constexpr std::size_t kAttributeCount = 2;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+    {"skip", false, InputKind::kT},
+    {"scale", true, InputKind::kAny},
+    {"bias", true, InputKind::kAny},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"skip_layer_norm", 15},
+    {"skip_layer_norm.float64", 8},
+    {"skip_layer_norm.bfloat16", 4},
+    {"skip_layer_norm.unscaled", 15},
+    {"skip_layer_norm.unscaled_float64", 8},
+    {"skip_layer_norm.unscaled_bfloat16", 4},
+    {"skip_layer_norm.no_bias", 15},
+    {"skip_layer_norm.no_bias_float64", 8},
+    {"skip_layer_norm.no_bias_bfloat16", 4},
+    {"skip_layer_norm.wide_scale", 15},
+    {"skip_layer_norm.wide_scale_float64", 8},
+    {"skip_layer_norm.wide_scale_bfloat16", 4},
+    {"skip_layer_norm.axes2", 15},
+    {"skip_layer_norm.axes2_float64", 8},
+    {"skip_layer_norm.axes2_bfloat16", 4},
+    {"skip_layer_norm.axes2_unscaled", 15},
+    {"skip_layer_norm.axes2_unscaled_float64", 8},
+    {"skip_layer_norm.axes2_unscaled_bfloat16", 4},
+    {"skip_layer_norm.axes2_no_bias", 15},
+    {"skip_layer_norm.axes2_no_bias_float64", 8},
+    {"skip_layer_norm.axes2_no_bias_bfloat16", 4},
+    {"skip_layer_norm.axes2_wide_scale", 15},
+    {"skip_layer_norm.axes2_wide_scale_float64", 8},
+    {"skip_layer_norm.axes2_wide_scale_bfloat16", 4},
+    {"skip_layer_norm.axes3", 15},
+    {"skip_layer_norm.axes3_float64", 8},
+    {"skip_layer_norm.axes3_bfloat16", 4},
+    {"skip_layer_norm.axes3_unscaled", 15},
+    {"skip_layer_norm.axes3_unscaled_float64", 8},
+    {"skip_layer_norm.axes3_unscaled_bfloat16", 4},
+    {"skip_layer_norm.axes3_no_bias", 15},
+    {"skip_layer_norm.axes3_no_bias_float64", 8},
+    {"skip_layer_norm.axes3_no_bias_bfloat16", 4},
+    {"skip_layer_norm.axes3_wide_scale", 15},
+    {"skip_layer_norm.axes3_wide_scale_float64", 8},
+    {"skip_layer_norm.axes3_wide_scale_bfloat16", 4},
+    {"skip_layer_norm.axes4", 15},
+    {"skip_layer_norm.axes4_float64", 8},
+    {"skip_layer_norm.axes4_bfloat16", 4},
+    {"skip_layer_norm.axes4_unscaled", 15},
+    {"skip_layer_norm.axes4_unscaled_float64", 8},
+    {"skip_layer_norm.axes4_unscaled_bfloat16", 4},
+    {"skip_layer_norm.axes4_no_bias", 15},
+    {"skip_layer_norm.axes4_no_bias_float64", 8},
+    {"skip_layer_norm.axes4_no_bias_bfloat16", 4},
+    {"skip_layer_norm.axes4_wide_scale", 15},
+    {"skip_layer_norm.axes4_wide_scale_float64", 8},
+    {"skip_layer_norm.axes4_wide_scale_bfloat16", 4},
+};
+inline constexpr Composite kComposite = {
+    "skip_layer_norm", 1, kInputs, kInputCount,
+    2, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace skip_layer_norm
+
+namespace skip_rms_norm {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kSkipInput,
+  kScaleInput,
+  kInputCount
+};
+inline constexpr char kAxes[] = "axes";
+inline constexpr std::int64_t kAxesDefault[] = {-1};
+inline constexpr char kEps[] = "eps";
+inline constexpr float kEpsDefault = 1e-05f;
+inline constexpr std::size_t kAttributeCount = 2;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+    {"skip", false, InputKind::kT},
+    {"scale", true, InputKind::kAny},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"skip_rms_norm", 15},
+    {"skip_rms_norm.float64", 8},
+    {"skip_rms_norm.bfloat16", 4},
+    {"skip_rms_norm.unscaled", 15},
+    {"skip_rms_norm.unscaled_float64", 8},
+    {"skip_rms_norm.unscaled_bfloat16", 4},
+    {"skip_rms_norm.wide_scale", 15},
+    {"skip_rms_norm.wide_scale_float64", 8},
+    {"skip_rms_norm.wide_scale_bfloat16", 4},
+    {"skip_rms_norm.axes2", 15},
+    {"skip_rms_norm.axes2_float64", 8},
+    {"skip_rms_norm.axes2_bfloat16", 4},
+    {"skip_rms_norm.axes2_unscaled", 15},
+    {"skip_rms_norm.axes2_unscaled_float64", 8},
+    {"skip_rms_norm.axes2_unscaled_bfloat16", 4},
+    {"skip_rms_norm.axes2_wide_scale", 15},
+    {"skip_rms_norm.axes2_wide_scale_float64", 8},
+    {"skip_rms_norm.axes2_wide_scale_bfloat16", 4},
+    {"skip_rms_norm.axes3", 15},
+    {"skip_rms_norm.axes3_float64", 8},
+    {"skip_rms_norm.axes3_bfloat16", 4},
+    {"skip_rms_norm.axes3_unscaled", 15},
+    {"skip_rms_norm.axes3_unscaled_float64", 8},
+    {"skip_rms_norm.axes3_unscaled_bfloat16", 4},
+    {"skip_rms_norm.axes3_wide_scale", 15},
+    {"skip_rms_norm.axes3_wide_scale_float64", 8},
+    {"skip_rms_norm.axes3_wide_scale_bfloat16", 4},
+    {"skip_rms_norm.axes4", 15},
+    {"skip_rms_norm.axes4_float64", 8},
+    {"skip_rms_norm.axes4_bfloat16", 4},
+    {"skip_rms_norm.axes4_unscaled", 15},
+    {"skip_rms_norm.axes4_unscaled_float64", 8},
+    {"skip_rms_norm.axes4_unscaled_bfloat16", 4},
+    {"skip_rms_norm.axes4_wide_scale", 15},
+    {"skip_rms_norm.axes4_wide_scale_float64", 8},
+    {"skip_rms_norm.axes4_wide_scale_bfloat16", 4},
+};
+inline constexpr Composite kComposite = {
+    "skip_rms_norm", 1, kInputs, kInputCount,
+    2, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace skip_rms_norm
+
+namespace swiglu {
+enum InputIndex : std::size_t {
+  kGateInput,
+  kUpInput,
+  kInputCount
+};
+inline constexpr std::size_t kAttributeCount = 0;
+inline constexpr Input kInputs[] = {
+    {"gate", false, InputKind::kT},
+    {"up", false, InputKind::kT},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"swiglu", 15},
+    {"swiglu.float64", 8},
+    {"swiglu.bfloat16", 4},
+};
+inline constexpr Composite kComposite = {
+    "swiglu", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace swiglu
 
 }  // namespace coreai::schema

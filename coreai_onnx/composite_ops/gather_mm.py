@@ -1,0 +1,66 @@
+"""Matrix products in which an index chooses the matrix, as mixtures of experts need them."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
+
+
+def gather_mm(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    lhs_indices: torch.Tensor | None = None,
+    rhs_indices: torch.Tensor | None = None,
+    *,
+    num_batch_axes: int = 0,
+) -> torch.Tensor:
+    """Return ``take(lhs, lhs_indices) @ take(rhs, rhs_indices)``, batch axes broadcast.
+
+    ``take(x, i)`` puts the axes of ``i`` in the place of axis ``num_batch_axes`` of ``x``; without
+    indices it is ``x``. A mixture of experts, with weights ``[experts, K, N]``, multiplies token
+    ``t`` with the matrix of its expert ``e[t]``: ``gather_mm(x [T, 1, K], w, None, e [T])``, or,
+    with ``k`` experts each, ``gather_mm(x [T, 1, 1, K], w, None, e [T, k])``. No matrix is copied
+    per token, neither in the body nor in the kernel: rows that share a matrix are multiplied
+    together.
+
+    Args:
+        lhs: ``[..., M, K]`` after its indices are taken, floating, of rank 2 at least.
+        rhs: ``[..., K, N]`` after its indices are taken, in the dtype of ``lhs``.
+        lhs_indices: Integers in ``[0, lhs.shape[num_batch_axes])``, of any rank.
+        rhs_indices: Integers in ``[0, rhs.shape[num_batch_axes])``, of any rank.
+        num_batch_axes: How many leading axes stand before the axis that indices choose from; each
+            of their entries gets all indices.
+
+    Returns:
+        ``[..., M, N]`` in the dtype of ``lhs``, the leading axes broadcast as in
+        ``torch.matmul``; products are added up in float32 (float64 in float64).
+    """
+    wide = torch.float64 if lhs.dtype == torch.float64 else torch.float32
+    left = take(lhs, lhs_indices, num_batch_axes).to(wide)
+    right = take(rhs, rhs_indices, num_batch_axes).to(wide)
+    return torch.matmul(left, right).to(lhs.dtype)
+
+
+def take(x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> torch.Tensor:
+    """Return ``x`` with the axes of ``indices`` in the place of one axis; ``x`` without them."""
+    if indices is None:
+        return x
+    taken = torch.index_select(x, axis, indices.reshape(-1).to(torch.int64))
+    return taken.reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
+
+
+COMPOSITE = Composite(
+    name="gather_mm",
+    inputs=(
+        Input("lhs", aliases=("x", "input", "hidden_states")),
+        Input("rhs", aliases=("weight",)),
+        Input("lhs_indices", optional=True, dtype="index"),
+        Input("rhs_indices", optional=True, dtype="index", aliases=("expert_ids",)),
+    ),
+    outputs=("output",),
+    attributes=(Attribute("num_batch_axes", "int", 0),),
+    reference=gather_mm,
+    formula="take(lhs, lhs_indices) @ take(rhs, rhs_indices), from axis num_batch_axes",
+    variant_axes=(("lhs_indices", "rhs_indices", "both_indices"), ("rows",)),
+)

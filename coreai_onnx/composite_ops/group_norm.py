@@ -1,0 +1,62 @@
+"""Normalisation over groups of channels."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
+
+
+def group_norm(
+    input: torch.Tensor,
+    scale: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    *,
+    num_groups: int = 1,
+    eps: float | torch.Tensor = 1e-5,
+) -> torch.Tensor:
+    """Return ``(input - mean) / sqrt(variance + eps) * scale + bias`` (Wu & He 2018, eq. 7).
+
+    Mean and variance are those of a group: ``channels / num_groups`` neighbouring channels with
+    all their places.
+
+    Args:
+        input: ``[batch, channels, ...]``, floating; ``channels % num_groups == 0``.
+        scale: ``[channels]``; its own dtype or the one of ``input``.
+        bias: Like ``scale``.
+        num_groups: How many groups.
+        eps: Added to the variance.
+
+    Returns:
+        The shape and dtype of ``input``; computed in float32 (float64 in float64), the variance
+        in a second pass over the centred values.
+    """
+    wide = torch.float64 if input.dtype == torch.float64 else torch.float32
+    batch, channels = input.shape[:2]
+    x = input.to(wide).reshape(batch, num_groups, -1)
+    centred = x - torch.mean(x, dim=-1, keepdim=True)
+    variance = torch.mean(centred * centred, dim=-1, keepdim=True)
+    result = (centred / torch.sqrt(variance + eps)).reshape(batch, channels, -1)
+    if scale is not None:
+        result = result * scale.to(wide).unsqueeze(-1)
+    if bias is not None:
+        result = result + bias.to(wide).unsqueeze(-1)
+    return result.reshape(input.shape).to(input.dtype)
+
+
+COMPOSITE = Composite(
+    name="group_norm",
+    inputs=(
+        Input("input", dims="N C *", aliases=("x", "hidden_states", "inputs")),
+        Input("scale", optional=True, dtype="any", dims="C", aliases=("weight", "gamma")),
+        Input("bias", optional=True, dtype="any", dims="C", aliases=("beta",)),
+    ),
+    outputs=("output",),
+    attributes=(
+        Attribute("num_groups", "int", 1, aliases=("groups",)),
+        Attribute("eps", "float", 1e-5, aliases=("variance_epsilon", "epsilon")),
+    ),
+    reference=group_norm,
+    formula="(input - mean(group)) / sqrt(variance(group) + eps) * scale + bias",
+    variant_axes=(("unscaled", "no_bias", "wide_scale"),),
+)

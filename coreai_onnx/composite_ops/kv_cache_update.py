@@ -1,0 +1,42 @@
+"""New keys or values written into their places in a cache."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.composite_ops.declaration import Composite, Input
+
+
+def kv_cache_update(
+    cache: torch.Tensor, update: torch.Tensor, position: torch.Tensor
+) -> torch.Tensor:
+    """Return ``cache`` with ``update`` in the places ``position``, ``position + 1`` and so on.
+
+    Args:
+        cache: ``[batch, heads, places, dim]``.
+        update: ``[batch, heads, length, dim]`` in the dtype of ``cache``.
+        position: Where the first token goes, for all or per batch row: ``[]`` or ``[batch]``,
+            integer; ``0 <= position`` and ``position + length <= places``.
+
+    Returns:
+        The updated cache, with the shape and dtype of ``cache``.
+    """
+    batch, heads, length = update.shape[:3]
+    start = position.to(torch.int64).reshape(-1, 1).expand(batch, 1)
+    places = start + torch.arange(length, device=update.device)
+    index = places[:, None, :, None].expand(batch, heads, length, update.shape[3])
+    return cache.scatter(2, index, update)
+
+
+COMPOSITE = Composite(
+    name="kv_cache_update",
+    inputs=(
+        Input("cache", dims="B H S D"),
+        Input("update", dims="B H T D"),
+        Input("position", dtype="index", dims="B", aliases=("cache_position", "write_indices")),
+    ),
+    outputs=("updated",),
+    attributes=(),
+    reference=kv_cache_update,
+    formula="cache with cache[:, :, position + i] = update[:, :, i]",
+)

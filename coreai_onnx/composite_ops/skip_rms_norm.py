@@ -1,0 +1,53 @@
+"""A residual connection and the root-mean-square normalisation of its sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
+from coreai_onnx.composite_ops.rms_norm import rms_norm
+
+
+def skip_rms_norm(
+    input: torch.Tensor,
+    skip: torch.Tensor,
+    scale: torch.Tensor | None = None,
+    *,
+    axes: Sequence[int] = (-1,),
+    eps: float | torch.Tensor = 1e-5,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``rms_norm(input + skip, scale)``, and the sum.
+
+    Args:
+        input: ``[..., dim]``, floating.
+        skip: The shape and dtype of ``input``.
+        scale: As in ``rms_norm``.
+        axes: Trailing axes to normalise over.
+        eps: Added to the mean square.
+
+    Returns:
+        The normalised sum and the sum, both with the shape and dtype of ``input``. The sum is
+        rounded to that dtype before it is normalised.
+    """
+    total = input + skip
+    return rms_norm(total, scale, axes=axes, eps=eps), total
+
+
+COMPOSITE = Composite(
+    name="skip_rms_norm",
+    inputs=(
+        Input("input", aliases=("x", "hidden_states", "inputs")),
+        Input("skip", aliases=("residual",)),
+        Input("scale", optional=True, dtype="any", dims="~*", aliases=("weight", "gamma")),
+    ),
+    outputs=("output", "sum"),
+    attributes=(
+        Attribute("axes", "ints", (-1,), structural=True),
+        Attribute("eps", "float", 1e-5, aliases=("variance_epsilon", "epsilon", "norm_eps")),
+    ),
+    reference=skip_rms_norm,
+    formula="sum = input + skip; output = rms_norm(sum, scale)",
+    variant_axes=(("axes2", "axes3", "axes4"), ("unscaled", "wide_scale")),
+)
