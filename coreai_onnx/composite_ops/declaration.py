@@ -35,8 +35,8 @@ class Input:
             name (``"int64"``) otherwise.
         dims: The dims, by letters shared between the inputs: ``"B H T D"``. ``"K|H"`` is the dim
             ``K``, which may differ from ``H``. A ``*`` stands for any number of dims, at the front
-            or at the end. A leading ``~`` means broadcastable to those dims, aligned from the right. Dims at the
-            front may be missing; a ``1`` at the end as well.
+            or at the end. A leading ``~`` means broadcastable to those dims, aligned from the
+            right. Dims at the front may be missing; a ``1`` at the end as well.
         aliases: Names that user classes have for the same argument, parameter or buffer
             (``hidden_states``, ``weight``).
     """

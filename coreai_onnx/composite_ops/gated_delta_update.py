@@ -97,6 +97,6 @@ COMPOSITE = Composite(
         ),
     ),
     reference=gated_delta_update,
-    formula="S = exp(g) S; S = S + k (beta (v - k^T S))^T; output = S^T q / sqrt(D), token by token",
+    formula="S = exp(g) S; S = S + k (beta (v - k^T S))^T; output = S^T q / sqrt(D), by token",
     variant_axes=(("no_state",), ("no_norm",)),
 )

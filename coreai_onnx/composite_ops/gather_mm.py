@@ -14,6 +14,7 @@ def gather_mm(
     rhs_indices: torch.Tensor | None = None,
     *,
     num_batch_axes: int = 0,
+    transpose_rhs: int = 0,
 ) -> torch.Tensor:
     """Return ``take(lhs, lhs_indices) @ take(rhs, rhs_indices)``, batch axes broadcast.
 
@@ -26,11 +27,14 @@ def gather_mm(
 
     Args:
         lhs: ``[..., M, K]`` after its indices are taken, floating, of rank 2 at least.
-        rhs: ``[..., K, N]`` after its indices are taken, in the dtype of ``lhs``.
+        rhs: ``[..., K, N]``, or ``[..., N, K]`` if ``transpose_rhs``, after its indices are
+            taken; in the dtype of ``lhs``.
         lhs_indices: Integers in ``[0, lhs.shape[num_batch_axes])``, of any rank.
         rhs_indices: Integers in ``[0, rhs.shape[num_batch_axes])``, of any rank.
         num_batch_axes: How many leading axes stand before the axis that indices choose from; each
             of their entries gets all indices.
+        transpose_rhs: Nonzero: the matrices of ``rhs`` are ``[N, K]``, as linear layers keep their
+            weights.
 
     Returns:
         ``[..., M, N]`` in the dtype of ``lhs``, the leading axes broadcast as in
@@ -39,6 +43,8 @@ def gather_mm(
     wide = torch.float64 if lhs.dtype == torch.float64 else torch.float32
     left = take(lhs, lhs_indices, num_batch_axes).to(wide)
     right = take(rhs, rhs_indices, num_batch_axes).to(wide)
+    if transpose_rhs:
+        right = right.transpose(-2, -1)
     return torch.matmul(left, right).to(lhs.dtype)
 
 
@@ -59,8 +65,11 @@ COMPOSITE = Composite(
         Input("rhs_indices", optional=True, dtype="index", aliases=("expert_ids",)),
     ),
     outputs=("output",),
-    attributes=(Attribute("num_batch_axes", "int", 0),),
+    attributes=(
+        Attribute("num_batch_axes", "int", 0, structural=True),
+        Attribute("transpose_rhs", "int", 0, structural=True),
+    ),
     reference=gather_mm,
     formula="take(lhs, lhs_indices) @ take(rhs, rhs_indices), from axis num_batch_axes",
-    variant_axes=(("lhs_indices", "rhs_indices", "both_indices"), ("rows",)),
+    variant_axes=(("lhs_indices", "rhs_indices", "both_indices"), ("rows",), ("transposed",)),
 )
