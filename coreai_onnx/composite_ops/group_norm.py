@@ -58,5 +58,5 @@ COMPOSITE = Composite(
     ),
     reference=group_norm,
     formula="(input - mean(group)) / sqrt(variance(group) + eps) * scale + bias",
-    variant_axes=(("unscaled", "no_bias", "wide_scale"),),
+    variant_axes=(("unscaled", "no_bias", "bias_only"), ("wide_scale",)),
 )

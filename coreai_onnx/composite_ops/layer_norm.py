@@ -56,5 +56,9 @@ COMPOSITE = Composite(
     ),
     reference=layer_norm,
     formula="(input - mean(input, axes)) / sqrt(variance(input, axes) + eps) * scale + bias",
-    variant_axes=(("axes2", "axes3", "axes4"), ("unscaled", "no_bias", "wide_scale")),
+    variant_axes=(
+        ("axes2", "axes3", "axes4", "axes"),
+        ("unscaled", "no_bias", "bias_only"),
+        ("wide_scale",),
+    ),
 )

@@ -53,5 +53,8 @@ COMPOSITE = Composite(
     ),
     reference=rms_norm,
     formula="input / sqrt(mean(input^2, axes) + eps) * scale",
-    variant_axes=(("axes2", "axes3", "axes4"), ("unscaled", "wide_scale")),
+    variant_axes=(
+        ("axes2", "axes3", "axes4", "axes"),
+        ("unscaled", "wide_scale", "narrow_scale"),
+    ),
 )

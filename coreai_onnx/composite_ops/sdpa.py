@@ -143,7 +143,7 @@ COMPOSITE = Composite(
             "mask",
             "bias",
         ),
-        ("sinks",),
+        ("sinks", "value_heads"),
         ("softcap",),
     ),
 )

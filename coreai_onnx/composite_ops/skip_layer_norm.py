@@ -52,5 +52,9 @@ COMPOSITE = Composite(
     ),
     reference=skip_layer_norm,
     formula="sum = input + skip; output = layer_norm(sum, scale, bias)",
-    variant_axes=(("axes2", "axes3", "axes4"), ("unscaled", "no_bias", "wide_scale")),
+    variant_axes=(
+        ("axes2", "axes3", "axes4", "axes"),
+        ("unscaled", "no_bias", "bias_only"),
+        ("wide_scale",),
+    ),
 )

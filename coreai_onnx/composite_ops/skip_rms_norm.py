@@ -49,5 +49,8 @@ COMPOSITE = Composite(
     ),
     reference=skip_rms_norm,
     formula="sum = input + skip; output = rms_norm(sum, scale)",
-    variant_axes=(("axes2", "axes3", "axes4"), ("unscaled", "wide_scale")),
+    variant_axes=(
+        ("axes2", "axes3", "axes4", "axes"),
+        ("unscaled", "wide_scale", "narrow_scale"),
+    ),
 )

@@ -72,9 +72,6 @@ def write(
         wide=torch.float64 if query.dtype == torch.float64 else torch.float32,
         one_group=key.dims[1] == value.dims[1],
     )
-    for given, example in zip(b.inputs, examples, strict=False):
-        if example is not None:
-            given.dtype = ir_dtype(example.dtype)
     computed = query.dtype != torch.float64  # onnxruntime has no float64 kernel of Attention
     if b.opset >= NATIVE_SINCE and computed and call.one_group and not call.sinks:
         return _native(b, call)
@@ -93,7 +90,7 @@ def _native(b: BodyBuilder, call: _Call) -> Value:
     if call.positional and not corner:
         mask = _position_mask(op, query, key, call)
     elif mask is not None:
-        mask = mask if call.mask == "bool" else op.cast(mask, call.wide)
+        mask = mask if call.mask == "bool" else _always_cast(op, mask, call)
         rows, columns = op.Shape(query, start=2, end=3), op.Shape(key, start=2, end=3)
         mask = op.Expand(mask, op.Concat(rows, columns, axis=0))
     wide: Value = op.Attention(
@@ -103,12 +100,11 @@ def _native(b: BodyBuilder, call: _Call) -> Value:
         mask,
         is_causal=int(corner and not call.mask),
         scale=AttributeRef("scale", "float"),
-        softcap=call.softcap,
+        softcap=AttributeRef("softcap", "float") if call.softcap > 0 else None,
     )
     if mask is not None:
         wide = _empty_rows_to_zero(op, wide, mask, call)
-    result: Value = op.CastLike(wide, query)
-    return result
+    return op.cast(wide, b.dtype)
 
 
 def _spelled(b: BodyBuilder, call: _Call) -> Value:
@@ -122,14 +118,15 @@ def _spelled(b: BodyBuilder, call: _Call) -> Value:
     scores = op.MatMul(_by_group(op, scaled, key, batch, heads, length), keys)
     scores = op.Reshape(scores, op.Concat(batch, heads, length, lengths, axis=0), allowzero=1)
     if call.softcap > 0:
-        scores = op.Mul(op.Tanh(op.Div(scores, call.softcap)), call.softcap)
+        bound = op.cast(b.scope.attribute(op, AttributeRef("softcap", "float")), call.wide)
+        scores = op.Mul(op.Tanh(op.Div(scores, bound)), bound)
     mask = b.inputs[3] if call.mask else None
     if call.positional:
         mask = _position_mask(op, query, key, call)
     if mask is not None and mask.dtype == ir.DataType.BOOL:
         scores = op.Where(mask, scores, float("-inf"))
     elif mask is not None:
-        mask = op.cast(mask, call.wide)
+        mask = _always_cast(op, mask, call)
         scores = op.Add(scores, mask)
     weights = _softmax(op, scores, b.inputs[4] if call.sinks else None, call)
     product = op.MatMul(
@@ -139,8 +136,7 @@ def _spelled(b: BodyBuilder, call: _Call) -> Value:
     result: Value = op.Reshape(product, dims, allowzero=1)
     if mask is not None and not call.sinks:
         result = _empty_rows_to_zero(op, result, mask, call)
-    narrow: Value = op.CastLike(result, query)
-    return result if call.wide == torch.float64 else narrow
+    return op.cast(result, b.dtype)
 
 
 def _by_group(
@@ -162,13 +158,14 @@ def _position_mask(op: OpBuilder, query: Value, key: Value, call: _Call) -> Valu
     if not call.upper_left:
         position = op.Add(position, op.Sub(keys, queries))
     distance = op.Sub(op.Unsqueeze(position, [1]), op.Unsqueeze(op.Range(0, keys, 1), [0]))
+    window = op.scope.attribute(op, AttributeRef("window_size", "int")) if call.window else None
     parts = []
     if call.causal:
         parts.append(op.GreaterOrEqual(distance, 0))
     elif call.window:
-        parts.append(op.Greater(distance, -call.window))
+        parts.append(op.Greater(distance, op.Neg(window)))
     if call.window:
-        parts.append(op.Less(distance, call.window))
+        parts.append(op.Less(distance, window))
     result: Value = parts[0] if len(parts) == 1 else op.And(*parts)
     return result
 
@@ -178,11 +175,17 @@ def _softmax(op: OpBuilder, scores: Value, sinks: Value | None, call: _Call) -> 
     if sinks is None:
         weights: Value = op.Softmax(scores, axis=-1)
         return weights
-    column = op.Unsqueeze(op.cast(sinks, call.wide), [0, 2, 3])
+    column = op.Unsqueeze(_always_cast(op, sinks, call), [0, 2, 3])
     dims = op.Concat(op.Shape(scores, start=0, end=3), op.const([1]), axis=0)
     weights = op.Softmax(op.Concat(scores, op.Expand(column, dims), axis=-1), axis=-1)
     kept: Value = op.Slice(weights, [0], [-1], [3])
     return kept
+
+
+def _always_cast(op: OpBuilder, x: Value, call: _Call) -> Value:
+    """Cast a mask or sinks, whatever their dtype is, so that one body serves them all."""
+    result: Value = op.Cast(x, to=int(ir_dtype(call.wide)))
+    return result
 
 
 def _empty_rows_to_zero(op: OpBuilder, result: Value, mask: Value, call: _Call) -> Value:

@@ -45,6 +45,22 @@ class BodyBuilder:
         graph = ir.Graph(self.inputs, [], nodes=[], opset_imports={"": opset}, name=composite.name)
         self.scope = Scope(graph, self.names, constants_as_nodes=True)
         self.op = OpBuilder(self.scope, opset)
+        self.dtype = torch.float32
+
+    def type_inputs(self, dtypes: Sequence[torch.dtype | None]) -> None:
+        """Give the inputs their dtypes, and keep the first one's as the dtype of the body."""
+        for value, given in zip(self.inputs, dtypes, strict=False):
+            if given is not None:
+                value.dtype = ir_dtype(given)
+        if dtypes[0] is not None:
+            self.dtype = dtypes[0]
+
+    def given(self, name: str) -> Value | None:
+        """Return an input by name, or None if calls leave it out."""
+        for declared, value in zip(self.composite.inputs, self.inputs, strict=False):
+            if declared.name == name:
+                return value if value.dtype is not None else None
+        return None
 
     def finish(self, outputs: Sequence[Value]) -> ir.Function:
         """Return the function."""

@@ -13,6 +13,7 @@ from coreai_onnx.composite_ops.declaration import DTYPE_WORDS, Composite
 from coreai_onnx.functions import native
 from coreai_onnx.functions.body import lower_body
 from coreai_onnx.functions.trace import Example, trace_reference
+from coreai_onnx.functions.variants import variant_words
 from coreai_onnx.lower.composites import CompositeCall
 from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of
 
@@ -22,7 +23,8 @@ def composite_functions(calls: Sequence[CompositeCall], opset: int) -> list[ir.F
 
     A composite with one body in the model has its plain name. Where calls need different bodies,
     each is named by what it does (``scaled_dot_product_attention.causal``); the body of a call
-    without anything special keeps the plain name.
+    without anything special keeps the plain name. Should two bodies do what the declaration has
+    one word for, the second has a number, which no kernel claims: its body always runs.
 
     Returns:
         The functions, in order of first call.
@@ -34,27 +36,43 @@ def composite_functions(calls: Sequence[CompositeCall], opset: int) -> list[ir.F
         function, text = _body_of(call, opset)
         texts[text] = function
         bodies.setdefault(call.composite.name, {}).setdefault(text, []).append(call)
-    for name, by_text in bodies.items():
+    for by_text in bodies.values():
         for text, same in by_text.items():
-            words = "_".join(_words(same[0])) if len(by_text) > 1 else ""
-            op_type = f"{name}.{words}" if words else name
-            if op_type not in same[0].composite.op_types() or op_type in functions:
-                raise RuntimeError(f"{op_type}: not a declared variant, or used for two bodies")
+            op_type = _op_type(same, alone=len(by_text) == 1, taken=functions)
             functions[op_type] = _named(texts[text], op_type)
             for call in same:
                 call.node.op_type = op_type
     return list(functions.values())
 
 
+def _op_type(
+    same: Sequence[CompositeCall], *, alone: bool, taken: Mapping[str, ir.Function]
+) -> str:
+    """Return the name of a body that serves these calls.
+
+    The dtype is a word only if all of them have it: a kernel of ``layer_norm.bfloat16`` takes
+    nothing else.
+    """
+    composite = same[0].composite
+    if alone:
+        return composite.name
+    words = variant_words(composite, examples_of(same[0]), same[0].attributes)
+    dtypes = {_dtype_word(c) for c in same}
+    words += list(dtypes - {""}) if len(dtypes) == 1 else []
+    op_type = ".".join([composite.name, *(["_".join(words)] if words else [])])
+    if op_type in composite.op_types() and op_type not in taken:
+        return op_type
+    return next(n for i in range(2, len(taken) + 3) if (n := f"{op_type}.{i}") not in taken)
+
+
 def _body_of(call: CompositeCall, opset: int) -> tuple[ir.Function, str]:
     """Return a body for a call, and its text, by which equal bodies are found."""
     composite = call.composite
-    examples = _examples(composite, call.node.inputs)
     structural = {a.name: call.attributes.get(a.name) for a in composite.attributes if a.structural}
     scalars = tuple(
         a.name for a in composite.attributes if not a.structural and a.name in call.attributes
     )
-    return _make_body(composite, examples, _frozen(structural), scalars, opset, _word(call))
+    return _make_body(composite, examples_of(call), _frozen(structural), scalars, opset)
 
 
 @functools.cache
@@ -64,32 +82,43 @@ def _make_body(
     structural: tuple[tuple[str, Any], ...],
     scalars: tuple[str, ...],
     opset: int,
-    dtype_word: str,
 ) -> tuple[ir.Function, str]:
     attributes = dict(structural)
-    body = native.body(composite, examples, attributes, opset, dtype_word)
+    body = native.body(composite, examples, attributes, opset)
     if body is None:
-        traced = trace_reference(composite, examples, attributes, scalars)
-        body = lower_body(composite, examples, traced, opset)
+        general = _for_all_dtypes(examples)
+        traced = trace_reference(composite, general, attributes, scalars)
+        body = lower_body(composite, general, traced, opset)
     return body, ir.to_proto(body).SerializeToString().hex()
 
 
-def _examples(composite: Composite, inputs: Sequence[Value | None]) -> tuple[Example | None, ...]:
+def _for_all_dtypes(examples: Sequence[Example | None]) -> tuple[Example | None, ...]:
+    """Trace in float16 what is up to float32: the body then holds for these dtypes."""
+    first = examples[0]
+    assert first is not None
+    others = {e.dtype for e in examples if e is not None} - {first.dtype}
+    if first.dtype == torch.float64 or torch.float16 in others:
+        return tuple(examples)
+    return tuple(
+        Example(torch.float16, e.dims) if e is not None and e.dtype == first.dtype else e
+        for e in examples
+    )
+
+
+def examples_of(call: CompositeCall) -> tuple[Example | None, ...]:
     """Return what the body depends on, of the inputs of a call."""
+    composite, inputs = call.composite, call.node.inputs
     given = [*inputs, *[None] * (len(composite.inputs) - len(inputs))]
     first = given[0]
     assert first is not None
-    width = dtype_of(first)
-    traced = width if width == torch.float64 else torch.float16
     examples: list[Example | None] = []
     sizes: dict[str, Dim] = {}
     for declared, value in zip(composite.inputs, given, strict=True):
         if value is None:
             examples.append(None)
             continue
-        dtype = dtype_of(value)
         dims = _letters(declared.dims, value, len(dims_of(first)), sizes)
-        examples.append(Example(traced if dtype == width else dtype, dims))
+        examples.append(Example(dtype_of(value), dims))
     return tuple(examples)
 
 
@@ -109,7 +138,7 @@ def _letters(
         tokens = [f"A{lead - i}" for i in range(lead)] + tokens[1:]
     elif tokens[-1] == "*":
         tokens = tokens[:-1] + [f"A{i}" for i in range(len(dims) - len(tokens) + 1)]
-    if tokens[-1] == "1" and len(dims) < len(tokens):
+    if tokens and tokens[-1] == "1" and len(dims) < len(tokens):
         tokens = tokens[:-1]
     letters = tokens[len(tokens) - len(dims) :]
     result: list[str | int] = []
@@ -124,14 +153,7 @@ def _letters(
     return tuple(result)
 
 
-def _words(call: CompositeCall) -> list[str]:
-    """Return the variant words of a call: what it has, then its dtype."""
-    words = native.variant_words(call)
-    word = _word(call)
-    return [*words, word] if word else words
-
-
-def _word(call: CompositeCall) -> str:
+def _dtype_word(call: CompositeCall) -> str:
     first = call.node.inputs[0]
     name = str(dtype_of(first)).removeprefix("torch.") if first is not None else ""
     return name if name in DTYPE_WORDS else ""

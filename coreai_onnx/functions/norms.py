@@ -1,0 +1,242 @@
+"""Bodies of the normalisations over trailing axes, over groups, and over channels.
+
+ONNX's own ops stand where they mean the same and onnxruntime has them for the dtype; otherwise the
+formula is spelled out, in float32 (float64 in float64), so that the text depends on the rank of
+nothing: one body serves every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from coreai_onnx.functions.body import BodyBuilder
+from coreai_onnx.functions.trace import Example
+from coreai_onnx.lower.builder import AttributeRef
+from coreai_onnx.lower.values import Value, dtype_of, ir_dtype
+
+Examples = Sequence[Example | None]
+EPS = AttributeRef("eps", "float")
+_MOST_AXES = 4
+"""As many trailing axes have a body with ONNX's own op."""
+
+
+# ---------------------------------------------------------------------- trailing axes
+def layer_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
+    """LayerNormalization, which computes in float32 and needs a scale of the normalised shape."""
+    return layer_norm_of(b, b.inputs[0], parameters(b, examples), attributes)
+
+
+def rms_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
+    """RMSNormalization rounds before it scales, as the reference does for a scale of its dtype."""
+    return rms_norm_of(b, b.inputs[0], parameters(b, examples)[0], attributes)
+
+
+class Parameter:
+    """A scale or bias: its value, and how it is shaped.
+
+    Args:
+        value: An input of the body.
+        example: Its dims.
+    """
+
+    def __init__(self, value: Value, example: Example) -> None:
+        """Keep both."""
+        self.value, self.dims = value, example.dims
+        self.dtype = dtype_of(value)
+
+
+def parameters(b: BodyBuilder, examples: Examples) -> list[Parameter | None]:
+    """Return scale and bias, None for what calls leave out."""
+    found: list[Parameter | None] = []
+    for name in ("scale", "bias"):
+        index = next((i for i, d in enumerate(b.composite.inputs) if d.name == name), None)
+        example = None if index is None else examples[index]
+        value = b.given(name)
+        found.append(None if example is None or value is None else Parameter(value, example))
+    return found
+
+
+def layer_norm_of(
+    b: BodyBuilder,
+    x: Value,
+    given: Sequence[Parameter | None],
+    attributes: Mapping[str, Any],
+) -> Value:
+    """Return the layer norm of a value, with scale and bias."""
+    scale, bias = given
+    op, own = b.op, b.dtype in (torch.float32, torch.float16)
+    shaped = all(p is None or _has_normalised_shape(p, attributes) for p in given)
+    if own and trailing(attributes) and scale is not None and shaped and not mixed(b):
+        operands = [p.value for p in given if p is not None]
+        result: Value = op.LayerNormalization(
+            x, *operands, axis=min(attributes["axes"]), epsilon=EPS, stash_type=1
+        )
+        return result
+    wide, axes = widened(b, x), _axes(attributes)
+    centred = op.Sub(wide, op.ReduceMean(wide, axes, keepdims=1))
+    variance = op.ReduceMean(op.Mul(centred, centred), axes, keepdims=1)
+    result = op.Div(centred, op.Sqrt(op.Add(variance, eps(b))))
+    result = result if scale is None else op.Mul(result, parameter(b, scale.value))
+    result = result if bias is None else op.Add(result, parameter(b, bias.value))
+    return op.cast(result, b.dtype)
+
+
+def rms_norm_of(
+    b: BodyBuilder, x: Value, scale: Parameter | None, attributes: Mapping[str, Any]
+) -> Value:
+    """Return the root-mean-square norm of a value, with a scale."""
+    op, own = b.op, b.dtype in (torch.float32, torch.float16) and b.opset >= 23
+    if own and trailing(attributes) and scale is not None and scale.dtype == b.dtype:
+        result: Value = op.RMSNormalization(
+            x, scale.value, axis=min(attributes["axes"]), epsilon=EPS, stash_type=1
+        )
+        return result
+    wide = widened(b, x)
+    mean_square = op.ReduceMean(op.Mul(wide, wide), _axes(attributes), keepdims=1)
+    result = op.Div(wide, op.Sqrt(op.Add(mean_square, eps(b))))
+    if scale is not None:
+        if scale.dtype != torch.float32:
+            result = widened(b, op.cast(result, b.dtype))  # rounded before it is scaled
+        result = op.Mul(result, parameter(b, scale.value))
+    return op.cast(result, b.dtype)
+
+
+def trailing(attributes: Mapping[str, Any]) -> bool:
+    """Whether the normalised axes are the last ones, few enough for a body of their own."""
+    axes = sorted(attributes["axes"])
+    return axes == list(range(-len(axes), 0)) and len(axes) <= _MOST_AXES
+
+
+def _has_normalised_shape(parameter: Parameter, attributes: Mapping[str, Any]) -> bool:
+    return len(parameter.dims) == len(attributes["axes"]) and 1 not in parameter.dims
+
+
+def _axes(attributes: Mapping[str, Any]) -> Any:
+    """Return trailing axes as a constant, others as the attribute of the call."""
+    return attributes["axes"] if trailing(attributes) else AttributeRef("axes", "ints")
+
+
+# ---------------------------------------------------------------------- groups and channels
+def group_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
+    """Every group as a row; then scale and bias per channel.
+
+    Not by GroupNormalization: its variance, mean(x²) - mean(x)², cancels where torch's does not.
+    """
+    del examples, attributes
+    op, x = b.op, b.inputs[0]
+    shape = op.Shape(x)
+    samples = op.Shape(x, start=0, end=1)
+    groups = op.Reshape(b.scope.attribute(op, AttributeRef("num_groups", "int")), [1])
+    size = op.Div(op.ReduceProd(op.Shape(x, start=1), keepdims=1), groups)
+    rows = op.Reshape(widened(b, x), op.Concat(samples, groups, size, axis=0), allowzero=1)
+    if b.dtype == torch.float64:
+        normalised = _normalised(b, rows)
+    else:
+        one, zero = op.Expand(1.0, groups), op.Expand(0.0, groups)
+        normalised = op.InstanceNormalization(rows, one, zero, epsilon=EPS)
+    result = normalised
+    if b.given("scale") is not None or b.given("bias") is not None:
+        channels = op.Shape(x, start=1, end=2)
+        places = op.ReduceProd(op.Shape(x, start=2), keepdims=1)
+        target = op.Concat(samples, channels, places, axis=0)
+        result = _scaled(b, op.Reshape(normalised, target, allowzero=1))
+    return op.cast(op.Reshape(result, shape, allowzero=1), b.dtype)
+
+
+def instance_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
+    """Every channel of every sample by itself; narrow statistics are rounded, as torch keeps them.
+
+    InstanceNormalization wants a scale and a bias, and float32.
+    """
+    del examples, attributes
+    op, x = b.op, b.inputs[0]
+    scale, bias = b.given("scale"), b.given("bias")
+    if b.dtype == torch.float32:
+        channels = op.Shape(x, start=1, end=2)
+        one = op.Expand(1.0, channels) if scale is None else parameter(b, scale)
+        zero = op.Expand(0.0, channels) if bias is None else parameter(b, bias)
+        result: Value = op.InstanceNormalization(x, one, zero, epsilon=EPS)
+        return result
+    shape = op.Shape(x)
+    places = op.ReduceProd(op.Shape(x, start=2), keepdims=1)
+    target = op.Concat(op.Shape(x, start=0, end=2), places, axis=0)
+    rows = op.Reshape(widened(b, x), target, allowzero=1)
+    mean, deviation = _moments(b, rows)
+    rounded = [op.Reciprocal(deviation), mean]
+    if not mixed(b):
+        rounded = [widened(b, op.cast(s, b.dtype)) for s in rounded]
+    normalised = op.Mul(op.Sub(rows, rounded[1]), rounded[0])
+    result = op.Reshape(_scaled(b, normalised), shape, allowzero=1)
+    return op.cast(result, b.dtype)
+
+
+def batch_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
+    """BatchNormalization, with a scale of one and a bias of zero where there are none."""
+    del examples, attributes
+    op, x = b.op, b.inputs[0]
+    scale, bias, mean, variance = (b.given(n) for n in ("scale", "bias", "mean", "variance"))
+    channels = op.Shape(x, start=1, end=2) if scale is None or bias is None else None
+    wide = widened(b, x)
+    one = op.Expand(op.like(wide, 1.0), channels) if scale is None else parameter(b, scale)
+    zero = op.Expand(op.like(wide, 0.0), channels) if bias is None else parameter(b, bias)
+    assert mean is not None
+    assert variance is not None
+    statistics = [parameter(b, mean), parameter(b, variance)]
+    return op.cast(op.BatchNormalization(wide, one, zero, *statistics, epsilon=EPS), b.dtype)
+
+
+def _moments(b: BodyBuilder, rows: Value) -> tuple[Value, Value]:
+    """Return mean and √(variance + eps) along the last of three axes."""
+    mean = b.op.ReduceMean(rows, [2], keepdims=1)
+    centred = b.op.Sub(rows, mean)
+    variance = b.op.ReduceMean(b.op.Mul(centred, centred), [2], keepdims=1)
+    return mean, b.op.Sqrt(b.op.Add(variance, eps(b)))
+
+
+def _normalised(b: BodyBuilder, rows: Value) -> Value:
+    mean, deviation = _moments(b, rows)
+    result: Value = b.op.Div(b.op.Sub(rows, mean), deviation)
+    return result
+
+
+def _scaled(b: BodyBuilder, x: Value) -> Value:
+    """Scale and shift ``[N, C, places]`` per channel."""
+    scale, bias = b.given("scale"), b.given("bias")
+    if scale is not None:
+        x = b.op.Mul(x, b.op.unsqueeze(parameter(b, scale), [1]))
+    if bias is not None:
+        x = b.op.Add(x, b.op.unsqueeze(parameter(b, bias), [1]))
+    return x
+
+
+# ---------------------------------------------------------------------- parts
+def mixed(b: BodyBuilder) -> bool:
+    """Whether a parameter has another dtype than the input."""
+    names = ("scale", "bias", "mean", "variance")
+    given = (b.given(name) for name in names)
+    return any(p is not None and dtype_of(p) != b.dtype for p in given)
+
+
+def widened(b: BodyBuilder, x: Value) -> Value:
+    """Return a value in the dtype the body computes in."""
+    return b.op.cast(x, torch.float64 if b.dtype == torch.float64 else torch.float32)
+
+
+def parameter(b: BodyBuilder, x: Value) -> Value:
+    """Return a parameter in that dtype; by a cast in any case where dtypes are mixed.
+
+    So that one text serves whatever the other dtype is.
+    """
+    wide = torch.float64 if b.dtype == torch.float64 else torch.float32
+    if not mixed(b):
+        return b.op.cast(x, wide)
+    result: Value = b.op.Cast(x, to=int(ir_dtype(wide)))
+    return result
+
+
+def eps(b: BodyBuilder) -> Value:
+    """Return the attribute in the dtype the body computes in."""
+    return widened(b, b.scope.attribute(b.op, EPS))

@@ -1,0 +1,116 @@
+"""The words that tell the bodies of one composite apart; each names what a call has or does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from coreai_onnx.composite_ops.declaration import Composite
+from coreai_onnx.functions.norms import trailing
+from coreai_onnx.functions.trace import Example
+
+Examples = Sequence[Example | None]
+Words = Callable[[Composite, Examples, Mapping[str, Any]], list[str]]
+_PARAMETERS = ("scale", "bias", "mean", "variance")
+
+
+def variant_words(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
+) -> list[str]:
+    """Return the variant words of a call, one per group of its declaration at most.
+
+    Args:
+        composite: The declaration.
+        examples: What the body depends on, one per input, None for an absent one.
+        attributes: Every attribute of the call.
+    """
+    words = _WORDS.get(composite.name)
+    return [] if words is None else words(composite, examples, attributes)
+
+
+def named(composite: Composite, examples: Examples) -> dict[str, Example]:
+    """Return the inputs that are present, by name."""
+    pairs = zip(composite.inputs, examples, strict=False)
+    return {declared.name: e for declared, e in pairs if e is not None}
+
+
+def presence(composite: Composite, examples: Examples) -> list[str]:
+    """Say which of scale and bias are there, and whether one has a dtype of its own."""
+    given = named(composite, examples)
+    has_bias = any(declared.name == "bias" for declared in composite.inputs)
+    words = []
+    if "scale" not in given:
+        words = ["bias_only"] if "bias" in given else ["unscaled"]
+    elif has_bias and "bias" not in given:
+        words = ["no_bias"]
+    first = examples[0]
+    assert first is not None
+    own = {given[n].dtype for n in _PARAMETERS if n in given} - {first.dtype}
+    if own:
+        words.append("wide_scale" if has_bias or own == {torch.float32} else "narrow_scale")
+    return words
+
+
+def _trailing_norm(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
+) -> list[str]:
+    axes = list(attributes["axes"])
+    words = [] if axes == [-1] else [f"axes{len(axes)}" if trailing(attributes) else "axes"]
+    words += presence(composite, examples)
+    given = named(composite, examples)
+    parameters = [given[n] for n in _PARAMETERS if n in given]
+    shaped = all(len(e.dims) == len(axes) and 1 not in e.dims for e in parameters)
+    spelled = "bias" in {i.name for i in composite.inputs} and not shaped
+    return [*words, "wide_scale"] if spelled and "wide_scale" not in words else words
+
+
+def _norm(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    del attributes
+    return presence(composite, examples)
+
+
+def _attention(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
+) -> list[str]:
+    given = named(composite, examples)
+    words = []
+    if "attn_mask" in given:
+        words.append("mask" if given["attn_mask"].dtype == torch.bool else "bias")
+    else:
+        parts = ["causal"] if attributes["is_causal"] else []
+        parts += ["window"] if attributes["window_size"] > 0 else []
+        upper_left = attributes["causal_alignment"] == "upper_left"
+        parts += ["upper_left"] if parts and upper_left else []
+        words += ["_".join(parts)] if parts else []
+    if "sinks" in given:
+        words.append("sinks")
+    elif given["key"].dims[1] != given["value"].dims[1]:
+        words.append("value_heads")
+    words += ["softcap"] if attributes["softcap"] > 0 else []
+    return words
+
+
+def _rope(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    given = named(composite, examples)
+    if "cos" in given and "sin" in given:
+        words = []
+    elif "position_ids" in given:
+        words = ["positions"]
+    else:
+        words = ["offset"] if "offset" in given else ["sequence"]
+    words += ["freqs"] if "freqs" in given else []
+    words += ["interleaved"] if attributes["interleaved"] else []
+    words += ["partial"] if attributes["dims"] else []
+    words += ["rank3"] if len(given["input"].dims) == 3 else []
+    return words
+
+
+_WORDS: dict[str, Words] = {
+    "scaled_dot_product_attention": _attention,
+    "layer_norm": _trailing_norm,
+    "rms_norm": _trailing_norm,
+    "group_norm": _norm,
+    "rope": _rope,
+}
