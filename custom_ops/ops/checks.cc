@@ -37,4 +37,11 @@ void Checker::RequireFloating(const char* name, const TensorView& input) const {
   }
 }
 
+void Checker::RequireIndex(const char* name, const TensorView& input) const {
+  if (input && !IsIndex(input.type)) {
+    Fail(std::string("input ") + name + " is " + TypeName(input.type) +
+         ", expected int32 or int64");
+  }
+}
+
 }  // namespace coreai

@@ -29,6 +29,9 @@ class Checker {
   /// Throws if the input is there and is not of one of the four floating types.
   void RequireFloating(const char* name, const TensorView& input) const;
 
+  /// Throws if the input is there and is not int32 or int64.
+  void RequireIndex(const char* name, const TensorView& input) const;
+
  private:
   std::string op_;
 };

@@ -44,6 +44,10 @@ bool IsFloating(ONNXTensorElementDataType type) {
          type == ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE;
 }
 
+bool IsIndex(ONNXTensorElementDataType type) {
+  return type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 || type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+}
+
 const char* TypeName(ONNXTensorElementDataType type) {
   switch (type) {
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
@@ -82,6 +86,11 @@ double ReadFloating(ONNXTensorElementDataType type, const void* data, std::size_
     default:
       return At<double>(data, index);
   }
+}
+
+std::int64_t ReadIndex(ONNXTensorElementDataType type, const void* data, std::size_t index) {
+  return type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32 ? At<std::int32_t>(data, index)
+                                                     : At<std::int64_t>(data, index);
 }
 
 }  // namespace coreai

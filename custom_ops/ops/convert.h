@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "onnxruntime_c_api.h"
 
@@ -9,10 +10,16 @@ namespace coreai {
 /// Whether an element type is one of the four floating types.
 bool IsFloating(ONNXTensorElementDataType type);
 
+/// Whether an element type is int32 or int64.
+bool IsIndex(ONNXTensorElementDataType type);
+
 /// Name of an element type as ONNX writes it: "float", "bfloat16", "bool".
 const char* TypeName(ONNXTensorElementDataType type);
 
 /// Element `index` of a floating tensor, exactly.
 double ReadFloating(ONNXTensorElementDataType type, const void* data, std::size_t index);
+
+/// Element `index` of a tensor of int32 or int64.
+std::int64_t ReadIndex(ONNXTensorElementDataType type, const void* data, std::size_t index);
 
 }  // namespace coreai

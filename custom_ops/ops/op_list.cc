@@ -8,6 +8,7 @@ OpList AllOps() {
   static const OpDefinition* const kOps[] = {
       &kLayerNormOp,
       &kRmsNormOp,
+      &kRopeOp,
       &kScaledDotProductAttentionOp,
   };
   return {kOps, sizeof(kOps) / sizeof(kOps[0])};

@@ -6,6 +6,7 @@ namespace coreai {
 
 extern const OpDefinition kRmsNormOp;
 extern const OpDefinition kLayerNormOp;
+extern const OpDefinition kRopeOp;
 extern const OpDefinition kScaledDotProductAttentionOp;
 
 /// `create` of a definition whose kernel is a `Kernel`.

@@ -32,6 +32,9 @@ class RowParameter {
   /// How many rows, from a multiple of it on, have the same parameters.
   std::size_t run() const { return run_; }
 
+  /// Whether the parameters differ along an outer axis, counted from the last outer one.
+  bool Moves(std::size_t axis) const { return axis < strides_.size() && strides_[axis] != 0; }
+
  private:
   void Expand(const TensorView& parameter, const Shape& aligned, const Shape& input,
               std::size_t first, DType dtype);

@@ -20,6 +20,7 @@ ONNX_TYPES = {
     torch.bfloat16: TensorProto.BFLOAT16,
     torch.float64: TensorProto.DOUBLE,
     torch.bool: TensorProto.BOOL,
+    torch.int32: TensorProto.INT32,
     torch.int64: TensorProto.INT64,
 }
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -36,8 +37,12 @@ def single_op_model(
     attributes: Mapping[str, Any],
     functions: Sequence[onnx.FunctionProto] = (),
     rank_known: bool = True,
+    outputs: Sequence[bool] = (True,),
 ) -> onnx.ModelProto:
-    """A model that is one op; absent inputs are ``""``, those at the end are left out."""
+    """A model that is one op; absent inputs are ``""``, those at the end are left out.
+
+    ``outputs`` says which outputs of the op are used; the model has those only.
+    """
     names, graph_inputs, nodes = [], [], []
     for i, tensor in enumerate(inputs):
         if tensor is None:
@@ -54,14 +59,17 @@ def single_op_model(
             names[-1] = f"cast{i}"
     while names and not names[-1]:
         names.pop()
-    nodes.append(helper.make_node(op_type, names, ["result"], domain=DOMAIN, **attributes))
+    results = [f"result{i}" if used else "" for i, used in enumerate(outputs)]
+    nodes.append(helper.make_node(op_type, names, results, domain=DOMAIN, **attributes))
     first = inputs[0]
     assert first is not None
     out = ONNX_TYPES[_fed(first).dtype]
-    nodes.append(helper.make_node("Cast", ["result"], ["output"], to=out))
-    graph = helper.make_graph(
-        nodes, "single_op", graph_inputs, [helper.make_tensor_value_info("output", out, None)]
-    )
+    graph_outputs = []
+    for result in filter(None, results):
+        name = result.replace("result", "output")
+        nodes.append(helper.make_node("Cast", [result], [name], to=out))
+        graph_outputs.append(helper.make_tensor_value_info(name, out, None))
+    graph = helper.make_graph(nodes, "single_op", graph_inputs, graph_outputs)
     return helper.make_model(
         graph,
         functions=list(functions),
@@ -71,12 +79,14 @@ def single_op_model(
 
 
 def open_session(
-    model: onnx.ModelProto, library: Path | None, threads: int = 1
+    model: onnx.ModelProto, library: Path | None, threads: int = 1, op_types: str = ""
 ) -> ort.InferenceSession:
-    """Open a model, with the kernels of ``library`` if there is one."""
+    """Open a model, with the kernels of ``library`` if there is one: all, or those named."""
     options = ort.SessionOptions()
     options.log_severity_level = ORT_SILENT
     options.intra_op_num_threads = threads
+    if op_types:
+        options.add_session_config_entry("coreai.op_types", op_types)
     if library is not None:
         options.register_custom_ops_library(str(library))
     return ort.InferenceSession(
@@ -93,13 +103,33 @@ def run_op(
     rank_known: bool = True,
     **attributes: Any,
 ) -> torch.Tensor:
-    """Run one op and return its output in the dtype of the first input."""
+    """Run one op and return its first output in the dtype of the first input."""
     model = single_op_model(op_type, inputs, attributes, rank_known=rank_known)
-    session = open_session(model, library, threads)
+    return run_model(open_session(model, library, threads, op_type), inputs)[0]
+
+
+def run_op_outputs(
+    library: Path,
+    op_type: str,
+    inputs: Sequence[torch.Tensor | None],
+    *,
+    outputs: Sequence[bool],
+    threads: int = 1,
+    **attributes: Any,
+) -> list[torch.Tensor]:
+    """Run one op and return those of its outputs that are used."""
+    model = single_op_model(op_type, inputs, attributes, outputs=outputs)
+    return run_model(open_session(model, library, threads, op_type), inputs)
+
+
+def run_model(
+    session: ort.InferenceSession, inputs: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor]:
+    """Run a model of ``single_op_model``; outputs get the dtype of the first input."""
     feeds = {f"in{i}": _fed(t).contiguous().numpy() for i, t in enumerate(inputs) if t is not None}
     first = inputs[0]
     assert first is not None
-    return torch.from_numpy(session.run(None, feeds)[0]).to(first.dtype)
+    return [torch.from_numpy(x).to(first.dtype) for x in session.run(None, feeds)]
 
 
 def double(tensor: torch.Tensor | None) -> torch.Tensor | None:

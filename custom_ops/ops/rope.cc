@@ -1,0 +1,174 @@
+#include "kernels/rope.h"
+
+#include <algorithm>
+#include <string>
+
+#include "ops/checks.h"
+#include "ops/item_pool.h"
+#include "ops/op_list.h"
+#include "ops/rope_angles.h"
+#include "ops/row_parameter.h"
+#include "ops/row_split.h"
+
+namespace coreai {
+namespace {
+
+namespace names = schema::rope;
+static_assert(names::kInputCount == 6 && names::kAttributeCount == 4, "the declaration changed");
+
+// Rows that share their part of the table in the nearest cache while the heads go by.
+constexpr std::size_t kMaxTileRows = 32;
+
+// The table as it is given: rows of cosines and sines, broadcast to the pairs of the input.
+struct GivenTable {
+  RowParameter cos;
+  RowParameter sin;
+
+  bool MovesAlong(std::size_t axis) const { return cos.Moves(axis) || sin.Moves(axis); }
+};
+
+GivenTable ReadTable(const Checker& check, const TensorView& cos, const TensorView& sin,
+                     const Shape& pairs, DType dtype) {
+  const std::size_t first = pairs.size() - 1;
+  const bool mixed = cos.type != sin.type;
+  GivenTable table = {{check, "cos", cos, pairs, first, dtype, mixed},
+                      {check, "sin", sin, pairs, first, dtype, mixed}};
+  // One was written out in the type computed in because it broadcasts within a row.
+  if (!table.cos.wide() && table.sin.wide()) {
+    table.cos = RowParameter(check, "cos", cos, pairs, first, dtype, true);
+  } else if (table.cos.wide() && !table.sin.wide()) {
+    table.sin = RowParameter(check, "sin", sin, pairs, first, dtype, true);
+  }
+  return table;
+}
+
+class RopeOp : public Op {
+ public:
+  RopeOp(const KernelInfo& info, DType dtype, Target target)
+      : check_(info.op()),
+        dims_(info.Int(names::kDims, names::kDimsDefault)),
+        frequencies_(dtype, info.Float(names::kBase, names::kBaseDefault),
+                     info.Float(names::kScale, names::kScaleDefault)),
+        dtype_(dtype),
+        angles_(FindRopeAngles(target, WideDType(dtype))) {
+    const bool interleaved = info.Int(names::kInterleaved, names::kInterleavedDefault) != 0;
+    kernels_[0] = FindRope(target, dtype, false, interleaved);
+    kernels_[1] = FindRope(target, dtype, true, interleaved);
+  }
+
+  void Compute(const KernelContext& context) const override {
+    const TensorView input = context.Input(names::kInputInput);
+    check_.Require("input", input, dtype_);
+    const Shape& shape = input.shape;
+    if (shape.size() != 3 && shape.size() != 4) {
+      check_.Fail("input of shape " + ToString(shape) + " must have rank 3 or 4");
+    }
+    const std::int64_t lanes = shape.back();
+    const std::int64_t rotated = 0 < dims_ && dims_ < lanes ? dims_ : lanes;
+    if (rotated % 2 != 0) {
+      check_.Fail("the number of rotated lanes must be even, is " + std::to_string(rotated) +
+                  " with dims " + std::to_string(dims_) + " and input of shape " + ToString(shape));
+    }
+    RopeSizes sizes = {};
+    sizes.batch = shape.size() == 4 ? static_cast<std::size_t>(shape[0]) : 1;
+    sizes.heads = static_cast<std::size_t>(shape[shape.size() - 3]);
+    sizes.rows = static_cast<std::size_t>(shape[shape.size() - 2]);
+    sizes.half = static_cast<std::size_t>(rotated / 2);
+
+    const TensorView cos = context.Input(names::kCosInput);
+    const TensorView sin = context.Input(names::kSinInput);
+    if (cos && sin) {
+      Shape pairs = shape;
+      pairs.back() = rotated / 2;
+      return RunGiven(context, input, sizes, ReadTable(check_, cos, sin, pairs, dtype_));
+    }
+    const TensorView freqs = context.Input(names::kFreqsInput);
+    const RopeComputedTable table(
+        check_, context.Input(names::kPositionIdsInput), context.Input(names::kOffsetInput), shape,
+        sizes,
+        freqs ? frequencies_.Given(check_, freqs, sizes.half) : frequencies_.Default(sizes.half),
+        dtype_, angles_);
+    RunComputed(context, input, sizes, table);
+  }
+
+ private:
+  void RunGiven(const KernelContext& context, const TensorView& input, const RopeSizes& sizes,
+                const GivenTable& table) const {
+    const RopeKernel kernel = kernels_[table.cos.wide() ? 1 : 0];
+    RunTiles(context, input, sizes, table.MovesAlong(2), table.MovesAlong(1), 0,
+             [&](RopeRows& rows, std::size_t batch, std::size_t head, std::size_t row, void*) {
+               const std::size_t index = (batch * sizes.heads + head) * sizes.rows + row;
+               rows.cos = table.cos.Row(index);
+               rows.sin = table.sin.Row(index);
+               rows.cos_stride = table.cos.Moves(0) ? sizes.half : 0;
+               rows.sin_stride = table.sin.Moves(0) ? sizes.half : 0;
+               kernel(rows);
+             });
+  }
+
+  void RunComputed(const KernelContext& context, const TensorView& input, const RopeSizes& sizes,
+                   const RopeComputedTable& table) const {
+    const std::size_t row_bytes = sizes.half * SizeOf(WideDType(dtype_));
+    RunTiles(
+        context, input, sizes, table.MovesAlongBatch(), table.MovesAlongHeads(), 2 * row_bytes,
+        [&](RopeRows& rows, std::size_t batch, std::size_t head, std::size_t row, void* scratch) {
+          table.Fill(batch, head, row, rows.rows, scratch);
+          rows.cos = scratch;
+          rows.sin = static_cast<const char*>(scratch) + rows.rows * row_bytes;
+          rows.cos_stride = rows.sin_stride = sizes.half;
+          kernels_[1](rows);
+        });
+  }
+
+  /// Cuts the input into groups of heads that share a table, and those into tiles of rows. `body`
+  /// gets a tile without its table, its place, and scratch of `scratch_row` bytes for each row.
+  template <class Body>
+  void RunTiles(const KernelContext& context, const TensorView& input, const RopeSizes& sizes,
+                bool by_batch, bool by_head, std::size_t scratch_row, const Body& body) const {
+    auto* const output = static_cast<char*>(context.Output(0, input.shape));
+    if (ElementCount(input.shape) == 0) return;
+    const auto head_dim = static_cast<std::size_t>(input.shape.back());
+    const std::size_t outer = sizes.batch * sizes.heads;
+    const std::size_t heads = by_head ? 1 : by_batch ? sizes.heads : outer;
+    const std::size_t groups = outer / heads;
+    const std::size_t wanted =
+        std::max<std::size_t>(1, kElementsPerThreadItem / (heads * head_dim));
+    const std::size_t tile = std::min({wanted, kMaxTileRows, sizes.rows});
+    const std::size_t tiles = (sizes.rows - 1) / tile + 1;
+    // Where a group is smaller than what a thread is woken for, an item is several.
+    const std::size_t tiles_per_item = tiles == 1 ? std::max<std::size_t>(1, wanted / tile) : 1;
+    const std::size_t all = groups * tiles;
+    RunItems(context, (all - 1) / tiles_per_item + 1, tile * scratch_row,
+             [&](std::size_t item, void* scratch) {
+               const std::size_t last = std::min(all, (item + 1) * tiles_per_item);
+               for (std::size_t i = item * tiles_per_item; i < last; ++i) {
+                 const std::size_t first_head = i / tiles * heads;
+                 const std::size_t row = i % tiles * tile;
+                 const std::size_t offset =
+                     (first_head * sizes.rows + row) * head_dim * SizeOf(dtype_);
+                 RopeRows rows = {};
+                 rows.input = static_cast<const char*>(input.data) + offset;
+                 rows.output = output + offset;
+                 rows.heads = heads;
+                 rows.rows = std::min(tile, sizes.rows - row);
+                 rows.head_dim = head_dim;
+                 rows.half = sizes.half;
+                 rows.head_stride = sizes.rows * head_dim;
+                 body(rows, first_head / sizes.heads, first_head % sizes.heads, row, scratch);
+               }
+             });
+  }
+
+  Checker check_;
+  std::int64_t dims_;
+  RopeFrequencies frequencies_;
+  DType dtype_;
+  RopeKernel kernels_[2];  // a table in the op's own type, in the type computed in
+  RopeAnglesKernel angles_;
+};
+
+}  // namespace
+
+const OpDefinition kRopeOp = {names::kComposite, MakeOp<RopeOp>, ShapeOfFirstInput};
+
+}  // namespace coreai
