@@ -1,0 +1,192 @@
+"""onnxruntime's own fused ops, each as a model of one node that does a case's work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import torch
+from onnx import helper
+
+from tests.bench.runners import ONNX_TYPES
+
+MICROSOFT = "com.microsoft"
+Tensors = Sequence[torch.Tensor | None]
+
+
+def unchanged(output: torch.Tensor) -> torch.Tensor:
+    """The layout of a peer whose output is laid out as ours."""
+    return output
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A model of one of onnxruntime's ops.
+
+    Attributes:
+        name: The op.
+        model: It alone.
+        feeds: Its inputs, the composite's inputs in the layout it wants.
+        aliases: Outputs that take the memory of inputs.
+        layout: From its first output to the composite's.
+    """
+
+    name: str
+    model: onnx.ModelProto
+    feeds: Mapping[str, torch.Tensor]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    layout: Callable[[torch.Tensor], torch.Tensor] = unchanged
+
+
+def one_node(
+    op_type: str,
+    feeds: Mapping[str, torch.Tensor | None],
+    outputs: Sequence[str] = ("output",),
+    *,
+    domain: str = "",
+    opset: int = 23,
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """A model of one node; inputs that are None are left out."""
+    dtype = ONNX_TYPES[next(t for t in feeds.values() if t is not None).dtype]
+    inputs = [name if tensor is not None else "" for name, tensor in feeds.items()]
+    node = helper.make_node(op_type, inputs, list(outputs), domain=domain, **attributes)
+    graph = helper.make_graph(
+        [node],
+        op_type,
+        [
+            helper.make_tensor_value_info(name, ONNX_TYPES[t.dtype], list(t.shape))
+            for name, t in feeds.items()
+            if t is not None
+        ],
+        [helper.make_tensor_value_info(name, dtype, None) for name in outputs],
+    )
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def fused(
+    op_type: str,
+    feeds: Mapping[str, torch.Tensor | None],
+    outputs: Sequence[str] = ("output",),
+    *,
+    aliases: Mapping[str, str] | None = None,
+    layout: Callable[[torch.Tensor], torch.Tensor] = unchanged,
+    domain: str = "",
+    **attributes: Any,
+) -> Fused:
+    """A model of one node with its inputs."""
+    model = one_node(op_type, feeds, outputs, domain=domain, **attributes)
+    present = {name: tensor for name, tensor in feeds.items() if tensor is not None}
+    return Fused(op_type, model, present, aliases or {}, layout)
+
+
+def _packed(x: torch.Tensor) -> torch.Tensor:
+    """[batch, heads, length, dim] → [batch, length, heads * dim]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def _unpacked(heads: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x.unflatten(2, (heads, -1)).transpose(1, 2)
+
+
+def attention(inputs: Tensors, attributes: Mapping[str, Any]) -> Fused:
+    """ONNX's Attention. Its diagonal begins at the upper left, so one query has none."""
+    q, k, v, mask = (*inputs, None)[:4]
+    assert q is not None
+    causal = attributes.get("is_causal", 0) if q.shape[2] > 1 else 0
+    return fused("Attention", {"q": q, "k": k, "v": v, "mask": mask}, is_causal=causal)
+
+
+def group_query_attention(inputs: Tensors, attributes: Mapping[str, Any]) -> Fused:
+    """GroupQueryAttention; a single query finds all but the last key in a cache that it grows."""
+    q, k, v = inputs[:3]
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    keys = k.shape[2]
+    cached = q.shape[2] < keys
+    feeds: dict[str, torch.Tensor | None] = {
+        "query": _packed(q),
+        "key": _packed(k[:, :, keys - q.shape[2] :]),
+        "value": _packed(v[:, :, keys - q.shape[2] :]),
+        "past_key": k if cached else None,
+        "past_value": v if cached else None,
+        "seqlens_k": torch.full((q.shape[0],), keys - 1, dtype=torch.int32),
+        "total_sequence_length": torch.tensor(keys, dtype=torch.int32),
+    }
+    window = attributes.get("window_size", 0)
+    return fused(
+        "GroupQueryAttention",
+        feeds,
+        ("output", "present_key", "present_value"),
+        aliases={"present_key": "past_key", "present_value": "past_value"} if cached else {},
+        layout=_unpacked(q.shape[1]),
+        domain=MICROSOFT,
+        num_heads=q.shape[1],
+        kv_num_heads=k.shape[1],
+        local_window_size=window if window > 0 else -1,
+    )
+
+
+def multi_head_attention(inputs: Tensors, _attributes: Mapping[str, Any]) -> Fused:
+    """MultiHeadAttention, for as many key heads as heads."""
+    q, k, v = (x for x in inputs[:3] if x is not None)
+    feeds: dict[str, torch.Tensor | None] = {
+        "query": _packed(q),
+        "key": _packed(k),
+        "value": _packed(v),
+    }
+    heads = q.shape[1]
+    return fused(
+        "MultiHeadAttention", feeds, layout=_unpacked(heads), domain=MICROSOFT, num_heads=heads
+    )
+
+
+def simplified_layer_norm(inputs: Tensors, attributes: Mapping[str, Any]) -> Fused:
+    """SimplifiedLayerNormalization: the RMS norm that onnxruntime's optimiser makes."""
+    feeds = dict(zip(("input", "scale"), inputs, strict=True))
+    epsilon = attributes.get("eps", 1e-5)
+    return fused("SimplifiedLayerNormalization", feeds, axis=-1, epsilon=epsilon, stash_type=1)
+
+
+def rms_normalization(inputs: Tensors, attributes: Mapping[str, Any]) -> Fused:
+    """ONNX's RMSNormalization."""
+    feeds = dict(zip(("input", "scale"), inputs, strict=True))
+    return fused("RMSNormalization", feeds, axis=-1, epsilon=attributes.get("eps", 1e-5))
+
+
+def layer_normalization(inputs: Tensors, attributes: Mapping[str, Any]) -> Fused:
+    """ONNX's LayerNormalization."""
+    feeds = dict(zip(("input", "scale", "bias"), inputs, strict=False))
+    return fused("LayerNormalization", feeds, axis=-1, epsilon=attributes.get("eps", 1e-5))
+
+
+def linear_attention(inputs: Tensors, _attributes: Mapping[str, Any]) -> Fused:
+    """LinearAttention with the gated delta rule; it takes vectors of unit length."""
+    q, k, v, g, beta, state = inputs
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    assert g is not None
+    assert beta is not None
+    feeds = {
+        "query": _packed(q),
+        "key": _packed(k),
+        "value": _packed(v),
+        "past_state": state,
+        "decay": g.transpose(1, 2).contiguous(),
+        "beta": beta.transpose(1, 2).contiguous(),
+    }
+    return fused(
+        "LinearAttention",
+        feeds,
+        ("output", "present_state"),
+        layout=lambda x: x.unflatten(2, (v.shape[1], -1)),
+        domain=MICROSOFT,
+        q_num_heads=q.shape[1],
+        kv_num_heads=v.shape[1],
+        update_rule="gated_delta",
+    )

@@ -1,0 +1,162 @@
+"""One piece of work, done by each of several implementations behind one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import torch
+from onnx import TensorProto
+
+ONNX_TYPES = {
+    torch.float32: TensorProto.FLOAT,
+    torch.float16: TensorProto.FLOAT16,
+    torch.bfloat16: TensorProto.BFLOAT16,
+    torch.float64: TensorProto.DOUBLE,
+    torch.bool: TensorProto.BOOL,
+    torch.int64: TensorProto.INT64,
+    torch.int32: TensorProto.INT32,
+}
+
+
+class Runner(Protocol):
+    """An implementation of a case, its inputs bound."""
+
+    def __call__(self) -> None:
+        """Do the work once."""
+
+    def result(self) -> torch.Tensor:
+        """The first output of the last call."""
+
+
+class OnnxRuntimeRunner:
+    """A model in onnxruntime, inputs and outputs bound to memory beforehand.
+
+    All sessions of a process share one pool of threads, as the programs that use several do.
+    ``aliases`` maps outputs to the inputs whose memory they take, as a cache that grows in place.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        feeds: Mapping[str, torch.Tensor],
+        threads: int,
+        *,
+        library: Path | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        if threads == 1:
+            options.intra_op_num_threads = 1
+        else:
+            options.use_per_session_threads = False
+        if library is not None:
+            options.register_custom_ops_library(str(library))
+        self._session = ort.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        self._binding = self._session.io_binding()
+        self._values = {name: ort_value(tensor) for name, tensor in feeds.items()}
+        for name, value in self._values.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for output in self._session.get_outputs():
+            if aliases is not None and output.name in aliases:
+                value = self._values[aliases[output.name]]
+                self._binding.bind_ortvalue_output(output.name, value)
+            else:
+                self._binding.bind_output(output.name)
+        self()
+        self._bind_outputs_where_they_are(set(aliases or ()))
+
+    def _bind_outputs_where_they_are(self, taken: set[str]) -> None:
+        names = [output.name for output in self._session.get_outputs()]
+        for name, value in zip(names, self._binding.get_outputs(), strict=True):
+            if name not in taken:
+                self._binding.bind_ortvalue_output(name, value)
+
+    def __call__(self) -> None:
+        self._session.run_with_iobinding(self._binding)
+
+    def result(self) -> torch.Tensor:
+        value = self._binding.get_outputs()[0]
+        return torch.from_numpy(np.array(_numpy(value))).view(_torch_type(value)).clone()
+
+
+def ort_value(tensor: torch.Tensor) -> ort.OrtValue:
+    """A copy of the tensor as onnxruntime holds it; bfloat16 too, which numpy does not know."""
+    tensor = tensor.contiguous()
+    if tensor.dtype == torch.bfloat16:
+        array = tensor.view(torch.uint16).numpy()
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TensorProto.BFLOAT16)
+    return ort.OrtValue.ortvalue_from_numpy(tensor.numpy())
+
+
+def _torch_type(value: ort.OrtValue) -> torch.dtype:
+    return torch.bfloat16 if "bfloat16" in value.data_type() else _numpy_type(value)
+
+
+def _numpy_type(value: ort.OrtValue) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, _numpy(value).dtype)).dtype
+
+
+def _numpy(value: ort.OrtValue) -> np.ndarray:
+    if "bfloat16" not in value.data_type():
+        return value.numpy()
+    size = int(np.prod(value.shape()))
+    import ctypes
+
+    bits = (ctypes.c_uint16 * size).from_address(value.data_ptr())
+    return np.frombuffer(bits, np.uint16).reshape(value.shape())
+
+
+class TorchRunner:
+    """A function of torch on its tensors, compiled by inductor if asked to."""
+
+    def __init__(
+        self,
+        function: Callable[..., torch.Tensor],
+        inputs: Sequence[torch.Tensor | None],
+        *,
+        compiled: bool = False,
+    ) -> None:
+        self._function = torch.compile(function, dynamic=False) if compiled else function
+        self._inputs = inputs
+        self._result = torch.empty(0)
+        self()
+
+    def __call__(self) -> None:
+        with torch.inference_mode():
+            self._result = self._function(*self._inputs)
+
+    def result(self) -> torch.Tensor:
+        return self._result
+
+
+class OpenVinoRunner:
+    """The function body, inlined, in OpenVINO."""
+
+    def __init__(
+        self, model: onnx.ModelProto, feeds: Mapping[str, torch.Tensor], threads: int
+    ) -> None:
+        import openvino
+        from onnx import inliner
+
+        core = openvino.Core()
+        settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+        flat = inliner.inline_local_functions(model).SerializeToString()
+        self._request = core.compile_model(flat, "CPU", settings).create_infer_request()
+        for name, tensor in feeds.items():
+            shared = openvino.Tensor(tensor.contiguous().numpy(), shared_memory=True)
+            self._request.set_tensor(name, shared)
+        self()
+
+    def __call__(self) -> None:
+        self._request.infer()
+
+    def result(self) -> torch.Tensor:
+        return torch.from_numpy(self._request.get_output_tensor(0).data.copy())
