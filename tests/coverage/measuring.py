@@ -1,0 +1,219 @@
+"""One call through export, conversion and onnxruntime, compared with torch.
+
+With dynamic dims the call is converted once and run at its own sizes, at sizes with ones and at
+larger ones. Where a resized call differs, the exported program itself is asked: if its guards
+reject the sizes, or it computes what torch does not, conversion is not to blame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from coreai_onnx.errors import CoreaiError
+from tests.coverage.entries import Call
+from tests.coverage.exporter import Runner, coreai
+from tests.coverage.resizing import Sizes, dynamic_dims, larger, resized, smaller, symbols
+from tests.tolerances import assert_close
+
+PASS, MISMATCH, RUN_FAILED, REFUSED = "pass", "mismatch", "run failed", "refused"
+CONVERSION_FAILED, CRASH = "conversion failed", "crash"
+NOT_EXPORTED, SKIPPED = "not exported", "skipped"
+REJECTED = "rejected by torch"
+SEVERITY = (PASS, MISMATCH, RUN_FAILED, REFUSED, CONVERSION_FAILED, CRASH)
+"""What can become of a call that torch exports, from best to worst."""
+
+SECONDS = 60
+_OWN_FAULT = "this is a defect"
+"""In the message of an error that a lowering did not mean to raise."""
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Outcome:
+    """What became of one call.
+
+    Attributes:
+        status: One of ``SEVERITY``, or why there is nothing to measure.
+        detail: The first line of what went wrong.
+        resized: Status at other sizes (``size 1``, ``larger``); empty without dynamic dims.
+    """
+
+    status: str
+    detail: str = ""
+    resized: dict[str, str] = field(default_factory=dict)
+
+
+def measure(call: Call, name: str, *, dynamic: bool, progress: Progress = str) -> Outcome:
+    """Return what becomes of a call.
+
+    Args:
+        call: The call.
+        name: Of its entry; matrices are resized in another way.
+        dynamic: Whether to convert it once with dynamic dims and run it at three shapes.
+        progress: Told which step is next, so that a crash can be put down to it.
+    """
+    progress(SKIPPED)
+    outcome, expected = _expected(call)
+    if outcome is not None:
+        return outcome
+    progress(NOT_EXPORTED)
+    try:
+        with _limited(), torch.no_grad():
+            program = _exported(call, dynamic=dynamic)
+    except Exception as error:  # noqa: BLE001 - torch.export raises anything
+        return Outcome(NOT_EXPORTED, _line(error))
+    progress(CONVERSION_FAILED)
+    try:
+        with _limited(), torch.no_grad():
+            runner = coreai(call.module(), call.copies(), exported_program=program)
+    except CoreaiError as error:
+        status = CONVERSION_FAILED if _OWN_FAULT in str(error) else REFUSED
+        return Outcome(status, _line(error))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        return Outcome(CONVERSION_FAILED, _line(error))
+    progress(RUN_FAILED)
+    outcome = _run(runner, call, expected)
+    if outcome.status == PASS and dynamic and symbols(program):
+        _run_resized(program, runner, call, name, outcome)
+    return outcome
+
+
+def worst(statuses: list[str]) -> str:
+    """Return the worst of the statuses; those that measure nothing count only among themselves."""
+    measured = [s for s in statuses if s in SEVERITY]
+    if measured:
+        return max(measured, key=SEVERITY.index)
+    return NOT_EXPORTED if NOT_EXPORTED in statuses else SKIPPED
+
+
+def _expected(call: Call) -> tuple[Outcome | None, list[Any]]:
+    """Return torch's own result, or why it has none to compare with."""
+    try:
+        with _limited():
+            first, second = call.value(seed=1), call.value(seed=2)
+    except Exception as error:  # noqa: BLE001 - torch raises anything
+        return Outcome(SKIPPED, _line(error)), []
+    dense = [_dense(x) for x in first]
+    if any(not _same(a, _dense(b)) for a, b in zip(dense, second, strict=True)):
+        return Outcome(SKIPPED, "random"), []
+    return None, dense
+
+
+def _exported(call: Call, *, dynamic: bool) -> torch.export.ExportedProgram:
+    shapes = dynamic_dims(call) if dynamic else None
+    return torch.export.export(call.module(), call.copies(), dynamic_shapes=shapes, strict=False)
+
+
+def _run(runner: Runner, call: Call, expected: list[Any]) -> Outcome:
+    try:
+        with _limited():
+            actual = runner.run(call.copies())
+    except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions share no base
+        return Outcome(RUN_FAILED, _line(error))
+    try:
+        assert_close(actual, expected, exception="sweep")
+    except AssertionError as error:
+        return Outcome(MISMATCH, _line(error))
+    return Outcome(PASS)
+
+
+def _run_resized(
+    program: torch.export.ExportedProgram, runner: Runner, call: Call, name: str, outcome: Outcome
+) -> None:
+    """Run at other sizes and write what became of it into the outcome."""
+    for label, sizes in (
+        ("size 1", list(smaller(program, call))),
+        ("larger", list(larger(program, call))),
+    ):
+        found = _first_measured(program, runner, call, name, sizes)
+        outcome.resized[label] = found.status if found is not None else REJECTED
+        if found is not None and found.status != PASS:
+            outcome.status, outcome.detail = found.status, f"{label}: {found.detail}"
+
+
+def _first_measured(
+    program: torch.export.ExportedProgram,
+    runner: Runner,
+    call: Call,
+    name: str,
+    sizes: list[Sizes],
+) -> Outcome | None:
+    """Return what becomes of the first resized call that torch and its program take."""
+    for choice in sizes:
+        for other in resized(program, call, choice, name):
+            shapes = [t.shape for t in other.tensors]
+            if shapes == [t.shape for t in call.tensors]:
+                continue
+            missing, expected = _expected(other)
+            if missing is not None:
+                continue
+            found = _run(runner, other, expected)
+            if found.status == PASS:
+                return found
+            if _program_agrees(program, other, expected):
+                where = ", ".join(str(tuple(s)) for s in shapes)
+                return Outcome(found.status, f"at {where}: {found.detail}")
+    return None
+
+
+def _program_agrees(
+    program: torch.export.ExportedProgram, call: Call, expected: list[Any]
+) -> bool:
+    """Whether the exported program takes these sizes and computes what torch does."""
+    try:
+        with _limited(), torch.no_grad():
+            given = program.module()(*call.copies())
+        found = torch.utils._pytree.tree_leaves(given)
+        values = [_dense(x) for x in found if x is not None and not isinstance(x, str)]
+        assert_close(values, expected, exception="sweep")
+    except Exception:  # noqa: BLE001 - guards raise anything
+        return False
+    return True
+
+
+def _dense(x: Any) -> Any:
+    """Return a result as the file gives it: numbers as tensors, complex ones as pairs."""
+    found = x.detach() if isinstance(x, torch.Tensor) else torch.as_tensor(x)
+    if found.layout != torch.strided:
+        found = found.to_dense()
+    if found.is_complex():
+        found = torch.view_as_real(found.resolve_conj())
+    return found.contiguous()
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return bool(((a == b) | ((a != a) & (b != b))).all())  # noqa: PLR0124 - nan is not itself
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Raise ``TimeoutError`` in what takes too long; only the main thread can."""
+
+    def expire(*_: object) -> None:
+        raise TimeoutError(f"more than {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _line(error: BaseException) -> str:
+    """Return the innermost cause on one line; of our own errors, what went wrong."""
+    if isinstance(error, CoreaiError):
+        return " ".join(str(error).split("\n  at ")[0].split())[:300]
+    seen = error
+    while (cause := seen.__cause__ or seen.__context__) is not None and cause is not seen:
+        seen = cause
+    return f"{type(seen).__name__}: {' '.join(str(seen).split())}"[:300]

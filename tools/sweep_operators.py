@@ -1,0 +1,87 @@
+"""Measure the converter on torch's own operator tests (OpInfo), in processes that may crash.
+
+python tools/sweep_operators.py                     float32, int64 and bool, static shapes
+python tools/sweep_operators.py --dynamic           every dim dynamic, run at three shapes
+python tools/sweep_operators.py --only '^linalg'    a part; --out FILE keeps all findings
+python tools/sweep_operators.py --record            write the totals for docs/operators.md
+
+An entry passes if each of its first samples, in every dtype, is converted and gives in
+onnxruntime what it gives in torch: shapes, dtypes and values. With ``--dynamic`` each call is
+converted once, with every dim dynamic that torch.export leaves so, and run at its own sizes, with
+ones, and larger. A whole sweep takes some minutes a dtype on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or not it is installed
+
+from tests.coverage.crew import Found, Job, measure_all  # noqa: E402
+from tests.coverage.entries import entries, has_a_value  # noqa: E402
+from tests.coverage.measuring import PASS  # noqa: E402
+from tests.coverage.results import Sweep, load, record, save, table  # noqa: E402
+
+
+def main() -> int:
+    """Run the sweep, or read one that was kept, and print its tables."""
+    options = _parser().parse_args()
+    if options.report:
+        sweep = load(options.report)
+    else:
+        sweep = _run(options)
+    print(table(sweep))
+    for entry, dtype, status, detail in sweep.failures():
+        print(f"{status:18} {entry} [{dtype}] {detail}")
+    if options.record:
+        kind = "dynamic" if options.dynamic else "static"
+        narrow = "" if "float32" in sweep.dtypes else ", narrow floats"
+        record({kind + narrow: sweep.summary()})
+    return 0 if set(sweep.totals()) <= {PASS, "skipped", "not exported", "refused"} else 1
+
+
+def _run(options: argparse.Namespace) -> Sweep:
+    names = [n for n in entries() if has_a_value(n) and re.search(options.only, n)]
+    jobs = [
+        Job(name, dtype, options.samples, options.dynamic)
+        for dtype in options.dtypes.split(",")
+        for name in names
+    ]
+    sweep = Sweep()
+    about = {"dynamic": options.dynamic, "dtypes": options.dtypes, "samples": options.samples}
+    with tqdm(total=len(jobs), unit="entry", smoothing=0.05) as bar:
+
+        def tell(job: Job, found: Found) -> None:
+            sweep.add(job.entry, job.dtype, found)
+            bar.set_postfix_str(f"{job.dtype} {job.entry}"[:40])
+            bar.update()
+            if options.out and bar.n % 50 == 0:
+                save(sweep, options.out, about)
+
+        measure_all(jobs, tell, workers=options.workers)
+    if options.out:
+        save(sweep, options.out, about)
+    return sweep
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--dtypes", default="float32,int64,bool", help="separated by commas")
+    parser.add_argument("--dynamic", action="store_true", help="every dim dynamic, three shapes")
+    parser.add_argument("--only", default="", help="entries whose name this expression finds")
+    parser.add_argument("--samples", type=int, default=3, help="at most so many of each entry")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--out", type=Path, help="keep every finding in this file")
+    parser.add_argument("--report", type=Path, help="print what --out kept, measure nothing")
+    parser.add_argument("--record", action="store_true", help="write tests/coverage/results.json")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
