@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,11 @@ from coreai_onnx.lower.values import ir_dtype, set_dims
 
 Shape = tuple[int, ...]
 
+_ADMISSIBLE: Mapping[str, Mapping[int, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "gated_delta_update": {3: lambda g: -g.abs(), 4: torch.sigmoid}
+}
+"""By composite and position: makes random numbers what an input can be; a decay never grows."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -30,6 +35,9 @@ class Case:
         shapes: Shape of each input; None for an absent one.
         attributes: Attributes that are not the default.
         dtypes: Dtype of inputs that is not the composite's own, by position.
+        label: What is special about it.
+        limit: Integer inputs are below this.
+        positive: Positions of inputs that must be above zero (a variance).
     """
 
     composite: str
@@ -37,6 +45,8 @@ class Case:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     dtypes: Mapping[int, torch.dtype] = field(default_factory=dict)
     label: str = ""
+    limit: int = 9
+    positive: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.composite}-{self.label}"
@@ -44,15 +54,24 @@ class Case:
     def inputs(self, dtype: torch.dtype) -> list[torch.Tensor | None]:
         """Return random inputs, the same for the same case."""
         generator = torch.Generator().manual_seed(len(str(self)))
-        return [
-            None if shape is None else _random(shape, self.dtypes.get(i, dtype), generator)
-            for i, shape in enumerate(self.shapes)
-        ]
+        admissible = _ADMISSIBLE.get(self.composite, {})
+        inputs: list[torch.Tensor | None] = []
+        for i, shape in enumerate(self.shapes):
+            if shape is None:
+                inputs.append(None)
+                continue
+            x = _random(shape, self.dtypes.get(i, dtype), generator, self.limit)
+            inputs.append(admissible.get(i, torch.clone)(x))
+        return inputs
 
     def expected(self, inputs: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        """Return the first output of the reference."""
+        return self.expected_outputs(inputs)[0]
+
+    def expected_outputs(self, inputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         """Return what the reference gives."""
-        result: torch.Tensor = COMPOSITES[self.composite].reference(*inputs, **self.attributes)
-        return result
+        result = COMPOSITES[self.composite].reference(*inputs, **self.attributes)
+        return [result] if isinstance(result, torch.Tensor) else list(result)
 
     def model(self, dtype: torch.dtype, *, dynamic: bool, opset: int = 23) -> ir.Model:
         """Return a model whose graph is the call; dims are symbolic if ``dynamic``."""
@@ -84,20 +103,24 @@ def call_model(
     attributes = dict(case.attributes)
     if case.composite == "scaled_dot_product_attention" and not attributes.get("scale"):
         attributes["scale"] = inputs[0].shape[-1] ** -0.5  # type: ignore[union-attr]  # never absent
-    result = op.composite(case.composite, values, **attributes)
-    result.name = "result"
-    rank = inputs[0].ndim  # type: ignore[union-attr]  # the first input is never absent
-    result.shape = ir.Shape([f"result_{i}" for i in range(rank)])
-    graph.outputs.append(result)
+    results = op.composite_outputs(case.composite, values, **attributes)
+    for index, (result, wanted) in enumerate(
+        zip(results, case.expected_outputs(inputs), strict=True)
+    ):
+        result.name = f"result_{index}"
+        result.shape = ir.Shape([f"result_{index}_{i}" for i in range(wanted.ndim)])
+        graph.outputs.append(result)
     return LoweredProgram(graph, names).model(composite_functions(calls.calls, opset), "main")
 
 
-def _random(shape: Shape, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+def _random(
+    shape: Shape, dtype: torch.dtype, generator: torch.Generator, limit: int
+) -> torch.Tensor:
     if dtype == torch.bool:
         return torch.rand(shape, generator=generator) > 0.4
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator).to(dtype)
-    return torch.randint(0, 9, shape, generator=generator, dtype=dtype)
+    return torch.randint(0, limit, shape, generator=generator, dtype=dtype)
 
 
 def norm_cases() -> Iterator[Case]:
@@ -196,5 +219,86 @@ def rope_cases() -> Iterator[Case]:
     yield Case("rope", (x,), {"base": 500.0, "scale": 0.25}, label="base_scale")
 
 
-CASES = [*norm_cases(), *attention_cases(), *rope_cases()]
+def expert_cases() -> Iterator[Case]:
+    """Gathered products: what indices choose from × layout of the matrices × batch axes."""
+    name, i64, i32 = "gather_mm", torch.int64, torch.int32
+    by_expert: dict[str, tuple[Shape, ...]] = {
+        "token": ((7, 1, 8), (4, 8, 6), (7,)),
+        "top_k": ((5, 1, 1, 8), (4, 8, 6), (5, 2)),
+        "blocks": ((2, 3, 8), (4, 8, 6), (2,)),
+        "one_expert": ((3, 8), (4, 8, 6), ()),
+        "few_tokens": ((1, 1, 8), (40, 8, 6), (1,)),
+        "no_tokens": ((0, 1, 8), (4, 8, 6), (0,)),
+    }
+    for label, (lhs, rhs, index) in by_expert.items():
+        turned = (*rhs[:-2], rhs[-1], rhs[-2])
+        yield Case(name, (lhs, rhs, None, index), {}, {3: i64}, label, limit=4)
+        yield Case(
+            name,
+            (lhs, turned, None, index),
+            {"transpose_rhs": 1},
+            {3: i32},
+            f"{label}_transposed",
+            limit=4,
+        )
+    gate_up = {"num_batch_axes": 1}
+    yield Case(name, ((5, 1, 1, 8), (2, 4, 8, 6), None, (5, 2)), gate_up, {3: i64}, "gate_up", 4)
+    both = ((4, 1, 8), (3, 8, 6), (5,), (5,))
+    yield Case(name, both, {}, {2: i64, 3: i64}, "both", limit=3)
+    yield Case(name, ((4, 2, 8), (8, 6), (2, 3)), {}, {2: i64}, "lhs", limit=4)
+    yield Case(name, ((4, 8), (8, 6), (2, 3)), {}, {2: i64}, "lhs_rows", limit=4)
+    yield Case(name, ((2, 5, 3), (8, 6), None, (3,)), {}, {3: i64}, "rhs_rows", limit=8)
+    yield Case(name, ((2, 5, 8), (2, 8, 6)), {}, label="no_indices")
+    yield Case(name, ((2, 5, 8), (6, 8)), {"transpose_rhs": 1}, label="linear")
+
+
+def delta_cases() -> Iterator[Case]:
+    """Gated delta rule: heads × state × norm × lengths × dtypes of gates and state."""
+    name, f32 = "gated_delta_update", torch.float32
+
+    def shapes(heads: int, groups: int, length: int, *, state: bool) -> tuple[Shape | None, ...]:
+        values = heads * groups
+        lanes, gate = (2, heads, length, 4), (2, values, length)
+        last = (2, values, 4, 3) if state else None
+        return (lanes, lanes, (2, values, length, 3), gate, gate, last)
+
+    for (heads, groups), state in itertools.product(((3, 1), (2, 2), (1, 3)), (False, True)):
+        label = f"heads{heads}x{groups}{'_state' if state else ''}"
+        yield Case(name, shapes(heads, groups, 5, state=state), label=label)
+    yield Case(name, shapes(2, 2, 1, state=True), label="decode")
+    yield Case(name, shapes(2, 2, 4, state=True), {"use_qk_l2_norm": 0}, label="no_norm")
+    wide = {3: f32, 4: f32, 5: f32}
+    yield Case(name, shapes(2, 2, 4, state=True), {}, wide, label="wide_gates_and_state")
+    yield Case(name, shapes(2, 1, 4, state=False), {}, {3: f32}, label="wide_decay")
+
+
+def fused_cases() -> Iterator[Case]:
+    """What passes make: gated activations, residual norms, caches."""
+    f32, i64, i32 = torch.float32, torch.int64, torch.int32
+    yield Case("swiglu", ((2, 5, 8), (2, 5, 8)), label="plain")
+    for approximate in ("none", "tanh"):
+        attributes = {"approximate": approximate}
+        yield Case("geglu", ((2, 5, 8), (2, 5, 8)), attributes, label=approximate)
+    x = (2, 5, 8)
+    for name in ("skip_rms_norm", "skip_layer_norm"):
+        yield Case(name, (x, x, (8,)), {"eps": 1e-6}, label="scaled")
+        yield Case(name, (x, x), label="unscaled")
+        yield Case(name, (x, x, (8,)), dtypes={2: f32}, label="wide_scale")
+        yield Case(name, (x, x, (5, 8)), {"axes": (-2, -1)}, label="two_axes")
+    yield Case("skip_layer_norm", (x, x, (8,), (8,)), label="scale_bias")
+    name, cache = "kv_cache_update", (2, 3, 9, 4)
+    yield Case(name, (cache, (2, 3, 2, 4), ()), {}, {2: i64}, "one_position", limit=8)
+    yield Case(name, (cache, (2, 3, 2, 4), (2,)), {}, {2: i64}, "positions", limit=8)
+    yield Case(name, (cache, (2, 3, 1, 4), (2,)), {}, {2: i32}, "decode", limit=9)
+    yield Case(name, (cache, cache, ()), {}, {2: i64}, "whole", limit=1)
+
+
+CASES = [
+    *norm_cases(),
+    *attention_cases(),
+    *rope_cases(),
+    *expert_cases(),
+    *delta_cases(),
+    *fused_cases(),
+]
 """Every case."""

@@ -83,6 +83,11 @@ class Composite:
         variant_axes: Groups of variant words; a variant suffix takes at most one word of each
             group, joined with ``_`` in the order of the groups.
         version: Version of the meaning.
+        dtypes: Dtypes that the floating type stands for.
+        output_dims: The dims of each output in the letters of the inputs: ``"B H T E"``; ``"*"``
+            are those of the first input, ``"?"`` say that letters do not tell.
+        output_likes: For each output, the input whose dtype it has, if a call passes that input;
+            it has the dtype of the first input otherwise.
     """
 
     name: str
@@ -94,6 +99,8 @@ class Composite:
     variant_axes: tuple[tuple[str, ...], ...] = ()
     version: int = 1
     dtypes: tuple[str, ...] = field(default=FLOAT_DTYPES)
+    output_dims: tuple[str, ...] = ("*",)
+    output_likes: tuple[str, ...] = ()
 
     def attribute(self, name: str) -> Attribute:
         """Return the attribute called ``name``.

@@ -91,6 +91,8 @@ COMPOSITE = Composite(
         ),
     ),
     outputs=("output", "state"),
+    output_dims=("B S V E", "B V D E"),
+    output_likes=("query", "initial_state"),
     attributes=(
         Attribute(
             "use_qk_l2_norm", "int", 1, aliases=("use_qk_l2norm_in_kernel",), structural=True

@@ -65,6 +65,7 @@ COMPOSITE = Composite(
         Input("rhs_indices", optional=True, dtype="index", aliases=("expert_ids",)),
     ),
     outputs=("output",),
+    output_dims=("?",),
     attributes=(
         Attribute("num_batch_axes", "int", 0, structural=True),
         Attribute("transpose_rhs", "int", 0, structural=True),

@@ -123,6 +123,7 @@ COMPOSITE = Composite(
         Input("sinks", optional=True, dtype="any", dims="H"),
     ),
     outputs=("output",),
+    output_dims=("B H T E",),
     attributes=(
         Attribute("scale", "float", aliases=("scaling", "softmax_scale")),
         Attribute("is_causal", "int", 0, structural=True),

@@ -46,6 +46,7 @@ COMPOSITE = Composite(
         Input("bias", optional=True, dtype="any", dims="~*", aliases=("beta",)),
     ),
     outputs=("output", "sum"),
+    output_dims=("*", "*"),
     attributes=(
         Attribute("axes", "ints", (-1,), structural=True),
         Attribute("eps", "float", 1e-5, aliases=("variance_epsilon", "epsilon", "layer_norm_eps")),

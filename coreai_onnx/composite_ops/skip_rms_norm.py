@@ -43,6 +43,7 @@ COMPOSITE = Composite(
         Input("scale", optional=True, dtype="any", dims="~*", aliases=("weight", "gamma")),
     ),
     outputs=("output", "sum"),
+    output_dims=("*", "*"),
     attributes=(
         Attribute("axes", "ints", (-1,), structural=True),
         Attribute("eps", "float", 1e-5, aliases=("variance_epsilon", "epsilon", "norm_eps")),

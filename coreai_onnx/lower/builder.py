@@ -203,12 +203,17 @@ class OpBuilder:
         """Call a standard composite; its function body is made after the whole program.
 
         Returns:
-            The first output, with the dtype and dims of the first input.
+            The first output.
         """
+        return self.composite_outputs(name, inputs, **attributes)[0]
+
+    def composite_outputs(
+        self, name: str, inputs: Sequence[Value | None], **attributes: Any
+    ) -> list[Value]:
+        """Call a standard composite and return all its outputs."""
         if self.composites is None:
             raise LoweringError(f"composite {name} called inside a composite body")
-        result = self.composites.call(self, name, inputs, attributes)[0]
-        return result
+        return self.composites.call(self, name, inputs, attributes)
 
     def call(
         self,

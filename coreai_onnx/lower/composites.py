@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import onnx_ir as ir
 
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import DOMAIN, Composite
-from coreai_onnx.lower.values import Value, maybe_dims, set_dims
+from coreai_onnx.lower.values import Dim, Value, maybe_dims, set_dims
 
 if TYPE_CHECKING:
     from coreai_onnx.lower.builder import OpBuilder
@@ -44,7 +45,7 @@ class CompositeCalls:
         attributes whose value is None are left out.
 
         Returns:
-            The outputs; the first has the dtype and dims of the first input.
+            The outputs, with dtypes and, where the declaration tells them, dims.
         """
         composite = COMPOSITES[name]
         given = {a.name: attributes.get(a.name, a.default) for a in composite.attributes}
@@ -56,10 +57,36 @@ class CompositeCalls:
         outputs = op.call(DOMAIN, name, inputs, written, outputs=len(composite.outputs))
         node = outputs[0].producer()
         assert node is not None
-        first = inputs[0]
-        if first is not None and first.dtype is not None:
-            outputs[0].dtype = first.dtype
-            if (dims := maybe_dims(first)) is not None:
-                set_dims(outputs[0], dims)
+        self._describe(composite, inputs, outputs)
         self.calls.append(CompositeCall(composite, node, written))
         return outputs
+
+    @staticmethod
+    def _describe(
+        composite: Composite, inputs: Sequence[Value | None], outputs: Sequence[Value]
+    ) -> None:
+        """Give outputs their dtypes, and dims as far as the letters of the inputs tell them."""
+        first, letters = inputs[0], _letters(composite, inputs)
+        assert first is not None
+        given = {d.name: x for d, x in zip(composite.inputs, inputs, strict=False)}
+        for output, pattern, like in itertools.zip_longest(
+            outputs, composite.output_dims, composite.output_likes
+        ):
+            output.dtype = (given.get(like) or first).dtype
+            names = pattern.split()
+            if pattern == "*" and (dims := maybe_dims(first)) is not None:
+                set_dims(output, dims)
+            elif all(n in letters for n in names):
+                set_dims(output, [letters[n] for n in names])
+
+
+def _letters(composite: Composite, inputs: Sequence[Value | None]) -> dict[str, Dim]:
+    """Return the dims of a call by the letters of the declaration."""
+    letters: dict[str, Dim] = {}
+    for declared, x in zip(composite.inputs, inputs, strict=False):
+        dims = None if x is None else maybe_dims(x)
+        names = declared.dims.split()
+        exact = not declared.dims.startswith("~") and "*" not in names
+        if exact and dims is not None and len(names) == len(dims):
+            letters |= {n.partition("|")[0]: d for n, d in zip(names, dims, strict=True)}
+    return letters
