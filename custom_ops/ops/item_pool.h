@@ -21,7 +21,8 @@ void RunItems(const KernelContext& context, std::size_t items, std::size_t bytes
   struct Free {
     void operator()(char* p) const { ::operator delete(p, std::align_val_t{64}); }
   };
-  const std::size_t threads = std::max(1u, std::thread::hardware_concurrency());
+  // Asking the system takes microseconds.
+  static const std::size_t threads = std::max(1u, std::thread::hardware_concurrency());
   const std::size_t workers = std::min(items, threads);
   const std::size_t stride = (bytes + 63) / 64 * 64;
   const std::unique_ptr<char, Free> scratch(
