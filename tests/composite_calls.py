@@ -21,7 +21,8 @@ from coreai_onnx.lower.values import ir_dtype, set_dims
 Shape = tuple[int, ...]
 
 _ADMISSIBLE: Mapping[str, Mapping[int, Callable[[torch.Tensor], torch.Tensor]]] = {
-    "gated_delta_update": {3: lambda g: -g.abs(), 4: torch.sigmoid}
+    "gated_delta_update": {3: lambda g: -g.abs(), 4: torch.sigmoid},
+    "batch_norm": {4: lambda variance: variance.abs() + 0.5},
 }
 """By composite and position: makes random numbers what an input can be; a decay never grows."""
 
@@ -37,7 +38,6 @@ class Case:
         dtypes: Dtype of inputs that is not the composite's own, by position.
         label: What is special about it.
         limit: Integer inputs are below this.
-        positive: Positions of inputs that must be above zero (a variance).
     """
 
     composite: str
@@ -46,7 +46,6 @@ class Case:
     dtypes: Mapping[int, torch.dtype] = field(default_factory=dict)
     label: str = ""
     limit: int = 9
-    positive: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.composite}-{self.label}"

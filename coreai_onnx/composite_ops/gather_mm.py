@@ -53,7 +53,14 @@ def take(x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> torch.Tens
     if indices is None:
         return x
     taken = torch.index_select(x, axis, indices.reshape(-1).to(torch.int64))
-    return taken.reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
+    return taken.reshape(taken_shape(x, indices, axis))
+
+
+def taken_shape(x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> torch.Size:
+    """Return the shape of what :func:`take` returns."""
+    if indices is None:
+        return x.shape
+    return torch.Size((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
 COMPOSITE = Composite(

@@ -8,7 +8,19 @@ from typing import Any
 import onnx_ir as ir
 
 from coreai_onnx.composite_ops.declaration import Composite
-from coreai_onnx.functions import attention, norms
+from coreai_onnx.functions import (
+    attention,
+    elements,
+    gated_activations,
+    gated_delta,
+    gather_mm,
+    kv_cache,
+    norms,
+    pixel_shuffle,
+    pooling,
+    skip_norms,
+    vector_norm,
+)
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.trace import Example
 from coreai_onnx.lower.values import Value
@@ -21,6 +33,24 @@ _WRITERS: dict[str, Writer] = {
     "layer_norm": norms.layer_norm,
     "rms_norm": norms.rms_norm,
     "group_norm": norms.group_norm,
+    "skip_layer_norm": skip_norms.skip_layer_norm,
+    "skip_rms_norm": skip_norms.skip_rms_norm,
+    "gather_mm": gather_mm.write,
+    "gated_delta_update": gated_delta.write,
+    "kv_cache_update": kv_cache.write,
+    "swiglu": gated_activations.swiglu,
+    "geglu": gated_activations.geglu,
+    "instance_norm": norms.instance_norm,
+    "batch_norm": norms.batch_norm,
+    "linalg_vector_norm": vector_norm.write,
+    "gelu": elements.gelu,
+    "silu": elements.silu,
+    "hard_sigmoid": elements.hard_sigmoid,
+    "hard_swish": elements.hard_swish,
+    "log_softmax": elements.log_softmax,
+    "avg_pool_2d": pooling.write,
+    "avg_pool_3d": pooling.write,
+    "pixel_shuffle": pixel_shuffle.write,
 }
 """What writes the body of a composite; the reference of any other one is traced."""
 

@@ -174,18 +174,11 @@ def instance_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, A
 
 
 def batch_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """BatchNormalization, with a scale of one and a bias of zero where there are none."""
+    """BatchNormalization, in float32 for narrow dtypes."""
     del examples, attributes
-    op, x = b.op, b.inputs[0]
-    scale, bias, mean, variance = (b.given(n) for n in ("scale", "bias", "mean", "variance"))
-    channels = op.Shape(x, start=1, end=2) if scale is None or bias is None else None
-    wide = widened(b, x)
-    one = op.Expand(op.like(wide, 1.0), channels) if scale is None else parameter(b, scale)
-    zero = op.Expand(op.like(wide, 0.0), channels) if bias is None else parameter(b, bias)
-    assert mean is not None
-    assert variance is not None
-    statistics = [parameter(b, mean), parameter(b, variance)]
-    return op.cast(op.BatchNormalization(wide, one, zero, *statistics, epsilon=EPS), b.dtype)
+    x, *parameters_ = b.inputs
+    operands = [widened(b, x), *(parameter(b, p) for p in parameters_)]
+    return b.op.cast(b.op.BatchNormalization(*operands, epsilon=EPS), b.dtype)
 
 
 def _moments(b: BodyBuilder, rows: Value) -> tuple[Value, Value]:

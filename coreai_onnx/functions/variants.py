@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from coreai_onnx.composite_ops.declaration import Composite
+from coreai_onnx.functions.gather_mm import chooses_rows
 from coreai_onnx.functions.norms import trailing
 from coreai_onnx.functions.trace import Example
 
@@ -107,10 +109,67 @@ def _rope(composite: Composite, examples: Examples, attributes: Mapping[str, Any
     return words
 
 
+def _gather_mm(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
+) -> list[str]:
+    given = named(composite, examples)
+    left, right = "lhs_indices" in given, "rhs_indices" in given
+    words = ["both_indices"] if left and right else []
+    words = words or (["lhs_indices"] if left else ["rhs_indices"] if right else [])
+    words += ["rows"] if right and chooses_rows(given["rhs"], attributes) else []
+    return [*words, "transposed"] if attributes["transpose_rhs"] else words
+
+
+def _gated_delta(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
+) -> list[str]:
+    words = [] if "initial_state" in named(composite, examples) else ["no_state"]
+    return words if attributes["use_qk_l2_norm"] else [*words, "no_norm"]
+
+
+def _geglu(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    del composite, examples
+    return ["tanh"] if attributes["approximate"] == "tanh" else []
+
+
+def _vector_norm(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
+) -> list[str]:
+    del composite, examples
+    order = float(attributes["ord"])
+    words = {2.0: [], 1.0: ["absolute"], 0.0: ["count"]}
+    words |= {math.inf: ["greatest"], -math.inf: ["least"]}
+    return list(words.get(order, ["power"]))
+
+
+def _pooling(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    del composite, examples
+    return [] if attributes.get("divisor_override") is None else ["divisor"]
+
+
+def _pixel_shuffle(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
+) -> list[str]:
+    del attributes
+    return [] if len(named(composite, examples)["input"].dims) == 4 else ["any_rank"]
+
+
 _WORDS: dict[str, Words] = {
     "scaled_dot_product_attention": _attention,
     "layer_norm": _trailing_norm,
     "rms_norm": _trailing_norm,
     "group_norm": _norm,
+    "skip_layer_norm": _trailing_norm,
+    "skip_rms_norm": _trailing_norm,
     "rope": _rope,
+    "gather_mm": _gather_mm,
+    "gated_delta_update": _gated_delta,
+    "geglu": _geglu,
+    "gelu": _geglu,
+    "instance_norm": _norm,
+    "batch_norm": _norm,
+    "linalg_vector_norm": _vector_norm,
+    "avg_pool_2d": _pooling,
+    "avg_pool_3d": _pooling,
+    "pixel_shuffle": _pixel_shuffle,
 }

@@ -34,6 +34,110 @@ struct Composite {
   std::size_t op_type_count;
 };
 
+namespace avg_pool_2d {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kInputCount
+};
+inline constexpr char kKernelSize[] = "kernel_size";
+inline constexpr std::int64_t kKernelSizeDefault[] = {1, 1};
+inline constexpr char kStride[] = "stride";
+inline constexpr std::int64_t kStrideDefault[] = {1, 1};
+inline constexpr char kPadding[] = "padding";
+inline constexpr std::int64_t kPaddingDefault[] = {0, 0, 0, 0};
+inline constexpr char kCeilMode[] = "ceil_mode";
+inline constexpr std::int64_t kCeilModeDefault = 0;
+inline constexpr char kCountIncludePad[] = "count_include_pad";
+inline constexpr std::int64_t kCountIncludePadDefault = 1;
+inline constexpr char kDivisorOverride[] = "divisor_override";
+inline constexpr std::size_t kAttributeCount = 6;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"avg_pool_2d", 15},
+    {"avg_pool_2d.float64", 8},
+    {"avg_pool_2d.bfloat16", 4},
+    {"avg_pool_2d.float16", 2},
+    {"avg_pool_2d.divisor", 15},
+    {"avg_pool_2d.divisor_float64", 8},
+    {"avg_pool_2d.divisor_bfloat16", 4},
+    {"avg_pool_2d.divisor_float16", 2},
+};
+inline constexpr Composite kComposite = {
+    "avg_pool_2d", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace avg_pool_2d
+
+namespace avg_pool_3d {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kInputCount
+};
+inline constexpr char kKernelSize[] = "kernel_size";
+inline constexpr std::int64_t kKernelSizeDefault[] = {1, 1, 1};
+inline constexpr char kStride[] = "stride";
+inline constexpr std::int64_t kStrideDefault[] = {1, 1, 1};
+inline constexpr char kPadding[] = "padding";
+inline constexpr std::int64_t kPaddingDefault[] = {0, 0, 0, 0, 0, 0};
+inline constexpr char kCeilMode[] = "ceil_mode";
+inline constexpr std::int64_t kCeilModeDefault = 0;
+inline constexpr char kCountIncludePad[] = "count_include_pad";
+inline constexpr std::int64_t kCountIncludePadDefault = 1;
+inline constexpr char kDivisorOverride[] = "divisor_override";
+inline constexpr std::size_t kAttributeCount = 6;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"avg_pool_3d", 15},
+    {"avg_pool_3d.float64", 8},
+    {"avg_pool_3d.bfloat16", 4},
+    {"avg_pool_3d.float16", 2},
+    {"avg_pool_3d.divisor", 15},
+    {"avg_pool_3d.divisor_float64", 8},
+    {"avg_pool_3d.divisor_bfloat16", 4},
+    {"avg_pool_3d.divisor_float16", 2},
+};
+inline constexpr Composite kComposite = {
+    "avg_pool_3d", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace avg_pool_3d
+
+namespace batch_norm {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kScaleInput,
+  kBiasInput,
+  kMeanInput,
+  kVarianceInput,
+  kInputCount
+};
+inline constexpr char kEps[] = "eps";
+inline constexpr float kEpsDefault = 1e-05f;
+inline constexpr std::size_t kAttributeCount = 1;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+    {"scale", false, InputKind::kAny},
+    {"bias", false, InputKind::kAny},
+    {"mean", false, InputKind::kAny},
+    {"variance", false, InputKind::kAny},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"batch_norm", 15},
+    {"batch_norm.float64", 8},
+    {"batch_norm.bfloat16", 4},
+    {"batch_norm.float16", 2},
+    {"batch_norm.wide_scale", 15},
+    {"batch_norm.wide_scale_float64", 8},
+    {"batch_norm.wide_scale_bfloat16", 4},
+    {"batch_norm.wide_scale_float16", 2},
+};
+inline constexpr Composite kComposite = {
+    "batch_norm", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace batch_norm
+
 namespace gated_delta_update {
 enum InputIndex : std::size_t {
   kQueryInput,
@@ -196,6 +300,32 @@ inline constexpr Composite kComposite = {
     1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
 }  // namespace geglu
 
+namespace gelu {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kInputCount
+};
+inline constexpr char kApproximate[] = "approximate";
+inline constexpr char kApproximateDefault[] = "none";
+inline constexpr std::size_t kAttributeCount = 1;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"gelu", 15},
+    {"gelu.float64", 8},
+    {"gelu.bfloat16", 4},
+    {"gelu.float16", 2},
+    {"gelu.tanh", 15},
+    {"gelu.tanh_float64", 8},
+    {"gelu.tanh_bfloat16", 4},
+    {"gelu.tanh_float16", 2},
+};
+inline constexpr Composite kComposite = {
+    "gelu", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace gelu
+
 namespace group_norm {
 enum InputIndex : std::size_t {
   kInputInput,
@@ -251,6 +381,100 @@ inline constexpr Composite kComposite = {
     "group_norm", 1, kInputs, kInputCount,
     1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
 }  // namespace group_norm
+
+namespace hard_sigmoid {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kInputCount
+};
+inline constexpr std::size_t kAttributeCount = 0;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"hard_sigmoid", 15},
+    {"hard_sigmoid.float64", 8},
+    {"hard_sigmoid.bfloat16", 4},
+    {"hard_sigmoid.float16", 2},
+};
+inline constexpr Composite kComposite = {
+    "hard_sigmoid", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace hard_sigmoid
+
+namespace hard_swish {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kInputCount
+};
+inline constexpr std::size_t kAttributeCount = 0;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"hard_swish", 15},
+    {"hard_swish.float64", 8},
+    {"hard_swish.bfloat16", 4},
+    {"hard_swish.float16", 2},
+};
+inline constexpr Composite kComposite = {
+    "hard_swish", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace hard_swish
+
+namespace instance_norm {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kScaleInput,
+  kBiasInput,
+  kInputCount
+};
+inline constexpr char kEps[] = "eps";
+inline constexpr float kEpsDefault = 1e-05f;
+inline constexpr std::size_t kAttributeCount = 1;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+    {"scale", true, InputKind::kAny},
+    {"bias", true, InputKind::kAny},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"instance_norm", 15},
+    {"instance_norm.float64", 8},
+    {"instance_norm.bfloat16", 4},
+    {"instance_norm.float16", 2},
+    {"instance_norm.wide_scale", 15},
+    {"instance_norm.wide_scale_float64", 8},
+    {"instance_norm.wide_scale_bfloat16", 4},
+    {"instance_norm.wide_scale_float16", 2},
+    {"instance_norm.unscaled", 15},
+    {"instance_norm.unscaled_float64", 8},
+    {"instance_norm.unscaled_bfloat16", 4},
+    {"instance_norm.unscaled_float16", 2},
+    {"instance_norm.unscaled_wide_scale", 15},
+    {"instance_norm.unscaled_wide_scale_float64", 8},
+    {"instance_norm.unscaled_wide_scale_bfloat16", 4},
+    {"instance_norm.unscaled_wide_scale_float16", 2},
+    {"instance_norm.no_bias", 15},
+    {"instance_norm.no_bias_float64", 8},
+    {"instance_norm.no_bias_bfloat16", 4},
+    {"instance_norm.no_bias_float16", 2},
+    {"instance_norm.no_bias_wide_scale", 15},
+    {"instance_norm.no_bias_wide_scale_float64", 8},
+    {"instance_norm.no_bias_wide_scale_bfloat16", 4},
+    {"instance_norm.no_bias_wide_scale_float16", 2},
+    {"instance_norm.bias_only", 15},
+    {"instance_norm.bias_only_float64", 8},
+    {"instance_norm.bias_only_bfloat16", 4},
+    {"instance_norm.bias_only_float16", 2},
+    {"instance_norm.bias_only_wide_scale", 15},
+    {"instance_norm.bias_only_wide_scale_float64", 8},
+    {"instance_norm.bias_only_wide_scale_bfloat16", 4},
+    {"instance_norm.bias_only_wide_scale_float16", 2},
+};
+inline constexpr Composite kComposite = {
+    "instance_norm", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace instance_norm
 
 namespace kv_cache_update {
 enum InputIndex : std::size_t {
@@ -459,6 +683,100 @@ inline constexpr Composite kComposite = {
     "layer_norm", 1, kInputs, kInputCount,
     1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
 }  // namespace layer_norm
+
+namespace linalg_vector_norm {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kInputCount
+};
+inline constexpr char kOrd[] = "ord";
+inline constexpr float kOrdDefault = 2.0f;
+inline constexpr char kAxes[] = "axes";
+inline constexpr std::int64_t kAxesDefault[] = {-1};
+inline constexpr char kKeepDim[] = "keep_dim";
+inline constexpr std::int64_t kKeepDimDefault = 0;
+inline constexpr std::size_t kAttributeCount = 3;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"linalg_vector_norm", 15},
+    {"linalg_vector_norm.float64", 8},
+    {"linalg_vector_norm.bfloat16", 4},
+    {"linalg_vector_norm.float16", 2},
+    {"linalg_vector_norm.absolute", 15},
+    {"linalg_vector_norm.absolute_float64", 8},
+    {"linalg_vector_norm.absolute_bfloat16", 4},
+    {"linalg_vector_norm.absolute_float16", 2},
+    {"linalg_vector_norm.count", 15},
+    {"linalg_vector_norm.count_float64", 8},
+    {"linalg_vector_norm.count_bfloat16", 4},
+    {"linalg_vector_norm.count_float16", 2},
+    {"linalg_vector_norm.greatest", 15},
+    {"linalg_vector_norm.greatest_float64", 8},
+    {"linalg_vector_norm.greatest_bfloat16", 4},
+    {"linalg_vector_norm.greatest_float16", 2},
+    {"linalg_vector_norm.least", 15},
+    {"linalg_vector_norm.least_float64", 8},
+    {"linalg_vector_norm.least_bfloat16", 4},
+    {"linalg_vector_norm.least_float16", 2},
+    {"linalg_vector_norm.power", 15},
+    {"linalg_vector_norm.power_float64", 8},
+    {"linalg_vector_norm.power_bfloat16", 4},
+    {"linalg_vector_norm.power_float16", 2},
+};
+inline constexpr Composite kComposite = {
+    "linalg_vector_norm", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace linalg_vector_norm
+
+namespace log_softmax {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kInputCount
+};
+inline constexpr char kAxis[] = "axis";
+inline constexpr std::int64_t kAxisDefault = -1;
+inline constexpr std::size_t kAttributeCount = 1;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"log_softmax", 15},
+    {"log_softmax.float64", 8},
+    {"log_softmax.bfloat16", 4},
+    {"log_softmax.float16", 2},
+};
+inline constexpr Composite kComposite = {
+    "log_softmax", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace log_softmax
+
+namespace pixel_shuffle {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kInputCount
+};
+inline constexpr char kUpscaleFactor[] = "upscale_factor";
+inline constexpr std::int64_t kUpscaleFactorDefault = 1;
+inline constexpr std::size_t kAttributeCount = 1;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"pixel_shuffle", 15},
+    {"pixel_shuffle.float64", 8},
+    {"pixel_shuffle.bfloat16", 4},
+    {"pixel_shuffle.float16", 2},
+    {"pixel_shuffle.any_rank", 15},
+    {"pixel_shuffle.any_rank_float64", 8},
+    {"pixel_shuffle.any_rank_bfloat16", 4},
+    {"pixel_shuffle.any_rank_float16", 2},
+};
+inline constexpr Composite kComposite = {
+    "pixel_shuffle", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace pixel_shuffle
 
 namespace rms_norm {
 enum InputIndex : std::size_t {
@@ -1100,6 +1418,26 @@ inline constexpr Composite kComposite = {
     "scaled_dot_product_attention", 1, kInputs, kInputCount,
     1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
 }  // namespace scaled_dot_product_attention
+
+namespace silu {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kInputCount
+};
+inline constexpr std::size_t kAttributeCount = 0;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"silu", 15},
+    {"silu.float64", 8},
+    {"silu.bfloat16", 4},
+    {"silu.float16", 2},
+};
+inline constexpr Composite kComposite = {
+    "silu", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace silu
 
 namespace skip_layer_norm {
 enum InputIndex : std::size_t {

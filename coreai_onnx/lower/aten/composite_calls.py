@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES
 from coreai_onnx.lower.aten.normalization import default_eps
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.inference import broadcast_dims
 from coreai_onnx.lower.registry import composes
-from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of, is_float, numel, rank_of
+from coreai_onnx.lower.values import (
+    Dim,
+    Value,
+    dims_of,
+    dtype_of,
+    is_complex,
+    is_float,
+    numel,
+    rank_of,
+)
 
 
 @composes("aten.layer_norm.default")
@@ -132,6 +142,16 @@ def flash_attention(
         op, query, key, value, attn_mask, dropout_p, is_causal, scale=scale
     )
     return None if result is None else [result, None]
+
+
+def is_covered(*values: Value | None) -> bool:
+    """Whether composites take these: real floating tensors that have elements."""
+    given = [x for x in values if x is not None]
+    return all(_is_real_float(x) and 0 not in dims_of(x) for x in given)
+
+
+def _is_real_float(x: Value) -> bool:
+    return not is_complex(x) and str(dtype_of(x)).removeprefix("torch.") in FLOAT_DTYPES
 
 
 def _trailing_axes(input: Value, normalized_shape: Sequence[Dim]) -> list[int] | None:

@@ -1,0 +1,82 @@
+"""Averages over windows of a plane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
+
+
+def avg_pool_2d(
+    input: torch.Tensor,
+    *,
+    kernel_size: Sequence[int] = (1, 1),
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0, 0, 0),
+    ceil_mode: int = 0,
+    count_include_pad: int = 1,
+    divisor_override: int | None = None,
+) -> torch.Tensor:
+    """Return the average of every window, as ``torch.nn.functional.avg_pool2d`` does.
+
+    Args:
+        input: ``[batch, channels, height, width]``, floating.
+        kernel_size: Height and width of a window.
+        stride: From one window to the next.
+        padding: Rows and columns of zeros around: before each axis, then behind each.
+        ceil_mode: Nonzero: a window that begins inside may stick out behind.
+        count_include_pad: Nonzero: the zeros of the padding count; never what sticks out of it.
+        divisor_override: Divisor in place of the count.
+
+    Returns:
+        ``[batch, channels, windows, windows]`` in the dtype of ``input``; computed in float32
+        (float64 in float64), rounded once.
+    """
+    options = (stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return averages(torch.nn.functional.avg_pool2d, input, kernel_size, *options)
+
+
+def averages(
+    pool: Callable[..., torch.Tensor],
+    input: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: int,
+    count_include_pad: int,
+    divisor_override: int | None,
+) -> torch.Tensor:
+    """Call a pooling function of torch, which takes one padding for both ends of an axis.
+
+    Raises:
+        ValueError: If the paddings of an axis differ.
+    """
+    count = len(kernel_size)
+    before, behind = tuple(padding[:count]), tuple(padding[count:])
+    if before != behind:
+        raise ValueError(f"padding must be the same at both ends of an axis, is {padding}")
+    options = (bool(ceil_mode), bool(count_include_pad), divisor_override)
+    wide = torch.float64 if input.dtype == torch.float64 else torch.float32
+    result = pool(input.to(wide), tuple(kernel_size), tuple(stride), before, *options)
+    return result.to(input.dtype)
+
+
+COMPOSITE = Composite(
+    name="avg_pool_2d",
+    inputs=(Input("input", dims="N C H W", aliases=("x", "hidden_states", "inputs")),),
+    outputs=("output",),
+    output_dims=("?",),
+    attributes=(
+        Attribute("kernel_size", "ints", (1, 1)),
+        Attribute("stride", "ints", (1, 1)),
+        Attribute("padding", "ints", (0, 0, 0, 0)),
+        Attribute("ceil_mode", "int", 0),
+        Attribute("count_include_pad", "int", 1),
+        Attribute("divisor_override", "int", None, structural=True),
+    ),
+    reference=avg_pool_2d,
+    formula="sum(window of input) / count(window)",
+    variant_axes=(("divisor",),),
+)

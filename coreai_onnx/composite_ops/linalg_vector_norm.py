@@ -1,0 +1,48 @@
+"""Vector norms over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
+
+
+def linalg_vector_norm(
+    input: torch.Tensor,
+    *,
+    ord: float | torch.Tensor = 2.0,
+    axes: Sequence[int] = (-1,),
+    keep_dim: int = 0,
+) -> torch.Tensor:
+    """Return ``sum(|input| ** ord, axes) ** (1 / ord)``.
+
+    Args:
+        input: Floating, with one axis at least.
+        ord: The order; 0 counts the elements that are not zero, infinity takes the greatest
+            magnitude, minus infinity the least.
+        axes: The axes the norm goes over; torch's ``dtype`` is a cast before.
+        keep_dim: Nonzero: these axes stay, with size 1.
+
+    Returns:
+        The norms in the dtype of ``input``; computed in float32 (float64 in float64), rounded
+        once.
+    """
+    return torch.linalg.vector_norm(input, float(ord), tuple(axes), keepdim=bool(keep_dim))
+
+
+COMPOSITE = Composite(
+    name="linalg_vector_norm",
+    inputs=(Input("input", aliases=("x", "hidden_states", "inputs")),),
+    outputs=("output",),
+    output_dims=("?",),
+    attributes=(
+        Attribute("ord", "float", 2.0, aliases=("p",), structural=True),
+        Attribute("axes", "ints", (-1,), aliases=("dim",)),
+        Attribute("keep_dim", "int", 0, aliases=("keepdim",)),
+    ),
+    reference=linalg_vector_norm,
+    formula="sum(abs(input) ^ ord, axes) ^ (1 / ord)",
+    variant_axes=(("absolute", "count", "greatest", "least", "power"),),
+)

@@ -1,0 +1,33 @@
+"""Pixels moved from channels into space."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
+
+
+def pixel_shuffle(input: torch.Tensor, *, upscale_factor: int = 1) -> torch.Tensor:
+    """Return ``[..., C r², H, W]`` as ``[..., C, H r, W r]`` (Shi et al. 2016, eq. 4).
+
+    Args:
+        input: ``[..., channels, height, width]``, floating; ``channels`` a multiple of
+            ``upscale_factor ** 2``.
+        upscale_factor: ``r``: how many rows and columns one pixel becomes.
+
+    Returns:
+        The rearranged elements, in the dtype of ``input``.
+    """
+    return torch.pixel_shuffle(input, upscale_factor)
+
+
+COMPOSITE = Composite(
+    name="pixel_shuffle",
+    inputs=(Input("input", aliases=("x", "hidden_states", "inputs")),),
+    outputs=("output",),
+    output_dims=("?",),
+    attributes=(Attribute("upscale_factor", "int", 1),),
+    reference=pixel_shuffle,
+    formula="[..., C r^2, H, W] as [..., C, H r, W r], r = upscale_factor",
+    variant_axes=(("any_rank",),),
+)

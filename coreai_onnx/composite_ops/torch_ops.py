@@ -1,0 +1,104 @@
+"""Composites as torch ops, for meanings that torch would export as a loop or as copies.
+
+``coreai::gather_mm`` and ``coreai::gated_delta_update`` stay whole in an exported program, whatever
+its lengths, and become calls of their composites. They compute the references, without gradients.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.composite_ops import gated_delta_update as delta
+from coreai_onnx.composite_ops import gather_mm as gathered
+
+
+@torch.library.custom_op("coreai::gather_mm", mutates_args=())
+def gather_mm(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    lhs_indices: torch.Tensor | None = None,
+    rhs_indices: torch.Tensor | None = None,
+    num_batch_axes: int = 0,
+    transpose_rhs: bool = False,  # noqa: FBT001, FBT002 - the op's schema is positional
+) -> torch.Tensor:
+    """Return what :func:`coreai_onnx.composite_ops.gather_mm.gather_mm` returns."""
+    axis, chosen = num_batch_axes, rhs_indices
+    if chosen is None or rhs.ndim - axis <= 2:
+        return gathered.gather_mm(
+            lhs, rhs, lhs_indices, chosen, num_batch_axes=axis, transpose_rhs=transpose_rhs
+        )
+    return _by_matrix(gathered.take(lhs, lhs_indices, axis), rhs, chosen, axis, transpose_rhs)
+
+
+def _by_matrix(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    chosen: torch.Tensor,
+    axis: int,
+    transpose_rhs: bool,  # noqa: FBT001 - passed on
+) -> torch.Tensor:
+    """Multiply all rows that share a matrix at once, so that no matrix is copied per row."""
+    left, right = (torch.arange(x.shape[:-2].numel()).view(x.shape[:-2]) for x in (lhs, rhs))
+    right = gathered.take(right, chosen, axis)
+    batch = torch.broadcast_shapes(left.shape, right.shape)
+    left, right = left.expand(batch).reshape(-1), right.expand(batch).reshape(-1)
+    rows, matrices = lhs.reshape(-1, *lhs.shape[-2:]), rhs.reshape(-1, *rhs.shape[-2:])
+    columns = rhs.shape[-2 if transpose_rhs else -1]
+    result = lhs.new_empty(right.numel(), lhs.shape[-2], columns)
+    for matrix in right.unique().tolist():
+        here = right == matrix
+        result[here] = gathered.gather_mm(
+            rows[left[here]], matrices[matrix], transpose_rhs=transpose_rhs
+        )
+    return result.reshape(*batch, *result.shape[1:])
+
+
+@gather_mm.register_fake
+def _gather_mm_fake(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    lhs_indices: torch.Tensor | None = None,
+    rhs_indices: torch.Tensor | None = None,
+    num_batch_axes: int = 0,
+    transpose_rhs: bool = False,  # noqa: FBT001, FBT002 - the op's schema is positional
+) -> torch.Tensor:
+    left = gathered.taken_shape(lhs, lhs_indices, num_batch_axes)
+    right = gathered.taken_shape(rhs, rhs_indices, num_batch_axes)
+    batch = torch.broadcast_shapes(left[:-2], right[:-2])
+    return lhs.new_empty((*batch, left[-2], right[-2 if transpose_rhs else -1]))
+
+
+@torch.library.custom_op("coreai::gated_delta_update", mutates_args=())
+def gated_delta_update(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    use_qk_l2_norm: bool = True,  # noqa: FBT001, FBT002 - the op's schema is positional
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what the function of the same name in :mod:`coreai_onnx.composite_ops` returns."""
+    output, state = delta.gated_delta_update(
+        query, key, value, g, beta, initial_state, use_qk_l2_norm=use_qk_l2_norm
+    )
+    return output.contiguous(), state.contiguous()
+
+
+@gated_delta_update.register_fake
+def _gated_delta_update_fake(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    initial_state: torch.Tensor | None = None,
+    use_qk_l2_norm: bool = True,  # noqa: FBT001, FBT002 - the op's schema is positional
+) -> tuple[torch.Tensor, torch.Tensor]:
+    del g, beta, use_qk_l2_norm
+    batch, heads, length, columns = value.shape
+    like = query if initial_state is None else initial_state
+    return (
+        query.new_empty((batch, length, heads, columns)),
+        like.new_empty((batch, heads, key.shape[3], columns)),
+    )

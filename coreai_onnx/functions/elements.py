@@ -1,0 +1,53 @@
+"""Bodies of activations, and of the logarithm of the softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from coreai_onnx.functions.body import BodyBuilder
+from coreai_onnx.functions.norms import widened
+from coreai_onnx.functions.trace import Example
+from coreai_onnx.lower.aten import activation
+from coreai_onnx.lower.builder import AttributeRef
+from coreai_onnx.lower.values import Value
+
+Examples = Sequence[Example | None]
+_GELU_SINCE = 20
+
+
+def gelu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
+    """ONNX's Gelu from opset 20 on; onnxruntime has it in float32."""
+    del examples
+    x, approximate = widened(b, b.inputs[0]), str(attributes["approximate"])
+    if b.opset < _GELU_SINCE or b.dtype == torch.float64:
+        return b.op.cast(activation.gelu(b.op, x, approximate=approximate), b.dtype)
+    named = None if approximate == "none" else approximate
+    return b.op.cast(b.op.Gelu(x, approximate=named), b.dtype)
+
+
+def silu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
+    """x * sigmoid(x), which onnxruntime fuses."""
+    del examples, attributes
+    return b.op.cast(activation.silu(b.op, b.inputs[0]), b.dtype)
+
+
+def hard_sigmoid(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
+    """HardSigmoid with a slope of 1/6, or, in float64, its formula."""
+    del examples, attributes
+    return b.op.cast(activation.hardsigmoid(b.op, widened(b, b.inputs[0])), b.dtype)
+
+
+def hard_swish(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
+    """x * hard_sigmoid(x): what ONNX's HardSwish is made of in onnxruntime."""
+    del examples, attributes
+    return b.op.cast(activation.hardswish(b.op, b.inputs[0]), b.dtype)
+
+
+def log_softmax(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
+    """LogSoftmax along the axis that the call names."""
+    del examples, attributes
+    wide = widened(b, b.inputs[0])
+    return b.op.cast(b.op.LogSoftmax(wide, axis=AttributeRef("axis", "int")), b.dtype)

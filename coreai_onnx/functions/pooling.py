@@ -1,0 +1,128 @@
+"""The bodies of ``avg_pool_2d`` and ``avg_pool_3d``: sizes, strides and padding are the call's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from coreai_onnx.functions.body import BodyBuilder
+from coreai_onnx.functions.norms import widened
+from coreai_onnx.functions.trace import Example
+from coreai_onnx.lower.builder import AttributeRef
+from coreai_onnx.lower.values import Value
+
+
+def write(
+    b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
+) -> Value:
+    """AveragePool; sums of windows for float64, and where a divisor replaces the count."""
+    first = examples[0]
+    assert first is not None
+    x = widened(b, b.inputs[0])
+    has_divisor = attributes["divisor_override"] is not None
+    if not has_divisor and b.dtype != torch.float64:
+        averages = _average_pool(
+            b,
+            x,
+            pads=AttributeRef("padding", "ints"),
+            ceil_mode=AttributeRef("ceil_mode", "int"),
+            count_include_pad=AttributeRef("count_include_pad", "int"),
+        )
+        return b.op.cast(averages, b.dtype)
+    axes = [_Axis(b, x, i, count=len(first.dims) - 2) for i in range(len(first.dims) - 2)]
+    none = b.op.const([0, 0])
+    pads = b.op.Concat(none, *(a.before for a in axes), none, *(a.behind for a in axes), axis=0)
+    total = _window_sums(b, b.op.Pad(x, pads), axes)
+    if has_divisor:
+        divisor = b.scope.attribute(b.op, AttributeRef("divisor_override", "int"))
+    else:
+        divisor = axes[0].counted()
+        for axis in axes[1:]:
+            divisor = b.op.Mul(b.op.unsqueeze(divisor, [-1]), axis.counted())
+    return b.op.cast(b.op.Div(total, widened(b, divisor)), b.dtype)
+
+
+def _average_pool(b: BodyBuilder, x: Value, **options: Any) -> Value:
+    result: Value = b.op.AveragePool(
+        x,
+        kernel_shape=AttributeRef("kernel_size", "ints"),
+        strides=AttributeRef("stride", "ints"),
+        **options,
+    )
+    return result
+
+
+def _window_sums(b: BodyBuilder, x: Value, axes: Sequence[_Axis]) -> Value:
+    """Return the sum of every window that lies whole in the padded input.
+
+    onnxruntime averages no float64: there each axis in turn is gathered and summed.
+    """
+    if b.dtype != torch.float64:
+        size = b.op.ReduceProd(_vector(b, "kernel_size"), keepdims=0)
+        result: Value = b.op.Mul(_average_pool(b, x), widened(b, size))
+        return result
+    for place, axis in enumerate(axes):
+        windows = b.op.Gather(x, axis.elements(), axis=2 + place)
+        x = b.op.ReduceSum(windows, [3 + place], keepdims=0)
+    return x
+
+
+class _Axis:
+    """The windows along one axis; every number is a value of shape [1].
+
+    Args:
+        b: Makes the nodes.
+        x: ``[N, C, *sizes]``.
+        index: Which of the sizes.
+        count: How many there are.
+    """
+
+    def __init__(self, b: BodyBuilder, x: Value, index: int, *, count: int) -> None:
+        """Count the windows: each begins inside or in the padding before."""
+        op = self.op = b.op
+        self.size = op.Shape(x, start=2 + index, end=3 + index)
+        self.kernel = op.Gather(_vector(b, "kernel_size"), [index])
+        self.stride = op.Gather(_vector(b, "stride"), [index])
+        padding = _vector(b, "padding")
+        self.before = op.Gather(padding, [index])
+        self.after = op.Gather(padding, [count + index])
+        self.include_pad = op.unsqueeze(
+            b.scope.attribute(op, AttributeRef("count_include_pad", "int")), [0]
+        )
+        ceil = b.scope.attribute(op, AttributeRef("ceil_mode", "int"))
+        front = op.Add(self.size, self.before)
+        room = op.Sub(op.Add(front, self.after), self.kernel)
+        rounding = op.Mul(op.Sub(self.stride, 1), ceil)
+        fitting = op.Div(op.Add(room, rounding), self.stride)
+        last = op.Min(fitting, op.Div(op.Sub(front, 1), self.stride))
+        self.windows = op.Add(last, 1)
+        end = op.Add(op.Mul(last, self.stride), self.kernel)
+        self.behind = op.Sub(end, front)
+
+    def starts(self) -> Value:
+        """Return where each window begins in the padded input."""
+        windows = self.op.squeeze(self.windows, [0])
+        result: Value = self.op.Mul(self.op.Range(0, windows, 1), self.stride)
+        return result
+
+    def elements(self) -> Value:
+        """Return the places of every window's elements, ``[windows, kernel]``."""
+        within = self.op.Range(0, self.op.squeeze(self.kernel, [0]), 1)
+        result: Value = self.op.Add(self.op.unsqueeze(self.starts(), [1]), within)
+        return result
+
+    def counted(self) -> Value:
+        """Return how many elements of each window count, ``[windows]``."""
+        op = self.op
+        begin = op.Sub(self.starts(), self.before)
+        border = op.Mul(self.before, self.include_pad)
+        limit = op.Add(self.size, op.Mul(self.after, self.include_pad))
+        end = op.Min(op.Add(begin, self.kernel), limit)
+        result: Value = op.Sub(end, op.Max(begin, op.Neg(border)))
+        return result
+
+
+def _vector(b: BodyBuilder, name: str) -> Value:
+    return b.scope.attribute(b.op, AttributeRef(name, "ints"))
