@@ -19,6 +19,7 @@ from coreai_onnx.errors import (
     StagingError,
 )
 from coreai_onnx.export.decompositions import functional
+from coreai_onnx.export.explain import explained, warn_about_fixed_dims
 from coreai_onnx.export.externalize import Externalization, ExternalizeSpec, ModuleCall
 from coreai_onnx.export.linear_attention import scanned
 from coreai_onnx.export.recurrent import whole
@@ -92,9 +93,13 @@ class TorchConverter:
 
         Raises:
             StagingError: If the entrypoint name is taken.
+
+        Warns:
+            SpecializationWarning: If a dim that was to be dynamic is fixed in the program.
         """
         self._check_free(entrypoint_name)
         names = IONames(input_names, output_names, state_names)
+        warn_about_fixed_dims(exported_program)
         self._staged[entrypoint_name] = _Staged(functional(exported_program), names)
         return self
 
@@ -126,8 +131,12 @@ class TorchConverter:
 
         Raises:
             StagingError: If the entrypoint name is taken.
+            DynamicShapesError: If a dim that is to be dynamic cannot be.
             ExportError: If the module does not export.
             ExternalizationError: If an externalised module does not export by itself.
+
+        Warns:
+            SpecializationWarning: If torch fixed a dim that may be dynamic (``Dim.AUTO``).
         """
         self._check_free(entrypoint_name)
         names = IONames(input_names, output_names, state_names)
@@ -280,8 +289,12 @@ def convert(
         optimize: Whether to run the graph passes.
 
     Raises:
+        DynamicShapesError: If a dim that is to be dynamic cannot be.
         ExportError: If the module does not export.
         ConversionError: If it cannot be expressed in ONNX.
+
+    Warns:
+        SpecializationWarning: If torch fixed a dim that may be dynamic (``Dim.AUTO``).
     """
 
     def export(model: torch.nn.Module) -> ExportedProgram:
@@ -299,12 +312,15 @@ def _export(
     model: torch.nn.Module, export_fn: Callable[[torch.nn.Module], ExportedProgram]
 ) -> ExportedProgram:
     try:
-        with torch.no_grad(), scanned(model), whole():
-            return functional(export_fn(model))
+        with torch.no_grad(), scanned(model), whole(), explained() as explanation:
+            exported = export_fn(model)
+            program = functional(exported)
     except CoreaiError:
         raise
     except Exception as error:
         raise ExportError(f"Your model failed to export: {error}") from error
+    explanation.warn(exported)
+    return program
 
 
 def _export_body(body: torch.nn.Module, inputs: Any, dynamic_shapes: Any) -> ExportedProgram:

@@ -31,7 +31,12 @@ class Where:
         module = f"{self.module or '(root)'}" + (
             f" ({self.module_class})" if self.module_class else ""
         )
-        return "   ".join(part for part in (module, self.source, self.code) if part)
+        return "   ".join(part for part in (module, self.line) if part)
+
+    @property
+    def line(self) -> str:
+        """The source position and the line itself."""
+        return "   ".join(part for part in (self.source, self.code) if part)
 
 
 class ConversionError(CoreaiError, ValueError):
@@ -104,6 +109,14 @@ class UnsupportedOpsError(ConversionError):
 
 class ExportError(CoreaiError, RuntimeError):
     """``torch.export`` could not capture the model."""
+
+
+class DynamicShapesError(ExportError):
+    """``dynamic_shapes`` asks for more than the model allows; the message names the lines."""
+
+
+class SpecializationWarning(UserWarning):
+    """A size that was to be dynamic is fixed in the converted model."""
 
 
 class ExternalizationError(ConversionError):

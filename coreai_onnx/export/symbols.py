@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import sympy
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from coreai_onnx.export.guards import shape_env, source_name
 
 _UNBOUNDED = 2**31 - 1
+_NEITHER_ZERO_NOR_ONE = 2
 
 
 def symbol_names(program: ExportedProgram) -> dict[sympy.Symbol, sympy.Symbol]:
-    """Return a symbol with the user's name (``Dim("batch")``) for each symbol that has one."""
-    shape_env = _shape_env(program)
-    if shape_env is None:
+    """Return a symbol with a name that a reader knows for each symbol of the inputs.
+
+    That is the user's name (``Dim("batch")``) where there is one, also of a ``Dim`` that only
+    occurs in a derived dim (``2 * batch``); else the input and the axis, ``ids_dim_1``.
+    """
+    env = shape_env(program)
+    if env is None:
         return {}
-    given: dict[str, str] = getattr(shape_env, "source_name_to_debug_name", {})
+    renamed = _given_names(env)
+    taken = {str(s) for s in renamed.values()}
+    for symbol, name in _axes(program):
+        if symbol not in renamed and name not in taken:
+            taken.add(name)
+            renamed[symbol] = sympy.Symbol(name, **_assumptions(symbol))
+    return renamed
+
+
+def _given_names(env: ShapeEnv) -> dict[sympy.Symbol, sympy.Symbol]:
+    """Return the symbols that have a ``Dim`` of the user's."""
+    given: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
     renamed: dict[sympy.Symbol, sympy.Symbol] = {}
     taken: set[str] = set()
-    for original, sources in shape_env.var_to_sources.items():
+    for original, sources in env.var_to_sources.items():
         # Sizes that turned out equal are all written with one of their symbols.
-        symbol = shape_env.replace(original)
-        names = [given.get(_source_name(source), "") for source in sources]
+        symbol = env.replace(original)
+        found = map(source_name, sources)
+        # the source of a Dim that no input has by itself is its name
+        names = [given.get(name, name if name.isidentifier() else "") for name in found]
         name = next((n for n in names if n.isidentifier() and n not in taken), None)
         if name is not None and isinstance(symbol, sympy.Symbol) and symbol not in renamed:
             taken.add(name)
@@ -30,15 +52,36 @@ def symbol_names(program: ExportedProgram) -> dict[sympy.Symbol, sympy.Symbol]:
     return renamed
 
 
+def _axes(program: ExportedProgram) -> list[tuple[sympy.Symbol, str]]:
+    """Return the symbols that are the size of an axis of an input, with a name made of both."""
+    specs = program.graph_signature.input_specs
+    placeholders = (n for n in program.graph.nodes if n.op == "placeholder")
+    found: list[tuple[sympy.Symbol, str]] = []
+    for spec, node in zip(specs, placeholders, strict=True):
+        value = node.meta.get("val")
+        if spec.kind != InputKind.USER_INPUT or not isinstance(value, torch.Tensor):
+            continue
+        for axis, size in enumerate(value.shape):
+            if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
+                found.append((size.node.expr, f"{node.name}_dim_{axis}"))
+    return found
+
+
 def range_constraints(
     program: ExportedProgram, names: Mapping[sympy.Symbol, sympy.Symbol]
 ) -> dict[str, dict[str, int]]:
-    """Return the bounds of each symbolic size that has any: ``{"batch": {"min": 1, "max": 8}}``."""
+    """Return the bounds of each symbolic size that has any: ``{"batch": {"min": 1, "max": 8}}``.
+
+    torch assumes of every size without a ``Dim`` that it is neither 0 nor 1, and does not check it;
+    nor is that a bound here.
+    """
+    env = shape_env(program)
+    given = _given_names(env) if env is not None else {}
     result: dict[str, dict[str, int]] = {}
     for expression, bounds in program.range_constraints.items():
         name = str(expression.xreplace(dict(names)))
         entry = {}
-        if bounds.lower.is_number and _finite(bounds.lower) and int(bounds.lower) > 0:
+        if _finite(bounds.lower) and int(bounds.lower) > _assumed_least(expression, given.keys()):
             entry["min"] = int(bounds.lower)
         if _finite(bounds.upper):
             entry["max"] = int(bounds.upper)
@@ -47,23 +90,16 @@ def range_constraints(
     return result
 
 
+def _assumed_least(expression: sympy.Expr, given: Collection[sympy.Symbol]) -> float:
+    """Return the lower bound that a size has without anyone asking for it."""
+    if expression.free_symbols <= set(given):
+        return 0
+    return _NEITHER_ZERO_NOR_ONE if expression.is_Symbol else float("inf")
+
+
 def _finite(bound: sympy.Expr) -> bool:
     return bool(bound.is_Integer) and abs(int(bound)) < _UNBOUNDED
 
 
-def _source_name(source: object) -> str:
-    name = getattr(source, "name", "")
-    return str(name() if callable(name) else name)
-
-
 def _assumptions(symbol: sympy.Symbol) -> dict[str, bool]:
     return {"integer": True, "positive": True} if symbol.is_positive else {"integer": True}
-
-
-def _shape_env(program: ExportedProgram) -> torch.fx.experimental.symbolic_shapes.ShapeEnv | None:
-    """Return the symbols' environment; it hangs on any symbolic size of any node."""
-    for node in program.graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch._subclasses.FakeTensor) and value.fake_mode.shape_env:
-            return value.fake_mode.shape_env
-    return None

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
-import site
-import sysconfig
-from pathlib import Path
 
-import torch
 from torch import fx
 
 from coreai_onnx.errors import Where
+from coreai_onnx.export.source_files import is_torch, relative_path
 
 _FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>.*)'
 )
 _ROOT = re.compile(r"^(L\['self'\]|L__self__+)\.?")
 _INDEX = re.compile(r"\['?([^'\]]+)'?\]|@\d+$")
-_TORCH = str(Path(torch.__file__).parent)
 
 
 def where_of(node: fx.Node) -> Where:
@@ -46,18 +41,8 @@ def _clean_path(path: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _last_user_frame(trace: str) -> tuple[str, str]:
-    frames = [m for m in _FRAME.finditer(trace) if not m["file"].startswith(_TORCH)]
+    frames = [m for m in _FRAME.finditer(trace) if not is_torch(m["file"])]
     if not frames:
         return "", ""
     last = frames[-1]
     return f"{relative_path(last['file'])}:{last['line']}", last["code"].strip()
-
-
-@functools.lru_cache(maxsize=1024)
-def relative_path(file: str) -> str:
-    """Return a path without the part that only exists on this machine."""
-    folders = [*site.getsitepackages(), sysconfig.get_paths()["purelib"], str(Path.cwd())]
-    for folder in sorted(set(folders), key=len, reverse=True):
-        if file.startswith(folder + os.sep):
-            return file[len(folder) + 1 :]
-    return Path(file).name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -24,6 +24,7 @@ from torch.export.graph_signature import (
 )
 
 from coreai_onnx.errors import ConversionError, UnsupportedOpsError
+from coreai_onnx.export.relations import Relation, relations
 from coreai_onnx.export.symbols import range_constraints, symbol_names
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
@@ -53,6 +54,7 @@ class LoweredProgram:
     names: Names
     states: list[tuple[str, str]] = field(default_factory=list)
     ranges: dict[str, dict[str, int]] = field(default_factory=dict)
+    relations: list[Relation] = field(default_factory=list)
 
     def model(self, functions: Sequence[ir.Function], entrypoint: str) -> ir.Model:
         """Return the model made of the graph and the functions it calls."""
@@ -71,6 +73,9 @@ class LoweredProgram:
         if self.ranges:
             text = json.dumps(self.ranges, sort_keys=True)
             model.metadata_props["coreai.range_constraints"] = text
+        if self.relations:
+            texts = [{k: v for k, v in asdict(r).items() if v} for r in self.relations]
+            model.metadata_props["coreai.relations"] = json.dumps(texts)
         return model
 
 
@@ -114,7 +119,8 @@ class ProgramLowering:
         self._make_outputs(list(results), state_inputs)
         self._drop_unused_weights()
         ranges = range_constraints(self.program, self.context.symbols)
-        return LoweredProgram(self.scope.graph, self.names, self._states, ranges)
+        conditions = relations(self.program, self.context.symbols)
+        return LoweredProgram(self.scope.graph, self.names, self._states, ranges, conditions)
 
     # ------------------------------------------------------------------ inputs
     def _state_inputs(self) -> dict[str, str]:

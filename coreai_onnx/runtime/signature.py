@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnxruntime as ort
 
 from coreai_onnx.contents import Dim, StateInfo, TensorInfo, read_states, type_text
 from coreai_onnx.errors import InputError
+from coreai_onnx.runtime.expressions import evaluate, holds, names_in, solve
 from coreai_onnx.runtime.values import dtype_of
 
 
@@ -39,6 +38,19 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Relation:
+    """A condition on the sizes of several dims, or one that bounds cannot say.
+
+    Attributes:
+        holds: The condition, ``(seq % 8) == 0``.
+        source: The line of the model that asked for it; empty if unknown.
+    """
+
+    holds: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
 class Signature:
     """Inputs, outputs and states of a session, in the order of the model.
 
@@ -49,6 +61,7 @@ class Signature:
         state_inputs: Dtype and dims of each state.
         required_states: Names of the states that have no initial value in the file.
         ranges: Bounds of symbolic dims.
+        relations: Further conditions on them.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -57,6 +70,7 @@ class Signature:
     state_inputs: Mapping[str, TensorInfo]
     required_states: frozenset[str]
     ranges: Mapping[str, Range]
+    relations: tuple[Relation, ...] = ()
 
     @classmethod
     def of(cls, session: ort.InferenceSession) -> Signature:
@@ -75,6 +89,7 @@ class Signature:
             state_inputs={info.name: info for info in (*given, *defaults) if info.name in olds},
             required_states=frozenset(info.name for info in given if info.name in olds),
             ranges=_ranges(metadata.get("coreai.range_constraints")),
+            relations=_relations(metadata.get("coreai.relations")),
         )
 
     def bind(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
@@ -123,6 +138,8 @@ class Signature:
     ) -> None:
         """Check dtypes, ranks and dims; a symbolic dim must have one size throughout the call.
 
+        Bounds of dims and conditions on several of them must hold.
+
         Args:
             given: Name to (dtype name, shape).
             carried: Names of the states that come from the call before.
@@ -141,6 +158,8 @@ class Signature:
             for axis, (size, dim) in enumerate(zip(shape, info.dims, strict=True)):
                 sizes.see(complain, axis, size, dim)
         sizes.check_expressions()
+        for relation in self.relations:
+            sizes.check_relation(relation)
 
     def example_sizes(self, sizes: Mapping[str, int], default: int) -> dict[str, int]:
         """Return a size for every symbolic dim of the inputs; see `Session.example_sizes`."""
@@ -181,13 +200,21 @@ class _Complaint:
         return InputError("\n".join([*lines, f"  {advice}"] if advice else lines))
 
 
+@dataclass(frozen=True)
+class _Origin:
+    """Where the size of a name was read."""
+
+    complain: _Complaint
+    axis: int
+
+
 @dataclass
 class _Sizes:
     """The sizes bound to symbolic dims so far, and who bound them."""
 
     ranges: Mapping[str, Range]
     bound: dict[str, int] = field(default_factory=dict)
-    origin: dict[str, str] = field(default_factory=dict)
+    origin: dict[str, _Origin] = field(default_factory=dict)
     expressions: list[tuple[_Complaint, int, int, str]] = field(default_factory=list)
 
     def see(self, complain: _Complaint, axis: int, size: int, dim: Dim) -> None:
@@ -201,51 +228,59 @@ class _Sizes:
     def _see_name(self, complain: _Complaint, axis: int, size: int, name: str) -> None:
         if not name.isidentifier():
             self.expressions.append((complain, axis, size, name))
+        self._check_range(complain, axis, size, name)
+        self._bind(complain, axis, size, name)
+
+    def _check_range(self, complain: _Complaint, axis: int, size: int, name: str) -> None:
         if name in self.ranges and size not in self.ranges[name]:
             raise complain(f"dimension {axis} ({name}) is {size}, expected {self.ranges[name]}")
+
+    def _bind(self, complain: _Complaint, axis: int, size: int, name: str) -> None:
         if self.bound.setdefault(name, size) != size:
             raise complain(
                 f"dimension {axis} is {size}, expected {name} = {self.bound[name]} "
-                f"(from {self.origin[name]!r})"
+                f"(from {self.origin[name].complain.info.name!r})"
             )
-        self.origin.setdefault(name, complain.info.name)
+        self.origin.setdefault(name, _Origin(complain, axis))
 
     def check_expressions(self) -> None:
         """Check dims such as ``past + seq`` against the names they are made of."""
+        for complain, axis, size, text in self.expressions:
+            self._solve(complain, axis, size, text)
         for complain, axis, size, text in self.expressions:
             expected = evaluate(text, self.bound)
             if expected is not None and expected != size:
                 raise complain(f"dimension {axis} is {size}, expected {text} = {expected}")
 
+    def _solve(self, complain: _Complaint, axis: int, size: int, text: str) -> None:
+        """Read a name that no dim has by itself from ``2*seq``."""
+        solved = solve(text, size)
+        if solved is None or solved[0] in self.bound:
+            return
+        name, value = solved
+        if value.denominator != 1 or value < 0:
+            raise complain(f"dimension {axis} is {size}, which is {text} for no {name}")
+        if name in self.ranges and int(value) not in self.ranges[name]:
+            raise complain(
+                f"dimension {axis} is {size}, so that {name} is {int(value)}, "
+                f"expected {self.ranges[name]}"
+            )
+        self._bind(complain, axis, int(value), name)
 
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
+    def check_relation(self, relation: Relation) -> None:
+        """Check a condition whose names are all known."""
+        if holds(relation.holds, self.bound) is not False:
+            return
+        names = [n for n in names_in(relation.holds) if n in self.origin]
+        last = self.origin[names[-1]]
+        sizes = ", ".join(self._described(name) for name in names)
+        source = f"asked for by {relation.source}" if relation.source else ""
+        raise last.complain(f"{sizes}; expected {relation.holds}", source)
 
-
-def evaluate(expression: str, sizes: Mapping[str, int]) -> int | None:
-    """Return the value of a dim expression, or None if it is no arithmetic on known names."""
-    try:
-        return _value(ast.parse(expression, mode="eval").body, sizes)
-    except (SyntaxError, LookupError, ZeroDivisionError):
-        return None
-
-
-def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
-    match node:
-        case ast.Constant(value=int(value)):
-            return value
-        case ast.Name(id=name):
-            return sizes[name]
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, sizes)
-        case ast.BinOp(left=left, op=op, right=right):
-            return _OPERATORS[type(op)](_value(left, sizes), _value(right, sizes))
-    raise LookupError(ast.dump(node))
+    def _described(self, name: str) -> str:
+        origin = self.origin[name]
+        where = f"dimension {origin.axis} of {origin.complain.info.name!r}"
+        return f"{name} is {self.bound[name]} ({where})"
 
 
 def _info(node: ort.NodeArg) -> TensorInfo:
@@ -257,6 +292,10 @@ def _ranges(text: str | None) -> dict[str, Range]:
         name: Range(bounds.get("min"), bounds.get("max"))
         for name, bounds in json.loads(text or "{}").items()
     }
+
+
+def _relations(text: str | None) -> tuple[Relation, ...]:
+    return tuple(Relation(r["holds"], r.get("source", "")) for r in json.loads(text or "[]"))
 
 
 def _cast_hint(dtype: str) -> str:

@@ -37,7 +37,22 @@ def test_static_programs_have_none() -> None:
     assert range_constraints(program(None), {}) == {}
 
 
-def test_automatic_dims_keep_the_symbols_name() -> None:
-    exported = program(({0: Dim.AUTO}, {0: Dim.AUTO}))
+def test_automatic_dims_are_named_after_input_and_axis() -> None:
+    exported = program(({0: Dim.AUTO, 1: Dim.AUTO}, {0: Dim.AUTO, 1: Dim.AUTO}))
     names = symbol_names(exported)
-    assert all(str(s).isidentifier() for s in names.values())
+    assert {str(s) for s in names.values()} == {"x_dim_0", "x_dim_1"}  # y has the same sizes
+
+
+def test_torchs_habit_of_excluding_1_is_no_bound() -> None:
+    """torch takes sizes for neither 0 nor 1 where the user says nothing; 1 is as good as 2."""
+    exported = program(({0: Dim.AUTO, 1: Dim.AUTO(min=3, max=9)},) * 2)
+    assert range_constraints(exported, symbol_names(exported)) == {"x_dim_1": {"min": 3, "max": 9}}
+
+
+def test_a_dim_that_only_occurs_in_a_derived_one_has_its_name() -> None:
+    seq = Dim("seq", min=2, max=9)
+    exported = program(({1: 2 * seq}, {1: 2 * seq}))
+    names = symbol_names(exported)
+    assert [str(s) for s in names.values()] == ["seq"]
+    bounds = {"seq": {"min": 2, "max": 9}, "2*seq": {"min": 4, "max": 18}}
+    assert range_constraints(exported, names) == bounds

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from coreai_onnx.lower.location import _clean_path, relative_path, where_of
+from coreai_onnx.lower.location import _clean_path, where_of
 
 
 class Leaf(torch.nn.Module):
@@ -50,9 +48,3 @@ def test_module_class_source_and_line(strict: bool) -> None:
 )
 def test_paths_as_the_user_writes_them(path: str, clean: str) -> None:
     assert _clean_path(path) in (clean, clean.lstrip("_"))
-
-
-def test_files_are_relative() -> None:
-    assert relative_path(torch.nn.__file__) == "torch/nn/__init__.py"
-    assert relative_path(str(Path.cwd() / "model.py")) == "model.py"
-    assert relative_path("/somewhere/else/model.py") == "model.py"

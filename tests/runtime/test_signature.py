@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import onnxruntime as ort
@@ -9,7 +11,7 @@ import pytest
 
 from coreai_onnx.contents import TensorInfo
 from coreai_onnx.errors import InputError
-from coreai_onnx.runtime.signature import Range, Signature, evaluate
+from coreai_onnx.runtime.signature import Range, Relation, Signature
 from coreai_onnx.saving import to_proto
 from tests.small_models import add_model, cache_model, counter_model
 
@@ -164,21 +166,49 @@ def test_a_carried_state_that_no_longer_fits_says_so() -> None:
         signature.check(given, frozenset({"cache"}))
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("a + 1", 4),
-        ("2*a - b", 1),
-        ("a // 2", 1),
-        ("a % 2", 1),
-        ("-a + 8", 5),
-        ("(a + b)*2", 16),
-        ("a // 0", None),
-        ("c + 1", None),
-        ("max(a, b)", None),
-        ("a +", None),
-        ("a ** 2", None),
-    ],
-)
-def test_dim_expressions(text: str, value: int | None) -> None:
-    assert evaluate(text, {"a": 3, "b": 5}) == value
+def test_a_name_is_read_from_a_derived_dim() -> None:
+    """No dim is ``seq`` by itself: its bounds, and dims made of it, are checked all the same."""
+    signature = with_dims(("a", ("2*seq",)), ("b", ("seq + 1",)), seq=Range(2, 9))
+    check(signature, a=(6,), b=(4,))
+    with pytest.raises(
+        InputError, match=r"input 'a': dimension 0 is 5, which is 2\*seq for no seq"
+    ):
+        check(signature, a=(5,), b=(4,))
+    with pytest.raises(InputError, match=r"dimension 0 is 5, expected seq \+ 1 = 4"):
+        check(signature, a=(6,), b=(5,))
+    with pytest.raises(
+        InputError, match=r"dimension 0 is 20, so that seq is 10, expected between 2 and 9"
+    ):
+        check(signature, a=(20,), b=(11,))
+
+
+def test_conditions_name_sizes_inputs_and_the_line() -> None:
+    signature = replace(
+        with_dims(("a", ("n", 2)), ("b", ("m",)), ("c", (None,))),
+        relations=(Relation("(n % 4) == 0"), Relation("2*n >= m", "model.py:7")),
+    )
+    check(signature, a=(4, 2), b=(8,), c=(1,))
+    with pytest.raises(InputError) as caught:
+        check(signature, a=(6, 2), b=(8,), c=(1,))
+    assert str(caught.value).startswith(
+        "input 'a': n is 6 (dimension 0 of 'a'); expected (n % 4) == 0\n"
+        "  got       float32[6, 2]\n  expected  float32[n, 2]"
+    )
+    with pytest.raises(InputError) as caught:
+        check(signature, a=(4, 2), b=(9,), c=(1,))
+    assert str(caught.value).startswith(
+        "input 'b': n is 4 (dimension 0 of 'a'), m is 9 (dimension 0 of 'b'); expected 2*n >= m\n"
+    )
+    assert str(caught.value).endswith("  asked for by model.py:7")
+
+
+def test_conditions_are_read_from_the_metadata() -> None:
+    model = add_model()
+    model.metadata_props["coreai.relations"] = json.dumps(
+        [{"holds": "batch == seq", "source": "m.py:1"}, {"holds": "unknown == 3"}]
+    )
+    signature = of(model)
+    assert signature.relations == (Relation("batch == seq", "m.py:1"), Relation("unknown == 3"))
+    signature.check({"ids": ("int64", (2, 2))}, frozenset())
+    with pytest.raises(InputError, match="batch is 2"):
+        signature.check({"ids": ("int64", (2, 3))}, frozenset())

@@ -1,0 +1,202 @@
+"""What becomes of the dims a user asks to be dynamic: warnings and errors that name the line."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from torch._dynamo.exc import UserError, UserErrorType
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import (
+    ConstraintViolationError,
+    ShapeEnv,
+    ShapeGuardPythonPrinter,
+)
+
+from coreai_onnx.errors import DynamicShapesError, SpecializationWarning
+from coreai_onnx.export.guards import (
+    FixedDim,
+    fixed_dims,
+    place_of,
+    readable,
+    shape_env,
+    source_name,
+    user_lines,
+)
+
+_LOGGER = "torch._export.non_strict_utils"
+_ZERO_OR_ONE = re.compile(
+    r"^dimension inputs\['(?P<first>\w+)'\](?P<rest>.*?)(\.shape\[(?P<axis>\d+)\])? "
+    r"0/1 specialized;.*hint = (?P<value>[01])"
+)
+_CLASHES = (UserErrorType.CONSTRAINT_VIOLATION, UserErrorType.DYNAMIC_DIM)
+_RANGES = "conflicts between user-specified ranges"
+_PACKAGE = __name__.partition(".")[0]
+
+
+@dataclass
+class Explanation:
+    """What torch says while it exports: where sizes are fixed, and by which line of the model."""
+
+    environments: list[ShapeEnv] = field(default_factory=list)
+    zero_or_one: list[FixedDim] = field(default_factory=list)
+
+    def warn(self, program: ExportedProgram) -> None:
+        """Warn about every dim that was to be dynamic and is fixed in the program.
+
+        Warns:
+            SpecializationWarning: Once, with all of them.
+        """
+        warn_about_fixed_dims(program, self.zero_or_one)
+
+
+@contextmanager
+def explained() -> Iterator[Explanation]:
+    """While active, an export that breaks off over dynamic sizes says so in the model's terms.
+
+    Raises:
+        DynamicShapesError: If ``dynamic_shapes`` asks for more than the model allows.
+    """
+    explanation = Explanation()
+    with user_lines() as environments, _zero_or_one(explanation):
+        explanation.environments = environments
+        try:
+            yield explanation
+        except (UserError, ConstraintViolationError, ValueError) as error:
+            if not _is_clash(error):
+                raise
+            raise DynamicShapesError(_reasons(str(error), environments)) from error
+
+
+def _is_clash(error: Exception) -> bool:
+    """Whether an export broke off over sizes that are to be dynamic."""
+    if isinstance(error, UserError):
+        return error.error_type in _CLASHES
+    return isinstance(error, ConstraintViolationError) or _RANGES in str(error)
+
+
+def warn_about_fixed_dims(program: ExportedProgram, others: list[FixedDim] | None = None) -> None:
+    """Warn about the inputs' sizes that have a symbol, and turned out to be a number.
+
+    Args:
+        program: The exported program.
+        others: Fixed sizes that were found otherwise.
+
+    Warns:
+        SpecializationWarning: Once, with all of them.
+    """
+    inputs = [str(name) for name in program.graph_signature.user_inputs]
+    found = [*(others or []), *fixed_dims(shape_env(program), inputs)]
+    if not found:
+        return
+    lines = ["sizes that were to be dynamic are fixed in the converted model:"]
+    lines += [f"  {dim}" for dim in found]
+    advice = "make the model independent of the size there"
+    if others:
+        advice = "give an example of a larger size"
+    lines.append(f"  {advice}, or leave the dim out of dynamic_shapes")
+    warnings.warn("\n".join(lines), SpecializationWarning, stacklevel=_outside())
+
+
+def _outside() -> int:
+    """Return how many frames above the caller the user's own code is."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in (_PACKAGE, "contextlib")
+
+
+@contextmanager
+def _zero_or_one(explanation: Explanation) -> Iterator[None]:
+    """Collect what torch only logs: examples of size 0 or 1, which it takes for constants."""
+
+    def collect(record: logging.LogRecord) -> bool:
+        found = _ZERO_OR_ONE.match(record.getMessage())
+        if found is None:
+            return True
+        axis = int(found["axis"]) if found["axis"] else None
+        source = found["first"] + found["rest"]
+        why = "because the example has that size"
+        fixed = FixedDim(source, axis, "", int(found["value"]), None, why)
+        explanation.zero_or_one.append(fixed)
+        return False
+
+    logger = logging.getLogger(_LOGGER)
+    logger.addFilter(collect)
+    try:
+        yield
+    finally:
+        logger.removeFilter(collect)
+
+
+def _reasons(message: str, environments: list[ShapeEnv]) -> str:
+    """Return torch's reasons, each with the line of the model, and what torch suggests."""
+    text, _, suggested = message.partition("Suggested fixes:\n")
+    lines = ["dynamic_shapes asks for more than the model allows"]
+    env = environments[-1] if environments else None
+    for reason in dict.fromkeys(re.findall(r"^\s*- (.*)$", text, re.MULTILINE)):
+        lines.append(f"  {_reason(reason, env)}")
+        place = _place(reason, env) if env is not None else None
+        if place:
+            lines.append(f"    by {place}")
+    fixes = re.findall(r"^  (\w.* = .*)$", suggested, re.MULTILINE)
+    if fixes:
+        lines.append("  torch suggests: " + ", ".join(fixes))
+    if len(lines) == 1:
+        lines.append(f"  {message}")
+    return "\n".join(lines)
+
+
+def _reason(text: str, env: ShapeEnv | None) -> str:
+    """Return one of torch's reasons without what only torch's own users know."""
+    fixed = re.match(r"You marked (.*) as dynamic but .* to be a constant \((.*?)\)", text)
+    if fixed:
+        names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
+        sizes = ", ".join(readable(size) for size, name in names.items() if name == fixed[1])
+        which = f"{fixed[1]} ({sizes})" if sizes else readable(fixed[1])
+        by = "the example" if fixed[2] in ("0", "1") else "the model"
+        return f"{which} is to be dynamic, but {by} fixes it at {fixed[2]}{_larger(fixed[2])}"
+    hint = re.match(
+        r"Received .* 0/1 specialized due to hint of (\d) for dimension inputs(.*)\.$", text
+    )
+    if hint:
+        size = re.sub(r"^\['(\w+)'\]", r"\1", hint[2])
+        return f"{size} is to be dynamic, but the example fixes it at {hint[1]}{_larger(hint[1])}"
+    text = re.sub(r"\binputs\['(\w+)'\]", r"\1", readable(text))
+    return text.replace("IntInfinity()", "infinity").rstrip(".")
+
+
+def _larger(value: str) -> str:
+    return ": give an example of a larger size" if value in ("0", "1") else ""
+
+
+def _place(reason: str, env: ShapeEnv) -> str:
+    """Return the line of the model behind a reason; empty if torch did not note it."""
+    sources = env.var_to_sources
+    printer = ShapeGuardPythonPrinter(sources, lambda s: s.name, sources)
+    for guard in env.guards:
+        if set(guard.expr.free_symbols) <= sources.keys():
+            printed = str(printer.doprint(guard.expr))
+            if printed in reason and (place := place_of(guard.sloc)):
+                return place.line
+    names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
+    for symbol, origins in sources.items():
+        texts = [source_name(s) for s in origins]
+        known = {*texts, *(names[t] for t in texts if t in names)}
+        if any(re.search(rf"(?<!\w){re.escape(t)}(?!\w)", reason) for t in known):
+            bounds = env.var_to_range_sloc.get(symbol)
+            slocs = [env.replacements_slocs.get(symbol)]
+            slocs += [bounds.lower, bounds.upper] if bounds else []
+            place = next(filter(None, map(place_of, slocs)), None)
+            if place:
+                return place.line
+    return ""

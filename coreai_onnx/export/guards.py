@@ -1,0 +1,187 @@
+"""What torch assumed about symbolic sizes while it traced, and which line of the model asked.
+
+torch keeps a list of guards (``Eq(Mod(s77, 8), 0)``) and of symbols that turned out to be a number.
+It knows the model's line only where the guard is raised there, not inside an operator that the line
+calls; :func:`user_lines` makes it look further.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
+from torch.utils._sympy.printers import PythonPrinter
+
+from coreai_onnx.errors import Where
+from coreai_onnx.export.source_files import is_torch, relative_path
+
+_LOCATES = "_get_sloc"
+"""The method of ``ShapeEnv`` that says where a guard comes from."""
+_LINE = re.compile(r"^(?P<file>.*):(?P<line>\d+) in ")
+_SIZE = re.compile(r"^(?P<input>.*)\.size\(\)\[(?P<axis>\d+)\]$")
+_NUMBERED = re.compile(r"^L\['flat_args'\]\[(\d+)\]$")
+
+
+@dataclass(frozen=True)
+class FixedDim:
+    """A size that was to be dynamic and is a number all the same.
+
+    Attributes:
+        source: The input as the forward's caller sees it, ``x`` or ``cache[0]``.
+        axis: Which of its dims; None for an input that is a number.
+        name: Name of the ``Dim``; empty if it had none.
+        value: The number.
+        where: The line of the model that fixed it, if known.
+        why: What else fixed it.
+    """
+
+    source: str
+    axis: int | None
+    name: str
+    value: int
+    where: Where | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        """Return one line, and a second with the place."""
+        name = f" ({self.name})" if self.name else ""
+        which = f"dimension {self.axis}{name} of input" if self.axis is not None else "the input"
+        text = f"{which} {self.source!r} is fixed at {self.value} {self.why}".rstrip()
+        return f"{text}\n    by {self.where.line}" if self.where is not None else text
+
+
+@contextmanager
+def user_lines() -> Iterator[list[ShapeEnv]]:
+    """While active, every guard of an export knows the line of the model that led to it.
+
+    Yields:
+        The environments of symbols in which guards were made, the latest last.
+    """
+    seen: list[ShapeEnv] = []
+    original = getattr(ShapeEnv, _LOCATES)
+
+    def get_sloc(self: ShapeEnv, framework_loc: str | None = None) -> Any:
+        if all(env is not self for env in seen):
+            seen.append(self)
+        sloc = original(self, framework_loc)
+        if framework_loc is not None:
+            return sloc
+        line = sloc.maybe_user_loc or _line_of_the_model()
+        return replace(sloc, framework_loc=_innermost(), maybe_user_loc=line)
+
+    setattr(ShapeEnv, _LOCATES, get_sloc)
+    try:
+        yield seen
+    finally:
+        setattr(ShapeEnv, _LOCATES, original)
+
+
+def _innermost() -> traceback.FrameSummary | None:
+    """Return the line that raises a guard, as torch finds it without our frames in between."""
+    frame = inspect.currentframe()
+    passed_over = uninteresting_files() | {__file__}
+    while frame is not None and frame.f_code.co_filename in passed_over:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    code = frame.f_code
+    return traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name)
+
+
+def _line_of_the_model() -> str | None:
+    """Return the innermost line outside of torch, of those that torch.export called."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.endswith("torch/export/_trace.py"):
+            return None
+        if not (is_torch(file) or file == __file__):
+            return f"{file}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return None
+
+
+def place_of(sloc: Any) -> Where | None:
+    """Return the line of the model that a guard's location names, or None if it names none."""
+    if sloc is None:
+        return None
+    if is_of_the_model(sloc):
+        location = sloc.framework_loc
+        return _where(location.filename, int(location.lineno))
+    found = _LINE.match(sloc.maybe_user_loc or "")
+    return _where(found["file"], int(found["line"])) if found else None
+
+
+def is_of_the_model(sloc: Any) -> bool:
+    """Whether a guard is raised by the model itself, not by an operator that it calls."""
+    location = sloc.framework_loc
+    return isinstance(location, traceback.FrameSummary) and not is_torch(location.filename)
+
+
+def _where(file: str, line: int) -> Where:
+    code = linecache.getline(file, line).strip()
+    return Where(source=f"{relative_path(file)}:{line}", code=code)
+
+
+def shape_env(program: ExportedProgram) -> ShapeEnv | None:
+    """Return the environment of a program's symbols; it hangs on any fake tensor of it."""
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch._subclasses.FakeTensor) and value.fake_mode.shape_env:
+            return value.fake_mode.shape_env
+    return None
+
+
+def fixed_dims(env: ShapeEnv | None, inputs: Sequence[str] = ()) -> list[FixedDim]:
+    """Return the sizes of inputs that have a symbol, which turned out to be a number.
+
+    Args:
+        env: The environment of symbols.
+        inputs: Names of the inputs in order, for an export that only numbers them.
+    """
+    if env is None:
+        return []
+    names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
+    found = []
+    for symbol, sources in env.var_to_sources.items():
+        value = env.replace(symbol)
+        if not (isinstance(value, sympy.Integer) and sources):
+            continue
+        where = place_of(env.replacements_slocs.get(symbol))
+        text = source_name(sources[0])
+        size = _SIZE.match(text)
+        if "L['self']" in text:
+            continue
+        source, axis = (size["input"], int(size["axis"])) if size else (text, None)
+        by_number = _NUMBERED.match(source)
+        if by_number and int(by_number[1]) < len(inputs):
+            source = inputs[int(by_number[1])]
+        found.append(FixedDim(readable(source), axis, names.get(text, ""), int(value), where))
+    return found
+
+
+def source_name(source: object) -> str:
+    """Return torch's name of an input's part, ``L['x'].size()[0]``."""
+    name = getattr(source, "name", "")
+    return str(name() if callable(name) else name)
+
+
+def readable(text: str) -> str:
+    """Return ``x.shape[0]`` for ``L['x'].size()[0]``."""
+    text = re.sub(r"L\['(\w+)'\]", r"\1", text)
+    return re.sub(r"\.size\(\)", ".shape", text)
+
+
+def python_text(expression: sympy.Basic) -> str:
+    """Return an expression over sizes as Python: ``(seq % 8) == 0``."""
+    return str(PythonPrinter().doprint(expression))

@@ -1,0 +1,135 @@
+"""What must hold between the sizes of the inputs, for the program to be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+from torch.utils._sympy.value_ranges import bound_sympy
+
+from coreai_onnx.export.guards import is_of_the_model, place_of, python_text, shape_env
+
+_COMPARISONS = (sympy.Eq, sympy.Ne, sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)
+_DIVISIONS = (FloorDiv, Mod, PythonMod)
+_ARITHMETIC = (sympy.Add, sympy.Mul, Max, Min, sympy.Symbol)
+_BRANCH = "evaluate_expr"
+_SMALL = 2
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A condition on sizes.
+
+    Attributes:
+        holds: The condition in Python, over names of sizes: ``(seq % 8) == 0``.
+        source: The line of the model that asked for it, ``model.py:41``; empty if unknown.
+    """
+
+    holds: str
+    source: str = ""
+
+
+def relations(
+    program: ExportedProgram, names: Mapping[sympy.Symbol, sympy.Symbol]
+) -> list[Relation]:
+    """Return what torch found that the sizes must fulfil, beyond the bounds of each.
+
+    These are the guards of the trace and the checks (``torch._check``) that the program makes on
+    sizes of its inputs. Two are left out: what follows from torch's habit to take sizes for
+    neither 0 nor 1, and conditions on numbers that the program computes from data.
+
+    Args:
+        program: The program.
+        names: New names of its symbols.
+    """
+    env = shape_env(program)
+    if env is None:
+        return []
+    known = {symbol for symbols in _input_sizes(program) for symbol in symbols}
+    found: dict[str, Relation] = {}
+    for condition in _conditions(env):
+        expression = env.replace(condition.expression)
+        if not (expression.free_symbols and expression.free_symbols <= known):
+            continue
+        if not _is_plain(expression) or _follows_from_bounds(expression, env):
+            continue
+        if condition.by_torch and _is_habit(expression, deferred=condition.deferred):
+            continue
+        text = python_text(expression.xreplace(dict(names)))
+        found.setdefault(text, Relation(text, condition.source))
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class _Condition:
+    """A condition as torch has it.
+
+    Attributes:
+        expression: Over symbols of the program.
+        source: The line of the model; empty if unknown.
+        by_torch: Whether an operator asked and not the model itself.
+        deferred: Whether torch left it to the program to check.
+    """
+
+    expression: sympy.Basic
+    source: str
+    by_torch: bool
+    deferred: bool = False
+
+
+def _conditions(env: ShapeEnv) -> Iterator[_Condition]:
+    """Return guards, and the checks that torch left to the program."""
+    for guard in env.guards:
+        place, by_model = place_of(guard.sloc), is_of_the_model(guard.sloc)
+        yield _Condition(guard.expr, place.source if place else "", not by_model)
+    for check in (c for checks in env.deferred_runtime_asserts.values() for c in checks):
+        yield _Condition(check.expr, "", check.msg.startswith(_BRANCH), deferred=True)
+
+
+def _input_sizes(program: ExportedProgram) -> Iterator[set[sympy.Symbol]]:
+    for node in program.graph.nodes:
+        if node.op != "placeholder":
+            return
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            for size in value.shape:
+                if isinstance(size, torch.SymInt):
+                    yield set(size.node.expr.free_symbols)
+
+
+def _is_plain(expression: sympy.Basic) -> bool:
+    """Whether a condition is a comparison of integer arithmetic with one division at most."""
+    parts = list(sympy.preorder_traversal(expression))
+    divisions = sum(isinstance(x, _DIVISIONS) for x in parts)
+    known = (*_COMPARISONS, *_ARITHMETIC, *_DIVISIONS, sympy.Integer)
+    return (
+        isinstance(expression, _COMPARISONS)
+        and divisions <= 1
+        and all(isinstance(x, known) for x in parts)
+    )
+
+
+def _follows_from_bounds(expression: sympy.Basic, env: ShapeEnv) -> bool:
+    bounds = bound_sympy(expression, env.var_to_range)
+    return bool(bounds.is_singleton() and bounds.lower == sympy.true)
+
+
+def _is_habit(expression: sympy.Basic, *, deferred: bool) -> bool:
+    """Whether an operator's condition only chooses between ways that end in the same.
+
+    Which is so where sizes are kept away from 0 and 1, or from one another. Of checks that torch
+    leaves to the program, only equations are sure to be more than that.
+    """
+    if isinstance(expression, sympy.Eq):
+        return False
+    if deferred or isinstance(expression, sympy.Ne):
+        return True
+    left, right = expression.args
+    bound = left if isinstance(expression, sympy.Lt | sympy.Le) else right
+    strict = isinstance(expression, sympy.Gt | sympy.Lt)
+    return bool(bound.is_Integer) and int(bound) + strict <= _SMALL

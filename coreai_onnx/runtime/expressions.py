@@ -1,0 +1,103 @@
+"""Arithmetic and conditions on sizes, as the metadata of a model has them: ``(seq % 8) == 0``."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+}
+_FUNCTIONS: dict[str, Callable[..., int]] = {
+    "max": max,
+    "min": min,
+    "Max": max,
+    "Min": min,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+}
+
+
+def evaluate(expression: str, sizes: Mapping[str, int]) -> int | None:
+    """Return the value of a dim expression, or None if it is no arithmetic on known names."""
+    try:
+        return _value(_parsed(expression), sizes)
+    except (SyntaxError, LookupError, TypeError, ZeroDivisionError):
+        return None
+
+
+def holds(condition: str, sizes: Mapping[str, int]) -> bool | None:
+    """Return whether a comparison of sizes is true, or None if it is none of known names."""
+    try:
+        node = _parsed(condition)
+        if not (isinstance(node, ast.Compare) and len(node.ops) == 1):
+            return None
+        compare = _COMPARISONS[type(node.ops[0])]
+        left, right = (_value(n, sizes) for n in (node.left, node.comparators[0]))
+    except (SyntaxError, LookupError, TypeError, ZeroDivisionError):
+        return None
+    return compare(left, right)
+
+
+def names_in(expression: str) -> tuple[str, ...]:
+    """Return the names of sizes in an expression, in order."""
+    try:
+        nodes = list(ast.walk(_parsed(expression)))
+    except SyntaxError:
+        return ()
+    called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    names = [n for n in nodes if isinstance(n, ast.Name) and n.id not in called]
+    return tuple(dict.fromkeys(n.id for n in sorted(names, key=lambda n: n.col_offset)))
+
+
+def solve(expression: str, value: int) -> tuple[str, Fraction] | None:
+    """Return the name in a linear expression of one name, and what it must be for a value.
+
+    ``solve("2*seq + 1", 7)`` is ``("seq", 3)``; None if the expression is not of that form.
+    """
+    names = names_in(expression)
+    if len(names) != 1:
+        return None
+    (name,) = names
+    # three points tell a line from what is not one
+    at = [evaluate(expression, {name: size}) for size in (0, 1, 1000)]
+    start, one, thousand = at
+    if start is None or one is None or thousand is None:
+        return None
+    slope = one - start
+    if slope == 0 or thousand != start + 1000 * slope:
+        return None
+    return name, Fraction(value - start, slope)
+
+
+def _parsed(expression: str) -> ast.expr:
+    return ast.parse(expression, mode="eval").body
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.Name(id=name):
+            return sizes[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, sizes)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_value(left, sizes), _value(right, sizes))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return _FUNCTIONS[name](*(_value(a, sizes) for a in args))
+    raise LookupError(ast.dump(node))
