@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import coreai_onnx
+from tests.uninstalled import run_uninstalled
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -49,16 +50,7 @@ def run_installed(wheel: Path, folder: Path, script: str) -> str:
     site = folder / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    environment = {k: v for k, v in os.environ.items() if k != "COREAI_ONNX_OPS"}
-    environment["PYTHONPATH"] = str(site)
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run_uninstalled(script, folder=folder, path=(site,))
     assert result.returncode == 0, result.stdout + result.stderr
     assert str(site) in result.stdout, "the checkout was imported, not the wheel"
     return result.stdout

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.rules.tree import REPO
+from tests.uninstalled import run_uninstalled
 
-LINT = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"]
+LINT = "from importlinter.cli import lint_imports_command as command; command()"
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     """Run import-linter in a folder that holds ``coreai_onnx``, with the project's contracts."""
-    command = [*LINT, "--no-cache", "--config", str(REPO / "pyproject.toml")]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    options = ["--no-cache", "--config", str(REPO / "pyproject.toml")]
+    return run_uninstalled(LINT, *options, folder=folder, path=(folder,))
 
 
 def test_the_road_is_one_way() -> None:
