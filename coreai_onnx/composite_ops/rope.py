@@ -104,7 +104,7 @@ COMPOSITE = Composite(
     reference=rope,
     formula="rotate lane pairs of input by position * freqs * scale",
     variant_axes=(
-        ("positions", "offset", "sequence"),
+        ("positions", "offset", "sequence", "per_head"),
         ("freqs",),
         ("interleaved",),
         ("partial",),

@@ -18,6 +18,7 @@ from coreai_onnx.functions import (
     norms,
     pixel_shuffle,
     pooling,
+    rotary,
     skip_norms,
     vector_norm,
 )
@@ -30,6 +31,7 @@ Writer = Callable[[BodyBuilder, Examples, Mapping[str, Any]], Value | Sequence[V
 
 _WRITERS: dict[str, Writer] = {
     "scaled_dot_product_attention": attention.write,
+    "rope": rotary.write,
     "layer_norm": norms.layer_norm,
     "rms_norm": norms.rms_norm,
     "group_norm": norms.group_norm,

@@ -11,6 +11,7 @@ import torch
 from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.gather_mm import chooses_rows
 from coreai_onnx.functions.norms import trailing
+from coreai_onnx.functions.rotary import per_head
 from coreai_onnx.functions.trace import Example
 
 Examples = Sequence[Example | None]
@@ -97,7 +98,8 @@ def _attention(
 def _rope(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
     given = named(composite, examples)
     if "cos" in given and "sin" in given:
-        words = []
+        words = ["per_head"] if per_head(composite, examples) else []
+        given.pop("freqs", None)
     elif "position_ids" in given:
         words = ["positions"]
     else:
