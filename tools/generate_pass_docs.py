@@ -33,7 +33,8 @@ names the pass and the model is unchanged.
 A pass is a function `(graph: gs.Graph, why: Why) -> int` on an onnx-graphsurgeon graph. Graphs
 enter and leave graph-surgeon through `coreai_onnx/passes/surgeon.py`, which keeps metadata,
 functions and weights. Rewrites are exact: no result changes by a bit, apart from `Exp`, `Log`,
-`Sin`, `Cos` and `Pow` of constants, which become the float nearest to the true value.
+`Sin`, `Cos` and `Pow` of constants, which become the float nearest to the true value, and from
+passes that merge or fuse arithmetic, which may add up in another order.
 
 | pass | what becomes what | why it stands here |
 |---|---|---|

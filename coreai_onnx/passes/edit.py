@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.facts import Dim, shape_of
 from coreai_onnx.passes.scope import scope_of, with_subgraphs
 
 
@@ -24,8 +25,13 @@ class Edit:
         self._outputs = {id(t) for inner in with_subgraphs(graph) for t in inner.outputs}
         self._inputs = {id(t) for t in graph.inputs}
         self._local = {id(t) for node in graph.nodes for t in node.outputs}
+        self._nodes = {id(node) for node in graph.nodes}
         self._dead: set[int] = set()
         self._added: dict[int, list[gs.Node]] = {}
+
+    def holds(self, node: gs.Node) -> bool:
+        """Whether ``node`` stands in this graph itself, not inside or outside of it."""
+        return id(node) in self._nodes
 
     def is_output(self, tensor: gs.Tensor) -> bool:
         """Whether ``tensor`` is an output of this graph or of a subgraph."""
@@ -92,11 +98,19 @@ class Edit:
         list.clear(tensor.inputs)
         tensor.to_constant(np.asarray(values))
 
-    def become(self, node: gs.Node, op: str, inputs: Sequence[gs.Tensor], **attrs: Any) -> None:
-        """Turn a node into a standard op of other inputs; name, outputs and metadata stay."""
+    def become(
+        self,
+        node: gs.Node,
+        op: str,
+        inputs: Sequence[gs.Tensor],
+        *,
+        domain: str | None = None,
+        **attrs: Any,
+    ) -> None:
+        """Turn a node into another op of other inputs; name, outputs and metadata stay."""
         outputs = list(node.outputs)
         detach([node])
-        node.op, node.domain, node.attrs = op, None, dict(attrs)
+        node.op, node.domain, node.attrs = op, domain, dict(attrs)
         node.inputs.extend(inputs)
         node.outputs.extend(outputs)
 
@@ -104,18 +118,52 @@ class Edit:
         """Return a new constant with a free name like ``name``."""
         return gs.Constant(scope_of(self.graph).names.claim(name), np.asarray(values))
 
-    def node(self, op: str, like: gs.Node, inputs: Sequence[gs.Tensor], **attrs: Any) -> gs.Node:
+    def size(self, dim: Dim, like: gs.Node) -> gs.Tensor | None:
+        """Return a vector of one int64, the size of a dim, computed before ``like``.
+
+        A named dim is read from an input of the graph that has it; None if there is none.
+        """
+        if isinstance(dim, int):
+            return self.constant("size", np.array([dim], np.int64))
+        for tensor in self.graph.inputs:
+            shape = shape_of(tensor) or ()
+            if dim is not None and dim in shape:
+                axis = shape.index(dim)
+                return self.node("Shape", like, [tensor], start=axis, end=axis + 1).outputs[0]
+        return None
+
+    def node(
+        self,
+        op: str,
+        like: gs.Node,
+        inputs: Sequence[gs.Tensor],
+        *,
+        outputs: Sequence[gs.Tensor] | None = None,
+        **attrs: Any,
+    ) -> gs.Node:
         """Insert a standard node before ``like``, with its metadata and a name like its own.
 
-        The node has one output without type, named like the first output of ``like``; ``finish``
-        puts it into the graph.
+        ``finish`` puts it into the graph.
+
+        Args:
+            op: Its op type.
+            like: The node it stands before.
+            inputs: Its inputs.
+            outputs: Tensors it produces from now on, in the place of the nodes that do; by default
+                one without type, named like the first output of ``like``.
+            **attrs: Its attributes.
         """
         names = scope_of(self.graph).names
-        output = gs.Variable(names.claim(f"{like.outputs[0].name}_{op.lower()}"))
-        node = gs.Node(op, f"{like.name}_{op.lower()}", attrs, list(inputs), [output])
+        if outputs is None:
+            outputs = [gs.Variable(names.claim(f"{like.outputs[0].name}_{op.lower()}"))]
+        for tensor in outputs:
+            _leave_producer(tensor)
+        name = names.claim(f"{like.name}_{op.lower()}")
+        node = gs.Node(op, name, attrs, list(inputs), list(outputs))
         node.origin = like.__dict__.get("origin")
         self._added.setdefault(id(like), []).append(node)
-        self._local.add(id(output))
+        self._nodes.add(id(node))
+        self._local.update(id(tensor) for tensor in outputs)
         return node
 
 
@@ -164,6 +212,14 @@ def _take_over_producer(new: gs.Tensor, old: gs.Tensor) -> None:
     list.__setitem__(old_maker.outputs, old_index, new)
     list.__setitem__(old.inputs, slice(None), [new_maker])
     list.__setitem__(new.inputs, slice(None), [old_maker])
+
+
+def _leave_producer(tensor: gs.Tensor) -> None:
+    """Take a tensor from the node that produces it."""
+    for maker in tensor.inputs:
+        index = next(i for i, output in enumerate(maker.outputs) if output is tensor)
+        list.__delitem__(maker.outputs, index)
+    list.clear(tensor.inputs)
 
 
 def _learn(kept: gs.Tensor, gone: gs.Tensor) -> None:

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.digest import digest, outline
 from coreai_onnx.passes.edit import Edit
+from coreai_onnx.passes.lazy import is_lazy
 from coreai_onnx.passes.scope import scope_of
 from coreai_onnx.passes.why import Why
 
@@ -35,7 +36,7 @@ def merge_duplicate_constants(graph: gs.Graph, why: Why) -> int:
 
 
 def _is_plain(constant: gs.Constant) -> bool:
-    return bool(np.dtype(constant.dtype).kind != "O")
+    return np.dtype(constant.dtype).kind != "O" and not is_lazy(constant)
 
 
 def _equal_groups(constants: Iterable[gs.Constant]) -> Iterable[list[gs.Constant]]:

@@ -10,17 +10,27 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.constant_reshapes import constant_reshapes
 from coreai_onnx.passes.fold_constants import fold_constants
 from coreai_onnx.passes.fold_shapes import fold_shapes
+from coreai_onnx.passes.fuse_rms_norm import fuse_rms_norm
+from coreai_onnx.passes.fuse_rope import fuse_rope
+from coreai_onnx.passes.gathers_of_ranges import gathers_of_ranges
 from coreai_onnx.passes.merge_common_subexpressions import merge_common_subexpressions
 from coreai_onnx.passes.merge_duplicate_constants import merge_duplicate_constants
+from coreai_onnx.passes.merge_projections import merge_projections
+from coreai_onnx.passes.pretranspose_weights import pretranspose_weights
 from coreai_onnx.passes.remove_dead_code import remove_dead_code
+from coreai_onnx.passes.remove_expands_in_functions import remove_expands_in_functions
 from coreai_onnx.passes.remove_identities import remove_identities
+from coreai_onnx.passes.remove_neutral_operands import remove_neutral_operands
 from coreai_onnx.passes.remove_noop_casts import remove_noop_casts
 from coreai_onnx.passes.remove_noop_expands import remove_noop_expands
 from coreai_onnx.passes.remove_noop_reshapes import remove_noop_reshapes
 from coreai_onnx.passes.remove_noop_slices import remove_noop_slices
 from coreai_onnx.passes.remove_noop_transposes import remove_noop_transposes
+from coreai_onnx.passes.remove_repeated_heads import remove_repeated_heads
 from coreai_onnx.passes.remove_single_inputs import remove_single_inputs
 from coreai_onnx.passes.remove_unused_functions import remove_unused_functions
+from coreai_onnx.passes.slices_of_concats import slices_of_concats
+from coreai_onnx.passes.split_after_heads import split_after_heads
 from coreai_onnx.passes.why import Why
 
 Pass = Callable[[gs.Graph, Why], int]
@@ -30,16 +40,26 @@ ORDER: Final[tuple[Pass, ...]] = (
     remove_dead_code,  # first, so that no later pass works on what goes away
     remove_unused_functions,  # their bodies then need no pass either
     remove_identities,  # so that patterns see producers directly
+    pretranspose_weights,  # before constants: folding would copy the small ones
     fold_shapes,  # before constants: makes the targets of reshapes, expands, slices constant
     fold_constants,  # what only depends on constants, now also on known shapes
     constant_reshapes,  # before no-op reshapes: targets of copied dims become constant
+    remove_neutral_operands,  # after constants are known
     remove_noop_casts,  # casts stand between equal shapes and hide them from the next ones
     remove_noop_reshapes,  # after targets are constant
     remove_noop_expands,  # likewise
     remove_noop_slices,  # after bounds are constant
     remove_noop_transposes,  # needs nothing but perm; here so that duplicates become visible
     remove_single_inputs,  # likewise
+    slices_of_concats,  # after single inputs: what is left of a Concat is really joined
+    gathers_of_ranges,  # after neutral operands, which stand between a Range and its use
     merge_duplicate_constants,  # before subexpressions: equal inputs become the same input
     merge_common_subexpressions,  # sees the inputs that the passes above made equal
+    fuse_rms_norm,  # after subexpressions: patterns share nodes
+    fuse_rope,  # likewise; its angles are then the same for all layers
+    remove_repeated_heads,  # after shapes are known
+    merge_projections,  # after norms are one node, whose output all projections read
+    split_after_heads,  # splits what the merged projections give
+    remove_expands_in_functions,  # after the calls have their final arguments
     remove_dead_code,  # last, so that what the others left behind is not saved
 )

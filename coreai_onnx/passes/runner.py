@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError
+from coreai_onnx.passes.bodies import Bodies
 from coreai_onnx.passes.integrity import BrokenGraphError, check, interface_of
 from coreai_onnx.passes.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.order import ORDER, Pass
@@ -51,10 +52,10 @@ def run_passes(
     chosen = tuple(ORDER if passes is None else passes)
     main = open_model(model)
     report = PassReport(counts={name_of(p): 0 for p in chosen}, nodes_before=_node_count(main))
-    pure = pure_functions(main.functions)
+    pure, bodies = pure_functions(main.functions), Bodies(main)
     for root in (main, *main.functions):
         for graph in with_subgraphs(root):
-            scope_of(graph).pure_calls = pure
+            scope_of(graph).pure_calls, scope_of(graph).bodies = pure, bodies
     # The main graph comes first, since functions that it stops calling need no work, and again if
     # function bodies changed, since they may have stopped calling others.
     misses = _run_root(main, chosen, report, progress)

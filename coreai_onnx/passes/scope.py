@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from coreai_onnx.passes.bodies import Bodies
 
 Kind = Literal["main", "function", "subgraph"]
 
@@ -44,6 +47,7 @@ class Scope:
         names: The names taken; one object for a root graph and all its subgraphs.
         constants: Initializers and ``Constant`` nodes in their order, used or not.
         pure_calls: (domain, name) of the model's functions that hold no random op.
+        bodies: The model's functions; None before the runner has looked at the model.
     """
 
     kind: Kind
@@ -51,6 +55,7 @@ class Scope:
     names: Names
     constants: list[gs.Constant] = field(default_factory=list)
     pure_calls: frozenset[tuple[str, str]] = frozenset()
+    bodies: Bodies | None = None
 
 
 def scope_of(graph: gs.Graph) -> Scope:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,6 +13,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.passes import Pass, PassReport, run_passes
+from coreai_onnx.passes.remove_dead_code import remove_dead_code
 from tests.tolerances import assert_close
 
 HEAD = '<ir_version: 10, opset_import: ["": {opset}, "ai.coreai": 1]>\n'
@@ -21,7 +23,29 @@ def parse(text: str, opset: int = 23) -> ir.Model:
     """The model of an ONNX text; the head may be left out."""
     if not text.lstrip().startswith("<"):
         text = HEAD.format(opset=opset) + text
-    return ir.from_proto(onnx.parser.parse_model(text))
+    return ir.from_proto(onnx.parser.parse_model(hoisted(text)))
+
+
+_TYPED = re.compile(
+    r"\b((?:float|float16|double|bfloat16|int64|int32|bool)\[[^\]]*\]) (\w+)(?=\s*[,=])"
+)
+
+
+def hoisted(text: str) -> str:
+    """Move types of inner values, ``float[n] a = Neg (x)``, to where ONNX's text form wants them."""
+    arrow = text.index("=>")
+    opening = re.compile(r"[>)]\s*(\{)").search(text, arrow + 2)
+    assert opening is not None
+    start = opening.start(1)
+    end = text.find("\n<domain", start) if "\n<domain" in text[start:] else len(text)
+    head, body = text[:start].rstrip(), text[start:end]
+    types = [f"{kind} {name}" for kind, name in _TYPED.findall(body)]
+    if not types:
+        return text
+    body = _TYPED.sub(r"\2", body)
+    declared = ", ".join(types)
+    head = f"{head[:-1]}, {declared}>" if head.endswith(">") else f"{head} <{declared}>"
+    return f"{head} {body}{text[end:]}"
 
 
 def shown(model: ir.Model) -> str:
@@ -85,3 +109,35 @@ def same_numbers(text: str, one: Pass, feeds: Mapping[str, np.ndarray], *, opset
     for expected, actual in zip(run(before, feeds), run(after, feeds), strict=True):
         assert_close(actual, expected)
         assert actual.tobytes() == expected.tobytes()
+
+
+def main_text(model: ir.Model) -> str:
+    """The text of the main graph alone."""
+    return shown(model).partition("\n<\n  domain")[0]
+
+
+def fuses(
+    text: str,
+    one: Pass,
+    count: int,
+    expected: str,
+    feeds: Mapping[str, np.ndarray] | None = None,
+    *,
+    opset: int = 23,
+) -> ir.Model:
+    """Run one pass that rounds differently; assert count, main graph and, within bounds, numbers.
+
+    What the pass leaves unused is removed before the graph is compared.
+    """
+    model = parse(text, opset)
+    report = run_passes(model, [one, remove_dead_code])
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    assert main_text(model) == main_text(parse(expected, opset))
+    assert report.counts[one.__name__] == count
+    assert run_passes(model, [one, remove_dead_code]).total == 0
+    again = ir.from_proto(ir.to_proto(model))
+    assert run_passes(again, [one, remove_dead_code]).total == 0
+    if feeds is not None:
+        for wanted, actual in zip(run(parse(text, opset), feeds), run(model, feeds), strict=True):
+            assert_close(actual, wanted)
+    return model

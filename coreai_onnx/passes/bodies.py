@@ -1,0 +1,133 @@
+"""Bodies of the composites that passes make.
+
+A pass may not know torch, so it cannot trace a composite's reference. It writes the body in ONNX's
+text form, short enough to be read at a glance; a test holds every one of these texts to the torch
+reference. A body that the model has already, written by the converter or by an earlier run, is
+called and not added again: what counts is what a function does, not where it came from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+
+from coreai_onnx.passes.entering import Importer
+from coreai_onnx.passes.facts import STANDARD_DOMAINS
+from coreai_onnx.passes.match import DOMAIN
+from coreai_onnx.passes.scope import scope_of, with_subgraphs
+
+
+class Bodies:
+    """The functions of a model while passes run on it."""
+
+    def __init__(self, main: gs.Graph) -> None:
+        """Look at the functions of a model.
+
+        Args:
+            main: The main graph.
+        """
+        self._main = main
+
+    @property
+    def opset(self) -> int:
+        """The ``ai.onnx`` opset of the model."""
+        return int(self._main.opset)
+
+    def provide(self, name: str, text: str, doc: str = "") -> str | None:
+        """Make sure that the model has a function; return its name.
+
+        Args:
+            name: Op type of the composite, with its variant: ``rms_norm``, ``geglu.tanh``.
+            text: Signature without the name, and nodes: ``<eps: float> (x) => (y) { … }``.
+            doc: Doc string: the formula.
+
+        Returns:
+            The op type to call, or None if the model has another function of that name.
+        """
+        wanted = self._parsed(name, text, doc)
+        for function in self._main.functions:
+            if function.domain == DOMAIN and function.name == name:
+                return name if outline(function) == outline(wanted) else None
+        self._main.functions.append(wanted)
+        scope = scope_of(wanted)
+        pure = scope_of(self._main).pure_calls | {(DOMAIN, name)}
+        scope.bodies = self
+        for function in (self._main, *self._main.functions):
+            for graph in with_subgraphs(function):
+                scope_of(graph).pure_calls = pure
+        return name
+
+    def function(self, node: gs.Node) -> gs.Function | None:
+        """Return the function that a node calls."""
+        for function in self._main.functions:
+            if (function.domain, function.name) == (node.domain or "", node.op):
+                return function
+        return None
+
+    def arguments(self, function: gs.Function) -> list[list[gs.Tensor]]:
+        """Return, for each input of a function, the tensors that its calls pass."""
+        calls = [
+            node
+            for root in (self._main, *self._main.functions)
+            for graph in with_subgraphs(root)
+            for node in graph.nodes
+            if (node.domain or "", node.op) == (function.domain, function.name)
+        ]
+        absent = gs.Variable.empty()
+        return [
+            [node.inputs[i] if i < len(node.inputs) else absent for node in calls]
+            for i in range(len(function.inputs))
+        ]
+
+    def _parsed(self, name: str, text: str, doc: str) -> gs.Function:
+        head = f'<domain: "{DOMAIN}", opset_import: ["": {self.opset}, "{DOMAIN}": 1]>\n'
+        proto = onnx.parser.parse_function(f"{head}{name.replace('.', '_')} {text}")
+        proto.name, proto.doc_string = name, doc
+        for index, node in enumerate(proto.node):
+            node.name = node.output[0] or f"{node.op_type}_{index}"
+        if not any(node.domain for node in proto.node):
+            del proto.opset_import[1]
+        function = ir.from_proto(proto)
+        assert isinstance(function, ir.Function)
+        return Importer().function(function)
+
+
+def outline(function: gs.Function) -> tuple[Any, ...]:
+    """Return what a function does, with all names of tensors, nodes and doc strings left out."""
+    numbers: dict[int, int] = {}
+
+    def number(tensor: gs.Tensor) -> Any:
+        if tensor.is_empty():
+            return ""
+        if isinstance(tensor, gs.Constant):
+            return _frozen(tensor)
+        return numbers.setdefault(id(tensor), len(numbers))
+
+    inputs = tuple(number(tensor) for tensor in function.inputs)
+    nodes = tuple(
+        (
+            "" if node.domain in STANDARD_DOMAINS else node.domain,
+            node.op,
+            tuple(number(tensor) for tensor in node.inputs),
+            tuple(sorted((key, _frozen(value)) for key, value in node.attrs.items())),
+            tuple(number(tensor) for tensor in node.outputs),
+        )
+        for node in function.nodes
+    )
+    return inputs, nodes, tuple(number(tensor) for tensor in function.outputs)
+
+
+def _frozen(value: Any) -> str:
+    if isinstance(value, gs.Node.AttributeRef):
+        return f"@{value.name}"
+    if isinstance(value, gs.Constant):
+        values = np.asarray(value.values)
+        return f"{values.dtype.name} {values.shape} {values.tobytes().hex()}"
+    if isinstance(value, gs.Graph):
+        return f"graph {id(value)}"  # bodies with branches are never taken for equal
+    return repr(list(value)) if isinstance(value, list | tuple) else repr(value)
