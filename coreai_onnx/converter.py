@@ -18,6 +18,7 @@ from coreai_onnx.errors import (
     RegistrationError,
     StagingError,
 )
+from coreai_onnx.export.buffers import assignments_kept
 from coreai_onnx.export.decompositions import functional
 from coreai_onnx.export.explain import explained, warn_about_fixed_dims
 from coreai_onnx.export.externalize import Externalization, ExternalizeSpec, ModuleCall
@@ -312,7 +313,13 @@ def _export(
     model: torch.nn.Module, export_fn: Callable[[torch.nn.Module], ExportedProgram]
 ) -> ExportedProgram:
     try:
-        with torch.no_grad(), scanned(model), whole(), explained() as explanation:
+        with (
+            torch.no_grad(),
+            scanned(model),
+            whole(),
+            assignments_kept(model),
+            explained() as explanation,
+        ):
             exported = export_fn(model)
             program = functional(exported)
     except CoreaiError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,24 +10,26 @@ from torch import fx
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from coreai_onnx.export.externalize import ModuleCall, _classify, _invoke
+from coreai_onnx.export.buffers import written_in_place
+from coreai_onnx.export.module_call import ModuleCall, classify, invoke
 
 
 class Body(torch.nn.Module):
     """Calls a module's own forward on flat tensors; hooks belong to the caller and do not run."""
 
-    def __init__(self, call: ModuleCall, forward: Callable[..., Any]) -> None:
+    def __init__(self, call: ModuleCall) -> None:
         """Keep the module, so that its weights are exported as ``module.<name>``."""
         super().__init__()
         self.module = call.module
-        self._call, self._forward = [call], forward
+        self._call = [call]
 
     def forward(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> Any:
         """Run the module; returns the tensors of its result, in flattened order."""
         call = self._call[0]
-        result = _invoke(self._forward, call.arguments(tensors, numbers))
+        with written_in_place(self.module):
+            result = invoke(call.original, call.arguments(tensors, numbers))
         flat, call.out_tree = pytree.tree_flatten(result)
-        call.out_leaves, outputs, _ = _classify(flat)
+        call.out_leaves, outputs, _ = classify(flat)
         return outputs
 
 
@@ -49,7 +51,7 @@ def example_inputs(node: fx.Node) -> tuple[tuple[Any, ...], Any]:
         shapes.append(
             {i: Dim.AUTO for i, d in enumerate(fake.shape) if isinstance(d, torch.SymInt)}
         )
-    symbolic: Any = node.args[1]
+    symbolic: Any = node.args[2]
     numbers = [_hint(_value(n)) for n in symbolic]
     return (tensors, numbers), (shapes, [Dim.DYNAMIC] * len(numbers))
 

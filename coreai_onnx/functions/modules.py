@@ -9,14 +9,15 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
+from onnx_ir.tensor_adapters import TorchTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import MODULE_DOMAIN, USER_DOMAIN
-from coreai_onnx.errors import ExternalizationError
-from coreai_onnx.export.externalize import ModuleCall
+from coreai_onnx.errors import ConversionError, ExternalizationError
+from coreai_onnx.export.module_call import ModuleCall
 from coreai_onnx.export.symbols import symbol_names
 from coreai_onnx.functions.attributes import composite_attributes
 from coreai_onnx.functions.standard import call_standard
@@ -55,27 +56,32 @@ class ModuleCalls:
 
     calls: Mapping[str, ModuleCall]
     _functions: dict[str, ModuleFunction] = field(default_factory=dict)
+    _proven: dict[Any, Any] = field(default_factory=dict)
     _signatures: dict[str, tuple[type, tuple[str, ...]]] = field(default_factory=dict)
 
     def __call__(
         self, walker: Walker, node: torch.fx.Node, args: Sequence[Any], _kwargs: Mapping[str, Any]
     ) -> list[Value]:
         """Lower one call: a standard composite where it is one, else a function of its own."""
-        tensors, numbers, tag = args
+        tensors, buffers, numbers, tag = args
         call = self.calls[tag]
-        name = call.spec.composite_op_name
+        name, leader = call.spec.composite_op_name, call.leader
+        now = dict(zip(call.buffers, buffers, strict=True))
 
         def weight(path: str) -> Value:
-            return walker.weight(f"{call.path}.{path}", storage_key(_tensor_at(call.module, path)))
+            tensor = tensor_at(call.module, path)
+            buffer = next((p for p, t in call.module.named_buffers() if t is tensor), None)
+            return now[buffer] if buffer is not None else _weight(walker, call, path, tensor)
 
         if name in COMPOSITES:
-            outputs = call_standard(walker.op, call, (tensors, numbers), _examples(node), weight)
+            given, examples = (tensors, numbers), _examples(node)
+            outputs = call_standard(walker.op, call, given, examples, weight, self._proven)
             if outputs is not None:
                 return outputs
-        if tag not in self._functions:
-            self._check_name(call)
-            self._functions[tag] = self._make(walker.context, call, tensors, numbers)
-        made = self._functions[tag]
+        if leader.tag not in self._functions:
+            self._functions[leader.tag] = self._make(walker.context, leader, tensors, numbers)
+        self._check_name(call)
+        made = self._functions[leader.tag]
         weights = [weight(path) for path in made.weights]
         inputs = [*tensors, *(walker.op.dim(n) for n in numbers), *weights]
         domain = made.function.domain
@@ -138,12 +144,6 @@ class ModuleCalls:
     ) -> ModuleFunction:
         program = call.body
         assert program is not None, "bodies are exported with the program"
-        mutated = [s for s in program.graph_signature.output_specs if _is_mutation(s)]
-        if mutated:
-            raise ExternalizationError(
-                f"the externalised module {call.path} changes {mutated[0].target} in place",
-                advice="leave it out of externalize_modules: its state is kept at the top level",
-            )
         names = Names()
         graph = ir.Graph([], [], nodes=[], opset_imports={"": context.opset}, name=call.path)
         scope = Scope(graph, names, constants_as_nodes=True)
@@ -158,12 +158,12 @@ class ModuleCalls:
         )
         inner.share(context)
         inputs, weights = _inputs(program, inner, op, call, tensors)
-        known: dict[Any, Value] = {f"{call.path}.{path}": v for path, v in weights.items()}
-        known |= {storage_key(_tensor_at(call.module, path)): v for path, v in weights.items()}
+        known: dict[Any, Value] = {call.inner_path(path): v for path, v in weights.items()}
+        known |= {storage_key(tensor_at(call.module, path)): v for path, v in weights.items()}
         walker = Walker(inner, op, program.graph_module, known)
         results = walker.walk(program.graph_module.graph, inputs)
-        outputs = [x for x in results if x is not None]
-        _finish(op, graph, outputs, _output_names(call))
+        outputs, changed = _results(program, call, results, weights)
+        _finish(op, graph, [*outputs, *changed], _output_names(call))
         for domain in sorted({n.domain for n in graph.all_nodes()} - {""}):
             graph.opset_imports[domain] = 1
         used = _drop_unused(graph, weights, len(call_tensors(call)) + len(numbers))
@@ -207,9 +207,43 @@ def _output_names(call: ModuleCall) -> list[str]:
         for (path, _), leaf in zip(paths, call.out_leaves, strict=True)
         if leaf == "tensor"
     ]
+    changed = [f"{path.replace('.', '_')}_out" for path in call.changed or ()]
     if len(found) == 1 and not found[0]:
-        return ["output"]
-    return [n if n and not n[0].isdigit() else f"output_{n}" for n in found]
+        return ["output", *changed]
+    return [*(n if n and not n[0].isdigit() else f"output_{n}" for n in found), *changed]
+
+
+def _results(
+    program: ExportedProgram, call: ModuleCall, results: Sequence[Any], weights: Mapping[str, Value]
+) -> tuple[list[Value], list[Value]]:
+    """Return what a body returns, and the new values of the buffers that the call changes.
+
+    Raises:
+        ExternalizationError: If the body changes something that no output of the call carries.
+    """
+    outputs: list[Value] = []
+    changed: dict[str, Value] = {}
+    own = {id(tensor): path for path, tensor in call.module.named_buffers()}
+    for spec, value in zip(program.graph_signature.output_specs, results, strict=True):
+        if spec.kind == OutputKind.BUFFER_MUTATION:
+            path = str(spec.target).removeprefix(_PREFIX)
+            changed[own[id(tensor_at(call.module, path))]] = value
+        elif spec.kind == OutputKind.USER_INPUT_MUTATION:
+            raise ExternalizationError(
+                f"the externalised module {call.path or '(root)'} changes its argument "
+                f"{spec.target} in place",
+                advice="return the new value instead, or leave it out of externalize_modules",
+            )
+        elif value is not None:
+            outputs.append(value)
+    unexpected = changed.keys() - set(call.changed or ())
+    if unexpected:
+        raise ExternalizationError(
+            f"the externalised module {call.path or '(root)'} changes "
+            f"{', '.join(sorted(unexpected))} in place, but only when it is exported by itself",
+            advice="leave it out of externalize_modules",
+        )
+    return outputs, [changed[p] if p in changed else weights[p] for p in call.changed or ()]
 
 
 def _inputs(
@@ -288,7 +322,7 @@ def _declarations(attributes: Mapping[str, Any]) -> list[ir.Attr]:
     return [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
 
 
-def _tensor_at(module: torch.nn.Module, path: str) -> torch.Tensor:
+def tensor_at(module: torch.nn.Module, path: str) -> torch.Tensor:
     found: Any = module
     for part in path.split("."):
         found = getattr(found, part)
@@ -298,9 +332,25 @@ def _tensor_at(module: torch.nn.Module, path: str) -> torch.Tensor:
 
 def _examples(node: torch.fx.Node) -> tuple[list[torch.Tensor], list[Any]]:
     """Return the fake tensors and symbolic numbers of a call in the exported program."""
-    found = torch.fx.map_arg(node.args[:2], lambda n: n.meta["val"])
+    given = (node.args[0], node.args[2])
+    found = torch.fx.map_arg(given, lambda n: n.meta["val"])
     return found  # type: ignore[return-value]  # by the op's schema
 
 
-def _is_mutation(spec: Any) -> bool:
-    return spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+def _weight(walker: Walker, call: ModuleCall, path: str, tensor: torch.Tensor) -> Value:
+    """Return the value of a weight; one that the program lost is stored anew.
+
+    An exporter of the user's own may drop weights that only an externalised module reads.
+    """
+    storage = storage_key(tensor)
+    try:
+        return walker.weight(call.inner_path(path), storage)
+    except ConversionError:
+        scope = walker.op.scope.root
+        if scope.constants_as_nodes:
+            raise
+    name = call.inner_path(path)
+    stored = TorchTensor(tensor.detach().contiguous(), name=name)
+    value = scope.constant(stored, name)
+    walker.keep_weight(name, storage, value)
+    return value

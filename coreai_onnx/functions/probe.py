@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from coreai_onnx.composite_ops.declaration import Composite
-from coreai_onnx.export.externalize import ModuleCall, _invoke
+from coreai_onnx.export.module_call import ModuleCall, invoke
 
 _SEED = 20260101
 _RELATIVE = 1e-4
@@ -29,7 +29,7 @@ class _Plain(torch.nn.Module):
         self.module = module
 
     def forward(self, **arguments: Any) -> Any:
-        return _invoke(functools.partial(type(self.module).forward, self.module), arguments)
+        return invoke(functools.partial(type(self.module).forward, self.module), arguments)
 
 
 def probe_difference(

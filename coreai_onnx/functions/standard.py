@@ -12,15 +12,24 @@ import onnx_ir as ir
 import sympy
 import torch
 
-from coreai_onnx.composite_ops import COMPOSITES, SDPA, RMSNormImpl, RoPE
+from coreai_onnx.composite_ops import (
+    COMPOSITES,
+    SDPA,
+    GatedDeltaUpdate,
+    GatherMM,
+    RMSNormImpl,
+    RoPE,
+)
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
-from coreai_onnx.export.externalize import ModuleCall
+from coreai_onnx.export.module_call import ModuleCall
 from coreai_onnx.functions.attributes import composite_attributes
 from coreai_onnx.functions.probe import probe_difference
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.values import Value, dims_of
 
 _OWN: dict[str, type] = {
+    "gated_delta_update": GatedDeltaUpdate,
+    "gather_mm": GatherMM,
     "rms_norm": RMSNormImpl,
     "rope": RoPE,
     "scaled_dot_product_attention": SDPA,
@@ -51,6 +60,7 @@ def call_standard(
     given: tuple[Sequence[Value], Sequence[Any]],
     examples: tuple[Sequence[torch.Tensor], Sequence[Any]],
     weight: Callable[[str], Value],
+    proven: dict[Any, _Match | _Differs],
 ) -> list[Value] | None:
     """Call a standard composite, if the module means the same.
 
@@ -65,6 +75,7 @@ def call_standard(
         given: Tensors and numbers of the call.
         examples: Their counterparts in the exported program.
         weight: Returns the value of a weight of the module.
+        proven: Receives what the check found, for the calls that are alike.
 
     Returns:
         The outputs; None if the module is not the composite.
@@ -75,7 +86,7 @@ def call_standard(
     try:
         match = _match(composite, call, arguments)
         if not isinstance(call.module, _OWN.get(composite.name, ())):
-            match = _proven(composite, call, match, examples)
+            match = _proven_once(composite, call, match, examples, proven)
     except _Differs as difference:
         warnings.warn(
             f"{call.path} ({type(call.module).__name__}) is not the composite {composite.name}: "
@@ -92,7 +103,7 @@ def call_standard(
     attributes = dict(match.attributes)
     if composite.name == "scaled_dot_product_attention":
         _complete_attention(attributes, inputs)
-    return [op.composite(composite.name, inputs, **attributes)]
+    return op.composite_outputs(composite.name, inputs, **attributes)
 
 
 # ---------------------------------------------------------------------- by name
@@ -103,8 +114,11 @@ def _match(composite: Composite, call: ModuleCall, arguments: Mapping[str, Any])
         _Differs: If an argument has no place, a required input is missing, or it does not return
             what the composite returns.
     """
-    if list(call.out_leaves) != ["tensor"] * len(composite.outputs):
-        raise _Differs(f"it returns {len(call.out_leaves)} values, not {len(composite.outputs)}")
+    returned = call.leader.out_leaves
+    if list(returned) != ["tensor"] * len(composite.outputs):
+        raise _Differs(f"it returns {len(returned)} values, not {len(composite.outputs)}")
+    if call.leader.changed:
+        raise _Differs(f"it changes {', '.join(call.leader.changed)} in place")
     sources: dict[str, tuple[str, str]] = {}
     attributes = _attributes(composite, call.module)
     for name, value in arguments.items():
@@ -174,6 +188,26 @@ def _typed(attribute: Attribute, value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------- by numbers
+def _proven_once(
+    composite: Composite,
+    call: ModuleCall,
+    match: _Match,
+    examples: tuple[Sequence[torch.Tensor], Sequence[Any]],
+    known: dict[Any, _Match | _Differs],
+) -> _Match:
+    """Return what :func:`_proven` returned or raised for a call alike that maps alike."""
+    key = (call.leader.tag, repr(sorted(match.sources.items())), repr(match.attributes))
+    if key not in known:
+        try:
+            known[key] = _proven(composite, call, match, examples)
+        except _Differs as difference:
+            known[key] = difference
+    found = known[key]
+    if isinstance(found, _Differs):
+        raise _Differs(str(found))
+    return found
+
+
 def _proven(
     composite: Composite,
     call: ModuleCall,

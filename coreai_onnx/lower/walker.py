@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -57,14 +57,14 @@ class Walker:
         context: Context,
         op: OpBuilder,
         modules: torch.nn.Module,
-        weights: Mapping[Any, ir.Value] | None = None,
+        weights: dict[Any, ir.Value] | None = None,
         *,
         inherited: Where | None = None,
         origin: str = "",
     ) -> None:
         """Start with no values."""
         self.context, self.op, self.modules = context, op, modules
-        self.weights = weights or {}
+        self.weights = {} if weights is None else weights
         self._values: dict[fx.Node, Any] = {}
         self._inherited = inherited
         self._around: Where = op.scope.where or Where()
@@ -110,6 +110,12 @@ class Walker:
             self.op.scope.where,
             "externalise a module that holds it",
         )
+
+    def keep_weight(self, path: str, storage: Any, value: ir.Value) -> None:
+        """Let a value be found as a weight by its path, and by its storage."""
+        self.weights[path] = value
+        if storage is not None:
+            self.weights[storage] = value
 
     def submodule(self, node: fx.Node) -> fx.GraphModule:
         """Return the graph module a ``get_attr`` node refers to."""

@@ -76,7 +76,8 @@ def test_a_body_is_the_modules_own_forward() -> None:
     module.register_forward_hook(lambda *_: pytest.fail("hooks belong to the caller"))
     call, _, _ = exported()
     tensors = [torch.randn(4, 3), torch.randn(4, 2)]
-    outputs = Body(call, module.forward)(tensors, [2])
+    call.module, call.original = module, module.forward
+    outputs = Body(call)(tensors, [2])
     expected = module.forward(tensors[0], [tensors[1]], 2)["sum"]
     torch.testing.assert_close(outputs, [expected])
 

@@ -124,7 +124,8 @@ def test_the_user_may_decompose(table: str) -> None:
     converter = TorchConverter()
     converter.add_pytorch_module(model, export_fn=export, externalize_modules=[Mixed])
     program = converter.to_onnx()
-    assert sorted(functions(program)) == ["ai.coreai.module::Mixed", "ai.coreai::layer_norm"]
+    whole = ["ai.coreai.module::Mixed", "ai.coreai::layer_norm", "ai.coreai::silu"]
+    assert sorted(functions(program)) == whole
     (actual,) = program.run(x, kernels=False)
     assert_close(actual, model(x).detach())
 
@@ -143,7 +144,7 @@ def test_a_way_of_calling_has_one_tag() -> None:
         first, second = model(x), model(x + 1)
         model(torch.ones(3)), model(torch.ones(2, dtype=torch.float64))
         assert model[0](x=x).tolist() == first.tolist()
-    assert list(externalization.calls) == ["0#0", "0#1", "0#2"]
+    assert [tag.partition("#")[0] for tag in externalization.calls] == ["0", "0", "0"]
     assert_close(second, torch.full((2,), 4.0))
 
 

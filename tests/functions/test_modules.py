@@ -275,23 +275,6 @@ def test_buffers_and_constants() -> None:
     converted(torch.nn.Sequential(Table(), Table()), (torch.randn(2, 4),), [Table])
 
 
-def test_a_buffer_that_changes_is_refused_with_advice() -> None:
-    class Counts(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("total", torch.zeros(3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.total.add_(x)
-            return self.total * 2
-
-    model = torch.nn.Sequential(Counts())
-    before = {name: dict(m.__dict__) for name, m in model.named_modules()}
-    with pytest.raises(ExternalizationError, match=r"module 0 changes .*total in place"):
-        coreai_onnx.convert(model, (torch.ones(3),), externalize_modules=[Counts])
-    untouched(model, before)
-
-
 def test_one_name_for_classes_with_other_arguments_is_refused() -> None:
     class Neg(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 from coreai_onnx.composite_ops import COMPOSITES
-from coreai_onnx.export.externalize import ExternalizeSpec, ModuleCall
+from coreai_onnx.export.externalize import ExternalizeSpec
+from coreai_onnx.export.module_call import ModuleCall
 from coreai_onnx.functions.probe import probe_difference
 
 Tensor = torch.Tensor
@@ -33,7 +34,7 @@ class Function(torch.nn.Module):
 def norm_difference(function: Callable[..., Any], eps: float = 1e-5) -> str:
     module = Function(function)
     _, tree = pytree.tree_flatten({"x": 0})
-    call = ModuleCall(module, "norm", ExternalizeSpec(Function), tree, ("tensor",))
+    call = ModuleCall(module, "norm", ExternalizeSpec(Function), module.forward, tree, ("tensor",))
     sources = {"input": ("argument", "x"), "scale": ("weight", "weight")}
     examples = ([torch.empty(2, 8)], [])
     return probe_difference(COMPOSITES["rms_norm"], call, sources, {"eps": eps}, examples)

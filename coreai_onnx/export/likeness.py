@@ -1,0 +1,168 @@
+"""When values, and modules, are alike: what a trace can tell apart is different, the rest is not."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict, deque
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_SEQUENCES = (list, tuple, deque)
+_MAPPINGS = (dict, OrderedDict)
+_DEPTH = 16
+STANDS_FOR = "coreai_stands_for"
+"""Attribute of a function that says what it is alike to; for functions put in others' places."""
+
+
+class Same:
+    """Alike only to itself; keeps its object, so that no other one takes its address."""
+
+    def __init__(self, value: Any) -> None:
+        """Keep the object."""
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are one object."""
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        """Return the hash of the object's address."""
+        return hash((Same, id(self.value)))
+
+
+class _Constant(Same):
+    """A tensor that is no weight: a trace keeps its numbers."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Constant):
+            return False
+        a, b = self.value, other.value
+        return a is b or _equal_tensors(a, b)
+
+    def __hash__(self) -> int:
+        return hash((_Constant, self.value.dtype, tuple(self.value.shape)))
+
+
+MISSING = Same("no such attribute")
+
+
+class Tree:
+    """The modules inside a module, with their places.
+
+    Attributes:
+        paths: Path of each module, by the address of its ``__dict__``; the first path of a shared
+            one. (Exports wrap modules in proxies that have the ``__dict__`` of the module.)
+        dicts: ``__dict__`` and class of each module, by path.
+        tensors: Path of each parameter and buffer, by its address.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        """Walk through the module."""
+        self.paths: dict[int, str] = {}
+        self.dicts: dict[str, tuple[dict[str, Any], type]] = {}
+        self.tensors: dict[int, str] = {}
+        self._modules: dict[int, torch.nn.Module] = {}
+        for path, inner in module.named_modules():
+            own = vars(inner)
+            self.paths[id(own)] = path
+            self.dicts[path] = own, type(inner)
+            self._modules[id(own)] = inner
+            for name, tensor in (*own["_parameters"].items(), *own["_buffers"].items()):
+                if tensor is not None:
+                    self.tensors.setdefault(id(tensor), f"{path}.{name}")
+
+    def owner(self, own: dict[str, Any]) -> torch.nn.Module:
+        """Return the module that has a ``__dict__``."""
+        return self._modules[id(own)]
+
+
+def structure(module: torch.nn.Module) -> tuple[Any, ...]:
+    """Return classes, sharing, and the layout of every weight: equal for modules built alike."""
+    tree = Tree(module)
+    parts: list[Any] = []
+    for path, inner in module.named_modules(remove_duplicate=False):
+        own = vars(inner)
+        parts.append((path, type(inner), tree.paths[id(own)]))
+        for registry in ("_parameters", "_buffers"):
+            for name, tensor in own[registry].items():
+                parts.append((registry, name, _layout(tensor, tree)))
+        parts.append(tuple(sorted(own["_non_persistent_buffers_set"])))
+        parts.append(tuple(name for name, child in own["_modules"].items() if child is None))
+    return tuple(parts)
+
+
+def _layout(tensor: torch.Tensor | None, tree: Tree) -> Any:
+    if tensor is None:
+        return None
+    stride = tensor.stride() if tensor.layout == torch.strided else ()
+    kind = (type(tensor), tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad)
+    return (tree.tensors[id(tensor)], tuple(tensor.shape), stride, kind)
+
+
+def likeness(value: Any, tree: Tree | None = None, depth: int = 0) -> Any:
+    """Return what is equal for values that a trace cannot tell apart.
+
+    Numbers and strings are alike by type and value, containers and plain objects by their
+    contents, modules and weights of a tree by their place; anything else only to itself.
+
+    Args:
+        value: The value.
+        tree: The modules whose places count.
+        depth: How deep inside a container it is.
+    """
+    if depth > _DEPTH:
+        return Same(value)
+    inner = functools.partial(likeness, tree=tree, depth=depth + 1)
+    kind = type(value)
+    if kind in _PLAIN:
+        return (kind, repr(value))
+    if isinstance(value, torch.Tensor):
+        path = tree.tensors.get(id(value)) if tree is not None else None
+        return ("weight", path) if path is not None else _Constant(value)
+    if isinstance(value, torch.nn.Module):
+        path = tree.paths.get(id(vars(value))) if tree is not None else None
+        return ("module", path) if path is not None else Same(value)
+    if kind in _SEQUENCES:
+        return (kind, *(inner(x) for x in value))
+    if kind in _MAPPINGS:
+        return (kind, *((inner(k), inner(v)) for k, v in value.items()))
+    if kind in (set, frozenset):
+        return (kind, frozenset(inner(x) for x in value))
+    if kind is MethodType:
+        return (kind, inner(value.__self__), Same(value.__func__))
+    if kind is functools.partial:
+        return (kind, inner(value.func), inner(value.args), inner(value.keywords))
+    if kind is FunctionType and STANDS_FOR in vars(value):
+        return vars(value)[STANDS_FOR]
+    return (kind, inner(vars(value))) if _is_plain(value) else Same(value)
+
+
+class _Plain:
+    """The least a Python object has."""
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether an object is its ``__dict__`` and nothing else."""
+    kind = type(value)
+    return (
+        kind.__basicsize__ == _Plain.__basicsize__
+        and hasattr(value, "__dict__")
+        and not any("__slots__" in c.__dict__ for c in kind.__mro__[:-1])
+    )
+
+
+def _equal_tensors(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors that hold numbers hold the same, bit for bit."""
+    if type(a) is not torch.Tensor or type(b) is not torch.Tensor or a.is_quantized:
+        return False
+    if (a.dtype, a.shape, a.layout, a.device) != (b.dtype, b.shape, b.layout, b.device):
+        return False
+    if a.layout != torch.strided or a.device.type == "meta" or a.stride() != b.stride():
+        return False
+    with _disable_current_modes(), torch.no_grad():  # an export may be under way
+        bits = [x.detach().reshape(-1).contiguous().view(torch.uint8) for x in (a, b)]
+        return torch.equal(*bits)

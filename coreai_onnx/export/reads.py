@@ -1,0 +1,171 @@
+"""What a module's forward read of its module while it was traced.
+
+A trace is a function of the code, the arguments, and what the code looked up. Two modules of one
+class and one structure run the same code; if every attribute that the first one's forward read has
+the same value in the second, the second's forward gives the same trace. ``layer_idx`` may differ
+where nothing reads it.
+
+Tensors that are parameters or buffers count by their place, dtype and layout, never by their
+numbers: an export cannot look at those. What a forward reads otherwise than from its arguments and
+its modules' attributes (globals, class attributes) is taken to be the same for all modules of a
+class.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, MemberDescriptorType
+from typing import Any
+
+import torch
+
+from coreai_onnx.export.likeness import MISSING, Tree, likeness
+
+_STRUCTURE = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"})
+"""Attributes that :func:`coreai_onnx.export.likeness.structure` compares as a whole."""
+_DICT = "__dict__"
+
+
+class Reads:
+    """Attributes read of a module and the modules in it, with what was found.
+
+    Args:
+        module: The outermost module.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        """Start with nothing read."""
+        self._tree: Tree | None = Tree(module)
+        self._found: dict[tuple[str, str], Any] = {}
+
+    def note(self, own: dict[str, Any], kind: type, name: str) -> None:
+        """Note that an attribute was read, as it was at its first read.
+
+        Args:
+            own: ``__dict__`` of the module it was read of; others than those in the tree count not.
+            kind: Class of that module.
+            name: The attribute; ``__dict__`` stands for all of them.
+        """
+        tree = self._tree
+        path = None if tree is None else tree.paths.get(id(own))
+        if tree is None or path is None or name in _STRUCTURE or (path, name) in self._found:
+            return
+        if name == _DICT:
+            self._found[path, name] = _names(own)
+            for each in list(own):
+                self.note(own, kind, each)
+        elif name in own or not _is_of_class(own, kind, name):
+            self._found[path, name] = _look_up(tree, own, kind, name)
+
+    def repeat(self, module: torch.nn.Module) -> None:
+        """Let the recordings that are under way see the same reads on another module."""
+        active = _active()
+        if not active:
+            return
+        dicts = Tree(module).dicts
+        for path, name in self._found:
+            own, kind = dicts[path]
+            for reads in active:
+                reads.note(own, kind, name)
+
+    def hold_for(self, module: torch.nn.Module) -> bool:
+        """Whether the same reads find the same on a module of the same structure."""
+        tree = Tree(module)
+        for (path, name), found in self._found.items():
+            own, kind = tree.dicts[path]
+            now = _names(own) if name == _DICT else _look_up(tree, own, kind, name)
+            if now != found:
+                return False
+        return True
+
+
+@contextmanager
+def recording(module: torch.nn.Module, reads: Reads | None = None) -> Iterator[Reads]:
+    """Record what is read of a module and the modules in it, in this thread.
+
+    Args:
+        module: The module.
+        reads: Receives the reads; those that are in it stay.
+    """
+    reads = reads or Reads(module)
+    reads._tree = Tree(module)
+    active = _active()
+    active.append(reads)
+    _install()
+    try:
+        yield reads
+    finally:
+        _uninstall()
+        active.remove(reads)
+        reads._tree = None
+
+
+def is_recording() -> bool:
+    """Whether reads are recorded in this thread."""
+    return bool(_active())
+
+
+# ---------------------------------------------------------------------- the hook in torch.nn.Module
+_local = threading.local()
+_lock = threading.Lock()
+_installed = 0
+
+
+def _active() -> list[Reads]:
+    found: list[Reads] = _local.__dict__.setdefault("active", [])
+    return found
+
+
+def _install() -> None:
+    global _installed  # noqa: PLW0603 - the hook is one for the process, and it is counted
+    with _lock:
+        _installed += 1
+        torch.nn.Module.__getattribute__ = _read  # type: ignore[method-assign]
+
+
+def _uninstall() -> None:
+    global _installed  # noqa: PLW0603 - as above
+    with _lock:
+        _installed -= 1
+        if not _installed:
+            del torch.nn.Module.__getattribute__
+
+
+def _read(self: torch.nn.Module, name: str) -> Any:
+    """Stand in for ``torch.nn.Module.__getattribute__``: note the read, then do it."""
+    own = object.__getattribute__(self, _DICT)
+    active = _active()
+    if active and not (name == _DICT and _is_torch(sys._getframe(1))):
+        for reads in active:
+            reads.note(own, type(self), name)
+    return super(torch.nn.Module, self).__getattribute__(name)
+
+
+def _is_torch(frame: FrameType) -> bool:
+    """Whether torch itself reads: it looks into ``__dict__`` for every attribute."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "torch"
+
+
+# ---------------------------------------------------------------------- one attribute
+def _names(own: dict[str, Any]) -> frozenset[str]:
+    return frozenset(own)
+
+
+def _is_of_class(own: dict[str, Any], kind: type, name: str) -> bool:
+    """Whether a name is a weight, a submodule, or the class's, the same for all its modules."""
+    if any(name in own.get(registry, ()) for registry in ("_parameters", "_buffers", "_modules")):
+        return True
+    owner = next((c for c in kind.__mro__ if name in c.__dict__), None)
+    return owner is not None and not isinstance(owner.__dict__[name], MemberDescriptorType)
+
+
+def _look_up(tree: Tree, own: dict[str, Any], kind: type, name: str) -> Any:
+    if name in own:
+        return likeness(own[name], tree)
+    slot = next((c.__dict__[name] for c in kind.__mro__ if name in c.__dict__), None)
+    if isinstance(slot, MemberDescriptorType):
+        return likeness(getattr(tree.owner(own), name, MISSING), tree)
+    return MISSING

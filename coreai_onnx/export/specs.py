@@ -1,0 +1,61 @@
+"""What a user asks for: which modules become functions, under which names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass
+class ExternalizeSpec:
+    """Which modules become functions of their own.
+
+    Attributes:
+        target_class: Every module that is an instance of this class.
+        composite_op_name: Name of the composite op; None for a plain function.
+        composite_attrs: Attributes of the module that go onto the node.
+
+    Raises:
+        TypeError: If the class is no module class, or the attributes are not a list of names.
+        ValueError: If ``composite_attrs`` is given without ``composite_op_name``, or the name is
+            not an identifier.
+    """
+
+    target_class: type
+    composite_op_name: str | None = None
+    composite_attrs: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Check that attributes belong to a composite."""
+        if not (isinstance(self.target_class, type)):
+            raise TypeError(
+                f"target_class must be a module class, is {self.target_class!r} "
+                "(give the class itself, not its name or an instance)"
+            )
+        if not issubclass(self.target_class, torch.nn.Module):
+            raise TypeError(f"target_class {self.target_class.__name__} is no torch.nn.Module")
+        if self.composite_attrs is not None and self.composite_op_name is None:
+            raise ValueError("composite_attrs needs composite_op_name to be set as well")
+        names: Any = self.composite_attrs or ()
+        if isinstance(names, str) or not all(isinstance(n, str) for n in names):
+            raise TypeError(f"composite_attrs must be a list of attribute names, is {names!r}")
+        name = self.composite_op_name
+        if name is not None and not (name.isascii() and name.isidentifier()):
+            raise ValueError(
+                f"composite_op_name {name!r} is not a name: letters, digits and _ make one "
+                "(a dot is for the variants of a composite)"
+            )
+
+
+def as_specs(targets: Iterable[ExternalizeSpec | type]) -> list[ExternalizeSpec]:
+    """Return a spec for each target; a bare class is a plain function.
+
+    Raises:
+        TypeError: If a target is neither a spec nor a module class.
+    """
+    if isinstance(targets, str | type | ExternalizeSpec):
+        raise TypeError(f"externalize_modules must be a list of module classes, is {targets!r}")
+    return [t if isinstance(t, ExternalizeSpec) else ExternalizeSpec(t) for t in targets]
