@@ -26,6 +26,8 @@ from coreai_onnx.composite_ops import (
     swiglu,
 )
 from coreai_onnx.composite_ops.declaration import Composite
+from coreai_onnx.composite_ops.gated_delta_module import GatedDeltaUpdate
+from coreai_onnx.composite_ops.gather_mm_module import GatherMM
 from coreai_onnx.composite_ops.modules import SDPA, RMSNorm, RMSNormImpl, RoPE
 
 COMPOSITES: dict[str, Composite] = {
@@ -58,4 +60,13 @@ COMPOSITES: dict[str, Composite] = {
 }
 """Every standard composite by name."""
 
-__all__ = ["COMPOSITES", "SDPA", "Composite", "RMSNorm", "RMSNormImpl", "RoPE"]
+__all__ = [
+    "COMPOSITES",
+    "SDPA",
+    "Composite",
+    "GatedDeltaUpdate",
+    "GatherMM",
+    "RMSNorm",
+    "RMSNormImpl",
+    "RoPE",
+]

@@ -56,11 +56,11 @@ def take(x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> torch.Tens
     return taken.reshape(taken_shape(x, indices, axis))
 
 
-def taken_shape(x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> torch.Size:
+def taken_shape(x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> tuple[int, ...]:
     """Return the shape of what :func:`take` returns."""
     if indices is None:
-        return x.shape
-    return torch.Size((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+        return tuple(x.shape)
+    return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
 
 COMPOSITE = Composite(

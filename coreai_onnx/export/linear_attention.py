@@ -1,8 +1,8 @@
-"""Linear attention whose Python loops torch unrolls, exported as a scan over the sequence.
+"""Linear attention whose Python loops torch unrolls, exported as one op for every length.
 
 The layers of transformers cut the sequence into chunks and loop over the chunks in Python:
 ``torch.export`` then fixes the number of chunks, and the sequence with it. The recurrence that the
-chunks are an algebra of needs no such loop.
+chunks are an algebra of is the composite ``gated_delta_update``, which has no such loop.
 """
 
 from __future__ import annotations
@@ -13,33 +13,36 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._higher_order_ops.scan import scan
 
-CHUNKED = "torch_chunk_gated_delta_rule"
-"""Name of the function in the modules of transformers that :func:`scanned` replaces."""
+from coreai_onnx.composite_ops import torch_ops
+
+LOOPING = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
+"""Names of the functions in the modules of transformers that :func:`scanned` replaces."""
 
 
 @contextmanager
 def scanned(model: torch.nn.Module) -> Iterator[None]:
-    """While active, gated delta layers of ``model`` go through the sequence in a scan.
+    """While active, gated delta layers of ``model`` are calls of ``gated_delta_update``.
 
     ```python
     with scanned(model):
         exported = torch.export.export(model, args, dynamic_shapes=dims)
     ```
 
-    The numbers are those of the chunks up to rounding, for every length. A model without such
+    The numbers are those of the loops up to rounding, for every length. A model without such
     layers is left alone; the functions are back in place on leaving.
     """
-    homes = {id(g): g for g in map(_globals_of_forward, model.modules()) if CHUNKED in g}
-    replaced = [(home, home[CHUNKED]) for home in homes.values()]
-    for home, original in replaced:
-        home[CHUNKED] = _unless_packed(original)
+    homes = {id(g): g for g in map(_globals_of_forward, model.modules())}
+    replaced = [
+        (home, name, home[name]) for home in homes.values() for name in LOOPING if name in home
+    ]
+    for home, name, original in replaced:
+        home[name] = _unless_packed(original)
     try:
         yield
     finally:
-        for home, original in replaced:
-            home[CHUNKED] = original
+        for home, name, original in replaced:
+            home[name] = original
 
 
 def gated_delta_rule(
@@ -54,8 +57,8 @@ def gated_delta_rule(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the outputs of the gated delta rule, and the state after the last token.
 
-    For each token ``S ← exp(g) S``, ``S ← S + k (β (v - kᵀ S))ᵀ``, ``o = Sᵀ q / √D``
-    (Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks", equation 10).
+    This is :mod:`coreai_onnx.composite_ops.gated_delta_update` with the axes and the float32 state
+    of transformers.
 
     Args:
         query: ``[batch, seq, key_heads, D]``.
@@ -70,68 +73,33 @@ def gated_delta_rule(
         Outputs ``[batch, seq, heads, Dv]`` in the dtype of the query, and the state
         ``[batch, heads, D, Dv]`` in float32, in which everything is computed.
     """
-    dtype = query.dtype
-    groups = value.shape[2] // key.shape[2]
-    tensors = (query, key, value, beta, g)
-    query, key, value, beta, g = (x.transpose(0, 1).float() for x in tensors)
-    if use_qk_l2norm_in_kernel:
-        query, key = (_unit_length(x) for x in (query, key))
-    query = query * query.shape[-1] ** -0.5
-    if groups > 1:
-        query, key = (x.repeat_interleave(groups, dim=2) for x in (query, key))
-    shape = (key.shape[1], key.shape[2], key.shape[3], value.shape[3])
-    state = key.new_zeros(shape) if initial_state is None else initial_state.float()
-    last, outputs = scan(_step, state, (query, key, value, beta, g.exp()))
-    return outputs.transpose(0, 1).to(dtype), last
-
-
-def _step(
-    state: torch.Tensor, token: tuple[torch.Tensor, ...]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Let one token forget, correct and read the state."""
-    query, key, value, beta, decay = token
-    state = state * decay[..., None, None]
-    known = (key.unsqueeze(-2) @ state).squeeze(-2)
-    write = (value - known) * beta[..., None]
-    state = state + key.unsqueeze(-1) * write.unsqueeze(-2)
-    return state, (query.unsqueeze(-2) @ state).squeeze(-2)
-
-
-def _unit_length(x: torch.Tensor) -> torch.Tensor:
-    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)
+    tensors = [x.transpose(1, 2) for x in (query, key, value, g, beta)]
+    if initial_state is None and query.dtype != torch.float32:
+        shape = (key.shape[0], value.shape[2], key.shape[3], value.shape[3])
+        initial_state = torch.zeros(shape, dtype=torch.float32, device=query.device)
+    elif initial_state is not None:
+        initial_state = initial_state.float()
+    outputs, state = torch_ops.gated_delta_update(*tensors, initial_state, use_qk_l2norm_in_kernel)
+    return outputs, state
 
 
 def _unless_packed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the scan with the signature of transformers' function."""
+    """Return the composite with the signature of a function of transformers."""
+    signature = inspect.signature(original)
 
-    def replacement(
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        g: torch.Tensor,
-        beta: torch.Tensor,
-        chunk_size: int = 64,
-        initial_state: torch.Tensor | None = None,
-        output_final_state: bool = False,  # noqa: FBT001, FBT002 - transformers' signature
-        use_qk_l2norm_in_kernel: bool = False,  # noqa: FBT001, FBT002 - the same
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def replacement(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         if kwargs.get("cu_seqlens") is not None:
-            found: tuple[torch.Tensor, torch.Tensor | None] = original(
-                query, key, value, g, beta, chunk_size, initial_state, output_final_state,
-                use_qk_l2norm_in_kernel, **kwargs,
-            )  # fmt: skip
+            found: tuple[torch.Tensor, torch.Tensor | None] = original(*args, **kwargs)
             return found
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
         outputs, last = gated_delta_rule(
-            query,
-            key,
-            value,
-            g,
-            beta,
-            initial_state,
-            use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+            *(given[name] for name in ("query", "key", "value", "g", "beta")),
+            given["initial_state"],
+            use_qk_l2norm_in_kernel=given["use_qk_l2norm_in_kernel"],
         )
-        return outputs, last if output_final_state else None
+        return outputs, last if given["output_final_state"] else None
 
     return replacement
 

@@ -8,10 +8,10 @@ import transformers.models.qwen3_next.modeling_qwen3_next as qwen3_next
 from torch.export import Dim
 
 from coreai_onnx import TorchConverter
-from coreai_onnx.export.linear_attention import CHUNKED, gated_delta_rule, scanned
+from coreai_onnx.export.linear_attention import LOOPING, gated_delta_rule, scanned
 from tests.tolerances import assert_close
 
-CHUNKS = getattr(qwen3_next, CHUNKED)
+CHUNKS = getattr(qwen3_next, LOOPING)
 
 
 def tensors(batch: int, length: int, *, key_heads: int = 2) -> tuple[torch.Tensor, ...]:

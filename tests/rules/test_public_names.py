@@ -41,4 +41,6 @@ def test_public_methods_say_what_they_do() -> None:
 
 
 def test_composite_modules_are_public() -> None:
-    assert {"RMSNorm", "RMSNormImpl", "RoPE", "SDPA"} <= set(composite_ops.__all__)
+    assert {"GatedDeltaUpdate", "GatherMM", "RMSNorm", "RMSNormImpl", "RoPE", "SDPA"} <= set(
+        composite_ops.__all__
+    )

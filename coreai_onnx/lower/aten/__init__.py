@@ -36,6 +36,7 @@ from coreai_onnx.lower.aten import (
     matmul,
     moments,
     normalization,
+    own_composites,
     padding,
     partial_writes,
     pooling,

@@ -7,8 +7,30 @@ import torch
 
 from coreai_onnx.lower.aten.advanced_index import reduction_dtype
 from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.registry import composes, lowers
 from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of, ir_dtype, rank_of, set_dims
+
+
+@composes("transformers.grouped_mm_fallback.default")
+def composed_fallback(op: OpBuilder, input: Value, weight: Value, offs: Value) -> Value | None:
+    """The composite ``gather_mm``: each row chooses the matrix of its group."""
+    return composed_rows(op, input, weight, offs)
+
+
+@composes("aten._grouped_mm.default")
+def composed(
+    op: OpBuilder,
+    self: Value,
+    mat2: Value,
+    offs: Value | None = None,
+    bias: Value | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Value | None:
+    """The same, for groups of rows."""
+    kept = out_dtype in (None, dtype_of(self)) and dtype_of(self) == dtype_of(mat2)
+    if offs is None or bias is not None or not kept or (rank_of(self), rank_of(mat2)) != (2, 3):
+        return None
+    return composed_rows(op, self, mat2, offs)
 
 
 @lowers("transformers.grouped_mm_fallback.default")
@@ -42,6 +64,42 @@ def grouped_mm(
         chosen = op.Where(inside, every, op.like(every, 0))
         result = op.ReduceSum(chosen, [0], keepdims=0)
     return result if bias is None else op.Add(result, op.cast(bias, dtype))
+
+
+def composed_rows(op: OpBuilder, x: Value, weight: Value, offs: Value) -> Value:
+    """Return groups of rows of x [rows, K], each times its matrix of weight [groups, K, N].
+
+    A weight that only stands transposed, as linear layers keep it, is used as it is stored.
+    """
+    rows, columns = dims_of(x)[0], dims_of(weight)[2]
+    groups, ends = op.dim(dims_of(weight)[0]), op.cast(offs, torch.int64)
+    places = op.expand(op.const([0]), [op.Add(op.dim(rows), 1)])
+    ones = op.Expand(op.const(1), op.Shape(ends))
+    passed = op.CumSum(op.ScatterElements(places, ends, ones, axis=0, reduction="add"), op.const(0))
+    group = op.Slice(passed, [0], [-1], [0])
+    last = op.Sub(groups, 1)
+    stored = _before_transpose(weight)
+    matrix = set_dims(op.Min(group, last), [rows])
+    x = set_dims(op.unsqueeze(x, [1]), [rows, 1, dims_of(x)[1]])
+    product = op.composite(
+        "gather_mm",
+        [x, weight if stored is None else stored, None, matrix],
+        transpose_rhs=int(stored is not None),
+    )
+    product = op.squeeze(set_dims(product, [rows, 1, columns]), [1])
+    inside = op.Unsqueeze(op.LessOrEqual(group, last), [1])
+    result = op.Where(inside, product, op.like(product, 0))
+    return set_dims(result, [rows, columns])
+
+
+def _before_transpose(weight: Value) -> Value | None:
+    """Return what a value is the transpose of, matrix by matrix; None if it is not."""
+    node = weight.producer()
+    if node is None or node.op_type != "Transpose" or node.domain:
+        return None
+    perm = node.attributes.get("perm")
+    swaps = perm is not None and list(perm.as_ints()) == [0, 2, 1]
+    return node.inputs[0] if swaps else None
 
 
 def grouped_rows(op: OpBuilder, x: Value, weight: Value, offs: Value) -> Value:

@@ -1,0 +1,45 @@
+"""The torch ops of this package that are composites."""
+
+from __future__ import annotations
+
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Value
+
+
+@lowers("coreai.gather_mm.default")
+def gather_mm(
+    op: OpBuilder,
+    lhs: Value,
+    rhs: Value,
+    lhs_indices: Value | None = None,
+    rhs_indices: Value | None = None,
+    num_batch_axes: int = 0,
+    transpose_rhs: bool = False,
+) -> Value:
+    """The composite ``gather_mm``."""
+    return op.composite(
+        "gather_mm",
+        [lhs, rhs, lhs_indices, rhs_indices],
+        num_batch_axes=num_batch_axes,
+        transpose_rhs=int(transpose_rhs),
+    )
+
+
+@lowers("coreai.gated_delta_update.default")
+def gated_delta_update(
+    op: OpBuilder,
+    query: Value,
+    key: Value,
+    value: Value,
+    g: Value,
+    beta: Value,
+    initial_state: Value | None = None,
+    use_qk_l2_norm: bool = True,
+) -> list[Value]:
+    """The composite ``gated_delta_update``."""
+    return op.composite_outputs(
+        "gated_delta_update",
+        [query, key, value, g, beta, initial_state],
+        use_qk_l2_norm=int(use_qk_l2_norm),
+    )
