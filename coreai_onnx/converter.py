@@ -18,11 +18,14 @@ from coreai_onnx.errors import (
     RegistrationError,
     StagingError,
 )
+from coreai_onnx.export.bodies import BodyExport
 from coreai_onnx.export.buffers import assignments_kept
-from coreai_onnx.export.decompositions import functional
+from coreai_onnx.export.decompositions import functional, table_of_the_user
+from coreai_onnx.export.experts import gathered
 from coreai_onnx.export.explain import explained, warn_about_fixed_dims
 from coreai_onnx.export.externalize import Externalization, ExternalizeSpec, ModuleCall
 from coreai_onnx.export.linear_attention import scanned
+from coreai_onnx.export.module_call import OP as MODULE_CALL
 from coreai_onnx.export.recurrent import whole
 from coreai_onnx.export.versions import warn_if_untested
 from coreai_onnx.functions import ModuleCalls, composite_functions
@@ -78,6 +81,8 @@ class TorchConverter:
         output_names: Sequence[str] | None = None,
         state_names: Sequence[str] | None = None,
         entrypoint_name: str = MAIN,
+        externalized: Sequence[ModuleCall] | None = None,
+        _externalized_exported_programs: Sequence[ModuleCall] | None = None,
     ) -> TorchConverter:
         """Stage an exported program, decomposed or not.
 
@@ -143,8 +148,9 @@ class TorchConverter:
         names = IONames(input_names, output_names, state_names)
         externalization = Externalization(model, list(externalize_modules or []))
         with externalization.patched():
-            program = _export(model, export_fn)
-            externalization.export_bodies(program, _export_body)
+            with table_of_the_user() as decompositions:
+                program = _export(model, export_fn)
+            externalization.export_bodies(program, BodyExport(decompositions))
         self._staged[entrypoint_name] = _Staged(program, names, externalization.calls)
         return self
 
@@ -316,6 +322,7 @@ def _export(
         with (
             torch.no_grad(),
             scanned(model),
+            gathered(),
             whole(),
             assignments_kept(model),
             explained() as explanation,
@@ -330,6 +337,14 @@ def _export(
     return program
 
 
-def _export_body(body: torch.nn.Module, inputs: Any, dynamic_shapes: Any) -> ExportedProgram:
-    with torch.no_grad():
-        return functional(torch.export.export(body, inputs, dynamic_shapes=dynamic_shapes))
+
+def _check_calls(program: ExportedProgram, given: Mapping[str, ModuleCall]) -> None:
+    """Refuse a program that calls modules nobody knows."""
+    tags = {str(n.args[3]) for n in program.graph.nodes if n.target is MODULE_CALL}
+    missing = sorted(tags - given.keys())
+    if missing:
+        paths = ", ".join(tag.rpartition("#")[0] or "(root)" for tag in missing)
+        raise StagingError(
+            f"the program calls externalised modules ({paths}) that are not given: "
+            "pass externalized=subexport_and_restore(model, program)"
+        )

@@ -44,9 +44,10 @@ class GatedDeltaUpdate(nn.Module):
         """
         _check_delta(query, key, value, {"g": g, "beta": beta}, initial_state)
         if torch.compiler.is_exporting():
-            return torch_ops.gated_delta_update(
+            output, state = torch_ops.gated_delta_update(
                 query, key, value, g, beta, initial_state, self.use_qk_l2_norm
             )
+            return output, state
         return gated_delta_update(
             query, key, value, g, beta, initial_state, use_qk_l2_norm=int(self.use_qk_l2_norm)
         )
@@ -75,14 +76,14 @@ def _check_delta(
     fits = value.shape[0] == batch and value.shape[2] == length
     message = f"value {tuple(value.shape)} has another batch or length than query"
     _check(fits, f"{message} {tuple(query.shape)}")
-    for name, x in gates.items():
-        wanted = (batch, groups, length)
-        message = f"{name} must have shape {wanted}, has {tuple(x.shape)}"
-        _check(tuple(x.shape) == wanted, message)
+    wanted: dict[str, tuple[torch.Tensor, tuple[int, ...]]] = {
+        name: (x, (batch, groups, length)) for name, x in gates.items()
+    }
     if state is not None:
-        wanted = (batch, groups, lanes, columns)
-        message = f"initial_state must have shape {wanted}, has {tuple(state.shape)}"
-        _check(tuple(state.shape) == wanted, message)
+        wanted["initial_state"] = (state, (batch, groups, lanes, columns))
+    for name, (x, shape) in wanted.items():
+        message = f"{name} must have shape {shape}, has {tuple(x.shape)}"
+        _check(tuple(x.shape) == shape, message)
 
 
 def _check(condition: bool | torch.SymBool, message: str) -> None:  # noqa: FBT001 - one condition

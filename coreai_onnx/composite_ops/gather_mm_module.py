@@ -56,7 +56,10 @@ class GatherMM(nn.Module):
         _check(left[-1] == inner, message)
         if torch.compiler.is_exporting():
             indices = [_as_index(i) for i in (lhs_indices, rhs_indices)]
-            return torch_ops.gather_mm(lhs, rhs, *indices, axis, self.transpose_rhs)
+            product: torch.Tensor = torch_ops.gather_mm(
+                lhs, rhs, *indices, axis, self.transpose_rhs
+            )
+            return product
         return gather_mm(
             lhs,
             rhs,

@@ -94,8 +94,13 @@ def _unless_packed(original: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
+        query, key, value, g, beta = (given[n] for n in ("query", "key", "value", "g", "beta"))
         outputs, last = gated_delta_rule(
-            *(given[name] for name in ("query", "key", "value", "g", "beta")),
+            query,
+            key,
+            value,
+            g,
+            beta,
             given["initial_state"],
             use_qk_l2norm_in_kernel=given["use_qk_l2norm_in_kernel"],
         )

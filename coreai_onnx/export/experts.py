@@ -1,0 +1,94 @@
+"""Mixtures of experts that sort their tokens, exported as products that choose their matrix.
+
+The experts of transformers sort tokens by expert, count them, multiply group by group, and undo the
+sorting. All of that is how a GPU is kept busy: what is meant is a matrix per token, which is the
+composite ``gather_mm``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from coreai_onnx.composite_ops import torch_ops
+
+IMPLEMENTATIONS = ("grouped_mm", "batched_mm", "eager")
+"""The implementations of transformers that :func:`gathered` replaces: they mean the same."""
+
+
+@contextmanager
+def gathered() -> Iterator[None]:
+    """While active, experts of transformers choose their matrices by ``gather_mm``.
+
+    ```python
+    with gathered():
+        exported = torch.export.export(model, args, dynamic_shapes=dims)
+    ```
+
+    The numbers are those of ``grouped_mm`` up to rounding. Nothing is done if transformers is not
+    loaded, or has no experts that can be exchanged; everything is back in place on leaving.
+    """
+    home = sys.modules.get("transformers.integrations.moe")
+    registered: Any = getattr(home, "ALL_EXPERTS_FUNCTIONS", None)
+    if registered is None:
+        yield
+        return
+    inherited = registered.get_interface
+
+    def get_interface(implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        if implementation in IMPLEMENTATIONS or implementation is None:
+            return experts_forward(inherited(implementation, default))
+        found: Callable[..., Any] = inherited(implementation, default)
+        return found
+
+    registered.get_interface = get_interface
+    try:
+        yield
+    finally:
+        del registered.get_interface
+
+
+def experts_forward(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Return the forward of a module of experts, with its products by ``gather_mm``.
+
+    Args:
+        original: The forward for experts that are spread over several devices.
+    """
+
+    def forward(
+        self: Any,
+        hidden_states: torch.Tensor,
+        top_k_index: torch.Tensor,
+        top_k_weights: torch.Tensor,
+    ) -> torch.Tensor:
+        if self._is_expert_parallel:
+            spread: torch.Tensor = original(self, hidden_states, top_k_index, top_k_weights)
+            return spread
+        first = "gate_up_proj" if self.has_gate else "up_proj"
+        x = _linear(self, first, hidden_states[:, None, None, :], top_k_index)
+        flat = x.flatten(0, 2)
+        flat = self._apply_gate(flat) if self.has_gate else self.act_fn(flat)
+        x = flat.reshape(*x.shape[:3], flat.shape[-1])
+        x = _linear(self, "down_proj", x, top_k_index).squeeze(2)
+        if self.has_post_expert_norm:
+            x = self.post_expert_norm(x)
+        weighted = x * top_k_weights.unsqueeze(-1)
+        return weighted.sum(dim=1).to(hidden_states.dtype)
+
+    return forward
+
+
+def _linear(experts: Any, name: str, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Return ``x [tokens, 1 or k, 1, in]`` times the matrices chosen, ``[tokens, k, 1, out]``."""
+    weight = getattr(experts, name)
+    transposed = not experts.is_transposed
+    product: torch.Tensor = torch_ops.gather_mm(
+        x.to(weight.dtype), weight, None, chosen, 0, transposed
+    )
+    if experts.has_bias:
+        product = product + getattr(experts, f"{name}_bias")[chosen].unsqueeze(2)
+    return product
