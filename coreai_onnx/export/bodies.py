@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
-from torch.export import Dim
+from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 from coreai_onnx.export.buffers import written_in_place
+from coreai_onnx.export.decompositions import functional
+from coreai_onnx.export.experts import gathered
+from coreai_onnx.export.linear_attention import scanned
 from coreai_onnx.export.module_call import ModuleCall, classify, invoke
+from coreai_onnx.export.recurrent import whole
 
 
 class Body(torch.nn.Module):
@@ -31,6 +35,26 @@ class Body(torch.nn.Module):
         flat, call.out_tree = pytree.tree_flatten(result)
         call.out_leaves, outputs, _ = classify(flat)
         return outputs
+
+
+class BodyExport:
+    """Exports bodies by themselves.
+
+    Args:
+        decompositions: A decomposition table for them; an empty one leaves them as they are.
+    """
+
+    def __init__(self, decompositions: Mapping[Any, Any]) -> None:
+        """Keep the table."""
+        self._decompositions = dict(decompositions)
+
+    def __call__(self, body: Body, inputs: Any, dynamic_shapes: Any) -> ExportedProgram:
+        """Return the exported program of a body; functional, its weights under ``module.``."""
+        with torch.no_grad(), scanned(body), gathered(), whole():
+            program = torch.export.export(body, inputs, dynamic_shapes=dynamic_shapes)
+            if self._decompositions:
+                program = program.run_decompositions(self._decompositions)
+            return functional(program)
 
 
 def example_inputs(node: fx.Node) -> tuple[tuple[Any, ...], Any]:
