@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from coreai_onnx.composite_ops.checks import Attributes, Dims
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -63,6 +64,24 @@ def averages(
     return result.to(input.dtype)
 
 
+def check_windows(dims: Dims, attributes: Attributes) -> str:
+    """Say what is wrong with windows: one number per axis, paddings of half a window at most."""
+    axes = len(dims["input"]) - 2
+    kernel, stride, padding = (attributes[n] for n in ("kernel_size", "stride", "padding"))
+    for name, given, wanted in (
+        ("kernel_size", kernel, axes),
+        ("stride", stride, axes),
+        ("padding", padding, 2 * axes),
+    ):
+        if len(given) != wanted:
+            return f"{name} has {len(given)} numbers, {wanted} are needed"
+    if min([*kernel, *stride]) < 1:
+        return f"kernel_size is {kernel} and stride {stride}, at least 1 is needed"
+    if any(not 0 <= 2 * p <= k for p, k in zip(padding, [*kernel, *kernel], strict=True)):
+        return f"padding is {padding}, at most half of kernel_size {kernel} is allowed"
+    return "divisor_override is 0" if attributes["divisor_override"] == 0 else ""
+
+
 COMPOSITE = Composite(
     name="avg_pool_2d",
     inputs=(Input("input", dims="N C H W", aliases=("x", "hidden_states", "inputs")),),
@@ -79,4 +98,5 @@ COMPOSITE = Composite(
     reference=avg_pool_2d,
     formula="sum(window of input) / count(window)",
     variant_axes=(("divisor",),),
+    check=check_windows,
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.composite_ops.avg_pool_2d import averages
+from coreai_onnx.composite_ops.avg_pool_2d import averages, check_windows
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -55,4 +55,5 @@ COMPOSITE = Composite(
     reference=avg_pool_3d,
     formula="sum(window of input) / count(window)",
     variant_axes=(("divisor",),),
+    check=check_windows,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from coreai_onnx.composite_ops.checks import check_channels
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -54,4 +55,5 @@ COMPOSITE = Composite(
     reference=batch_norm,
     formula="(input - mean) / sqrt(variance + eps) * scale + bias",
     variant_axes=(("wide_scale",),),
+    check=check_channels(2),
 )

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from coreai_onnx.composite_ops.checks import Attributes, Dims, accepts, unchanged
+
 DOMAIN = "ai.coreai"
 """Domain of the standard composites; the only one our kernels claim."""
 USER_DOMAIN = "ai.coreai.user"
@@ -88,6 +90,8 @@ class Composite:
             are those of the first input, ``"?"`` say that letters do not tell.
         output_likes: For each output, the input whose dtype it has, if a call passes that input;
             it has the dtype of the first input otherwise.
+        check: Says what is wrong with the sizes and attributes of a call; empty if nothing is.
+        canonical: Returns the attributes of a call in the one spelling that the node carries.
     """
 
     name: str
@@ -101,6 +105,8 @@ class Composite:
     dtypes: tuple[str, ...] = field(default=FLOAT_DTYPES)
     output_dims: tuple[str, ...] = ("*",)
     output_likes: tuple[str, ...] = ()
+    check: Callable[[Dims, Attributes], str] = accepts
+    canonical: Callable[[Dims, Attributes], dict[str, Any]] = unchanged
 
     def attribute(self, name: str) -> Attribute:
         """Return the attribute called ``name``.

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from coreai_onnx.composite_ops.checks import Attributes, Dims
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -32,6 +33,12 @@ def geglu(gate: torch.Tensor, up: torch.Tensor, *, approximate: str = "none") ->
     return (activated * up.to(wide)).to(gate.dtype)
 
 
+def _check(dims: Dims, attributes: Attributes) -> str:
+    del dims
+    approximate = attributes["approximate"]
+    return "" if approximate in ("none", "tanh") else f"approximate is {approximate!r}"
+
+
 COMPOSITE = Composite(
     name="geglu",
     inputs=(Input("gate"), Input("up")),
@@ -40,4 +47,5 @@ COMPOSITE = Composite(
     reference=geglu,
     formula="gelu(gate) * up",
     variant_axes=(("tanh",),),
+    check=_check,
 )

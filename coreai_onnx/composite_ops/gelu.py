@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from coreai_onnx.composite_ops.checks import Attributes, Dims
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -21,6 +22,12 @@ def gelu(input: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     return torch.nn.functional.gelu(input, approximate=approximate)
 
 
+def _check(dims: Dims, attributes: Attributes) -> str:
+    del dims
+    approximate = attributes["approximate"]
+    return "" if approximate in ("none", "tanh") else f"approximate is {approximate!r}"
+
+
 COMPOSITE = Composite(
     name="gelu",
     inputs=(Input("input", aliases=("x", "hidden_states", "inputs")),),
@@ -29,4 +36,5 @@ COMPOSITE = Composite(
     reference=gelu,
     formula="input * (1 + erf(input / sqrt(2))) / 2",
     variant_axes=(("tanh",),),
+    check=_check,
 )

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from coreai_onnx.composite_ops.checks import (
+    Attributes,
+    Dims,
+    not_multiple,
+    other_channels,
+    rank_below,
+)
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -44,6 +51,18 @@ def group_norm(
     return result.reshape(input.shape).to(input.dtype)
 
 
+def _check(dims: Dims, attributes: Attributes) -> str:
+    groups = attributes["num_groups"]
+    if groups < 1:
+        return f"num_groups is {groups}, at least 1 is needed"
+    channels = dims["input"][1] if len(dims["input"]) > 1 else None
+    return (
+        rank_below(dims, "input", 2)
+        or not_multiple("the number of channels", channels, "num_groups", groups)
+        or other_channels(dims)
+    )
+
+
 COMPOSITE = Composite(
     name="group_norm",
     inputs=(
@@ -59,4 +78,5 @@ COMPOSITE = Composite(
     reference=group_norm,
     formula="(input - mean(group)) / sqrt(variance(group) + eps) * scale + bias",
     variant_axes=(("unscaled", "no_bias", "bias_only"), ("wide_scale",)),
+    check=_check,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from coreai_onnx.composite_ops.checks import check_channels
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -57,4 +58,5 @@ COMPOSITE = Composite(
     reference=instance_norm,
     formula="(input - mean(places)) / sqrt(variance(places) + eps) * scale + bias",
     variant_axes=(("unscaled", "no_bias", "bias_only"), ("wide_scale",)),
+    check=check_channels(3),
 )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from coreai_onnx.composite_ops.checks import check_axes, negative_axes
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -61,4 +62,6 @@ COMPOSITE = Composite(
         ("unscaled", "no_bias", "bias_only"),
         ("wide_scale",),
     ),
+    check=check_axes,
+    canonical=negative_axes,
 )

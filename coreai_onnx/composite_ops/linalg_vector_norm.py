@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from coreai_onnx.composite_ops.checks import check_axes, negative_axes
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -45,4 +46,6 @@ COMPOSITE = Composite(
     reference=linalg_vector_norm,
     formula="sum(abs(input) ^ ord, axes) ^ (1 / ord)",
     variant_axes=(("absolute", "count", "greatest", "least", "power"),),
+    check=check_axes,
+    canonical=negative_axes,
 )

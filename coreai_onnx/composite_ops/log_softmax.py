@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from coreai_onnx.composite_ops.checks import Attributes, Dims, axes_outside
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -20,6 +21,10 @@ def log_softmax(input: torch.Tensor, *, axis: int = -1) -> torch.Tensor:
     return torch.log_softmax(input, axis)
 
 
+def _check(dims: Dims, attributes: Attributes) -> str:
+    return axes_outside(dims, [attributes["axis"]])
+
+
 COMPOSITE = Composite(
     name="log_softmax",
     inputs=(Input("input", aliases=("x", "logits", "inputs")),),
@@ -27,4 +32,5 @@ COMPOSITE = Composite(
     attributes=(Attribute("axis", "int", -1, aliases=("dim",)),),
     reference=log_softmax,
     formula="input - log(sum(exp(input), axis))",
+    check=_check,
 )

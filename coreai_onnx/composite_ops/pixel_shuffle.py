@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from coreai_onnx.composite_ops.checks import Attributes, Dims, not_multiple, rank_below
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -21,6 +22,16 @@ def pixel_shuffle(input: torch.Tensor, *, upscale_factor: int = 1) -> torch.Tens
     return torch.pixel_shuffle(input, upscale_factor)
 
 
+def _check(dims: Dims, attributes: Attributes) -> str:
+    factor = attributes["upscale_factor"]
+    if factor < 1:
+        return f"upscale_factor is {factor}, at least 1 is needed"
+    channels = dims["input"][-3] if len(dims["input"]) > 2 else None
+    return rank_below(dims, "input", 3) or not_multiple(
+        "the number of channels", channels, "upscale_factor squared", factor * factor
+    )
+
+
 COMPOSITE = Composite(
     name="pixel_shuffle",
     inputs=(Input("input", aliases=("x", "hidden_states", "inputs")),),
@@ -30,4 +41,5 @@ COMPOSITE = Composite(
     reference=pixel_shuffle,
     formula="[..., C r^2, H, W] as [..., C, H r, W r], r = upscale_factor",
     variant_axes=(("any_rank",),),
+    check=_check,
 )

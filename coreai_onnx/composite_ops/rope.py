@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from coreai_onnx.composite_ops.checks import Attributes, Dims
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -84,6 +87,30 @@ def _angles(
     return position.unsqueeze(-1) * (freqs.to(dtype) * scale)
 
 
+def _check(dims: Dims, attributes: Attributes) -> str:
+    given = dims["input"]
+    if len(given) not in (3, 4):
+        return f"input has rank {len(given)}, 3 or 4 is needed"
+    wanted, lanes = attributes["dims"], given[-1]
+    if wanted < 0:
+        return f"dims is {wanted}, at least 0 is needed"
+    rotated = lanes if wanted == 0 else (wanted if lanes is None else min(wanted, lanes))
+    if rotated is not None and (rotated < 2 or rotated % 2):
+        return f"the number of rotated lanes must be even and positive, is {rotated}"
+    for name in ("cos", "sin", "freqs"):
+        half = dims[name][-1] if dims.get(name) else None
+        if rotated is not None and half is not None and 2 * half != rotated:
+            return f"{name} has {half} numbers per position for {rotated} rotated lanes"
+    return ""
+
+
+def _canonical(dims: Dims, attributes: Attributes) -> dict[str, Any]:
+    """Write 0 where all lanes are rotated."""
+    lanes = dims["input"][-1]
+    all_lanes = lanes is not None and attributes["dims"] >= lanes
+    return {**attributes, "dims": 0} if all_lanes else dict(attributes)
+
+
 COMPOSITE = Composite(
     name="rope",
     inputs=(
@@ -110,4 +137,6 @@ COMPOSITE = Composite(
         ("partial",),
         ("rank3",),
     ),
+    check=_check,
+    canonical=_canonical,
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
+from coreai_onnx.composite_ops.checks import Attributes, Dims, not_multiple
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 CausalAlignment = Literal["lower_right", "upper_left"]
@@ -107,6 +108,36 @@ def _masked_softmax(
     return weights
 
 
+def _check(dims: Dims, attributes: Attributes) -> str:
+    for name in ("query", "key", "value"):
+        if len(dims[name]) != 4:
+            return f"{name} has rank {len(dims[name])}, 4 is needed"
+    alignment = attributes["causal_alignment"]
+    if alignment not in ("lower_right", "upper_left"):
+        return f"causal_alignment is {alignment!r}, not lower_right or upper_left"
+    heads = dims["query"][1]
+    return next(
+        (
+            wrong
+            for name in ("key", "value")
+            if (wrong := not_multiple("query: the number of heads", heads, name, dims[name][1]))
+        ),
+        "",
+    )
+
+
+def _canonical(dims: Dims, attributes: Attributes) -> dict[str, Any]:
+    """Switch off what a given mask overrules, and an alignment that nothing needs."""
+    written = dict(attributes)
+    if "attn_mask" in dims:
+        written |= {"is_causal": 0, "window_size": 0}
+    written["is_causal"] = int(written["is_causal"] != 0)
+    written["window_size"] = max(written["window_size"], 0)
+    if not written["is_causal"] and not written["window_size"]:
+        written["causal_alignment"] = "lower_right"
+    return written
+
+
 COMPOSITE = Composite(
     name="scaled_dot_product_attention",
     inputs=(
@@ -147,4 +178,6 @@ COMPOSITE = Composite(
         ("sinks", "value_heads"),
         ("softcap",),
     ),
+    check=_check,
+    canonical=_canonical,
 )

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import DOMAIN, Composite
+from coreai_onnx.lower.composite_checks import checked
 from coreai_onnx.lower.values import Dim, Value, maybe_dims, set_dims
 
 if TYPE_CHECKING:
@@ -46,14 +47,12 @@ class CompositeCalls:
 
         Returns:
             The outputs, with dtypes and, where the declaration tells them, dims.
+
+        Raises:
+            CompositeCallError: If the composite does not take these inputs or attributes.
         """
         composite = COMPOSITES[name]
-        given = {a.name: attributes.get(a.name, a.default) for a in composite.attributes}
-        unknown = set(attributes) - set(given)
-        if unknown:
-            raise KeyError(f"composite {name} has no attribute {sorted(unknown)}")
-        written = {k: v for k, v in given.items() if v is not None}
-        written["version"] = composite.version
+        written = checked(composite, inputs, attributes, op.scope.where)
         outputs = op.call(DOMAIN, name, inputs, written, outputs=len(composite.outputs))
         node = outputs[0].producer()
         assert node is not None

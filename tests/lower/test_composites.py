@@ -7,6 +7,7 @@ import torch
 
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.composite_checks import CompositeCallError
 from coreai_onnx.lower.composites import CompositeCalls
 from coreai_onnx.lower.values import dims_of, dtype_of
 from tests.lower.building import Building
@@ -31,7 +32,7 @@ def test_an_attribute_the_composite_lacks() -> None:
     building = Building()
     op = OpBuilder(building.op.scope, 23, CompositeCalls())
     x = building.input("x", torch.float32, (2, 4))
-    with pytest.raises(KeyError, match="rms_norm has no attribute"):
+    with pytest.raises(CompositeCallError, match="rms_norm: there is no attribute epsilon"):
         op.composite("rms_norm", [x, None], epsilon=1.0)
 
 

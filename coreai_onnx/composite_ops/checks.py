@@ -1,0 +1,87 @@
+"""What is wrong with a call of a composite, said in words; and one spelling for its attributes.
+
+Sizes are known or None; what is not known is not checked here, but by the kernel or onnxruntime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Dims = Mapping[str, Sequence[int | None]]
+"""The dims of the inputs that are present, by name."""
+Attributes = Mapping[str, Any]
+
+
+def accepts(dims: Dims, attributes: Attributes) -> str:
+    """Find nothing wrong."""
+    del dims, attributes
+    return ""
+
+
+def unchanged(dims: Dims, attributes: Attributes) -> dict[str, Any]:
+    """Return the attributes as they are."""
+    del dims
+    return dict(attributes)
+
+
+def not_multiple(what: str, size: int | None, of: str, divisor: int | None) -> str:
+    """Say that a size is no multiple of another one; empty if it is, or if one is not known."""
+    if size is None or divisor is None or (divisor > 0 and size % divisor == 0):
+        return ""
+    return f"{what} is {size}, not a multiple of {of}, {divisor}"
+
+
+def rank_below(dims: Dims, name: str, least: int) -> str:
+    """Say that an input has too few axes."""
+    rank = len(dims[name]) if name in dims else least
+    return "" if rank >= least else f"{name} has rank {rank}, at least {least} are needed"
+
+
+def axes_outside(dims: Dims, axes: Sequence[int], name: str = "input") -> str:
+    """Say that an axis is out of range or named twice."""
+    if name not in dims:
+        return ""
+    rank = len(dims[name])
+    wrong = [a for a in axes if not -rank <= a < rank]
+    if wrong:
+        return f"axis {wrong[0]} is out of range for {name} of rank {rank}"
+    twice = len({a % rank for a in axes}) < len(axes) if rank else False
+    return f"axes {list(axes)} name one axis twice" if twice else ""
+
+
+def check_axes(dims: Dims, attributes: Attributes) -> str:
+    """Check the axes of a norm."""
+    if not attributes["axes"]:
+        return "axes is empty"
+    return axes_outside(dims, attributes["axes"])
+
+
+def negative_axes(dims: Dims, attributes: Attributes) -> dict[str, Any]:
+    """Return the axes counted from the end, in order, so that one body serves every rank."""
+    rank = len(dims["input"])
+    axes = sorted(a if a < 0 else a - rank for a in attributes["axes"])
+    return {**attributes, "axes": axes}
+
+
+def check_channels(least_rank: int) -> Any:
+    """Return a check of an input ``[N, C, ...]`` and of parameters of size C."""
+
+    def check(dims: Dims, attributes: Attributes) -> str:
+        del attributes
+        return rank_below(dims, "input", least_rank) or other_channels(dims)
+
+    return check
+
+
+def other_channels(dims: Dims) -> str:
+    """Say that a parameter does not have one number per channel."""
+    channels = dims["input"][1] if len(dims.get("input", ())) > 1 else None
+    for name, given in dims.items():
+        if name == "input":
+            continue
+        if len(given) != 1:
+            return f"{name} has rank {len(given)}, one number per channel is needed"
+        if None not in (given[0], channels) and given[0] != channels:
+            return f"{name} has {given[0]} numbers for {channels} channels"
+    return ""
