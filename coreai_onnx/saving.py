@@ -73,6 +73,19 @@ def save_models(
     return (*models, data_path) if external_data else tuple(models)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file wholly, or leave what was there.
+
+    Raises:
+        SaveError: If it cannot be written.
+    """
+    try:
+        with _all_or_nothing() as files:
+            files.create(path).write(text.encode())
+    except OSError as error:
+        raise SaveError(f"cannot write {path}: {error.strerror or error}") from error
+
+
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """Return the model as one protobuf message with its weights inside.
 

@@ -16,7 +16,7 @@ import pytest
 
 from coreai_onnx import saving
 from coreai_onnx.errors import SaveError
-from coreai_onnx.saving import ALIGNMENT, save_models, to_proto
+from coreai_onnx.saving import ALIGNMENT, save_models, to_proto, write_text
 from tests.small_models import counter_model, linear_model, linear_weights, parse
 from tests.tolerances import assert_close
 
@@ -279,3 +279,12 @@ def test_a_data_file_is_written_tensor_by_tensor(tmp_path: Path) -> None:
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert (tmp_path / "m.onnx.data").stat().st_size == 16 << 23
     assert grown < 64 << 10, f"{grown} KiB more at the peak for 128 MiB of weights"
+
+
+def test_a_text_file_is_written_wholly_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "report.txt"
+    write_text(path, "é\n")
+    assert path.read_text(encoding="utf-8") == "é\n"
+    with pytest.raises(SaveError, match="cannot write"):
+        write_text(tmp_path / "nowhere" / "report.txt", "text")
+    assert list(tmp_path.iterdir()) == [path]

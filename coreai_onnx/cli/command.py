@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from coreai_onnx.cli import compare, convert, inspect_file, ops_path, run_file
+from coreai_onnx.cli import compare, convert, diff, inspect_file, ops_path, run_file, view
 from coreai_onnx.errors import CoreaiError
 
 FAILED = 2
-"""Exit code when a command could not do its work; 1 means ``compare`` found a difference."""
+"""Exit code when a command could not work; 1 means ``compare`` or ``diff`` found a difference."""
 
 _DESCRIPTION = """\
 Convert PyTorch models to ONNX with composites kept as functions, run them, compare them.
@@ -19,6 +19,8 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx inspect tiny.onnx
   coreai-onnx run     tiny.onnx --dim batch=4
   coreai-onnx compare tiny.onnx my_models:tiny
+  coreai-onnx diff    tiny.onnx tiny_before.onnx
+  coreai-onnx view    tiny.onnx
 """
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Words after the program's name; None takes those of the process.
 
     Returns:
-        0 when all went well, 1 when ``compare`` found a difference, 2 on an error.
+        0 when all went well, 1 when ``compare`` or ``diff`` found a difference, 2 on an error.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -58,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (convert, run_file, compare, inspect_file, ops_path):
+    for command in (convert, run_file, compare, inspect_file, diff, view, ops_path):
         help_line, _, _ = command.DESCRIPTION.partition("\n")
         subparser = commands.add_parser(
             command.NAME,

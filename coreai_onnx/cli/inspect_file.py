@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from coreai_onnx.debugging.histogram import histogram
 from coreai_onnx.debugging.inspection import inspect_model
 
 NAME = "inspect"
@@ -14,15 +15,27 @@ Files and sizes, inputs, states and outputs with dtypes and dims, composites and
 are called, operators, functions, metadata. Weights are not loaded.
 
   coreai-onnx inspect model.onnx
+  coreai-onnx inspect model.onnx --histogram
+  coreai-onnx inspect before.onnx --histogram after.onnx
 """
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declare the file."""
+    """Declare the file and what to show of it."""
     parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument(
+        "--histogram",
+        nargs="?",
+        const="",
+        metavar="OTHER.onnx",
+        help="only count operators, composites as one each; beside those of another file",
+    )
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Print the inspection."""
-    print(inspect_model(options.model))
+    """Print the inspection, or the histogram."""
+    if options.histogram is None:
+        print(inspect_model(options.model))
+    else:
+        print(histogram([options.model, *filter(None, [options.histogram])]))
     return 0

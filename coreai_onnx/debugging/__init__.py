@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from coreai_onnx.debugging.histogram import histogram
 from coreai_onnx.debugging.inspection import Inspection, inspect_model
+from coreai_onnx.debugging.model_diff import Change, ModelDiff, diff_models
 from coreai_onnx.debugging.timing import Timing, Timings, time_interleaved
 
 if TYPE_CHECKING:
@@ -11,11 +13,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Arguments",
+    "Change",
     "Comparison",
     "Inspection",
+    "ModelDiff",
     "Timing",
     "Timings",
     "compare",
+    "diff_models",
+    "histogram",
     "inspect_model",
     "time_interleaved",
 ]

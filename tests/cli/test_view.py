@@ -1,0 +1,62 @@
+"""``coreai-onnx view``, as a process that a person interrupts."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coreai_onnx.cli import main
+from coreai_onnx.program import OnnxProgram
+from tests.small_models import linear_model
+
+
+def test_serves_until_interrupted(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    OnnxProgram({"main": linear_model()}).save(path)
+    command = [sys.executable, "-m", "coreai_onnx", "view", str(path), "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = next(text for text in process.stdout if "Ctrl-C" in text)
+        address = re.search(r"http://127\.0\.0\.1:\d+", line)
+        assert address, line
+        with urllib.request.urlopen(address[0], timeout=10) as page:
+            assert b"Netron" in page.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+
+
+def test_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", "nowhere.onnx"]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"no model")
+    assert main(["view", str(path)]) == 2
+    assert "m.onnx" in capsys.readouterr().err
+
+
+def test_without_netron(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.onnx"
+    OnnxProgram({"main": linear_model()}).save(path)
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "netron":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert main(["view", str(path)]) == 2
+    assert "pip install netron" in capsys.readouterr().err
