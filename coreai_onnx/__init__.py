@@ -8,6 +8,13 @@ if TYPE_CHECKING:
     from coreai_onnx.debugging import compare
     from coreai_onnx.export.decompositions import get_decomp_table
     from coreai_onnx.export.externalize import ExternalizeSpec
+    from coreai_onnx.export.two_step import (
+        _patch_model_for_externalization,
+        _subexport_and_restore,
+        patch_for_externalization,
+        restore_externalization,
+        subexport_and_restore,
+    )
     from coreai_onnx.program import OnnxProgram
     from coreai_onnx.runtime import ops_library_path, session
 
@@ -18,22 +25,32 @@ __all__ = [
     "OnnxProgram",
     "TorchConverter",
     "__version__",
+    "_patch_model_for_externalization",
+    "_subexport_and_restore",
     "compare",
     "convert",
     "get_decomp_table",
     "ops_library_path",
+    "patch_for_externalization",
+    "restore_externalization",
     "session",
+    "subexport_and_restore",
 ]
 
 _HOMES = {
     "ExternalizeSpec": "coreai_onnx.export.externalize",
     "OnnxProgram": "coreai_onnx.program",
     "TorchConverter": "coreai_onnx.converter",
+    "_patch_model_for_externalization": "coreai_onnx.export.two_step",
+    "_subexport_and_restore": "coreai_onnx.export.two_step",
     "compare": "coreai_onnx.debugging",
     "convert": "coreai_onnx.converter",
     "get_decomp_table": "coreai_onnx.export.decompositions",
     "ops_library_path": "coreai_onnx.runtime",
+    "patch_for_externalization": "coreai_onnx.export.two_step",
+    "restore_externalization": "coreai_onnx.export.two_step",
     "session": "coreai_onnx.runtime",
+    "subexport_and_restore": "coreai_onnx.export.two_step",
 }
 """Imported when first asked for: an app that only runs models needs no torch."""
 

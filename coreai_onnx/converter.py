@@ -93,20 +93,26 @@ class TorchConverter:
             state_names: One name per mutated buffer and then per mutated input; the new value
                 of the state ``cache`` is the output ``cache_out``.
             entrypoint_name: Name of the program in the result.
+            externalized: What ``subexport_and_restore`` returned for the program. (The peer calls
+                it ``_externalized_exported_programs``.)
 
         Returns:
             The converter.
 
         Raises:
-            StagingError: If the entrypoint name is taken.
+            StagingError: If the entrypoint name is taken, or the program calls externalised
+                modules that are not given.
 
         Warns:
             SpecializationWarning: If a dim that was to be dynamic is fixed in the program.
         """
         self._check_free(entrypoint_name)
         names = IONames(input_names, output_names, state_names)
+        given = externalized if externalized is not None else _externalized_exported_programs
+        calls = {call.tag: call for call in given or ()}
+        _check_calls(exported_program, calls)
         warn_about_fixed_dims(exported_program)
-        self._staged[entrypoint_name] = _Staged(functional(exported_program), names)
+        self._staged[entrypoint_name] = _Staged(functional(exported_program), names, calls)
         return self
 
     def add_pytorch_module(
@@ -146,7 +152,7 @@ class TorchConverter:
         """
         self._check_free(entrypoint_name)
         names = IONames(input_names, output_names, state_names)
-        externalization = Externalization(model, list(externalize_modules or []))
+        externalization = Externalization(model, externalize_modules or [])
         with externalization.patched():
             with table_of_the_user() as decompositions:
                 program = _export(model, export_fn)
@@ -335,7 +341,6 @@ def _export(
         raise ExportError(f"Your model failed to export: {error}") from error
     explanation.warn(exported)
     return program
-
 
 
 def _check_calls(program: ExportedProgram, given: Mapping[str, ModuleCall]) -> None:

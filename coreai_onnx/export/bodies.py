@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from coreai_onnx.export.buffers import written_in_place
 from coreai_onnx.export.decompositions import functional
 from coreai_onnx.export.experts import gathered
+from coreai_onnx.export.experts import gathered
 from coreai_onnx.export.linear_attention import scanned
 from coreai_onnx.export.module_call import ModuleCall, classify, invoke
 from coreai_onnx.export.recurrent import whole

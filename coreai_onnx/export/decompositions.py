@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
-from coreai_onnx.export.in_place import without_in_place
+from coreai_onnx.export.in_place import mutates, without_in_place
 
 aten = torch.ops.aten
 
@@ -45,46 +48,73 @@ def get_decomp_table() -> dict[Any, Callable[..., Any]]:
     return dict(table.items())
 
 
+@contextmanager
+def table_of_the_user() -> Iterator[dict[Any, Callable[..., Any]]]:
+    """While active, decompositions of the user's own that ``run_decompositions`` is given.
+
+    Ops that torch's own table takes apart are left out: they are lowered, and stay composites.
+
+    Yields:
+        A table that fills while the block runs.
+    """
+    found: dict[Any, Callable[..., Any]] = {}
+    original = ExportedProgram.run_decompositions
+
+    def run_decompositions(
+        self: ExportedProgram,
+        decomp_table: dict[Any, Callable[..., Any]] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> ExportedProgram:
+        given = {} if decomp_table is None else dict(decomp_table.items())
+        found.update({op: rule for op, rule in given.items() if not _is_torchs(rule)})
+        return original(self, decomp_table, *args, **kwargs)
+
+    with _set(ExportedProgram, "run_decompositions", run_decompositions):
+        yield found
+
+
+@contextmanager
+def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _is_torchs(rule: Any) -> bool:
+    """Whether a decomposition is one that torch has."""
+    while isinstance(rule, functools.partial):
+        rule = rule.func
+    home = str(getattr(inspect.unwrap(rule), "__module__", "") or "torch")
+    return home.partition(".")[0] == "torch"
+
+
 def functional(program: ExportedProgram) -> ExportedProgram:
     """Return the program without in-place ops, hidden mutations and maps; itself if it has none.
 
-    An undecomposed program may mutate buffers and views; torch makes it functional, with every
-    mutated buffer and input as an extra output. It also works out what ``vmap`` left as marks of
-    batch axes around ops.
+    An undecomposed program may mutate buffers, inputs and views; the result has every mutated
+    buffer and input as an extra output. It also works out what ``vmap`` left as marks of batch
+    axes around ops.
     """
     if not _needs_work(program):
         return program
-    program = without_in_place(program)
-    if not _needs_work(program):
-        return program
+    made = without_in_place(program)
+    if made is not None and not _needs_work(made):
+        return made
     with torch.no_grad():
-        made: ExportedProgram = program.run_decompositions({})
-    return made
+        retraced: ExportedProgram = program.run_decompositions({})
+    return retraced
 
 
 def _needs_work(program: ExportedProgram) -> bool:
-    return any(
-        _mutates(n) or _marks_batch(n) for m in _graph_modules(program) for n in m.graph.nodes
-    )
-
-
-def _graph_modules(program: ExportedProgram) -> list[torch.fx.GraphModule]:
     modules = program.graph_module.modules()
-    return [m for m in modules if isinstance(m, torch.fx.GraphModule)]
+    graphs = [m.graph for m in modules if isinstance(m, torch.fx.GraphModule)]
+    return any(mutates(n) or _marks_batch(n) for graph in graphs for n in graph.nodes)
 
 
 def _marks_batch(node: torch.fx.Node) -> bool:
     """Whether a node is a mark of ``vmap``."""
     return getattr(node.target, "__module__", "") == "torch._functorch.predispatch"
-
-
-def _mutates(node: torch.fx.Node) -> bool:
-    """Whether a node changes one of its inputs."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    if target is aten.detach_.default:
-        return False  # on the copy of a literal; it changes no number
-    if target in (aten.batch_norm.default, aten.instance_norm.default):
-        return bool(node.args[5])  # training, or use_input_stats with running statistics
-    return target._schema.is_mutable

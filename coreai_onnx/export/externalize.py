@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MethodType
@@ -38,11 +38,16 @@ class Externalization:
     Args:
         model: The model; it may be a target itself.
         specs: What to externalise, or bare classes; the first that matches a module wins.
+
+    Attributes:
+        calls: Every way of calling a module that was seen, by tag.
+        matches: Path, module and spec of every module that matches.
     """
 
     model: torch.nn.Module
     specs: Sequence[ExternalizeSpec | type]
     calls: dict[str, ModuleCall] = field(default_factory=dict)
+    matches: list[tuple[str, torch.nn.Module, ExternalizeSpec]] = field(default_factory=list)
     _inside: list[torch.nn.Module] = field(default_factory=list)
     _known: dict[Any, list[ModuleCall]] = field(default_factory=dict)
     _patches: list[tuple[torch.nn.Module, Any]] = field(default_factory=list)
@@ -59,7 +64,8 @@ class Externalization:
     def patch(self) -> None:
         """Make every matching module a single op; an error leaves the model as it was."""
         try:
-            for path, module, spec in self._matches():
+            self.matches = self._matches()
+            for path, module, spec in self.matches:
                 replacement = self._replacement(path, module, spec)
                 self._patches.append((module, vars(module).get("forward")))
                 module.forward = replacement
@@ -76,19 +82,57 @@ class Externalization:
                 module.forward = forward
         self._patches.clear()
 
-    def export_bodies(self, program: ExportedProgram, prepare: Callable[..., Any]) -> None:
+    def export_bodies(
+        self,
+        program: ExportedProgram,
+        prepare: Callable[..., ExportedProgram],
+        show: Callable[[list[Any]], Iterable[Any]] = iter,
+    ) -> list[ModuleCall]:
         """Export one body for all calls that are alike, nested ones too; to be used while patched.
 
         Args:
             program: The exported program of the model.
             prepare: Exports a body from its module, arguments and dynamic shapes.
+            show: Shows the progress over the calls of the program.
+
+        Returns:
+            The calls in the program and in the bodies.
+
+        Raises:
+            ExternalizationError: If a module does not export by itself.
         """
-        for node, call in self._calls_in(program):
+        found: dict[str, ModuleCall] = {}
+        for node, call in show(self._calls_in(program)):
             if call.leader.body is None:
                 self._export_body(call.leader, node, prepare)
             if call.leader is not call and not self._shares(call.leader, call.module):
                 call.leader, call.changed = call, call.leader.changed
                 self._export_body(call, node, prepare)
+            assert call.leader.body is not None
+            found |= {call.tag: call, call.leader.tag: call.leader}
+            found |= {c.tag: c for c in self._nested(call.leader.body)}
+        return list(found.values())
+
+    def not_called(self, called: Sequence[ModuleCall]) -> list[str]:
+        """Return the paths of modules that match and that neither the calls nor their bodies call.
+
+        Args:
+            called: What :meth:`export_bodies` returned.
+        """
+        paths = {call.path for call in called}
+        for call in called:
+            leader = call.leader
+            if leader is not call and leader.body is not None:
+                own = {c.path for c in self._nested(leader.body)}
+                inside = (p for p in own if p.startswith(leader.inner_path("")))
+                paths |= {call.inner_path(p.removeprefix(leader.inner_path(""))) for p in inside}
+        return [path for path, _, _ in self.matches if path not in paths]
+
+    def _nested(self, program: ExportedProgram) -> Iterator[ModuleCall]:
+        for _, call in self._calls_in(program):
+            yield call
+            if call.leader.body is not None:
+                yield from self._nested(call.leader.body)
 
     # ------------------------------------------------------------------ bodies
     def _calls_in(self, program: ExportedProgram) -> list[tuple[torch.fx.Node, ModuleCall]]:

@@ -1,46 +1,73 @@
-"""In-place ops on tensors that nothing else sees, as the ops they are without ``_``.
+"""Programs without in-place ops: what they change is made anew, with every view of it.
 
-torch makes a program functional by retracing the whole of it, ten milliseconds a node. Most
-in-place ops of models need none of that: ``y = a + b; y += c`` changes what was made just now.
+torch makes a program functional by retracing the whole of it, ten milliseconds a node. The traced
+program says which tensors share memory (its fake tensors share theirs), which is all there is to
+know: an in-place op becomes the plain op, its result goes back through the views that it was
+written through, and views are taken anew where they are next read.
 """
 
 from __future__ import annotations
 
-import operator
+import dataclasses
+from typing import Any
 
 import torch
 from torch import fx
 from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from coreai_onnx.export.views import Write, undone
 
 aten = torch.ops.aten
-_FRESH_THOUGH_COMPOSITE = frozenset(
-    {
-        aten.batch_norm.default,
-        aten.conv1d.default,
-        aten.conv2d.default,
-        aten.conv3d.default,
-        aten.layer_norm.default,
-        aten.linear.default,
-        aten.matmul.default,
-    }
+_OPERATORS = {
+    "__iand__": "bitwise_and",
+    "__ior__": "bitwise_or",
+    "__ixor__": "bitwise_xor",
+    "__ilshift__": "bitwise_left_shift",
+    "__irshift__": "bitwise_right_shift",
+}
+_MUTATIONS = {
+    InputKind.BUFFER: OutputKind.BUFFER_MUTATION,
+    InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION,
+}
+_DROPOUTS = (
+    aten.dropout.default,
+    aten.feature_dropout.default,
+    aten.alpha_dropout.default,
+    aten.feature_alpha_dropout.default,
 )
-"""Ops that torch takes apart, and whose results share no memory with their arguments."""
 
 
-def without_in_place(program: ExportedProgram) -> ExportedProgram:
-    """Return the program with in-place ops replaced where nothing else sees the change.
+class _CannotError(Exception):
+    """Something here only torch itself can make functional."""
 
-        y = add(a, b); add_(y, c); mul(y, d)     becomes     y = add(a, b); z = add(y, c); mul(z, d)
 
-    In-place ops on inputs, weights and views stay. The program that was given is not changed.
+def without_in_place(program: ExportedProgram) -> ExportedProgram | None:
+    """Return the program with plain ops only; mutated buffers and inputs are further outputs.
+
+        y = x[0]; add_(y, 1); mul(x, 2)
+        becomes
+        y = x[0]; z = add(y, 1); x2 = select_scatter(x, z, 0, 0); mul(x2, 2)
+
+    Returns:
+        A new program, or None where that takes a retrace: training batch norms, custom ops that
+        mutate, views that overlap. The program that was given is not changed.
     """
-    graph = _copy(program.graph_module.graph)
-    if not _rewrite(graph):
-        return program
+    try:
+        root = _rebuilt(program.graph_module, outer=True)
+    except _CannotError:
+        return None
     return ExportedProgram(
-        root=fx.GraphModule(program.graph_module, graph),
-        graph=graph,
-        graph_signature=program.graph_signature,
+        root=root,
+        graph=root.graph,
+        graph_signature=_signature(program, root),
         state_dict=program.state_dict,
         range_constraints=program.range_constraints,
         module_call_graph=program.module_call_graph,
@@ -50,35 +77,194 @@ def without_in_place(program: ExportedProgram) -> ExportedProgram:
     )
 
 
-def _copy(graph: fx.Graph) -> fx.Graph:
-    """Return a copy with the same names and meta data."""
-    copied = fx.Graph()
-    of: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        of[node] = copied.node_copy(node, of.__getitem__)
-    return copied
+def without_in_place_inside(module: fx.GraphModule) -> fx.GraphModule | None:
+    """Return a traced graph with plain ops only, or None where that takes a retrace."""
+    try:
+        return _rebuilt(module, outer=False)
+    except _CannotError:
+        return None
 
 
-def _rewrite(graph: fx.Graph) -> int:
-    """Replace what can be replaced, in order, and return how many that were."""
-    order = {node: i for i, node in enumerate(graph.nodes)}
-    count = 0
-    for node in list(graph.nodes):
-        functional = _without_underscore(node)
-        if functional is None or not _is_alone(node, order):
-            continue
-        changed = node.args[0]
-        with graph.inserting_before(node):
-            new = graph.call_function(functional, node.args, node.kwargs)
+def mutates(node: fx.Node) -> bool:
+    """Whether a node changes one of its arguments."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if target is aten.detach_.default:
+        return False  # on the copy of a literal; it changes no number
+    if target in (aten.batch_norm.default, aten.instance_norm.default):
+        return bool(node.args[5])  # training, or use_input_stats with running statistics
+    return target._schema.is_mutable
+
+
+def _rebuilt(module: fx.GraphModule, *, outer: bool) -> fx.GraphModule:
+    """Return a module with its graph, and the graphs its nodes call, without in-place ops."""
+    graph = _Rebuild(module.graph, outer=outer).run()
+    made = fx.GraphModule(module, graph)
+    for name, child in module.named_children():
+        if isinstance(child, fx.GraphModule) and any(map(mutates, child.graph.nodes)):
+            setattr(made, name, _rebuilt(child, outer=False))
+    return made
+
+
+class _Rebuild:
+    """Copies a graph node by node, with what in-place ops do spelled out.
+
+    A tensor that shares memory with others is in a group with them. Each in-place op raises the
+    group's version; a view of an earlier version is taken anew where it is used.
+
+    Args:
+        given: The graph; its nodes have their fake values.
+        outer: Whether it is a program, whose inputs may be changed.
+    """
+
+    def __init__(self, given: fx.Graph, *, outer: bool) -> None:
+        self.given, self.outer = given, outer
+        self.graph = fx.Graph()
+        self._current: dict[fx.Node, fx.Node] = {}
+        self._made_at: dict[fx.Node, int] = {}
+        self._versions: dict[StorageWeakRef, int] = {}
+        self._order = {node: i for i, node in enumerate(given.nodes)}
+        self._groups: dict[fx.Node, tuple[StorageWeakRef, ...]] = {}
+        self._members: dict[StorageWeakRef, list[fx.Node]] = {}
+        self._parents: dict[fx.Node, fx.Node | None] = {}
+        self._find_shared_memory()
+
+    def run(self) -> fx.Graph:
+        """Return the new graph."""
+        for node in self.given.nodes:
+            if node.op == "output":
+                self._output(node)
+            elif mutates(node):
+                self._mutation(node)
+            elif _returns_its_argument(node):
+                self._settle(node, self._use(node.args[0]))
+            else:
+                self._settle(node, self.graph.node_copy(node, self._use))
+        return self.graph
+
+    # ------------------------------------------------------------------ memory
+    def _find_shared_memory(self) -> None:
+        """Note the memory of each node's results, and the argument they are a view of."""
+        same: dict[StorageWeakRef, StorageWeakRef] = {}
+        for node in self.given.nodes:
+            own = _memory(node)
+            if _returns_its_argument(node):
+                same.update(zip(own, self._groups[node.args[0]], strict=True))
+            groups = self._groups[node] = tuple(dict.fromkeys(same.get(key, key) for key in own))
+            for key in groups:
+                self._members.setdefault(key, []).append(node)
+            sources = node.all_input_nodes if node.op == "call_function" else []
+            shared = (a for a in sources if not set(groups).isdisjoint(self._groups[a]))
+            self._parents[node] = next(shared, None)
+
+    def _version(self, node: fx.Node) -> int:
+        return sum(self._versions.get(key, 0) for key in self._groups[node])
+
+    def _settle(self, node: fx.Node, made: fx.Node) -> None:
+        self._current[node] = made
+        self._made_at[node] = self._version(node)
+
+    # ------------------------------------------------------------------ reading
+    def _use(self, node: fx.Node) -> fx.Node:
+        """Return a node of the new graph with the present value; views are taken anew."""
+        if self._made_at.get(node) != self._version(node):
+            parent = self._parents[node]
+            if parent is None or self._made_at.get(node) == _LOST:
+                raise _CannotError(node)
+            if mutates(node) or _returns_its_argument(node):
+                self._settle(node, self._use(parent))
+            else:
+                self._settle(node, self.graph.node_copy(node, self._use))
+        return self._current[node]
+
+    # ------------------------------------------------------------------ writing
+    def _mutation(self, node: fx.Node) -> None:
+        functional, changed = _without_underscore(node), node.args[0] if node.args else None
+        if functional is None or not isinstance(changed, fx.Node):
+            raise _CannotError(node)
+        groups = self._groups[changed]
+        if len(groups) != 1 or groups != self._groups[node]:
+            raise _CannotError(node)  # the fake tensors do not tell what shares memory
+        args, kwargs = fx.map_arg((node.args, node.kwargs), self._use)
+        name = functional._schema.name.partition("::")[2]
+        new = self.graph.create_node("call_function", functional, args, kwargs, name)
         new.meta = dict(node.meta)
-        order[new] = order[node]
-        node.replace_all_uses_with(new)
-        graph.erase_node(node)
-        changed.replace_all_uses_with(
-            new, delete_user_cb=lambda user, at=order[new]: order[user] > at
-        )
-        count += 1
-    return count
+        self._write(node, changed, new, groups[0])
+        self._settle(node, new)
+
+    def _write(self, node: fx.Node, changed: fx.Node, new: fx.Node, group: StorageWeakRef) -> None:
+        """Make ``new`` the value of a tensor, and write it into what the tensor is a view of."""
+        values: list[tuple[fx.Node, fx.Node | None]] = [(changed, new)]
+        view, value = changed, new
+        while (parent := self._parents[view]) is not None:
+            if not self._is_read_later(node, parent, group):
+                values.append((parent, None))
+                break
+            if not isinstance(parent.meta.get("val"), torch.Tensor):  # the views of a split
+                grandparent = self._parents[parent]
+                if grandparent is None:
+                    raise _CannotError(node)
+                parent = grandparent
+            if mutates(view) or _returns_its_argument(view):
+                result: fx.Node | None = value
+            else:
+                result = undone(Write(self.graph, view, self._use(parent), value, self._use))
+            if result is None:
+                raise _CannotError(view)
+            values.append((parent, result))
+            view, value = parent, result
+        self._versions[group] = self._versions.get(group, 0) + 1
+        for tensor, present in values:
+            if present is None:
+                self._made_at[tensor] = _LOST
+            else:
+                self._settle(tensor, present)
+
+    def _is_read_later(self, node: fx.Node, parent: fx.Node, group: StorageWeakRef) -> bool:
+        """Whether anything but the changed tensor itself is read after an in-place op."""
+        if self._root(parent).op == "placeholder":
+            return True
+        now, changed = self._order[node], node.args[0]
+        others = (m for m in self._members[group] if m not in (node, changed))
+        return any(self._order[user] > now for m in others for user in m.users)
+
+    def _root(self, node: fx.Node) -> fx.Node:
+        while (parent := self._parents[node]) is not None:
+            node = parent
+        return node
+
+    # ------------------------------------------------------------------ outputs
+    def _output(self, node: fx.Node) -> None:
+        """Return the inputs' new values first, then what the graph returned."""
+        placeholders = [n for n in self.given.nodes if n.op == "placeholder"]
+        changed = [p for p in placeholders if self._current[p].op != "placeholder"]
+        if changed and not self.outer:
+            raise _CannotError(node)
+        result = fx.map_arg(node.args[0], self._use)
+        new = tuple(self._use(p) for p in changed)
+        made = self.graph.output((*new, *result) if self.outer else result)
+        made.meta = dict(node.meta)
+        made.meta["changed"] = [p.name for p in changed]
+
+
+_LOST = -1
+
+
+def _memory(node: fx.Node) -> list[StorageWeakRef]:
+    """Return what tells the memory of a node's results."""
+    value = node.meta.get("val")
+    leaves = value if isinstance(value, list | tuple) else (value,)
+    tensors = (x for x in leaves if isinstance(x, torch.Tensor) and x.layout == torch.strided)
+    try:
+        return [StorageWeakRef(x.untyped_storage()) for x in tensors]
+    except NotImplementedError as error:  # what vmap is working on has no memory of its own
+        raise _CannotError(node) from error
+
+
+def _returns_its_argument(node: fx.Node) -> bool:
+    """Whether a node is a dropout that does nothing: torch returns the very tensor."""
+    return node.op == "call_function" and node.target in _DROPOUTS and not node.args[2]
 
 
 def _without_underscore(node: fx.Node) -> torch._ops.OpOverload | None:
@@ -88,58 +274,33 @@ def _without_underscore(node: fx.Node) -> torch._ops.OpOverload | None:
         return None
     name, overload = target._schema.name.partition("::")[2], target._schema.overload_name
     written = [a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments]
-    if not name.endswith("_") or name.startswith("_") or sum(written) != 1 or not written[0]:
+    if not name.endswith("_") or sum(written) != 1 or not written[0]:
         return None
-    packet = getattr(aten, name[:-1], None)
-    found: torch._ops.OpOverload | None = getattr(packet, overload or "default", None)
+    plain = _OPERATORS.get(name, name[:-1])
+    found: torch._ops.OpOverload | None = getattr(
+        getattr(aten, plain, None), overload or "default", None
+    )
     if found is None or found._schema.is_mutable:
         return None
     same = [a.name for a in found._schema.arguments] == [a.name for a in target._schema.arguments]
-    return found if same and _keeps_the_dtype(node) else None
+    return found if same else None
 
 
-def _keeps_the_dtype(node: fx.Node) -> bool:
-    """Whether the op without ``_`` gives the dtype of the tensor that is changed."""
-    given = [a.meta.get("val") if isinstance(a, fx.Node) else a for a in node.args]
-    target, *others = given
-    if not isinstance(target, torch.Tensor):
-        return False
-    is_real = target.is_floating_point()
-    tensors = [x for x in others if isinstance(x, torch.Tensor)]
-    if not is_real and any(isinstance(x, float | torch.SymFloat) for x in others):
-        return False
-    wide = (torch.Tensor.is_floating_point, torch.Tensor.is_complex)
-    return all(
-        x.dtype == target.dtype or (is_real and not any(w(x) for w in wide)) for x in tensors
-    )
-
-
-def _is_alone(node: fx.Node, order: dict[fx.Node, int]) -> bool:
-    """Whether the graph made the tensor, no view of it came before, and it is no output."""
-    changed = node.args[0]
-    if not isinstance(changed, fx.Node) or not _is_fresh(changed):
-        return False
-    if any(user.op == "output" for user in (*changed.users, *node.users)):
-        return False  # the program's signature knows outputs by their names
-    before = [user for user in changed.users if order[user] < order[node]]
-    return all(_makes_own_memory(user) for user in before)
-
-
-def _is_fresh(node: fx.Node) -> bool:
-    if node.target is not operator.getitem:
-        return _makes_own_memory(node)
-    source = node.args[0]
-    if not isinstance(source, fx.Node) or not _makes_own_memory(source):
-        return False
-    return [user.args[1] for user in source.users].count(node.args[1]) == 1
-
-
-def _makes_own_memory(node: fx.Node) -> bool:
-    """Whether no result of a node shares memory with an argument."""
-    target = node.target
-    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
-        return False
-    if target in _FRESH_THOUGH_COMPOSITE:
-        return True
-    shares = any(result.alias_info is not None for result in target._schema.returns)
-    return not (shares or target._schema.is_mutable or target._can_decompose())
+def _signature(program: ExportedProgram, root: fx.GraphModule) -> ExportGraphSignature:
+    """Return the signature of the rebuilt program: inputs' new values come first."""
+    given = program.graph_signature
+    output = root.graph.output_node()
+    changed: list[str] = output.meta.pop("changed")
+    results: Any = output.args[0]
+    specs: list[OutputSpec] = []
+    by_name = {s.arg.name: s for s in given.input_specs}
+    for name, node in zip(changed, results, strict=False):
+        source = by_name[name]
+        kind = _MUTATIONS[source.kind]
+        target = source.target if kind is OutputKind.BUFFER_MUTATION else name
+        specs.append(OutputSpec(kind, TensorArgument(name=node.name), target))
+    for spec, node in zip(given.output_specs, results[len(changed) :], strict=True):
+        named = isinstance(node, fx.Node) and hasattr(spec.arg, "name")
+        arg = dataclasses.replace(spec.arg, name=node.name) if named else spec.arg
+        specs.append(dataclasses.replace(spec, arg=arg))
+    return ExportGraphSignature(given.input_specs, specs)

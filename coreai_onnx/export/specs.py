@@ -56,6 +56,6 @@ def as_specs(targets: Iterable[ExternalizeSpec | type]) -> list[ExternalizeSpec]
     Raises:
         TypeError: If a target is neither a spec nor a module class.
     """
-    if isinstance(targets, str | type | ExternalizeSpec):
+    if isinstance(targets, str | ExternalizeSpec) or not isinstance(targets, Iterable):
         raise TypeError(f"externalize_modules must be a list of module classes, is {targets!r}")
     return [t if isinstance(t, ExternalizeSpec) else ExternalizeSpec(t) for t in targets]
