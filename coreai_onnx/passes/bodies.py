@@ -8,6 +8,7 @@ called and not added again: what counts is what a function does, not where it ca
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -38,18 +39,22 @@ class Bodies:
         """The ``ai.onnx`` opset of the model."""
         return int(self._main.opset)
 
-    def provide(self, name: str, text: str, doc: str = "") -> str | None:
+    def provide(
+        self, name: str, text: str, doc: str = "", calls: Mapping[str, str] | None = None
+    ) -> str | None:
         """Make sure that the model has a function; return its name.
 
         Args:
             name: Op type of the composite, with its variant: ``rms_norm``, ``geglu.tanh``.
             text: Signature without the name, and nodes: ``<eps: float> (x) => (y) { … }``.
             doc: Doc string: the formula.
+            calls: Names that composites have in the text, which cannot write ``rms_norm.2``, to
+                those of the functions.
 
         Returns:
             The op type to call, or None if the model has another function of that name.
         """
-        wanted = self._parsed(name, text, doc)
+        wanted = self._parsed(name, text, doc, calls or {})
         for function in self._main.functions:
             if function.domain == DOMAIN and function.name == name:
                 return name if outline(function) == outline(wanted) else None
@@ -84,17 +89,29 @@ class Bodies:
             for i in range(len(function.inputs))
         ]
 
-    def _parsed(self, name: str, text: str, doc: str) -> gs.Function:
+    def _parsed(self, name: str, text: str, doc: str, calls: Mapping[str, str]) -> gs.Function:
         head = f'<domain: "{DOMAIN}", opset_import: ["": {self.opset}, "{DOMAIN}": 1]>\n'
         proto = onnx.parser.parse_function(f"{head}{name.replace('.', '_')} {text}")
         proto.name, proto.doc_string = name, doc
         for index, node in enumerate(proto.node):
             node.name = node.output[0] or f"{node.op_type}_{index}"
+            if node.domain == DOMAIN:
+                node.op_type = calls.get(node.op_type, node.op_type)
         if not any(node.domain for node in proto.node):
             del proto.opset_import[1]
         function = ir.from_proto(proto)
         assert isinstance(function, ir.Function)
         return Importer().function(function)
+
+
+def bodies_of(graph: gs.Graph) -> Bodies | None:
+    """Return the model's functions for a graph that may call more of them.
+
+    The body of a composite may not: it would call itself.
+    """
+    if isinstance(graph, gs.Function) and graph.domain == DOMAIN:
+        return None
+    return scope_of(graph).bodies
 
 
 def outline(function: gs.Function) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ def constant_reshapes(graph: gs.Graph, why: Why) -> int:
         if wanted is None or wanted.is_scalar:
             why("the target shape is not known", node)
             continue
-        target = _target(shape_of(node.inputs[0]), wanted.items)
+        target = target_of(shape_of(node.inputs[0]), wanted.items)
         if target is None:
             why("too few dims of the target are known", node)
             continue
@@ -38,7 +38,7 @@ def constant_reshapes(graph: gs.Graph, why: Why) -> int:
     return count
 
 
-def _target(shape: tuple[Dim, ...] | None, wanted: tuple[Dim, ...]) -> list[int] | None:
+def target_of(shape: tuple[Dim, ...] | None, wanted: tuple[Dim, ...]) -> list[int] | None:
     """Spell ``wanted`` with ints, 0 where the input's dim is copied, one -1 where it is inferred.
 
     A -1 cannot be inferred beside a copied dim that is 0 at run time (an empty batch), so the two

@@ -114,6 +114,11 @@ class Edit:
         node.inputs.extend(inputs)
         node.outputs.extend(outputs)
 
+    def produce(self, node: gs.Node, tensor: gs.Tensor) -> None:
+        """Let ``node`` produce one more tensor, in the place of the node that does."""
+        _leave_producer(tensor)
+        node.outputs.append(tensor)
+
     def constant(self, name: str, values: np.ndarray) -> gs.Constant:
         """Return a new constant with a free name like ``name``."""
         return gs.Constant(scope_of(self.graph).names.claim(name), np.asarray(values))

@@ -8,11 +8,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.passes.bodies import Bodies
+from coreai_onnx.passes.bodies import Bodies, bodies_of
 from coreai_onnx.passes.edit import Edit
 from coreai_onnx.passes.facts import attribute_of, dtype_of, is_standard, shape_of
 from coreai_onnx.passes.match import DOMAIN, axes_of, cast_to, made_by, scalar_of, scaled
-from coreai_onnx.passes.scope import scope_of
 from coreai_onnx.passes.why import Why
 
 FORMULA = "input / sqrt(mean(input^2, axes) + eps) * scale"
@@ -53,15 +52,13 @@ def fuse_rms_norm(graph: gs.Graph, why: Why) -> int:
     The body is ONNX's RMSNormalization from opset 23, and the spelling that onnxruntime fuses
     below. Sums are rounded in another order than before.
     """
-    bodies = scope_of(graph).bodies
+    bodies = bodies_of(graph)
+    if bodies is None:
+        return 0
     edit, count = Edit(graph), 0
     for node in graph.nodes:
-        if not is_standard(node, "Mul") or bodies is None:
-            continue
-        norm = _norm(node)
-        if norm is None:
-            continue
-        if not _fits(norm, node, why):
+        norm = _norm(node) if is_standard(node, "Mul") else None
+        if norm is None or not _fits(norm, node, why):
             continue
         if provided(bodies) is None:
             why("the model's rms_norm has another body", node)

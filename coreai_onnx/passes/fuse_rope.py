@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.bodies import Bodies
+from coreai_onnx.passes.bodies import Bodies, bodies_of
 from coreai_onnx.passes.edit import Edit
 from coreai_onnx.passes.facts import (
     Dim,
@@ -19,7 +19,6 @@ from coreai_onnx.passes.facts import (
 )
 from coreai_onnx.passes.halves import Halves
 from coreai_onnx.passes.match import DOMAIN, axes_of, made_by
-from coreai_onnx.passes.scope import scope_of
 from coreai_onnx.passes.why import Why
 
 FORMULA = "rotate lane pairs of input by position * freqs * scale"
@@ -70,11 +69,13 @@ def fuse_rope(graph: gs.Graph, why: Why) -> int:
 
     The body is ONNX's RotaryEmbedding from opset 23. Cosines and sines are those of all layers.
     """
-    bodies, edit, count = scope_of(graph).bodies, Edit(graph), 0
+    bodies, edit, count = bodies_of(graph), Edit(graph), 0
+    if bodies is None:
+        return 0
     halves, rows = Halves(edit), _Rows(edit)
     for node in graph.nodes:
-        rotation = _rotation(node) if is_standard(node, "Add") and bodies is not None else None
-        if rotation is None or bodies is None or not _fits(rotation, node, why):
+        rotation = _rotation(node) if is_standard(node, "Add") else None
+        if rotation is None or not _fits(rotation, node, why):
             continue
         cos, sin = halves.of(rotation.cos), halves.of(rotation.sin)
         if cos is None or sin is None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -37,7 +37,7 @@ def lazy_constant(
     tensors = [tensor_from_constant(source) for source in sources]
     element = tensors[0].dtype if dtype is None else ir.DataType.from_numpy(np.dtype(dtype))
 
-    def evaluate() -> ir.Tensor:
+    def evaluate() -> ir.TensorProtocol:
         values = np.ascontiguousarray(compute(*(np.asarray(t.numpy()) for t in tensors)))
         return ir.tensor(values, dtype=element, name=name)
 
@@ -52,7 +52,7 @@ def is_lazy(constant: gs.Constant) -> bool:
 
 def nbytes(constant: gs.Constant) -> int:
     """Return the size of a constant without reading it."""
-    return math.prod(constant.shape) * np.dtype(constant.dtype).itemsize
+    return int(math.prod(constant.shape)) * np.dtype(constant.dtype).itemsize
 
 
 def joined_name(names: Sequence[str]) -> str:
@@ -64,8 +64,13 @@ def joined_name(names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]
     parts = [name.split(".") for name in names]
-    front = os.path.commonprefix(parts)
+    front = _common_start(parts)
     rests = [part[len(front) :] for part in parts]
-    back = os.path.commonprefix([rest[::-1] for rest in rests])[::-1]
+    back = _common_start([rest[::-1] for rest in rests])[::-1]
     middles = [".".join(rest[: len(rest) - len(back)]) for rest in rests]
     return ".".join([*front, "+".join(middles), *back])
+
+
+def _common_start(parts: Sequence[list[str]]) -> list[str]:
+    same = itertools.takewhile(lambda words: len(set(words)) == 1, zip(*parts, strict=False))
+    return [words[0] for words in same]

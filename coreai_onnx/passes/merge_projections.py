@@ -8,7 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.edit import Edit
-from coreai_onnx.passes.facts import is_standard, shape_of
+from coreai_onnx.passes.facts import Dim, is_standard, shape_of
 from coreai_onnx.passes.lazy import joined_name, lazy_constant
 from coreai_onnx.passes.scope import scope_of
 from coreai_onnx.passes.why import Why
@@ -99,7 +99,7 @@ def _merge(edit: Edit, group: list[_Projection]) -> None:
     )
     whole = edit.node("MatMul", first.product, [first.product.inputs[0], joined])
     shape = shape_of(first.product.outputs[0])
-    wide = None if shape is None else [*shape[:-1], sum(sizes)]
+    wide: list[Dim] | None = None if shape is None else [*shape[:-1], sum(sizes)]
     biases = [one.bias for one in group]
     known = [bias for bias in biases if bias is not None]
     if known:
@@ -132,5 +132,5 @@ def _joined_biases(edit: Edit, biases: list[gs.Constant | None], sizes: list[int
     return lazy_constant(scope_of(edit.graph).names.claim(name), join, known, [sum(sizes)])
 
 
-def _typed(tensor: gs.Tensor, like: _Projection, shape: list[object] | None) -> None:
+def _typed(tensor: gs.Tensor, like: _Projection, shape: list[Dim] | None) -> None:
     tensor.dtype, tensor.shape = like.product.outputs[0].dtype, shape

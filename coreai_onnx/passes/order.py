@@ -7,16 +7,23 @@ from typing import Final
 
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.add_to_conv_bias import add_to_conv_bias
 from coreai_onnx.passes.constant_reshapes import constant_reshapes
+from coreai_onnx.passes.fold_batch_norms import fold_batch_norms
 from coreai_onnx.passes.fold_constants import fold_constants
 from coreai_onnx.passes.fold_shapes import fold_shapes
 from coreai_onnx.passes.fuse_rms_norm import fuse_rms_norm
 from coreai_onnx.passes.fuse_rope import fuse_rope
 from coreai_onnx.passes.gathers_of_ranges import gathers_of_ranges
+from coreai_onnx.passes.matmul_add_to_gemm import matmul_add_to_gemm
+from coreai_onnx.passes.merge_casts import merge_casts
 from coreai_onnx.passes.merge_common_subexpressions import merge_common_subexpressions
 from coreai_onnx.passes.merge_duplicate_constants import merge_duplicate_constants
 from coreai_onnx.passes.merge_projections import merge_projections
+from coreai_onnx.passes.merge_reshapes import merge_reshapes
+from coreai_onnx.passes.merge_transposes import merge_transposes
 from coreai_onnx.passes.pretranspose_weights import pretranspose_weights
+from coreai_onnx.passes.remove_broadcast_expands import remove_broadcast_expands
 from coreai_onnx.passes.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.remove_expands_in_functions import remove_expands_in_functions
 from coreai_onnx.passes.remove_identities import remove_identities
@@ -45,16 +52,23 @@ ORDER: Final[tuple[Pass, ...]] = (
     fold_constants,  # what only depends on constants, now also on known shapes
     constant_reshapes,  # before no-op reshapes: targets of copied dims become constant
     remove_neutral_operands,  # after constants are known
+    merge_casts,  # may leave a cast to the dtype it came from
     remove_noop_casts,  # casts stand between equal shapes and hide them from the next ones
+    merge_reshapes,  # may leave a reshape to the shape it came from
     remove_noop_reshapes,  # after targets are constant
+    remove_broadcast_expands,  # before no-op expands, which need the shape of one input only
     remove_noop_expands,  # likewise
     remove_noop_slices,  # after bounds are constant
-    remove_noop_transposes,  # needs nothing but perm; here so that duplicates become visible
+    merge_transposes,  # may leave an identity permutation
+    remove_noop_transposes,  # here so that duplicates become visible
     remove_single_inputs,  # likewise
     slices_of_concats,  # after single inputs: what is left of a Concat is really joined
     gathers_of_ranges,  # after neutral operands, which stand between a Range and its use
     merge_duplicate_constants,  # before subexpressions: equal inputs become the same input
     merge_common_subexpressions,  # sees the inputs that the passes above made equal
+    fold_batch_norms,  # after statistics are constant
+    add_to_conv_bias,  # also of convolutions with folded statistics
+    matmul_add_to_gemm,  # after reshapes that added a batch of one
     fuse_rms_norm,  # after subexpressions: patterns share nodes
     fuse_rope,  # likewise; its angles are then the same for all layers
     remove_repeated_heads,  # after shapes are known

@@ -30,7 +30,7 @@ def remove_expands_in_functions(graph: gs.Graph, why: Why) -> int:
             tensor.shape = shape
 
 
-def _shared(tensors: list[gs.Tensor]) -> list[str | int] | None:
+def _shared(tensors: list[gs.Tensor]) -> list[str | None] | None:
     """Return one shape for the tensors of all calls: equal names are equal dims at each call.
 
     The dims ``batch`` and ``texts`` of two calls become ``batch|texts``.

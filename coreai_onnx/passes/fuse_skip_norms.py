@@ -1,0 +1,58 @@
+"""A residual connection and the norm of its sum."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.bodies import bodies_of
+from coreai_onnx.passes.edit import Edit
+from coreai_onnx.passes.facts import same_known_shape
+from coreai_onnx.passes.match import DOMAIN, composite, made_by
+from coreai_onnx.passes.why import Why
+
+_NORMS = ("rms_norm", "layer_norm")
+FORMULAS = {
+    "skip_rms_norm": "sum = input + skip; output = rms_norm(sum, scale)",
+    "skip_layer_norm": "sum = input + skip; output = layer_norm(sum, scale, bias)",
+}
+_BODY = """<axes, eps: float = 1e-05, version: int = 1> (input, skip{rest}) => (output, sum) {{
+  sum = Add (input, skip)
+  output = ai.coreai.norm <axes: ints = @axes, eps: float = @eps, version = 1> (sum{rest})
+}}"""
+
+
+def fuse_skip_norms(graph: gs.Graph, why: Why) -> int:
+    """Add, then rms_norm or layer_norm of the sum → skip_rms_norm or skip_layer_norm.
+
+    Add(x, residual) → s, rms_norm(s, w) → y, s is read again
+    becomes     skip_rms_norm(x, residual, w) → y, s
+    """
+    bodies = bodies_of(graph)
+    if bodies is None:
+        return 0
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        suffix = composite(node, *_NORMS)
+        add = None if suffix is None else made_by(node.inputs[0], "Add")
+        if suffix is None or add is None or not edit.holds(add):
+            continue
+        if not same_known_shape(*add.inputs):
+            why("the terms are not known to have the same shape", node)
+            continue
+        if any(tensor.inputs for tensor in node.inputs[1:]):
+            why("scale or bias is computed", node)
+            continue
+        name = f"skip_{node.op}"
+        rest = "".join(f", {word}" for word in ("scale", "bias")[: len(node.inputs) - 1])
+        formula = FORMULAS[name.partition(".")[0]]
+        if bodies.provide(name, _BODY.format(rest=rest), formula, {"norm": node.op}) is None:
+            why(f"the model's {name} has another body", node)
+            continue
+        inputs, attrs = [*add.inputs, *node.inputs[1:]], dict(node.attrs)
+        total = add.outputs[0]
+        edit.become(node, name, inputs, domain=DOMAIN, **attrs)
+        edit.produce(node, total)
+        edit.remove(add)
+        count += 1
+    edit.finish()
+    return count
