@@ -1,0 +1,60 @@
+"""The browser page, in a browser that reaches nothing but its own server."""
+
+from __future__ import annotations
+
+import http.server
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.examples import apps
+from tests.netron.viewer import browser_path
+
+pytestmark = pytest.mark.slow
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder without a word."""
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        del format, arguments
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serve a folder; yields its address."""
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Quiet, directory=str(folder))
+    )
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_runs_the_bodies(model: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    browser = browser_path()
+    folder = apps.npm_install("web")
+    shutil.copy(model, folder / "encoder.onnx")
+    arguments = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
+    with serving(folder) as address, sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=browser, headless=True, args=arguments
+        )
+        page = chromium.new_page()
+        page.goto(address)
+        page.wait_for_selector("body[data-done]", timeout=60_000)
+        line = page.inner_text("#result")
+        chromium.close()
+    apps.assert_as_python(line, model)
