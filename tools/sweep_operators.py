@@ -32,10 +32,7 @@ from tests.coverage.results import Sweep, load, record, save, table  # noqa: E40
 def main() -> int:
     """Run the sweep, or read one that was kept, and print its tables."""
     options = _parser().parse_args()
-    if options.report:
-        sweep = load(options.report)
-    else:
-        sweep = _run(options)
+    sweep = load(options.report) if options.report else _run(options)
     print(table(sweep))
     for entry, dtype, status, detail in sweep.failures():
         print(f"{status:18} {entry} [{dtype}] {detail}")

@@ -259,7 +259,7 @@ class ProgramLowering:
     def _append_output(self, x: Any, name: str) -> Value:
         """Make ``x`` a graph output of its own, under the name."""
         if not isinstance(x, ir.Value):
-            x = self.op.dim(x) if isinstance(x, sympy.Basic) else self.op.const(x)
+            x = self._number(x) if isinstance(x, sympy.Basic) else self.op.const(x)
         taken = x.producer() is None or x.is_graph_output() or x.const_value is not None
         if taken:
             dims, complex_ = x.meta.get("dims"), x.meta.get("complex")
@@ -271,6 +271,14 @@ class ProgramLowering:
         x.name = self.names.unique(name)
         self.scope.graph.outputs.append(x)
         return x
+
+    def _number(self, x: sympy.Basic) -> Value:
+        """Return a symbolic number; a float read from a tensor is in float32 if that holds it."""
+        value = self.op.dim(x)
+        read = value.producer()
+        if value.dtype == ir.DataType.DOUBLE and read is not None and read.op_type == "Cast":
+            return self.op.cast(read.inputs[0], ir.DataType.FLOAT)  # type: ignore[arg-type]
+        return value
 
     def _drop_unused_weights(self) -> None:
         graph = self.scope.graph

@@ -37,7 +37,12 @@ _TORCH_TO_IR: dict[torch.dtype, ir.DataType] = {
     torch.float8_e5m2fnuz: ir.DataType.FLOAT8E5M2FNUZ,
 }
 _IR_TO_TORCH = {ir_dtype: torch_dtype for torch_dtype, ir_dtype in _TORCH_TO_IR.items()}
-_REAL_PART = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+_REAL_PART = {
+    torch.complex32: torch.float16,
+    torch.complex64: torch.float32,
+    torch.complex128: torch.float64,
+}
+_COMPLEX = {real: whole for whole, real in _REAL_PART.items()}
 
 
 def ir_dtype(dtype: torch.dtype) -> ir.DataType:
@@ -67,7 +72,7 @@ def dtype_of(x: Value) -> torch.dtype:
         raise ValueError(f"value {x.name} has no dtype")
     found = torch_dtype(x.dtype)
     if is_complex(x):
-        return torch.complex128 if found == torch.float64 else torch.complex64
+        return _COMPLEX.get(found, torch.complex64)
     return found
 
 

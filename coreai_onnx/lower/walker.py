@@ -21,7 +21,7 @@ from coreai_onnx.lower.decompose import decompose
 from coreai_onnx.lower.location import where_of
 from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
 from coreai_onnx.lower.scope import Traced
-from coreai_onnx.lower.values import ir_dtype, is_complex, real_part, set_dims
+from coreai_onnx.lower.values import dims_of, ir_dtype, is_complex, real_part, set_dims
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _READS_ELEMENT = ("aten._local_scalar_dense.default", "aten.item.default")
@@ -150,6 +150,8 @@ class Walker:
         if node.target is operator.getitem:
             source, index = node.args
             return self.value_of(source)[index]  # type: ignore[arg-type]  # fx arguments
+        if node.target is torch.ops.aten.size.default:  # all sizes at once: decompositions ask so
+            return list(dims_of(self.value_of(node.args[0])))  # type: ignore[arg-type]
         if isinstance(value, _SYMBOLIC):
             return self._symbolic(node, value)
         if isinstance(value, int | float | bool) and not _is_op(node.target):

@@ -162,9 +162,7 @@ def _first_measured(
     return None
 
 
-def _program_agrees(
-    program: torch.export.ExportedProgram, call: Call, expected: list[Any]
-) -> bool:
+def _program_agrees(program: torch.export.ExportedProgram, call: Call, expected: list[Any]) -> bool:
     """Whether the exported program takes these sizes and computes what torch does."""
     try:
         with _limited(), torch.no_grad():
@@ -172,9 +170,23 @@ def _program_agrees(
         found = torch.utils._pytree.tree_leaves(given)
         values = [_dense(x) for x in found if x is not None and not isinstance(x, str)]
         assert_close(values, expected, exception="sweep")
+        return _as_declared(program, found)
     except Exception:  # noqa: BLE001 - guards raise anything
         return False
-    return True
+
+
+def _as_declared(program: torch.export.ExportedProgram, results: list[Any]) -> bool:
+    """Whether results have the ranks and dtypes that the program says they have at every size."""
+    node = program.graph_module.graph.output_node()
+    declared = [n.meta["val"] for n in node.all_input_nodes]
+    pairs = [
+        (d, r)
+        for d, r in zip(declared, results, strict=False)
+        if isinstance(d, torch.Tensor) and isinstance(r, torch.Tensor)
+    ]
+    return len(declared) != len(results) or all(
+        (d.dim(), d.dtype) == (r.dim(), r.dtype) for d, r in pairs
+    )
 
 
 def _dense(x: Any) -> Any:

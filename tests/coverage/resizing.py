@@ -19,7 +19,10 @@ from tests.coverage.entries import Call
 Sizes = dict[sympy.Symbol, int]
 Filling = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
 
-_MATRICES = re.compile(r"linalg|cholesky|lu|inverse|solve|det|svd|qr|eig|matrix|pinverse|ormqr")
+_ORDERS = re.compile(r"sort|kthvalue|topk")
+_MATRICES = re.compile(
+    r"linalg|cholesky|^lu(_|$)|inverse|solve|det|svd|qr|eig|matrix_exp|norm\.(nuc|fro)"
+)
 
 
 def dynamic_dims(call: Call) -> tuple[tuple[dict[int, object], ...]]:
@@ -71,6 +74,8 @@ def resized(
     fillings: list[Filling] = [faded, tiled, lambda t, dims: bounded(t, dims, smallest)]
     if _MATRICES.search(name):
         fillings.insert(0, continued)
+    if _ORDERS.search(name):
+        fillings.insert(0, distinct)
     for fill in fillings:
         pairs = zip(call.tensors, shapes, strict=True)
         yield call.given(tuple(fill(t, dims) for t, dims in pairs))
@@ -89,12 +94,23 @@ def tiled(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
 def faded(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     """Return ``tiled``, floats a little nearer to zero in each copy: torch orders no ties."""
     found = tiled(x, dims)
-    if not x.is_floating_point():
+    if not x.is_floating_point() or x.dim() == 0:
         return found
     copies = [torch.arange(n) // max(m, 1) for n, m in zip(dims, x.shape, strict=True)]
     for axis, copy in enumerate(copies):
         across = [-1 if a == axis else 1 for a in range(len(dims))]
         found = found * (1 - copy.reshape(across) / 64).to(x.dtype)
+    return found
+
+
+def distinct(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """Return ``tiled`` with wide integers larger in each copy: no more of them are equal."""
+    if x.dtype not in (torch.int32, torch.int64) or x.numel() == 0:
+        return faded(x, dims)
+    found, span = tiled(x, dims), int(x.max() - x.min()) + 1
+    for axis, (n, m) in enumerate(zip(dims, x.shape, strict=True)):
+        across = [-1 if a == axis else 1 for a in range(len(dims))]
+        found = found + span * (torch.arange(n) // max(m, 1)).reshape(across).to(x.dtype)
     return found
 
 
@@ -107,11 +123,11 @@ def bounded(x: torch.Tensor, dims: tuple[int, ...], size: int) -> torch.Tensor:
 
 def continued(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     """Return matrices cut off, or continued by the identity: they stay regular and definite."""
-    if x.dim() < 2 or x.shape[-1] != x.shape[-2] or dims[-1] <= x.shape[-1]:
+    if x.dim() < 2:
         return tiled(x, dims)
-    batch = tiled(x, (*dims[:-2], *x.shape[-2:]))
+    rows, columns = min(x.shape[-2], dims[-2]), min(x.shape[-1], dims[-1])
     wide = torch.eye(dims[-2], dims[-1], dtype=x.dtype).expand(dims).clone()
-    wide[..., : x.shape[-2], : x.shape[-1]] = batch
+    wide[..., :rows, :columns] = tiled(x, (*dims[:-2], *x.shape[-2:]))[..., :rows, :columns]
     return wide
 
 

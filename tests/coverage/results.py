@@ -118,6 +118,8 @@ def save(sweep: Sweep, path: Path, about: dict[str, Any]) -> None:
     partial.replace(path)
 
 
-def missing_jobs(sweep: Sweep, names: Iterable[str], dtypes: Iterable[str]) -> list[tuple[str, str]]:
+def missing_jobs(
+    sweep: Sweep, names: Iterable[str], dtypes: Iterable[str]
+) -> list[tuple[str, str]]:
     """Return entries and dtypes without a finding."""
     return [(n, d) for d in dtypes for n in names if d not in sweep.found.get(n, {})]

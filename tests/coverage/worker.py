@@ -16,10 +16,10 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import torch  # noqa: E402
+import torch
 
-from tests.coverage.entries import calls, entries  # noqa: E402
-from tests.coverage.measuring import SKIPPED, Outcome, measure  # noqa: E402
+from tests.coverage.entries import calls, entries
+from tests.coverage.measuring import SKIPPED, Outcome, measure
 
 
 def main() -> None:

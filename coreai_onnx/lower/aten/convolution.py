@@ -152,6 +152,15 @@ def _transposed(
             options["output_padding"] = output_padding
         pads = [*padding, *padding]
         result = op.ConvTranspose(x, weight, bias, pads=pads, **options, **_kernel_shape(kernel))
+    elif not is_static(kernel) and dtype_of(input) in _KERNEL_DTYPES:
+        # what the border takes away at the end and the output padding adds again stays
+        ends = [max(p - o, 0) for p, o in zip(padding, output_padding, strict=True)]
+        more = [max(o - p, 0) for p, o in zip(padding, output_padding, strict=True)]
+        options = {"group": groups, "strides": stride, "dilations": dilation}
+        result = op.ConvTranspose(x, weight, pads=[*padding, *ends], **options)
+        result = op.Pad(result, op.const([0] * (axes + 4) + more))
+        if bias is not None:
+            result = op.Add(result, op.Reshape(bias, [-1, *[1] * axes]))
     else:
         result = exact_transposed(
             op, x, weight, bias, stride, padding, output_padding, groups, dilation

@@ -139,6 +139,9 @@ def _bags(
     # torch keeps a place for the end that stands among the offsets
     stored = op.Concat(sizes, op.const([0]), axis=0) if include_last_offset else sizes
     if mode != _MAX:
+        (length,) = op.scope.traced.result[1].shape
+        if isinstance(length, int) and length == 0:  # torch sums without asking whose bag it is
+            bag_of = op.const([])
         return bags, bag_of, stored, op.Identity(sizes)
     bags = op.Where(op.Greater(per_bag, 0), bags, op.const(0, dtype))
     return bags, bag_of, stored, _winners(op, rows, bags, places, bag_of, [count, columns])

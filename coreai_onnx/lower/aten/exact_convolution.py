@@ -8,8 +8,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, dtype_of, numel, rank_of
+from coreai_onnx.lower.values import (
+    Dim,
+    Value,
+    as_dim,
+    dims_of,
+    dtype_of,
+    is_static,
+    numel,
+    rank_of,
+)
 
 
 def exact_convolution(
@@ -35,8 +45,7 @@ def exact_convolution(
         groups: Number of independent groups of channels.
     """
     padded, sizes = pad_sizes(op, x, pads, 0)
-    kernel = [int(k) for k in dims_of(weight)[2:]]
-    outputs, inputs = (int(d) for d in dims_of(weight)[:2])
+    outputs, inputs, *kernel = _known(op, weight)
     windows = [
         as_dim((s - d * (k - 1) - 1) // t + 1)
         for s, k, d, t in zip(sizes, kernel, dilation, stride, strict=True)
@@ -86,7 +95,7 @@ def exact_transposed(
         dilation: Distance of the window's elements per axis.
     """
     axes = len(stride)
-    inputs, outputs, *kernel = (int(d) for d in dims_of(weight))
+    inputs, outputs, *kernel = _known(op, weight)
     swapped = op.reshape(weight, [groups, inputs // groups, outputs, *kernel])
     swapped = op.transpose(swapped, [0, 2, 1, *range(3, 3 + axes)])
     flipped = op.reshape(swapped, [groups * outputs, inputs // groups, *kernel])
@@ -101,6 +110,22 @@ def exact_transposed(
     end = [b + o for b, o in zip(begin, output_padding, strict=True)]
     ones = [1] * axes
     return exact_convolution(op, spread, flipped, bias, ones, [*begin, *end], dilation, groups)
+
+
+def _known(op: OpBuilder, weight: Value) -> list[int]:
+    """Return the sizes of a weight, whose elements are taken one by one.
+
+    Raises:
+        LoweringError: If they are symbolic.
+    """
+    dims = dims_of(weight)
+    if not is_static(dims):
+        raise LoweringError(
+            f"convolution of {dtype_of(weight)} with a weight of symbolic sizes {list(dims)}",
+            op.scope.where,
+            "make the sizes of the weight static, or convolve in float32",
+        )
+    return [int(d) for d in dims]
 
 
 def _spread(op: OpBuilder, x: Value, axis: int, step: int) -> Value:

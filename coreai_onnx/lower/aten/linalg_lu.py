@@ -89,9 +89,11 @@ def _info(op: OpBuilder, lu: Value) -> Value:
     return op.cast(op.Where(op.Equal(first, 2**31), 0, first), torch.int32)
 
 
-def _solved(op: OpBuilder, lu: Value, order: Value, b: Value, *, transpose: bool = False) -> Value:
+def solved(op: OpBuilder, lu: Value, order: Value, b: Value, *, transpose: bool = False) -> Value:
     """Return X of A X = B (or of Aᵀ X = B) from the factors of A."""
     dims = dims_of(b)
+    if 0 in dims:
+        return op.expand(op.like(b, 0), list(dims))
     if transpose:
         turned = transposed(op, lu)
         y = solve_triangular(op, turned, b, upper=False)
@@ -151,7 +153,7 @@ def inv_ex(op: OpBuilder, A: Value, *, check_errors: bool = False) -> tuple[Valu
         return op.expand(op.like(A, 0), list(dims)), expand_info(op, dims[:-2])
     lu, _, order = factor(op, wide(op, A))
     ones = set_dims(op.expand(identity(op, dims[-1], dims[-1]), list(dims)), dims)
-    return _solved(op, lu, order, ones), _info(op, lu)
+    return solved(op, lu, order, ones), _info(op, lu)
 
 
 @lowers("aten._linalg_solve_ex.default")
@@ -167,7 +169,7 @@ def solve_ex(
     each, b = broadcast_batches(op, lu, b)
     batch = dims_of(each)[:-2]
     rows = set_dims(op.expand(order, [*batch, dims_of(A)[-1]]), (*batch, dims_of(A)[-1]))
-    x = _solved(op, each, rows, b, transpose=not left)
+    x = solved(op, each, rows, b, transpose=not left)
     if not left:
         x = transposed(op, x)
     return op.squeeze(x, [-1]) if vectors else x, lu, pivots, _info(op, lu)
@@ -217,7 +219,7 @@ def lu_solve(
     batch, size = dims_of(lu)[:-2], dims_of(lu)[-1]
     order = _order(op, pivots, size)
     order = set_dims(op.expand(order, [*batch, size]), (*batch, size))
-    x = _solved(op, lu, order, b, transpose=adjoint == left)
+    x = solved(op, lu, order, b, transpose=adjoint == left)
     return x if left else transposed(op, x)
 
 

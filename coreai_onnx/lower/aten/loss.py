@@ -15,6 +15,7 @@ from coreai_onnx.lower.values import (
     is_bool,
     is_float,
     rank_of,
+    set_dims,
 )
 
 _NONE, _MEAN, _SUM = 0, 1, 2
@@ -118,6 +119,42 @@ def cross_entropy_loss(
         spread = op.Div(spread, total)
     share = op.Div(op.like(logs, label_smoothing), op.cast(op.dim(classes), dtype_of(logs)))
     return op.Add(op.Mul(loss, 1 - label_smoothing), op.Mul(spread, share))
+
+
+@lowers(
+    "torch_nn._linear_cross_entropy_batch_chunked.default",
+    "torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default",
+)
+def chunked_linear_cross_entropy(
+    op: OpBuilder,
+    input: Value,
+    linear_weight: Value,
+    target: Value,
+    linear_bias: Value | None,
+    weight: Value | None,
+    reduction: str,
+    ignore_index: Dim,
+    label_smoothing: float,
+    batch_chunk_size: Dim,
+    acc_policy: str,
+    acc_dtype: torch.dtype,
+    allow_retain_graph: bool,
+    compute_input_grad: bool,
+    compute_linear_weight_grad: bool,
+    compute_linear_bias_grad: bool,
+) -> tuple[Value, ...]:
+    """The cross entropy of input @ linear_weightᵀ + bias, in one piece and without gradients."""
+    wide = [None if x is None else op.cast(x, acc_dtype) for x in (linear_bias, weight)]
+    logits = op.MatMul(
+        op.cast(input, acc_dtype), op.transpose(op.cast(linear_weight, acc_dtype), [1, 0])
+    )
+    if wide[0] is not None:
+        logits = op.Add(logits, wide[0])
+    set_dims(logits, (dims_of(input)[0], dims_of(linear_weight)[0]))
+    number = {"none": _NONE, "mean": _MEAN, "sum": _SUM}[reduction]
+    loss = cross_entropy_loss(op, logits, target, wide[1], number, ignore_index, label_smoothing)
+    empty = op.const(torch.zeros(0, 0, dtype=dtype_of(input)))
+    return loss, empty, empty, op.Squeeze(empty, [0])
 
 
 def _soft(

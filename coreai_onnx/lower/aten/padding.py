@@ -68,7 +68,7 @@ def _padded(op: OpBuilder, x: Value, widths: Sequence[Dim], mode: str, value: Nu
     for i in range(len(widths) // 2):
         before[rank - 1 - i], after[rank - 1 - i] = widths[2 * i], widths[2 * i + 1]
     for axis in range(rank):
-        if mode in ("edge", "reflect") and _cuts(dims_of(x)[axis], before[axis], after[axis]):
+        if mode in ("edge", "reflect") and _cuts(before[axis], after[axis]):
             x = _bordered(op, x, axis, int(before[axis]), int(after[axis]), mode)
             before[axis] = after[axis] = 0
         x, before[axis], after[axis] = _cut(op, x, axis, before[axis], after[axis])
@@ -88,24 +88,26 @@ def _padded(op: OpBuilder, x: Value, widths: Sequence[Dim], mode: str, value: Nu
     )
 
 
-def _cuts(size: Dim, before: Dim, after: Dim) -> bool:
+def _cuts(before: Dim, after: Dim) -> bool:
     """Whether the widths are known and one of them cuts off."""
-    known = all(isinstance(w, int) for w in (size, before, after))
+    known = isinstance(before, int) and isinstance(after, int)
     return known and (before < 0 or after < 0)
 
 
 def _bordered(op: OpBuilder, x: Value, axis: int, before: int, after: int, mode: str) -> Value:
     """Take the elements of a cut and bordered axis, which lie in what was there before the cut."""
     dims = dims_of(x)
-    size = int(dims[axis])
-    index = torch.arange(-before, size + after)
+    size, length = dims[axis], as_dim(before + dims[axis] + after)
+    index = positions(op, length)
+    index = op.Sub(index, before) if before else index
+    last = op.dim(as_dim(size - 1))
     if mode == "edge":
-        index = index.clamp(0, size - 1)
+        index = op.Max(op.Min(index, last), 0)
     else:
-        index = index.abs()
-        index = torch.where(index >= size, 2 * (size - 1) - index, index)
-    taken = op.Gather(x, op.const(index), axis=axis)
-    return set_dims(taken, (*dims[:axis], len(index), *dims[axis + 1 :]))
+        index = op.Abs(index)
+        index = op.Where(op.Greater(index, last), op.Sub(op.Mul(last, 2), index), index)
+    taken = op.Gather(x, index, axis=axis)
+    return set_dims(taken, (*dims[:axis], length, *dims[axis + 1 :]))
 
 
 def _cut(op: OpBuilder, x: Value, axis: int, before: Dim, after: Dim) -> tuple[Value, Dim, Dim]:

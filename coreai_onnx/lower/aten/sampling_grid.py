@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from coreai_onnx.lower.aten.indices import floor_div
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
 from coreai_onnx.lower.values import Value, as_dim, dims_of, dtype_of, rank_of
@@ -43,7 +44,7 @@ def pixel_shuffle(op: OpBuilder, self: Value, upscale_factor: int) -> Value:
     if rank == 4 and dtype_of(self) in _DEPTH_DTYPES and 0 not in dims_of(self):
         result: Value = op.DepthToSpace(self, blocksize=r, mode="CRD")
         return result
-    fewer = as_dim(channels / (r * r)) if not isinstance(channels, int) else channels // (r * r)
+    fewer = floor_div(channels, r * r)
     blocks = op.reshape(self, [*lead, fewer, r, r, height, width])
     n = len(lead)
     moved = op.transpose(blocks, [*range(n), n, n + 3, n + 1, n + 4, n + 2])
