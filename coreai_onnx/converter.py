@@ -31,12 +31,11 @@ from coreai_onnx.export.versions import warn_if_untested
 from coreai_onnx.functions import ModuleCalls, composite_functions
 from coreai_onnx.lower import Context, IONames, ProgramLowering
 from coreai_onnx.lower.composites import CompositeCalls
+from coreai_onnx.lower.opsets import chosen_opset
 from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
 from coreai_onnx.program import MAIN, OnnxProgram
 
 warn_if_untested(torch.__version__)
-DEFAULT_OPSET = 23
-OPSETS = range(18, 27)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -205,22 +204,28 @@ class TorchConverter:
 
     # ------------------------------------------------------------------ conversion
     def to_onnx(
-        self, entrypoints: Sequence[str] | None = None, *, opset_version: int = DEFAULT_OPSET
+        self,
+        entrypoints: Sequence[str] | None = None,
+        *,
+        opset_version: int | None = None,
+        minimum_onnxruntime: str | None = None,
     ) -> OnnxProgram:
         """Convert the staged programs.
 
         Args:
             entrypoints: Which of them; all by default.
-            opset_version: ``ai.onnx`` opset of the result, 18 to 26.
+            opset_version: ``ai.onnx`` opset of the result, 18 to 26; None takes 23, or less if
+                ``minimum_onnxruntime`` asks for it.
+            minimum_onnxruntime: The oldest onnxruntime that must take the file, ``"1.20"``.
 
         Raises:
             NothingToConvertError: If nothing is staged.
-            StagingError: If an entrypoint is unknown, or the opset is out of range.
+            StagingError: If an entrypoint is unknown, the opset is out of range, or that
+                onnxruntime does not take it.
             UnsupportedOpsError: With every op that has no lowering.
             ConversionError: If a program cannot be expressed in ONNX.
         """
-        if opset_version not in OPSETS:
-            raise StagingError(f"opset_version must be 18 to 26, is {opset_version}")
+        opset = chosen_opset(opset_version, minimum_onnxruntime)
         names = list(self._staged) if entrypoints is None else list(entrypoints)
         unknown = [n for n in names if n not in self._staged]
         if unknown:
@@ -228,9 +233,7 @@ class TorchConverter:
             raise StagingError(f"no program is staged as {', '.join(unknown)} (staged: {staged})")
         if not names:
             raise NothingToConvertError("No programs to convert: add one first")
-        return OnnxProgram(
-            {name: self._convert(name, self._staged[name], opset_version) for name in names}
-        )
+        return OnnxProgram({name: self._convert(name, self._staged[name], opset) for name in names})
 
     def to_coreai(self, *, entrypoints: Sequence[str] | None = None) -> OnnxProgram:
         """Convert the staged programs; the peer's name for :meth:`to_onnx`."""
@@ -287,7 +290,8 @@ def convert(
     *,
     dynamic_shapes: Any = None,
     externalize_modules: Sequence[ExternalizeSpec | type] | None = None,
-    opset_version: int = DEFAULT_OPSET,
+    opset_version: int | None = None,
+    minimum_onnxruntime: str | None = None,
     optimize: bool = True,
 ) -> OnnxProgram:
     """Export, convert and optimise a module in one call.
@@ -298,7 +302,8 @@ def convert(
         kwargs: Example keyword arguments.
         dynamic_shapes: As for ``torch.export.export``.
         externalize_modules: As for :meth:`TorchConverter.add_pytorch_module`.
-        opset_version: ``ai.onnx`` opset of the result, 18 to 26.
+        opset_version: As for :meth:`TorchConverter.to_onnx`.
+        minimum_onnxruntime: As for :meth:`TorchConverter.to_onnx`.
         optimize: Whether to run the graph passes.
 
     Raises:
@@ -317,7 +322,9 @@ def convert(
 
     converter = TorchConverter()
     converter.add_pytorch_module(module, export_fn=export, externalize_modules=externalize_modules)
-    program = converter.to_onnx(opset_version=opset_version)
+    program = converter.to_onnx(
+        opset_version=opset_version, minimum_onnxruntime=minimum_onnxruntime
+    )
     return program.optimize() if optimize else program
 
 

@@ -37,6 +37,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="MODEL.onnx")
     parser.add_argument("--opset", type=int, help="ONNX opset, 18 to 26 (default: 23)")
     parser.add_argument(
+        "--minimum-onnxruntime",
+        metavar="VERSION",
+        help="the oldest onnxruntime that must take the file, 1.20: chooses the opset",
+    )
+    parser.add_argument(
         "--dynamic",
         action="append",
         default=[],
@@ -78,15 +83,15 @@ def execute(options: argparse.Namespace) -> int:
     subject = load_subject(options.factory)
     kwargs = subject.kwargs | _example_inputs(options.input)
     shapes = dynamic_shapes(subject, kwargs, dynamic) if dynamic else subject.dynamic_shapes
-    extra = {} if options.opset is None else {"opset_version": options.opset}
     program = coreai_onnx.convert(
         subject.module,
         subject.args,
         kwargs,
         dynamic_shapes=shapes,
         externalize_modules=_externalized(options.externalize) or None,
+        opset_version=options.opset,
+        minimum_onnxruntime=options.minimum_onnxruntime,
         optimize=not options.no_optimize,
-        **extra,
     )
     files = program.save(options.output, external_data=options.external_data)
     print(program)
