@@ -101,7 +101,7 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     """
     if not _needs_work(program):
         return program
-    made = without_in_place(program)
+    made: ExportedProgram | None = without_in_place(program)
     if made is not None and not _needs_work(made):
         return made
     with torch.no_grad():

@@ -26,13 +26,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from coreai_onnx.export.views import Write, undone
 
 aten = torch.ops.aten
-_OPERATORS = {
-    "__iand__": "bitwise_and",
-    "__ior__": "bitwise_or",
-    "__ixor__": "bitwise_xor",
-    "__ilshift__": "bitwise_left_shift",
-    "__irshift__": "bitwise_right_shift",
-}
 _MUTATIONS = {
     InputKind.BUFFER: OutputKind.BUFFER_MUTATION,
     InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION,
@@ -187,11 +180,27 @@ class _Rebuild:
         if len(groups) != 1 or groups != self._groups[node]:
             raise _CannotError(node)  # the fake tensors do not tell what shares memory
         args, kwargs = fx.map_arg((node.args, node.kwargs), self._use)
-        name = functional._schema.name.partition("::")[2]
-        new = self.graph.create_node("call_function", functional, args, kwargs, name)
-        new.meta = dict(node.meta)
+        new = self._call(functional, args, kwargs, node)
+        if not _keeps_the_dtype(node):
+            new = self._in_its_dtype(new, node)
         self._write(node, changed, new, groups[0])
         self._settle(node, new)
+
+    def _call(self, target: Any, args: Any, kwargs: Any, like: fx.Node) -> fx.Node:
+        name = target._schema.name.partition("::")[2].strip("_")
+        made = self.graph.create_node("call_function", target, args, kwargs, name)
+        made.meta = dict(like.meta)
+        return made
+
+    def _in_its_dtype(self, new: fx.Node, node: fx.Node) -> fx.Node:
+        """Return the result of the plain op in the dtype of the tensor that is changed."""
+        expected = node.meta["val"]
+        args, kwargs = fx.map_arg((new.args, new.kwargs), lambda n: n.meta["val"])
+        with expected.fake_mode, torch.no_grad():
+            new.meta["val"] = new.target(*args, **kwargs)  # type: ignore[operator]  # an op
+        if new.meta["val"].dtype == expected.dtype:
+            return new
+        return self._call(aten.to.dtype, (new, expected.dtype), {}, node)
 
     def _write(self, node: fx.Node, changed: fx.Node, new: fx.Node, group: StorageWeakRef) -> None:
         """Make ``new`` the value of a tensor, and write it into what the tensor is a view of."""
@@ -241,7 +250,7 @@ class _Rebuild:
         changed = [p for p in placeholders if self._current[p].op != "placeholder"]
         if changed and not self.outer:
             raise _CannotError(node)
-        result = fx.map_arg(node.args[0], self._use)
+        result: Any = fx.map_arg(node.args[0], self._use)
         new = tuple(self._use(p) for p in changed)
         made = self.graph.output((*new, *result) if self.outer else result)
         made.meta = dict(node.meta)
@@ -276,7 +285,7 @@ def _without_underscore(node: fx.Node) -> torch._ops.OpOverload | None:
     written = [a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments]
     if not name.endswith("_") or sum(written) != 1 or not written[0]:
         return None
-    plain = _OPERATORS.get(name, name[:-1])
+    plain = f"__{name[3:]}" if name.startswith("__i") else name[:-1]
     found: torch._ops.OpOverload | None = getattr(
         getattr(aten, plain, None), overload or "default", None
     )
@@ -284,6 +293,15 @@ def _without_underscore(node: fx.Node) -> torch._ops.OpOverload | None:
         return None
     same = [a.name for a in found._schema.arguments] == [a.name for a in target._schema.arguments]
     return found if same else None
+
+
+def _keeps_the_dtype(node: fx.Node) -> bool:
+    """Whether the plain op surely gives the dtype of the tensor that is changed."""
+    values: Any = fx.map_arg(node.args, lambda n: n.meta.get("val"))
+    target, *others = values
+    tensors = (x for x in others if isinstance(x, torch.Tensor))
+    numbers = (x for x in others if isinstance(x, float | torch.SymFloat | complex))
+    return all(x.dtype == target.dtype for x in tensors) and not any(numbers)
 
 
 def _signature(program: ExportedProgram, root: fx.GraphModule) -> ExportGraphSignature:

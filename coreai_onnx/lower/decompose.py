@@ -15,6 +15,8 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from coreai_onnx.export.in_place import mutates, without_in_place_inside
+
 
 @functools.cache
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
@@ -59,11 +61,21 @@ def decompose(node: fx.Node) -> fx.GraphModule | None:
 
 
 def trace(function: Callable[..., Any], examples: Sequence[Any]) -> fx.GraphModule:
-    """Trace a function on fake tensors and symbolic numbers, one placeholder each."""
+    """Trace a function on fake tensors and symbolic numbers, one placeholder each.
+
+    What the function changes in place is made anew in the graph.
+    """
     fakes = (e for e in examples if isinstance(e, torch._subclasses.FakeTensor))
     mode = next((f.fake_mode for f in fakes), None)
     with torch.no_grad(), _entered(mode):
-        return make_fx(function, _allow_non_fake_inputs=True)(*examples)
+        traced = make_fx(function, _allow_non_fake_inputs=True)(*examples)
+        if not any(map(mutates, traced.graph.nodes)):
+            return traced
+        plain = without_in_place_inside(traced)
+        if plain is not None and not any(map(mutates, plain.graph.nodes)):
+            return plain
+        functional = torch.func.functionalize(function, remove="mutations")
+        return make_fx(functional, _allow_non_fake_inputs=True)(*examples)
 
 
 def _rule(target: torch._ops.OpOverload) -> Callable[..., Any] | None:

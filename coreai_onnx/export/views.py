@@ -1,0 +1,179 @@
+"""Views undone: what a tensor becomes when a view of it is given new elements."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+Inverse = Callable[["Write"], fx.Node | None]
+
+
+class Write:
+    """New elements for a view.
+
+    Args:
+        graph: Receives nodes.
+        view: The call that made the view, with its original arguments.
+        tensor: The tensor before the write, in the new graph.
+        new: The view's new elements, in the new graph.
+        of: Gives the new graph's node for one of the original graph.
+    """
+
+    def __init__(
+        self,
+        graph: fx.Graph,
+        view: fx.Node,
+        tensor: fx.Node,
+        new: fx.Node,
+        of: Callable[[fx.Node], fx.Node],
+    ) -> None:
+        """Bind the arguments of the view by their names."""
+        self.graph, self.view, self.tensor, self.new = graph, view, tensor, new
+        schema = getattr(view.target, "_schema", None)
+        names = [a.name for a in schema.arguments] if schema else []
+        given = dict(zip(names, view.args, strict=False)) | dict(view.kwargs)
+        self.given = {k: fx.map_arg(v, of) for k, v in given.items()}
+
+    def call(self, target: Any, *args: Any) -> fx.Node:
+        """Append a call whose result is like the tensor."""
+        name = target._schema.name.partition("::")[2]
+        made = self.graph.create_node("call_function", target, args, {}, name)
+        made.meta = {k: v for k, v in self.view.meta.items() if k != "val"}
+        made.meta["val"] = self.tensor.meta["val"]
+        return made
+
+
+def undone(write: Write) -> fx.Node | None:
+    """Return the tensor with the new elements in it; None if the view cannot be undone."""
+    view = write.view
+    if view.target is operator.getitem:
+        return _piece(write)
+    name = str(view.target)
+    rule = _INVERSES.get(name)
+    if rule is not None:
+        return rule(write)
+    before, after = write.tensor.meta["val"], view.meta["val"]
+    if name in _SAME_ELEMENTS or tuple(map(str, before.shape)) == tuple(map(str, after.shape)):
+        return _as_shaped(write) if name in _KEEP_ORDER else None
+    return None
+
+
+def _as_shaped(write: Write) -> fx.Node:
+    """The same elements in the same order, in the tensor's shape."""
+    before, after = write.tensor.meta["val"], write.view.meta["val"]
+    if tuple(map(str, before.shape)) == tuple(map(str, after.shape)):
+        return write.new
+    return write.call(aten.view.default, write.new, _sizes(write.graph, write.tensor))
+
+
+def _sizes(graph: fx.Graph, tensor: fx.Node) -> list[Any]:
+    """Return the sizes of a tensor as arguments of a call."""
+    sizes: list[Any] = []
+    for axis, size in enumerate(tensor.meta["val"].shape):
+        if isinstance(size, torch.SymInt):
+            node = graph.call_function(aten.sym_size.int, (tensor, axis))
+            node.meta["val"] = size
+            sizes.append(node)
+        else:
+            sizes.append(int(size))
+    return sizes
+
+
+def _slice(write: Write) -> fx.Node:
+    given = write.given
+    bounds = [given.get("start"), given.get("end"), given.get("step", 1)]
+    target = aten.slice_scatter.default
+    return write.call(target, write.tensor, write.new, given.get("dim", 0), *bounds)
+
+
+def _select(write: Write) -> fx.Node:
+    place = (write.given["dim"], write.given["index"])
+    return write.call(aten.select_scatter.default, write.tensor, write.new, *place)
+
+
+def _narrow(write: Write) -> fx.Node | None:
+    start, length = write.given["start"], write.given["length"]
+    if not (isinstance(start, int) and isinstance(length, int) and start >= 0):
+        return None
+    place = (write.given["dim"], start, start + length)
+    return write.call(aten.slice_scatter.default, write.tensor, write.new, *place)
+
+
+def _diagonal(write: Write) -> fx.Node:
+    given = write.given
+    place = (given.get("offset", 0), given.get("dim1", 0), given.get("dim2", 1))
+    return write.call(aten.diagonal_scatter.default, write.tensor, write.new, *place)
+
+
+def _transpose(write: Write) -> fx.Node:
+    axes = [v for k, v in write.given.items() if k != "self"]
+    return write.call(aten.transpose.int, write.new, *axes)
+
+
+def _turn(write: Write) -> fx.Node:
+    rank = write.tensor.meta["val"].dim()
+    return write.call(aten.transpose.int, write.new, 0, 1) if rank == 2 else write.new
+
+
+def _permute(write: Write) -> fx.Node:
+    dims = [d % len(write.given["dims"]) for d in write.given["dims"]]
+    return write.call(aten.permute.default, write.new, [dims.index(i) for i in range(len(dims))])
+
+
+def _piece(write: Write) -> fx.Node | None:
+    """One of several views: a row of ``unbind``, or a part of ``split``."""
+    source, index = write.view.args
+    assert isinstance(source, fx.Node)
+    name, pieces = str(source.target).partition(".")[2].partition(".")[0], source.meta["val"]
+    if name not in ("unbind", "split", "split_with_sizes", "chunk", "unsafe_chunk"):
+        return None
+    schema = source.target._schema  # type: ignore[union-attr]  # an op, as its name says
+    names = [a.name for a in schema.arguments]
+    given = dict(zip(names, source.args, strict=False)) | dict(source.kwargs)
+    dim: Any = given.get("dim", 0)
+    if name == "unbind":
+        return write.call(aten.select_scatter.default, write.tensor, write.new, dim, index)
+    lengths: Sequence[Any] = [piece.shape[dim] for piece in pieces[: index + 1]]  # type: ignore[operator]  # an integer
+    if not all(isinstance(length, int) for length in lengths):
+        return None
+    place = (dim, sum(lengths[:-1]), sum(lengths))
+    return write.call(aten.slice_scatter.default, write.tensor, write.new, *place)
+
+
+_INVERSES: dict[str, Inverse] = {
+    "aten.slice.Tensor": _slice,
+    "aten.select.int": _select,
+    "aten.narrow.default": _narrow,
+    "aten.diagonal.default": _diagonal,
+    "aten.transpose.int": _transpose,
+    "aten.swapaxes.default": _transpose,
+    "aten.swapdims.default": _transpose,
+    "aten.t.default": _turn,
+    "aten.permute.default": _permute,
+}
+"""How elements go back through a view that reorders or leaves out."""
+
+_SAME_ELEMENTS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "view.default _unsafe_view.default reshape.default reshape_as.default view_as.default "
+        "flatten.using_ints unflatten.int squeeze.default squeeze.dim squeeze.dims "
+        "unsqueeze.default atleast_1d.default atleast_2d.default atleast_3d.default"
+    ).split()
+)
+_KEEP_ORDER = _SAME_ELEMENTS | frozenset(
+    f"aten.{name}"
+    for name in (
+        "alias.default contiguous.default detach.default detach_.default to.dtype to.device "
+        "to.dtype_layout to.other type_as.default positive.default real.default expand.default "
+        "expand_as.default broadcast_to.default dropout.default feature_dropout.default "
+        "alpha_dropout.default feature_alpha_dropout.default conj_physical.default "
+        "resolve_conj.default resolve_neg.default lift_fresh.default"
+    ).split()
+)
+"""Views with the elements in the tensor's own order."""
