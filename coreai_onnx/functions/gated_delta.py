@@ -90,6 +90,8 @@ def _scan(
     write_ = inner.Mul(inner.Sub(value, inner.MatMul(key, faded)), rate)
     after = inner.Add(faded, inner.Mul(column, write_))
     graph.outputs.extend([after, inner.MatMul(query, after)])
+    for value_ in inputs:
+        value_.type = None  # as the reader infers it: one text for every dtype
     last, outputs = op.call(
         "",
         "Scan",

@@ -131,6 +131,7 @@ def _one_by_one(
     part = product(inner, chosen, inner.Gather(rhs, which, axis=0))
     (longer,) = inner.call("", "SequenceInsert", [parts, part], {})
     graph.outputs.extend([inner.Identity(going), longer])
+    parts.type = None  # as the reader infers it: one text for every dtype
     turns = op.Squeeze(op.Shape(groups.active), [0])
     (collected,) = op.call("", "Loop", [turns, None, first], {"body": graph})
     (joined,) = op.call("", "ConcatFromSequence", [collected], {"axis": 0})

@@ -25,7 +25,7 @@ from coreai_onnx.export.module_call import ModuleCall
 from coreai_onnx.functions.attributes import composite_attributes
 from coreai_onnx.functions.probe import probe_difference
 from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.values import Value, dims_of
+from coreai_onnx.lower.values import Value, dims_of, dtype_of
 
 _OWN: dict[str, type] = {
     "gated_delta_update": GatedDeltaUpdate,
@@ -99,7 +99,7 @@ def call_standard(
     for declared in composite.inputs:
         kind, name = match.sources.get(declared.name, ("", ""))
         found = weight(name) if kind == "weight" else arguments.get(name)
-        inputs.append(_as_value(op, found))
+        inputs.append(_as_value(op, declared, found))
     attributes = dict(match.attributes)
     if composite.name == "scaled_dot_product_attention":
         _complete_attention(attributes, inputs)
@@ -236,10 +236,15 @@ def _candidates(composite: Composite, attributes: Mapping[str, Any]) -> Iterator
 
 
 # ---------------------------------------------------------------------- the node
-def _as_value(op: OpBuilder, found: Any) -> Value | None:
-    if found is None or isinstance(found, ir.Value):
-        return found
-    return op.dim(sympy.sympify(found)) if isinstance(found, sympy.Basic) else op.const(int(found))
+def _as_value(op: OpBuilder, declared: Input, found: Any) -> Value | None:
+    """Return an argument as a value; indices of other integer types as int64."""
+    if found is None:
+        return None
+    if not isinstance(found, ir.Value):
+        known = not isinstance(found, sympy.Basic)
+        return op.const(int(found)) if known else op.dim(sympy.sympify(found))
+    taken = declared.dtype != "index" or dtype_of(found) in (torch.int32, torch.int64)
+    return found if taken else op.cast(found, torch.int64)
 
 
 def _complete_attention(attributes: dict[str, Any], inputs: Sequence[Value | None]) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import transformers.models.qwen3_next.modeling_qwen3_next as qwen3_next
 from torch.export import Dim
 
 from coreai_onnx import TorchConverter
-from coreai_onnx.export.linear_attention import LOOPING, gated_delta_rule, scanned
+from coreai_onnx.export.linear_attention import (
+    LOOPING,
+    _unless_packed,
+    gated_delta_rule,
+    scanned,
+)
 from tests.tolerances import assert_close
 
-CHUNKS = getattr(qwen3_next, LOOPING)
+CHUNKS, LOOP = (getattr(qwen3_next, name) for name in LOOPING)
 
 
 def tensors(batch: int, length: int, *, key_heads: int = 2) -> tuple[torch.Tensor, ...]:
@@ -27,9 +34,10 @@ def tensors(batch: int, length: int, *, key_heads: int = 2) -> tuple[torch.Tenso
 
 @pytest.mark.parametrize("length", [1, 5, 64, 70])
 @pytest.mark.parametrize("key_heads", [2, 4])
-def test_the_numbers_are_those_of_the_chunks(length: int, key_heads: int) -> None:
+@pytest.mark.parametrize("loop", [CHUNKS, LOOP], ids=["chunks", "tokens"])
+def test_the_numbers_are_those_of_the_loops(loop: Any, length: int, key_heads: int) -> None:
     given = tensors(2, length, key_heads=key_heads)
-    expected, last = CHUNKS(*given, output_final_state=True, use_qk_l2norm_in_kernel=True)
+    expected, last = loop(*given, output_final_state=True, use_qk_l2norm_in_kernel=True)
     actual, state = gated_delta_rule(*given, use_qk_l2norm_in_kernel=True)
     assert_close(actual, expected)
     assert_close(state, last)
@@ -42,6 +50,29 @@ def test_a_given_state_goes_on_where_it_stopped() -> None:
     rest, end = gated_delta_rule(*(x[:, 7:] for x in given), middle, use_qk_l2norm_in_kernel=True)
     assert_close(rest, whole[:, 7:])
     assert_close(end, last)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_the_state_stays_wide(dtype: torch.dtype) -> None:
+    given = [x.to(dtype) for x in tensors(1, 6)]
+    expected, last = LOOP(*given, output_final_state=True, use_qk_l2norm_in_kernel=True)
+    actual, state = gated_delta_rule(*given, use_qk_l2norm_in_kernel=True)
+    assert_close(actual, expected)
+    assert_close(state, last)
+
+
+def test_packed_sequences_are_left_to_transformers() -> None:
+    layer, given = Layer(), tensors(1, 4)
+    asked: list[Any] = []
+
+    def packed(*args: torch.Tensor, cu_seqlens: Any = None, **_: Any) -> tuple[torch.Tensor, None]:
+        asked.append(cu_seqlens)
+        return args[2], None
+
+    replaced = _unless_packed(packed)
+    assert replaced(*given, cu_seqlens=[0, 4]) == (given[2], None)
+    assert asked == [[0, 4]]
+    assert layer(*given).shape == given[2].shape
 
 
 class Layer(torch.nn.Module):
@@ -64,6 +95,7 @@ def test_one_export_serves_every_length() -> None:
         )
     assert torch_chunk_gated_delta_rule is CHUNKS
     program = TorchConverter().add_exported_program(exported).to_onnx()
+    assert program.composites() == {"ai.coreai::gated_delta_update": 1}
     for size in ((2, 9), (1, 1), (3, 130)):
         given = tensors(*size)
         (actual,) = program.run(*given)

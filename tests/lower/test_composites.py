@@ -9,7 +9,7 @@ from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.composite_checks import CompositeCallError
 from coreai_onnx.lower.composites import CompositeCalls
-from coreai_onnx.lower.values import dims_of, dtype_of
+from coreai_onnx.lower.values import dims_of, dtype_of, maybe_dims
 from tests.lower.building import Building
 
 
@@ -41,3 +41,22 @@ def test_a_body_spells_composites_out() -> None:
     x = building.input("x", torch.float32, (2, 4))
     with pytest.raises(LoweringError, match="inside a composite body"):
         building.op.composite("rms_norm", [x, None])
+
+
+def test_outputs_have_the_dims_and_dtypes_that_the_declaration_tells() -> None:
+    building = Building()
+    op = OpBuilder(building.op.scope, 23, CompositeCalls())
+    half, wide = torch.float16, torch.float32
+    key, value = (building.input(n, half, (2, 3, 5, 4)) for n in ("query", "key")), (2, 6, 5, 7)
+    gate = building.input("g", wide, (2, 6, 5))
+    inputs = [*key, building.input("value", half, value), gate, gate]
+    state = building.input("state", wide, (2, 6, 4, 7))
+    output, last = op.composite_outputs("gated_delta_update", [*inputs, state])
+    assert (dims_of(output), dtype_of(output)) == ((2, 5, 6, 7), half)
+    assert (dims_of(last), dtype_of(last)) == ((2, 6, 4, 7), wide)
+    assert dtype_of(op.composite_outputs("gated_delta_update", inputs)[1]) == half
+    x, w = building.input("x", half, (5, 1, 8)), building.input("w", half, (3, 8, 6))
+    index = building.input("index", torch.int64, (5,))
+    product = op.composite("gather_mm", [x, w, None, index])
+    assert dtype_of(product) == half
+    assert maybe_dims(product) is None

@@ -1,0 +1,83 @@
+"""The gated delta rule against the loops of transformers, for lengths, head groups and dtypes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers.models.qwen3_next.modeling_qwen3_next as qwen3_next
+
+from coreai_onnx.composite_ops.gated_delta_update import gated_delta_update
+from tests.tolerances import assert_close
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+def tensors(length: int, *, heads: int = 2, groups: int = 2) -> list[torch.Tensor]:
+    values = heads * groups
+    return [
+        torch.randn(2, heads, length, 8),
+        torch.randn(2, heads, length, 8),
+        torch.randn(2, values, length, 6),
+        -torch.rand(2, values, length),
+        torch.rand(2, values, length),
+    ]
+
+
+def by_transformers(
+    name: str, given: list[torch.Tensor], state: torch.Tensor | None, *, norm: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    function = getattr(qwen3_next, f"torch_{name}_gated_delta_rule")
+    result: tuple[torch.Tensor, torch.Tensor] = function(
+        *(x.transpose(1, 2) for x in given),
+        initial_state=state,
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=norm,
+    )
+    return result
+
+
+@pytest.mark.parametrize("name", ["chunk", "recurrent"])
+@pytest.mark.parametrize(("heads", "groups"), [(3, 1), (2, 2), (1, 4)])
+def test_gives_what_the_loops_of_transformers_give(name: str, heads: int, groups: int) -> None:
+    given = tensors(9, heads=heads, groups=groups)
+    for state in (None, torch.randn(2, heads * groups, 8, 6)):
+        expected, last = by_transformers(name, given, state)
+        actual, after = gated_delta_update(*given, state)
+        assert actual.shape == (2, 9, heads * groups, 6)
+        assert_close(actual, expected)
+        assert_close(after, last)
+
+
+def test_without_the_norm() -> None:
+    given = [x * 0.3 for x in tensors(7)]
+    expected, last = by_transformers("recurrent", given, None, norm=False)
+    assert_close(gated_delta_update(*given, use_qk_l2_norm=0), (expected, last))
+
+
+def test_token_by_token_is_the_whole() -> None:
+    given = tensors(6)
+    whole, last = gated_delta_update(*given)
+    state = None
+    for t in range(6):
+        output, state = gated_delta_update(*(x[:, :, t : t + 1] for x in given), state)
+        assert_close(output[:, 0], whole[:, t])
+    assert_close(state, last)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_outputs_have_the_dtype_of_the_query_and_a_state_its_own(dtype: torch.dtype) -> None:
+    given = [x.to(dtype) for x in tensors(3)]
+    output, state = gated_delta_update(*given)
+    assert (output.dtype, state.dtype) == (dtype, dtype)
+    wide = torch.zeros(2, 4, 8, 6, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+    same, kept = gated_delta_update(*given, wide)
+    assert_close(same, output)
+    assert kept.dtype == wide.dtype
+    assert_close(kept.to(dtype), state)
+
+
+def test_no_token_leaves_the_state() -> None:
+    given, state = tensors(0), torch.randn(2, 4, 8, 6)
+    output, after = gated_delta_update(*given, state)
+    assert output.shape == (2, 0, 4, 6)
+    assert_close(after, state)

@@ -1,0 +1,91 @@
+"""Experts of transformers as products that choose their matrix, without the sorting around them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import GptOssConfig, MixtralConfig
+from transformers.integrations import moe
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.models.mixtral.modeling_mixtral import MixtralExperts
+
+from coreai_onnx import convert
+from coreai_onnx.export.experts import IMPLEMENTATIONS, gathered
+from tests.tolerances import assert_close
+
+SIZES = {"hidden_size": 8, "intermediate_size": 12, "num_local_experts": 4}
+
+
+def experts(kind: str, implementation: str = "grouped_mm") -> torch.nn.Module:
+    """Experts without bias and with matrices [N, K], or with bias and matrices [K, N]."""
+    configured, made = {
+        "mixtral": (MixtralConfig, MixtralExperts),
+        "gpt_oss": (GptOssConfig, GptOssExperts),
+    }[kind]
+    module = made(configured(**SIZES, experts_implementation=implementation))
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter)
+    return module.eval()
+
+
+def routed(tokens: int) -> tuple[torch.Tensor, ...]:
+    return torch.randn(tokens, 8), torch.randint(0, 4, (tokens, 2)), torch.rand(tokens, 2)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kind", ["mixtral", "gpt_oss"])
+def test_the_numbers_are_those_of_transformers(kind: str, implementation: str) -> None:
+    module, given = experts(kind, implementation), routed(9)
+    with torch.no_grad():
+        expected = module(*given)
+        with gathered():
+            assert_close(module(*given), expected)
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "gpt_oss"])
+def test_a_conversion_has_two_products_and_no_sorting(kind: str) -> None:
+    module, tokens = experts(kind), torch.export.Dim("tokens")
+    dims = [{0: tokens}] * 3
+    program = convert(module, routed(5), dynamic_shapes=tuple(dims))
+    assert program.composites()["ai.coreai::gather_mm"] == 2
+    made = {n.op_type for n in program.model.graph}
+    assert not made & {"TopK", "CumSum", "ScatterElements", "Loop"}
+    read = {n.inputs[1].name for n in program.model.graph if n.op_type == "gather_mm"}
+    assert read == {"gate_up_proj", "down_proj"}
+    for count in (5, 1, 40):
+        given = routed(count)
+        with torch.no_grad():
+            assert_close(program.run(*given, kernels=False)[0], module(*given))
+
+
+def test_experts_on_several_devices_are_left_alone() -> None:
+    module = experts("mixtral")
+    module._is_expert_parallel = True
+    given = routed(4)
+    with torch.no_grad():
+        expected = module(*given)
+        with gathered():
+            assert_close(module(*given), expected)
+
+
+def test_everything_is_back_after_an_error() -> None:
+    before = moe.ALL_EXPERTS_FUNCTIONS.get_interface
+
+    def fail() -> None:
+        with gathered():
+            assert moe.ALL_EXPERTS_FUNCTIONS.get_interface != before
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
+    assert moe.ALL_EXPERTS_FUNCTIONS.get_interface == before
+
+
+def test_other_implementations_are_left_alone() -> None:
+    def default(*_: Any) -> None: ...
+
+    with gathered():
+        found = moe.ALL_EXPERTS_FUNCTIONS.get_interface("deepgemm", default)
+    assert found is moe.deepgemm_bf16_experts_forward

@@ -1,0 +1,45 @@
+"""The torch ops of this package become nodes of their composites, with all their outputs."""
+
+from __future__ import annotations
+
+import torch
+from torch.export import Dim
+
+from coreai_onnx import convert
+from coreai_onnx.composite_ops import torch_ops
+from tests.lower.checking import Wrapped
+from tests.tolerances import assert_close
+
+
+def test_gather_mm_keeps_its_inputs_and_attributes() -> None:
+    def product(x: torch.Tensor, w: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch_ops.gather_mm(x, w, i, i, 1, True)
+
+    given = torch.randn(2, 4, 1, 8), torch.randn(2, 4, 6, 8), torch.tensor([3, 0, 0])
+    program = convert(Wrapped(product), given)
+    (node,) = program.model.graph
+    assert (node.domain, node.op_type, len(node.inputs)) == ("ai.coreai", "gather_mm", 4)
+    attributes = {name: a.as_int() for name, a in node.attributes.items()}
+    assert attributes == {"num_batch_axes": 1, "transpose_rhs": 1, "version": 1}
+    assert_close(program.run(*given, kernels=False)[0], product(*given))
+
+
+def test_gated_delta_update_gives_both_outputs_or_the_state_alone() -> None:
+    def last(*given: torch.Tensor) -> torch.Tensor:
+        return torch_ops.gated_delta_update(*given)[1]
+
+    def both(*given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch_ops.gated_delta_update(*given, None, False)
+
+    def tensors(length: int) -> tuple[torch.Tensor, ...]:
+        key, gate = torch.randn(1, 2, length, 4), torch.rand(1, 2, length)
+        return key, torch.randn_like(key), torch.randn_like(key), -gate, torch.rand_like(gate)
+
+    dims = (({2: Dim("length")},) * 5,)
+    for function in (last, both):
+        program = convert(Wrapped(function), tensors(5), dynamic_shapes=dims)
+        assert program.composites() == {"ai.coreai::gated_delta_update": 1}
+        given = tensors(7)
+        expected = function(*given)
+        actual = list(program.run(*given, kernels=False))
+        assert_close(actual, [expected] if isinstance(expected, torch.Tensor) else expected)
