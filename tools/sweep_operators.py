@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> Sweep:
         for dtype in options.dtypes.split(",")
         for name in names
     ]
-    sweep = Sweep()
+    sweep = load(options.out) if options.merge and options.out.is_file() else Sweep()
     about = {"dynamic": options.dynamic, "dtypes": options.dtypes, "samples": options.samples}
     with tqdm(total=len(jobs), unit="entry", smoothing=0.05) as bar:
 
@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--samples", type=int, default=3, help="at most so many of each entry")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, help="keep every finding in this file")
+    parser.add_argument("--merge", action="store_true", help="keep what else --out holds")
     parser.add_argument("--report", type=Path, help="print what --out kept, measure nothing")
     parser.add_argument("--record", action="store_true", help="write tests/coverage/results.json")
     return parser

@@ -260,6 +260,8 @@ class ProgramLowering:
         """Make ``x`` a graph output of its own, under the name."""
         if not isinstance(x, ir.Value):
             x = self._number(x) if isinstance(x, sympy.Basic) else self.op.const(x)
+        if "no_output" in x.meta:  # a lowering says why torch fixes no value here
+            raise x.meta["no_output"]
         taken = x.producer() is None or x.is_graph_output() or x.const_value is not None
         if taken:
             dims, complex_ = x.meta.get("dims"), x.meta.get("complex")

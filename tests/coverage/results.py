@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.coverage.crew import Found
-from tests.coverage.measuring import PASS, REJECTED, SEVERITY, worst
+from tests.coverage.measuring import NOT_EXPORTED, PASS, REJECTED, SEVERITY, worst
 
 RECORD = Path(__file__).with_name("results.json")
 """The committed result, from which docs/operators.md is made."""
@@ -28,6 +28,8 @@ class Sweep:
 
     def add(self, entry: str, dtype: str, calls: Found) -> None:
         """Add the findings of an entry in a dtype; none if torch has none."""
+        row = self.found.get(entry, {})
+        row.pop(dtype, None)
         if calls:
             self.found.setdefault(entry, {})[dtype] = calls
 
@@ -71,7 +73,11 @@ class Sweep:
         for entry, dtype, status, detail in self.failures():
             row = reasons.setdefault(entry, {"status": status, "dtypes": [], "detail": detail})
             row["dtypes"].append(dtype)
-        return {"totals": overall, "resized": dict(sorted(self.resized().items())), "left": reasons}
+        summary: dict[str, Any] = {"totals": overall, "left": reasons}
+        summary["not exported"] = [n for n in sorted(self.found) if self.status(n) == NOT_EXPORTED]
+        if resized := self.resized():
+            summary["resized"] = dict(sorted(resized.items()))
+        return summary
 
 
 def shares(totals: Counter[str]) -> dict[str, int]:

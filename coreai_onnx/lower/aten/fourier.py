@@ -27,8 +27,8 @@ def fft_c2c(
     sizes = [dims_of(self)[d] for d in dim]
     x = as_pairs(op, self)
     for axis in dim:
-        x = _dft(op, x, wrap(axis, rank), forward=forward)
-    return _normalized(op, x, sizes, normalization, forward=forward)
+        x = dft(op, x, wrap(axis, rank), forward=forward)
+    return normalized(op, x, sizes, normalization, forward=forward)
 
 
 @lowers("aten._fft_r2c.default", complex=True)
@@ -39,12 +39,12 @@ def fft_r2c(
     rank = len(dims_of(self))
     axes = [wrap(d, rank) for d in dim]
     sizes = [dims_of(self)[a] for a in axes]
-    x = _dft(op, op.unsqueeze(self, [rank]), axes[-1], forward=True)
+    x = dft(op, op.unsqueeze(self, [rank]), axes[-1], forward=True)
     if onesided:
-        x = _part(op, x, axes[-1], 0, _half(sizes[-1]))
+        x = part(op, x, axes[-1], 0, half(sizes[-1]))
     for axis in axes[:-1]:
-        x = _dft(op, x, axis, forward=True)
-    return _normalized(op, x, sizes, normalization, forward=True)
+        x = dft(op, x, axis, forward=True)
+    return normalized(op, x, sizes, normalization, forward=True)
 
 
 @lowers("aten._fft_c2r.default", complex=True)
@@ -57,23 +57,23 @@ def fft_c2r(
     sizes = [*(dims_of(self)[a] for a in axes[:-1]), last_dim_size]
     x = as_pairs(op, self)
     for axis in axes[:-1]:
-        x = _dft(op, x, axis, forward=False)
-    whole = _mirrored(op, x, axes[-1], last_dim_size)
-    re, _ = split(op, _dft(op, whole, axes[-1], forward=False))
-    return _normalized(op, re, sizes, normalization, forward=False)
+        x = dft(op, x, axis, forward=False)
+    whole = mirrored(op, x, axes[-1], last_dim_size)
+    re, _ = split(op, dft(op, whole, axes[-1], forward=False))
+    return normalized(op, re, sizes, normalization, forward=False)
 
 
-def _mirrored(op: OpBuilder, x: Value, axis: int, size: Dim) -> Value:
+def mirrored(op: OpBuilder, x: Value, axis: int, size: Dim) -> Value:
     """Return all N frequencies of a real signal: those above N / 2 are conjugates."""
-    first = _part(op, x, axis, 0, _half(size))
-    above = reversed_along(op, _part(op, x, axis, 1, as_dim(size - _half(size) + 1)), [axis])
+    first = part(op, x, axis, 0, half(size))
+    above = reversed_along(op, part(op, x, axis, 1, as_dim(size - half(size) + 1)), [axis])
     re, im = split(op, above)
     whole = op.Concat(first, join(op, re, op.Neg(im)), axis=axis)
     dims = dims_of(x)
     return set_dims(whole, (*dims[:axis], size, *dims[axis + 1 :]))
 
 
-def _half(size: Dim) -> Dim:
+def half(size: Dim) -> Dim:
     if isinstance(size, int):
         return size // 2 + 1
     from torch.utils._sympy.functions import FloorDiv
@@ -81,7 +81,7 @@ def _half(size: Dim) -> Dim:
     return as_dim(FloorDiv(size, sympy.Integer(2)) + 1)
 
 
-def _part(op: OpBuilder, x: Value, axis: int, start: int, end: Dim) -> Value:
+def part(op: OpBuilder, x: Value, axis: int, start: int, end: Dim) -> Value:
     """Return x[start:end] along an axis."""
     dims = dims_of(x)
     return set_dims(
@@ -89,7 +89,7 @@ def _part(op: OpBuilder, x: Value, axis: int, start: int, end: Dim) -> Value:
     )
 
 
-def _dft(op: OpBuilder, x: Value, axis: int, *, forward: bool) -> Value:
+def dft(op: OpBuilder, x: Value, axis: int, *, forward: bool) -> Value:
     """Return the transform along an axis of pairs (or of reals with a last axis of 1).
 
     The inverse is divided by the number of points. Sizes that are not powers of two go through
@@ -110,7 +110,7 @@ def _dft(op: OpBuilder, x: Value, axis: int, *, forward: bool) -> Value:
     return set_dims(op.squeeze(y, [0]) if alone else y, (*dims[:-1], 2))
 
 
-def _normalized(
+def normalized(
     op: OpBuilder, x: Value, sizes: Sequence[Dim], normalization: int, *, forward: bool
 ) -> Value:
     """Return the transform scaled as torch says: by 1 (0), 1 / √N (1) or 1 / N (2)."""

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.counted_loop import repeat
 from coreai_onnx.lower.aten.creation import copy
 from coreai_onnx.lower.aten.jacobi import arranged, eigen, rotated
@@ -19,7 +20,10 @@ from coreai_onnx.lower.values import Value, dims_of, dtype_of, set_dims
 
 @lowers("aten._linalg_eigh.default")
 def eigh(op: OpBuilder, A: Value, UPLO: str = "L", compute_v: bool = True) -> tuple[Value, Value]:
-    """Eigenvalues, ascending, and eigenvectors; of one triangle, mirrored to the other."""
+    """Eigenvalues, ascending, and eigenvectors; of one triangle, mirrored to the other.
+
+    What a model computes with the vectors may not depend on their signs, so they are no output.
+    """
     x = wide(op, A)
     dims = dims_of(x)
     if 0 in dims:
@@ -29,7 +33,16 @@ def eigh(op: OpBuilder, A: Value, UPLO: str = "L", compute_v: bool = True) -> tu
     across = op.cast(identity(op, dims[-1], dims[-1]), torch.bool)
     mirror = op.Where(across, op.like(x, 0), transposed(op, set_dims(kept, dims)))
     values, vectors = eigen(op, set_dims(op.Add(kept, mirror), dims))
-    return values, vectors if compute_v else op.expand(op.like(A, 0), [0])
+    if not compute_v:
+        return values, op.expand(op.like(A, 0), [0])
+    vectors = op.cast(vectors, dtype_of(A))
+    vectors.meta["no_output"] = LoweringError(
+        "aten._linalg_eigh.default: the signs of eigenvectors are those of the LAPACK that torch "
+        "was built with",
+        op.scope.where,
+        "give each a sign of the model's own, for example that of its largest element",
+    )
+    return values, vectors
 
 
 # ---------------------------------------------------------------------- singular values
