@@ -1,7 +1,6 @@
 #include "ops/attention_inputs.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "ops/convert.h"
@@ -12,23 +11,6 @@ namespace {
 
 namespace names = schema::scaled_dot_product_attention;
 enum Axis : std::size_t { kBatch, kHeads, kLength, kDim, kRank };
-
-// All elements in the type computed in, in `storage`.
-const void* Widen(const TensorView& tensor, DType dtype, std::vector<double>* storage) {
-  const std::size_t count = ElementCount(tensor.shape);
-  storage->resize(std::max<std::size_t>(1, count));
-  auto* bytes = reinterpret_cast<char*>(storage->data());
-  for (std::size_t i = 0; i < count; ++i) {
-    const double value = ReadFloating(tensor.type, tensor.data, i);
-    const auto narrow = static_cast<float>(value);
-    if (WideDType(dtype) == DType::kFloat64) {
-      std::memcpy(bytes + i * sizeof(value), &value, sizeof(value));
-    } else {
-      std::memcpy(bytes + i * sizeof(narrow), &narrow, sizeof(narrow));
-    }
-  }
-  return bytes;
-}
 
 std::size_t Size(const TensorView& tensor, Axis axis) {
   return static_cast<std::size_t>(tensor.shape[axis]);
@@ -92,7 +74,8 @@ void AttentionInputs::ReadMask(const Checker& check, const TensorView& mask) {
     mask_.kind = MaskKind::kWide;
   } else if (IsFloating(mask.type)) {
     mask_.kind = MaskKind::kWide;
-    mask_.data = Widen(mask, dtype_, &mask_storage_);
+    wide_mask_ = Widened(mask, dtype_);
+    mask_.data = wide_mask_.data();
   } else {
     check.Fail(std::string("input attn_mask is ") + TypeName(mask.type) +
                ", expected bool, float, float16, bfloat16 or double");
@@ -113,7 +96,7 @@ void AttentionInputs::ReadSinks(const Checker& check, const TensorView& sinks) {
                " must have one value for each of " + std::to_string(query_.shape[kHeads]) +
                " heads");
   }
-  sinks_ = Widen(sinks, dtype_, &sinks_storage_);
+  sinks_ = Widened(sinks, dtype_);
 }
 
 Shape AttentionInputs::OutputShape() const {
@@ -133,7 +116,7 @@ void AttentionInputs::Describe(AttentionProblem* problem) const {
   problem->head_dim = Size(query_, kDim);
   problem->value_dim = Size(value_, kDim);
   problem->mask = mask_;
-  problem->sinks = sinks_;
+  problem->sinks = sinks_.data();
 }
 
 }  // namespace coreai

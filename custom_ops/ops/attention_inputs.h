@@ -1,9 +1,8 @@
 #pragma once
 
-#include <vector>
-
 #include "kernels/attention.h"
 #include "ops/checks.h"
+#include "ops/widened.h"
 
 namespace coreai {
 
@@ -28,10 +27,8 @@ class AttentionInputs {
   TensorView key_;
   TensorView value_;
   AttentionMask mask_;
-  const void* sinks_ = nullptr;
-  // A mask or sinks in a type the kernel does not read, widened.
-  std::vector<double> mask_storage_;
-  std::vector<double> sinks_storage_;
+  Widened wide_mask_;  // if the mask has a type the kernel does not read
+  Widened sinks_;
 };
 
 }  // namespace coreai

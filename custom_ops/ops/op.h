@@ -30,6 +30,13 @@ struct OpDefinition {
   /// Sets the output's type, and its shape if the inputs' are known. onnxruntime merges the dtypes
   /// of an op into one schema and calls any of them, so the type is read from the inputs.
   void (*infer_shape)(const ShapeInference& shapes);
+  /// A state that may be float32 in an op of any type: the input, and the output that has its type.
+  /// Where the input is left out, the output has the op's own.
+  std::size_t state_input = kNoTensor;
+  std::size_t state_output = kNoTensor;
+  static constexpr std::size_t kNoTensor = static_cast<std::size_t>(-1);
+
+  bool has_state() const { return state_input != kNoTensor; }
 };
 
 /// Reads the attribute that every composite carries. Throws OpError if the model was made for a

@@ -6,6 +6,7 @@ namespace coreai {
 
 OpList AllOps() {
   static const OpDefinition* const kOps[] = {
+      &kGatedDeltaUpdateOp,
       &kLayerNormOp,
       &kRmsNormOp,
       &kRopeOp,

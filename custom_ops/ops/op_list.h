@@ -4,6 +4,7 @@
 
 namespace coreai {
 
+extern const OpDefinition kGatedDeltaUpdateOp;
 extern const OpDefinition kRmsNormOp;
 extern const OpDefinition kLayerNormOp;
 extern const OpDefinition kRopeOp;

@@ -17,6 +17,7 @@ const char* GetName(const OrtCustomOp* op) { return Self(op).op_type; }
 const char* GetProvider(const OrtCustomOp*) { return nullptr; }
 
 ONNXTensorElementDataType GetInputType(const OrtCustomOp* op, std::size_t index) {
+  if (index == Self(op).definition.state_input) return OnnxType(Self(op).state_dtype);
   const schema::Input& input = Self(op).definition.composite.inputs[index];
   return input.kind == schema::InputKind::kT ? OnnxType(Self(op).dtype)
                                              : ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
@@ -32,8 +33,9 @@ OrtCustomOpInputOutputCharacteristic GetInputCharacteristic(const OrtCustomOp* o
                                                               : INPUT_OUTPUT_REQUIRED;
 }
 
-ONNXTensorElementDataType GetOutputType(const OrtCustomOp* op, std::size_t) {
-  return OnnxType(Self(op).dtype);
+ONNXTensorElementDataType GetOutputType(const OrtCustomOp* op, std::size_t index) {
+  const CustomOp& self = Self(op);
+  return OnnxType(index == self.definition.state_output ? self.state_dtype : self.dtype);
 }
 
 std::size_t GetOutputCount(const OrtCustomOp* op) {
@@ -77,12 +79,13 @@ int NoArity(const OrtCustomOp*) { return 0; }
 }  // namespace
 
 CustomOp::CustomOp(const OrtApi& ort_api, const OpDefinition& op, const char* type_name,
-                   DType element, Target kernels)
+                   DType element, DType state_element, Target kernels)
     : OrtCustomOp{},
       api(ort_api),
       definition(op),
       op_type(type_name),
       dtype(element),
+      state_dtype(state_element),
       target(kernels) {
   version = kOrtApiVersion;
   OrtCustomOp::GetName = coreai::GetName;

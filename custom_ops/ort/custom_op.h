@@ -4,15 +4,17 @@
 
 namespace coreai {
 
-/// One (op type, dtype) as onnxruntime sees it. The base is the C API's table of functions.
+/// One (op type, dtype, dtype of its state) as onnxruntime sees it. The base is the C API's table
+/// of functions.
 struct CustomOp : OrtCustomOp {
   CustomOp(const OrtApi& ort_api, const OpDefinition& op, const char* type_name, DType element,
-           Target kernels);
+           DType state_element, Target kernels);
 
   const OrtApi& api;
   const OpDefinition& definition;
   const char* op_type;
   DType dtype;
+  DType state_dtype;  ///< of the definition's state, if it has one
   Target target;
 };
 

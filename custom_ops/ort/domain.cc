@@ -53,12 +53,21 @@ class Domain {
       if (!Wanted(op_type.name)) continue;
       for (std::size_t dtype = 0; dtype < kDTypeCount; ++dtype) {
         if ((op_type.dtypes >> dtype & 1u) == 0) continue;
-        ops_.push_back(std::make_unique<CustomOp>(api_, definition, op_type.name,
-                                                  static_cast<DType>(dtype), target));
-        if (!infers_shapes_) ops_.back()->InferOutputShapeFn = nullptr;
-        ThrowOnError(api_, api_.CustomOpDomain_Add(domain_, ops_.back().get()));
+        const auto element = static_cast<DType>(dtype);
+        // onnxruntime takes the first that fits: without a state, the one of the op's own type.
+        Add(definition, op_type.name, element, element, target);
+        if (definition.has_state() && element != DType::kFloat32) {
+          Add(definition, op_type.name, element, DType::kFloat32, target);
+        }
       }
     }
+  }
+
+  void Add(const OpDefinition& definition, const char* name, DType dtype, DType state_dtype,
+           Target target) {
+    ops_.push_back(std::make_unique<CustomOp>(api_, definition, name, dtype, state_dtype, target));
+    if (!infers_shapes_) ops_.back()->InferOutputShapeFn = nullptr;
+    ThrowOnError(api_, api_.CustomOpDomain_Add(domain_, ops_.back().get()));
   }
 
   const OrtApi& api_;
