@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from coreai_onnx.composite_ops.checks import Attributes, Dims, not_multiple
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 NORM_EPS = 1e-6
@@ -74,6 +75,16 @@ def _unit_length(x: torch.Tensor) -> torch.Tensor:
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + NORM_EPS)
 
 
+def _check(dims: Dims, attributes: Attributes) -> str:
+    del attributes
+    for name, shape in dims.items():
+        rank = 3 if name in ("g", "beta") else 4
+        if len(shape) != rank:
+            return f"{name} has rank {len(shape)}, {rank} is needed"
+    heads = dims["query"][1]
+    return not_multiple("value: the number of heads", dims["value"][1], "the query's", heads)
+
+
 COMPOSITE = Composite(
     name="gated_delta_update",
     inputs=(
@@ -101,4 +112,5 @@ COMPOSITE = Composite(
     reference=gated_delta_update,
     formula="S = exp(g) S; S = S + k (beta (v - k^T S))^T; output = S^T q / sqrt(D), by token",
     variant_axes=(("no_state",), ("no_norm",)),
+    check=_check,
 )

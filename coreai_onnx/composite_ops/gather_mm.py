@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from coreai_onnx.composite_ops.checks import Attributes, Dims
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -63,6 +64,23 @@ def taken_shape(x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> tup
     return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
 
+def _check(dims: Dims, attributes: Attributes) -> str:
+    axis, taken = int(attributes["num_batch_axes"]), {}
+    for name in ("lhs", "rhs"):
+        shape, indices = tuple(dims[name]), dims.get(f"{name}_indices")
+        if indices is not None and not 0 <= axis < len(shape):
+            return f"num_batch_axes is {axis}, {name} has rank {len(shape)}"
+        if indices is not None:
+            shape = (*shape[:axis], *indices, *shape[axis + 1 :])
+        if len(shape) < 2:
+            return f"{name} has rank {len(shape)} once its indices are taken, at least 2 are needed"
+        taken[name] = shape
+    columns, wanted = taken["lhs"][-1], taken["rhs"][-1 if attributes["transpose_rhs"] else -2]
+    if columns is None or wanted is None or columns == wanted:
+        return ""
+    return f"lhs has {columns} columns, the matrices of rhs want {wanted}"
+
+
 COMPOSITE = Composite(
     name="gather_mm",
     inputs=(
@@ -80,4 +98,5 @@ COMPOSITE = Composite(
     reference=gather_mm,
     formula="take(lhs, lhs_indices) @ take(rhs, rhs_indices), from axis num_batch_axes",
     variant_axes=(("lhs_indices", "rhs_indices", "both_indices"), ("rows",), ("transposed",)),
+    check=_check,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from coreai_onnx.composite_ops.checks import Attributes, Dims
 from coreai_onnx.composite_ops.declaration import Composite, Input
 
 
@@ -28,6 +29,17 @@ def kv_cache_update(
     return cache.scatter(2, index, update)
 
 
+def _check(dims: Dims, attributes: Attributes) -> str:
+    del attributes
+    for name in ("cache", "update"):
+        if len(dims[name]) != 4:
+            return f"{name} has rank {len(dims[name])}, 4 is needed"
+    places, length = dims["cache"][2], dims["update"][2]
+    if places is not None and length is not None and length > places:
+        return f"update has {length} tokens, cache {places} places"
+    return ""
+
+
 COMPOSITE = Composite(
     name="kv_cache_update",
     inputs=(
@@ -38,5 +50,6 @@ COMPOSITE = Composite(
     outputs=("updated",),
     attributes=(),
     reference=kv_cache_update,
+    check=_check,
     formula="cache with cache[:, :, position + i] = update[:, :, i]",
 )

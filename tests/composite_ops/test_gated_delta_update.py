@@ -7,6 +7,8 @@ import torch
 import transformers.models.qwen3_next.modeling_qwen3_next as qwen3_next
 
 from coreai_onnx.composite_ops.gated_delta_update import gated_delta_update
+from coreai_onnx.lower.composite_checks import CompositeCallError
+from tests.composite_calls import Case
 from tests.tolerances import assert_close
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -81,3 +83,24 @@ def test_no_token_leaves_the_state() -> None:
     output, after = gated_delta_update(*given, state)
     assert output.shape == (2, 0, 4, 6)
     assert_close(after, state)
+
+
+@pytest.mark.parametrize(
+    ("index", "shape", "message"),
+    [
+        (0, (2, 5, 8), "query has rank 3, 4 is needed"),
+        (2, (2, 3, 5, 6), "value: the number of heads is 3, not a multiple of the query's, 2"),
+        (3, (2, 4, 6), r"g has shape .*dim S"),
+        (4, (4, 5), "beta has rank 2, 3 is needed"),
+        (5, (2, 4, 8, 5), r"initial_state has shape .*dim E"),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_refused(
+    index: int, shape: tuple[int, ...], message: str
+) -> None:
+    shapes = [(2, 2, 5, 8), (2, 2, 5, 8), (2, 4, 5, 6), (2, 4, 5), (2, 4, 5), (2, 4, 8, 6)]
+    values = shape[1] if index == 2 else 4
+    shapes = [(s[0], values, *s[2:]) if i > 1 else s for i, s in enumerate(shapes)]
+    shapes[index] = shape
+    with pytest.raises(CompositeCallError, match=message):
+        Case("gated_delta_update", tuple(shapes)).model(torch.float32, dynamic=False)

@@ -8,6 +8,8 @@ from transformers import MixtralConfig
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 
 from coreai_onnx.composite_ops.gather_mm import gather_mm, take, taken_shape
+from coreai_onnx.lower.composite_checks import CompositeCallError
+from tests.composite_calls import Case
 from tests.tolerances import assert_close
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -82,3 +84,19 @@ def test_mixtrals_experts() -> None:
         out = gather_mm(hidden, experts.down_proj, None, chosen, transpose_rhs=1)
         actual = (out[:, :, 0] * weights[..., None]).sum(1)
         assert_close(actual, experts(x, chosen, weights))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "attributes", "message"),
+    [
+        (((3, 1, 7), (4, 8, 6), None, (3,)), {}, "lhs has 7 columns, the matrices of rhs want 8"),
+        (((3, 1, 8), (4, 8, 6), None, (3,)), {"transpose_rhs": 1}, "of rhs want 6"),
+        (((3, 1, 8), (4, 8, 6), None, (3,)), {"num_batch_axes": 3}, "is 3, rhs has rank 3"),
+        (((8,), (8, 6)), {}, "lhs has rank 1 once its indices are taken"),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_refused(
+    shapes: tuple[tuple[int, ...] | None, ...], attributes: dict[str, int], message: str
+) -> None:
+    with pytest.raises(CompositeCallError, match=message):
+        Case("gather_mm", shapes, attributes, {3: torch.int64}).model(torch.float32, dynamic=False)

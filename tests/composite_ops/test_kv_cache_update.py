@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from coreai_onnx.composite_ops.kv_cache_update import kv_cache_update
+from coreai_onnx.lower.composite_checks import CompositeCallError
+from tests.composite_calls import Case
 from tests.tolerances import assert_close
 
 
@@ -30,3 +32,14 @@ def test_a_position_per_row() -> None:
 def test_a_place_outside_is_an_error(position: torch.Tensor) -> None:
     with pytest.raises(RuntimeError, match="out of bounds"):
         kv_cache_update(torch.zeros(2, 1, 4, 1), torch.ones(2, 1, 2, 1), position)
+
+
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [((2, 3, 10, 4), "update has 10 tokens, cache 9 places"), ((3, 2, 4), "update has rank 3")],
+)
+def test_a_call_that_makes_no_sense_is_refused(update: tuple[int, ...], message: str) -> None:
+    with pytest.raises(CompositeCallError, match=message):
+        Case("kv_cache_update", ((2, 3, 9, 4), update, ()), {}, {2: torch.int64}).model(
+            torch.float32, dynamic=False
+        )
