@@ -8,7 +8,7 @@ called and not added again: what counts is what a function does, not where it ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,31 +55,56 @@ class Bodies:
             The op type to call, or None if the model has another function of that name.
         """
         wanted = self._parsed(name, text, doc, calls or {})
-        for function in self._main.functions:
-            if function.domain == DOMAIN and function.name == name:
-                return name if outline(function) == outline(wanted) else None
+        known = self.named(name)
+        if known is not None:
+            return name if outline(known) == outline(wanted) else None
         self._main.functions.append(wanted)
-        scope = scope_of(wanted)
-        pure = scope_of(self._main).pure_calls | {(DOMAIN, name)}
-        scope.bodies = self
-        for function in (self._main, *self._main.functions):
-            for graph in with_subgraphs(function):
-                scope_of(graph).pure_calls = pure
+        scope_of(wanted).bodies = self
+        self._set_pure(scope_of(self._main).pure_calls | {(DOMAIN, name)})
         return name
+
+    def named(self, name: str) -> gs.Function | None:
+        """Return the function of a composite, with its variant."""
+        return self._find(DOMAIN, name)
 
     def function(self, node: gs.Node) -> gs.Function | None:
         """Return the function that a node calls."""
+        return self._find(node.domain or "", node.op)
+
+    def rename(self, old: str, new: str) -> bool:
+        """Give a composite's function another variant, at all its calls; False if it is taken."""
+        function = self.named(old)
+        if function is None or self.named(new) is not None:
+            return False
+        for graph in self._graphs():
+            for node in graph.nodes:
+                if (node.domain, node.op) == (DOMAIN, old):
+                    node.op = new
+        function.name = new
+        pure = scope_of(self._main).pure_calls
+        if (DOMAIN, old) in pure:
+            self._set_pure(pure - {(DOMAIN, old)} | {(DOMAIN, new)})
+        return True
+
+    def _find(self, domain: str, name: str) -> gs.Function | None:
         for function in self._main.functions:
-            if (function.domain, function.name) == (node.domain or "", node.op):
+            if (function.domain, function.name) == (domain, name):
                 return function
         return None
+
+    def _graphs(self) -> Iterator[gs.Graph]:
+        for root in (self._main, *self._main.functions):
+            yield from with_subgraphs(root)
+
+    def _set_pure(self, calls: frozenset[tuple[str, str]]) -> None:
+        for graph in self._graphs():
+            scope_of(graph).pure_calls = calls
 
     def arguments(self, function: gs.Function) -> list[list[gs.Tensor]]:
         """Return, for each input of a function, the tensors that its calls pass."""
         calls = [
             node
-            for root in (self._main, *self._main.functions)
-            for graph in with_subgraphs(root)
+            for graph in self._graphs()
             for node in graph.nodes
             if (node.domain or "", node.op) == (function.domain, function.name)
         ]

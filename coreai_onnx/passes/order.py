@@ -12,8 +12,10 @@ from coreai_onnx.passes.constant_reshapes import constant_reshapes
 from coreai_onnx.passes.fold_batch_norms import fold_batch_norms
 from coreai_onnx.passes.fold_constants import fold_constants
 from coreai_onnx.passes.fold_shapes import fold_shapes
+from coreai_onnx.passes.fuse_gated_activations import fuse_gated_activations
 from coreai_onnx.passes.fuse_rms_norm import fuse_rms_norm
 from coreai_onnx.passes.fuse_rope import fuse_rope
+from coreai_onnx.passes.fuse_skip_norms import fuse_skip_norms
 from coreai_onnx.passes.gathers_of_ranges import gathers_of_ranges
 from coreai_onnx.passes.matmul_add_to_gemm import matmul_add_to_gemm
 from coreai_onnx.passes.merge_casts import merge_casts
@@ -33,6 +35,7 @@ from coreai_onnx.passes.remove_noop_expands import remove_noop_expands
 from coreai_onnx.passes.remove_noop_reshapes import remove_noop_reshapes
 from coreai_onnx.passes.remove_noop_slices import remove_noop_slices
 from coreai_onnx.passes.remove_noop_transposes import remove_noop_transposes
+from coreai_onnx.passes.remove_open_masks import remove_open_masks
 from coreai_onnx.passes.remove_repeated_heads import remove_repeated_heads
 from coreai_onnx.passes.remove_single_inputs import remove_single_inputs
 from coreai_onnx.passes.remove_unused_functions import remove_unused_functions
@@ -71,9 +74,21 @@ ORDER: Final[tuple[Pass, ...]] = (
     matmul_add_to_gemm,  # after reshapes that added a batch of one
     fuse_rms_norm,  # after subexpressions: patterns share nodes
     fuse_rope,  # likewise; its angles are then the same for all layers
+    remove_open_masks,  # after masks are constant
     remove_repeated_heads,  # after shapes are known
-    merge_projections,  # after norms are one node, whose output all projections read
-    split_after_heads,  # splits what the merged projections give
     remove_expands_in_functions,  # after the calls have their final arguments
     remove_dead_code,  # last, so that what the others left behind is not saved
 )
+"""For a stock onnxruntime on a CPU, and the start of every target."""
+
+COMPOSITES: Final[tuple[Pass, ...]] = (
+    fuse_gated_activations,  # activations are one node, whether composites or spelled out
+    fuse_skip_norms,  # after norms are one node
+)
+"""What kernels gain from, and a stock onnxruntime, which fuses the same, loses nothing by."""
+
+LAYOUT: Final[tuple[Pass, ...]] = (
+    merge_projections,  # after norms are one node, whose output all projections read
+    split_after_heads,  # splits what the merged projections give
+)
+"""Fewer and larger products, for devices that want them: on a CPU the Split costs more."""

@@ -1,4 +1,4 @@
-"""Runs the passes on a model: all of its graphs, until nothing changes, all or nothing."""
+"""Runs the passes on a model: all of its graphs, until nothing changes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ Progress = Callable[[str, str, int], None]
 """Called before each pass with the graph's name, the pass's name and the round, from 1."""
 
 
+class _BadPassError(Exception):
+    """A pass raised or broke a graph; the message says which and where."""
+
+
+class _Enough(Exception):  # noqa: N818 - no error: as many steps as were asked for
+    """The run has made all its steps."""
+
+
 def run_passes(
     model: ir.Model,
     passes: Sequence[Pass] | None = None,
@@ -38,7 +46,7 @@ def run_passes(
     down to its objects.
 
     Args:
-        model: The model; on an error it is as it was before the call.
+        model: The model; on an error it is as the passes before the bad one left it.
         passes: The passes in their order; None for ``coreai_onnx.passes.order.ORDER``.
         progress: Called before each pass.
 
@@ -47,27 +55,29 @@ def run_passes(
 
     Raises:
         PassError: A pass raised or left a broken graph (the message names it), or the passes go
-            round in circles.
+            round in circles; then the model is unchanged.
     """
     chosen = tuple(ORDER if passes is None else passes)
-    main = open_model(model)
-    report = PassReport(counts={name_of(p): 0 for p in chosen}, nodes_before=_node_count(main))
-    pure, bodies = pure_functions(main.functions), Bodies(main)
-    for root in (main, *main.functions):
-        for graph in with_subgraphs(root):
-            scope_of(graph).pure_calls, scope_of(graph).bodies = pure, bodies
-    # The main graph comes first, since functions that it stops calling need no work, and again if
-    # function bodies changed, since they may have stopped calling others.
-    misses = _run_root(main, chosen, report, progress)
-    before = report.total
-    inner = [miss for f in main.functions for miss in _run_root(f, chosen, report, progress)]
-    if report.total != before:
-        misses = _run_root(main, chosen, report, progress)
-    report.near_misses = (*misses, *inner)
-    report.nodes_after = _node_count(main)
-    if report.total:
-        close_model(main, model)
-    return report
+    run = _Run(model, chosen, progress)
+    try:
+        run.all()
+    except _BadPassError as error:
+        _redo(model, chosen, run.steps)
+        raise PassError(f"{error}\n  the model is as the passes before left it") from error
+    if run.report.total:
+        close_model(run.main, model)
+    return run.report
+
+
+def _redo(model: ir.Model, passes: Sequence[Pass], steps: int) -> None:
+    """Repeat the steps before the bad one: a pass works in place, so its graph is of no use."""
+    again = _Run(model, passes, None, limit=steps)
+    try:
+        again.all()
+    except _Enough:
+        pass
+    if again.report.total:
+        close_model(again.main, model)
 
 
 def name_of(one: Pass) -> str:
@@ -75,28 +85,76 @@ def name_of(one: Pass) -> str:
     return str(getattr(one, "__name__", type(one).__name__))
 
 
-def _run_root(
-    root: gs.Graph, passes: Sequence[Pass], report: PassReport, progress: Progress | None
-) -> list[PassMiss]:
-    """Run rounds over one root graph until one changes nothing; return the last near misses."""
-    scope = scope_of(root)
-    label = "main" if scope.kind == "main" else f"{root.domain}::{root.name}"
-    interface = interface_of(root)
-    for number in range(1, MAX_ROUNDS + 1):
-        changed, misses = 0, []
-        for one in passes:
-            if progress is not None:
-                progress(label, name_of(one), number)
-            why = Why()
-            count = _run_one(one, root, why, label)
-            _check(one, root, interface, label)
-            changed += count
-            report.counts[name_of(one)] += count
-            misses += [PassMiss(name_of(one), label, replace(miss)) for miss in why.misses]
-        report.rounds = max(report.rounds, number)
-        if not changed:
-            return list({(m.pass_name, m.miss.reason, m.miss.op): m for m in misses}.values())
-    raise PassError(f"passes still change {label} after {MAX_ROUNDS} rounds: two undo each other")
+class _Run:
+    """One run over a model that is not touched.
+
+    Attributes:
+        main: The main graph.
+        report: What was done.
+        steps: How many times a pass ran over a root graph and left it whole.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        passes: Sequence[Pass],
+        progress: Progress | None,
+        limit: int | None = None,
+    ) -> None:
+        self.main = open_model(model)
+        self.report = PassReport(
+            counts={name_of(p): 0 for p in passes}, nodes_before=self._node_count()
+        )
+        self.steps = 0
+        self._passes, self._progress, self._limit = passes, progress, limit
+
+    def all(self) -> None:
+        """Run the passes on every graph."""
+        main = self.main
+        pure, bodies = pure_functions(main.functions), Bodies(main)
+        for root in (main, *main.functions):
+            for graph in with_subgraphs(root):
+                scope_of(graph).pure_calls, scope_of(graph).bodies = pure, bodies
+        # The main graph comes first, since functions that it stops calling need no work, and again
+        # if function bodies changed, since they may have stopped calling others. Functions that
+        # passes add are at the end of the list.
+        misses = self._root(main)
+        before = self.report.total
+        inner = [miss for function in main.functions for miss in self._root(function)]
+        if self.report.total != before:
+            misses = self._root(main)
+        self.report.near_misses = (*misses, *inner)
+        self.report.nodes_after = self._node_count()
+
+    def _root(self, root: gs.Graph) -> list[PassMiss]:
+        """Run rounds over one root graph until one changes nothing; return the last near misses."""
+        label = "main" if scope_of(root).kind == "main" else f"{root.domain}::{root.name}"
+        interface = interface_of(root)
+        for number in range(1, MAX_ROUNDS + 1):
+            changed, misses = 0, []
+            for one in self._passes:
+                if self.steps == self._limit:
+                    raise _Enough
+                if self._progress is not None:
+                    self._progress(label, name_of(one), number)
+                why = Why()
+                count = _run_one(one, root, why, label)
+                _check(one, root, interface, label)
+                self.steps += 1
+                changed += count
+                self.report.counts[name_of(one)] += count
+                misses += [PassMiss(name_of(one), label, replace(miss)) for miss in why.misses]
+            self.report.rounds = max(self.report.rounds, number)
+            if not changed:
+                return list({(m.pass_name, m.miss.reason, m.miss.op): m for m in misses}.values())
+        raise PassError(
+            f"passes still change {label} after {MAX_ROUNDS} rounds: two undo each other\n"
+            "  the model is unchanged"
+        )
+
+    def _node_count(self) -> int:
+        roots = [self.main, *self.main.functions]
+        return sum(len(graph.nodes) for root in roots for graph in with_subgraphs(root))
 
 
 def _run_one(one: Pass, root: gs.Graph, why: Why, label: str) -> int:
@@ -106,9 +164,8 @@ def _run_one(one: Pass, root: gs.Graph, why: Why, label: str) -> int:
         for graph in with_subgraphs(root):
             count += int(one(graph, why))
     except Exception as error:  # a pass may be the user's own: whatever it raises is reported
-        raise PassError(
-            f"pass {name_of(one)} raised on {label}: {type(error).__name__}: {error}\n"
-            "  the model is unchanged"
+        raise _BadPassError(
+            f"pass {name_of(one)} raised on {label}: {type(error).__name__}: {error}"
         ) from error
     return count
 
@@ -119,12 +176,5 @@ def _check(
     try:
         check(root, interface)
     except BrokenGraphError as error:
-        raise PassError(
-            f"pass {name_of(one)} broke {label}: {error}\n  the model is unchanged"
-        ) from error
+        raise _BadPassError(f"pass {name_of(one)} broke {label}: {error}") from error
     adopt_constants(root)
-
-
-def _node_count(main: gs.Graph) -> int:
-    roots = [main, *main.functions]
-    return sum(len(graph.nodes) for root in roots for graph in with_subgraphs(root))

@@ -12,7 +12,13 @@ import pytest
 import torch
 
 from coreai_onnx.composite_ops import COMPOSITES
-from coreai_onnx.passes import fuse_gated_activations, fuse_rms_norm, fuse_rope, run_passes
+from coreai_onnx.passes import (
+    fuse_gated_activations,
+    fuse_rms_norm,
+    fuse_rope,
+    remove_open_masks,
+    run_passes,
+)
 from coreai_onnx.passes.bodies import Bodies, outline
 from coreai_onnx.passes.scope import scope_of
 from coreai_onnx.passes.surgeon import open_model
@@ -25,6 +31,12 @@ CASES: list[Case] = [
     ("rms_norm", fuse_rms_norm.provided, [(2, 3, 8), (8,)], {"eps": 1e-3}),
     ("rope", fuse_rope.provided, [(2, 4, 3, 8), (1, 1, 3, 4), (1, 1, 3, 4)], {}),
     ("rope", fuse_rope.provided, [(2, 4, 3, 8), (2, 1, 3, 4), (2, 1, 3, 4)], {}),
+    (
+        "scaled_dot_product_attention",
+        lambda b: remove_open_masks.provided(b, "mask") if b.opset >= 23 else None,
+        [(2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 8)],
+        {"scale": 0.25},
+    ),
     ("swiglu", lambda b: fuse_gated_activations.provided(b, "swiglu"), [(3, 8), (3, 8)], {}),
     ("geglu", lambda b: fuse_gated_activations.provided(b, "geglu"), [(3, 8), (3, 8)], {}),
 ]
@@ -35,6 +47,8 @@ CASES: list[Case] = [
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[0]}_{c[2][-1][0]}")
 def test_a_body_is_the_reference(case: Case, opset: int, dtype: torch.dtype) -> None:
     name, provided, shapes, attributes = case
+    if name.startswith("scaled") and opset < 23:
+        return  # the pass leaves masks alone there
     torch.manual_seed(0)
     inputs = [torch.randn(shape).to(dtype) for shape in shapes]
     wanted = COMPOSITES[name].reference(*inputs, **attributes)

@@ -3,9 +3,11 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from coreai_onnx.passes import ORDER
 from coreai_onnx.passes import order as module
+from coreai_onnx.passes.order import COMPOSITES, LAYOUT, ORDER
 from coreai_onnx.passes.runner import name_of
+
+ALL = (*ORDER, *COMPOSITES, *LAYOUT)
 
 
 def test_every_line_says_why() -> None:
@@ -15,12 +17,12 @@ def test_every_line_says_why() -> None:
         for line in lines
         if line.startswith("    ") and line.rstrip().split("#")[0].strip().endswith(",")
     ]
-    assert len(entries) == len(ORDER)
+    assert len(entries) == len(ALL)
     assert all("  # " in line for line in entries)
 
 
 def test_every_pass_lives_in_the_file_of_its_name_and_shows_before_and_after() -> None:
-    for one in ORDER:
+    for one in ALL:
         name = name_of(one)
         assert getattr(importlib.import_module(f"coreai_onnx.passes.{name}"), name) is one
         assert "→" in (one.__doc__ or "")
