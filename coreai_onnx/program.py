@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.contents import composite_calls, interface, op_histogram, op_name, weights
+from coreai_onnx.debug_info import DebugInfo, restore
 from coreai_onnx.errors import LoadError, SaveError, StagingError
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
@@ -18,6 +19,7 @@ from coreai_onnx.saving import save_models, to_proto
 from coreai_onnx.table import render, size_text
 
 if TYPE_CHECKING:
+    from coreai_onnx.export.recognition import Recognition
     from coreai_onnx.passes import Pass, PassReport
 
 MAIN = "main"
@@ -36,14 +38,20 @@ class OnnxProgram:
 
     Attributes:
         models: Entrypoint to ``onnx_ir.Model``.
+        debug_info: How `save` and `to_proto` keep where nodes come from, unless told otherwise.
         pass_reports: Entrypoint to the report of the last `optimize`; empty before.
+        recognised: Which blocks of the model became composites by themselves, which were refused
+            and why; printed, it is a table. None unless ``externalize_modules`` had ``"auto"``.
     """
 
-    def __init__(self, models: Mapping[str, ir.Model]) -> None:
+    def __init__(
+        self, models: Mapping[str, ir.Model], *, debug_info: DebugInfo = "compact"
+    ) -> None:
         """Hold one model per entrypoint.
 
         Args:
             models: Entrypoint name to model, at least one.
+            debug_info: ``"full"``, ``"compact"`` or ``"none"``, see `save`.
 
         Raises:
             ValueError: If there is no model.
@@ -51,7 +59,9 @@ class OnnxProgram:
         if not models:
             raise ValueError("a program needs at least one entrypoint")
         self.models = dict(models)
+        self.debug_info: DebugInfo = debug_info
         self.pass_reports: dict[str, PassReport] = {}
+        self.recognised: Recognition | None = None
         self._sessions: dict[tuple[str, bool | None], Session] = {}
 
     @classmethod
@@ -92,7 +102,7 @@ class OnnxProgram:
             StagingError: If there is no such entrypoint.
             SaveError: If the weights exceed protobuf's 2 GiB.
         """
-        return to_proto(self.models[self._choose(entrypoint)])
+        return to_proto(self.models[self._choose(entrypoint)], self.debug_info)
 
     def optimize(self, passes: Sequence[Pass] | None = None) -> OnnxProgram:
         """Run the graph passes on every entrypoint, in place; a second call changes nothing.
@@ -119,6 +129,7 @@ class OnnxProgram:
         *,
         external_data: bool | None = None,
         entrypoint: str | None = None,
+        debug_info: DebugInfo | None = None,
     ) -> tuple[Path, ...]:
         """Write the program; a failure leaves the files that were there whole.
 
@@ -129,6 +140,10 @@ class OnnxProgram:
             path: Target, usually ending in ``.onnx``; its folder must exist.
             external_data: Whether weights go to a data file; None does so above 1.5 GiB.
             entrypoint: Write this entrypoint only, to ``path`` itself.
+            debug_info: Where nodes come from (module path, class, source line): ``"full"`` on
+                each node, where Netron shows it; ``"compact"`` in one table of the model's
+                metadata, from which `load` restores it; ``"none"`` leaves node names only. None
+                takes the program's own.
 
         Returns:
             The paths written.
@@ -150,7 +165,10 @@ class OnnxProgram:
                 for name, m in self.models.items()
             }
         return save_models(
-            targets, path.with_name(f"{path.name}.data"), external_data=external_data
+            targets,
+            path.with_name(f"{path.name}.data"),
+            external_data=external_data,
+            debug_info=self.debug_info if debug_info is None else debug_info,
         )
 
     save_asset = save
@@ -235,6 +253,7 @@ def _load(path: Path) -> ir.Model:
         raise LoadError(f"{path} is not an ONNX model\n  {error}") from error
     if not model.opset_imports:
         raise LoadError(f"{path} is not an ONNX model\n  it has no opset")
+    restore(model)
     return model
 
 

@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.contents import initializers, weights
+from coreai_onnx.debug_info import DebugInfo, written_as
 from coreai_onnx.errors import SaveError
 from coreai_onnx.table import size_text
 
@@ -29,7 +30,11 @@ ALIGNMENT = 64
 
 
 def save_models(
-    models: Mapping[Path, ir.Model], data_path: Path, *, external_data: bool | None = None
+    models: Mapping[Path, ir.Model],
+    data_path: Path,
+    *,
+    external_data: bool | None = None,
+    debug_info: DebugInfo = "full",
 ) -> tuple[Path, ...]:
     """Write models, and their weights to one data file if they are large, all or nothing.
 
@@ -40,6 +45,7 @@ def save_models(
         models: Target path to model.
         data_path: Path of the data file, in the same folder.
         external_data: Whether to use the data file; None decides by size.
+        debug_info: How the files keep where nodes come from.
 
     Returns:
         The paths written.
@@ -63,7 +69,8 @@ def save_models(
                 file = files.create(data_path)
                 store = _DataFile(file, data_path.name, merge_equal=len(models) > 1).store
             for path, model in models.items():
-                files.create(path).write(_serialized(model, store))
+                with written_as(model, debug_info):
+                    files.create(path).write(_serialized(model, store))
     except OSError as error:
         where = ", ".join(str(path) for path in models)
         raise SaveError(
@@ -86,7 +93,7 @@ def write_text(path: Path, text: str) -> None:
         raise SaveError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def to_proto(model: ir.Model) -> onnx.ModelProto:
+def to_proto(model: ir.Model, debug_info: DebugInfo = "full") -> onnx.ModelProto:
     """Return the model as one protobuf message with its weights inside.
 
     Raises:
@@ -98,7 +105,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
             f"{size_text(size)} of weights do not fit into one protobuf message (2 GiB)\n"
             "  use save(), which writes them to a data file beside the model"
         )
-    with _initializers_as(model, _in_memory):
+    with _initializers_as(model, _in_memory), written_as(model, debug_info):
         return ir.to_proto(model)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from coreai_onnx.cli.subject import FACTORY_HELP, Subject, load_object, load_subject
 from coreai_onnx.cli.tensors import DynamicDim, parse_dynamic, read_tensor, split_assignments
+from coreai_onnx.debug_info import LEVELS
 from coreai_onnx.errors import CommandError
 from coreai_onnx.table import size_text
 
@@ -64,6 +65,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-optimize", action="store_true", help="leave the graph passes out")
     parser.add_argument(
+        "--debug-info",
+        choices=LEVELS,
+        help="where nodes come from: on each node, in a table (default), or nowhere",
+    )
+    parser.add_argument(
         "--external-data",
         action=argparse.BooleanOptionalAction,
         default=None,
@@ -93,7 +99,9 @@ def execute(options: argparse.Namespace) -> int:
         minimum_onnxruntime=options.minimum_onnxruntime,
         optimize=not options.no_optimize,
     )
-    files = program.save(options.output, external_data=options.external_data)
+    files = program.save(
+        options.output, external_data=options.external_data, debug_info=options.debug_info
+    )
     print(program)
     print()
     for file in files:

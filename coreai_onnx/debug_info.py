@@ -1,0 +1,174 @@
+"""Where nodes come from, as a file keeps it: on each node, in one table, or not at all.
+
+In memory every node carries its module path, class and source line. Written on each node they are
+half of a decoder's graph. The table says the same in a few hundred bytes: a module path is most of
+a node's name, a class is said once for all layers, and a source line is a number, with runs of
+equal ones told once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any, Literal
+
+import onnx_ir as ir
+
+DebugInfo = Literal["full", "compact", "none"]
+"""``full``: on each node; ``compact``: in the model's metadata; ``none``: nowhere."""
+LEVELS = ("full", "compact", "none")
+
+SCOPE, CLASS, SOURCE = "coreai.scope", "coreai.class", "coreai.source"
+KEYS = (SCOPE, CLASS, SOURCE)
+TABLE = "coreai.debug_info"
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+@contextmanager
+def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
+    """Let the nodes of a model, for a while, carry what a file of that level holds.
+
+    Raises:
+        ValueError: If there is no such level.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"debug_info must be one of {', '.join(LEVELS)}, is {level!r}")
+    if level == "full":
+        yield
+        return
+    nodes = [list(_nodes(body)) for body in _bodies(model)]
+    kept = [(node, dict(node.metadata_props)) for body in nodes for node in body]
+    table = _table(nodes) if level == "compact" else None
+    try:
+        for node, _ in kept:
+            for key in KEYS:
+                node.metadata_props.pop(key, None)
+        if table is not None:
+            model.metadata_props[TABLE] = table
+        yield
+    finally:
+        model.metadata_props.pop(TABLE, None)
+        for node, properties in kept:
+            node.metadata_props.clear()
+            node.metadata_props.update(properties)
+
+
+def restore(model: ir.Model) -> None:
+    """Give every node what a file's table says of it; a table that does not fit is left alone."""
+    text = model.metadata_props.get(TABLE)
+    if text is None:
+        return
+    bodies = [list(_nodes(body)) for body in _bodies(model)]
+    try:
+        table = json.loads(text)
+        runs = [_unpacked(packed) for packed in table["nodes"]]
+        sources = [""] + [f"{file}:{n}" for file, lines in table["sources"] for n in lines]
+        rows = [[sources[number] for number in numbers] for numbers in runs]
+        odd = {(body, position): (scope, name) for body, position, scope, name in table["odd"]}
+        classes = dict(table["classes"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        return
+    if [len(row) for row in rows] != [len(body) for body in bodies]:
+        return  # another tool added or removed nodes: positions mean nothing any more
+    del model.metadata_props[TABLE]
+    for body, (nodes, row) in enumerate(zip(bodies, rows, strict=True)):
+        for position, (node, source) in enumerate(zip(nodes, row, strict=True)):
+            scope, name = odd.get((body, position)) or _expected(node, classes)
+            for key, value in zip(KEYS, (scope, name, source), strict=True):
+                if value:
+                    node.metadata_props[key] = value
+
+
+def _table(bodies: list[list[ir.Node]]) -> str:
+    """Return the table of all nodes as JSON."""
+    files: dict[str, dict[str, None]] = {}
+    for node in (node for body in bodies for node in body):
+        if source := node.metadata_props.get(SOURCE):
+            file, _, line = source.rpartition(":")
+            files.setdefault(file, {})[line] = None
+    numbers = {"": 0}
+    for file, lines in files.items():
+        for line in lines:
+            numbers[f"{file}:{line}"] = len(numbers)
+    packed = [
+        _packed(numbers[node.metadata_props.get(SOURCE, "")] for node in body) for body in bodies
+    ]
+    classes = _classes(bodies)
+    odd = [
+        (body, position, *module)
+        for body, nodes in enumerate(bodies)
+        for position, node in enumerate(nodes)
+        if (module := _module(node)) != _expected(node, classes)
+    ]
+    table = {
+        "classes": classes,
+        "odd": odd,
+        "sources": [(file, list(lines)) for file, lines in files.items()],
+        "nodes": packed,
+    }
+    return json.dumps(table, separators=(",", ":"), ensure_ascii=False)
+
+
+def _classes(bodies: Iterable[Iterable[ir.Node]]) -> dict[str, str]:
+    """Return module path to class; ``layers.#`` stands for every layer that has no entry."""
+    exact: dict[str, str] = {}
+    for nodes in bodies:
+        for node in nodes:
+            scope, name = _module(node)
+            if name:
+                exact[scope] = name
+    patterns: dict[str, str] = {}
+    for scope, name in exact.items():
+        patterns.setdefault(_pattern(scope), name)
+    odd = {scope: name for scope, name in exact.items() if patterns[_pattern(scope)] != name}
+    return patterns | odd
+
+
+def _module(node: ir.Node) -> tuple[str, str]:
+    return node.metadata_props.get(SCOPE, ""), node.metadata_props.get(CLASS, "")
+
+
+def _expected(node: ir.Node, classes: Mapping[str, str]) -> tuple[str, str]:
+    """Return module path and class as the node's name and the classes tell them."""
+    scope = (node.name or "").rpartition(".")[0]
+    return scope, classes.get(scope, classes.get(_pattern(scope), ""))
+
+
+def _pattern(scope: str) -> str:
+    return _NUMBER.sub("#", scope)
+
+
+def _packed(numbers: Iterable[int]) -> str:
+    """Return ``"3*2,5"`` for 3, 3, 5."""
+    runs = ((number, sum(1 for _ in run)) for number, run in groupby(numbers))
+    return ",".join(f"{number}*{count}" if count > 1 else str(number) for number, count in runs)
+
+
+def _unpacked(text: str) -> list[int]:
+    numbers: list[int] = []
+    for run in filter(None, text.split(",")):
+        number, _, count = run.partition("*")
+        numbers += [int(number)] * int(count or 1)
+    return numbers
+
+
+def _bodies(model: ir.Model) -> list[Any]:
+    return [model.graph, *model.functions.values()]
+
+
+def _nodes(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
+    """Yield the nodes of a graph and of the graphs in their attributes, in the order of a file."""
+    for node in graph:
+        yield node
+        for _, attribute in sorted(node.attributes.items()):
+            if attribute.is_ref():
+                continue
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from _nodes(attribute.value)
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for inner in attribute.value:
+                    yield from _nodes(inner)
