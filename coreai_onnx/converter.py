@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch.export import ExportedProgram
 from tqdm import tqdm
 
+from coreai_onnx.debug_info import DebugInfo
 from coreai_onnx.errors import (
     CoreaiError,
     ExportError,
@@ -18,15 +19,15 @@ from coreai_onnx.errors import (
     RegistrationError,
     StagingError,
 )
-from coreai_onnx.export.bodies import BodyExport
+from coreai_onnx.export.automatic import Automatic, wants
+from coreai_onnx.export.bodies import BodyExport, known_loops, trust
 from coreai_onnx.export.buffers import assignments_kept
 from coreai_onnx.export.decompositions import functional, table_of_the_user
-from coreai_onnx.export.experts import gathered
 from coreai_onnx.export.explain import explained, warn_about_fixed_dims
 from coreai_onnx.export.externalize import Externalization, ExternalizeSpec, ModuleCall
-from coreai_onnx.export.linear_attention import scanned
 from coreai_onnx.export.module_call import OP as MODULE_CALL
-from coreai_onnx.export.recurrent import whole
+from coreai_onnx.export.recognition import Recognition
+from coreai_onnx.export.specs import as_specs
 from coreai_onnx.export.versions import warn_if_untested
 from coreai_onnx.functions import ModuleCalls, composite_functions
 from coreai_onnx.lower import Context, IONames, ProgramLowering
@@ -36,6 +37,7 @@ from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_for
 from coreai_onnx.program import MAIN, OnnxProgram
 
 warn_if_untested(torch.__version__)
+Targets = Sequence[ExternalizeSpec | type | Literal["auto"]] | Literal["auto"] | None
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -46,6 +48,7 @@ class _Staged:
     program: ExportedProgram
     io_names: IONames
     module_calls: Mapping[str, ModuleCall] = field(default_factory=dict)
+    recognised: Recognition | None = None
 
 
 class TorchConverter:
@@ -60,13 +63,18 @@ class TorchConverter:
     """
 
     class Mode(Enum):
-        """How much a converted program says about where its nodes come from."""
+        """How much the file of a program says about where its nodes come from."""
 
         DEBUG = "debug"
         RELEASE = "release"
 
-    def __init__(self, *, mode: Mode = Mode.DEBUG) -> None:
-        """Start with nothing staged and nothing registered."""
+    def __init__(self, *, mode: Mode | None = None) -> None:
+        """Start with nothing staged and nothing registered.
+
+        Args:
+            mode: DEBUG writes module path, class and source line on every node, RELEASE on none;
+                None keeps them in a compact table. See `OnnxProgram.save`.
+        """
         self.mode = mode
         self._staged: dict[str, _Staged] = {}
         self._lowerings: dict[str, Lowering] = {}
@@ -119,7 +127,7 @@ class TorchConverter:
         model: torch.nn.Module,
         *,
         export_fn: Callable[[torch.nn.Module], ExportedProgram],
-        externalize_modules: Sequence[ExternalizeSpec | type] | None = None,
+        externalize_modules: Targets = None,
         input_names: Sequence[str] | None = None,
         output_names: Sequence[str] | None = None,
         state_names: Sequence[str] | None = None,
@@ -129,9 +137,11 @@ class TorchConverter:
 
         Args:
             model: The module; it is as it was when this returns or raises.
-            export_fn: Exports the module; called once.
+            export_fn: Exports the module; called once, with ``"auto"`` perhaps again.
             externalize_modules: Module classes that become functions of their own, or
-                :class:`ExternalizeSpec` for composites.
+                :class:`ExternalizeSpec` for composites; ``"auto"``, alone or in the list, makes
+                composites of known blocks that a check on the example inputs confirms (see
+                ``OnnxProgram.recognised``).
             input_names: As for :meth:`add_exported_program`.
             output_names: As for :meth:`add_exported_program`.
             state_names: As for :meth:`add_exported_program`.
@@ -151,12 +161,17 @@ class TorchConverter:
         """
         self._check_free(entrypoint_name)
         names = IONames(input_names, output_names, state_names)
-        externalization = Externalization(model, externalize_modules or [])
-        with externalization.patched():
-            with table_of_the_user() as decompositions:
-                program = _export(model, export_fn)
-            externalization.export_bodies(program, BodyExport(decompositions))
-        self._staged[entrypoint_name] = _Staged(program, names, externalization.calls)
+        automatic, targets = wants(externalize_modules)
+        if automatic:
+            staged = _recognised(model, export_fn, targets, names)
+        else:
+            externalization = Externalization(model, targets)
+            with externalization.patched():
+                with table_of_the_user() as decompositions:
+                    program = _export(model, export_fn)
+                externalization.export_bodies(program, BodyExport(decompositions))
+            staged = _Staged(program, names, externalization.calls)
+        self._staged[entrypoint_name] = staged
         return self
 
     def clear(self, *, entrypoints: Sequence[str] | None = None) -> TorchConverter:
@@ -233,7 +248,14 @@ class TorchConverter:
             raise StagingError(f"no program is staged as {', '.join(unknown)} (staged: {staged})")
         if not names:
             raise NothingToConvertError("No programs to convert: add one first")
-        return OnnxProgram({name: self._convert(name, self._staged[name], opset) for name in names})
+        program = OnnxProgram(
+            {name: self._convert(name, self._staged[name], opset) for name in names},
+            debug_info=_DEBUG_INFO[self.mode],
+        )
+        reports = [r for name in names if (r := self._staged[name].recognised) is not None]
+        if reports:
+            program.recognised = Recognition([block for r in reports for block in r.blocks])
+        return program
 
     def to_coreai(self, *, entrypoints: Sequence[str] | None = None) -> OnnxProgram:
         """Convert the staged programs; the peer's name for :meth:`to_onnx`."""
@@ -274,6 +296,13 @@ class TorchConverter:
         )
 
 
+_DEBUG_INFO: dict[TorchConverter.Mode | None, DebugInfo] = {
+    None: "compact",
+    TorchConverter.Mode.DEBUG: "full",
+    TorchConverter.Mode.RELEASE: "none",
+}
+
+
 def _as_lowering(function: Any) -> Lowering:
     """Return a function as a lowering; an onnxscript function takes no builder."""
     if type(function).__module__.partition(".")[0] != "onnxscript":
@@ -289,7 +318,7 @@ def convert(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
-    externalize_modules: Sequence[ExternalizeSpec | type] | None = None,
+    externalize_modules: Targets = None,
     opset_version: int | None = None,
     minimum_onnxruntime: str | None = None,
     optimize: bool = True,
@@ -328,15 +357,36 @@ def convert(
     return program.optimize() if optimize else program
 
 
+def _recognised(
+    model: torch.nn.Module,
+    export_fn: Callable[[torch.nn.Module], ExportedProgram],
+    targets: Sequence[ExternalizeSpec | type],
+    names: IONames,
+) -> _Staged:
+    """Export with known blocks as composites; again without those that their check refuses."""
+    specs = as_specs(targets)
+    found = Automatic(model, [spec.target_class for spec in specs])
+    while True:
+        externalization = Externalization(model, specs)
+        with found.patched(), externalization.patched(), table_of_the_user() as decompositions:
+            program = _export(model, export_fn, found)
+        if not found.refuses(program):
+            break
+    with found.patched(), externalization.patched():
+        externalization.export_bodies(program, BodyExport(decompositions, found.trusts))
+    return _Staged(program, names, externalization.calls, found.report)
+
+
 def _export(
-    model: torch.nn.Module, export_fn: Callable[[torch.nn.Module], ExportedProgram]
+    model: torch.nn.Module,
+    export_fn: Callable[[torch.nn.Module], ExportedProgram],
+    found: Automatic | None = None,
 ) -> ExportedProgram:
+    trusts = found.trusts if found is not None else trust
     try:
         with (
             torch.no_grad(),
-            scanned(model),
-            gathered(),
-            whole(),
+            known_loops(model, trusts),
             assignments_kept(model),
             explained() as explanation,
         ):

@@ -20,7 +20,7 @@ from coreai_onnx.table import render, size_text
 
 if TYPE_CHECKING:
     from coreai_onnx.export.recognition import Recognition
-    from coreai_onnx.passes import Pass, PassReport
+    from coreai_onnx.passes import Pass, PassReport, Target
 
 MAIN = "main"
 """Name of the entrypoint that a program has when the user names none."""
@@ -104,23 +104,30 @@ class OnnxProgram:
         """
         return to_proto(self.models[self._choose(entrypoint)], self.debug_info)
 
-    def optimize(self, passes: Sequence[Pass] | None = None) -> OnnxProgram:
+    def optimize(
+        self, passes: Sequence[Pass] | None = None, *, target: Target = "onnxruntime"
+    ) -> OnnxProgram:
         """Run the graph passes on every entrypoint, in place; a second call changes nothing.
 
         Args:
-            passes: Passes to run instead of ``coreai_onnx.passes.ORDER``, in their order.
+            passes: Passes to run instead of the target's (``coreai_onnx.passes.ORDER`` and its
+                neighbours), in their order.
+            target: What will run the program: ``"onnxruntime"`` (a stock session on a CPU),
+                ``"kernels"`` (our kernels), ``"contrib"`` (onnxruntime's own ops in place of
+                composites) or ``"portable"`` (opset 18, no functions).
 
         Returns:
             The program itself. What the passes did is in ``pass_report``.
 
         Raises:
-            PassError: If a pass fails; its entrypoint is as it was before the call.
+            PassError: If a pass fails; its entrypoint is as the passes before left it.
+            TargetError: If there is no such target, or the program cannot be brought to it.
         """
-        from coreai_onnx.passes import run_passes  # graph-surgeon is slow to import
+        from coreai_onnx.passes import optimize_for  # graph-surgeon is slow to import
 
         self._sessions.clear()
         for name, model in self.models.items():
-            self.pass_reports[name] = run_passes(model, passes)
+            self.pass_reports[name] = optimize_for(model, target, passes)
         return self
 
     def save(
@@ -267,6 +274,8 @@ def summarize(name: str, model: ir.Model) -> str:
     opset = ", ".join(
         f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items()
     )
+    known = model.metadata_props.get("coreai.target")
+    target = f", optimised for {known}" if known else ""
     functions = [(op_name(*key[:2]), len(body)) for key, body in model.functions.items()]
     tables = [
         (("composite", "calls"), list(composite_calls(model).items())),
@@ -275,7 +284,7 @@ def summarize(name: str, model: ir.Model) -> str:
     ]
     return "\n\n".join(
         [
-            f"entrypoint {name}: {size_text(size)} of weights, IR {model.ir_version}, {opset}",
+            f"entrypoint {name}: {size_text(size)} of weights, IR {model.ir_version}, {opset}{target}",
             render(("", "name", "type"), rows, indent="  "),
             *(render(header, table, indent="  ") for header, table in tables if table),
         ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ from torch.utils import _pytree as pytree
 
 from coreai_onnx.export.buffers import written_in_place
 from coreai_onnx.export.decompositions import functional
-from coreai_onnx.export.experts import gathered
 from coreai_onnx.export.experts import gathered
 from coreai_onnx.export.linear_attention import scanned
 from coreai_onnx.export.module_call import ModuleCall, classify, invoke
@@ -38,20 +38,45 @@ class Body(torch.nn.Module):
         return outputs
 
 
+def trust(_composite: str) -> bool:
+    """Trust every replacement of a loop by a composite."""
+    return True
+
+
+@contextlib.contextmanager
+def known_loops(model: torch.nn.Module, trusts: Callable[[str], bool] = trust) -> Iterator[None]:
+    """While active, loops that torch would unroll are exported as one op each.
+
+    Args:
+        model: The model that is exported.
+        trusts: Whether a loop may become the composite of this name.
+    """
+    with contextlib.ExitStack() as contexts:
+        contexts.enter_context(whole())
+        if trusts("gated_delta_update"):
+            contexts.enter_context(scanned(model))
+        if trusts("gather_mm"):
+            contexts.enter_context(gathered())
+        yield
+
+
 class BodyExport:
     """Exports bodies by themselves.
 
     Args:
         decompositions: A decomposition table for them; an empty one leaves them as they are.
+        trusts: As for :func:`known_loops`.
     """
 
-    def __init__(self, decompositions: Mapping[Any, Any]) -> None:
+    def __init__(
+        self, decompositions: Mapping[Any, Any], trusts: Callable[[str], bool] = trust
+    ) -> None:
         """Keep the table."""
-        self._decompositions = dict(decompositions)
+        self._decompositions, self._trusts = dict(decompositions), trusts
 
     def __call__(self, body: Body, inputs: Any, dynamic_shapes: Any) -> ExportedProgram:
         """Return the exported program of a body; functional, its weights under ``module.``."""
-        with torch.no_grad(), scanned(body), gathered(), whole():
+        with torch.no_grad(), known_loops(body, self._trusts):
             program = torch.export.export(body, inputs, dynamic_shapes=dynamic_shapes)
             if self._decompositions:
                 program = program.run_decompositions(self._decompositions)

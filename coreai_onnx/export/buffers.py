@@ -1,4 +1,4 @@
-"""Buffers of a module while it runs as a single op: what it reads comes in, what changes goes out."""
+"""Buffers of a module while it runs as a single op: reads come in, what changes goes out."""
 
 from __future__ import annotations
 
@@ -88,6 +88,7 @@ class Substituted:
                 if tensor is not None:
                     self._places.append((registry, name, own[id(tensor)][1]))
         self._given = [x.clone() for x in given]
+        self._after: dict[int, Any] = {}
         self._writes = _Writes(self._given)
 
     @contextmanager
@@ -113,7 +114,7 @@ class Substituted:
         found: dict[str, torch.Tensor] = {}
         for i, (path, given) in enumerate(zip(self._paths, self._given, strict=True)):
             now = self._after[i]
-            if now is given and given.untyped_storage()._cdata not in self._writes.found:
+            if now is given and _address(given) not in self._writes.found:
                 continue
             if not isinstance(now, torch.Tensor) or (now.dtype, now.shape) != (
                 given.dtype,
@@ -128,7 +129,8 @@ class Substituted:
 
     def values(self, paths: Sequence[str]) -> list[torch.Tensor]:
         """Return the values of some buffers as they are now."""
-        return [self._after[self._paths.index(path)] for path in paths]
+        index = {path: i for i, path in enumerate(self._paths)}
+        return [self._after[index[path]] for path in paths]
 
 
 class _Writes(TorchDispatchMode):
@@ -142,13 +144,13 @@ class _Writes(TorchDispatchMode):
 
     def __init__(self, watched: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self._watched = {x.untyped_storage()._cdata for x in watched}
+        self._watched = {_address(x) for x in watched}
         self.found: set[int] = set()
 
     def __torch_dispatch__(
         self,
         func: Any,
-        types: Any,  # noqa: ARG002 - torch's signature
+        types: Any,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
@@ -156,7 +158,7 @@ class _Writes(TorchDispatchMode):
         for argument in _written(func, args, kwargs or {}):
             for tensor in pytree.tree_leaves(argument):
                 if isinstance(tensor, torch.Tensor):
-                    address = tensor.untyped_storage()._cdata
+                    address = _address(tensor)
                     if address in self._watched:
                         self.found.add(address)
         return result
@@ -164,9 +166,14 @@ class _Writes(TorchDispatchMode):
     def __enter__(self) -> Any:
         return super().__enter__() if self._watched else self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._watched:
             super().__exit__(*exception)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Return what views of one storage have in common; fake tensors have no data pointer."""
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch has no public name for it
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

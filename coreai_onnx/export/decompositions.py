@@ -68,7 +68,8 @@ def table_of_the_user() -> Iterator[dict[Any, Callable[..., Any]]]:
     ) -> ExportedProgram:
         given = {} if decomp_table is None else dict(decomp_table.items())
         found.update({op: rule for op, rule in given.items() if not _is_torchs(rule)})
-        return original(self, decomp_table, *args, **kwargs)
+        made: ExportedProgram = original(self, decomp_table, *args, **kwargs)
+        return made
 
     with _set(ExportedProgram, "run_decompositions", run_decompositions):
         yield found

@@ -64,7 +64,7 @@ class Externalization:
     def patch(self) -> None:
         """Make every matching module a single op; an error leaves the model as it was."""
         try:
-            self.matches = self._matches()
+            self.matches = self.matches or self._matches()
             for path, module, spec in self.matches:
                 replacement = self._replacement(path, module, spec)
                 self._patches.append((module, vars(module).get("forward")))
@@ -157,7 +157,7 @@ class Externalization:
     ) -> None:
         inputs, dynamic_shapes = example_inputs(node)
         self._inside.append(call.module)
-        call.reads = call.reads or Reads(call.module)
+        call.reads = call.reads or Reads()
         try:
             with recording(call.module, call.reads):
                 call.body = prepare(Body(call), inputs, dynamic_shapes)

@@ -1,4 +1,4 @@
-"""When values, and modules, are alike: what a trace can tell apart is different, the rest is not."""
+"""When values and modules are alike: what a trace can tell apart is not."""
 
 from __future__ import annotations
 

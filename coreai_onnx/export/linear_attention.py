@@ -37,7 +37,7 @@ def scanned(model: torch.nn.Module) -> Iterator[None]:
         (home, name, home[name]) for home in homes.values() for name in LOOPING if name in home
     ]
     for home, name, original in replaced:
-        home[name] = _unless_packed(original)
+        home[name] = replacement_of(original)
     try:
         yield
     finally:
@@ -83,7 +83,7 @@ def gated_delta_rule(
     return outputs, state
 
 
-def _unless_packed(original: Callable[..., Any]) -> Callable[..., Any]:
+def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return the composite with the signature of a function of transformers."""
     signature = inspect.signature(original)
 

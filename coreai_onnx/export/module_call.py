@@ -40,6 +40,7 @@ class ModuleCall:
         changed: Paths in the module of the buffers it changes; their new values are the last
             outputs of the op.
         body: The module's own exported program, its weights under ``module.``.
+        results: Layouts of its results, for the calls that are alike.
     """
 
     module: torch.nn.Module
@@ -58,7 +59,7 @@ class ModuleCall:
     out_numbers: Sequence[Any] = ()
     changed: tuple[str, ...] | None = None
     body: ExportedProgram | None = None
-    _results: list[_Result] = field(default_factory=list)
+    results: list[_Result] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Give the call a tag of its own, under which the op finds it."""
@@ -128,7 +129,7 @@ def _run(
     places = Substituted(call.module, buffers)
     with places.active():
         if leader.reads is None:
-            leader.reads = Reads(call.module)
+            leader.reads = Reads()
             with recording(call.module, leader.reads):
                 result = invoke(call.original, call.arguments(tensors, numbers))
         else:
@@ -141,8 +142,8 @@ def _run(
     unexpected = changed.keys() - set(leader.changed)
     if unexpected:
         raise ExternalizationError(
-            f"the externalised module {call.path} changes {', '.join(sorted(unexpected))} in place, "
-            "but not in its first run",
+            f"the externalised module {call.path} changes {', '.join(sorted(unexpected))} "
+            "in place, but not in its first run",
             advice="leave it out of externalize_modules",
         )
     return _unshared([*outputs, *places.values(leader.changed)], tensors)
@@ -186,7 +187,7 @@ def _known(call: ModuleCall, mode: Any, inputs: tuple[Any, ...]) -> list[torch.T
     """Return fresh results like those of an earlier run with the same inputs."""
     if mode is None:
         return None
-    for result in call._results:
+    for result in call.results:
         if result.mode() is mode and result.inputs == inputs:
             return [
                 torch.empty_strided(size, stride, dtype=dtype, device=device)
@@ -204,7 +205,7 @@ def _remember(
     if any(_is_unbacked(n) for n in call.out_numbers):
         return
     layouts = tuple((t.size(), t.stride(), t.dtype, t.device) for t in outputs)
-    call._results.append(_Result(ref(mode), inputs, layouts))
+    call.results.append(_Result(ref(mode), inputs, layouts))
 
 
 def _is_data(tensor: torch.Tensor) -> bool:

@@ -30,16 +30,20 @@ _DICT = "__dict__"
 
 
 class Reads:
-    """Attributes read of a module and the modules in it, with what was found.
+    """Attributes read of a module and the modules in it, with what was found."""
 
-    Args:
-        module: The outermost module.
-    """
-
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self) -> None:
         """Start with nothing read."""
-        self._tree: Tree | None = Tree(module)
+        self._tree: Tree | None = None
         self._found: dict[tuple[str, str], Any] = {}
+
+    def begin(self, module: torch.nn.Module) -> None:
+        """Take notes of a module, with its weights as they are now."""
+        self._tree = Tree(module)
+
+    def end(self) -> None:
+        """Take no more notes; the module is not kept."""
+        self._tree = None
 
     def note(self, own: dict[str, Any], kind: type, name: str) -> None:
         """Note that an attribute was read, as it was at its first read.
@@ -90,8 +94,8 @@ def recording(module: torch.nn.Module, reads: Reads | None = None) -> Iterator[R
         module: The module.
         reads: Receives the reads; those that are in it stay.
     """
-    reads = reads or Reads(module)
-    reads._tree = Tree(module)
+    reads = reads if reads is not None else Reads()
+    reads.begin(module)
     active = _active()
     active.append(reads)
     _install()
@@ -100,7 +104,7 @@ def recording(module: torch.nn.Module, reads: Reads | None = None) -> Iterator[R
     finally:
         _uninstall()
         active.remove(reads)
-        reads._tree = None
+        reads.end()
 
 
 def is_recording() -> bool:
@@ -123,7 +127,7 @@ def _install() -> None:
     global _installed  # noqa: PLW0603 - the hook is one for the process, and it is counted
     with _lock:
         _installed += 1
-        torch.nn.Module.__getattribute__ = _read  # type: ignore[method-assign]
+        torch.nn.Module.__getattribute__ = _read  # type: ignore[method-assign,assignment]
 
 
 def _uninstall() -> None:
@@ -138,7 +142,8 @@ def _read(self: torch.nn.Module, name: str) -> Any:
     """Stand in for ``torch.nn.Module.__getattribute__``: note the read, then do it."""
     own = object.__getattribute__(self, _DICT)
     active = _active()
-    if active and not (name == _DICT and _is_torch(sys._getframe(1))):
+    reader = sys._getframe(1)  # noqa: SLF001 - there is no other way to know who reads
+    if active and not (name == _DICT and _is_torch(reader)):
         for reads in active:
             reads.note(own, type(self), name)
     return super(torch.nn.Module, self).__getattribute__(name)

@@ -69,7 +69,7 @@ class ModuleCalls:
         now = dict(zip(call.buffers, buffers, strict=True))
 
         def weight(path: str) -> Value:
-            tensor = tensor_at(call.module, path)
+            tensor = _tensor_at(call.module, path)
             buffer = next((p for p, t in call.module.named_buffers() if t is tensor), None)
             return now[buffer] if buffer is not None else _weight(walker, call, path, tensor)
 
@@ -159,7 +159,7 @@ class ModuleCalls:
         inner.share(context)
         inputs, weights = _inputs(program, inner, op, call, tensors)
         known: dict[Any, Value] = {call.inner_path(path): v for path, v in weights.items()}
-        known |= {storage_key(tensor_at(call.module, path)): v for path, v in weights.items()}
+        known |= {storage_key(_tensor_at(call.module, path)): v for path, v in weights.items()}
         walker = Walker(inner, op, program.graph_module, known)
         results = walker.walk(program.graph_module.graph, inputs)
         outputs, changed = _results(program, call, results, weights)
@@ -227,7 +227,7 @@ def _results(
     for spec, value in zip(program.graph_signature.output_specs, results, strict=True):
         if spec.kind == OutputKind.BUFFER_MUTATION:
             path = str(spec.target).removeprefix(_PREFIX)
-            changed[own[id(tensor_at(call.module, path))]] = value
+            changed[own[id(_tensor_at(call.module, path))]] = value
         elif spec.kind == OutputKind.USER_INPUT_MUTATION:
             raise ExternalizationError(
                 f"the externalised module {call.path or '(root)'} changes its argument "
@@ -322,7 +322,7 @@ def _declarations(attributes: Mapping[str, Any]) -> list[ir.Attr]:
     return [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
 
 
-def tensor_at(module: torch.nn.Module, path: str) -> torch.Tensor:
+def _tensor_at(module: torch.nn.Module, path: str) -> torch.Tensor:
     found: Any = module
     for part in path.split("."):
         found = getattr(found, part)

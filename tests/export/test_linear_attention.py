@@ -12,8 +12,8 @@ from torch.export import Dim
 from coreai_onnx import TorchConverter
 from coreai_onnx.export.linear_attention import (
     LOOPING,
-    _unless_packed,
     gated_delta_rule,
+    replacement_of,
     scanned,
 )
 from tests.tolerances import assert_close
@@ -69,7 +69,7 @@ def test_packed_sequences_are_left_to_transformers() -> None:
         asked.append(cu_seqlens)
         return args[2], None
 
-    replaced = _unless_packed(packed)
+    replaced = replacement_of(packed)
     assert replaced(*given, cu_seqlens=[0, 4]) == (given[2], None)
     assert asked == [[0, 4]]
     assert layer(*given).shape == given[2].shape

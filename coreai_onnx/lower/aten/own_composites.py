@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
 from coreai_onnx.lower.values import Value
@@ -43,3 +46,9 @@ def gated_delta_update(
         [query, key, value, g, beta, initial_state],
         use_qk_l2_norm=int(use_qk_l2_norm),
     )
+
+
+@lowers("coreai.composite.default")
+def composite(op: OpBuilder, inputs: Sequence[Value | None], name: str, attributes: str) -> Value:
+    """Any composite with one output, its attributes in JSON."""
+    return op.composite(name, list(inputs), **json.loads(attributes))

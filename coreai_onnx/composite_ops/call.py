@@ -1,0 +1,52 @@
+"""Calls of composites from torch code: one op that stays whole in an exported program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+_LIBRARY = torch.library.Library("coreai", "FRAGMENT")
+_LIBRARY.define("composite(Tensor?[] inputs, str name, str attributes) -> Tensor")
+
+
+def call(name: str, *inputs: torch.Tensor | None, **attributes: Any) -> torch.Tensor:
+    """Call a composite with one output; in an exported program it is one node.
+
+    Args:
+        name: The composite.
+        *inputs: Its inputs by position, None for absent ones.
+        **attributes: Its attributes; numbers, strings and lists of them.
+
+    Returns:
+        What the composite's reference returns.
+    """
+    text = json.dumps(attributes, sort_keys=True)
+    result: torch.Tensor = torch.ops.coreai.composite(list(inputs), name, text)
+    return result
+
+
+def _compute(inputs: Sequence[torch.Tensor | None], name: str, attributes: str) -> torch.Tensor:
+    from coreai_onnx.composite_ops import COMPOSITES  # it imports the modules beside this one
+
+    result: torch.Tensor = COMPOSITES[name].reference(*inputs, **json.loads(attributes))
+    return result.contiguous()
+
+
+def _layout(inputs: Sequence[torch.Tensor | None], name: str, attributes: str) -> torch.Tensor:
+    """Return an empty tensor of the result's shape, without the sizes' arithmetic inside."""
+    first = inputs[0]
+    assert first is not None
+    if name == "scaled_dot_product_attention":
+        value = inputs[2]
+        assert value is not None
+        return first.new_empty((*first.shape[:-1], value.shape[-1]))
+    if name in ("rms_norm", "rope"):
+        return first.new_empty(first.shape)
+    return _compute(inputs, name, attributes)
+
+
+torch.library.impl(_LIBRARY, "composite", "CompositeExplicitAutograd")(_compute)
+torch.library.register_fake("coreai::composite", _layout, lib=_LIBRARY)
