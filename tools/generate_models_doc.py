@@ -51,7 +51,8 @@ TAIL = """
 ## Linear attention of any length
 
 transformers' gated delta layers loop over chunks of the sequence in Python, so that `torch.export`
-fixes the number of chunks. `scanned` exports the recurrence as a scan instead:
+fixes the number of chunks. `scanned` exports the recurrence as the composite `gated_delta_update`
+instead (see [mixtures.md](mixtures.md)):
 
 ```python
 import torch

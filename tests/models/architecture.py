@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ class Architecture:
         note: What of it is not dynamic, and why.
         deferred: Whether torch turns its guards on sizes into checks at run time.
         exception: Row of the table of tolerances, if not the default.
+        keeps: How often composites are called that torch has no name for, beside others.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Architecture:
     note: str = ""
     deferred: bool = False
     exception: str | None = None
+    keeps: Mapping[str, int] = field(default_factory=dict)
 
     def module(self, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
         """Return the module, with the same weights each time."""

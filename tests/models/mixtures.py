@@ -61,13 +61,27 @@ _MAMBA2 = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_EXPERTS = {"gather_mm": 4}
+"""Two products in each of two layers: gate and up together, and down."""
 _BOTH = token_dims("input_ids", "attention_mask")
 
 MIXTURES = (
-    Architecture("mixtral", language_model("Mixtral", **_MIXTRAL), ids, token_dims()),
-    Architecture("qwen3_moe", language_model("Qwen3Moe", **_QWEN3_MOE), ids, token_dims()),
-    Architecture("gpt_oss", language_model("GptOss", **_GPT_OSS), ids_and_left_mask, _BOTH),
-    Architecture("deepseek_v3", language_model("DeepseekV3", **_DEEPSEEK), ids, token_dims()),
+    Architecture(
+        "mixtral", language_model("Mixtral", **_MIXTRAL), ids, token_dims(), keeps=_EXPERTS
+    ),
+    Architecture(
+        "qwen3_moe", language_model("Qwen3Moe", **_QWEN3_MOE), ids, token_dims(), keeps=_EXPERTS
+    ),
+    Architecture(
+        "gpt_oss", language_model("GptOss", **_GPT_OSS), ids_and_left_mask, _BOTH, keeps=_EXPERTS
+    ),
+    Architecture(
+        "deepseek_v3",
+        language_model("DeepseekV3", **_DEEPSEEK),
+        ids,
+        token_dims(),
+        keeps={"gather_mm": 2},
+    ),
 )
 
 STATEFUL = (
@@ -77,8 +91,9 @@ STATEFUL = (
         ids,
         token_dims(longest=4096),
         sizes=((2, 9), (1, 5), (3, 70)),
-        note="gated delta layers run token by token, in a Scan; torch fixes the number of chunks",
+        note="gated delta layers are gated_delta_update; torch itself fixes the number of chunks",
         exception="gated_delta_chunks",
+        keeps={**_EXPERTS, "gated_delta_update": 1},
     ),
     Architecture(
         "mamba2",
