@@ -26,6 +26,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from coreai_onnx.export.views import Write, undone
 
 aten = torch.ops.aten
+_PLAIN = {"normal_": ("normal_functional", "default"), "transpose_": ("transpose", "int")}
 _MUTATIONS = {
     InputKind.BUFFER: OutputKind.BUFFER_MUTATION,
     InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION,
@@ -104,7 +105,8 @@ class _Rebuild:
     """Copies a graph node by node, with what in-place ops do spelled out.
 
     A tensor that shares memory with others is in a group with them. Each in-place op raises the
-    group's version; a view of an earlier version is taken anew where it is used.
+    group's version; a view of an earlier version is taken anew where it is used. A tensor that an
+    op like ``transpose_`` turns is another view of its memory from then on.
 
     Args:
         given: The graph; its nodes have their fake values.
@@ -117,6 +119,7 @@ class _Rebuild:
         self._current: dict[fx.Node, fx.Node] = {}
         self._made_at: dict[fx.Node, int] = {}
         self._versions: dict[StorageWeakRef, int] = {}
+        self._turned: set[StorageWeakRef] = set()
         self._order = {node: i for i, node in enumerate(given.nodes)}
         self._groups: dict[fx.Node, tuple[StorageWeakRef, ...]] = {}
         self._members: dict[StorageWeakRef, list[fx.Node]] = {}
@@ -133,7 +136,10 @@ class _Rebuild:
             elif _returns_its_argument(node):
                 self._settle(node, self._use(node.args[0]))
             else:
-                self._settle(node, self.graph.node_copy(node, self._use))
+                copied = self.graph.node_copy(node, self._use)
+                if node.op == "placeholder":
+                    copied.name = node.name  # an argument called input would become input_1
+                self._settle(node, copied)
         return self.graph
 
     # ------------------------------------------------------------------ memory
@@ -149,7 +155,10 @@ class _Rebuild:
                 self._members.setdefault(key, []).append(node)
             sources = node.all_input_nodes if node.op == "call_function" else []
             shared = (a for a in sources if not set(groups).isdisjoint(self._groups[a]))
-            self._parents[node] = next(shared, None)
+            parent = next(shared, None)
+            if parent is not None and _is_list(parent) and self._parents[parent] is None:
+                parent = None  # one of several results; none is a view
+            self._parents[node] = parent
 
     def _version(self, node: fx.Node) -> int:
         return sum(self._versions.get(key, 0) for key in self._groups[node])
@@ -181,6 +190,13 @@ class _Rebuild:
             raise _CannotError(node)  # the fake tensors do not tell what shares memory
         args, kwargs = fx.map_arg((node.args, node.kwargs), self._use)
         new = self._call(functional, args, kwargs, node)
+        if torch.Tag.inplace_view in node.target.tags:  # type: ignore[union-attr]  # an op
+            self._turned.add(groups[0])
+            self._settle(changed, new)
+            self._settle(node, new)
+            return
+        if groups[0] in self._turned:
+            raise _CannotError(node)  # how the views lie in the memory is no longer known
         if not _keeps_the_dtype(node):
             new = self._in_its_dtype(new, node)
         self._write(node, changed, new, groups[0])
@@ -210,11 +226,9 @@ class _Rebuild:
             if not self._is_read_later(node, parent, group):
                 values.append((parent, None))
                 break
-            if not isinstance(parent.meta.get("val"), torch.Tensor):  # the views of a split
-                grandparent = self._parents[parent]
-                if grandparent is None:
-                    raise _CannotError(node)
-                parent = grandparent
+            if _is_list(parent):  # the views of a split
+                parent = self._parents[parent]
+                assert parent is not None
             if mutates(view) or _returns_its_argument(view):
                 result: fx.Node | None = value
             else:
@@ -271,6 +285,10 @@ def _memory(node: fx.Node) -> list[StorageWeakRef]:
         raise _CannotError(node) from error
 
 
+def _is_list(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), list | tuple)
+
+
 def _returns_its_argument(node: fx.Node) -> bool:
     """Whether a node is a dropout that does nothing: torch returns the very tensor."""
     return node.op == "call_function" and node.target in _DROPOUTS and not node.args[2]
@@ -285,10 +303,9 @@ def _without_underscore(node: fx.Node) -> torch._ops.OpOverload | None:
     written = [a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments]
     if not name.endswith("_") or sum(written) != 1 or not written[0]:
         return None
-    plain = f"__{name[3:]}" if name.startswith("__i") else name[:-1]
-    found: torch._ops.OpOverload | None = getattr(
-        getattr(aten, plain, None), overload or "default", None
-    )
+    same_name = f"__{name[3:]}" if name.startswith("__i") else name[:-1]
+    plain, which = _PLAIN.get(name, (same_name, overload or "default"))
+    found: torch._ops.OpOverload | None = getattr(getattr(aten, plain, None), which, None)
     if found is None or found._schema.is_mutable:
         return None
     same = [a.name for a in found._schema.arguments] == [a.name for a in target._schema.arguments]

@@ -125,6 +125,15 @@ def _permute(write: Write) -> fx.Node:
     return write.call(aten.permute.default, write.new, [dims.index(i) for i in range(len(dims))])
 
 
+def _einsum(write: Write) -> fx.Node | None:
+    """An einsum of one operand that only permutes is a view."""
+    given, _, result = str(write.view.args[0]).replace(" ", "").partition("->")
+    if sorted(given) != sorted(result) or len(set(given)) != len(given) or "." in given:
+        return None
+    order = [result.index(letter) for letter in given]
+    return write.call(aten.permute.default, write.new, order)
+
+
 def _piece(write: Write) -> fx.Node | None:
     """One of several views: a row of ``unbind``, or a part of ``split``."""
     source, index = write.view.args
@@ -155,6 +164,7 @@ _INVERSES: dict[str, Inverse] = {
     "aten.swapdims.default": _transpose,
     "aten.t.default": _turn,
     "aten.permute.default": _permute,
+    "aten.einsum.default": _einsum,
 }
 """How elements go back through a view that reorders or leaves out."""
 

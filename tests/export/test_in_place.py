@@ -194,10 +194,24 @@ def dropout_returns_its_argument(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return y, z + x
 
 
-def einsum_may_be_a_view(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def einsum_is_a_view(x: torch.Tensor) -> torch.Tensor:
     y = x * 2
     torch.einsum("ij->ji", y)[0] += 1
-    return (y,)
+    return y
+
+
+def turned_in_place(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x * 2
+    y += 1
+    z = y[0]
+    y.transpose_(0, 1).unsqueeze_(0)
+    return y, z, y[0, 1]
+
+
+def one_of_several_results(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    values, indices = x.sort()
+    values[0] = 7
+    return values, indices
 
 
 @pytest.mark.parametrize(
@@ -210,6 +224,9 @@ def einsum_may_be_a_view(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         two_views_of_one,
         a_view_whose_tensor_is_forgotten,
         dropout_returns_its_argument,
+        einsum_is_a_view,
+        turned_in_place,
+        one_of_several_results,
     ],
 )
 def test_views(function: Function) -> None:
@@ -386,12 +403,19 @@ def overlapping(x: torch.Tensor) -> torch.Tensor:
     return y * 1
 
 
+def turned_and_written(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.transpose_(0, 1)
+    y += 1
+    return y
+
+
 def training_norm(x: torch.Tensor) -> torch.Tensor:
     mean, variance = torch.zeros(4), torch.ones(4)
     return torch.nn.functional.batch_norm(x, mean, variance, training=True) + mean
 
 
-@pytest.mark.parametrize("function", [overlapping, training_norm])
+@pytest.mark.parametrize("function", [overlapping, turned_and_written, training_norm])
 def test_what_takes_a_retrace_is_left_to_torch(function: Function) -> None:
     program = exported(function)
     assert without_in_place(program) is None
