@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import Gemma3TextConfig, GptOssConfig, LlamaConfig, Qwen3Config
+from transformers.models.gemma3 import modeling_gemma3 as gemma3
+from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
+from transformers.models.llama import modeling_llama as llama
+from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 from coreai_onnx.composite_ops import SDPA, RMSNorm, RMSNormImpl, RoPE
 from tests.tolerances import assert_close
@@ -104,3 +111,71 @@ def test_rope_takes_offsets_as_numbers_and_tensors() -> None:
     assert_close(RoPE()(x, offset=5), expected)
     assert_close(RoPE()(x, offset=torch.tensor([5])), expected)
     assert RoPE(2, 10).scale == 2.0
+
+
+# ---------------------------------------------------------------------- against Hugging Face
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+@pytest.mark.parametrize("norm", [llama.LlamaRMSNorm, qwen3.Qwen3RMSNorm, gpt_oss.GptOssRMSNorm])
+def test_norms_of_llama_qwen_and_gpt_oss(norm: type, dtype: torch.dtype) -> None:
+    theirs = norm(16, eps=1e-5).to(dtype)
+    torch.nn.init.normal_(theirs.weight)
+    x = torch.randn(2, 3, 5, 16).to(dtype)
+    scale = theirs.weight.float() if norm is gpt_oss.GptOssRMSNorm else theirs.weight
+    assert_close(RMSNormImpl(1e-5)(x, scale).detach(), theirs(x).detach())
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+def test_the_norm_of_gemma3_has_a_wide_scale(dtype: torch.dtype) -> None:
+    theirs = gemma3.Gemma3RMSNorm(16, eps=1e-5)
+    torch.nn.init.normal_(theirs.weight)
+    x = torch.randn(2, 3, 16).to(dtype)
+    assert_close(RMSNormImpl(1e-5)(x, 1.0 + theirs.weight).detach(), theirs(x).detach())
+
+
+ROTARY = {
+    "llama": (llama, llama.LlamaRotaryEmbedding, LlamaConfig, 500000.0),
+    "qwen3": (qwen3, qwen3.Qwen3RotaryEmbedding, Qwen3Config, 1000000.0),
+}
+TOKENS = torch.tensor([[0, 1, 2, 3, 4], [9, 10, 11, 40, 41]])
+
+
+@pytest.mark.parametrize("name", ROTARY)
+def test_rotary_embeddings_of_llama_and_qwen3(name: str) -> None:
+    home, made, configured, base = ROTARY[name]
+    parameters = {"rope_type": "default", "rope_theta": base}
+    shape = {"hidden_size": 32, "num_attention_heads": 4, "head_dim": 8}
+    theirs = made(configured(**shape, rope_parameters=parameters))
+    q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
+    expected = home.apply_rotary_pos_emb(q, k, *theirs(q, TOKENS))
+    rotary = RoPE(base=base)
+    assert_close([rotary(x, position_ids=TOKENS) for x in (q, k)], list(expected))
+
+
+@pytest.mark.parametrize("layer_type", ["sliding_attention", "full_attention"])
+def test_rotary_embeddings_of_gemma3(layer_type: str) -> None:
+    theirs = gemma3.Gemma3RotaryEmbedding(Gemma3TextConfig(head_dim=8, num_hidden_layers=6))
+    base = theirs.config.rope_parameters[layer_type]["rope_theta"]
+    q = torch.randn(2, 4, 5, 8)
+    expected, _ = gemma3.apply_rotary_pos_emb(q, q, *theirs(q, TOKENS, layer_type))
+    assert_close(RoPE(base=base)(q, position_ids=TOKENS), expected)
+
+
+def test_the_rotary_embedding_of_gpt_oss_brings_its_frequencies() -> None:
+    theirs = gpt_oss.GptOssRotaryEmbedding(GptOssConfig(head_dim=8))
+    q = torch.randn(2, 4, 5, 8)
+    cos, sin = theirs(q, TOKENS)
+    expected, _ = gpt_oss.apply_rotary_pos_emb(q, q, cos, sin)
+    assert_close(RoPE()(q, cos=cos.unsqueeze(1), sin=sin.unsqueeze(1)), expected)
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_the_attention_of_gpt_oss_has_sinks(window: int) -> None:
+    q, kv = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 9, 8)
+    sinks = torch.randn(4)
+    module = SimpleNamespace(num_key_value_groups=2, sinks=sinks, training=False)
+    distance = torch.arange(5)[:, None] + 4 - torch.arange(9)
+    hidden = (distance < 0) | (distance >= (window or 99))
+    mask = torch.zeros(5, 9).masked_fill(hidden, float("-inf"))
+    expected, _ = gpt_oss.eager_attention_forward(module, q, kv, kv, mask, scaling=0.3)
+    actual = SDPA(0.3, is_causal=True, window_size=window)(q, kv, kv, sinks=sinks)
+    assert_close(actual, expected.transpose(1, 2).contiguous())
