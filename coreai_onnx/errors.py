@@ -136,7 +136,11 @@ class RegistrationError(CoreaiError, ValueError):
 
 
 class PassError(CoreaiError, RuntimeError):
-    """A graph pass raised or left a broken graph; the model is as it was before that pass."""
+    """A graph pass raised or left a broken graph; the model is as the passes before left it."""
+
+
+class TargetError(PassError, ValueError):
+    """A program cannot be optimised for a target; the message says what stands in the way."""
 
 
 class SaveError(CoreaiError, OSError):

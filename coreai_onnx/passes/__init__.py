@@ -1,19 +1,26 @@
 """Passes: tidy an ``onnx_ir`` model with onnx-graphsurgeon."""
 
-from coreai_onnx.passes.order import ORDER, Pass
+from coreai_onnx.passes.order import COMPOSITES, LAYOUT, ORDER, Pass
 from coreai_onnx.passes.report import PassMiss, PassReport
 from coreai_onnx.passes.runner import run_passes
 from coreai_onnx.passes.surgeon import close_model, open_model
+from coreai_onnx.passes.targets import TARGETS, Target, optimize_for, passes_for
 from coreai_onnx.passes.why import NearMiss, Why
 
 __all__ = [
+    "COMPOSITES",
+    "LAYOUT",
     "ORDER",
+    "TARGETS",
     "NearMiss",
     "Pass",
     "PassMiss",
     "PassReport",
+    "Target",
     "Why",
     "close_model",
     "open_model",
+    "optimize_for",
+    "passes_for",
     "run_passes",
 ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import onnx_graphsurgeon as gs
 
@@ -43,8 +42,25 @@ from coreai_onnx.passes.slices_of_concats import slices_of_concats
 from coreai_onnx.passes.split_after_heads import split_after_heads
 from coreai_onnx.passes.why import Why
 
-Pass = Callable[[gs.Graph, Why], int]
-"""A pass: changes a graph in place, says why it did not where it nearly did, counts rewrites."""
+
+class Pass(Protocol):
+    """Changes a graph in place, says why it did not where it nearly did, counts its rewrites.
+
+    Any function of this signature is a pass. It is called for the main graph, for the subgraphs of
+    its nodes, and for every function body, until it returns 0 for each of them.
+    """
+
+    def __call__(self, graph: gs.Graph, why: Why, /) -> int:
+        """Rewrite ``graph``.
+
+        Args:
+            graph: A graph of onnx-graphsurgeon; see ``coreai_onnx.passes.surgeon``.
+            why: Called with a reason and a node where the pass nearly fired.
+
+        Returns:
+            The number of rewrites; 0 says that the graph is as it was.
+        """
+
 
 ORDER: Final[tuple[Pass, ...]] = (
     remove_dead_code,  # first, so that no later pass works on what goes away
@@ -92,3 +108,6 @@ LAYOUT: Final[tuple[Pass, ...]] = (
     split_after_heads,  # splits what the merged projections give
 )
 """Fewer and larger products, for devices that want them: on a CPU the Split costs more."""
+
+CONTRIB: Final[tuple[Pass, ...]] = ()
+"""Composites as ops of onnxruntime's own domain, ``com.microsoft``."""

@@ -1,0 +1,76 @@
+"""One flat graph of ops that every runtime of the last years has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from coreai_onnx.errors import TargetError
+from coreai_onnx.passes.opsets import obstacle
+
+OPSET = 18
+IR_VERSION = 8
+"""What came with opset 18."""
+
+
+def make_portable(model: ir.Model) -> int:
+    """Write every function out and bring the model to opset 18, in place.
+
+    Args:
+        model: A model lowered at any opset whose ops are all known at opset 18: a program lowered
+            at opset 18, or one whose ops did not change since.
+
+    Returns:
+        The number of calls written out; 0 if the model was portable already.
+
+    Raises:
+        TargetError: An op, one of its attributes or dtypes came after opset 18, or an op is of
+            another domain and has no body; the model is unchanged.
+    """
+    check_portable(model)
+    calls = sum(node.op_identifier() in model.functions for node in _nodes(model))
+    if calls:
+        InlinePass()(model)
+    model.functions.clear()
+    for domain in [d for d in model.graph.opset_imports if d != ""]:
+        del model.graph.opset_imports[domain]
+    for graph in (model.graph, *model.graph.subgraphs()):
+        if "" in graph.opset_imports:
+            graph.opset_imports[""] = min(OPSET, graph.opset_imports[""])
+    for node in model.graph.all_nodes():
+        node.version = None
+    model.ir_version = min(model.ir_version, IR_VERSION)
+    return calls
+
+
+def check_portable(model: ir.Model) -> None:
+    """Refuse what opset 18 has not, all of it at once.
+
+    Raises:
+        TargetError: As for :func:`make_portable`.
+    """
+    found: dict[str, int] = {}
+    for root in (model.graph, *model.functions.values()):
+        opset = root.opset_imports.get("", OPSET)
+        for node in root.all_nodes():
+            if node.domain not in ("", "ai.onnx"):
+                known = node.op_identifier() in model.functions
+                reason = "" if known else "has no body"
+            else:
+                reason = obstacle(node, opset, OPSET) if opset > OPSET else ""
+            if reason:
+                key = f"{node.domain + '::' if node.domain else ''}{node.op_type} {reason}"
+                found[key] = found.get(key, 0) + 1
+    if found:
+        lines = "".join(f"\n  {count}x {reason}" for reason, count in sorted(found.items()))
+        raise TargetError(
+            f"the target portable needs opset {OPSET}, and this program has{lines}\n"
+            f"  convert it with opset_version={OPSET}; the model is unchanged"
+        )
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    for root in (model.graph, *model.functions.values()):
+        yield from root.all_nodes()

@@ -1,0 +1,82 @@
+"""What a model is optimised for: which passes run, and what is done after them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import onnx_ir as ir
+
+from coreai_onnx.errors import TargetError
+from coreai_onnx.passes.fuse_rms_norm import fuse_rms_norm
+from coreai_onnx.passes.fuse_rope import fuse_rope
+from coreai_onnx.passes.order import COMPOSITES, CONTRIB, ORDER, Pass
+from coreai_onnx.passes.portable import check_portable, make_portable
+from coreai_onnx.passes.remove_dead_code import remove_dead_code
+from coreai_onnx.passes.remove_open_masks import remove_open_masks
+from coreai_onnx.passes.report import PassReport
+from coreai_onnx.passes.runner import run_passes
+
+Target = Literal["onnxruntime", "portable", "kernels", "contrib"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+KEY = "coreai.target"
+"""Model metadata: the target it was last optimised for."""
+_MAKES_FUNCTIONS = (fuse_rms_norm, fuse_rope, remove_open_masks)
+
+
+def passes_for(target: Target) -> tuple[Pass, ...]:
+    """Return the passes of a target, in their order.
+
+    ``"onnxruntime"``
+        Bodies that a stock CPU session runs fast; composites stay functions.
+    ``"kernels"``
+        Also gated activations and residual norms as one composite each.
+    ``"contrib"``
+        Composites become onnxruntime's own ops where these mean the same.
+    ``"portable"``
+        No function is made; afterwards all of them are written out, at opset 18.
+
+    Raises:
+        TargetError: There is no such target.
+    """
+    if target == "onnxruntime":
+        return ORDER
+    if target == "portable":
+        return tuple(one for one in ORDER if one not in _MAKES_FUNCTIONS)
+    if target == "kernels":
+        return (*ORDER[:-1], *COMPOSITES, remove_dead_code)
+    if target == "contrib":
+        return (*ORDER[:-1], *COMPOSITES, *CONTRIB, remove_dead_code)
+    raise TargetError(f"no target {target!r}; there are {', '.join(TARGETS)}")
+
+
+def optimize_for(
+    model: ir.Model, target: Target = "onnxruntime", passes: Sequence[Pass] | None = None
+) -> PassReport:
+    """Optimise a model for a target, in place; a second call changes nothing.
+
+    Args:
+        model: The model; it remembers the target in its metadata.
+        target: What runs it.
+        passes: Passes to run instead of the target's.
+
+    Returns:
+        What the passes did.
+
+    Raises:
+        TargetError: There is no such target, or the model cannot be brought to it.
+        PassError: A pass fails.
+    """
+    chosen = passes_for(target)
+    if target == "portable":
+        check_portable(model)
+    report = run_passes(model, chosen if passes is None else passes)
+    if target == "portable" and make_portable(model):
+        again = run_passes(model, chosen if passes is None else passes)
+        for name, count in again.counts.items():
+            report.counts[name] += count
+        report.nodes_after, report.near_misses = again.nodes_after, again.near_misses
+        report.rounds = max(report.rounds, again.rounds)
+    if model.metadata_props.get(KEY) != target:
+        model.metadata_props[KEY] = target
+    return report

@@ -1,0 +1,113 @@
+"""Targets on real models: what they hold, and that the numbers stay."""
+
+from __future__ import annotations
+
+import functools
+
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+
+from coreai_onnx import OnnxProgram, TorchConverter
+from coreai_onnx.errors import TargetError
+from coreai_onnx.passes import ORDER, TARGETS, optimize_for, passes_for
+from coreai_onnx.passes.targets import KEY
+from tests.models.architecture import Architecture, expected_outputs
+from tests.models.zoo import named
+from tests.passes.rewriting import parse, same_bytes
+from tests.tolerances import assert_close
+
+NAMES = ("bert", "llama", "whisper", "resnet")
+
+
+@functools.cache
+def exported(name: str) -> tuple[Architecture, torch.nn.Module, torch.export.ExportedProgram]:
+    architecture = named(name)
+    module = architecture.module()
+    return architecture, module, architecture.export(module)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_target_agrees_with_torch(name: str, target: str) -> None:
+    architecture, module, program = exported(name)
+    opset = 18 if target == "portable" else 23
+    converted = TorchConverter().add_exported_program(program).to_onnx(opset_version=opset)
+    converted.optimize(target=target)
+    onnx.checker.check_model(converted.to_proto())
+    again = ir.from_proto(converted.to_proto())
+    assert optimize_for(again, target).total == 0
+    assert f"optimised for {target}" in converted.summary()
+    for size in architecture.sizes[1:]:
+        arguments = architecture.arguments(*size)
+        actual = converted.run(**arguments, kernels=False)
+        assert_close(list(actual), expected_outputs(module, arguments), message=str(size))
+
+
+def ops(name: str, target: str, opset: int = 23) -> dict[str, int]:
+    program = TorchConverter().add_exported_program(exported(name)[2]).to_onnx(opset_version=opset)
+    counts: dict[str, int] = {}
+    for node in program.optimize(target=target).model.graph.all_nodes():
+        key = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def test_the_default_keeps_composites() -> None:
+    found = ops("llama", "onnxruntime")
+    assert found["ai.coreai::rms_norm"] == 5
+    assert found["ai.coreai::rope"] == 4
+    assert (found["Cos"], found["Sin"]) == (1, 1)  # once for all layers
+    assert not {"Expand", "Pow", "ReduceMean", "GatherND"} & set(found) - {"Expand"}
+
+
+def test_kernels_get_gates_and_residual_norms() -> None:
+    found = ops("llama", "kernels")
+    assert found["ai.coreai::swiglu"] == 2
+    assert found["ai.coreai::skip_rms_norm"] == 4
+    assert ops("bert", "kernels")["ai.coreai::skip_layer_norm"] >= 4
+
+
+def test_portable_holds_standard_ops_only() -> None:
+    assert not any("::" in op for op in ops("llama", "portable", 18))
+    assert not any("::" in op for op in ops("resnet", "portable", 23))
+
+
+def test_a_program_that_cannot_be_portable_is_left_alone() -> None:
+    program = TorchConverter().add_exported_program(exported("llama")[2]).to_onnx()
+    before = program.to_proto().SerializeToString(deterministic=True)
+    with pytest.raises(TargetError, match="Attention is an op of opset 23"):
+        program.optimize(target="portable")
+    assert program.to_proto().SerializeToString(deterministic=True) == before
+
+
+def test_a_program_from_a_file_is_optimised_like_any_other(tmp_path) -> None:
+    program = TorchConverter().add_exported_program(exported("llama")[2]).to_onnx()
+    program.save(tmp_path / "model.onnx")
+    loaded = OnnxProgram.load(tmp_path / "model.onnx").optimize(target="kernels")
+    program.optimize(target="kernels")
+    assert loaded.composites() == program.composites()
+    assert len(loaded.model.graph) == len(program.model.graph)
+
+
+def test_unknown_targets_are_refused() -> None:
+    model = parse("main (float[n] x) => (float[n] y) { y = Neg (x) }")
+    with pytest.raises(TargetError, match="no target 'gpu'; there are onnxruntime, portable"):
+        optimize_for(model, "gpu")
+    assert KEY not in model.metadata_props
+
+
+def test_own_passes_take_the_place_of_the_targets() -> None:
+    model = parse("main (float[n] x) => (float[n] y) { z = Identity (x)  y = Neg (z) }")
+    before = ir.from_proto(ir.to_proto(model))
+    assert optimize_for(model, passes=[]).total == 0
+    assert model.metadata_props.pop(KEY) == "onnxruntime"
+    assert same_bytes(model, before)
+
+
+def test_every_target_begins_like_the_default() -> None:
+    for target in TARGETS:
+        assert set(passes_for(target)) >= set(ORDER) - set(passes_for("onnxruntime"))
+        assert passes_for(target)[0] is ORDER[0]
+        assert passes_for(target)[-1] is ORDER[-1]
