@@ -121,10 +121,7 @@ def cross_entropy_loss(
     return op.Add(op.Mul(loss, 1 - label_smoothing), op.Mul(spread, share))
 
 
-@lowers(
-    "torch_nn._linear_cross_entropy_batch_chunked.default",
-    "torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default",
-)
+@lowers("torch_nn._linear_cross_entropy_batch_chunked.default")
 def chunked_linear_cross_entropy(
     op: OpBuilder,
     input: Value,
@@ -142,19 +139,47 @@ def chunked_linear_cross_entropy(
     compute_input_grad: bool,
     compute_linear_weight_grad: bool,
     compute_linear_bias_grad: bool,
-) -> tuple[Value, ...]:
+) -> tuple[Value | None, ...]:
     """The cross entropy of input @ linear_weightᵀ + bias, in one piece and without gradients."""
-    wide = [None if x is None else op.cast(x, acc_dtype) for x in (linear_bias, weight)]
-    logits = op.MatMul(
-        op.cast(input, acc_dtype), op.transpose(op.cast(linear_weight, acc_dtype), [1, 0])
+    logits = _logits(op, input, linear_weight, linear_bias, acc_dtype)
+    factors = None if weight is None else op.cast(weight, acc_dtype)
+    number = _MEAN if reduction == "mean" else _SUM
+    return (
+        cross_entropy_loss(op, logits, target, factors, number, ignore_index, label_smoothing),
+        None,
+        None,
+        None,
     )
-    if wide[0] is not None:
-        logits = op.Add(logits, wide[0])
-    set_dims(logits, (dims_of(input)[0], dims_of(linear_weight)[0]))
-    number = {"none": _NONE, "mean": _MEAN, "sum": _SUM}[reduction]
-    loss = cross_entropy_loss(op, logits, target, wide[1], number, ignore_index, label_smoothing)
-    empty = op.const(torch.zeros(0, 0, dtype=dtype_of(input)))
-    return loss, empty, empty, op.Squeeze(empty, [0])
+
+
+@lowers("torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default")
+def chunked_linear_cross_entropies(
+    op: OpBuilder,
+    input: Value,
+    linear_weight: Value,
+    target: Value,
+    linear_bias: Value | None,
+    weight: Value | None,
+    ignore_index: Dim,
+    batch_chunk_size: Dim,
+    acc_policy: str,
+    acc_dtype: torch.dtype,
+) -> Value:
+    """The same, a loss for every row."""
+    logits = _logits(op, input, linear_weight, linear_bias, acc_dtype)
+    factors = None if weight is None else op.cast(weight, acc_dtype)
+    return cross_entropy_loss(op, logits, target, factors, _NONE, ignore_index)
+
+
+def _logits(
+    op: OpBuilder, x: Value, weight: Value, bias: Value | None, dtype: torch.dtype
+) -> Value:
+    """Return x @ weightᵀ + bias, in the dtype that sums are kept in."""
+    turned = op.transpose(op.cast(weight, dtype), [1, 0])
+    logits = op.MatMul(op.cast(x, dtype), turned)
+    if bias is not None:
+        logits = op.Add(logits, op.cast(bias, dtype))
+    return set_dims(logits, (dims_of(x)[0], dims_of(weight)[0]))
 
 
 def _soft(
