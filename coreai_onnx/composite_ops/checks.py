@@ -5,12 +5,16 @@ Sizes are known or None; what is not known is not checked here, but by the kerne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
+
+import torch
 
 Dims = Mapping[str, Sequence[int | None]]
 """The dims of the inputs that are present, by name."""
 Attributes = Mapping[str, Any]
+Tensors = Mapping[str, torch.Tensor]
+"""The inputs that are present, by name."""
 
 
 def accepts(dims: Dims, attributes: Attributes) -> str:
@@ -19,10 +23,20 @@ def accepts(dims: Dims, attributes: Attributes) -> str:
     return ""
 
 
+def any_value(inputs: Tensors) -> Tensors:
+    """Return the inputs as they are."""
+    return inputs
+
+
 def unchanged(dims: Dims, attributes: Attributes) -> dict[str, Any]:
     """Return the attributes as they are."""
     del dims
     return dict(attributes)
+
+
+def all_used(names: Set[str]) -> Set[str]:
+    """Return none of the inputs: each has an effect."""
+    return names & set()
 
 
 def not_multiple(what: str, size: int | None, of: str, divisor: int | None) -> str:
@@ -51,10 +65,20 @@ def axes_outside(dims: Dims, axes: Sequence[int], name: str = "input") -> str:
 
 
 def check_axes(dims: Dims, attributes: Attributes) -> str:
-    """Check the axes of a norm."""
+    """Check that there are axes, in range."""
     if not attributes["axes"]:
         return "axes is empty"
     return axes_outside(dims, attributes["axes"])
+
+
+def check_trailing_axes(dims: Dims, attributes: Attributes) -> str:
+    """Check that axes are the last ones, as a norm wants them."""
+    wrong = check_axes(dims, attributes)
+    if wrong:
+        return wrong
+    axes = negative_axes(dims, attributes)["axes"]
+    last = list(range(-len(axes), 0))
+    return "" if axes == last else f"axes is {list(attributes['axes'])}, not the last ones, {last}"
 
 
 def negative_axes(dims: Dims, attributes: Attributes) -> dict[str, Any]:

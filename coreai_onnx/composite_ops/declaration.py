@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from coreai_onnx.composite_ops.checks import Attributes, Dims, accepts, unchanged
+from coreai_onnx.composite_ops.checks import (
+    Attributes,
+    Dims,
+    Tensors,
+    accepts,
+    all_used,
+    any_value,
+    unchanged,
+)
 
 DOMAIN = "ai.coreai"
 """Domain of the standard composites; the only one our kernels claim."""
@@ -92,6 +100,10 @@ class Composite:
             it has the dtype of the first input otherwise.
         check: Says what is wrong with the sizes and attributes of a call; empty if nothing is.
         canonical: Returns the attributes of a call in the one spelling that the node carries.
+        admissible: Makes random inputs, by name, what a call may have: indices in range, a decay
+            that does not grow.
+        unused: Returns, of the names of inputs that a call passes, those without any effect; the
+            node leaves them out.
     """
 
     name: str
@@ -107,6 +119,8 @@ class Composite:
     output_likes: tuple[str, ...] = ()
     check: Callable[[Dims, Attributes], str] = accepts
     canonical: Callable[[Dims, Attributes], dict[str, Any]] = unchanged
+    admissible: Callable[[Tensors], Tensors] = any_value
+    unused: Callable[[Set[str]], Set[str]] = all_used
 
     def attribute(self, name: str) -> Attribute:
         """Return the attribute called ``name``.

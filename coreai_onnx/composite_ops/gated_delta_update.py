@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.composite_ops.checks import Attributes, Dims, not_multiple
+from coreai_onnx.composite_ops.checks import Attributes, Dims, Tensors, not_multiple
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 NORM_EPS = 1e-6
@@ -85,6 +85,11 @@ def _check(dims: Dims, attributes: Attributes) -> str:
     return not_multiple("value: the number of heads", dims["value"][1], "the query's", heads)
 
 
+def _admissible(inputs: Tensors) -> Tensors:
+    """A decay never grows, and a rate is between zero and one."""
+    return {**inputs, "g": -inputs["g"].abs(), "beta": torch.sigmoid(inputs["beta"])}
+
+
 COMPOSITE = Composite(
     name="gated_delta_update",
     inputs=(
@@ -113,4 +118,5 @@ COMPOSITE = Composite(
     formula="S = exp(g) S; S = S + k (beta (v - k^T S))^T; output = S^T q / sqrt(D), by token",
     variant_axes=(("no_state",), ("no_norm",)),
     check=_check,
+    admissible=_admissible,
 )

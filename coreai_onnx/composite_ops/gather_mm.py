@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.composite_ops.checks import Attributes, Dims
+from coreai_onnx.composite_ops.checks import Attributes, Dims, Tensors
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -81,6 +81,15 @@ def _check(dims: Dims, attributes: Attributes) -> str:
     return f"lhs has {columns} columns, the matrices of rhs want {wanted}"
 
 
+def _admissible(inputs: Tensors) -> Tensors:
+    """Indices choose something on the axes of either operand, whichever it is."""
+    found = dict(inputs)
+    for name in ("lhs", "rhs"):
+        if f"{name}_indices" in found:
+            found[f"{name}_indices"] = found[f"{name}_indices"] % max(min(inputs[name].shape), 1)
+    return found
+
+
 COMPOSITE = Composite(
     name="gather_mm",
     inputs=(
@@ -99,4 +108,5 @@ COMPOSITE = Composite(
     formula="take(lhs, lhs_indices) @ take(rhs, rhs_indices), from axis num_batch_axes",
     variant_axes=(("lhs_indices", "rhs_indices", "both_indices"), ("rows",), ("transposed",)),
     check=_check,
+    admissible=_admissible,
 )

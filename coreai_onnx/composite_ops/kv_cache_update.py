@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.composite_ops.checks import Attributes, Dims
+from coreai_onnx.composite_ops.checks import Attributes, Dims, Tensors
 from coreai_onnx.composite_ops.declaration import Composite, Input
 
 
@@ -40,6 +40,12 @@ def _check(dims: Dims, attributes: Attributes) -> str:
     return ""
 
 
+def _admissible(inputs: Tensors) -> Tensors:
+    """The last token still has a place."""
+    last = inputs["cache"].shape[2] - inputs["update"].shape[2]
+    return {**inputs, "position": inputs["position"].abs() % (last + 1)}
+
+
 COMPOSITE = Composite(
     name="kv_cache_update",
     inputs=(
@@ -51,5 +57,6 @@ COMPOSITE = Composite(
     attributes=(),
     reference=kv_cache_update,
     check=_check,
+    admissible=_admissible,
     formula="cache with cache[:, :, position + i] = update[:, :, i]",
 )

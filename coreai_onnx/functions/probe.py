@@ -58,9 +58,17 @@ def probe_difference(
         tensors = [_random(sizes, e, generator, magnitude) for e in examples[0]]
         arguments = call.arguments(tensors, [sizes(n) for n in examples[1]])
         weights = _weights(call.module, sources, generator if index else None)
-        inputs = [_input(sources.get(i.name), arguments, weights) for i in composite.inputs]
+        given = {n: _input(source, arguments, weights) for n, source in sources.items()}
+        for name, tensor in composite.admissible(given).items():
+            kind, own = sources[name]
+            if isinstance(arguments.get(own), torch.Tensor) and kind == "argument":
+                arguments[own] = tensor
+        inputs = [
+            _input(sources[i.name], arguments, weights) if i.name in sources else None
+            for i in composite.inputs
+        ]
         try:
-            wanted = composite.reference(*inputs, **attributes)
+            wanted = pytree.tree_leaves(composite.reference(*inputs, **attributes))
         except _RAISES as error:
             return f"the composite does not take its inputs ({_first_line(error)})"
         found = _compare(call.module, arguments, weights, wanted)
@@ -112,12 +120,10 @@ def _weights(
 
 
 def _input(
-    source: tuple[str, str] | None,
+    source: tuple[str, str],
     arguments: Mapping[str, Any],
     weights: Mapping[str, torch.Tensor],
-) -> torch.Tensor | None:
-    if source is None:
-        return None
+) -> torch.Tensor:
     kind, name = source
     value = weights[name] if kind == "weight" else arguments[name]
     return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.int64)
@@ -127,7 +133,7 @@ def _compare(
     module: torch.nn.Module,
     arguments: Mapping[str, Any],
     weights: Mapping[str, torch.Tensor],
-    wanted: torch.Tensor,
+    wanted: Sequence[torch.Tensor],
 ) -> str:
     named = {f"module.{name}": tensor for name, tensor in weights.items()}
     with torch.no_grad():
@@ -135,7 +141,12 @@ def _compare(
             result = torch.func.functional_call(_Plain(module), named, (), dict(arguments))
         except _RAISES as error:
             return f"it fails on other inputs of the same kind ({_first_line(error)})"
-    given = pytree.tree_leaves(result)[0]
+    leaves = pytree.tree_leaves(result)
+    differences = (_difference(g, w) for g, w in zip(leaves, wanted, strict=True))
+    return next(filter(None, differences), "")
+
+
+def _difference(given: torch.Tensor, wanted: torch.Tensor) -> str:
     if given.shape != wanted.shape or given.dtype != wanted.dtype:
         return (
             f"it gives {given.dtype} {tuple(given.shape)}, "

@@ -200,3 +200,71 @@ def test_torchs_layer_norm_module_is_layer_norm() -> None:
     program = converted(model, (torch.randn(2, 8),), [spec])
     assert functions(program) == ["ai.coreai::layer_norm"]
     assert len(calls(program, "layer_norm")[0].inputs) == 3
+
+
+class UsersDelta(torch.nn.Module):
+    """A gated delta rule of the user's own, with the axes of the composite."""
+
+    def __init__(self, *, wrong_state: bool = False) -> None:
+        super().__init__()
+        self.use_qk_l2norm_in_kernel = True
+        self.wrong_state = wrong_state
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() for x in (q, k))
+        state = q.new_zeros(*k.shape[:2], k.shape[3], v.shape[3])
+        outputs = []
+        for t in range(q.shape[2]):
+            state = state * g[:, :, t].exp()[..., None, None]
+            write = v[:, :, t] - torch.einsum("bhk,bhkv->bhv", k[:, :, t], state)
+            write = write * beta[:, :, t, None]
+            state = state + torch.einsum("bhk,bhv->bhkv", k[:, :, t], write)
+            outputs.append(torch.einsum("bhk,bhkv->bhv", q[:, :, t], state))
+        output = torch.stack(outputs, 1) * q.shape[3] ** -0.5
+        return output, state * 2 if self.wrong_state else state
+
+
+class UsersExperts(torch.nn.Module):
+    """A matrix per token, gathered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(3, 8, 6))
+
+    def forward(self, x: Tensor, expert_ids: Tensor) -> Tensor:
+        return x @ self.weight[expert_ids]
+
+
+def delta_inputs() -> tuple[Tensor, ...]:
+    key, gate = torch.randn(2, 3, 4, 8), torch.rand(2, 3, 4)
+    return key, torch.randn_like(key), torch.randn(2, 3, 4, 5), -gate, gate
+
+
+class Both(torch.nn.Module):
+    """Returns what an inner module returns."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Tensor) -> Any:
+        return self.inner(*args)
+
+
+def test_a_users_delta_rule_is_compared_in_both_outputs() -> None:
+    spec, inputs = ExternalizeSpec(UsersDelta, "gated_delta_update"), delta_inputs()
+    model = Both(UsersDelta())
+    program = converted(model, inputs, [spec])
+    assert program.composites() == {"ai.coreai::gated_delta_update": 1}
+    with pytest.warns(UserWarning, match="is not the composite gated_delta_update: its result"):
+        program = converted(Both(UsersDelta(wrong_state=True)), inputs, [spec])
+    assert program.composites() == {"ai.coreai.user::gated_delta_update": 1}
+
+
+def test_a_users_experts_are_gather_mm() -> None:
+    spec, model = ExternalizeSpec(UsersExperts, "gather_mm"), Both(UsersExperts())
+    inputs = torch.randn(5, 1, 8), torch.tensor([2, 0, 1, 1, 2])
+    program = converted(model, inputs, [spec])
+    assert program.composites() == {"ai.coreai::gather_mm": 1}
