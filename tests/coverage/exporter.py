@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -25,7 +26,12 @@ class Runner:
         if not self.user_outputs:  # onnxruntime loads no model without values
             return []
         outputs = run_model(self.model, inputs)[: self.user_outputs]
-        return [x if isinstance(x, torch.Tensor) else torch.from_numpy(x) for x in outputs]
+        return [x if isinstance(x, torch.Tensor) else _tensor(x) for x in outputs]
+
+
+def _tensor(x: np.ndarray) -> torch.Tensor:
+    """Return an array as a tensor; onnxruntime's uint64 is another C type than numpy's."""
+    return torch.from_numpy(x.astype(np.uint64) if x.dtype.char == "Q" else x)
 
 
 def coreai(

@@ -74,6 +74,7 @@ def mirrored(op: OpBuilder, x: Value, axis: int, size: Dim) -> Value:
 
 
 def half(size: Dim) -> Dim:
+    """Return how many frequencies of a real signal are not conjugates of others: N // 2 + 1."""
     if isinstance(size, int):
         return size // 2 + 1
     from torch.utils._sympy.functions import FloorDiv

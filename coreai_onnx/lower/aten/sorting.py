@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx.lower.aten.extremes import extreme_index, order_key
+from coreai_onnx.lower.aten.float_bits import bits_of
 from coreai_onnx.lower.aten.indices import flat, floor_div
 from coreai_onnx.lower.aten.reduction import reduced
 from coreai_onnx.lower.aten.unstable_order import (
@@ -28,7 +29,9 @@ from coreai_onnx.lower.values import (
     wrap,
 )
 
-_MOSTLY_EQUAL = (torch.bool, torch.uint8, torch.int8)
+_OFTEN_EQUAL = (torch.bool, torch.uint8, torch.int8, torch.float16, torch.bfloat16)
+"""Dtypes of so few values that rows have equal elements."""
+_NAN_KEY = 1 << 16
 
 
 @lowers("aten.topk.default")
@@ -68,14 +71,22 @@ def _chosen(
 
 
 def _keys(op: OpBuilder, x: Value, axis: int, *, descending: bool) -> Value:
-    """Return the axes of integers as rows of int64, [rows, n], in ascending order."""
+    """Return an axis as rows of int64 that sort like it, [rows, n], in ascending order."""
     dims = dims_of(x)
     rest = [a for a in range(len(dims)) if a != axis]
+    whole = _narrow_key(op, x) if is_float(x) else op.cast(x, torch.int64)
     rows = op.reshape(
-        op.transpose(op.cast(x, torch.int64), [*rest, axis]),
+        op.transpose(whole, [*rest, axis]),
         [numel([dims[a] for a in rest]), dims[axis]],
     )
     return set_dims(op.BitwiseNot(rows), dims_of(rows)) if descending else rows
+
+
+def _narrow_key(op: OpBuilder, x: Value) -> Value:
+    """Return integers in the order of 16-bit floats: their bits, negated below zero; NaN last."""
+    bits = op.cast(bits_of(op, x), torch.int64)
+    key = op.Where(op.Less(bits, 0), op.Sub(-(2**15), bits), bits)
+    return op.Where(op.IsNaN(x), _NAN_KEY, key)
 
 
 def _back(op: OpBuilder, rows: Value, x: Value, axis: int) -> Value:
@@ -110,7 +121,7 @@ def sort(
 ) -> tuple[Value, Value]:
     """Elements along an axis in order, and where they were.
 
-    Equal ones keep their order, but for dtypes of which most are equal, which torch reorders.
+    Equal ones keep their order, but in dtypes of few values, where torch's is followed.
     """
     rank = rank_of(self)
     if rank == 0:
@@ -118,7 +129,7 @@ def sort(
     axis = wrap(dim, rank)
     size = dims_of(self)[axis]
     values, indices = ranked(op, self, size, axis, descending=descending)
-    if dtype_of(self) in _MOSTLY_EQUAL and not (isinstance(size, int) and size <= SMALL):
+    if dtype_of(self) in _OFTEN_EQUAL and not (isinstance(size, int) and size <= SMALL):
         order = sorted_order(op, _keys(op, self, axis, descending=descending))
         indices = _back(op, order, self, axis)
     return values, indices

@@ -37,6 +37,14 @@ def test_sorted_booleans_and_bytes() -> None:
     check(torch.argsort, bits(50))
 
 
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorted_floats_of_16_bits(descending: bool) -> None:
+    x = torch.randn(3, 100).mul(4).round().div(4)
+    x[0, ::7], x[1, 5], x[2, 9] = float("nan"), float("-inf"), -0.0
+    for dtype in (torch.float16, torch.bfloat16):
+        check(lambda x: torch.sort(x, descending=descending), x.to(dtype))
+
+
 def test_stable_order_is_kept_where_it_is_asked_for() -> None:
     check_rows(lambda x: torch.argsort(x, stable=True), bits, (3, 40), (2, 300))
 
