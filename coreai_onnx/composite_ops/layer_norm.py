@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.composite_ops.checks import check_axes, negative_axes
+from coreai_onnx.composite_ops.checks import check_trailing_axes, negative_axes
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -62,6 +62,6 @@ COMPOSITE = Composite(
         ("unscaled", "no_bias", "bias_only"),
         ("wide_scale",),
     ),
-    check=check_axes,
+    check=check_trailing_axes,
     canonical=negative_axes,
 )

@@ -30,7 +30,9 @@ def linalg_vector_norm(
         The norms in the dtype of ``input``; computed in float32 (float64 in float64), rounded
         once.
     """
-    return torch.linalg.vector_norm(input, float(ord), tuple(axes), keepdim=bool(keep_dim))
+    axes = tuple(axes)
+    norm: torch.Tensor = torch.linalg.vector_norm(input, float(ord), axes, keepdim=bool(keep_dim))
+    return norm
 
 
 COMPOSITE = Composite(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.composite_ops.checks import check_axes, negative_axes
+from coreai_onnx.composite_ops.checks import check_trailing_axes, negative_axes
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -58,6 +58,6 @@ COMPOSITE = Composite(
         ("axes2", "axes3", "axes4", "axes"),
         ("unscaled", "wide_scale", "narrow_scale"),
     ),
-    check=check_axes,
+    check=check_trailing_axes,
     canonical=negative_axes,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 import torch
@@ -111,6 +112,13 @@ def _canonical(dims: Dims, attributes: Attributes) -> dict[str, Any]:
     return {**attributes, "dims": 0} if all_lanes else dict(attributes)
 
 
+def _unused(names: Set[str]) -> Set[str]:
+    """Return what angles are not made from: tables come first, as a pair, then positions."""
+    if {"cos", "sin"} <= names:
+        return names & {"position_ids", "freqs", "offset"}
+    return names & ({"cos", "sin"} | ({"offset"} if "position_ids" in names else set()))
+
+
 COMPOSITE = Composite(
     name="rope",
     inputs=(
@@ -139,4 +147,5 @@ COMPOSITE = Composite(
     ),
     check=_check,
     canonical=_canonical,
+    unused=_unused,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -22,8 +22,9 @@ def composite_functions(calls: Sequence[CompositeCall], opset: int) -> list[ir.F
     """Make the bodies of the calls and point each call at its body.
 
     A composite with one body in the model has its plain name. Where calls need different bodies,
-    each is named by what it does (``scaled_dot_product_attention.causal``); the body of a call
-    without anything special keeps the plain name. Should two bodies do what the declaration has
+    each is named by what it does (``scaled_dot_product_attention.causal``), and by its dtype where
+    that makes the difference; the body of a call without anything special keeps the plain name.
+    Should two bodies do what the declaration has
     one word for, the second has a number, which no kernel claims: its body always runs.
 
     Returns:
@@ -37,29 +38,36 @@ def composite_functions(calls: Sequence[CompositeCall], opset: int) -> list[ir.F
         texts[text] = function
         bodies.setdefault(call.composite.name, {}).setdefault(text, []).append(call)
     for by_text in bodies.values():
-        for text, same in by_text.items():
-            op_type = _op_type(same, alone=len(by_text) == 1, taken=functions)
-            functions[op_type] = _named(texts[text], op_type)
+        for op_type, text, same in _named_groups(by_text):
+            name = _free(op_type, same[0].composite, functions)
+            functions[name] = _named(texts[text], name)
             for call in same:
-                call.node.op_type = op_type
+                call.node.op_type = name
     return list(functions.values())
 
 
-def _op_type(
-    same: Sequence[CompositeCall], *, alone: bool, taken: Mapping[str, ir.Function]
-) -> str:
-    """Return the name of a body that serves these calls.
+def _named_groups(
+    by_text: Mapping[str, Sequence[CompositeCall]],
+) -> Iterator[tuple[str, str, Sequence[CompositeCall]]]:
+    """Yield op type, body text and calls, for the calls of one composite grouped by their body."""
+    by_words: dict[str, list[str]] = {}
+    for text, same in by_text.items():
+        words = variant_words(same[0].composite, examples_of(same[0]), same[0].attributes)
+        by_words.setdefault("_".join(words) if len(by_text) > 1 else "", []).append(text)
+    for words, texts in by_words.items():
+        for text in texts:
+            by_dtype: dict[str, list[CompositeCall]] = {}
+            for call in by_text[text]:
+                dtype = _dtype_word(call) if len(texts) > 1 else ""
+                by_dtype.setdefault(dtype, []).append(call)
+            for dtype, calls in by_dtype.items():
+                suffix = "_".join(word for word in (words, dtype) if word)
+                name = calls[0].composite.name
+                yield (f"{name}.{suffix}" if suffix else name), text, calls
 
-    The dtype is a word only if all of them have it: a kernel of ``layer_norm.bfloat16`` takes
-    nothing else.
-    """
-    composite = same[0].composite
-    if alone:
-        return composite.name
-    words = variant_words(composite, examples_of(same[0]), same[0].attributes)
-    dtypes = {_dtype_word(c) for c in same}
-    words += list(dtypes - {""}) if len(dtypes) == 1 else []
-    op_type = ".".join([composite.name, *(["_".join(words)] if words else [])])
+
+def _free(op_type: str, composite: Composite, taken: Mapping[str, ir.Function]) -> str:
+    """Return a declared op type that is free as it is, any other one with a number behind it."""
     if op_type in composite.op_types() and op_type not in taken:
         return op_type
     return next(n for i in range(2, len(taken) + 3) if (n := f"{op_type}.{i}") not in taken)

@@ -69,7 +69,8 @@ def layer_norm_of(
     scale, bias = given
     op, own = b.op, b.dtype in (torch.float32, torch.float16)
     shaped = all(p is None or _has_normalised_shape(p, attributes) for p in given)
-    if own and trailing(attributes) and scale is not None and shaped and not mixed(b):
+    wide_parameters = mixed(b) or not shaped
+    if own and trailing(attributes) and scale is not None and not wide_parameters:
         operands = [p.value for p in given if p is not None]
         result: Value = op.LayerNormalization(
             x, *operands, axis=min(attributes["axes"]), epsilon=EPS, stash_type=1
@@ -79,8 +80,10 @@ def layer_norm_of(
     centred = op.Sub(wide, op.ReduceMean(wide, axes, keepdims=1))
     variance = op.ReduceMean(op.Mul(centred, centred), axes, keepdims=1)
     result = op.Div(centred, op.Sqrt(op.Add(variance, eps(b))))
-    result = result if scale is None else op.Mul(result, parameter(b, scale.value))
-    result = result if bias is None else op.Add(result, parameter(b, bias.value))
+    if scale is not None:
+        result = op.Mul(result, parameter(b, scale.value, always_cast=wide_parameters))
+    if bias is not None:
+        result = op.Add(result, parameter(b, bias.value, always_cast=wide_parameters))
     return op.cast(result, b.dtype)
 
 
@@ -218,13 +221,13 @@ def widened(b: BodyBuilder, x: Value) -> Value:
     return b.op.cast(x, torch.float64 if b.dtype == torch.float64 else torch.float32)
 
 
-def parameter(b: BodyBuilder, x: Value) -> Value:
+def parameter(b: BodyBuilder, x: Value, *, always_cast: bool | None = None) -> Value:
     """Return a parameter in that dtype; by a cast in any case where dtypes are mixed.
 
     So that one text serves whatever the other dtype is.
     """
     wide = torch.float64 if b.dtype == torch.float64 else torch.float32
-    if not mixed(b):
+    if not (mixed(b) if always_cast is None else always_cast):
         return b.op.cast(x, wide)
     result: Value = b.op.Cast(x, to=int(ir_dtype(wide)))
     return result

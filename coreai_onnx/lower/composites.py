@@ -53,6 +53,7 @@ class CompositeCalls:
         """
         composite = COMPOSITES[name]
         written = checked(composite, inputs, attributes, op.scope.where)
+        inputs = _used(composite, inputs)
         outputs = op.call(DOMAIN, name, inputs, written, outputs=len(composite.outputs))
         node = outputs[0].producer()
         assert node is not None
@@ -77,6 +78,14 @@ class CompositeCalls:
                 set_dims(output, dims)
             elif all(n in letters for n in names):
                 set_dims(output, [letters[n] for n in names])
+
+
+def _used(composite: Composite, inputs: Sequence[Value | None]) -> list[Value | None]:
+    """Return the inputs, None in the place of one without any effect."""
+    names = [declared.name for declared in composite.inputs[: len(inputs)]]
+    given = {name for name, x in zip(names, inputs, strict=True) if x is not None}
+    unused = composite.unused(given)
+    return [None if name in unused else x for name, x in zip(names, inputs, strict=True)]
 
 
 def _letters(composite: Composite, inputs: Sequence[Value | None]) -> dict[str, Dim]:

@@ -157,7 +157,7 @@ def _is_real_float(x: Value) -> bool:
 def _trailing_axes(input: Value, normalized_shape: Sequence[Dim]) -> list[int] | None:
     """Return the normalised axes, negative; None where the composite does not apply."""
     count = len(normalized_shape)
-    return list(range(-count, 0)) if is_float(input) and 1 <= count <= 4 else None
+    return list(range(-count, 0)) if is_covered(input) and count else None
 
 
 def _rank4(op: OpBuilder, x: Value, lead: Sequence[Dim]) -> Value:
