@@ -2,6 +2,7 @@
 
 from coreai_onnx.lower import aten
 from coreai_onnx.lower.context import Context
-from coreai_onnx.lower.program import IONames, LoweredProgram, ProgramLowering
+from coreai_onnx.lower.interface import IONames
+from coreai_onnx.lower.program import LoweredProgram, ProgramLowering
 
 __all__ = ["Context", "IONames", "LoweredProgram", "ProgramLowering", "aten"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from coreai_onnx.export.relations import Relation, relations
 from coreai_onnx.export.symbols import range_constraints, symbol_names
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
+from coreai_onnx.lower.interface import IONames, interface
 from coreai_onnx.lower.scope import Names, Scope
 from coreai_onnx.lower.values import Value, ir_dtype, real_part, set_dims
 from coreai_onnx.lower.walker import Walker
@@ -35,15 +36,6 @@ from coreai_onnx.lower.walker import Walker
 IR_VERSION = 10
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
-
-
-@dataclass(frozen=True)
-class IONames:
-    """Names the user gives to inputs, outputs and states; None means the defaults."""
-
-    inputs: Sequence[str] | None = None
-    outputs: Sequence[str] | None = None
-    states: Sequence[str] | None = None
 
 
 @dataclass
@@ -90,12 +82,13 @@ class ProgramLowering:
 
     def __init__(self, program: ExportedProgram, context: Context, io_names: IONames) -> None:
         """Prepare an empty graph."""
-        self.program, self.context, self.io_names = program, context, io_names
+        self.program, self.context = program, context
         self.names = Names()
         graph = ir.Graph([], [], nodes=[], opset_imports={"": context.opset}, name="main")
         self.scope = Scope(graph, self.names)
         self.op = OpBuilder(self.scope, context.opset, context.composites)
         self._signature = program.graph_signature
+        self.interface = interface(program, io_names, self.names)
         self._weights: dict[Any, Value] = {}
         self.weights_by_path: dict[Any, Value] = {}
         self._states: list[tuple[str, str]] = []
@@ -108,45 +101,23 @@ class ProgramLowering:
             UnsupportedOpsError: All ops without a lowering.
             ConversionError: An input or output of a kind ONNX has no form for.
         """
-        state_inputs = self._state_inputs()
-        inputs = self._make_inputs(state_inputs)
+        inputs = self._make_inputs()
         weights = self.weights_by_path | self._weights
         walker = Walker(self.context, self.op, self.program.graph_module, weights)
         results = walker.walk(self.program.graph_module.graph, inputs)
         self.scope.where = None
         if self.context.missing:
             raise UnsupportedOpsError(self.context.missing)
-        self._make_outputs(list(results), state_inputs)
+        self._make_outputs(list(results))
         self._drop_unused_weights()
         ranges = range_constraints(self.program, self.context.symbols)
         conditions = relations(self.program, self.context.symbols)
         return LoweredProgram(self.scope.graph, self.names, self._states, ranges, conditions)
 
     # ------------------------------------------------------------------ inputs
-    def _state_inputs(self) -> dict[str, str]:
-        """Return the placeholder of every mutated buffer or input, with its state name."""
-        signature = self._signature
-        placeholders = {s.target: s.arg.name for s in signature.input_specs if s.target}
-        mutated: dict[str, str] = {}
-        for spec in signature.output_specs:
-            if spec.kind == OutputKind.BUFFER_MUTATION:
-                mutated[placeholders[spec.target]] = str(spec.target)
-            elif spec.kind == OutputKind.USER_INPUT_MUTATION:
-                mutated[str(spec.target)] = str(spec.target)
-        given = self.io_names.states
-        if given:
-            _check_count("stateful inputs", len(mutated), given)
-            return dict(zip(mutated, given, strict=True))
-        return mutated
-
-    def _make_inputs(self, state_inputs: Mapping[str, str]) -> list[Any]:
+    def _make_inputs(self) -> list[Any]:
         specs = self._signature.input_specs
-        live = [s for s in specs if _is_live(s) and s.arg.name not in state_inputs]
-        if self.io_names.inputs:
-            _check_count("live inputs", len(live), self.io_names.inputs)
-        given = iter(self.io_names.inputs or [s.arg.name for s in live])
-        fixed = {s.arg.name: self.names.unique(next(given)) for s in live}
-        fixed |= {p: self.names.unique(name) for p, name in state_inputs.items()}
+        fixed = self.interface.inputs | self.interface.states
         placeholders = (n for n in self.program.graph.nodes if n.op == "placeholder")
         values = [
             self._make_input(spec, node.meta.get("val"), fixed.get(spec.arg.name))
@@ -228,36 +199,27 @@ class ProgramLowering:
         return found
 
     # ------------------------------------------------------------------ outputs
-    def _make_outputs(self, results: list[Any], state_inputs: Mapping[str, str]) -> None:
+    def _make_outputs(self, results: list[Any]) -> None:
         """Append user outputs first, then the new values of the states."""
         specs = list(zip(self._signature.output_specs, results, strict=True))
         user = [
-            (spec, x)
+            x
             for spec, x in specs
             if spec.kind == OutputKind.USER_OUTPUT and not (x is None or (isinstance(x, str)))
         ]
-        names = self._output_names([s.arg for s, _ in user])
-        for (_, x), name in zip(user, names, strict=True):
+        for x, name in zip(user, self.interface.outputs, strict=True):
             self._append_output(x, name)
         placeholders = {s.target: s.arg.name for s in self._signature.input_specs if s.target}
         for spec, x in specs:
             if spec.kind in _MUTATIONS:
                 placeholder = placeholders.get(spec.target, str(spec.target))
-                state = state_inputs[placeholder]
-                output = self._append_output(x, f"{state}_out")
-                self._states.append((state, str(output.name)))
-
-    def _output_names(self, arguments: Sequence[Any]) -> list[str]:
-        given = self.io_names.outputs
-        if given:
-            _check_count("live outputs", len(arguments), given)
-            return list(given)
-        from coreai_onnx.export.io_names import output_names
-
-        return output_names(self.program, len(arguments))
+                state = self.interface.states[placeholder]
+                name = self.interface.new_states[state]
+                self._append_output(x, name)
+                self._states.append((state, name))
 
     def _append_output(self, x: Any, name: str) -> Value:
-        """Make ``x`` a graph output of its own, under the name."""
+        """Make ``x`` a graph output of its own, under a name that was kept for it."""
         if not isinstance(x, ir.Value):
             x = self._number(x) if isinstance(x, sympy.Basic) else self.op.const(x)
         if "no_output" in x.meta:  # a lowering says why torch fixes no value here
@@ -270,7 +232,7 @@ class ProgramLowering:
                 x.meta["complex"] = True
             if dims is not None:
                 set_dims(x, dims)
-        x.name = self.names.unique(name)
+        x.name = name
         self.scope.graph.outputs.append(x)
         return x
 
@@ -288,19 +250,6 @@ class ProgramLowering:
         for name, value in list(graph.initializers.items()):
             if name not in inputs and not value.uses() and not value.is_graph_output():
                 del graph.initializers[name]
-
-
-def _is_live(spec: InputSpec) -> bool:
-    """Whether a user input is an input of the graph; constants are baked in."""
-    return spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument)
-
-
-def _check_count(what: str, count: int, names: Sequence[str]) -> None:
-    if len(names) != count:
-        raise ConversionError(
-            f"Graph has {count} {what}, but {len(names)} names were given: {list(names)}",
-            advice=f"give {count} names, or none for the defaults",
-        )
 
 
 def storage_key(tensor: torch.Tensor) -> Any:

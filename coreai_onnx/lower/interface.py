@@ -1,0 +1,128 @@
+"""The names of a program's inputs, outputs and states, settled before anything else has a name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind
+
+from coreai_onnx.errors import ConversionError
+from coreai_onnx.export.io_names import output_names
+from coreai_onnx.lower.scope import Names
+
+
+@dataclass(frozen=True)
+class IONames:
+    """Names the user gives to inputs, outputs and states; None or none at all: the defaults."""
+
+    inputs: Sequence[str] | None = None
+    outputs: Sequence[str] | None = None
+    states: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class Interface:
+    """The names in the file.
+
+    Attributes:
+        inputs: Of each placeholder that is an input of the user's and not a state.
+        states: Of each placeholder that is a state, mutated buffers before mutated inputs.
+        outputs: Of the user's outputs, in order.
+        new_states: Of the output with the new value, by state name.
+    """
+
+    inputs: dict[str, str]
+    states: dict[str, str]
+    outputs: list[str]
+    new_states: dict[str, str]
+
+
+def interface(program: ExportedProgram, given: IONames, names: Names) -> Interface:
+    """Return the names of inputs, outputs and states, and take them.
+
+    Names that the user gives are kept to the letter; defaults make way for them and for each other.
+
+    Args:
+        program: The exported program.
+        given: Names from the user.
+        names: The names of the graph; none is taken yet.
+
+    Raises:
+        ConversionError: If there are too many or too few names, or one is empty or there twice.
+    """
+    mutated = _states(program)
+    specs = program.graph_signature.input_specs
+    live = [s.arg.name for s in specs if _is_live(s) and s.arg.name not in mutated]
+    count = sum(map(_is_output, program.graph_signature.output_specs))
+    _check_count("stateful inputs", len(mutated), given.states)
+    _check_count("live inputs", len(live), given.inputs)
+    _check_count("live outputs", count, given.outputs)
+    states = list(given.states or [])
+    new_states = [f"{state}_out" for state in states]
+    _check_names([*states, *(given.inputs or []), *(given.outputs or []), *new_states])
+    for name in (*states, *(given.inputs or []), *(given.outputs or []), *new_states):
+        names.unique(name)
+
+    inputs = list(given.inputs or (names.unique(name) for name in live))
+    states = states or [names.unique(name) for name in mutated.values()]
+    outputs = list(given.outputs or map(names.unique, output_names(program, count)))
+    new_states = new_states or [names.unique(f"{state}_out") for state in states]
+    return Interface(
+        inputs=dict(zip(live, inputs, strict=True)),
+        states=dict(zip(mutated, states, strict=True)),
+        outputs=outputs,
+        new_states=dict(zip(states, new_states, strict=True)),
+    )
+
+
+def _states(program: ExportedProgram) -> dict[str, str]:
+    """Return the placeholder of every mutated buffer or input, with its default name."""
+    signature = program.graph_signature
+    placeholders = {s.target: s.arg.name for s in signature.input_specs if s.target}
+    mutated: dict[str, str] = {}
+    for spec in signature.output_specs:
+        if spec.kind == OutputKind.BUFFER_MUTATION:
+            mutated[placeholders[spec.target]] = str(spec.target)
+        elif spec.kind == OutputKind.USER_INPUT_MUTATION:
+            mutated[str(spec.target)] = str(spec.target)
+    return mutated
+
+
+def _is_live(spec: InputSpec) -> bool:
+    """Whether a user input is an input of the graph; constants are baked in."""
+    return spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument)
+
+
+def _is_output(spec: object) -> bool:
+    """Whether a result of the user's is an output of the graph; None and text are none."""
+    kind, arg = getattr(spec, "kind", None), getattr(spec, "arg", None)
+    if kind != OutputKind.USER_OUTPUT:
+        return False
+    return not isinstance(arg, ConstantArgument) or isinstance(arg.value, int | float | bool)
+
+
+def _check_count(what: str, count: int, names: Sequence[str] | None) -> None:
+    if isinstance(names, str):
+        raise ConversionError(f"names of {what} are a list, not the text {names!r}")
+    if names and len(names) != count:
+        raise ConversionError(
+            f"Graph has {count} {what}, but {len(names)} names were given: {list(names)}",
+            advice=f"give {count} names, or none for the defaults",
+        )
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Check names that the user gives; a state takes two, its own and that of its new value."""
+    empty = [name for name in names if not (isinstance(name, str) and name.strip())]
+    if empty:
+        raise ConversionError(f"{empty[0]!r} is no name for an input, output or state")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ConversionError(
+            f"names given twice among inputs, outputs and states: {', '.join(twice)}",
+            advice="every input, output and state has a name of its own; "
+            "the new value of the state s is the output s_out",
+        )
