@@ -13,7 +13,14 @@ from torch.export import Dim
 
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
-from coreai_onnx.composite_ops import SDPA, RMSNorm, RMSNormImpl, RoPE
+from coreai_onnx.composite_ops import (
+    SDPA,
+    GatedDeltaUpdate,
+    GatherMM,
+    RMSNorm,
+    RMSNormImpl,
+    RoPE,
+)
 from coreai_onnx.program import OnnxProgram
 from tests.compat import older_onnxruntime
 from tests.tolerances import assert_close
@@ -61,6 +68,23 @@ class Masked(torch.nn.Module):
         )
 
 
+class Mixture(torch.nn.Module):
+    """A matrix per token, then a state along the tokens: loops and scans inside functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = torch.nn.Parameter(torch.randn(3, 16, 16) * 0.3)
+        self.product, self.update = GatherMM(transpose_rhs=True), GatedDeltaUpdate()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = torch.topk(x[..., :3], 2).indices
+        mixed = self.product(x[..., None, None, :], self.experts, rhs_indices=chosen).sum(2)
+        value = mixed.squeeze(2).unflatten(-1, (2, 8)).transpose(1, 2)
+        query, key = value[:, :1], value[:, 1:]
+        gate = torch.sigmoid(value.mean(-1))
+        return self.update(query, key, value, -gate, gate)
+
+
 SPECS: list[ExternalizeSpec | type] = [
     ExternalizeSpec(RMSNormImpl, "rms_norm"),
     ExternalizeSpec(RoPE, "rope"),
@@ -83,6 +107,7 @@ def models() -> dict[str, tuple[OnnxProgram, list[torch.Tensor]]]:
     return {
         "flat": (convert(decoder, (x,), *SPECS, dynamic_shapes=dims), [x]),
         "nested": (convert(decoder, (x,), *SPECS, Layer, dynamic_shapes=dims), [x]),
+        "mixture": (convert(Mixture(), (x,), dynamic_shapes=dims), [x]),
         "masked": (convert(Masked(), (heads, mask)), [heads, mask]),
     }
 
