@@ -5,7 +5,8 @@ Sizes are known or None; what is not known is not checked here, but by the kerne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def unchanged(dims: Dims, attributes: Attributes) -> dict[str, Any]:
     return dict(attributes)
 
 
-def all_used(names: Set[str]) -> Set[str]:
+def all_used(names: AbstractSet[str]) -> AbstractSet[str]:
     """Return none of the inputs: each has an effect."""
     return names & set()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -120,7 +121,7 @@ class Composite:
     check: Callable[[Dims, Attributes], str] = accepts
     canonical: Callable[[Dims, Attributes], dict[str, Any]] = unchanged
     admissible: Callable[[Tensors], Tensors] = any_value
-    unused: Callable[[Set[str]], Set[str]] = all_used
+    unused: Callable[[AbstractSet[str]], AbstractSet[str]] = all_used
 
     def attribute(self, name: str) -> Attribute:
         """Return the attribute called ``name``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -112,7 +112,7 @@ def _canonical(dims: Dims, attributes: Attributes) -> dict[str, Any]:
     return {**attributes, "dims": 0} if all_lanes else dict(attributes)
 
 
-def _unused(names: Set[str]) -> Set[str]:
+def _unused(names: AbstractSet[str]) -> AbstractSet[str]:
     """Return what angles are not made from: tables come first, as a pair, then positions."""
     if {"cos", "sin"} <= names:
         return names & {"position_ids", "freqs", "offset"}
