@@ -144,9 +144,10 @@ class Edit:
         inputs: Sequence[gs.Tensor],
         *,
         outputs: Sequence[gs.Tensor] | None = None,
+        domain: str | None = None,
         **attrs: Any,
     ) -> gs.Node:
-        """Insert a standard node before ``like``, with its metadata and a name like its own.
+        """Insert a node before ``like``, with its metadata and a name like its own.
 
         ``finish`` puts it into the graph.
 
@@ -156,6 +157,7 @@ class Edit:
             inputs: Its inputs.
             outputs: Tensors it produces from now on, in the place of the nodes that do; by default
                 one without type, named like the first output of ``like``.
+            domain: Its domain; None for a standard op.
             **attrs: Its attributes.
         """
         names = scope_of(self.graph).names
@@ -164,7 +166,7 @@ class Edit:
         for tensor in outputs:
             _leave_producer(tensor)
         name = names.claim(f"{like.name}_{op.lower()}")
-        node = gs.Node(op, name, attrs, list(inputs), list(outputs))
+        node = gs.Node(op, name, attrs, list(inputs), list(outputs), domain)
         node.origin = like.__dict__.get("origin")
         self._added.setdefault(id(like), []).append(node)
         self._nodes.add(id(node))

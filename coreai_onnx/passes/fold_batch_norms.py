@@ -76,7 +76,7 @@ def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Con
         return np.asarray(wide)
 
     def folded_weight(w: np.ndarray, s: np.ndarray, v: np.ndarray) -> np.ndarray:
-        return (w.astype(np.float64).T * factor(s, v)).T.astype(dtype)
+        return np.asarray((w.astype(np.float64).T * factor(s, v)).T.astype(dtype))
 
     def folded_bias(*given: np.ndarray) -> np.ndarray:
         scale, shift, mean, variance = (x.astype(np.float64) for x in given[:4])

@@ -52,7 +52,7 @@ def is_lazy(constant: gs.Constant) -> bool:
 
 def nbytes(constant: gs.Constant) -> int:
     """Return the size of a constant without reading it."""
-    return int(math.prod(constant.shape)) * np.dtype(constant.dtype).itemsize
+    return math.prod(int(dim) for dim in constant.shape) * int(np.dtype(constant.dtype).itemsize)
 
 
 def joined_name(names: Sequence[str]) -> str:

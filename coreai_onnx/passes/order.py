@@ -8,6 +8,10 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.add_to_conv_bias import add_to_conv_bias
 from coreai_onnx.passes.constant_reshapes import constant_reshapes
+from coreai_onnx.passes.contrib_activations import contrib_activations
+from coreai_onnx.passes.contrib_attention import contrib_attention
+from coreai_onnx.passes.contrib_rope import contrib_rope
+from coreai_onnx.passes.contrib_skip_norms import contrib_skip_norms
 from coreai_onnx.passes.fold_batch_norms import fold_batch_norms
 from coreai_onnx.passes.fold_constants import fold_constants
 from coreai_onnx.passes.fold_shapes import fold_shapes
@@ -109,5 +113,10 @@ LAYOUT: Final[tuple[Pass, ...]] = (
 )
 """Fewer and larger products, for devices that want them: on a CPU the Split costs more."""
 
-CONTRIB: Final[tuple[Pass, ...]] = ()
+CONTRIB: Final[tuple[Pass, ...]] = (
+    contrib_attention,  # before rotations, which it may take in
+    contrib_rope,  # those that attention left
+    contrib_skip_norms,  # after residual norms are one node
+    contrib_activations,  # after gates, which hold an activation
+)
 """Composites as ops of onnxruntime's own domain, ``com.microsoft``."""

@@ -52,7 +52,8 @@ def check_portable(model: ir.Model) -> None:
         TargetError: As for :func:`make_portable`.
     """
     found: dict[str, int] = {}
-    for root in (model.graph, *model.functions.values()):
+    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for root in roots:
         opset = root.opset_imports.get("", OPSET)
         for node in root.all_nodes():
             if node.domain not in ("", "ai.onnx"):
@@ -72,5 +73,6 @@ def check_portable(model: ir.Model) -> None:
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    for root in (model.graph, *model.functions.values()):
+    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for root in roots:
         yield from root.all_nodes()

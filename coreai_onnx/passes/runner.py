@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -72,10 +73,8 @@ def run_passes(
 def _redo(model: ir.Model, passes: Sequence[Pass], steps: int) -> None:
     """Repeat the steps before the bad one: a pass works in place, so its graph is of no use."""
     again = _Run(model, passes, None, limit=steps)
-    try:
+    with contextlib.suppress(_Enough):
         again.all()
-    except _Enough:
-        pass
     if again.report.total:
         close_model(again.main, model)
 

@@ -112,8 +112,9 @@ def same_numbers(text: str, one: Pass, feeds: Mapping[str, np.ndarray], *, opset
 
 
 def main_text(model: ir.Model) -> str:
-    """The text of the main graph alone."""
-    return shown(model).partition("\n<\n  domain")[0]
+    """The text of the main graph alone, without the domains it imports."""
+    text = shown(model).partition("\n<\n  domain")[0]
+    return re.sub(r"opset_import: .*\n", "", text)
 
 
 def fuses(

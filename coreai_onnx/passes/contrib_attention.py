@@ -1,0 +1,217 @@
+"""Attention as onnxruntime's own ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.contrib_rope import Tables
+from coreai_onnx.passes.edit import Edit
+from coreai_onnx.passes.facts import Dim, attribute_of, dtype_of, input_of, shape_of
+from coreai_onnx.passes.match import CONTRIB_DOMAIN, composite, maker
+from coreai_onnx.passes.why import Why
+
+_NAME = "scaled_dot_product_attention"
+_FLOAT, _INT32 = 1, 6
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """The dims of an attention."""
+
+    batch: Dim
+    heads: int
+    key_heads: int
+    queries: Dim
+    keys: Dim
+    head_dim: int
+    value_dim: int
+
+
+def contrib_attention(graph: gs.Graph, why: Why) -> int:
+    """Attention → MultiHeadAttention; with grouped heads → GroupQueryAttention, rotations inside.
+
+    ai.coreai::scaled_dot_product_attention(q:[b, h, s, d], k, v) → y
+    becomes     com.microsoft::MultiHeadAttention(q:[b, s, h * d], k, v) → y:[b, s, h * d]
+
+    The transposes between the two layouts cancel those of the model. A mask becomes a bias, and
+    rows without a key become zero. GroupQueryAttention needs as many keys as queries.
+    """
+    edit, count = Edit(graph), 0
+    writer = _Writer(edit)
+    for node in graph.nodes:
+        if composite(node, _NAME) is None:
+            continue
+        shapes = _shapes(node)
+        reason = "the dims are not known" if shapes is None else _obstacle(node, shapes)
+        if shapes is None or reason:
+            why(reason, node)
+            continue
+        writer.write(node, shapes)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _shapes(node: gs.Node) -> _Shapes | None:
+    query, key, value = (shape_of(tensor) for tensor in node.inputs[:3])
+    if query is None or key is None or value is None:
+        return None
+    if {len(query), len(key), len(value)} != {4} or None in (*query, *key, *value):
+        return None
+    batch, heads, queries, head_dim = query
+    _, key_heads, keys, _ = key
+    whole = (heads, key_heads, head_dim, value[3])
+    if not all(isinstance(dim, int) for dim in whole) or value[1] != key_heads:
+        return None
+    return _Shapes(batch, whole[0], whole[1], queries, keys, whole[2], whole[3])  # type: ignore[arg-type]
+
+
+def _obstacle(node: gs.Node, shapes: _Shapes) -> str:
+    """Return why neither of onnxruntime's ops means the same."""
+    if dtype_of(node.inputs[0]) != np.dtype(np.float32):
+        return "the dtype is not float32"
+    if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):
+        return "there is a soft cap or a window"
+    if input_of(node, 4) is not None:
+        return "there are sinks"
+    grouped, causal = shapes.heads != shapes.key_heads, attribute_of(node, "is_causal", 0)
+    if (grouped or causal) and shapes.queries != shapes.keys:
+        return "there may be more keys than queries"
+    if grouped and shapes.head_dim != shapes.value_dim:
+        return "values have another size than keys"
+    if grouped and shapes.head_dim % 8:
+        return "the size of a head is no multiple of 8"
+    mask = input_of(node, 3)
+    if mask is None:
+        return ""
+    dims = shape_of(mask)
+    if dims is None or len(dims) != 4 or dims[1] != 1:
+        return "the mask is not one for all heads"
+    if dims[2:] != (shapes.queries, shapes.keys) or dims[0] not in (1, shapes.batch):
+        return "the mask has not all its rows"
+    return ""
+
+
+class _Writer:
+    """Writes the ops; what attentions share is made once."""
+
+    def __init__(self, edit: Edit) -> None:
+        self._edit = edit
+        self._tables = Tables(edit)
+        self._biases: dict[int, tuple[gs.Tensor, gs.Tensor]] = {}
+        self._lengths: dict[tuple[Dim, Dim], list[gs.Tensor]] = {}
+
+    def write(self, node: gs.Node, shapes: _Shapes) -> None:
+        """Put onnxruntime's op, and the changes of layout around it, in the place of ``node``."""
+        edit, mask = self._edit, input_of(node, 3)
+        bias, some = (None, None) if mask is None else self._bias(mask, node)
+        sources, tables = self._unrotated(node, shapes)
+        rows = [self._row(tensor, node) for tensor in sources]
+        empty, attrs = gs.Variable.empty(), {"num_heads": shapes.heads}
+        causal = int(attribute_of(node, "is_causal", 0))
+        if shapes.heads == shapes.key_heads and tables is None:
+            op, inputs = "MultiHeadAttention", [*rows, empty, empty, bias]
+            attrs["unidirectional"] = causal
+        else:
+            op = "GroupQueryAttention"
+            inputs = [*rows, empty, empty, *self._sizes(node, shapes)]
+            inputs += [*(tables or (empty, empty)), empty, bias]
+            attrs |= {"kv_num_heads": shapes.key_heads, "do_rotary": int(tables is not None)}
+            if not causal:
+                attrs["causal"] = 0
+        if bias is None:
+            inputs = inputs[:-1]
+        while inputs[-1].is_empty():
+            inputs.pop()
+        scale = attribute_of(node, "scale", None)
+        scale = {} if scale is None else {"scale": scale}
+        made = edit.node(op, node, inputs, domain=CONTRIB_DOMAIN, **attrs, **scale).outputs[0]
+        wide: list[Dim] = [shapes.batch, shapes.queries, shapes.heads * shapes.value_dim]
+        made.dtype, made.shape = node.inputs[0].dtype, wide
+        if some is not None:
+            zero = edit.constant(f"{made.name}_zero", np.zeros((), np.float32))
+            made = self._typed(edit.node("Where", node, [some, made, zero]), wide)
+        heads = [0, 0, shapes.heads, shapes.value_dim]
+        target = edit.constant(f"{made.name}_heads", np.array(heads, np.int64))
+        laid = [shapes.batch, shapes.queries, shapes.heads, shapes.value_dim]
+        split = self._typed(edit.node("Reshape", node, [made, target]), laid)
+        edit.become(node, "Transpose", [split], perm=[0, 2, 1, 3])
+
+    def _typed(self, node: gs.Node, shape: list[Dim]) -> gs.Tensor:
+        tensor = node.outputs[0]
+        tensor.dtype, tensor.shape = np.dtype(np.float32), shape
+        return tensor
+
+    def _row(self, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
+        """Return ``[b, h, s, d]`` as ``[b, s, h * d]``."""
+        batch, heads, length, size = tensor.shape
+        turned = self._edit.node("Transpose", like, [tensor], perm=[0, 2, 1, 3])
+        laid = self._typed(turned, [batch, length, heads, size])
+        target = np.array([0, 0, heads * size], np.int64)
+        constant = self._edit.constant(f"{tensor.name}_row", target)
+        reshape = self._edit.node("Reshape", like, [laid, constant])
+        return self._typed(reshape, [batch, length, heads * size])
+
+    def _bias(self, mask: gs.Tensor, like: gs.Node) -> tuple[gs.Tensor, gs.Tensor]:
+        """Return a mask as a bias, and which queries have a key, ``[b, s, 1]``."""
+        if id(mask) in self._biases:
+            return self._biases[id(mask)]
+        edit, shape = self._edit, list(mask.shape)
+        bias, least = mask, -np.inf
+        if dtype_of(mask) != np.dtype(np.float32):
+            zero = edit.constant(f"{mask.name}_zero", np.zeros((), np.float32))
+            lowest = edit.constant(f"{mask.name}_low", np.finfo(np.float32).min.reshape(()))
+            bias = self._typed(edit.node("Where", like, [mask, zero, lowest]), shape)
+            least = np.finfo(np.float32).min
+        last = edit.constant(f"{mask.name}_axis", np.array([-1], np.int64))
+        low = edit.constant(f"{mask.name}_least", np.array(least, np.float32))
+        best = edit.node("ReduceMax", like, [bias, last], keepdims=1)
+        known = edit.node("Greater", like, [best.outputs[0], low]).outputs[0]
+        head = edit.constant(f"{mask.name}_head", np.array([1], np.int64))
+        some = edit.node("Squeeze", like, [known, head]).outputs[0]
+        some.dtype, some.shape = np.dtype(np.bool_), [shape[0], shape[2], 1]
+        self._biases[id(mask)] = bias, some
+        return bias, some
+
+    def _unrotated(
+        self, node: gs.Node, shapes: _Shapes
+    ) -> tuple[list[gs.Tensor], tuple[gs.Tensor, gs.Tensor] | None]:
+        """Return queries, keys and values, and the angles that queries and keys share."""
+        sources = list(node.inputs[:3])
+        ropes: list[Any] = [maker(tensor) for tensor in sources[:2]]
+        if shapes.queries != shapes.keys or shapes.head_dim != shapes.value_dim:
+            return sources, None
+        if shapes.head_dim % 16:  # onnxruntime rotates no other heads inside
+            return sources, None
+        if any(rope is None or composite(rope, "rope") is None for rope in ropes):
+            return sources, None
+        first, second = (self._tables.of(rope) for rope in ropes)
+        if first is None or second is None:
+            return sources, None
+        if any(a is not b for a, b in zip(first, second, strict=True)):
+            return sources, None
+        return [*(rope.inputs[0] for rope in ropes), sources[2]], first
+
+    def _sizes(self, node: gs.Node, shapes: _Shapes) -> list[gs.Tensor]:
+        """Return the last position of each row of the batch, and the length, in int32."""
+        key = shapes.batch, shapes.keys
+        if key not in self._lengths:
+            edit, tensor = self._edit, node.inputs[2]
+            sizes = [
+                edit.size(dim, node)
+                or edit.node("Shape", node, [tensor], start=axis, end=axis + 1).outputs[0]
+                for dim, axis in ((shapes.batch, 0), (shapes.keys, 2))
+            ]
+            one = edit.constant(f"{tensor.name}_one", np.array([1], np.int64))
+            last = edit.node("Sub", node, [sizes[1], one]).outputs[0]
+            rows = edit.node("Expand", node, [last, sizes[0]]).outputs[0]
+            first = edit.constant(f"{tensor.name}_first", np.array([0], np.int64))
+            total = edit.node("Squeeze", node, [sizes[1], first]).outputs[0]
+            self._lengths[key] = [
+                edit.node("Cast", node, [x], to=_INT32).outputs[0] for x in (rows, total)
+            ]
+        return self._lengths[key]

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from coreai_onnx.passes import ORDER, run_passes
+from coreai_onnx.passes.contrib_attention import contrib_attention
+from tests.passes.rewriting import leaves, parse, run
+from tests.tolerances import assert_close
+
+NAME = "scaled_dot_product_attention"
+HEAD = "main (float[b, 4, {t}, {w}] q, float[b, {k}, s, {w}] k, float[b, {k}, s, {d}] v, {kind}[{rows}, 1, {t}, s] m) => (float[b, 4, {t}, {d}] y)"
+CALL = " {{ y = ai.coreai.{name} <scale = 0.5, is_causal = {causal}, window_size = {window}, softcap = 0.0, version = 1> ({inputs}) }}"
+MASKED = """
+<domain: "ai.coreai", opset_import: ["": 23]>
+{name} <scale: float> (query, key, value, mask) => (output) {{
+  a = Attention <scale: float = @scale> (query, key, value, mask)
+  last = Constant <value_ints = [-1]> ()  zero = Constant <value_float = 0.0> ()  low = Constant <value = float {{{low}}}> ()
+  f = Cast <to = 1> (mask)  r = ReduceMax (f, last)  some = Greater (r, low)  output = Where (some, a, zero)
+}}"""
+OPEN = """
+<domain: "ai.coreai", opset_import: ["": 23]>
+{name} <scale: float, is_causal: int> (query, key, value) => (output) {{ output = Attention <scale: float = @scale, is_causal: int = @is_causal> (query, key, value) }}"""
+PLAIN = {"t": "s", "k": "4", "w": 8, "d": 8, "kind": "bool", "rows": "b", "causal": 0, "window": 0, "low": 0, "name": NAME}  # fmt: skip
+
+
+def text(*, mask: bool, **change: object) -> str:
+    names = {**PLAIN, "inputs": "q, k, v, m" if mask else "q, k, v", **change}
+    return (HEAD + CALL + (MASKED if mask else OPEN)).format(**names)
+
+
+@pytest.mark.parametrize(
+    ("mask", "change", "op"),
+    [
+        (False, {}, "MultiHeadAttention"),
+        (False, {"t": "t", "d": 4}, "MultiHeadAttention"),
+        (False, {"causal": 1}, "MultiHeadAttention"),
+        (True, {}, "MultiHeadAttention"),
+        (True, {"rows": "1", "t": "t"}, "MultiHeadAttention"),
+        (True, {"kind": "float", "low": -1e30}, "MultiHeadAttention"),
+        (False, {"k": "2"}, "GroupQueryAttention"),
+        (False, {"k": "2", "causal": 1}, "GroupQueryAttention"),
+        (True, {"k": "2"}, "GroupQueryAttention"),
+    ],
+)
+def test_attention_is_onnxruntimes(mask: bool, change: dict[str, object], op: str) -> None:
+    written = text(mask=mask, **change)
+    model = parse(written)
+    assert run_passes(model, [contrib_attention]).total == 1
+    ops = [node.op_type for node in model.graph]
+    assert op in ops
+    assert ("Where" in ops) == mask
+    names = {**PLAIN, **change}
+    rng = np.random.default_rng(0)
+    length = 3 if names["t"] == "t" else 5
+    rows = 1 if names["rows"] == "1" else 2
+    feeds = {
+        "q": rng.standard_normal((2, 4, length, 8)).astype(np.float32),
+        "k": rng.standard_normal((2, int(names["k"]), 5, 8)).astype(np.float32),
+        "v": rng.standard_normal((2, int(names["k"]), 5, names["d"])).astype(np.float32),
+        "m": rng.random((rows, 1, length, 5)) > 0.4,
+    }
+    feeds["m"][0, 0, 0] = False  # a row without a key
+    if names["kind"] == "float":
+        feeds["m"] = np.where(feeds["m"], 0, -np.inf).astype(np.float32)
+    assert_close(run(model, feeds), run(parse(written), feeds))
+    again = ir.from_proto(ir.to_proto(model))
+    assert run_passes(again, [contrib_attention]).total == 0
+
+
+@pytest.mark.parametrize(
+    ("mask", "change", "reason"),
+    [
+        (False, {"window": 2}, "there is a soft cap or a window"),
+        (False, {"t": "t", "k": "2"}, "there may be more keys than queries"),
+        (False, {"t": "t", "causal": 1}, "there may be more keys than queries"),
+        (False, {"k": "2", "d": 4}, "values have another size than keys"),
+        (True, {"rows": "c"}, "the mask has not all its rows"),
+        (False, {"k": "2", "w": 12, "d": 12}, "the size of a head is no multiple of 8"),
+    ],
+)
+def test_others_stay(mask: bool, change: dict[str, object], reason: str) -> None:
+    leaves(text(mask=mask, **change), contrib_attention, reason)
+
+
+def test_rotations_go_inside_and_layouts_cancel() -> None:
+    written = f"""main (float[b, s, 64] x, float[b, s, 32] z, float[b, s, 32] w, float[1, 1, s, 8] c) => (float[b, s, 64] y)
+      <int64[4] hq = {{0, 0, 4, 16}}, int64[4] hk = {{0, 0, 2, 16}}, int64[3] row = {{0, 0, 64}}> {{
+      float[b, s, 4, 16] q1 = Reshape (x, hq)  float[b, 4, s, 16] q2 = Transpose <perm = [0, 2, 1, 3]> (q1)
+      float[b, s, 2, 16] k1 = Reshape (z, hk)  float[b, 2, s, 16] k2 = Transpose <perm = [0, 2, 1, 3]> (k1)
+      float[b, s, 2, 16] v1 = Reshape (w, hk)  float[b, 2, s, 16] v2 = Transpose <perm = [0, 2, 1, 3]> (v1)
+      float[b, 4, s, 16] q3 = ai.coreai.rope <dims = 0, interleaved = 0> (q2, c, c)
+      float[b, 2, s, 16] k3 = ai.coreai.rope <dims = 0, interleaved = 0> (k2, c, c)
+      float[b, 4, s, 16] a = ai.coreai.{NAME} <scale = 0.5, is_causal = 1, version = 1> (q3, k3, v2)
+      float[b, s, 4, 16] t = Transpose <perm = [0, 2, 1, 3]> (a)  y = Reshape (t, row)
+    }}
+<domain: "ai.coreai", opset_import: ["": 23]>
+rope <dims, interleaved> (input, cos, sin) => (output) {{
+  half = Constant <value_ints = [1]> ()  b = Shape <start = 0, end = 1> (input)  o = Constant <value_ints = [1, 1, 1]> ()
+  d = Concat <axis = 0> (b, o)  e = Expand (cos, d)  f = Squeeze (e, half)  output = RotaryEmbedding (input, f, f)
+}}{OPEN.format(name=NAME)}"""
+    model = parse(written)
+    run_passes(model, [*ORDER[:-1], contrib_attention, ORDER[-1]])
+    ops = [node.op_type for node in model.graph]
+    assert "GroupQueryAttention" in ops
+    assert "Transpose" not in ops
+    assert "rope" not in ops
+    rng = np.random.default_rng(0)
+    shapes = {"x": (2, 5, 64), "z": (2, 5, 32), "w": (2, 5, 32), "c": (1, 1, 5, 8)}
+    feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    assert_close(run(model, feeds), run(parse(written), feeds))
