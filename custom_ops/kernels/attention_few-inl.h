@@ -42,8 +42,14 @@ class AttentionFew {
 
  private:
   static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
-  // Vectors of a value row in registers, for all rows at once.
-  static constexpr size_t kValueVecs = kRows == 1 ? 8 : kRows == 2 ? 4 : 2;
+  // Sums in registers: of keys and rows, and of vectors of a value and rows.
+#if HWY_TARGET == HWY_AVX2
+  static constexpr size_t kSums = 8;
+#else
+  static constexpr size_t kSums = 16;
+#endif
+  static constexpr size_t kScoreKeys = HWY_MIN(kSums / kRows, size_t{4});
+  static constexpr size_t kValueVecs = HWY_MIN(kSums / kRows, size_t{8});
 
   void ScaleQueries() {
     const hn::ScalableTag<W> d;
@@ -57,46 +63,72 @@ class AttentionFew {
   }
 
   void Step(size_t key, size_t count) {
-    for (size_t k = 0; k < count; ++k) Score(rows_.key + (key + k) * a_.head_dim, k);
+    size_t k = 0;
+    for (; k + kScoreKeys <= count; k += kScoreKeys) Score<kScoreKeys>(key + k, k);
+    for (; k < count; ++k) Score<1>(key + k, k);
     const size_t padded = (count + kLanes - 1) / kLanes * kLanes;
     for (size_t row = 0; row < kRows; ++row) {
       W* scores = s_.scores + row * kFewKeys;
-      for (size_t k = count; k < padded; ++k) scores[k] = 0;
+      for (k = count; k < padded; ++k) scores[k] = 0;
       if (a_.softcap > 0) CapScores(scores, padded, static_cast<W>(a_.softcap));
       if (row < rows_.count) Hide(row, key, count, padded, scores);
-      for (size_t k = count; k < padded; ++k) scores[k] = Hidden();
+      for (k = count; k < padded; ++k) scores[k] = Hidden();
       SoftmaxRow(row, padded, scores);
     }
-    AddValues(rows_.value + key * a_.value_dim, count);
+    AddValues(key, count);
   }
 
   static W Hidden() { return static_cast<W>(-__builtin_huge_val()); }
 
-  /// scores[row, k] = query[row] . key, for all rows.
-  HWY_INLINE void Score(const T* HWY_RESTRICT key, size_t k) {
+  /// Asks for a row of keys or values that is read later, if there is one, so that memory is busy
+  /// with the one while the processor is with the other.
+  HWY_INLINE void Prefetch(const T* rows, size_t key, size_t dim) const {
+    if (key >= a_.keys) return;
+    const T* row = rows + key * dim;
+    for (size_t i = 0; i < dim; i += 64 / sizeof(T)) __builtin_prefetch(row + i, 0, 2);
+  }
+
+  /// scores[row, k + j] = query[row] . key[key + j], for all rows and kKeys keys.
+  template <size_t kKeys>
+  HWY_INLINE void Score(size_t key, size_t k) {
     const hn::ScalableTag<W> d;
-    hn::Vec<decltype(d)> sums[kRows];
+    const T* HWY_RESTRICT keys = rows_.key + key * a_.head_dim;
+    hn::Vec<decltype(d)> sums[kKeys][kRows];
 #pragma GCC unroll 8
-    for (size_t row = 0; row < kRows; ++row) sums[row] = hn::Zero(d);
+    for (size_t j = 0; j < kKeys; ++j) {
+      Prefetch(rows_.value, key + j, a_.value_dim);
+#pragma GCC unroll 8
+      for (size_t row = 0; row < kRows; ++row) sums[j][row] = hn::Zero(d);
+    }
     size_t i = 0;
     for (; i + kLanes <= a_.head_dim; i += kLanes) {
-      const auto x = LoadWide(d, key + i);
+      hn::Vec<decltype(d)> x[kKeys];
+#pragma GCC unroll 8
+      for (size_t j = 0; j < kKeys; ++j) x[j] = LoadWide(d, keys + j * a_.head_dim + i);
 #pragma GCC unroll 8
       for (size_t row = 0; row < kRows; ++row) {
-        sums[row] = hn::MulAdd(x, hn::LoadU(d, s_.query + row * a_.head_dim + i), sums[row]);
+        const auto q = hn::LoadU(d, s_.query + row * a_.head_dim + i);
+#pragma GCC unroll 8
+        for (size_t j = 0; j < kKeys; ++j) sums[j][row] = hn::MulAdd(x[j], q, sums[j][row]);
       }
     }
     if (const size_t n = a_.head_dim - i; n != 0) {
-      const auto x = LoadWideN(d, key + i, n);
 #pragma GCC unroll 8
-      for (size_t row = 0; row < kRows; ++row) {
-        const auto q = hn::LoadN(d, s_.query + row * a_.head_dim + i, n);
-        sums[row] = hn::MulAdd(x, q, sums[row]);
+      for (size_t j = 0; j < kKeys; ++j) {
+        const auto x = LoadWideN(d, keys + j * a_.head_dim + i, n);
+#pragma GCC unroll 8
+        for (size_t row = 0; row < kRows; ++row) {
+          const auto q = hn::LoadN(d, s_.query + row * a_.head_dim + i, n);
+          sums[j][row] = hn::MulAdd(x, q, sums[j][row]);
+        }
       }
     }
 #pragma GCC unroll 8
     for (size_t row = 0; row < kRows; ++row) {
-      s_.scores[row * kFewKeys + k] = hn::ReduceSum(d, sums[row]);
+#pragma GCC unroll 8
+      for (size_t j = 0; j < kKeys; ++j) {
+        s_.scores[row * kFewKeys + k + j] = hn::ReduceSum(d, sums[j][row]);
+      }
     }
   }
 
@@ -137,21 +169,23 @@ class AttentionFew {
   }
 
   /// output = output * rescale + scores * values.
-  void AddValues(const T* values, size_t count) {
+  void AddValues(size_t key, size_t count) {
+    const T* values = rows_.value + key * a_.value_dim;
     size_t column = 0;
     for (; column + kValueVecs * kLanes <= a_.value_dim; column += kValueVecs * kLanes) {
-      AddColumns<kValueVecs, false>(values + column, count, column, 0);
+      AddColumns<kValueVecs, false>(values + column, key, count, column, 0);
     }
     for (; column + kLanes <= a_.value_dim; column += kLanes) {
-      AddColumns<1, false>(values + column, count, column, 0);
+      AddColumns<1, false>(values + column, key, count, column, 0);
     }
     if (column < a_.value_dim) {
-      AddColumns<1, true>(values + column, count, column, a_.value_dim - column);
+      AddColumns<1, true>(values + column, key, count, column, a_.value_dim - column);
     }
   }
 
   template <size_t kVecs, bool kTail>
-  HWY_INLINE void AddColumns(const T* HWY_RESTRICT values, size_t count, size_t column, size_t n) {
+  HWY_INLINE void AddColumns(const T* HWY_RESTRICT values, size_t key, size_t count, size_t column,
+                             size_t n) {
     const hn::ScalableTag<W> d;
     hn::Vec<decltype(d)> sums[kRows][kVecs];
 #pragma GCC unroll 8
@@ -165,6 +199,7 @@ class AttentionFew {
       }
     }
     for (size_t k = 0; k < count; ++k) {
+      if (column == 0) Prefetch(rows_.key, key + kFewKeys + k, a_.head_dim);
       hn::Vec<decltype(d)> x[kVecs];
 #pragma GCC unroll 8
       for (size_t v = 0; v < kVecs; ++v) {

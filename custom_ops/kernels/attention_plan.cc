@@ -10,9 +10,16 @@ std::size_t AttentionGroup(const AttentionProblem& a) {
   return std::gcd(a.heads / a.key_heads, a.heads / a.value_heads);
 }
 
-std::size_t AttentionItems(const AttentionProblem& a) {
+std::size_t AttentionTileRows(const AttentionProblem& a) {
   const std::size_t group = AttentionGroup(a);
   const std::size_t tiles = (group * a.queries + kTileRows - 1) / kTileRows;
+  return a.batch * (a.heads / group) * tiles < kFewTiles ? kSmallTileRows : kTileRows;
+}
+
+std::size_t AttentionItems(const AttentionProblem& a) {
+  const std::size_t group = AttentionGroup(a);
+  const std::size_t rows = AttentionTileRows(a);
+  const std::size_t tiles = (group * a.queries + rows - 1) / rows;
   return a.batch * (a.heads / group) * tiles;
 }
 

@@ -33,10 +33,11 @@ struct AttentionRows {
   AttentionRows(const AttentionProblem& a, size_t item) {
     const size_t group = AttentionGroup(a);
     const size_t group_rows = group * a.queries;
-    const size_t tiles = (group_rows + kTileRows - 1) / kTileRows;
+    const size_t tile_rows = AttentionTileRows(a);
+    const size_t tiles = (group_rows + tile_rows - 1) / tile_rows;
     const size_t groups = a.heads / group;
-    first = item % tiles * kTileRows;
-    count = HWY_MIN(kTileRows, group_rows - first);
+    first = item % tiles * tile_rows;
+    count = HWY_MIN(tile_rows, group_rows - first);
     first_head = item / tiles % groups * group;
     batch = item / tiles / groups;
     const size_t row = (batch * a.heads + first_head) * a.queries + first;
@@ -131,6 +132,57 @@ void FillBias(const AttentionProblem& a, const AttentionRows<T>& rows, size_t ro
     CopyMask(static_cast<const T*>(m.data) + at, m.key_stride, count, out, out_stride);
   } else {
     CopyMask(static_cast<const W*>(m.data) + at, m.key_stride, count, out, out_stride);
+  }
+}
+
+/// Whether `count` rows from `row` on have the same mask.
+template <typename T>
+bool OneMaskRow(const AttentionProblem& a, const AttentionRows<T>& rows, size_t row, size_t count) {
+  if (a.mask.query_stride != 0) return false;
+  return a.mask.head_stride == 0 || rows.Head(a, row) == rows.Head(a, row + count - 1);
+}
+
+/// Eight bytes, the first `n` of which are read; 1 where one is not zero.
+HWY_INLINE std::uint64_t NonZeroBytes(const std::uint8_t* bytes, size_t n) {
+  std::uint64_t x = 0;
+  if (n >= 8) {
+    hwy::CopyBytes<8>(bytes, &x);
+  } else {
+    for (size_t i = 0; i < n; ++i) x |= std::uint64_t{bytes[i]} << (8 * i);
+  }
+  constexpr std::uint64_t kLow = 0x7F7F7F7F7F7F7F7Full;
+  return ((((x & kLow) + kLow) | x) & ~kLow) >> 7;
+}
+
+/// Sets bit i of attends[k] if row `row + i` attends to key `key + k`, by a bool mask. Eight rows
+/// and eight keys at a time: a byte per key, into which each row's bit is shifted.
+template <typename T>
+void FillBits(const AttentionProblem& a, const AttentionRows<T>& rows, size_t row, size_t count,
+              size_t key, size_t keys, std::uint32_t* HWY_RESTRICT attends) {
+  const AttentionMask& m = a.mask;
+  const bool shared = OneMaskRow(a, rows, row, count);
+  const std::uint32_t all = ~std::uint32_t{0} >> (32 - count);
+  for (size_t k = 0; k < keys; ++k) attends[k] = 0;
+  for (size_t i = 0; i < (shared ? 1 : count); i += 8) {
+    const std::uint8_t* line[8];
+    const size_t lines = shared ? 1 : HWY_MIN(count - i, size_t{8});
+    for (size_t j = 0; j < lines; ++j) {
+      line[j] = static_cast<const std::uint8_t*>(m.data) + rows.batch * m.batch_stride +
+                rows.Head(a, row + i + j) * m.head_stride +
+                rows.Query(a, row + i + j) * m.query_stride + key * m.key_stride;
+    }
+    for (size_t k = 0; k < keys; k += 8) {
+      const size_t n = HWY_MIN(keys - k, size_t{8});
+      std::uint64_t bits = 0;
+      for (size_t j = 0; j < lines; ++j) {
+        const std::uint64_t one_key = *line[j] != 0 ? 0x0101010101010101ull : 0;
+        bits |= (m.key_stride == 0 ? one_key : NonZeroBytes(line[j] + k, n)) << j;
+      }
+      for (size_t j = 0; j < n; ++j, bits >>= 8) {
+        const auto byte = static_cast<std::uint32_t>(bits & 0xFF);
+        attends[k + j] |= shared ? (byte != 0 ? all : 0) : byte << i;
+      }
+    }
   }
 }
 

@@ -1,19 +1,32 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "kernels/attention.h"
 
 namespace coreai {
 
-/// Rows (queries of one group of heads) and keys in a tile. Rows lie in the lanes, so that softmax
-/// needs no sums across lanes and neither keys nor values are transposed.
-inline constexpr std::size_t kTileRows = 64;
+/// Rows (queries of one group of heads) and keys in a tile. The more rows, the less often keys and
+/// values are fetched; a tile's keys and values stay in the second-level cache for all of them.
+inline constexpr std::size_t kTileRows = 256;
+/// Rows in a tile of a problem that would make too few of them to keep several threads busy.
+inline constexpr std::size_t kSmallTileRows = 64;
+inline constexpr std::size_t kFewTiles = 8;
 inline constexpr std::size_t kTileKeys = 96;
+/// Most rows in a panel, which is computed as a whole. Rows lie in the lanes, so that softmax needs
+/// no sums across lanes and neither keys nor values are transposed. A panel's queries and a block
+/// of keys stay in the first-level cache.
+inline constexpr std::size_t kMaxPanelRows = 32;
+/// Keys lie in blocks of this many of their elements, one key after the other.
+inline constexpr std::size_t kKeyPack = 16;
 
 /// Keys in a step of the path for few rows.
 inline constexpr std::size_t kFewKeys = 256;
 inline constexpr std::size_t kMaxFewRows = 8;
+
+/// Rows in a tile of this problem.
+std::size_t AttentionTileRows(const AttentionProblem& problem);
 
 /// Scratch memory of one item, cut into its arrays. Every array starts at a multiple of 64 bytes.
 template <typename W>
@@ -21,8 +34,9 @@ struct AttentionScratch {
   W* query;                 ///< panels of [head_dim, width]
   W* scores;                ///< [keys, width] of one panel
   W* bias;                  ///< like scores
+  std::uint32_t* attends;   ///< [keys] a bit for each row of a panel, if the mask is bool
   W* output;                ///< panels of [value_dim, width]
-  W* keys;                  ///< [keys, head_dim], if the tensors are not in W
+  W* keys;                  ///< blocks of keys of [head_dim / kKeyPack, keys, kKeyPack]
   W* values;                ///< [keys, value_dim], if the tensors are not in W
   W* best;                  ///< [rows] largest score so far
   W* total;                 ///< [rows] sum of the exponentials so far
@@ -32,14 +46,16 @@ struct AttentionScratch {
   std::size_t bytes;
 
   AttentionScratch(const AttentionProblem& a, void* memory, bool converts) {
-    static_assert(kFewKeys * kMaxFewRows <= kTileKeys * kTileRows, "shared by both paths");
+    static_assert(kFewKeys * kMaxFewRows <= kTileKeys * kMaxPanelRows, "shared by both paths");
+    const std::size_t padded = (a.head_dim + kKeyPack - 1) / kKeyPack * kKeyPack;
     bytes = 0;
     auto* start = static_cast<char*>(memory);
     query = Take<W>(start, a.head_dim * kTileRows);
-    scores = Take<W>(start, kTileKeys * kTileRows);
-    bias = Take<W>(start, a.mask.kind == MaskKind::kNone ? 0 : kTileKeys * kTileRows);
+    scores = Take<W>(start, kTileKeys * kMaxPanelRows);
+    bias = Take<W>(start, a.mask.kind == MaskKind::kNone ? 0 : kTileKeys * kMaxPanelRows);
+    attends = Take<std::uint32_t>(start, a.mask.kind == MaskKind::kBool ? kTileKeys : 0);
     output = Take<W>(start, a.value_dim * kTileRows);
-    keys = Take<W>(start, converts ? kTileKeys * a.head_dim : 0);
+    keys = Take<W>(start, kTileKeys * padded);
     values = Take<W>(start, converts ? kTileKeys * a.value_dim : 0);
     best = Take<W>(start, kTileRows);
     total = Take<W>(start, kTileRows);

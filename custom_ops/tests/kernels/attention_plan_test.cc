@@ -28,7 +28,8 @@ TEST(AttentionPlan, AGroupSharesKeysAndValues) {
 
 TEST(AttentionPlan, ItemsCoverEveryRow) {
   EXPECT_EQ(AttentionItems(Heads(8, 8, 8)), 2u * 8u);       // 40 rows: one tile
-  EXPECT_EQ(AttentionItems(Heads(8, 2, 2)), 2u * 2u * 3u);  // 160 rows: three tiles
+  EXPECT_EQ(AttentionItems(Heads(8, 2, 2)), 2u * 2u * 3u);  // 160 rows: three small tiles
+  EXPECT_EQ(AttentionItems(Heads(64, 16, 16)), 2u * 16u);   // 160 rows: one tile, of enough
   AttentionProblem none = Heads(8, 8, 8);
   none.queries = 0;
   EXPECT_EQ(AttentionItems(none), 0u);

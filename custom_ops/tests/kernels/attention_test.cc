@@ -150,12 +150,25 @@ TEST(Attention, WideValues) {
 
 TEST(Attention, EveryLengthAroundTheTiles) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t queries : {1, 2, 5, 15, 16, 17, 33, 49, 63, 64, 65, 130}) {
+    for (const std::size_t queries : {1, 2, 5, 15, 16, 17, 31, 32, 33, 49, 63, 64, 65, 130}) {
       for (const std::size_t keys : {0, 1, 5, 6, 7, 95, 96, 97, 193, 257}) {
         AttentionCase c = Sized(queries, keys, 8, 5);
         Randomise(&c, dtype);
         Check(c, dtype);
       }
+    }
+  }
+}
+
+TEST(Attention, TilesOfManyRows) {
+  for (const DType dtype : AllDTypes()) {
+    for (const std::size_t queries : {255, 256, 257}) {
+      AttentionCase c = Sized(queries, 130, 5, 3, 4, 4, 4, 2);
+      c.causal = true;
+      c.offset = 130 - static_cast<std::int64_t>(queries);
+      c.window = 70;
+      Randomise(&c, dtype);
+      Check(c, dtype);
     }
   }
 }
