@@ -324,7 +324,8 @@ def _only_first_used(node: fx.Node) -> bool:
     """Whether nothing but the first of several results is used: composites give only that."""
     if isinstance(node.meta.get("val"), torch.Tensor):
         return True
-    return all(u.target is operator.getitem and u.args[1] == 0 for u in node.users)
+    read = (u for u in node.users if u.users or u.target is not operator.getitem)
+    return all(u.target is operator.getitem and u.args[1] == 0 for u in read)
 
 
 def _is_number_for_tensor(target: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
