@@ -8,6 +8,8 @@ import onnx_ir as ir
 import pytest
 import torch
 import transformers.models.qwen3_next.modeling_qwen3_next as qwen3_next
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.composite_calls import Case
 from tests.lower.checking import run_model
@@ -84,3 +86,24 @@ def test_narrow_dtypes_are_computed_in_float32(dtype: torch.dtype) -> None:
     wide = [None if x is None else x.float() for x in inputs]
     expected = [x.to(dtype) for x in some.expected_outputs(wide)]
     assert_close(run_model(some.model(dtype, dynamic=True), inputs), expected)
+
+
+@given(st.tuples(*[st.integers(1, 4)] * 5), st.integers(1, 9), st.booleans(), st.integers(0, 1))
+def test_any_sizes(
+    sizes: tuple[int, ...],
+    length: int,
+    state: bool,
+    norm: int,
+) -> None:
+    batch, heads, groups, lanes, columns = sizes
+    values = heads * groups
+    key, gate = (batch, heads, length, lanes), (batch, values, length)
+    last = (batch, values, lanes, columns) if state else None
+    some = Case(
+        "gated_delta_update",
+        (key, key, (batch, values, length, columns), gate, gate, last),
+        {"use_qk_l2_norm": norm},
+    )
+    inputs = some.inputs(torch.float32)
+    actual = run_model(some.model(torch.float32, dynamic=True), inputs)
+    assert_close(actual, some.expected_outputs(inputs))

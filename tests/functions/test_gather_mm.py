@@ -7,6 +7,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coreai_onnx.functions import composite_functions
 from coreai_onnx.functions.gather_mm import chooses_rows
@@ -99,7 +101,7 @@ def test_bodies_that_differ_are_named_by_what_they_do() -> None:
     op.composite("gather_mm", [x, w, None, index])
     op.composite("gather_mm", [x, w, None, index], transpose_rhs=1)
     op.composite("gather_mm", [x, w, index, index])
-    op.composite("gather_mm", [x, value((8, 8)), None, index])
+    op.composite("gather_mm", [x, value((9, 8)), None, value((8,), ir.DataType.INT64)])
     op.composite("gather_mm", [x, value((2, 5, 8, 8)), None, index], num_batch_axes=1)
     names = [f.name for f in composite_functions(calls.calls, 23)]
     words = ["", ".lhs_indices", ".rhs_indices", ".rhs_indices_transposed", ".both_indices"]
@@ -112,3 +114,33 @@ def test_rows_are_chosen_where_no_axis_of_matrices_is_left() -> None:
     assert not chooses_rows(matrices, {"num_batch_axes": 0})
     assert chooses_rows(matrices, {"num_batch_axes": 1})
     assert chooses_rows(Example(torch.float32, ("A", "B")), {"num_batch_axes": 0})
+
+
+@st.composite
+def any_case(draw: st.DrawFn) -> Case:
+    """Operands of any rank, with indices of any rank on one of their leading axes."""
+    axis = draw(st.integers(0, 1))
+    small = st.integers(1, 4)
+    rows, lanes, columns = draw(small), draw(small), draw(small)
+    index = tuple(draw(st.lists(st.integers(0, 3), max_size=2)))
+    before = (draw(small),) * axis
+    experts = draw(st.integers(1, 5))
+    turned = draw(st.integers(0, 1))
+    rhs = (*before, experts, *((columns, lanes) if turned else (lanes, columns)))
+    batch = tuple(draw(st.sampled_from((1, d))) for d in (*before, *index))
+    kept = draw(st.integers(0, len(batch)))
+    lhs = (*batch[len(batch) - kept :], rows, lanes)
+    return Case(
+        "gather_mm",
+        (lhs, rhs, None, index),
+        {"num_batch_axes": axis, "transpose_rhs": turned},
+        {3: torch.int64},
+        limit=experts,
+    )
+
+
+@given(any_case())
+def test_any_ranks_and_broadcasts(some: Case) -> None:
+    inputs = some.inputs(torch.float32)
+    model = some.model(torch.float32, dynamic=True)
+    assert_close(run_model(model, inputs)[0], some.expected(inputs))
