@@ -140,7 +140,7 @@ class Externalization:
 
     def _shares(self, leader: ModuleCall, module: torch.nn.Module) -> bool:
         """Whether what a body read, and the bodies nested in it, is the same for a module."""
-        if leader.reads is None or not leader.reads.hold_for(module):
+        if leader.reads is None or not leader.reads.hold_for(module, latest=True):
             return False
         assert leader.body is not None
         places, own = Tree(leader.module), Tree(module)
@@ -159,7 +159,7 @@ class Externalization:
         self._inside.append(call.module)
         call.reads = call.reads or Reads()
         try:
-            with recording(call.module, call.reads):
+            with call.reads.as_they_were(call.module), recording(call.module, call.reads):
                 call.body = prepare(Body(call), inputs, dynamic_shapes)
         except Exception as error:
             raise ExternalizationError(

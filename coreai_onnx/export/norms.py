@@ -16,7 +16,7 @@ from coreai_onnx.export.recognition import RAISES, Block, difference, first_line
 
 _SEED = 20260101
 _MAGNITUDES = (1.0, 1e-3, 8.0)
-"""Ordinary inputs; inputs so small that eps shows; inputs so large that a soft cap shows."""
+"""Ordinary inputs; inputs so small that eps shows; inputs and weights so large that a cap shows."""
 _EPS = ("eps", *COMPOSITES["rms_norm"].attribute("eps").aliases, "layer_norm_eps")
 Tensor = torch.Tensor
 
@@ -178,8 +178,9 @@ def _probe(module: torch.nn.Module, norm: _Norm, form: _Form) -> str:
     dtype = torch.float32 if like is None else like.dtype
     forward = _Forward(module)
     for magnitude, lead in zip(_MAGNITUDES, ((2, 3), (4,), (2, 2, 3)), strict=True):
+        size = max(magnitude, 1.0)
         weights = {
-            f"module.{name}": torch.randn(p.shape, generator=generator).to(p.dtype)
+            f"module.{name}": (torch.randn(p.shape, generator=generator) * size).to(p.dtype)
             for name, p in own.items()
         }
         inputs = [

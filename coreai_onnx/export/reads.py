@@ -13,6 +13,7 @@ class.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -36,10 +37,13 @@ class Reads:
         """Start with nothing read."""
         self._tree: Tree | None = None
         self._found: dict[tuple[str, str], Any] = {}
+        self._values: dict[tuple[str, str], Any] = {}
+        self._before: frozenset[tuple[str, str]] = frozenset()
 
     def begin(self, module: torch.nn.Module) -> None:
         """Take notes of a module, with its weights as they are now."""
         self._tree = Tree(module)
+        self._before = frozenset(self._found)
 
     def end(self) -> None:
         """Take no more notes; the module is not kept."""
@@ -63,6 +67,7 @@ class Reads:
                 self.note(own, kind, each)
         elif name in own or not _is_of_class(own, kind, name):
             self._found[path, name] = _look_up(tree, own, kind, name)
+            self._values[path, name] = own.get(name, MISSING)
 
     def repeat(self, module: torch.nn.Module) -> None:
         """Let the recordings that are under way see the same reads on another module."""
@@ -75,10 +80,33 @@ class Reads:
             for reads in active:
                 reads.note(own, kind, name)
 
-    def hold_for(self, module: torch.nn.Module) -> bool:
-        """Whether the same reads find the same on a module of the same structure."""
+    @contextmanager
+    def as_they_were(self, module: torch.nn.Module) -> Iterator[None]:
+        """Give attributes that changed since they were read the values that were read."""
+        tree = Tree(module)
+        changed: list[tuple[dict[str, Any], str, Any]] = []
+        for (path, name), value in self._values.items():
+            own, kind = tree.dicts[path]
+            if _look_up(tree, own, kind, name) != self._found[path, name]:
+                changed.append((own, name, own.get(name, MISSING)))
+                _put(own, name, value)
+        try:
+            yield
+        finally:
+            for own, name, value in changed:
+                _put(own, name, value)
+
+    def hold_for(self, module: torch.nn.Module, *, latest: bool = False) -> bool:
+        """Whether the same reads find the same on a module of the same structure.
+
+        Args:
+            module: The module.
+            latest: Look only at what the latest recording added.
+        """
         tree = Tree(module)
         for (path, name), found in self._found.items():
+            if latest and (path, name) in self._before:
+                continue
             own, kind = tree.dicts[path]
             now = _names(own) if name == _DICT else _look_up(tree, own, kind, name)
             if now != found:
@@ -143,15 +171,16 @@ def _read(self: torch.nn.Module, name: str) -> Any:
     own = object.__getattribute__(self, _DICT)
     active = _active()
     reader = sys._getframe(1)  # noqa: SLF001 - there is no other way to know who reads
-    if active and not (name == _DICT and _is_torch(reader)):
+    if active and not (name == _DICT and _is_infrastructure(reader)):
         for reads in active:
             reads.note(own, type(self), name)
     return super(torch.nn.Module, self).__getattribute__(name)
 
 
-def _is_torch(frame: FrameType) -> bool:
-    """Whether torch itself reads: it looks into ``__dict__`` for every attribute."""
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "torch"
+def _is_infrastructure(frame: FrameType) -> bool:
+    """Whether torch itself reads, or this package: both look into ``__dict__`` of every module."""
+    home = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return home in ("torch", __name__.partition(".")[0])
 
 
 # ---------------------------------------------------------------------- one attribute
@@ -167,10 +196,18 @@ def _is_of_class(own: dict[str, Any], kind: type, name: str) -> bool:
     return owner is not None and not isinstance(owner.__dict__[name], MemberDescriptorType)
 
 
+def _put(own: dict[str, Any], name: str, value: Any) -> None:
+    if value is MISSING:
+        own.pop(name, None)
+    else:
+        own[name] = value
+
+
 def _look_up(tree: Tree, own: dict[str, Any], kind: type, name: str) -> Any:
     if name in own:
         return likeness(own[name], tree)
     slot = next((c.__dict__[name] for c in kind.__mro__ if name in c.__dict__), None)
     if isinstance(slot, MemberDescriptorType):
-        return likeness(getattr(tree.owner(own), name, MISSING), tree)
+        with contextlib.suppress(AttributeError):  # nothing is in the slot yet
+            return likeness(slot.__get__(tree.owner(own)), tree)
     return MISSING

@@ -11,7 +11,7 @@ import coreai_onnx
 from coreai_onnx import ExternalizeSpec, TorchConverter, get_decomp_table
 from coreai_onnx.errors import ExportError, ExternalizationError
 from coreai_onnx.export.externalize import Externalization
-from tests.externalised import converted, functions, untouched
+from tests.externalised import agrees, converted, functions, untouched
 from tests.tolerances import assert_close
 
 
@@ -27,18 +27,6 @@ class Cube(Square):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) * x
-
-
-def test_attributes_belong_to_a_composite() -> None:
-    with pytest.raises(ValueError, match="composite_attrs needs composite_op_name"):
-        ExternalizeSpec(Square, composite_attrs=["eps"])
-    assert ExternalizeSpec(Square, "square", []).composite_attrs == []
-
-
-@pytest.mark.parametrize("name", ["a.b", "a::b", "a b", "", "1st", "überlagerung"])
-def test_a_composite_name_is_a_name(name: str) -> None:
-    with pytest.raises(ValueError, match=r"is not a name"):
-        ExternalizeSpec(Square, name)
 
 
 def test_the_first_spec_that_matches_wins_and_subclasses_match() -> None:
@@ -134,6 +122,42 @@ def test_converting_again_leaks_nothing() -> None:
     model = torch.nn.Sequential(Square(), Cube())
     protos = [converted(model, (torch.randn(3),), [Square]).to_proto() for _ in range(2)]
     assert protos[0].SerializeToString() == protos[1].SerializeToString()
+
+
+def test_a_table_of_the_users_own_reaches_the_bodies() -> None:
+    class Tanh(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.silu(torch.tanh(x))
+
+    def tanh(x: torch.Tensor) -> torch.Tensor:
+        return x * 0.5
+
+    model, x = torch.nn.Sequential(Tanh()), torch.randn(2, 4)
+
+    def export(m: torch.nn.Module) -> Any:
+        table = {**get_decomp_table(), torch.ops.aten.tanh.default: tanh}
+        return torch.export.export(m, (x,)).run_decompositions(table)
+
+    converter = TorchConverter()
+    converter.add_pytorch_module(model, export_fn=export, externalize_modules=[Tanh])
+    program = converter.to_onnx()
+    assert sorted(functions(program)) == ["ai.coreai.module::Tanh", "ai.coreai::silu"]
+    assert_close(program.run(x, kernels=False)[0], torch.nn.functional.silu(x * 0.5))
+
+
+def test_recurrent_layers_stay_whole_in_bodies() -> None:
+    class Reader(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = torch.nn.LSTM(4, 3, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.lstm(x)[0]
+
+    dims = {"input": {1: torch.export.Dim("length")}}
+    model = torch.nn.Sequential(Reader())
+    program = converted(model, (torch.randn(2, 5, 4),), [Reader], dynamic_shapes=dims)
+    agrees(program, model, (torch.randn(2, 9, 4),))
 
 
 def test_a_way_of_calling_has_one_tag() -> None:

@@ -270,3 +270,8 @@ def test_an_argument_that_is_changed_is_refused_with_advice() -> None:
 
     with pytest.raises(ExternalizationError, match="module writes changes its argument"):
         coreai_onnx.convert(Outer(), (torch.ones(3),), externalize_modules=[Writes])
+
+
+def test_what_is_assigned_to_a_buffer_is_kept_without_externalisation() -> None:
+    program = steps(torch.nn.Sequential(Replaced(4.0)), [], torch.randn(3))
+    assert coreai_onnx.session(program, kernels=False).states == ("0.total",)
