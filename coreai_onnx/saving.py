@@ -18,6 +18,7 @@ import onnx_ir as ir
 from coreai_onnx.contents import initializers, weights
 from coreai_onnx.debug_info import DebugInfo, written_as
 from coreai_onnx.errors import SaveError
+from coreai_onnx.mapped_memory import give_back_mapped_files
 from coreai_onnx.table import size_text
 
 AUTO_EXTERNAL_BYTES = 3 << 29
@@ -25,6 +26,8 @@ AUTO_EXTERNAL_BYTES = 3 << 29
 PROTOBUF_LIMIT = (1 << 31) - 1
 EXTERNAL_TENSOR_BYTES = 1024
 """Smaller tensors stay in the model file, so that shape constants can be read there."""
+HELD_BYTES = 256 << 20
+"""So much is written before the pages of mapped weight files are given back."""
 ALIGNMENT = 64
 """Offsets in a data file are multiples of it: a cache line and the widest vector register."""
 
@@ -157,6 +160,7 @@ class _DataFile:
         self._offsets: dict[object, int] = {}
         self._alive: list[ir.TensorProtocol] = []
         self._end = 0
+        self._read = 0
 
     def store(self, tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
         """Write a tensor and return the reference to it; small ones are returned as they are."""
@@ -183,6 +187,9 @@ class _DataFile:
         offset = self._end + padding
         self._file.write(_raw(tensor))
         self._end = offset + tensor.nbytes
+        if self._end - self._read >= HELD_BYTES:
+            self._read = self._end
+            give_back_mapped_files()
         return offset
 
 

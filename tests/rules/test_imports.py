@@ -37,7 +37,16 @@ def test_the_road_is_one_way() -> None:
 )
 def test_a_wrong_turn_is_seen(tmp_path: Path, room: str, line: str, contract: str) -> None:
     rooms = ("cli", "converter", "debugging", "program", "functions", "passes", "runtime", "lower")
-    for name in (*rooms, "export", "composite_ops", "contents", "debug_info", "saving", "errors"):
+    for name in (
+        *rooms,
+        "export",
+        "composite_ops",
+        "contents",
+        "debug_info",
+        "mapped_memory",
+        "saving",
+        "errors",
+    ):
         (tmp_path / "coreai_onnx" / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / "coreai_onnx" / name / "__init__.py").touch()
     (tmp_path / "coreai_onnx" / "__init__.py").touch()
