@@ -158,7 +158,7 @@ def instance_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, A
     op, x = b.op, b.inputs[0]
     scale, bias = b.given("scale"), b.given("bias")
     if b.dtype == torch.float32:
-        channels = op.Shape(x, start=1, end=2)
+        channels = None if scale is not None and bias is not None else op.Shape(x, start=1, end=2)
         one = op.Expand(1.0, channels) if scale is None else parameter(b, scale)
         zero = op.Expand(0.0, channels) if bias is None else parameter(b, bias)
         result: Value = op.InstanceNormalization(x, one, zero, epsilon=EPS)

@@ -1,4 +1,4 @@
-"""Function bodies: equal to the torch reference at every opset and dtype, and named as declared."""
+"""Functions of a model: shared, named and declared; numbers are in ``tests/composites``."""
 
 from __future__ import annotations
 
@@ -8,27 +8,11 @@ import pytest
 import torch
 
 from coreai_onnx.composite_ops import COMPOSITES
+from coreai_onnx.functions import library
 from tests.composite_calls import CASES, Case
+from tests.composites.one_model import model_of
 from tests.lower.checking import run_model
 from tests.tolerances import assert_close
-
-DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_body_gives_what_the_reference_gives(case: Case, dtype: torch.dtype) -> None:
-    inputs = case.inputs(dtype)
-    actual = run_model(case.model(dtype, dynamic=True), inputs)
-    assert_close(actual, case.expected_outputs(inputs))
-
-
-@pytest.mark.parametrize("opset", [18, 21, 26])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_body_holds_at_other_opsets(case: Case, opset: int) -> None:
-    inputs = case.inputs(torch.float32)
-    actual = run_model(case.model(torch.float32, dynamic=True, opset=opset), inputs)
-    assert_close(actual, case.expected_outputs(inputs))
 
 
 def test_one_body_serves_other_shapes() -> None:
@@ -54,3 +38,33 @@ def test_functions_are_declared_named_and_without_overload(case: Case) -> None:
     assert all(node.name for node in function.all_nodes())
     assert model.ir_version == 10
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
+
+
+SILU = Case("silu", ((2, 3),), label="plain")
+
+
+def names_of(*calls: tuple[Case, torch.dtype]) -> list[str]:
+    """Return the names of the functions, then of the calls."""
+    model, _ = model_of(calls, 23)
+    return [f.name for f in model.functions.values()] + [n.op_type for n in model.graph]
+
+
+def test_a_dtype_is_a_word_only_beside_another_one() -> None:
+    assert names_of((SILU, torch.float64)) == ["silu", "silu"]
+    found = names_of((SILU, torch.float64), (SILU, torch.float32), (SILU, torch.float16))
+    assert found == ["silu.float64", "silu", "silu.float16"] * 2
+
+
+def test_a_body_for_two_dtypes_has_neither_in_its_name() -> None:
+    shapes = ((2, 5, 16), (16,))
+    two_axes = Case("rms_norm", ((2, 4, 8), (4, 8)), {"axes": (-2, -1)}, label="two_axes")
+    norm = Case("rms_norm", shapes, label="norm")
+    found = names_of((norm, torch.float16), (norm, torch.float32), (two_axes, torch.float32))
+    assert found[:2] == ["rms_norm", "rms_norm.axes2"]
+    assert found[2:] == ["rms_norm", "rms_norm", "rms_norm.axes2"]
+
+
+def test_what_has_no_word_is_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "variant_words", lambda *_: [])
+    gelu = [Case("gelu", ((2, 3),), {"approximate": a}, label=a) for a in ("none", "tanh")]
+    assert names_of(*((g, torch.float32) for g in gelu)) == ["gelu", "gelu.2"] * 2
