@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import onnx
 import pytest
 import torch
+from tqdm import tqdm
 
 import coreai_onnx
 from coreai_onnx import TorchConverter, get_decomp_table
@@ -239,6 +241,30 @@ def test_convert_is_the_whole_road() -> None:
         x = torch.randn(batch, 4)
         (actual,) = program.run(x, kernels=False)
         assert_close(actual, module(x).detach())
+
+
+def test_a_long_conversion_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step is a node of the program; what it is made of does not count."""
+    made: list[Any] = []
+
+    class Bar(tqdm):
+        def __init__(self, **options: Any) -> None:
+            made.append(options)
+            super().__init__(**{**options, "disable": False, "delay": 0.0, "file": io.StringIO()})
+            made.append(self)
+
+    monkeypatch.setattr("coreai_onnx.converter.tqdm", Bar)
+
+    class Branches(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.cond(x.sum() > 0, lambda x: x.sin().cos(), lambda x: -x, (x,))
+            return torch.nn.functional.huber_loss(y, x)
+
+    TorchConverter().add_exported_program(exported(Branches(), torch.ones(3))).to_onnx()
+    options, bar = made
+    assert bar.n == options["total"] > 0
+    assert options["desc"] == "lowering main"
+    assert options["disable"] is None  # tqdm: shown on a terminal only
 
 
 def test_repr_lists_programs_and_lowerings() -> None:

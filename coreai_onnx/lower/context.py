@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import onnx_ir as ir
 import sympy
@@ -27,7 +27,7 @@ class Context:
         user_lowerings: Lowerings registered on the converter, by qualified op name; they win.
         module_calls: Lowers a call of an externalised module (an op of the package's own).
         symbols: New names of the program's symbols (the names of the user's ``Dim``).
-        step: Called once per lowered node, for a progress bar.
+        step: Called once per lowered node of the program, for a progress bar.
         functions: Functions that lowerings call, for the model.
     """
 
@@ -89,9 +89,10 @@ class Context:
 
     def keep_functions(self, lowering: Lowering) -> None:
         """Keep the functions that a lowering's nodes call; most call none."""
-        if isinstance(lowering, CallsFunctions):
+        if hasattr(lowering, "functions_at"):  # isinstance of a protocol takes far longer
+            calls = cast(CallsFunctions, lowering)
             known = {f.identifier() for f in self.functions}
-            made = lowering.functions_at(self.opset)
+            made = calls.functions_at(self.opset)
             self.functions += [f for f in made if f.identifier() not in known]
 
     def decomposed(

@@ -104,7 +104,7 @@ class ProgramLowering:
         inputs = self._make_inputs()
         weights = self.weights_by_path | self._weights
         walker = Walker(self.context, self.op, self.program.graph_module, weights)
-        results = walker.walk(self.program.graph_module.graph, inputs)
+        results = walker.walk(self.program.graph_module.graph, inputs, self.context.step)
         self.scope.where = None
         if self.context.missing:
             raise UnsupportedOpsError(self.context.missing)

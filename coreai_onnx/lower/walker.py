@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -70,12 +70,15 @@ class Walker:
         self._around: Where = op.scope.where or Where()
         self._origin = origin
 
-    def walk(self, graph: fx.Graph, inputs: Sequence[Any]) -> Any:
+    def walk(
+        self, graph: fx.Graph, inputs: Sequence[Any], step: Callable[[], Any] = lambda: None
+    ) -> Any:
         """Lower every node.
 
         Args:
             graph: The graph; its placeholders take ``inputs`` in order.
             inputs: Values, dims, numbers or None.
+            step: Called after each node, for a progress bar.
 
         Returns:
             What the output node returns, with nodes replaced by values.
@@ -89,7 +92,7 @@ class Walker:
             else:
                 self.op.scope.where = self._where(node)
                 self._values[node] = self._lower(node)
-                self.context.step()
+                step()
         raise ConversionError("the graph has no output node")
 
     def value_of(self, node: fx.Node) -> Any:
