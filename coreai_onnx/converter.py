@@ -262,7 +262,8 @@ class TorchConverter:
         return self.to_onnx(entrypoints)
 
     def _convert(self, name: str, staged: _Staged, opset: int) -> Any:
-        total = len(staged.program.graph.nodes)
+        ends = ("placeholder", "output")
+        total = sum(node.op not in ends for node in staged.program.graph.nodes)
         with tqdm(
             total=total, desc=f"lowering {name}", disable=None, delay=1.0, leave=False
         ) as bar:
