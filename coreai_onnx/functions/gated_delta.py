@@ -88,7 +88,7 @@ def _scan(
     before, query, key, column, value, rate, decay = inputs
     faded = inner.Mul(before, decay)
     write_ = inner.Mul(inner.Sub(value, inner.MatMul(key, faded)), rate)
-    after = inner.Add(faded, inner.Mul(column, write_))
+    after = inner.Add(faded, inner.MatMul(column, write_))
     graph.outputs.extend([after, inner.MatMul(query, after)])
     for value_ in inputs:
         value_.type = None  # as the reader infers it: one text for every dtype

@@ -34,7 +34,7 @@ def test_is_one_scan_of_a_few_nodes() -> None:
     (function,) = case(5).model(torch.float32, dynamic=True).functions.values()
     (scan,) = (n for n in function if n.op_type == "Scan")
     steps = [n.op_type for n in scan.attributes["body"].as_graph()]
-    assert sorted(steps) == ["Add", "MatMul", "MatMul", "Mul", "Mul", "Mul", "Sub"]
+    assert sorted(steps) == ["Add", "MatMul", "MatMul", "MatMul", "Mul", "Mul", "Sub"]
 
 
 def test_gives_what_transformers_gives_over_a_long_sequence() -> None:
