@@ -18,9 +18,8 @@ namespace coreai {
 namespace HWY_NAMESPACE {
 
 template <bool kScale, bool kBias, typename T, typename S, typename W>
-HWY_INLINE void WriteAffineRow(const T* HWY_RESTRICT in, const S* HWY_RESTRICT scale,
-                               const S* HWY_RESTRICT bias, W mean, W inverse, T* HWY_RESTRICT out,
-                               size_t n) {
+HWY_INLINE void WriteAffineRow(const T* in, const S* HWY_RESTRICT scale, const S* HWY_RESTRICT bias,
+                               W mean, W inverse, T* out, size_t n) {
   const hn::ScalableTag<W> d;
   const size_t lanes = hn::Lanes(d);
   const auto centre = hn::Set(d, mean);

@@ -7,7 +7,8 @@
 
 namespace coreai {
 
-/// Rows to normalise. Pointers need only the alignment of their element; output overlaps nothing.
+/// Rows to normalise. Pointers need only the alignment of their element; output is input, or
+/// overlaps nothing.
 struct LayerNormRows {
   const void* input;  ///< [rows, row_size] of the kernel's type
   const void*

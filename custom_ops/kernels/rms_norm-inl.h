@@ -28,8 +28,7 @@ HWY_INLINE V ScaleNormalised(D d, V normalised, V scale) {
 }
 
 template <Scaling kScaling, typename T, typename S, typename W>
-HWY_INLINE void WriteRow(const T* HWY_RESTRICT in, const S* HWY_RESTRICT scale, W inverse,
-                         T* HWY_RESTRICT out, size_t n) {
+HWY_INLINE void WriteRow(const T* in, const S* HWY_RESTRICT scale, W inverse, T* out, size_t n) {
   const hn::ScalableTag<W> d;
   const size_t lanes = hn::Lanes(d);
   const auto factor = hn::Set(d, inverse);

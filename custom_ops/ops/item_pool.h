@@ -11,6 +11,16 @@
 
 namespace coreai {
 
+struct FreeScratch {
+  void operator()(char* p) const { ::operator delete(p, std::align_val_t{64}); }
+};
+using ScratchMemory = std::unique_ptr<char, FreeScratch>;
+
+/// Memory aligned to 64, not initialised. Throws std::bad_alloc.
+inline ScratchMemory AllocateScratch(std::size_t bytes) {
+  return ScratchMemory(static_cast<char*>(::operator new(bytes, std::align_val_t{64})));
+}
+
 /// Calls `body(item, scratch)` once for each item below `items`, on onnxruntime's threads, each
 /// call with scratch memory of its own (`bytes` long, aligned to 64) that no other call uses at the
 /// same time. Threads take the next item when they are done with one, so that uneven items balance.
@@ -18,15 +28,11 @@ namespace coreai {
 template <class Body>
 void RunItems(const KernelContext& context, std::size_t items, std::size_t bytes,
               const Body& body) {
-  struct Free {
-    void operator()(char* p) const { ::operator delete(p, std::align_val_t{64}); }
-  };
   // Asking the system takes microseconds.
   static const std::size_t threads = std::max(1u, std::thread::hardware_concurrency());
   const std::size_t workers = std::min(items, threads);
   const std::size_t stride = (bytes + 63) / 64 * 64;
-  const std::unique_ptr<char, Free> scratch(
-      static_cast<char*>(::operator new(workers * stride, std::align_val_t{64})));
+  const ScratchMemory scratch = AllocateScratch(workers * stride);
   std::atomic<std::size_t> next{0};
   context.ParallelFor(workers, [&](std::size_t worker) {
     for (std::size_t item = next++; item < items; item = next++) {

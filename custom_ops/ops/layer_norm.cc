@@ -25,39 +25,22 @@ class LayerNormOp : public Op {
     const TensorView input = context.Input(names::kInputInput);
     check_.Require("input", input, dtype_);
     const std::size_t first = axes_.First(check_, input.shape);
-    const TensorView given_scale = context.Input(names::kScaleInput);
-    const TensorView given_bias = context.Input(names::kBiasInput);
-    // The kernel reads both in one type: the op's own if both have it, else the one computed in.
-    const bool mixed = given_scale && given_bias && given_scale.type != given_bias.type;
-    const RowParameter scale(check_, "scale", given_scale, input.shape, first, dtype_, mixed);
-    bool wide = scale.present() && scale.wide();
-    const RowParameter bias(check_, "bias", given_bias, input.shape, first, dtype_, mixed || wide);
-    if (bias.present() && bias.wide() && scale.present() && !wide) {
-      // The bias had to be written out, the scale not.
-      const RowParameter same(check_, "scale", given_scale, input.shape, first, dtype_, true);
-      return Run(context, input, first, same, bias, true);
-    }
-    wide = wide || (bias.present() && bias.wide());
-    Run(context, input, first, scale, bias, wide);
-  }
-
- private:
-  void Run(const KernelContext& context, const TensorView& input, std::size_t first,
-           const RowParameter& scale, const RowParameter& bias, bool wide) const {
+    const RowParameterPair affine(check_, "scale", context.Input(names::kScaleInput), "bias",
+                                  context.Input(names::kBiasInput), input.shape, first, dtype_);
     auto* output = static_cast<char*>(context.Output(0, input.shape));
     const std::size_t rows = ElementCount(input.shape, 0, first);
     const std::size_t row_size = ElementCount(input.shape, first, input.shape.size());
     const std::size_t row_bytes = row_size * SizeOf(dtype_);
     if (row_size == 0) return;
-    const LayerNormKernel kernel = kernels_[wide ? 1 : 0];
-    // Runs are products of trailing outer sizes, so the shorter one divides the longer one.
-    const std::size_t run = scale.run() < bias.run() ? scale.run() : bias.run();
-    SplitRows(context, rows, row_size, run, [&](std::size_t row, std::size_t count) {
-      kernel({static_cast<const char*>(input.data) + row * row_bytes, scale.Row(row), bias.Row(row),
-              output + row * row_bytes, count, row_size, static_cast<double>(eps_)});
+    const LayerNormKernel kernel = kernels_[affine.wide() ? 1 : 0];
+    SplitRows(context, rows, row_size, affine.run(), [&](std::size_t row, std::size_t count) {
+      kernel({static_cast<const char*>(input.data) + row * row_bytes, affine.first.Row(row),
+              affine.second.Row(row), output + row * row_bytes, count, row_size,
+              static_cast<double>(eps_)});
     });
   }
 
+ private:
   Checker check_;
   NormAxes axes_;
   float eps_;

@@ -35,6 +35,8 @@ struct OpDefinition {
   std::size_t state_input = kNoTensor;
   std::size_t state_output = kNoTensor;
   static constexpr std::size_t kNoTensor = static_cast<std::size_t>(-1);
+  /// Whether the first output may be given the memory of the first input.
+  bool in_place = false;
 
   bool has_state() const { return state_input != kNoTensor; }
 };

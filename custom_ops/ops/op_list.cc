@@ -6,11 +6,10 @@ namespace coreai {
 
 OpList AllOps() {
   static const OpDefinition* const kOps[] = {
-      &kGatedDeltaUpdateOp,
-      &kLayerNormOp,
-      &kRmsNormOp,
-      &kRopeOp,
-      &kScaledDotProductAttentionOp,
+      &kGatedDeltaUpdateOp, &kGatherMmOp,      &kGegluOp,
+      &kGroupNormOp,        &kKvCacheUpdateOp, &kLayerNormOp,
+      &kRmsNormOp,          &kRopeOp,          &kScaledDotProductAttentionOp,
+      &kSkipLayerNormOp,    &kSkipRmsNormOp,   &kSwigluOp,
   };
   return {kOps, sizeof(kOps) / sizeof(kOps[0])};
 }
@@ -19,6 +18,15 @@ void ShapeOfFirstInput(const ShapeInference& shapes) {
   const SymbolicShape input = shapes.Input(0);
   if (input.rank() != 0) shapes.SetOutput(0, input);
 }
+
+void ShapesOfFirstInput(const ShapeInference& shapes) {
+  const SymbolicShape input = shapes.Input(0);
+  if (input.rank() == 0) return;
+  shapes.SetOutput(0, input);
+  shapes.SetOutput(1, input);
+}
+
+void NoShape(const ShapeInference&) {}
 
 void CheckVersion(const KernelInfo& info, const schema::Composite& composite) {
   const std::int64_t version = info.Int("version", composite.version);

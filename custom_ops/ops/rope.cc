@@ -19,29 +19,6 @@ static_assert(names::kInputCount == 6 && names::kAttributeCount == 4, "the decla
 // Rows that share their part of the table in the nearest cache while the heads go by.
 constexpr std::size_t kMaxTileRows = 32;
 
-// The table as it is given: rows of cosines and sines, broadcast to the pairs of the input.
-struct GivenTable {
-  RowParameter cos;
-  RowParameter sin;
-
-  bool MovesAlong(std::size_t axis) const { return cos.Moves(axis) || sin.Moves(axis); }
-};
-
-GivenTable ReadTable(const Checker& check, const TensorView& cos, const TensorView& sin,
-                     const Shape& pairs, DType dtype) {
-  const std::size_t first = pairs.size() - 1;
-  const bool mixed = cos.type != sin.type;
-  GivenTable table = {{check, "cos", cos, pairs, first, dtype, mixed},
-                      {check, "sin", sin, pairs, first, dtype, mixed}};
-  // One was written out in the type computed in because it broadcasts within a row.
-  if (!table.cos.wide() && table.sin.wide()) {
-    table.cos = RowParameter(check, "cos", cos, pairs, first, dtype, true);
-  } else if (table.cos.wide() && !table.sin.wide()) {
-    table.sin = RowParameter(check, "sin", sin, pairs, first, dtype, true);
-  }
-  return table;
-}
-
 class RopeOp : public Op {
  public:
   RopeOp(const KernelInfo& info, DType dtype, Target target)
@@ -80,7 +57,8 @@ class RopeOp : public Op {
     if (cos && sin) {
       Shape pairs = shape;
       pairs.back() = rotated / 2;
-      return RunGiven(context, input, sizes, ReadTable(check_, cos, sin, pairs, dtype_));
+      const RowParameterPair table(check_, "cos", cos, "sin", sin, pairs, pairs.size() - 1, dtype_);
+      return RunGiven(context, input, sizes, table);
     }
     const TensorView freqs = context.Input(names::kFreqsInput);
     const RopeComputedTable table(
@@ -93,15 +71,18 @@ class RopeOp : public Op {
 
  private:
   void RunGiven(const KernelContext& context, const TensorView& input, const RopeSizes& sizes,
-                const GivenTable& table) const {
-    const RopeKernel kernel = kernels_[table.cos.wide() ? 1 : 0];
-    RunTiles(context, input, sizes, table.MovesAlong(2), table.MovesAlong(1), 0,
+                const RowParameterPair& table) const {
+    const RopeKernel kernel = kernels_[table.wide() ? 1 : 0];
+    const auto moves = [&](std::size_t axis) {
+      return table.first.Moves(axis) || table.second.Moves(axis);
+    };
+    RunTiles(context, input, sizes, moves(2), moves(1), 0,
              [&](RopeRows& rows, std::size_t batch, std::size_t head, std::size_t row, void*) {
                const std::size_t index = (batch * sizes.heads + head) * sizes.rows + row;
-               rows.cos = table.cos.Row(index);
-               rows.sin = table.sin.Row(index);
-               rows.cos_stride = table.cos.Moves(0) ? sizes.half : 0;
-               rows.sin_stride = table.sin.Moves(0) ? sizes.half : 0;
+               rows.cos = table.first.Row(index);
+               rows.sin = table.second.Row(index);
+               rows.cos_stride = table.first.Moves(0) ? sizes.half : 0;
+               rows.sin_stride = table.second.Moves(0) ? sizes.half : 0;
                kernel(rows);
              });
   }
@@ -169,6 +150,7 @@ class RopeOp : public Op {
 
 }  // namespace
 
-const OpDefinition kRopeOp = {names::kComposite, MakeOp<RopeOp>, ShapeOfFirstInput};
+const OpDefinition kRopeOp = {names::kComposite,       MakeOp<RopeOp>,          ShapeOfFirstInput,
+                              OpDefinition::kNoTensor, OpDefinition::kNoTensor, true};
 
 }  // namespace coreai

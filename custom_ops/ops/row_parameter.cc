@@ -96,4 +96,26 @@ const void* RowParameter::Row(std::size_t row) const {
   return data_ == nullptr ? nullptr : data_ + offset * row_bytes_;
 }
 
+RowParameterPair::RowParameterPair(const Checker& check, const char* first_name,
+                                   const TensorView& first_parameter, const char* second_name,
+                                   const TensorView& second_parameter, const Shape& input,
+                                   std::size_t first_axis, DType dtype) {
+  const bool mixed =
+      first_parameter && second_parameter && first_parameter.type != second_parameter.type;
+  first = RowParameter(check, first_name, first_parameter, input, first_axis, dtype, mixed);
+  second = RowParameter(check, second_name, second_parameter, input, first_axis, dtype, mixed);
+  if (!first.present() || !second.present() || first.wide() == second.wide()) return;
+  // One was written out because it broadcasts within a row.
+  if (first.wide()) {
+    second = RowParameter(check, second_name, second_parameter, input, first_axis, dtype, true);
+  } else {
+    first = RowParameter(check, first_name, first_parameter, input, first_axis, dtype, true);
+  }
+}
+
+std::size_t RowParameterPair::run() const {
+  // Runs are products of trailing outer sizes, so the shorter one divides the longer one.
+  return std::min(first.run(), second.run());
+}
+
 }  // namespace coreai

@@ -49,4 +49,19 @@ class RowParameter {
   std::vector<double> storage_;  // doubles for their alignment
 };
 
+/// Two parameters of one input, each of which may be absent, in one element type: the op's own if
+/// both have it, else the one computed in.
+struct RowParameterPair {
+  RowParameterPair(const Checker& check, const char* first_name, const TensorView& first_parameter,
+                   const char* second_name, const TensorView& second_parameter, const Shape& input,
+                   std::size_t first_axis, DType dtype);
+
+  bool wide() const { return first.present() ? first.wide() : second.wide(); }
+  /// How many rows, from a multiple of it on, have the same parameters.
+  std::size_t run() const;
+
+  RowParameter first;
+  RowParameter second;
+};
+
 }  // namespace coreai

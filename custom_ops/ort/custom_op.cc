@@ -42,8 +42,22 @@ std::size_t GetOutputCount(const OrtCustomOp* op) {
   return Self(op).definition.composite.output_count;
 }
 
-OrtCustomOpInputOutputCharacteristic GetOutputCharacteristic(const OrtCustomOp*, std::size_t) {
-  return INPUT_OUTPUT_REQUIRED;
+// Only the first output is always wanted.
+OrtCustomOpInputOutputCharacteristic GetOutputCharacteristic(const OrtCustomOp*,
+                                                             std::size_t index) {
+  return index == 0 ? INPUT_OUTPUT_REQUIRED : INPUT_OUTPUT_OPTIONAL;
+}
+
+// onnxruntime passes no op, so that this is the answer of all that work in place.
+std::size_t GetFirstInPlace(int** input, int** output) {
+  *input = new int(0);
+  *output = new int(0);
+  return 1;
+}
+
+void ReleaseInPlace(int* input, int* output) {
+  delete input;
+  delete output;
 }
 
 OrtMemType GetInputMemoryType(const OrtCustomOp*, std::size_t) { return OrtMemTypeDefault; }
@@ -105,6 +119,10 @@ CustomOp::CustomOp(const OrtApi& ort_api, const OpDefinition& op, const char* ty
   CreateKernelV2 = coreai::CreateKernel;
   KernelComputeV2 = Compute;
   InferOutputShapeFn = InferShape;
+  if (op.in_place) {
+    GetMayInplace = GetFirstInPlace;
+    ReleaseMayInplace = ReleaseInPlace;
+  }
   GetStartVersion = FirstVersion;
   GetEndVersion = LastVersion;
 }

@@ -39,6 +39,19 @@ void* KernelContext::Output(std::size_t index, const Shape& shape) const {
   return data;
 }
 
+void* KernelContext::OptionalOutput(std::size_t index, const Shape& shape) const {
+  std::size_t count = 0;
+  ThrowOnError(api_, api_.KernelContext_GetOutputCount(context_, &count));
+  if (index >= count) return nullptr;
+  OrtValue* value = nullptr;
+  ThrowOnError(api_,
+               api_.KernelContext_GetOutput(context_, index, shape.data(), shape.size(), &value));
+  if (value == nullptr) return nullptr;
+  void* data = nullptr;
+  ThrowOnError(api_, api_.GetTensorMutableData(value, &data));
+  return data;
+}
+
 void KernelContext::Run(void (*function)(void*, std::size_t), std::size_t items, void* data) const {
   ThrowOnError(api_, api_.KernelContext_ParallelFor(context_, function, items, 0, data));
 }

@@ -31,6 +31,9 @@ class KernelContext {
   /// Allocates output `index`.
   void* Output(std::size_t index, const Shape& shape) const;
 
+  /// Allocates output `index`, or returns null if the model does not use it.
+  void* OptionalOutput(std::size_t index, const Shape& shape) const;
+
   /// Calls `body(item)` for each item below `items`, on onnxruntime's threads; `body` must not
   /// throw. The order is unspecified.
   template <class Body>

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/dtype.h"
+#include "simd/target.h"
+
+namespace coreai {
+
+enum class Activation { kSilu, kGelu, kGeluTanh };
+
+/// Pointers need only the alignment of their element. Output is gate or up, or overlaps neither.
+struct GatedActivation {
+  const void* gate;
+  const void* up;
+  void* output;
+  std::size_t count;
+};
+
+using GatedActivationKernel = void (*)(const GatedActivation&);
+
+/// output = activation(gate) * up, computed in float (double for float64), rounded once.
+GatedActivationKernel FindGatedActivation(Target target, DType dtype, Activation activation);
+
+}  // namespace coreai
