@@ -44,10 +44,14 @@ another order.
 
 | target | composites | for |
 |---|---|---|
-| `"onnxruntime"` | functions | a stock onnxruntime, and our kernels (the default) |
-| `"kernels"` | also gated activations and residual norms | our kernels |
+| `"onnxruntime"` | functions, as many as there are | a stock onnxruntime, and our kernels |
+| `"kernels"` | the same today | our kernels |
 | `"contrib"` | onnxruntime's own ops, `com.microsoft` | a stock onnxruntime only |
 | `"portable"` | written out: opset 18, standard ops | other runtimes, old ones, converters |
+
+The default makes every composite that our kernels take, because a stock onnxruntime, which writes
+the bodies out and fuses them again, was measured to lose nothing by it
+([latencies](performance.md#latency)). `"kernels"` is the place of passes by which it would.
 
 `"portable"` takes programs converted with `opset_version=18`, and those of a newer opset whose ops
 opset 18 has with the same meaning; otherwise a `TargetError` lists what is newer, and nothing is
@@ -105,10 +109,6 @@ GROUPS = {
     "ORDER": (
         "The passes of every target",
         '`"portable"` leaves out those that make functions.',
-    ),
-    "COMPOSITES": (
-        "Also for kernels and contrib",
-        "A stock onnxruntime fuses the same by itself.",
     ),
     "CONTRIB": ("Only for contrib", "Each checks what onnxruntime's op demands."),
     "LAYOUT": (

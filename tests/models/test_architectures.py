@@ -67,14 +67,15 @@ def test_float16_agrees_with_torch(architecture: Architecture) -> None:
 @pytest.mark.parametrize(
     ("name", "composites"),
     [
-        ("bert", {"scaled_dot_product_attention": 2, "layer_norm": 5}),
-        ("gpt2", {"scaled_dot_product_attention": 2, "layer_norm": 5}),
-        ("llama", {"scaled_dot_product_attention": 2}),
-        ("whisper", {"scaled_dot_product_attention": 3, "layer_norm": 7}),
-        ("swin", {"scaled_dot_product_attention": 4, "layer_norm": 11}),
+        ("bert", {"scaled_dot_product_attention": 2, "skip_layer_norm": 4, "layer_norm": 5, "gelu": 2}),
+        ("gpt2", {"scaled_dot_product_attention": 2, "skip_layer_norm": 4, "layer_norm": 5}),
+        ("llama", {"scaled_dot_product_attention": 2, "rope": 4, "skip_rms_norm": 4, "rms_norm": 5, "swiglu": 2}),
+        ("whisper", {"scaled_dot_product_attention": 3, "skip_layer_norm": 6, "layer_norm": 7, "gelu": 4}),
+        ("swin", {"scaled_dot_product_attention": 4, "skip_layer_norm": 7, "layer_norm": 11, "gelu": 4}),
     ],
-)
+)  # fmt: skip
 def test_composites_are_kept(name: str, composites: dict[str, int]) -> None:
+    """A norm inside a residual norm counts as well."""
     architecture = named(name)
     exported = architecture.export(architecture.module())
     assert called(converted(exported, 23)) == composites
