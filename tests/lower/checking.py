@@ -55,7 +55,12 @@ def lower_module(
 def run_model(
     model: ir.Model, args: Sequence[Any], *, library: Path | None = None
 ) -> list[np.ndarray]:
-    """Run a model on the flat tensors of ``args``, checked by onnx first.
+    """Run a model on the flat tensors of ``args``, checked by onnx first."""
+    return run_session(open_model(model, library=library), args)
+
+
+def open_model(model: ir.Model, *, library: Path | None = None) -> onnxruntime.InferenceSession:
+    """Return a session of a model, checked by onnx first.
 
     With a kernel library, composites need no functions, and onnx cannot check the model.
     """
@@ -67,9 +72,13 @@ def run_model(
         options.register_custom_ops_library(str(library))
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
+    return onnxruntime.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
+
+
+def run_session(session: onnxruntime.InferenceSession, args: Sequence[Any]) -> list[np.ndarray]:
+    """Run a session on the flat tensors of ``args``."""
     leaves = [x for x in pytree.tree_leaves(tuple(args)) if x is not None]
     initialized = {i.name for i in session.get_overridable_initializers()}
     names = [i.name for i in session.get_inputs() if i.name not in initialized]
