@@ -45,12 +45,11 @@ def main() -> int:
 
 def _run(options: argparse.Namespace) -> Sweep:
     names = [n for n in entries() if has_a_value(n) and re.search(options.only, n)]
-    jobs = [
-        Job(name, dtype, options.samples, options.dynamic)
-        for dtype in options.dtypes.split(",")
-        for name in names
-    ]
-    sweep = load(options.out) if options.merge and options.out.is_file() else Sweep()
+    sweep = load(options.out) if options.merge or options.again else Sweep()
+    pairs = [(name, dtype) for dtype in options.dtypes.split(",") for name in names]
+    if options.again:
+        pairs = [p for p in pairs if p in sweep.open()]
+    jobs = [Job(name, dtype, options.samples, options.dynamic) for name, dtype in pairs]
     about = {"dynamic": options.dynamic, "dtypes": options.dtypes, "samples": options.samples}
     with tqdm(total=len(jobs), unit="entry", smoothing=0.05) as bar:
 
@@ -76,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, help="keep every finding in this file")
     parser.add_argument("--merge", action="store_true", help="keep what else --out holds")
+    parser.add_argument("--again", action="store_true", help="only what does not pass in --out")
     parser.add_argument("--report", type=Path, help="print what --out kept, measure nothing")
     parser.add_argument("--record", action="store_true", help="write tests/coverage/results.json")
     return parser

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ PATIENCE = 3 * SECONDS + 30
 """Seconds without a line after which a worker counts as stuck: a step is limited to SECONDS."""
 BATCH = 150
 """Jobs after which a worker makes room for a fresh one."""
+WORKER = (sys.executable, "-m", "tests.coverage.worker")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,11 @@ Found = list[dict[str, Any]]
 
 
 def measure_all(
-    jobs: Iterable[Job], tell: Callable[[Job, Found], None], *, workers: int = 2
+    jobs: Iterable[Job],
+    tell: Callable[[Job, Found], None],
+    *,
+    workers: int = 2,
+    command: Sequence[str] = WORKER,
 ) -> None:
     """Measure jobs in processes and hand over the findings of each as it is done.
 
@@ -54,6 +59,7 @@ def measure_all(
         jobs: The jobs.
         tell: Called with each job and what was found, one call at a time.
         workers: How many processes.
+        command: What starts one.
     """
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
     for job in jobs:
@@ -68,7 +74,7 @@ def measure_all(
             errors.append(error)
 
     def work() -> None:
-        worker = _Worker()
+        worker = _Worker(command)
         while True:
             try:
                 job = waiting.get_nowait()
@@ -77,7 +83,7 @@ def measure_all(
                 return
             if worker.served >= BATCH:
                 worker.close()
-                worker = _Worker()
+                worker = _Worker(command)
             found, worker = _measured(worker, job)
             with lock:
                 tell(job, found)
@@ -110,17 +116,18 @@ def _measured(worker: _Worker, job: Job) -> tuple[Found, _Worker]:
         status = CRASH if step in (CONVERSION_FAILED, RUN_FAILED) else step
         if step:
             calls[current] = {"status": status, "detail": f"{end}, {step}", "resized": {}}
-        worker, first = _Worker(), current + 1
+        worker, first = _Worker(worker.command), current + 1
 
 
 class _Worker:
     """A process of tests.coverage.worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
+        self.command = command
         self.served = -1
         self._rest = b""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.coverage.worker"],
+            command,
             cwd=REPO,
             env={**os.environ, "PYTHONPATH": str(REPO)},
             stdin=subprocess.PIPE,
@@ -129,7 +136,7 @@ class _Worker:
             bufsize=0,
         )
         if self.line() is None:
-            raise RuntimeError("python -m tests.coverage.worker does not start")
+            raise RuntimeError(f"{' '.join(command)} does not start")
 
     def ask(self, job: dict[str, Any]) -> None:
         """Give the process a job."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +58,10 @@ class Sweep:
                     detail = next(c["detail"] for c in calls if c["status"] == status)
                     rows.append((entry, dtype, status, detail))
         return rows
+
+    def open(self) -> set[tuple[str, str]]:
+        """Return the entries and dtypes that do not pass."""
+        return {(entry, dtype) for entry, dtype, *_ in self.failures()}
 
     def resized(self) -> Counter[str]:
         """Count the runs at other sizes by what became of them (``size 1: pass``)."""
@@ -122,10 +125,3 @@ def save(sweep: Sweep, path: Path, about: dict[str, Any]) -> None:
     partial = path.with_suffix(".part")
     partial.write_text(json.dumps({"about": about, "found": sweep.found}), encoding="utf-8")
     partial.replace(path)
-
-
-def missing_jobs(
-    sweep: Sweep, names: Iterable[str], dtypes: Iterable[str]
-) -> list[tuple[str, str]]:
-    """Return entries and dtypes without a finding."""
-    return [(n, d) for d in dtypes for n in names if d not in sweep.found.get(n, {})]

@@ -251,6 +251,8 @@ def hinge_embedding_loss(
     op: OpBuilder, self: Value, target: Value, margin: float = 1.0, reduction: int = 1
 ) -> Value:
     """self where the target is 1, max(0, margin - self) where it is -1."""
+    if dtype_of(self) in (torch.float16, torch.bfloat16):
+        self = op.cast(self, torch.float32)  # sums are rounded once
     zero = op.like(self, 0)
     far = op.Where(op.Equal(target, 1), zero, op.Max(op.Sub(margin, self), zero))
     near = op.Where(op.Equal(target, -1), zero, self)

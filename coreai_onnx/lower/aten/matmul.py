@@ -149,8 +149,9 @@ def addmm_dtype(
 def baddbmm(
     op: OpBuilder, self: Value, batch1: Value, batch2: Value, *, beta: Number = 1, alpha: Number = 1
 ) -> Value:
-    """beta * self + alpha * (batch1 @ batch2)."""
-    return _weighted(op, self, product(op, batch1, batch2), beta, alpha)
+    """beta * self + alpha * (batch1 @ batch2), of narrow floats in float32."""
+    addend, left, right = _wide(op, self, batch1, batch2)
+    return _weighted(op, addend, product(op, left, right), beta, alpha)
 
 
 @lowers("aten.baddbmm.dtype")
@@ -173,9 +174,17 @@ def baddbmm_dtype(
 def addbmm(
     op: OpBuilder, self: Value, batch1: Value, batch2: Value, *, beta: Number = 1, alpha: Number = 1
 ) -> Value:
-    """beta * self + alpha * Σ over the batch of (batch1 @ batch2)."""
-    total = op.ReduceSum(product(op, batch1, batch2), [0], keepdims=0)
-    return _weighted(op, self, total, beta, alpha)
+    """beta * self + alpha * Σ over the batch of (batch1 @ batch2), of narrow floats in float32."""
+    addend, left, right = _wide(op, self, batch1, batch2)
+    total = op.ReduceSum(product(op, left, right), [0], keepdims=0)
+    return _weighted(op, addend, total, beta, alpha)
+
+
+def _wide(op: OpBuilder, *operands: Value) -> Sequence[Value]:
+    """Return operands of 16-bit floats in float32, so that sums are rounded once."""
+    if dtype_of(operands[0]) not in (torch.float16, torch.bfloat16):
+        return operands
+    return [op.cast(x, torch.float32) for x in operands]
 
 
 @lowers("aten.addmv.default")

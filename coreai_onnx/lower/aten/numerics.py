@@ -67,11 +67,10 @@ def filled(op: OpBuilder, x: Value, value: Number, dtype: torch.dtype) -> Value:
 
 
 def truncated(op: OpBuilder, x: Value) -> Value:
-    """Return ``x`` rounded towards zero."""
+    """Return ``x`` rounded towards zero, to -0.0 from above -1."""
     if not is_float(x):
         return x
-    result: Value = op.Where(op.Less(x, 0.0), op.Ceil(x), op.Floor(x))
-    return result
+    return with_sign_of(op, op.Floor(op.Abs(x)), x)
 
 
 def remainder_of_truncation(op: OpBuilder, a: Value, b: Value) -> Value:

@@ -41,14 +41,14 @@ def topk(
     """The k greatest or least elements along an axis, and their indices.
 
     The place of a NaN is left to the runtime, as torch documents none. Of equal floats the first
-    ones are taken; equal integers are the rule, and are taken as torch does.
+    ones are taken; equal integers and bfloat16 are the rule, and are taken as torch does.
     """
     rank = rank_of(self)
     if rank == 0:
         return self, op.const(0)
     axis = wrap(dim, rank)
     values, indices = _top(op, self, k, axis, largest=largest)
-    if not is_float(self) and k not in (0, 1):
+    if (not is_float(self) or dtype_of(self) == torch.bfloat16) and k not in (0, 1):
         indices = _chosen(op, self, k, axis, indices, largest=largest, sort=sorted)
         if not sorted:
             values = op.GatherElements(self, indices, axis=axis)

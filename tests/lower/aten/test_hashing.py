@@ -26,4 +26,3 @@ def test_the_bits_of_float64_or_int64(x: torch.Tensor) -> None:
 def test_axes() -> None:
     x = torch.randn(2, 3, 4)
     check(lambda x: (torch.hash_tensor(x, (0, 2)), torch.hash_tensor(x, 1, keepdim=True)), x)
-

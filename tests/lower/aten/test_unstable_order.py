@@ -58,6 +58,11 @@ def test_selected_integers(largest: bool, ordered: bool) -> None:
     check_rows(select, few_integers, (3, 12), (2, 100), (4, 3))
 
 
+def test_selected_floats_of_few_values() -> None:
+    x = torch.randn(6, 30, dtype=torch.bfloat16).mul(2).round()
+    check(lambda x: (torch.topk(x, 4), torch.topk(x, 4, largest=False)), x)
+
+
 def test_many_selected_integers_are_sorted_as_well() -> None:
     check_rows(lambda x: torch.topk(x, 40), few_integers, (3, 60), (2, 200))
     check(lambda x: torch.topk(x, 3, 1), few_integers(5, 10, 5))
