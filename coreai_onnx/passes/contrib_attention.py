@@ -111,7 +111,8 @@ class _Writer:
         bias, some = (None, None) if mask is None else self._bias(mask, node)
         sources, tables = self._unrotated(node, shapes)
         rows = [self._row(tensor, node) for tensor in sources]
-        empty, attrs = gs.Variable.empty(), {"num_heads": shapes.heads}
+        empty = gs.Variable.empty()
+        attrs: dict[str, Any] = {"num_heads": shapes.heads}
         causal = int(attribute_of(node, "is_causal", 0))
         if shapes.heads == shapes.key_heads and tables is None:
             op, inputs = "MultiHeadAttention", [*rows, empty, empty, bias]
@@ -127,9 +128,9 @@ class _Writer:
             inputs = inputs[:-1]
         while inputs[-1].is_empty():
             inputs.pop()
-        scale = attribute_of(node, "scale", None)
-        scale = {} if scale is None else {"scale": scale}
-        made = edit.node(op, node, inputs, domain=CONTRIB_DOMAIN, **attrs, **scale).outputs[0]
+        if attribute_of(node, "scale", None) is not None:
+            attrs["scale"] = node.attrs["scale"]
+        made = edit.node(op, node, inputs, domain=CONTRIB_DOMAIN, **attrs).outputs[0]
         wide: list[Dim] = [shapes.batch, shapes.queries, shapes.heads * shapes.value_dim]
         made.dtype, made.shape = node.inputs[0].dtype, wide
         if some is not None:

@@ -10,6 +10,7 @@ from coreai_onnx.passes.add_to_conv_bias import add_to_conv_bias
 from coreai_onnx.passes.constant_reshapes import constant_reshapes
 from coreai_onnx.passes.contrib_activations import contrib_activations
 from coreai_onnx.passes.contrib_attention import contrib_attention
+from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib_rope import contrib_rope
 from coreai_onnx.passes.contrib_skip_norms import contrib_skip_norms
 from coreai_onnx.passes.fold_batch_norms import fold_batch_norms
@@ -94,18 +95,14 @@ ORDER: Final[tuple[Pass, ...]] = (
     matmul_add_to_gemm,  # after reshapes that added a batch of one
     fuse_rms_norm,  # after subexpressions: patterns share nodes
     fuse_rope,  # likewise; its angles are then the same for all layers
+    fuse_gated_activations,  # activations are one node, whether composites or spelled out
+    fuse_skip_norms,  # after norms are one node
     remove_open_masks,  # after masks are constant
     remove_repeated_heads,  # after shapes are known
     remove_expands_in_functions,  # after the calls have their final arguments
     remove_dead_code,  # last, so that what the others left behind is not saved
 )
-"""For a stock onnxruntime on a CPU, and the start of every target."""
-
-COMPOSITES: Final[tuple[Pass, ...]] = (
-    fuse_gated_activations,  # activations are one node, whether composites or spelled out
-    fuse_skip_norms,  # after norms are one node
-)
-"""What kernels gain from, and a stock onnxruntime, which fuses the same, loses nothing by."""
+"""For a stock onnxruntime on a CPU and for our kernels: neither loses by any of them."""
 
 LAYOUT: Final[tuple[Pass, ...]] = (
     merge_projections,  # after norms are one node, whose output all projections read
@@ -116,6 +113,7 @@ LAYOUT: Final[tuple[Pass, ...]] = (
 CONTRIB: Final[tuple[Pass, ...]] = (
     contrib_attention,  # before rotations, which it may take in
     contrib_rope,  # those that attention left
+    contrib_linear_attention,  # composites of their own, in no one's way
     contrib_skip_norms,  # after residual norms are one node
     contrib_activations,  # after gates, which hold an activation
 )
