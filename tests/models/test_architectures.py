@@ -64,16 +64,20 @@ def test_float16_agrees_with_torch(architecture: Architecture) -> None:
     check(program, architecture, module, torch.float16, exception="half_model")
 
 
+ATTENTION, NORM, SKIP_NORM = "scaled_dot_product_attention", "layer_norm", "skip_layer_norm"
+DECODER = {ATTENTION: 2, "rope": 4, "rms_norm": 5, "skip_rms_norm": 4, "swiglu": 2}
+
+
 @pytest.mark.parametrize(
     ("name", "composites"),
     [
-        ("bert", {"scaled_dot_product_attention": 2, "skip_layer_norm": 4, "layer_norm": 5, "gelu": 2}),
-        ("gpt2", {"scaled_dot_product_attention": 2, "skip_layer_norm": 4, "layer_norm": 5}),
-        ("llama", {"scaled_dot_product_attention": 2, "rope": 4, "skip_rms_norm": 4, "rms_norm": 5, "swiglu": 2}),
-        ("whisper", {"scaled_dot_product_attention": 3, "skip_layer_norm": 6, "layer_norm": 7, "gelu": 4}),
-        ("swin", {"scaled_dot_product_attention": 4, "skip_layer_norm": 7, "layer_norm": 11, "gelu": 4}),
+        ("bert", {ATTENTION: 2, NORM: 5, SKIP_NORM: 4, "gelu": 2}),
+        ("gpt2", {ATTENTION: 2, NORM: 5, SKIP_NORM: 4}),
+        ("llama", DECODER),
+        ("whisper", {ATTENTION: 3, NORM: 7, SKIP_NORM: 6, "gelu": 4}),
+        ("swin", {ATTENTION: 4, NORM: 11, SKIP_NORM: 7, "gelu": 4}),
     ],
-)  # fmt: skip
+)
 def test_composites_are_kept(name: str, composites: dict[str, int]) -> None:
     """A norm inside a residual norm counts as well."""
     architecture = named(name)
