@@ -68,7 +68,9 @@ def open_model(model: ir.Model, *, library: Path | None = None) -> onnxruntime.I
     options = onnxruntime.SessionOptions()
     if library is None:
         onnx.checker.check_model(proto, full_check=True)
-    else:
+    else:  # only the kernels that are called: registering all of them takes longer than a run
+        called = ",".join(sorted({n.op_type for n in model.graph if n.domain == DOMAIN}))
+        options.add_session_config_entry("coreai.op_types", called)
         options.register_custom_ops_library(str(library))
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
