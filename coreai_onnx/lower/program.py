@@ -173,6 +173,8 @@ class ProgramLowering:
             return self._weights[key]
         name = state_name or self.names.unique(target)
         stored = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        if state_name is not None:  # the module goes on changing its own buffer
+            stored = stored.clone()
         const = TorchTensor(stored.detach().contiguous(), name=name)
         value = ir.Value(name=name, const_value=const, type=ir.TensorType(const.dtype))
         set_dims(value, tuple(int(d) for d in stored.shape))

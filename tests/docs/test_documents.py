@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,9 @@ DOCUMENTS = [
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     document = Sybil(parsers=[PythonCodeBlockParser(), SkipParser()]).parse(REPO / name)
+    module = types.ModuleType("a_readers_module")  # onnxscript reads the module of a function
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    document.namespace = vars(module)
     for example in document.examples():
         example.evaluate()
 

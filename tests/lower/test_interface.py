@@ -89,6 +89,16 @@ def test_results_that_are_no_tensors_count_as_outputs_if_they_are_numbers() -> N
     assert (found.inputs, found.states) == ({"x": "x"}, {})
 
 
+def test_the_initial_value_is_that_of_the_conversion() -> None:
+    """Not what the module has made of its buffer since."""
+    module = Keeps()
+    program = torch.export.export(module, (torch.ones(4), torch.ones(4)))
+    converted = TorchConverter().add_exported_program(program).to_onnx()
+    module(torch.ones(4), torch.ones(4))
+    outputs = converted.run(x=torch.ones(4), total=torch.ones(4), kernels=False)
+    assert_close(outputs["kv_1"], torch.full((4,), 1.5))
+
+
 def test_states_go_on_under_given_names() -> None:
     names = {"input_names": ["step"], "state_names": ["cache", "sum"]}
     program = TorchConverter().add_exported_program(exported(), **names).to_onnx().optimize()

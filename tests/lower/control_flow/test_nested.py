@@ -7,7 +7,10 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import onnxruntime
+import pytest
 import torch
+from torch._higher_order_ops.associative_scan import associative_scan_op
+from torch._higher_order_ops.map import map as map_
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.export import Dim
@@ -18,8 +21,8 @@ from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.scope import Names, Scope
 from coreai_onnx.lower.values import set_dims
 from coreai_onnx.lower.walker import Walker
-from tests.lower.checking import lower_module, run_model
-from tests.lower.control_flow.test_cond import BATCH, Model, X, graphs_of
+from tests.lower.checking import check, lower_module, run_model
+from tests.lower.control_flow.test_cond import BATCH, OTHERS, Model, X, graphs_of
 from tests.tolerances import assert_close
 
 
@@ -123,3 +126,64 @@ def test_nested_graphs_survive_the_passes() -> None:
             expected = module(sample)
         for got, want in zip(run_model(program.model, (sample,)), expected, strict=True):
             assert_close(got, want)
+
+
+def inner_cond(m: Model, row: torch.Tensor) -> torch.Tensor:
+    return torch.cond(row.sum() > 0, lambda y: m.layer(y), lambda y: y * m.shift, (row,))  # noqa: PLW0108 - torch traces functions only
+
+
+def inner_while(m: Model, row: torch.Tensor) -> torch.Tensor:
+    return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, m.layer(y) * 0.5), (0, row))[1]
+
+
+def inner_scan(m: Model, row: torch.Tensor) -> torch.Tensor:
+    def step(carry: torch.Tensor, x: torch.Tensor) -> Any:
+        return carry + x, carry * x * m.shift.sum()
+
+    return scan(step, row.sum() * 0, row, dim=0)[1]
+
+
+def inner_map(m: Model, row: torch.Tensor) -> torch.Tensor:
+    return map_(lambda x: x * m.shift.sum(), row)
+
+
+def inner_associative(m: Model, row: torch.Tensor) -> torch.Tensor:
+    return associative_scan_op(lambda a, b: [a * 0.5 + b], [m.layer(row)], ())[0]
+
+
+def outer_cond(x: torch.Tensor, f: Any) -> torch.Tensor:
+    return torch.cond(x.sum() > 0, lambda x: f(x[0]) + x, lambda x: f(-x[-1]) * x, (x,))
+
+
+def outer_while(x: torch.Tensor, f: Any) -> torch.Tensor:
+    return while_loop(lambda i, y: i < y.shape[0], lambda i, y: (i + 1, f(y[0]) + y), (0, x))[1]
+
+
+def outer_scan(x: torch.Tensor, f: Any) -> torch.Tensor:
+    return scan(lambda c, row: (c * 0.5 + f(row), f(c) + row), x[0] * 0, x, dim=0)[1]
+
+
+def outer_map(x: torch.Tensor, f: Any) -> torch.Tensor:
+    return map_(lambda row: f(row) + row, x)
+
+
+PAIRS = (
+    (outer_cond, inner_scan),
+    (outer_cond, inner_associative),
+    (outer_while, inner_map),
+    (outer_while, inner_while),
+    (outer_scan, inner_cond),
+    (outer_scan, inner_while),
+    (outer_map, inner_scan),
+    (outer_map, inner_while),
+)
+
+
+@pytest.mark.parametrize(("outer", "inner"), PAIRS)
+def test_one_form_in_another(outer: Any, inner: Any) -> None:
+    """Around parameters, with a dynamic number of rows; every pair was run by hand."""
+
+    def function(m: Model, x: torch.Tensor) -> torch.Tensor:
+        return outer(x, lambda row: inner(m, row))
+
+    check(Model(function), X, dynamic_shapes=BATCH, others=OTHERS)
