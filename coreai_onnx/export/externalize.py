@@ -103,6 +103,9 @@ class Externalization:
         """
         found: dict[str, ModuleCall] = {}
         for node, call in show(self._calls_in(program)):
+            if call.is_reference:
+                found[call.tag] = call
+                continue
             if call.leader.body is None:
                 self._export_body(call.leader, node, prepare)
             if call.leader is not call and not self._shares(call.leader, call.module):
@@ -146,8 +149,8 @@ class Externalization:
         places, own = Tree(leader.module), Tree(module)
         for _, inner in self._calls_in(leader.body):
             path = places.paths.get(id(vars(inner.module)))
-            if path is None:
-                continue  # the same module for both
+            if path is None or inner.is_reference:
+                continue  # the same module for both, or one whose calls are checked already
             if not self._shares(inner.leader, own.owner(own.dicts[path][0])):
                 return False
         return True

@@ -13,6 +13,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from coreai_onnx.composite_ops import SDPA, GatedDeltaUpdate, GatherMM, RMSNormImpl, RoPE
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.buffers import Substituted
 from coreai_onnx.export.reads import Reads, recording
@@ -73,6 +74,12 @@ class ModuleCall:
         arguments: dict[str, Any] = pytree.tree_unflatten(filled, self.tree)
         return arguments
 
+    @property
+    def is_reference(self) -> bool:
+        """Whether the module computes the reference of the composite it is externalised as."""
+        own = _REFERENCES.get(self.spec.composite_op_name or "")
+        return own is not None and getattr(self.original, "__func__", None) is own.forward
+
     def inner_path(self, path: str) -> str:
         """Return the path in the model of something in the module."""
         return f"{self.path}.{path}" if self.path else path
@@ -87,6 +94,14 @@ class _Result:
     outputs: tuple[tuple[Any, Any, torch.dtype, torch.device], ...]
 
 
+_REFERENCES: dict[str, type[torch.nn.Module]] = {
+    "gated_delta_update": GatedDeltaUpdate,
+    "gather_mm": GatherMM,
+    "rms_norm": RMSNormImpl,
+    "rope": RoPE,
+    "scaled_dot_product_attention": SDPA,
+}
+"""Modules of this package: they need no check, and no body of their own."""
 _counter: Iterator[int] = itertools.count()
 _CALLS: WeakValueDictionary[str, ModuleCall] = WeakValueDictionary()
 _library = torch.library.Library("coreai_onnx", "DEF")

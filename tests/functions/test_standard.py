@@ -12,6 +12,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from coreai_onnx import ExternalizeSpec
+from coreai_onnx.composite_ops import RMSNormImpl
 from tests.externalised import agrees, calls, converted, functions
 
 Tensor = torch.Tensor
@@ -268,3 +269,21 @@ def test_a_users_experts_are_gather_mm() -> None:
     inputs = torch.randn(5, 1, 8), torch.tensor([2, 0, 1, 1, 2])
     program = converted(model, inputs, [spec])
     assert program.composites() == {"ai.coreai::gather_mm": 1}
+
+
+def test_a_class_of_its_own_forward_is_checked_although_it_inherits() -> None:
+    class Shifted(RMSNormImpl):
+        def forward(self, input: Tensor, scale: Tensor) -> Tensor:
+            return super().forward(input, scale) + 1
+
+    class Uses(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shifted = Shifted()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.shifted(x, torch.ones(8))
+
+    with pytest.warns(UserWarning, match="is not the composite rms_norm: its result differs"):
+        program = converted(Uses(), (torch.randn(2, 8),), [ExternalizeSpec(Shifted, "rms_norm")])
+    assert functions(program) == ["ai.coreai.user::rms_norm"]
