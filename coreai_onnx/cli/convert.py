@@ -15,6 +15,8 @@ from coreai_onnx.errors import CommandError
 from coreai_onnx.table import size_text
 
 NAME = "convert"
+TARGETS = ("onnxruntime", "kernels", "contrib", "portable")
+"""Those of ``coreai_onnx.passes``, which are slow to import."""
 DESCRIPTION = f"""\
 convert a torch module to a .onnx file
 
@@ -65,6 +67,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-optimize", action="store_true", help="leave the graph passes out")
     parser.add_argument(
+        "--target",
+        choices=TARGETS,
+        default=TARGETS[0],
+        help="what will run the file; portable is opset 18 without functions",
+    )
+    parser.add_argument(
         "--debug-info",
         choices=LEVELS,
         help="where nodes come from: on each node, in a table (default), or nowhere",
@@ -75,6 +83,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="weights in a data file beside the model (default: above 1.5 GiB)",
     )
+
+
+def _opset(options: argparse.Namespace) -> int | None:
+    """Return the opset that was asked for; a portable file has 18 unless told otherwise."""
+    if options.opset is None and options.target == "portable" and not options.minimum_onnxruntime:
+        return 18
+    opset: int | None = options.opset
+    return opset
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -95,10 +111,12 @@ def execute(options: argparse.Namespace) -> int:
         kwargs,
         dynamic_shapes=shapes,
         externalize_modules=_externalized(options.externalize) or None,
-        opset_version=options.opset,
+        opset_version=_opset(options),
         minimum_onnxruntime=options.minimum_onnxruntime,
-        optimize=not options.no_optimize,
+        optimize=False,
     )
+    if not options.no_optimize:
+        program.optimize(target=options.target)
     files = program.save(
         options.output, external_data=options.external_data, debug_info=options.debug_info
     )

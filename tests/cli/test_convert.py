@@ -176,3 +176,15 @@ def test_dynamic_shapes_are_what_torch_export_takes() -> None:
     assert len(sizes) == 3
     assert len({str(size) for size in sizes}) == 1
     assert not isinstance(sizes[0], int)
+
+
+def test_targets(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from coreai_onnx import passes
+    from coreai_onnx.cli import convert as command
+
+    assert set(command.TARGETS) == set(passes.TARGETS)
+    path = convert(models, "one", "--target", "portable")
+    assert "optimised for portable" in capsys.readouterr().out
+    model = OnnxProgram.load(path).model
+    assert (dict(model.opset_imports), model.ir_version) == ({"": 18}, 8)
+    assert main(["compare", str(path), f"{models}:one"]) == 0
