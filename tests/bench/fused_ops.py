@@ -61,7 +61,7 @@ def one_node(
             for name, t in feeds.items()
             if t is not None
         ],
-        [helper.make_tensor_value_info(name, dtype, None) for name in outputs],
+        [helper.make_tensor_value_info(name, dtype, None) for name in outputs if name],
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
@@ -162,6 +162,28 @@ def layer_normalization(inputs: Tensors, attributes: Mapping[str, Any]) -> Fused
     """ONNX's LayerNormalization."""
     feeds = dict(zip(("input", "scale", "bias"), inputs, strict=False))
     return fused("LayerNormalization", feeds, axis=-1, epsilon=attributes.get("eps", 1e-5))
+
+
+def rotary_embedding(inputs: Tensors, attributes: Mapping[str, Any]) -> Fused:
+    """ONNX's RotaryEmbedding, which reads its tables through positions."""
+    x, cos, sin = inputs[:3]
+    assert x is not None
+    positions = torch.arange(x.shape[-2])[None].expand(x.shape[0], -1).contiguous()
+    feeds = {"input": x, "cos": cos, "sin": sin, "positions": positions}
+    interleaved = attributes.get("interleaved", 0)
+    return fused("RotaryEmbedding", feeds, interleaved=interleaved)
+
+
+def skip_simplified_layer_norm(inputs: Tensors, attributes: Mapping[str, Any]) -> Fused:
+    """SkipSimplifiedLayerNormalization, with the sum as an output."""
+    feeds = dict(zip(("input", "skip", "gamma"), inputs, strict=True))
+    return fused(
+        "SkipSimplifiedLayerNormalization",
+        feeds,
+        ("output", "", "", "sum"),
+        domain=MICROSOFT,
+        epsilon=attributes.get("eps", 1e-5),
+    )
 
 
 def linear_attention(inputs: Tensors, _attributes: Mapping[str, Any]) -> Fused:

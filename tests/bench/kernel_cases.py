@@ -276,6 +276,87 @@ def _recurrent_delta_rule(*inputs: torch.Tensor) -> torch.Tensor:
     )[0]
 
 
+# ── rotation, experts, residuals, gates ──────────────────────────────────────────────────────
+def rope_case(heads: int, length: int, dim: int, dtype: torch.dtype = F32, **rest: Any) -> Case:
+    """Rotary embedding with given tables."""
+
+    def in_torch(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    half = (length, dim // 2)
+    return Case(
+        f"rope {heads}×{length}×{dim}{', ' + NARROW[dtype] if dtype in NARROW else ''}",
+        "rope",
+        lambda: [normal(1, heads, length, dim, dtype=dtype), *(normal(*half, dtype=dtype),) * 2],
+        in_torch,
+        "copy",
+        flops=3.0 * heads * length * dim,
+        bytes=2.0 * heads * length * dim * torch.empty((), dtype=dtype).element_size(),
+        fused=(fused_ops.rotary_embedding,),
+        **rest,
+    )
+
+
+def gather_mm_case(tokens: int, *, transposed: bool, **rest: Any) -> Case:
+    """Two of eight experts for each token, 1024 → 2816."""
+    experts, top, k, n = 8, 2, 1024, 2816
+    weights = (experts, n, k) if transposed else (experts, k, n)
+
+    def inputs() -> Inputs:
+        chosen = torch.rand(tokens, experts).topk(top).indices
+        return [normal(tokens, 1, 1, k), normal(*weights), None, chosen]
+
+    def in_torch(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        chosen = rest[-1].flatten()
+        rows = x.flatten(0, 2).repeat_interleave(top, 0)
+        output = rows.new_empty(len(rows), n)
+        for expert in range(experts):
+            mine = chosen == expert
+            output[mine] = rows[mine] @ (w[expert].T if transposed else w[expert])
+        return output.reshape(tokens, top, 1, n)
+
+    read = min(tokens * top, experts) * 4.0 * k * n
+    return Case(
+        f"gather_mm {tokens} of 8×1024×2816{', transposed' if transposed else ''}",
+        "gather_mm",
+        inputs,
+        in_torch,
+        "fma" if tokens > 1 else "read",
+        flops=2.0 * tokens * top * k * n,
+        bytes=read,
+        attributes={"transpose_rhs": int(transposed)},
+        **rest,
+    )
+
+
+def skip_rms_norm_case(rows: int, size: int) -> Case:
+    """A residual sum and its RMS norm; both outputs."""
+    return Case(
+        f"skip_rms_norm {rows}×{size}",
+        "skip_rms_norm",
+        lambda: [normal(rows, size), normal(rows, size), normal(size)],
+        lambda x, skip, scale: torch.nn.functional.rms_norm(x + skip, (size,), scale, 1e-5),
+        "copy",
+        flops=5.0 * rows * size,
+        bytes=16.0 * rows * size,
+        fused=(fused_ops.skip_simplified_layer_norm,),
+    )
+
+
+def swiglu_case(rows: int, size: int) -> Case:
+    """A gated activation."""
+    return Case(
+        f"swiglu {rows}×{size}",
+        "swiglu",
+        lambda: [normal(rows, size), normal(rows, size)],
+        lambda gate, up: torch.nn.functional.silu(gate) * up,
+        "copy",
+        flops=20.0 * rows * size,
+        bytes=12.0 * rows * size,
+    )
+
+
 CASES: list[Case] = [
     *attention_cases(),
     rms_norm_case(512, 4096, share=0.70, ratios={"SimplifiedLayerNormalization": 1.7}),
@@ -284,4 +365,12 @@ CASES: list[Case] = [
     layer_norm_case(512, 4096),
     gated_delta_case(512, share=0.75, ratios={"LinearAttention": 1.35}),
     gated_delta_case(1, milliseconds=0.053),
+    rope_case(32, 512, 128, share=0.70, ratios={"RotaryEmbedding": 2.0}),
+    rope_case(32, 512, 128, F16),
+    gather_mm_case(256, transposed=False, share=0.80),
+    gather_mm_case(256, transposed=True, share=0.80),
+    gather_mm_case(1, transposed=False, share=0.90),
+    gather_mm_case(1, transposed=True, share=0.90),
+    skip_rms_norm_case(512, 4096),
+    swiglu_case(512, 2816),
 ]

@@ -21,9 +21,27 @@ from tests.custom_ops.single_op import DTYPES, ORT_SILENT, open_session, run_op,
 from tests.tolerances import assert_close
 
 OPS = ["layer_norm", "rms_norm", "scaled_dot_product_attention"]
+MORE_OPS = [
+    "gather_mm",
+    "geglu",
+    "group_norm",
+    "kv_cache_update",
+    "rope",
+    "skip_layer_norm",
+    "skip_rms_norm",
+    "swiglu",
+]
 
 
 def inputs_of(op, dtype=torch.float32):
+    if op in ("geglu", "skip_layer_norm", "skip_rms_norm", "swiglu"):
+        return [torch.randn(2, 8).to(dtype) for _ in range(2)]
+    if op == "gather_mm":
+        return [torch.randn(2, 8).to(dtype), torch.randn(8, 3).to(dtype)]
+    if op == "kv_cache_update":
+        return [torch.randn(1, 2, s, 4).to(dtype) for s in (3, 1)] + [torch.tensor(1)]
+    if op == "rope":
+        return [torch.randn(2, 3, 8).to(dtype)]
     if op == "scaled_dot_product_attention":
         return [torch.randn(1, 2, 3, 4).to(dtype) for _ in range(3)]
     return [torch.randn(2, 8).to(dtype)]
@@ -35,7 +53,7 @@ def info(library):
     return query().decode()
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", OPS + MORE_OPS)
 def test_every_op_type_of_the_declaration_is_registered(kernels, op):
     inputs = {dtype: inputs_of(op, getattr(torch, dtype)) for dtype in FLOAT_DTYPES}
     plain = {dtype: run_op(kernels, op, inputs[dtype]) for dtype in FLOAT_DTYPES}
