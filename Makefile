@@ -10,7 +10,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help environment build build-tests quickstart test check format wheel sanitize clean
+.PHONY: help environment build build-tests quickstart test check format wheel sanitize fuzz clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -49,6 +49,9 @@ wheel: $(READY)
 
 sanitize: $(READY)
 	@VENV=$(VENV) tools/build_kernels --sanitize
+
+fuzz: $(READY)
+	@VENV=$(VENV) tools/fuzz $(RUNS)
 
 clean:
 	rm -rf build dist .cache .hypothesis .import_linter_cache

@@ -57,6 +57,7 @@ class GatedDeltaChunks {
         }
       }
     }
+    if (item_.state == nullptr) return;
     for (size_t column = 0; column < item_.columns; column += kBlock) StoreState(column);
   }
 

@@ -56,7 +56,7 @@ struct GatedDeltaItem {
     initial_state = a.initial_state == nullptr
                         ? nullptr
                         : static_cast<const char*>(a.initial_state) + at * size;
-    state = static_cast<char*>(a.state) + at * size;
+    state = a.state == nullptr ? nullptr : static_cast<char*>(a.state) + at * size;
     scale = InverseSqrt(static_cast<W>(a.key_dim));
   }
 };

@@ -70,7 +70,6 @@ class GatedDeltaStep {
   HWY_INLINE void Columns(size_t column, size_t n) {
     const D d;
     const auto* before = static_cast<const S*>(item_.initial_state);
-    auto* after = static_cast<S*>(item_.state) + column;
     V known[kVecs], seen[kVecs];
 #pragma GCC unroll 8
     for (size_t v = 0; v < kVecs; ++v) known[v] = seen[v] = hn::Zero(d);
@@ -97,6 +96,8 @@ class GatedDeltaStep {
       const V out = hn::MulAdd(hn::Set(d, both_), write[v], hn::Mul(decay, seen[v]));
       StoreColumns<kTail>(out, item_.output + column + v * kLanes, n);
     }
+    if (item_.state == nullptr) return;
+    auto* after = static_cast<S*>(item_.state) + column;
     for (size_t row = 0; row < a_.key_dim; ++row) {
       const V k = hn::Set(d, key_[row]);
 #pragma GCC unroll 8

@@ -18,7 +18,7 @@ struct GatedDeltaProblem {
   const void* beta;           ///< the same
   const void* initial_state;  ///< [batch, value_heads, key_dim, value_dim], or null: zeros
   void* output;               ///< [batch, length, value_heads, value_dim]
-  void* state;                ///< like initial_state, and may be the same memory
+  void* state;                ///< like initial_state, and may be the same memory; null: not wanted
   std::size_t batch, heads, value_heads, length, key_dim, value_dim;
   bool wide_state;  ///< both states are in the wide type, else in the kernel's
   bool normalise;   ///< queries and keys are first divided by sqrt(sum(x²) + 1e-6)

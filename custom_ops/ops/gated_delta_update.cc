@@ -104,7 +104,7 @@ class GatedDeltaUpdateOp : public Op {
     problem.beta = beta.data();
     problem.initial_state = in.state ? in.state.data : nullptr;
     problem.output = context.Output(kOutput, in.OutputShape());
-    problem.state = context.Output(kState, in.StateShape());
+    problem.state = context.OptionalOutput(kState, in.StateShape());
     problem.batch = Size(in.query, kBatch);
     problem.heads = Size(in.query, kHeads);
     problem.value_heads = Size(in.value, kHeads);
@@ -113,7 +113,8 @@ class GatedDeltaUpdateOp : public Op {
     problem.value_dim = Size(in.value, kDim);
     problem.normalise = normalise_;
     problem.wide_state = in.state && in.state.type == OnnxType(WideDType(dtype_));
-    if (in.state && !problem.wide_state && in.state.type != OnnxType(dtype_)) {
+    const bool foreign = !problem.wide_state && in.state && in.state.type != OnnxType(dtype_);
+    if (foreign) {
       return RunWithNarrowState(context, in, problem);
     }
     Run(context, problem);
@@ -135,6 +136,7 @@ class GatedDeltaUpdateOp : public Op {
     problem.state = after.data();
     problem.wide_state = true;
     Run(context, problem);
+    if (rounded == nullptr) return;
     for (std::size_t i = 0; i < after.size(); ++i) rounded[i] = static_cast<float>(after[i]);
   }
 

@@ -136,6 +136,15 @@ def test_a_session_of_steps_is_one_long_run(kernels):
     assert_close(state, long[1])
 
 
+@pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_state_may_go_unused(kernels, dtype, shape):
+    inputs = [*tokens(shape, dtype), state_of(shape, torch.float32)]
+    both = run_op_outputs(kernels, OP, inputs, outputs=BOTH)
+    (alone,) = run_op_outputs(kernels, OP, inputs, outputs=(True, False))
+    assert torch.equal(alone, both[0])
+
+
 @pytest.mark.parametrize(
     "shape",
     [

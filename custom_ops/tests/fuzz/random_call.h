@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "fuzz/fake_ort.h"
+
+namespace coreai::fuzz {
+
+/// Makes up attributes and inputs of calls. Most fit together, so that kernels run; in the others a
+/// size, a rank, a type or an index is wrong.
+class RandomCall {
+ public:
+  explicit RandomCall(std::uint64_t seed) : random_(seed) {}
+
+  /// Inputs of a call of `op`, and how many threads it runs on. Attributes are invented when the
+  /// kernel asks for them.
+  void Fill(const OrtCustomOp& op, OrtKernelInfo* info, OrtKernelContext* context);
+
+  /// A number below n.
+  std::size_t Below(std::size_t n) { return random_() % n; }
+  bool OneIn(std::size_t n) { return Below(n) == 0; }
+
+ private:
+  OrtKernelInfo::Attribute Invent(const std::string& name);
+  std::vector<std::int64_t> Shape(const std::string& dims);
+  std::int64_t Size(char letter);
+  ONNXTensorElementDataType AnyType();
+  void FillNumbers(OrtValue* value);
+  template <typename E>
+  void Store(OrtValue* value, std::size_t index, E element);
+
+  std::mt19937_64 random_;
+  std::vector<std::int64_t> sizes_;  // of the letters of this call; -1: not chosen yet
+};
+
+}  // namespace coreai::fuzz
