@@ -12,22 +12,12 @@ from torch.export import ExportedProgram
 from tqdm import tqdm
 
 from coreai_onnx.debug_info import DebugInfo
-from coreai_onnx.errors import (
-    CoreaiError,
-    ExportError,
-    NothingToConvertError,
-    RegistrationError,
-    StagingError,
-)
-from coreai_onnx.export.automatic import Automatic, wants
-from coreai_onnx.export.bodies import BodyExport, known_loops, trust
-from coreai_onnx.export.buffers import assignments_kept
-from coreai_onnx.export.decompositions import functional, table_of_the_user
-from coreai_onnx.export.explain import explained, warn_about_fixed_dims
-from coreai_onnx.export.externalize import Externalization, ExternalizeSpec, ModuleCall
-from coreai_onnx.export.module_call import OP as MODULE_CALL
+from coreai_onnx.errors import NothingToConvertError, RegistrationError, StagingError
+from coreai_onnx.export.capture import capture, check_calls
+from coreai_onnx.export.decompositions import functional
+from coreai_onnx.export.explain import warn_about_fixed_dims
+from coreai_onnx.export.externalize import ExternalizeSpec, ModuleCall
 from coreai_onnx.export.recognition import Recognition
-from coreai_onnx.export.specs import as_specs
 from coreai_onnx.export.versions import warn_if_untested
 from coreai_onnx.functions import ModuleCalls, composite_functions
 from coreai_onnx.lower import Context, IONames, ProgramLowering
@@ -117,7 +107,7 @@ class TorchConverter:
         names = IONames(input_names, output_names, state_names)
         given = externalized if externalized is not None else _externalized_exported_programs
         calls = {call.tag: call for call in given or ()}
-        _check_calls(exported_program, calls)
+        check_calls(exported_program, calls)
         warn_about_fixed_dims(exported_program)
         self._staged[entrypoint_name] = _Staged(functional(exported_program), names, calls)
         return self
@@ -161,17 +151,10 @@ class TorchConverter:
         """
         self._check_free(entrypoint_name)
         names = IONames(input_names, output_names, state_names)
-        automatic, targets = wants(externalize_modules)
-        if automatic:
-            staged = _recognised(model, export_fn, targets, names)
-        else:
-            externalization = Externalization(model, targets)
-            with externalization.patched():
-                with table_of_the_user() as decompositions:
-                    program = _export(model, export_fn)
-                externalization.export_bodies(program, BodyExport(decompositions))
-            staged = _Staged(program, names, externalization.calls)
-        self._staged[entrypoint_name] = staged
+        captured = capture(model, export_fn, externalize_modules)
+        self._staged[entrypoint_name] = _Staged(
+            captured.program, names, captured.calls, captured.recognised
+        )
         return self
 
     def clear(self, *, entrypoints: Sequence[str] | None = None) -> TorchConverter:
@@ -356,58 +339,3 @@ def convert(
         opset_version=opset_version, minimum_onnxruntime=minimum_onnxruntime
     )
     return program.optimize() if optimize else program
-
-
-def _recognised(
-    model: torch.nn.Module,
-    export_fn: Callable[[torch.nn.Module], ExportedProgram],
-    targets: Sequence[ExternalizeSpec | type],
-    names: IONames,
-) -> _Staged:
-    """Export with known blocks as composites; again without those that their check refuses."""
-    specs = as_specs(targets)
-    found = Automatic(model, [spec.target_class for spec in specs])
-    while True:
-        externalization = Externalization(model, specs)
-        with found.patched(), externalization.patched(), table_of_the_user() as decompositions:
-            program = _export(model, export_fn, found)
-        if not found.refuses(program):
-            break
-    with found.patched(), externalization.patched():
-        externalization.export_bodies(program, BodyExport(decompositions, found.trusts))
-    return _Staged(program, names, externalization.calls, found.report)
-
-
-def _export(
-    model: torch.nn.Module,
-    export_fn: Callable[[torch.nn.Module], ExportedProgram],
-    found: Automatic | None = None,
-) -> ExportedProgram:
-    trusts = found.trusts if found is not None else trust
-    try:
-        with (
-            torch.no_grad(),
-            known_loops(model, trusts),
-            assignments_kept(model),
-            explained() as explanation,
-        ):
-            exported = export_fn(model)
-            program = functional(exported)
-    except CoreaiError:
-        raise
-    except Exception as error:
-        raise ExportError(f"Your model failed to export: {error}") from error
-    explanation.warn(exported)
-    return program
-
-
-def _check_calls(program: ExportedProgram, given: Mapping[str, ModuleCall]) -> None:
-    """Refuse a program that calls modules nobody knows."""
-    tags = {str(n.args[3]) for n in program.graph.nodes if n.target is MODULE_CALL}
-    missing = sorted(tags - given.keys())
-    if missing:
-        paths = ", ".join(tag.rpartition("#")[0] or "(root)" for tag in missing)
-        raise StagingError(
-            f"the program calls externalised modules ({paths}) that are not given: "
-            "pass externalized=subexport_and_restore(model, program)"
-        )

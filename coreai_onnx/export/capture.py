@@ -1,0 +1,115 @@
+"""A module exported with all that keeps it whole: externalised modules, known blocks and loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from coreai_onnx.errors import CoreaiError, ExportError, StagingError
+from coreai_onnx.export.automatic import Automatic, wants
+from coreai_onnx.export.bodies import BodyExport, known_loops, trust
+from coreai_onnx.export.buffers import assignments_kept
+from coreai_onnx.export.decompositions import functional, table_of_the_user
+from coreai_onnx.export.explain import explained
+from coreai_onnx.export.externalize import Externalization
+from coreai_onnx.export.module_call import OP, ModuleCall
+from coreai_onnx.export.recognition import Recognition
+from coreai_onnx.export.specs import as_specs
+
+ExportFunction = Callable[[torch.nn.Module], ExportedProgram]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """An exported module.
+
+    Attributes:
+        program: Its program; functional.
+        calls: Calls of externalised modules, by tag.
+        recognised: The report, if known blocks were looked for.
+    """
+
+    program: ExportedProgram
+    calls: Mapping[str, ModuleCall]
+    recognised: Recognition | None = None
+
+
+def capture(
+    model: torch.nn.Module, export_fn: ExportFunction, externalize_modules: Any = None
+) -> Captured:
+    """Export a module, and the modules in it that stay whole.
+
+    Args:
+        model: The module; it is as it was when this returns or raises.
+        export_fn: Exports it. Called again if the check of known blocks refuses some.
+        externalize_modules: As for ``TorchConverter.add_pytorch_module``.
+
+    Raises:
+        ExportError: If the module does not export.
+        ExternalizationError: If an externalised module does not export by itself.
+        TypeError: If a target is neither a module class nor a spec.
+    """
+    automatic, targets = wants(externalize_modules)
+    specs = as_specs(targets)
+    if automatic:
+        return _with_known_blocks(model, export_fn, specs)
+    externalization = Externalization(model, specs)
+    with externalization.patched():
+        with table_of_the_user() as decompositions:
+            program = _export(model, export_fn, trust)
+        externalization.export_bodies(program, BodyExport(decompositions))
+    return Captured(program, externalization.calls)
+
+
+def _with_known_blocks(model: torch.nn.Module, export_fn: ExportFunction, specs: Any) -> Captured:
+    """Export with known blocks as composites; again without those that their check refuses."""
+    found = Automatic(model, [spec.target_class for spec in specs])
+    while True:
+        externalization = Externalization(model, specs)
+        with found.patched(), externalization.patched(), table_of_the_user() as decompositions:
+            program = _export(model, export_fn, found.trusts)
+        if not found.refuses(program):
+            break
+    with found.patched(), externalization.patched():
+        externalization.export_bodies(program, BodyExport(decompositions, found.trusts))
+    return Captured(program, externalization.calls, found.report)
+
+
+def _export(
+    model: torch.nn.Module, export_fn: ExportFunction, trusts: Callable[[str], bool]
+) -> ExportedProgram:
+    try:
+        with (
+            torch.no_grad(),
+            known_loops(model, trusts),
+            assignments_kept(model),
+            explained() as explanation,
+        ):
+            exported = export_fn(model)
+            program = functional(exported)
+    except CoreaiError:
+        raise
+    except Exception as error:
+        raise ExportError(f"Your model failed to export: {error}") from error
+    explanation.warn(exported)
+    return program
+
+
+def check_calls(program: ExportedProgram, given: Mapping[str, ModuleCall]) -> None:
+    """Refuse a program that calls modules nobody knows.
+
+    Raises:
+        StagingError: With their paths.
+    """
+    tags = {str(n.args[3]) for n in program.graph.nodes if n.target is OP}
+    missing = sorted(tags - given.keys())
+    if missing:
+        paths = ", ".join(tag.rpartition("#")[0] or "(root)" for tag in missing)
+        raise StagingError(
+            f"the program calls externalised modules ({paths}) that are not given: "
+            "pass externalized=subexport_and_restore(model, program)"
+        )
