@@ -130,6 +130,7 @@ def speed(models: Sequence[str], layers: int, rounds: int) -> None:
                 if None not in times[name]:
                     times[name].append(seconds(exporter, program))
         rows.append((model, len(program.graph.nodes), *_compared(*times.values())))
+        print(*rows[-1], sep="  ", file=sys.stderr, flush=True)
     heads = ("model", "FX nodes", "ours min / median s", "peer min / median s", "ratio of both")
     print(render(heads, rows))
 

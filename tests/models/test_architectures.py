@@ -92,3 +92,13 @@ def test_every_size_varies(architecture: Architecture) -> None:
     assert len(others) >= 2
     assert any(batch == 1 for batch, _ in others)
     assert any(size > first for size in others)
+
+
+def test_every_architecture_that_was_promised_is_there() -> None:
+    promised = """
+        bert roberta distilbert electra mpnet deberta_v2 modernbert gpt2 gpt_neox opt llama mistral
+        qwen2 qwen3 gemma2 gemma3_text phi3 olmo2 falcon mixtral qwen3_moe gpt_oss deepseek_v3
+        qwen3_next mamba2 t5 bart whisper vit dinov2 swin convnext segformer detr clip siglip
+        wav2vec2 hubert
+    """.split()
+    assert set(promised) <= {architecture.name for architecture in ARCHITECTURES}
