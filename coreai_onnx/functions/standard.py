@@ -19,6 +19,7 @@ from coreai_onnx.export.module_call import ModuleCall
 from coreai_onnx.functions.attributes import composite_attributes
 from coreai_onnx.functions.probe import probe_difference
 from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.composite_checks import CompositeCallError
 from coreai_onnx.lower.values import Value, dims_of, dtype_of
 
 
@@ -73,17 +74,7 @@ def call_standard(
         if not call.is_reference:
             match = _proven_once(composite, call, match, examples, proven)
     except _Differs as difference:
-        if call.leader.body is None:
-            raise ExternalizationError(
-                f"{call.path or '(root)'} ({type(call.module).__name__}) is called in a way that "
-                f"the composite {composite.name} has no form for: {difference}"
-            ) from difference
-        warnings.warn(
-            f"{call.path} ({type(call.module).__name__}) is not the composite {composite.name}: "
-            f"{difference}; it stays in ai.coreai.user",
-            UserWarning,
-            stacklevel=2,
-        )
+        _keep_own(call, composite, difference)
         return None
     inputs: list[Value | None] = []
     for declared in composite.inputs:
@@ -92,8 +83,34 @@ def call_standard(
         inputs.append(_as_value(op, declared, found))
     attributes = dict(match.attributes)
     if composite.name == "scaled_dot_product_attention":
-        _complete_attention(attributes, inputs)
-    return op.composite_outputs(composite.name, inputs, **attributes)
+        _complete_attention(op, attributes, inputs)
+    try:
+        return op.composite_outputs(composite.name, inputs, **attributes)
+    except CompositeCallError as refusal:
+        if call.is_reference:
+            raise
+        _keep_own(call, composite, refusal)
+        return None
+
+
+def _keep_own(call: ModuleCall, composite: Composite, reason: Exception) -> None:
+    """Warn that a module is not the composite, if it can be a function of its own instead.
+
+    Raises:
+        ExternalizationError: If it cannot.
+    """
+    if call.leader.body is None:
+        raise ExternalizationError(
+            f"{call.path or '(root)'} ({type(call.module).__name__}) is called in a way that "
+            f"the composite {composite.name} has no form for: {reason}"
+        ) from reason
+    first = str(reason).partition("\n")[0].removeprefix(f"{composite.name}: ")
+    warnings.warn(
+        f"{call.path} ({type(call.module).__name__}) is not the composite {composite.name}: "
+        f"{first}; it stays in ai.coreai.user",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 # ---------------------------------------------------------------------- by name
@@ -237,12 +254,17 @@ def _as_value(op: OpBuilder, declared: Input, found: Any) -> Value | None:
     return found if taken else op.cast(found, torch.int64)
 
 
-def _complete_attention(attributes: dict[str, Any], inputs: Sequence[Value | None]) -> None:
-    """Write the default scale, and switch off what a given mask overrules."""
-    if inputs[3] is not None:
-        attributes |= {"is_causal": 0, "window_size": 0}
+def _complete_attention(
+    op: OpBuilder, attributes: dict[str, Any], inputs: list[Value | None]
+) -> None:
+    """Write the default scale; a size that is not known is divided out of the query."""
     query = inputs[0]
     assert query is not None
     head_dim = dims_of(query)[-1]
-    if attributes.get("scale") is None and isinstance(head_dim, int):
+    if attributes.get("scale") is not None:
+        return
+    if isinstance(head_dim, int):
         attributes["scale"] = float(head_dim**-0.5)
+        return
+    inputs[0] = op.Div(query, op.Sqrt(op.cast(op.dim(head_dim), dtype_of(query))))
+    attributes["scale"] = 1.0

@@ -11,9 +11,11 @@ from torch.export import Dim
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+import coreai_onnx
 from coreai_onnx import ExternalizeSpec
 from coreai_onnx.composite_ops import RMSNormImpl
 from tests.externalised import agrees, calls, converted, functions
+from tests.tolerances import assert_close
 
 Tensor = torch.Tensor
 
@@ -287,3 +289,46 @@ def test_a_class_of_its_own_forward_is_checked_although_it_inherits() -> None:
     with pytest.warns(UserWarning, match="is not the composite rms_norm: its result differs"):
         program = converted(Uses(), (torch.randn(2, 8),), [ExternalizeSpec(Shifted, "rms_norm")])
     assert functions(program) == ["ai.coreai.user::rms_norm"]
+
+
+class OverTheMiddle(torch.nn.Module):
+    """A norm that no kernel computes: over an axis that is not the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.axes, self.eps = [1], 1e-5
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return input / torch.sqrt((input * input).mean(1, keepdim=True) + self.eps)
+
+
+def test_a_call_that_the_composite_refuses_stays_with_its_user() -> None:
+    x = torch.randn(2, 3, 4)
+    spec = ExternalizeSpec(OverTheMiddle, "rms_norm", ["axes", "eps"])
+    model = torch.nn.Sequential(OverTheMiddle())
+    with pytest.warns(UserWarning, match="axes is .1., not the last ones"):
+        program = coreai_onnx.convert(model, (x,), externalize_modules=[spec])
+    assert program.composites() == {"ai.coreai.user::rms_norm": 1}
+    assert_close(program.run(x)[0], model(x))
+
+
+def test_attention_with_lanes_that_are_not_known() -> None:
+    class Attends(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attend = SDPA(is_causal=True)
+
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            attended: torch.Tensor = self.attend(q, k, v)
+            return attended
+
+    lanes = torch.export.Dim("lanes")
+    spec = ExternalizeSpec(SDPA, "scaled_dot_product_attention", ["scale", "is_causal"])
+    made = [torch.randn(1, 2, t, d) for t, d in ((3, 8), (5, 8), (5, 4))]
+    sizes = ({3: lanes}, {3: lanes}, None)
+    program = coreai_onnx.convert(
+        Attends(), tuple(made), dynamic_shapes=sizes, externalize_modules=[spec]
+    )
+    for size in (8, 6):
+        given = [made[0][..., :size], made[1][..., :size], made[2]]
+        assert_close(program.run(*given, kernels=False)[0], Attends()(*given))
