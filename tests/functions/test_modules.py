@@ -11,8 +11,8 @@ from torch.export import Dim
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
 from coreai_onnx.composite_ops import SDPA, RMSNorm, RMSNormImpl, RoPE
-from coreai_onnx.errors import ConversionError, ExternalizationError
-from tests.externalised import agrees, calls, converted, functions, untouched
+from coreai_onnx.errors import ConversionError
+from tests.externalised import agrees, calls, converted, functions
 
 Tensor = torch.Tensor
 
