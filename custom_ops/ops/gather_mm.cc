@@ -11,6 +11,7 @@
 #include "ops/item_pool.h"
 #include "ops/op_list.h"
 #include "ops/row_split.h"
+#include "ops/transposed_constant.h"
 
 namespace coreai {
 namespace {
@@ -120,9 +121,12 @@ class GatherMmOp : public Op {
         batch_axes_(info.Int(names::kNumBatchAxes, names::kNumBatchAxesDefault)),
         transposed_(info.Int(names::kTransposeRhs, names::kTransposeRhsDefault) != 0),
         dtype_(dtype),
-        kernel_(FindGatherMm(target, dtype, transposed_)),
+        kernels_{FindGatherMm(target, dtype, false), FindGatherMm(target, dtype, true)},
         pack_(FindGatherMmPack(target, WideDType(dtype))),
-        widen_(FindWiden(target, dtype)) {}
+        widen_(FindWiden(target, dtype)) {
+    // Transposed matrices are read in place; others would be packed in every run.
+    if (!transposed_) constant_ = TransposedConstant(info.Constant(names::kRhsInput), dtype);
+  }
 
   void Compute(const KernelContext& context) const override {
     const GatherOperand lhs(check_, "lhs", context.Input(names::kLhsInput), "lhs_indices",
@@ -165,7 +169,12 @@ class GatherMmOp : public Op {
     const SortedRows rows = SortRows(lhs, rhs, batch, widened ? widened.get() : lhs.data(),
                                      depth * wide, output, columns * SizeOf(dtype_));
     std::vector<Block> blocks = CutBlocks(rows.starts, columns);
-    const ScratchMemory packed = Pack(context, rows, depth, &blocks);
+    const void* const turned = constant_.Find(rhs.data());
+    const void* const right = turned == nullptr ? rhs.data() : turned;
+    const bool transposed = transposed_ || turned != nullptr;
+    const GatherMmKernel kernel = kernels_[transposed ? 1 : 0];
+    const ScratchMemory packed =
+        transposed ? Pack(context, rows, depth, &blocks) : AllocateScratch(0);
     blocks = CutColumns(blocks, columns);
     const std::vector<std::size_t> items = JoinBlocks(blocks, depth);
     const std::size_t matrix_bytes = depth * columns * SizeOf(dtype_);
@@ -173,11 +182,11 @@ class GatherMmOp : public Op {
         context, items.size() - 1, kGatherMmScratchBytes, [&](std::size_t item, void* scratch) {
           for (std::size_t i = items[item]; i < items[item + 1]; ++i) {
             const Block& block = blocks[i];
-            kernel_(
+            kernel(
                 {rows.left.data() + block.first_row, packed.get() + block.packed_row * depth * wide,
                  rows.output.data() + block.first_row,
-                 static_cast<const char*>(rhs.data()) + block.matrix * matrix_bytes, block.rows,
-                 depth, columns, block.first_column, block.last_column},
+                 static_cast<const char*>(right) + block.matrix * matrix_bytes, block.rows, depth,
+                 columns, block.first_column, block.last_column},
                 scratch);
           }
         });
@@ -191,7 +200,6 @@ class GatherMmOp : public Op {
       block.packed_row = packed_rows;
       if (block.rows > kGatherMmFewRows) packed_rows += GatherMmPackedRows(block.rows);
     }
-    if (!transposed_) packed_rows = 0;
     const std::size_t row_bytes = depth * SizeOf(WideDType(dtype_));
     ScratchMemory packed = AllocateScratch(packed_rows * row_bytes);
     if (packed_rows == 0) return packed;
@@ -220,9 +228,10 @@ class GatherMmOp : public Op {
   std::int64_t batch_axes_;
   bool transposed_;
   DType dtype_;
-  GatherMmKernel kernel_;
+  GatherMmKernel kernels_[2];  // for matrices as they are, for transposed ones
   GatherMmPackKernel pack_;
   WidenKernel widen_;
+  TransposedConstant constant_;  // of rhs
 };
 
 }  // namespace

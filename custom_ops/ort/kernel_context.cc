@@ -4,30 +4,32 @@
 
 namespace coreai {
 
-TensorView KernelContext::Input(std::size_t index) const {
+TensorView ViewOf(const OrtApi& api, const OrtValue* value) {
   TensorView view;
-  std::size_t count = 0;
-  ThrowOnError(api_, api_.KernelContext_GetInputCount(context_, &count));
-  if (index >= count) return view;
-  const OrtValue* value = nullptr;
-  ThrowOnError(api_, api_.KernelContext_GetInput(context_, index, &value));
-  if (value == nullptr) return view;
-
   OrtTensorTypeAndShapeInfo* raw = nullptr;
-  ThrowOnError(api_, api_.GetTensorTypeAndShape(value, &raw));
-  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api_.ReleaseTensorTypeAndShapeInfo)>
-      info(raw, api_.ReleaseTensorTypeAndShapeInfo);
+  ThrowOnError(api, api.GetTensorTypeAndShape(value, &raw));
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api.ReleaseTensorTypeAndShapeInfo)>
+      info(raw, api.ReleaseTensorTypeAndShapeInfo);
   std::size_t rank = 0;
-  ThrowOnError(api_, api_.GetTensorElementType(info.get(), &view.type));
-  ThrowOnError(api_, api_.GetDimensionsCount(info.get(), &rank));
+  ThrowOnError(api, api.GetTensorElementType(info.get(), &view.type));
+  ThrowOnError(api, api.GetDimensionsCount(info.get(), &rank));
   view.shape.resize(rank);
-  ThrowOnError(api_, api_.GetDimensions(info.get(), view.shape.data(), rank));
+  ThrowOnError(api, api.GetDimensions(info.get(), view.shape.data(), rank));
   void* data = nullptr;
   // The C API has one accessor for reading and writing; an input is only ever read.
-  ThrowOnError(api_, api_.GetTensorMutableData(const_cast<OrtValue*>(value), &data));
+  ThrowOnError(api, api.GetTensorMutableData(const_cast<OrtValue*>(value), &data));
   view.data = data;
   view.present = true;
   return view;
+}
+
+TensorView KernelContext::Input(std::size_t index) const {
+  std::size_t count = 0;
+  ThrowOnError(api_, api_.KernelContext_GetInputCount(context_, &count));
+  if (index >= count) return {};
+  const OrtValue* value = nullptr;
+  ThrowOnError(api_, api_.KernelContext_GetInput(context_, index, &value));
+  return value == nullptr ? TensorView() : ViewOf(api_, value);
 }
 
 void* KernelContext::Output(std::size_t index, const Shape& shape) const {

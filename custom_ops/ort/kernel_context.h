@@ -20,6 +20,9 @@ struct TensorView {
   explicit operator bool() const { return present; }
 };
 
+/// What a value holds. Throws OpError.
+TensorView ViewOf(const OrtApi& api, const OrtValue* value);
+
 /// One run of a node: its inputs and outputs, and onnxruntime's threads.
 class KernelContext {
  public:

@@ -8,6 +8,13 @@ bool KernelInfo::Ok(OrtStatus* status) const {
   return false;
 }
 
+TensorView KernelInfo::Constant(std::size_t input) const {
+  int is_constant = 0;
+  const OrtValue* value = nullptr;
+  ThrowOnError(api_, api_.KernelInfoGetConstantInput_tensor(info_, input, &is_constant, &value));
+  return is_constant == 0 || value == nullptr ? TensorView() : ViewOf(api_, value);
+}
+
 // The C API has no query for an attribute's presence. The reader of lists does not look at the
 // type: it succeeds, perhaps with no elements, for whatever is there.
 bool KernelInfo::Has(const char* name) const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ort/error.h"
+#include "ort/kernel_context.h"
 
 namespace coreai {
 
@@ -18,6 +19,9 @@ class KernelInfo {
   const OrtApi& api() const { return api_; }
   /// The op type the node has in the model, variant included.
   const char* op() const { return op_; }
+
+  /// An input that is the same in every run, not present otherwise. It lies where the runs see it.
+  TensorView Constant(std::size_t input) const;
 
   bool Has(const char* name) const;
   float Float(const char* name, float absent) const;

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from onnx import numpy_helper
 
 from coreai_onnx.composite_ops.gather_mm import COMPOSITE
-from tests.custom_ops.single_op import DTYPES, double, run_op
+from tests.custom_ops.single_op import (
+    DTYPES,
+    double,
+    open_session,
+    run_model,
+    run_op,
+    single_op_model,
+)
 from tests.tolerances import assert_close
 
 I32, I64 = torch.int32, torch.int64
@@ -114,6 +122,23 @@ def test_empty(kernels, lhs, rhs, index, shape):
     inputs = [torch.randn(lhs), torch.randn(rhs), None, torch.zeros(index, dtype=I64)]
     actual = run_op(kernels, "gather_mm", inputs)
     assert_close(actual, torch.zeros(shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("packed", ["1", "0"])
+@pytest.mark.parametrize("name", ["experts", "top_2", "both", "matmul", "rhs_rows", "one_token"])
+def test_constant_matrices(kernels, monkeypatch, name, packed, dtype):
+    monkeypatch.setenv("COREAI_OPS_PACK_WEIGHTS", packed)
+    inputs, attributes = make(name, dtype)
+    model = single_op_model("gather_mm", inputs, attributes)
+    constant = numpy_helper.from_array(inputs[1].numpy(), "in1")
+    model.graph.initializer.append(constant)
+    del model.graph.input[1]
+    session = open_session(model, kernels, 2, "gather_mm")
+    fed = [x if i != 1 else None for i, x in enumerate(inputs)]
+    for _ in range(2):
+        (actual,) = run_model(session, fed)
+        assert_close(actual, expected(inputs, dtype, **attributes))
 
 
 def test_unknown_rank_at_load(kernels):

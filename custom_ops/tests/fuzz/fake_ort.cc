@@ -142,6 +142,13 @@ OrtStatus* GetInputCount(const OrtKernelContext* context, std::size_t* out) noex
   *out = context->inputs.size();
   return nullptr;
 }
+OrtStatus* GetConstantInput(const OrtKernelInfo*, std::size_t, int* is_constant,
+                            const OrtValue** value) noexcept {
+  *is_constant = 0;
+  *value = nullptr;
+  return nullptr;
+}
+
 OrtStatus* GetOutputCount(const OrtKernelContext* context, std::size_t* out) noexcept {
   *out = context->output_types.size();
   return nullptr;
@@ -220,6 +227,7 @@ OrtApi MakeApi() {
   api.GetTensorMutableData = GetTensorMutableData;
   api.KernelContext_GetInputCount = GetInputCount;
   api.KernelContext_GetOutputCount = GetOutputCount;
+  api.KernelInfoGetConstantInput_tensor = GetConstantInput;
   api.KernelContext_GetInput = GetInput;
   api.KernelContext_GetOutput = GetOutput;
   api.KernelContext_ParallelFor = ParallelFor;
