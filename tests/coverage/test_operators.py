@@ -36,11 +36,11 @@ DYNAMIC = {
     "float32": """
         add amax bmm cat constant_pad_nd cumsum diagonal flip gather
         index_select linalg.solve matmul mean narrow nn.functional.conv1d nn.functional.gelu
-        nn.functional.interpolate_linear nn.functional.layer_norm nn.functional.pad.reflect
+        nn.functional.pad.reflect
         nn.functional.pad.replicate_negative repeat roll scatter softmax split stack sum
         topk transpose tril where
     """,
-    "int64": "argsort fft.fft kron nonzero sort sum",
+    "int64": "argsort fft.fft nonzero sort sum",
     "bool": "any cat logical_or sort",
 }
 

@@ -136,3 +136,9 @@ def test_a_number_where_a_tensor_belongs_becomes_one() -> None:
     program.graph.eliminate_dead_code()
     model = ProgramLowering(program, Context(opset=23), IONames()).run().model([], "main")
     assert [n.op_type for n in model.graph] == ["Add"]
+
+
+def test_decompositions_may_ask_for_all_sizes_at_once() -> None:
+    auto = dict.fromkeys(range(2), torch.export.Dim.AUTO)
+    a, b = torch.arange(6).reshape(2, 3), torch.arange(20).reshape(4, 5)
+    check(torch.kron, a, b, dynamic_shapes=(auto, auto))

@@ -82,3 +82,8 @@ def test_dynamic():
         dynamic_shapes=({0: batch},),
         others=[(torch.randn(5, 4),)],
     )
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_complex_numbers_of_half_width():
+    check(lambda x: x.to(torch.complex32), torch.randn(3))

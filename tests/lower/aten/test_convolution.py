@@ -114,3 +114,16 @@ def test_conv_tbc() -> None:
         values(3, 4, 5),
         values(5),
     )
+
+
+def test_a_transposed_kernel_of_any_size_with_much_output_padding() -> None:
+    sizes = {2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO}
+    others = [(values(1, 2, 6, 5), values(2, 3, 4, 2))]
+    for padding in (0, 2):
+        check(
+            lambda x, w, p=padding: F.conv_transpose2d(x, w, None, 2, p, 2, dilation=3),
+            values(1, 2, 4, 4),
+            values(2, 3, 3, 3),
+            dynamic_shapes=(sizes, sizes),
+            others=others,
+        )

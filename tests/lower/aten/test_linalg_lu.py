@@ -81,3 +81,8 @@ def test_no_elements() -> None:
         check(torch.linalg.inv, torch.zeros(dims))
     check(torch.linalg.det, torch.zeros(0, 0))
     check(torch.linalg.slogdet, torch.zeros(2, 0, 0))
+
+
+def test_no_right_hand_sides() -> None:
+    factors, pivots = torch.linalg.lu_factor(torch.randn(3, 3))
+    check(torch.linalg.lu_solve, factors, pivots, torch.zeros(3, 0))

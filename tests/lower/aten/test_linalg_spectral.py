@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from coreai_onnx.errors import LoweringError
 from tests.lower.checking import check
 
 _SEED = torch.Generator().manual_seed(0)
@@ -94,3 +95,9 @@ def test_no_elements() -> None:
 def test_powers_and_ranks() -> None:
     check(lambda a: torch.linalg.matrix_power(a, 5), X)
     check(lambda a: torch.linalg.matrix_rank(a, atol=torch.tensor(1.0)), TALL)
+
+
+def test_vectors_of_any_sign_are_no_output() -> None:
+    with pytest.raises(LoweringError, match="signs of eigenvectors"):
+        check(torch.linalg.eigh, torch.eye(3))
+    check(lambda a: torch.linalg.eigh(a)[0], torch.eye(3))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.nn.modules.linear_cross_entropy  # registers its operators
 
 from tests.lower.checking import check
 
@@ -95,3 +96,17 @@ def test_losses_that_decompose(reduction: str) -> None:
     check(lambda x, y: F.binary_cross_entropy(x, y, reduction=reduction), x.sigmoid(), y)
     check(lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction=reduction), x, y)
     check(lambda x, y: F.kl_div(x, y, reduction=reduction), x, y)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_chunked_linear_cross_entropy(reduction: str) -> None:
+    x, w, t = torch.randn(8, 3), torch.randn(4, 3), torch.tensor([0, 3, 1, 2, -100, 1, 0, 2])
+    weight = torch.rand(4)
+    ops = torch.ops.torch_nn
+    if reduction == "none":
+        chunked = ops._linear_cross_entropy_batch_chunked_no_reduction
+        check(lambda x, w, t, c: chunked(x, w, t, None, c, -100, 2, "x", x.dtype), x, w, t, weight)
+        return
+    options = (reduction, -100, 0.0, 2, "compact", torch.float32, True, False, False, False)
+    chunked = ops._linear_cross_entropy_batch_chunked
+    check(lambda x, w, t, b: chunked(x, w, t, b, b, *options)[0], x, w, t, weight)

@@ -95,3 +95,11 @@ def test_blocks_of_symbolic_images() -> None:
         dynamic_shapes=({0: torch.export.Dim("batch")},),
         others=[(torch.randn(5, 3, 6, 7),)],
     )
+
+
+@pytest.mark.parametrize("mode", ["replicate", "reflect"])
+def test_a_border_that_cuts_off_axes_of_any_size(mode: str) -> None:
+    shapes = ({2: torch.export.Dim("n", min=5), 3: torch.export.Dim("m", min=5)},)
+    others = [(torch.randn(2, 3, 9, 6),)]
+    x = torch.randn(2, 3, 6, 7)
+    check(lambda x: F.pad(x, (-4, 2, 3, -1), mode), x, dynamic_shapes=shapes, others=others)

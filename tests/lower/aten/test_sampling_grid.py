@@ -67,3 +67,10 @@ def test_pixel_shuffle_is_one_node_and_takes_any_size() -> None:
 
 def test_channel_shuffle() -> None:
     check(lambda x: F.channel_shuffle(x, 3), torch.randn(2, 6, 3, 4))
+
+
+def test_pixel_shuffle_of_integers_of_any_size() -> None:
+    shapes = (dict.fromkeys(range(4), torch.export.Dim.AUTO),)
+    x, other = torch.arange(96).reshape(1, 8, 3, 4), torch.arange(24).reshape(1, 4, 2, 3)
+    x = x.repeat(2, 1, 1, 1)
+    check(lambda x: F.pixel_shuffle(x, 2), x, dynamic_shapes=shapes, others=[(other,)])
