@@ -16,6 +16,13 @@ sys.path.insert(0, str(ROOT))  # the checkout's declarations, whether or not it 
 
 from coreai_onnx.composite_ops import COMPOSITES, Composite  # noqa: E402
 from coreai_onnx.composite_ops.declaration import Attribute, Input  # noqa: E402
+from tests.composites.matrix import (  # noqa: E402
+    DTYPES,
+    OPSET,
+    OTHER_OPSETS,
+    combinations,
+    summary,
+)
 
 TARGET = ROOT / "docs" / "composites.md"
 
@@ -35,7 +42,9 @@ composites is told in [externalization.md](externalization.md).
 * A model that needs one body of a composite has it under the plain name. If it needs several, each
   is named after what differs: the name, a dot, and at most one word of each group below, joined
   with `_` (`scaled_dot_product_attention.causal_window_sinks`). The last group is always the
-  dtype: `float64`, `bfloat16`.
+  dtype, where that makes the difference: `float64`, `bfloat16`, `float16`.
+* A call that makes no sense (head counts that do not divide, odd rotary lanes, axes out of range,
+  attributes of another type) is an error of the conversion that names the module and the line.
 * *dims*: letters are shared between the inputs, `*` stands for any number of dims, `~` means
   broadcastable to them. *dtype*: `T` is the dtype of the op, `index` is int32 or int64.
 * *also called*: the names under which an argument, weight or attribute of your own class is
@@ -47,7 +56,7 @@ def main() -> int:
     """Write the file, or compare it."""
     parser = argparse.ArgumentParser(description="Write docs/composites.md from the declarations.")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    text = HEAD + "".join(section(c) for c in COMPOSITES.values())
+    text = HEAD + "".join(section(c) for c in COMPOSITES.values()) + matrix()
     if not parser.parse_args().check:
         TARGET.write_text(text, encoding="utf-8")
         return 0
@@ -71,6 +80,30 @@ def section(composite: Composite) -> str:
     if groups:
         lines += ["", "Variant words: " + "; then ".join(groups) + "."]
     lines.append("")
+    return "\n".join(lines)
+
+
+def matrix() -> str:
+    """Return the table of what is compared with torch."""
+    rows = summary()
+    names = ", ".join(str(d).removeprefix("torch.") for d in DTYPES)
+    others = ", ".join(str(o) for o in OTHER_OPSETS)
+    lines = ["", "## What is compared with torch", ""]
+    lines += [
+        "A case is a call: which inputs, of which shapes, with which attributes. Every case runs",
+        f"{len(list(combinations()))} times: in {names} with known and with symbolic sizes",
+        f"at opset {OPSET}, and in float32 at opsets {others}. Where the library has a kernel,",
+        "each case runs on it in every dtype, without the function. All cases of a composite also",
+        "run in one model, at every dtype at once; random calls are compared beside them.",
+        "",
+        "| composite | cases | combinations of optional inputs | runs of the body | of a kernel |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| `{r.name}` | {r.cases} | {r.optional} | {r.bodies} | {r.kernels or ''} |" for r in rows
+    ]
+    total = [sum(getattr(r, f) for r in rows) for f in ("cases", "optional", "bodies", "kernels")]
+    lines += ["| all | " + " | ".join(str(t) for t in total) + " |", ""]
     return "\n".join(lines)
 
 
