@@ -63,7 +63,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CLASS[=NAME]",
-        help="make modules of a class (pkg.module:Class) functions; with a name, composites",
+        help="make modules of a class (pkg.module:Class) functions; with a name, composites; "
+        "auto: make known blocks composites, if they pass a check on the example inputs",
     )
     parser.add_argument("--no-optimize", action="store_true", help="leave the graph passes out")
     parser.add_argument(
@@ -121,6 +122,8 @@ def execute(options: argparse.Namespace) -> int:
         options.output, external_data=options.external_data, debug_info=options.debug_info
     )
     print(program)
+    if program.recognised is not None:
+        print(f"\n{program.recognised}")
     print()
     for file in files:
         print(f"wrote {file} ({size_text(file.stat().st_size)})")
@@ -203,8 +206,11 @@ def _example_inputs(texts: list[str]) -> dict[str, Any]:
 def _externalized(texts: list[str]) -> list[Any]:
     from coreai_onnx import ExternalizeSpec
 
-    specs = []
+    specs: list[Any] = []
     for text in texts:
+        if text == "auto":
+            specs.append(text)
+            continue
         where, _, name = text.partition("=")
         specs.append(ExternalizeSpec(load_object(where), composite_op_name=name or None))
     return specs

@@ -36,10 +36,18 @@ class Net(torch.nn.Module):
         z = self.second(self.first(x))
         return z if y is None else z + y
 
+class Norm(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.eps, self.weight = 1e-5, torch.nn.Parameter(torch.ones(8))
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+
 torch.manual_seed(0)
 net = Net().eval()
 X = torch.randn(2, 8)
 def one(): return net, (X,)
+def normed(): return torch.nn.Sequential(Norm()), (X,)
 def two(): return net, (X,), {"y": X}
 def shaped(): return net, (X,), {}, ({0: torch.export.Dim("rows")},)
 """
@@ -108,6 +116,16 @@ def test_opset_external_data_and_functions(models: str) -> None:
 def test_named_composites(models: str) -> None:
     path = convert(models, "one", "--externalize", f"{models}:Block=my_block")
     assert OnnxProgram.load(path).composites() == {"ai.coreai.user::my_block": 2}
+
+
+def test_known_blocks_are_reported(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = convert(models, "normed", "--externalize", "auto")
+    assert OnnxProgram.load(path).composites() == {"ai.coreai::rms_norm": 1}
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["block", "composite", "places", "calls", "difference", "result"] in lines
+    assert ["Norm", "rms_norm", "1", "1", "recognised"] in [
+        [*line[:4], *line[5:]] for line in lines
+    ]
 
 
 @pytest.mark.parametrize(
