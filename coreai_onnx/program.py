@@ -284,7 +284,8 @@ def summarize(name: str, model: ir.Model) -> str:
     ]
     return "\n\n".join(
         [
-            f"entrypoint {name}: {size_text(size)} of weights, IR {model.ir_version}, {opset}{target}",
+            f"entrypoint {name}: {size_text(size)} of weights, IR {model.ir_version}, "
+            f"{opset}{target}",
             render(("", "name", "type"), rows, indent="  "),
             *(render(header, table, indent="  ") for header, table in tables if table),
         ]

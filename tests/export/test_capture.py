@@ -74,7 +74,7 @@ def test_errors_of_this_package_pass() -> None:
     def refuse(_: torch.nn.Module) -> Any:
         raise ExternalizationError("no")
 
-    with pytest.raises(ExternalizationError, match="^no$"):
+    with pytest.raises(ExternalizationError, match=r"^no$"):
         capture(Norm(), refuse)
 
 
