@@ -282,10 +282,10 @@ def summarize(name: str, model: ir.Model) -> str:
         (("operator", "count"), list(op_histogram(model).items())),
         (("function", "nodes"), functions),
     ]
+    version = f"IR {model.ir_version}, {opset}"
     return "\n\n".join(
         [
-            f"entrypoint {name}: {size_text(size)} of weights, IR {model.ir_version}, "
-            f"{opset}{target}",
+            f"entrypoint {name}: {size_text(size)} of weights, {version}{target}",
             render(("", "name", "type"), rows, indent="  "),
             *(render(header, table, indent="  ") for header, table in tables if table),
         ]
