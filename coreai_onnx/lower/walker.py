@@ -21,7 +21,7 @@ from coreai_onnx.lower.decompose import decompose
 from coreai_onnx.lower.location import where_of
 from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
 from coreai_onnx.lower.scope import Traced
-from coreai_onnx.lower.values import dims_of, ir_dtype, is_complex, real_part, set_dims
+from coreai_onnx.lower.values import ir_dtype, is_complex, real_part, set_dims
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _READS_ELEMENT = ("aten._local_scalar_dense.default", "aten.item.default")
@@ -153,8 +153,8 @@ class Walker:
         if node.target is operator.getitem:
             source, index = node.args
             return self.value_of(source)[index]  # type: ignore[arg-type]  # fx arguments
-        if node.target is torch.ops.aten.size.default:  # all sizes at once: decompositions ask so
-            return list(dims_of(self.value_of(node.args[0])))  # type: ignore[arg-type]
+        if node.target in (torch.ops.aten.size.default, torch.ops.aten.stride.default):
+            return self._layout(node)
         if isinstance(value, _SYMBOLIC):
             return self._symbolic(node, value)
         if isinstance(value, int | float | bool) and not _is_op(node.target):
@@ -178,6 +178,12 @@ class Walker:
                 "this is a defect of its lowering: please report it with these lines",
             ) from error
         return self._settle(node, result)
+
+    def _layout(self, node: fx.Node) -> list[Any]:
+        """Return all sizes or strides of a tensor at once; decompositions ask for them."""
+        example = node.args[0].meta["val"]  # type: ignore[union-attr]  # fx arguments
+        found = example.shape if node.target is torch.ops.aten.size.default else example.stride()
+        return [self.context.expression(n) for n in found]
 
     def _symbolic(self, node: fx.Node, value: Any) -> Any:
         """Return the expression of a symbolic number; one read from a tensor is bound to it."""

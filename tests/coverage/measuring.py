@@ -8,6 +8,7 @@ reject the sizes, or it computes what torch does not, conversion is not to blame
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -257,7 +258,7 @@ def _limited() -> Iterator[None]:
 def _line(error: BaseException) -> str:
     """Return the innermost cause on one line; of our own errors, what went wrong."""
     if isinstance(error, CoreaiError):
-        return " ".join(str(error).split("\n  at ")[0].split())[:300]
+        return " ".join(re.split(r"\s+at \(root\)|\n", str(error))[0].split())[:300]
     seen = error
     while (cause := seen.__cause__ or seen.__context__) is not None and cause is not seen:
         seen = cause

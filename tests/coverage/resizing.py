@@ -104,10 +104,10 @@ def faded(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
 
 
 def distinct(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
-    """Return ``tiled`` with wide integers larger in each copy: no more of them are equal."""
-    if x.dtype not in (torch.int32, torch.int64) or x.numel() == 0:
+    """Return ``tiled`` with numbers larger in each copy: no more of them are equal."""
+    if x.dtype not in (torch.int32, torch.int64, torch.float32) or x.numel() == 0:
         return faded(x, dims)
-    found, span = tiled(x, dims), int(x.max() - x.min()) + 1
+    found, span = tiled(x, dims), int((x.max() - x.min()).ceil()) + 1
     for axis, (n, m) in enumerate(zip(dims, x.shape, strict=True)):
         across = [-1 if a == axis else 1 for a in range(len(dims))]
         found = found + span * (torch.arange(n) // max(m, 1)).reshape(across).to(x.dtype)
@@ -121,10 +121,21 @@ def bounded(x: torch.Tensor, dims: tuple[int, ...], size: int) -> torch.Tensor:
     return found.remainder(size) if integer else found
 
 
+def shaken(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """Return ``tiled`` with noise, so that tensors of any shape are regular as matrices."""
+    noise = torch.rand(dims, generator=torch.Generator().manual_seed(0))
+    return tiled(x, dims) + noise.to(x.dtype) if x.is_floating_point() else tiled(x, dims)
+
+
 def continued(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     """Return matrices cut off, or continued by the identity: they stay regular and definite."""
+    if x.dtype == torch.int32 and x.dim():  # pivots: further rows stay where they are
+        kept = torch.arange(dims[-1]) < x.shape[-1]
+        return tiled(x, dims).where(kept, torch.arange(1, dims[-1] + 1).to(x.dtype))
     if x.dim() < 2:
         return tiled(x, dims)
+    if x.dim() > 2 and x.shape[-1] != x.shape[-2]:
+        return shaken(x, dims)
     rows, columns = min(x.shape[-2], dims[-2]), min(x.shape[-1], dims[-1])
     wide = torch.eye(dims[-2], dims[-1], dtype=x.dtype).expand(dims).clone()
     wide[..., :rows, :columns] = tiled(x, (*dims[:-2], *x.shape[-2:]))[..., :rows, :columns]
