@@ -54,14 +54,14 @@ def _named_groups(
     for text, same in by_text.items():
         words = variant_words(same[0].composite, examples_of(same[0]), same[0].attributes)
         by_words.setdefault("_".join(words) if len(by_text) > 1 else "", []).append(text)
-    for words, texts in by_words.items():
+    for joined, texts in by_words.items():
         for text in texts:
             by_dtype: dict[str, list[CompositeCall]] = {}
             for call in by_text[text]:
                 dtype = _dtype_word(call) if len(texts) > 1 else ""
                 by_dtype.setdefault(dtype, []).append(call)
             for dtype, calls in by_dtype.items():
-                suffix = "_".join(word for word in (words, dtype) if word)
+                suffix = "_".join(word for word in (joined, dtype) if word)
                 name = calls[0].composite.name
                 yield (f"{name}.{suffix}" if suffix else name), text, calls
 
