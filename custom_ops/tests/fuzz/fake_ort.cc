@@ -85,6 +85,13 @@ OrtStatus* GetInts(const OrtKernelInfo* info, const char* name, std::int64_t* ou
   return nullptr;
 }
 
+OrtStatus* GetConstantInput(const OrtKernelInfo* info, std::size_t index, int* is_constant,
+                            const OrtValue** out) noexcept {
+  *out = index < info->constants.size() ? info->constants[index] : nullptr;
+  *is_constant = *out == nullptr ? 0 : 1;
+  return nullptr;
+}
+
 // ── tensors ──
 OrtStatus* GetTensorTypeAndShape(const OrtValue* value, OrtTensorTypeAndShapeInfo** out) noexcept {
   *out = new OrtTensorTypeAndShapeInfo(value->info);
@@ -142,13 +149,6 @@ OrtStatus* GetInputCount(const OrtKernelContext* context, std::size_t* out) noex
   *out = context->inputs.size();
   return nullptr;
 }
-OrtStatus* GetConstantInput(const OrtKernelInfo*, std::size_t, int* is_constant,
-                            const OrtValue** value) noexcept {
-  *is_constant = 0;
-  *value = nullptr;
-  return nullptr;
-}
-
 OrtStatus* GetOutputCount(const OrtKernelContext* context, std::size_t* out) noexcept {
   *out = context->output_types.size();
   return nullptr;
@@ -214,6 +214,7 @@ OrtApi MakeApi() {
   api.KernelInfoGetAttribute_int64 = GetInt;
   api.KernelInfoGetAttribute_string = GetString;
   api.KernelInfoGetAttributeArray_int64 = GetInts;
+  api.KernelInfoGetConstantInput_tensor = GetConstantInput;
   api.GetTensorTypeAndShape = GetTensorTypeAndShape;
   api.CreateTensorTypeAndShapeInfo = CreateTensorTypeAndShapeInfo;
   api.ReleaseTensorTypeAndShapeInfo = ReleaseTensorTypeAndShapeInfo;
@@ -227,7 +228,6 @@ OrtApi MakeApi() {
   api.GetTensorMutableData = GetTensorMutableData;
   api.KernelContext_GetInputCount = GetInputCount;
   api.KernelContext_GetOutputCount = GetOutputCount;
-  api.KernelInfoGetConstantInput_tensor = GetConstantInput;
   api.KernelContext_GetInput = GetInput;
   api.KernelContext_GetOutput = GetOutput;
   api.KernelContext_ParallelFor = ParallelFor;

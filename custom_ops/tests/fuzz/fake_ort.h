@@ -41,6 +41,7 @@ struct OrtKernelInfo {
       std::variant<std::monostate, std::int64_t, float, std::string, std::vector<std::int64_t>>;
   mutable std::map<std::string, Attribute> attributes;
   std::function<Attribute(const std::string& name)> invent;
+  std::vector<const OrtValue*> constants;  ///< by input; null: known only when the node runs
 
   const Attribute& Get(const std::string& name) const;
 };

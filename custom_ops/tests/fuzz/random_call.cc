@@ -182,6 +182,9 @@ void RandomCall::Fill(const OrtCustomOp& op, OrtKernelInfo* info, OrtKernelConte
   while (!context->inputs.empty() && !context->inputs.back() && OneIn(2)) {
     context->inputs.pop_back();
   }
+  for (const auto& input : context->inputs) {
+    info->constants.push_back(OneIn(3) ? input.get() : nullptr);
+  }
   for (std::size_t i = 0; i < op.GetOutputTypeCount(&op); ++i) {
     context->output_types.push_back(op.GetOutputType(&op, i));
     context->output_used.push_back(
