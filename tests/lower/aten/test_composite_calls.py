@@ -92,3 +92,23 @@ def test_causal_attention_begins_in_the_upper_left_corner(decompose: bool) -> No
 def test_integers_are_left_to_the_plain_lowering() -> None:
     x = torch.ones(2, 4)
     assert check(lambda x: F.layer_norm(x.double(), (4,)).float(), x) == {"layer_norm": 1}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_modules_of_torch_become_composites(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 3, 8).to(dtype)
+    norms = torch.nn.Sequential(torch.nn.RMSNorm(8), torch.nn.LayerNorm(8, bias=False)).to(dtype)
+    with torch.no_grad():
+        assert check(norms, x) == {"rms_norm": 1, "layer_norm": 1}
+
+
+@pytest.mark.parametrize("dims", [(2, 4, 5, 7), (1, 1, 5, 7), (2, 1, 1, 7), (5, 7)], ids=str)
+def test_attention_with_masks_of_every_shape(dims: tuple[int, ...]) -> None:
+    q, k, v, mask = tensors((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 6), dims)
+    found = check(
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m, 0.0, False, scale=0.4)
+        + F.scaled_dot_product_attention(q, k, v, attn_mask=m > 0, enable_gqa=True),
+        q, k, v, mask,
+    )  # fmt: skip
+    name = "scaled_dot_product_attention"
+    assert found == {f"{name}.bias": 1, f"{name}.mask": 1}
