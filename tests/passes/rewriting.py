@@ -40,7 +40,7 @@ def hoisted(text: str) -> str:
     end = text.find("\n<domain", start) if "\n<domain" in text[start:] else len(text)
     head, body = text[:start].rstrip(), text[start:end]
     types = [f"{kind} {name}" for kind, name in _TYPED.findall(body)]
-    if not types:
+    if not types or "=>" in body:  # graphs inside of nodes declare their own
         return text
     body = _TYPED.sub(r"\2", body)
     declared = ", ".join(types)
