@@ -34,10 +34,8 @@ inline constexpr std::size_t kGatherMmScratchBytes = 256 * 1024;
 /// `scratch` is kGatherMmScratchBytes long.
 using GatherMmKernel = void (*)(const GatherMmTile&, void* scratch);
 
-/// output[r][c] = sum over k of left[r][k] * right[k][c], added up in float (double for float64).
-/// Without `transposed`, an element's products are added in the order of k, whatever rows and
-/// columns are computed with it; with it, tiles of up to kGatherMmFewRows rows add in another
-/// order.
+/// output[r][c] = sum over k of left[r][k] * right[k][c], in float (double for float64). Products
+/// are added up in blocks of k, and then the blocks; up to kGatherMmFewRows rows have other blocks.
 GatherMmKernel FindGatherMm(Target target, DType dtype, bool transposed);
 
 /// Packs rows of the type computed in for transposed matrices: groups of rows lie side by side, so

@@ -37,7 +37,7 @@ HWY_INLINE void AddDepths(const W* const* HWY_RESTRICT left, size_t k, const T* 
   for (; c + lanes <= count; c += lanes) {
     hn::Vec<decltype(d)> sum[kRows];
 #pragma GCC unroll 4
-    for (size_t r = 0; r < kRows; ++r) sum[r] = hn::Load(d, sums + r * kFewColumns + c);
+    for (size_t r = 0; r < kRows; ++r) sum[r] = hn::Zero(d);
 #pragma GCC unroll 8
     for (size_t j = 0; j < kDepth; ++j) {
       const auto b = LoadWide(d, right + j * stride + c);
@@ -45,7 +45,10 @@ HWY_INLINE void AddDepths(const W* const* HWY_RESTRICT left, size_t k, const T* 
       for (size_t r = 0; r < kRows; ++r) sum[r] = hn::MulAdd(a[r][j], b, sum[r]);
     }
 #pragma GCC unroll 4
-    for (size_t r = 0; r < kRows; ++r) hn::Store(sum[r], d, sums + r * kFewColumns + c);
+    for (size_t r = 0; r < kRows; ++r) {
+      W* total = sums + r * kFewColumns + c;
+      hn::Store(hn::Add(sum[r], hn::Load(d, total)), d, total);
+    }
   }
   if (c < count) {
     // Lanes behind the last column hold zeros times a, which nobody reads.

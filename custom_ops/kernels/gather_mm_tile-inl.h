@@ -26,8 +26,9 @@ inline constexpr size_t kPanelVecs = 4;
 template <typename W>
 inline constexpr size_t kPanelWidth = kPanelVecs * hn::MaxLanes(hn::ScalableTag<W>());
 
-// Depth of a packed panel, which then is an eighth of the second cache.
-inline constexpr size_t kPanelDepth = 512;
+// Depth of a packed panel, which then is a sixteenth of the second cache. Sums of blocks of this
+// depth are added up, so that roundings do not grow with the whole depth.
+inline constexpr size_t kPanelDepth = 256;
 
 /// Memory to be fetched while something else is multiplied: `rows` pieces of `bytes` each.
 struct Fetch {
@@ -37,7 +38,7 @@ struct Fetch {
   size_t rows;
 };
 
-/// One block of k: the sums start at zero or at `start`, and are stored.
+/// One block of k: its sums are added to `start` and stored.
 template <typename W>
 struct TileStep {
   const W* panel;      ///< [depth, kVecs vectors], aligned
@@ -63,8 +64,7 @@ HWY_INLINE void MultiplyTile(const TileStep<W>& step, const W* const* HWY_RESTRI
     a[i] = left[i] + step.first_depth;
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) {
-      sums[i][v] =
-          step.start == nullptr ? hn::Zero(d) : hn::Load(d, step.start + i * kWidth + v * kLanes);
+      sums[i][v] = hn::Zero(d);
     }
   }
   const W* panel = step.panel;
@@ -94,6 +94,9 @@ HWY_INLINE void MultiplyTile(const TileStep<W>& step, const W* const* HWY_RESTRI
   for (size_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) {
+      if (step.start != nullptr) {
+        sums[i][v] = hn::Add(sums[i][v], hn::Load(d, step.start + i * kWidth + v * kLanes));
+      }
       if (v + 1 < kVecs || step.width == kWidth) {
         hn::StoreU(sums[i][v], d, store[i] + v * kLanes);
       } else {
