@@ -122,6 +122,29 @@ CAUSAL_PEERS = (fused_ops.group_query_attention, fused_ops.attention)
 NARROW = {F16: "float16", BF16: "bfloat16"}
 
 
+def decode_cases() -> list[Case]:
+    """One query against a cache."""
+    goals: list[tuple[int, torch.dtype, dict[str, Any]]] = [
+        (1024, F32, {"milliseconds": 0.20, "ratios": {"GroupQueryAttention": 3.4}}),
+        (4096, F32, {"share": 0.85, "ratios": {"GroupQueryAttention": 3.4}}),
+        (4096, F16, {}),
+        (4096, BF16, {}),
+    ]
+    return [
+        attention_case(
+            f"attention decode {keys}{', ' + NARROW[dtype] if dtype in NARROW else ''}",
+            queries=1,
+            keys=keys,
+            dtype=dtype,
+            bound="read",
+            attributes=CAUSAL,
+            fused=() if dtype == BF16 else CAUSAL_PEERS,
+            **aimed_at,
+        )
+        for keys, dtype, aimed_at in goals
+    ]
+
+
 def attention_cases() -> list[Case]:
     """Prefill, masks, windows, vision and decoding."""
     prefill = [
@@ -178,24 +201,7 @@ def attention_cases() -> list[Case]:
             share=0.85,
             ratios={"onnxruntime body": 1.0},
         ),
-        *(
-            attention_case(
-                f"attention decode {keys}{', ' + NARROW[dtype] if dtype in NARROW else ''}",
-                queries=1,
-                keys=keys,
-                dtype=dtype,
-                bound="read",
-                attributes=CAUSAL,
-                fused=() if dtype == BF16 else CAUSAL_PEERS,
-                **goals,
-            )
-            for keys, dtype, goals in (
-                (1024, F32, {"milliseconds": 0.20, "ratios": {"GroupQueryAttention": 3.4}}),
-                (4096, F32, {"share": 0.85, "ratios": {"GroupQueryAttention": 3.4}}),
-                (4096, F16, {}),
-                (4096, BF16, {}),
-            )
-        ),
+        *decode_cases(),
     ]
 
 
