@@ -87,8 +87,16 @@ def tiled(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
         if x.shape[axis] != size:
             if x.shape[axis] == 0:
                 return torch.ones(dims, dtype=x.dtype)
-            x = x.index_select(axis, torch.arange(size) % x.shape[axis])
+            count = x.shape[axis]
+            index = torch.arange(size)
+            x = x.index_select(axis, index.clamp(max=count - 1) if _ascends(x) else index % count)
     return x
+
+
+def _ascends(x: torch.Tensor) -> bool:
+    """Whether integers may be offsets, which are continued by the last one."""
+    integer = x.dtype in (torch.int32, torch.int64)
+    return integer and x.dim() == 1 and len(x) > 1 and bool((x.diff() >= 0).all())
 
 
 def faded(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:

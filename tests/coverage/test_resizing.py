@@ -7,7 +7,16 @@ from torch.utils import _pytree as pytree
 
 from tests.coverage.entries import Call, Slot
 from tests.coverage.measuring import MISMATCH, PASS, _exported, measure
-from tests.coverage.resizing import bounded, continued, distinct, faded, larger, resized, smaller
+from tests.coverage.resizing import (
+    bounded,
+    continued,
+    distinct,
+    faded,
+    larger,
+    resized,
+    smaller,
+    tiled,
+)
 
 
 def call_of(function, *tensors: torch.Tensor) -> Call:
@@ -27,6 +36,7 @@ def test_a_shared_dim_is_resized_in_every_tensor() -> None:
 def test_values() -> None:
     x = torch.tensor([1.0, -2.0])
     assert faded(x, (4,)).tolist() == [1.0, -2.0, 63 / 64, -2 * 63 / 64]
+    assert tiled(torch.tensor([0, 2, 6]), (5,)).tolist() == [0, 2, 6, 6, 6]
     assert bounded(torch.tensor([5, 1]), (3,), 2).tolist() == [1, 1, 1]
     assert distinct(torch.tensor([1, 3]), (4,)).tolist() == [1, 3, 4, 6]
     assert torch.linalg.det(continued(torch.eye(2) * 3, (4, 4))) == 9

@@ -131,8 +131,7 @@ def _sized(op: OpBuilder, p: Value, axis: int, size: Dim | None) -> Value:
         return set_dims(op.slice(p, axis, 0, size), after)
     more = op.Max(op.Sub(op.dim(size), op.dim(now)), 0)
     rank = len(dims)
-    pads: list[Dim | Value] = [0] * 2 * rank
-    pads[rank + axis] = more
+    pads: list[Dim | Value] = [more if a == rank + axis else 0 for a in range(2 * rank)]
     cut = p if isinstance(size, int) and isinstance(now, int) else op.slice(p, axis, 0, size)
     return set_dims(op.Pad(cut, op.shape(pads)), after)
 

@@ -15,6 +15,7 @@ from coreai_onnx.lower.values import (
     Dim,
     Number,
     Value,
+    as_dim,
     dims_of,
     dtype_of,
     is_bool,
@@ -160,9 +161,12 @@ def segment_reduce(
     name = {"max": "amax", "min": "amin"}.get(reduce, reduce)
     start = as_value(op, _neutral(name, wide) if initial is None else initial, wide)
     rows = op.expand(op.reshape(segment, [*dims[: axis + 1], *after]), dims)
+    more = [*dims[:axis], as_dim(segments + 1), *dims[axis + 1 :]]  # what is behind the last end
+    target = op.expand(start, more)
     found = op.ScatterElements(
-        op.expand(start, shape), rows, op.cast(data, wide), axis=axis, reduction=_REDUCTIONS[name]
+        target, rows, op.cast(data, wide), axis=axis, reduction=_REDUCTIONS[name]
     )
+    found = set_dims(op.slice(found, axis, 0, segments), shape)
     if reduce != "mean":
         return op.cast(found, dtype)
     per_segment = op.reshape(counts, [*dims[:axis], segments, *after])
