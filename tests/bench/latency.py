@@ -135,7 +135,9 @@ def start(
     file.session = session
     file.left = len(onnx.load(optimised, load_external_data=False).graph.node)
     for actual, wanted in zip(outputs, expected or outputs, strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=1e-3, atol=1e-4)
+        worst = np.max(np.abs(actual - wanted) / (1 + np.abs(wanted)), initial=0.0)
+        if worst > 1e-3:  # the times of a file that computes something else mean nothing
+            file.error = f"differs by {worst:.1e}"
     return expected or outputs
 
 
