@@ -68,7 +68,7 @@ TIES = """
   of at most a 64th of a row.
 * **Random numbers** (`rand`, `dropout` in training …) have torch's distribution, not its numbers.
 * **Uninitialised memory** (`empty`, `new_empty` …) is zeros.
-* **Signs of singular vectors** and of eigenvectors are any that give the matrix.
+* **Signs of singular vectors** are any that give the matrix, and so are those of eigenvectors.
 """
 
 
@@ -112,7 +112,8 @@ def _narrow(results: dict[str, Any]) -> str:
     if found is None:
         return ""
     lines = [
-        "16-bit floats, within two steps of the dtype or 1e-3 of what torch gives:",
+        "16-bit floats, within two steps of what torch gives, or as near as that to what it gives",
+        "in float32:",
         "",
         "| dtype | exported by torch | pass | wrong | do not run | refused |",
         "|---|---:|---:|---:|---:|---:|",

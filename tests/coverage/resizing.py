@@ -82,19 +82,24 @@ def resized(
 
 
 def tiled(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """Return the elements of ``x``, repeated or cut off; offsets are continued by the last one."""
+    if _ascends(x):
+        return x[torch.arange(dims[0]).clamp(max=len(x) - 1)]
+    return repeated(x, dims)
+
+
+def repeated(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     """Return the elements of ``x``, repeated or cut off along each axis."""
     for axis, size in enumerate(dims):
         if x.shape[axis] != size:
             if x.shape[axis] == 0:
                 return torch.ones(dims, dtype=x.dtype)
-            count = x.shape[axis]
-            index = torch.arange(size)
-            x = x.index_select(axis, index.clamp(max=count - 1) if _ascends(x) else index % count)
+            x = x.index_select(axis, torch.arange(size) % x.shape[axis])
     return x
 
 
 def _ascends(x: torch.Tensor) -> bool:
-    """Whether integers may be offsets, which are continued by the last one."""
+    """Whether integers may be offsets."""
     integer = x.dtype in (torch.int32, torch.int64)
     return integer and x.dim() == 1 and len(x) > 1 and bool((x.diff() >= 0).all())
 
@@ -112,10 +117,10 @@ def faded(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
 
 
 def distinct(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
-    """Return ``tiled`` with numbers larger in each copy: no more of them are equal."""
+    """Return ``repeated`` with numbers larger in each copy: no more of them are equal."""
     if x.dtype not in (torch.int32, torch.int64, torch.float32) or x.numel() == 0:
         return faded(x, dims)
-    found, span = tiled(x, dims), int((x.max() - x.min()).ceil()) + 1
+    found, span = repeated(x, dims), int((x.max() - x.min()).ceil()) + 1
     for axis, (n, m) in enumerate(zip(dims, x.shape, strict=True)):
         across = [-1 if a == axis else 1 for a in range(len(dims))]
         found = found + span * (torch.arange(n) // max(m, 1)).reshape(across).to(x.dtype)

@@ -142,3 +142,12 @@ def test_dynamic_sizes() -> None:
         dynamic_shapes=({0: batch}, None, None),
         others=[(values(5, 3), torch.tensor([[4, 0, 1]]), values(1, 3))],
     )
+
+
+def test_what_lies_behind_the_last_segment_is_left_out() -> None:
+    offsets = torch.tensor([0, 2, 3])
+    check(
+        lambda x, o: torch.segment_reduce(x, "sum", offsets=o, unsafe=True),
+        torch.arange(5.0),
+        offsets,
+    )
