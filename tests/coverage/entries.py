@@ -107,12 +107,12 @@ def calls(info: Any, dtype: torch.dtype, limit: int) -> list[Call]:
     """Return the calls of the first samples of an OpInfo."""
     torch.manual_seed(0)
     found: list[Call] = []
+    # every sample is taken: a generator that is dropped half way warns when it is collected
     for sample in info.sample_inputs("cpu", dtype, requires_grad=False):
-        call = _call(info.op, sample)
-        if sum(t.numel() for t in call.tensors) <= MAX_NUMEL:
-            found.append(call)
-        if len(found) == limit:
-            break
+        if len(found) < limit:
+            call = _call(info.op, sample)
+            if sum(t.numel() for t in call.tensors) <= MAX_NUMEL:
+                found.append(call)
     return found
 
 
