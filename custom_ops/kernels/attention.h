@@ -57,8 +57,9 @@ std::size_t AttentionScratchBytes(const AttentionProblem& problem, DType dtype);
 /// Writes the rows of the output that belong to `item`. Statistics and sums are in float (double
 /// for float64). A query that may attend to nothing gives zeros.
 ///
-/// Keys outside a query's causal or windowed range are skipped in tiles. Inside a tile that is
-/// visited they have weight zero, so an infinite or NaN *value* there still makes the row NaN.
+/// Keys that no query of a panel attends to are skipped. The others have weight zero for a query
+/// that does not attend to them, so an infinite or NaN *value* there still makes its row NaN, as in
+/// torch, whose rows are NaN wherever such a value is masked.
 using AttentionKernel = void (*)(const AttentionProblem& problem, std::size_t item, void* scratch);
 AttentionKernel FindAttention(Target target, DType dtype);
 

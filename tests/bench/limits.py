@@ -80,7 +80,7 @@ def _compiled() -> Path:
     cpu = Path("/proc/cpuinfo")
     model = next((x for x in cpu.read_text().splitlines() if x.startswith("flags")), "")
     key = hashlib.sha256(SOURCE.read_bytes() + model.encode()).hexdigest()[:16]
-    target = REPO / "build" / "bench" / f"limits-{key}.so"
+    target = REPO / "build" / "kernel_bench" / f"limits-{key}.so"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         compiler = os.environ.get("CXX", "c++")
