@@ -18,19 +18,31 @@ from coreai_onnx.program import OnnxProgram
 from tests.small_models import linear_model
 
 
+# A shell that starts the tests in the background lets them ignore interrupts, and their children.
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from coreai_onnx.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_serves_until_interrupted(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     OnnxProgram({"main": linear_model()}).save(path)
-    command = [sys.executable, "-m", "coreai_onnx", "view", str(path), "--no-browser"]
+    command = [sys.executable, "-c", INTERRUPTIBLE, "view", str(path), "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = next(text for text in process.stdout if "Ctrl-C" in text)
-        address = re.search(r"http://127\.0\.0\.1:\d+", line)
-        assert address, line
-        with urllib.request.urlopen(address[0], timeout=10) as page:
-            assert b"Netron" in page.read()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
+        try:
+            assert process.stdout is not None
+            line = next(text for text in process.stdout if "Ctrl-C" in text)
+            address = re.search(r"http://127\.0\.0\.1:\d+", line)
+            assert address, line
+            with urllib.request.urlopen(address[0], timeout=10) as page:
+                assert b"Netron" in page.read()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=20) == 130
+        finally:
+            process.kill()
 
 
 def test_no_file(capsys: pytest.CaptureFixture[str]) -> None:
