@@ -17,7 +17,6 @@ from coreai_onnx.cli import main
 from coreai_onnx.program import OnnxProgram
 from tests.small_models import linear_model
 
-
 # A shell that starts the tests in the background lets them ignore interrupts, and their children.
 INTERRUPTIBLE = """
 import signal, sys
