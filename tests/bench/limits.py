@@ -16,6 +16,7 @@ import numpy as np
 REPO = Path(__file__).resolve().parents[2]
 SOURCE = REPO / "custom_ops" / "bench" / "limits.cc"
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
+CACHE_LINE = 64
 FMA_SECONDS = 0.02
 """About how long one measurement of the multiply-add peak takes."""
 
@@ -71,8 +72,15 @@ class Limits:
 
     def _of_size(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         if self._buffers[0].nbytes < size:
-            self._buffers = (np.ones(size, np.uint8), np.ones(size, np.uint8))
+            self._buffers = (_aligned_bytes(size), _aligned_bytes(size))
         return self._buffers
+
+
+def _aligned_bytes(size: int) -> np.ndarray:
+    """Ones from a whole cache line on: a vector that lies in two lines takes two loads."""
+    memory = np.ones(size + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return memory[start : start + size]
 
 
 def _compiled() -> Path:
