@@ -11,8 +11,9 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.contents import composite_calls, interface, op_histogram, op_name, weights
-from coreai_onnx.debug_info import DebugInfo, restore
-from coreai_onnx.errors import LoadError, SaveError, StagingError
+from coreai_onnx.debug_info import DebugInfo
+from coreai_onnx.errors import SaveError, StagingError
+from coreai_onnx.loading import load_model
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.saving import save_models, to_proto
@@ -65,19 +66,24 @@ class OnnxProgram:
         self._sessions: dict[tuple[str, bool | None], Session] = {}
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> OnnxProgram:
-        """Read what `save` wrote; weights in a data file stay there until they are used.
+    def load(cls, path: str | PathLike[str], *, data: bool = True) -> OnnxProgram:
+        """Read what `save` wrote, or any ``.onnx`` file.
+
+        Weights in a data file stay there until they are used. They are read from the folder of
+        the model only, wherever the file says they are.
 
         Args:
             path: The path given to `save`, also for several entrypoints.
+            data: Whether a data file has to be there whole; to look at the graph it has not.
 
         Raises:
-            LoadError: If there is no such file, or it is not an ONNX model.
+            LoadError: If there is no such file, it is not an ONNX model or a newer one than the
+                installed onnx knows, its graph is broken, or its weights are not all there.
         """
         path = Path(path)
         several = sorted(path.parent.glob(f"{path.stem}.*{path.suffix}")) if path.suffix else []
         files = several if several and not path.exists() else [path]
-        models = [_load(file) for file in files]
+        models = [load_model(file, data=data) for file in files]
         return cls({model.metadata_props.get("coreai.entrypoint", MAIN): model for model in models})
 
     @property
@@ -249,19 +255,6 @@ class OnnxProgram:
             what = "say which entrypoint" if entrypoint is None else f"no entrypoint {entrypoint!r}"
             raise StagingError(f"{what}; there are {', '.join(self.models)}")
         return name
-
-
-def _load(path: Path) -> ir.Model:
-    if not path.is_file():
-        raise LoadError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
-    try:
-        model = ir.load(path)
-    except Exception as error:  # protobuf's and onnx_ir's errors share no base class
-        raise LoadError(f"{path} is not an ONNX model\n  {error}") from error
-    if not model.opset_imports:
-        raise LoadError(f"{path} is not an ONNX model\n  it has no opset")
-    restore(model)
-    return model
 
 
 def summarize(name: str, model: ir.Model) -> str:

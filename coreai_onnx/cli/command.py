@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from coreai_onnx.cli import compare, convert, diff, inspect_file, ops_path, run_file, view
+from coreai_onnx.cli import compare, convert, diff, inspect_file, ops_path, optimize, run_file, view
 from coreai_onnx.errors import CoreaiError
 
 FAILED = 2
@@ -16,6 +16,7 @@ _DESCRIPTION = """\
 Convert PyTorch models to ONNX with composites kept as functions, run them, compare them.
 
   coreai-onnx convert my_models:tiny -o tiny.onnx --dynamic x:0=batch
+  coreai-onnx optimize tiny.onnx -o tiny_contrib.onnx --target contrib
   coreai-onnx inspect tiny.onnx
   coreai-onnx run     tiny.onnx --dim batch=4
   coreai-onnx compare tiny.onnx my_models:tiny
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (convert, run_file, compare, inspect_file, diff, view, ops_path):
+    for command in (convert, optimize, run_file, compare, inspect_file, diff, view, ops_path):
         help_line, _, _ = command.DESCRIPTION.partition("\n")
         subparser = commands.add_parser(
             command.NAME,

@@ -5,18 +5,14 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
+from coreai_onnx.cli import output
 from coreai_onnx.cli.subject import FACTORY_HELP, Subject, load_object, load_subject
 from coreai_onnx.cli.tensors import DynamicDim, parse_dynamic, read_tensor, split_assignments
-from coreai_onnx.debug_info import LEVELS
 from coreai_onnx.errors import CommandError
-from coreai_onnx.table import size_text
 
 NAME = "convert"
-TARGETS = ("onnxruntime", "kernels", "contrib", "portable")
-"""Those of ``coreai_onnx.passes``, which are slow to import."""
 DESCRIPTION = f"""\
 convert a torch module to a .onnx file
 
@@ -31,13 +27,13 @@ convert a torch module to a .onnx file
   coreai-onnx convert torch.nn:Identity -o id.onnx --input "input=float32[2,8]"
   coreai-onnx convert my_models:bert -o bert.onnx --dynamic ids:0=batch,1=seq \\
       --externalize my_models:BertLayer --externalize my_models:MyNorm=my_norm
+  coreai-onnx convert my_models:bert -o bert.onnx --target contrib --minimum-onnxruntime 1.24
 """
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("factory", metavar="FACTORY")
-    parser.add_argument("-o", "--output", required=True, type=Path, metavar="MODEL.onnx")
     parser.add_argument("--opset", type=int, help="ONNX opset, 18 to 26 (default: 23)")
     parser.add_argument(
         "--minimum-onnxruntime",
@@ -67,23 +63,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "auto: make known blocks composites, if they pass a check on the example inputs",
     )
     parser.add_argument("--no-optimize", action="store_true", help="leave the graph passes out")
-    parser.add_argument(
-        "--target",
-        choices=TARGETS,
-        default=TARGETS[0],
-        help="what will run the file; portable is opset 18 without functions",
-    )
-    parser.add_argument(
-        "--debug-info",
-        choices=LEVELS,
-        help="where nodes come from: on each node, in a table (default), or nowhere",
-    )
-    parser.add_argument(
-        "--external-data",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="weights in a data file beside the model (default: above 1.5 GiB)",
-    )
+    output.declare(parser)
 
 
 def _opset(options: argparse.Namespace) -> int | None:
@@ -97,10 +77,7 @@ def _opset(options: argparse.Namespace) -> int | None:
 def execute(options: argparse.Namespace) -> int:
     """Convert, save, and print what was written."""
     dynamic = parse_dynamic(options.dynamic)
-    if not options.output.parent.is_dir():
-        raise CommandError(
-            f"cannot write {options.output}: there is no folder {options.output.parent}"
-        )
+    output.check_place(options.output)
     import coreai_onnx
 
     subject = load_subject(options.factory)
@@ -117,16 +94,12 @@ def execute(options: argparse.Namespace) -> int:
         optimize=False,
     )
     if not options.no_optimize:
-        program.optimize(target=options.target)
-    files = program.save(
-        options.output, external_data=options.external_data, debug_info=options.debug_info
-    )
+        output.optimize(program, options)
     print(program)
     if program.recognised is not None:
         print(f"\n{program.recognised}")
     print()
-    for file in files:
-        print(f"wrote {file} ({size_text(file.stat().st_size)})")
+    output.save(program, options)
     return 0
 
 

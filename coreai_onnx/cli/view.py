@@ -7,8 +7,8 @@ import time
 import webbrowser
 from pathlib import Path
 
-from coreai_onnx.errors import CommandError, LoadError
-from coreai_onnx.program import OnnxProgram
+from coreai_onnx.errors import CommandError
+from coreai_onnx.loading import load_model
 
 NAME = "view"
 DESCRIPTION = """\
@@ -32,9 +32,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Serve the file until the process is interrupted."""
     path = Path(options.model)
-    if not path.is_file():
-        raise LoadError(f"{path}: no such file")
-    OnnxProgram.load(path)  # Netron would show an empty page
+    load_model(path, data=False)  # Netron would show an empty page
     try:
         import netron
     except ImportError as error:

@@ -9,13 +9,14 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.contents import op_name
+from coreai_onnx.saving import EXTERNAL_TENSOR_BYTES
 
 _CHUNK = 1 << 24
 
 
 def tensor_digest(tensor: ir.TensorProtocol) -> str:
     """Return a hash of dtype, shape and bytes; a tensor in a file is read through its mapping."""
-    whole = hashlib.blake2b(f"{tensor.dtype}{list(tensor.shape)}".encode(), digest_size=16)
+    whole = hashlib.blake2b(_type(tensor).encode(), digest_size=16)
     for part in _bytes(tensor):
         whole.update(part)
     return whole.hexdigest()
@@ -46,13 +47,18 @@ def node_label(node: ir.Node) -> str:
 
 
 def local_digest(node: ir.Node) -> str:
-    """Return a hash of op, attributes, number of inputs and the constants among them."""
+    """Return a hash of op, attributes, number of inputs and the constants among them.
+
+    Of weights only dtype and shape count: reading them all to find which node is which would take
+    longer than the rest of a comparison.
+    """
     parts = [node_label(node), str(attribute_texts(node)), str(len(node.outputs))]
     for value in node.inputs:
         if value is None:
             parts.append("absent")
         elif value.is_initializer() and value.const_value is not None:
-            parts.append(tensor_digest(value.const_value))
+            tensor = value.const_value
+            parts.append(tensor_digest(tensor) if _is_small(tensor) else _type(tensor))
         else:
             parts.append("value")
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
@@ -81,6 +87,16 @@ def graph_digest(graph: ir.Graph | ir.Function) -> str:
     # Order among nodes that do not depend on each other means nothing.
     text = "\n".join([*sorted(lines), "->", *ends])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _is_small(tensor: ir.TensorProtocol) -> bool:
+    if isinstance(tensor, ir.ExternalTensor):
+        return False
+    return tensor.dtype == ir.DataType.STRING or tensor.nbytes < EXTERNAL_TENSOR_BYTES
+
+
+def _type(tensor: ir.TensorProtocol) -> str:
+    return f"{tensor.dtype}{list(tensor.shape)}"
 
 
 def _bytes(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:

@@ -42,7 +42,7 @@ def histogram(paths: Sequence[str | PathLike[str]]) -> str:
 
 def _counts(path: str | PathLike[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for model in OnnxProgram.load(path).models.values():
+    for model in OnnxProgram.load(path, data=False).models.values():
         for name, count in op_histogram(model).items():
             counts[name] = counts.get(name, 0) + count
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from coreai_onnx.contents import initializers
+from coreai_onnx.loading import tensors_of
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.table import render, size_text
 
@@ -19,18 +19,22 @@ class Inspection:
 
     Attributes:
         program: The file as a program.
-        files: Each file to its size in bytes: models, then data files.
+        files: Each file to its size in bytes: models, then data files; None if it is not there.
         metadata: Metadata of the first model.
     """
 
     program: OnnxProgram
-    files: dict[Path, int]
+    files: dict[Path, int | None]
     metadata: dict[str, str]
 
     def __str__(self) -> str:
         """Return files, interface, composites, operators, functions and metadata as text."""
         files = render(
-            ("file", "size"), [(path, size_text(size)) for path, size in self.files.items()]
+            ("file", "size"),
+            [
+                (path, "missing" if size is None else size_text(size))
+                for path, size in self.files.items()
+            ],
         )
         metadata = [(key, _short(value)) for key, value in sorted(self.metadata.items())]
         parts = [files, self.program.summary()]
@@ -40,25 +44,28 @@ class Inspection:
 
 
 def inspect_model(path: str | PathLike[str]) -> Inspection:
-    """Look into a ``.onnx`` file without loading its weights.
+    """Look into a ``.onnx`` file without loading its weights, whose data file may be missing.
 
     Args:
         path: A file, or the path under which a program of several entrypoints was saved.
 
     Raises:
-        LoadError: If there is no such file, or it is not an ONNX model.
+        LoadError: If there is no such file, it is not an ONNX model, or it is broken.
     """
     path = Path(path)
-    program = OnnxProgram.load(path)
+    program = OnnxProgram.load(path, data=False)
     models = [path] if path.is_file() else sorted(path.parent.glob(f"{path.stem}.*{path.suffix}"))
-    data = {Path(place) for model in program.models.values() for place in _data_files(model)}
-    files = {file: file.stat().st_size for file in (*models, *sorted(data)) if file.is_file()}
+    data = {path.parent / place for model in program.models.values() for place in _data(model)}
+    files = {
+        file: file.stat().st_size if file.is_file() else None for file in (*models, *sorted(data))
+    }
     return Inspection(program, files, dict(next(iter(program.models.values())).metadata_props))
 
 
-def _data_files(model: ir.Model) -> set[str]:
-    tensors = (value.const_value for value in initializers(model))
-    return {str(tensor.path) for tensor in tensors if isinstance(tensor, ir.ExternalTensor)}
+def _data(model: ir.Model) -> set[str]:
+    """Return the names of the data files, as the model has them."""
+    tensors = (tensor for _, tensor in tensors_of(model))
+    return {str(t.location) for t in tensors if isinstance(t, ir.ExternalTensor)}
 
 
 def _short(text: str, limit: int = 100) -> str:

@@ -98,16 +98,17 @@ def diff_models(
     Args:
         before: A file, or a program.
         after: A file, or a program.
-        weights: Whether to read and compare the contents of weights.
+        weights: Whether to read and compare the contents of weights; if not, data files may be
+            missing.
 
     Returns:
         The differences of every entrypoint that both have, and the entrypoints that one has alone.
 
     Raises:
-        LoadError: If a file is missing or no ONNX model.
+        LoadError: If a file is missing, broken or no ONNX model.
     """
     first, second = (
-        item if isinstance(item, OnnxProgram) else OnnxProgram.load(item)
+        item if isinstance(item, OnnxProgram) else OnnxProgram.load(item, data=weights)
         for item in (before, after)
     )
     changes = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ import onnxruntime as ort
 
 from coreai_onnx.contents import TensorInfo, standard_op_types, weights
 from coreai_onnx.errors import SessionError
+from coreai_onnx.loading import fault
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.outputs import Array, Outputs
 from coreai_onnx.runtime.signature import Signature
@@ -34,6 +36,7 @@ class HasModel(Protocol):
 Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
 """What a session is made from: a file, its bytes, a model in memory, or a converted program."""
 
+_OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+ [^\n]*?\) (?=[A-Z])")
 TEMPORARY_FILE_BYTES = 1 << 29
 """A model in memory with more weights than 512 MiB is handed over in a temporary file, which
 onnxruntime maps, instead of as bytes, of which there would be three copies for a moment."""
@@ -94,7 +97,7 @@ class Session:
         self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.ort = self._open(source, options)
-        self._signature = Signature.of(self.ort)
+        self._signature = _signature(self.ort, source)
         self._carried: dict[str, ort.OrtValue] = {}
 
     @property
@@ -215,8 +218,37 @@ class Session:
         try:
             return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
-            advice = "\n  kernels=False runs the function bodies instead" if self.kernels else ""
-            raise SessionError(f"onnxruntime cannot load {what}\n  {error}{advice}") from error
+            wrong = fault(Path(model)) if isinstance(model, str) else ""
+            if wrong:
+                raise SessionError(f"cannot load {wrong}") from error
+            advice = _advice(str(error), kernels=self.kernels)
+            raise SessionError(
+                f"onnxruntime {ort.__version__} cannot load {what}\n  {_plain(error)}{advice}"
+            ) from error
+
+
+def _signature(session: ort.InferenceSession, source: Source) -> Signature:
+    try:
+        return Signature.of(session)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        wrong = fault(Path(source)) if isinstance(source, str | PathLike) else ""
+        raise SessionError(
+            wrong or f"the metadata coreai.states and the like cannot be read\n  {error!r}"
+        ) from error
+
+
+def _plain(error: Exception) -> str:
+    """Return what onnxruntime says, without the place in its own sources."""
+    return _OWN_SOURCE.sub("", str(error)).strip()
+
+
+def _advice(message: str, *, kernels: bool) -> str:
+    if "IR version" in message or "opset" in message.lower():
+        return (
+            "\n  update onnxruntime, or convert the model with minimum_onnxruntime="
+            f'"{ort.__version__}"'
+        )
+    return "\n  kernels=False runs the function bodies instead" if kernels else ""
 
 
 def _op_types(source: Source) -> list[str] | None:

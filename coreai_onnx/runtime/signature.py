@@ -74,12 +74,21 @@ class Signature:
 
     @classmethod
     def of(cls, session: ort.InferenceSession) -> Signature:
-        """Read the signature of an onnxruntime session and the model's metadata."""
+        """Read the signature of an onnxruntime session and the model's metadata.
+
+        Raises:
+            AttributeError: The metadata is of another form (the errors below as well).
+            KeyError: A state lacks its input or output.
+            TypeError: A bound or a relation is something else.
+            ValueError: The metadata is no JSON, or names a state that the model has not.
+        """
         metadata = session.get_modelmeta().custom_metadata_map
         states = read_states(metadata)
         olds, news = {state.input for state in states}, {state.output for state in states}
         given = [_info(node) for node in session.get_inputs()]
         defaults = [_info(node) for node in session.get_overridable_initializers()]
+        if strangers := olds - {info.name for info in (*given, *defaults)}:
+            raise ValueError(f"the states {sorted(strangers)} are no inputs of the model")
         return cls(
             inputs=tuple(info for info in given if info.name not in olds),
             outputs=tuple(

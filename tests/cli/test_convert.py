@@ -197,12 +197,16 @@ def test_dynamic_shapes_are_what_torch_export_takes() -> None:
 
 
 def test_targets(models: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from coreai_onnx import passes
-    from coreai_onnx.cli import convert as command
-
-    assert set(command.TARGETS) == set(passes.TARGETS)
     path = convert(models, "one", "--target", "portable")
     assert "optimised for portable" in capsys.readouterr().out
     model = OnnxProgram.load(path).model
     assert (dict(model.opset_imports), model.ir_version) == ({"": 18}, 8)
     assert main(["compare", str(path), f"{models}:one"]) == 0
+
+
+def test_what_the_passes_did_is_printed(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    convert(models, "one", "--passes", "pretranspose_weights,remove_dead_code")
+    out = capsys.readouterr().out
+    assert "nodes: 4 → 4 in 1 rounds" in out
+    convert(models, "one", "--no-optimize")
+    assert "nodes: " not in capsys.readouterr().out

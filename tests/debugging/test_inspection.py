@@ -24,7 +24,13 @@ def test_a_missing_data_file_does_not_matter(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     OnnxProgram({"main": linear_model()}).save(path, external_data=True)
     (tmp_path / "m.onnx.data").unlink()
-    assert list(inspect_model(path).files) == [path]
+    inspection = inspect_model(path)
+    assert list(inspection.files) == [path, tmp_path / "m.onnx.data"]
+    assert ["m.onnx.data", "missing"] in [
+        [Path(words[0]).name, *words[1:]]
+        for words in map(str.split, str(inspection).splitlines())
+        if words
+    ]
     assert "MatMul" in str(inspect_model(path))
 
 

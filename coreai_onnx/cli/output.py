@@ -1,0 +1,110 @@
+"""Options that ``convert`` and ``optimize`` share: passes, target, and the files they write."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coreai_onnx.cli.subject import load_object
+from coreai_onnx.debug_info import LEVELS
+from coreai_onnx.errors import CommandError
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.table import size_text
+
+if TYPE_CHECKING:
+    from coreai_onnx.passes import Pass, Target
+
+TARGETS = ("onnxruntime", "kernels", "contrib", "portable")
+"""Those of ``coreai_onnx.passes``, which are slow to import."""
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="OUTPUT.onnx")
+    parser.add_argument(
+        "--target",
+        choices=TARGETS,
+        default=TARGETS[0],
+        help="what will run the file (docs/passes.md); portable is opset 18 without functions",
+    )
+    parser.add_argument(
+        "--passes",
+        metavar="NAME,...",
+        help="graph passes to run instead of the target's, in this order: names of docs/passes.md, "
+        "'default' for the target's, or passes of your own as pkg.module:name",
+    )
+    parser.add_argument(
+        "--near-misses",
+        action="store_true",
+        help="also print where a graph pass nearly fired, and why it did not",
+    )
+    parser.add_argument(
+        "--debug-info",
+        choices=LEVELS,
+        help="where nodes come from: on each node, in a table (default), or nowhere",
+    )
+    parser.add_argument(
+        "--external-data",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="weights in a data file beside the model (default: above 1.5 GiB)",
+    )
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place that nothing can be written to, before the work is done.
+
+    Raises:
+        CommandError: If there is no such folder, or the name is that of a folder.
+    """
+    if not path.parent.is_dir():
+        raise CommandError(f"cannot write {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise CommandError(f"cannot write {path}: it is a folder")
+
+
+def optimize(program: OnnxProgram, options: argparse.Namespace) -> None:
+    """Run the chosen passes and print what they did."""
+    program.optimize(_passes(options.passes, options.target), target=options.target)
+    for name, report in program.pass_reports.items():
+        print(report if len(program.entrypoints) == 1 else f"entrypoint {name}, {report}")
+        if options.near_misses and report.near_misses:
+            print(f"near misses:\n{report.near_miss_table()}")
+    print()
+
+
+def save(program: OnnxProgram, options: argparse.Namespace) -> None:
+    """Write the program and print the files."""
+    files = program.save(
+        options.output, external_data=options.external_data, debug_info=options.debug_info
+    )
+    for file in files:
+        print(f"wrote {file} ({size_text(file.stat().st_size)})")
+
+
+def _passes(text: str | None, target: Target) -> list[Pass] | None:
+    """Return the passes of a comma-separated list; None for those of the target.
+
+    Raises:
+        CommandError: If a pass is unknown.
+    """
+    if text is None:
+        return None
+    from coreai_onnx.passes import CONTRIB, LAYOUT, ORDER, passes_for
+    from coreai_onnx.passes.runner import name_of
+
+    known = {name_of(one): one for one in (*ORDER, *LAYOUT, *CONTRIB)}
+    chosen: list[Pass] = []
+    for name in filter(None, (word.strip() for word in text.split(","))):
+        if name == "default":
+            chosen += passes_for(target)
+        elif ":" in name:
+            chosen.append(load_object(name))
+        elif name in known:
+            chosen.append(known[name])
+        else:
+            raise CommandError(
+                f"--passes {name}: there is no such pass\n  there are {', '.join(sorted(known))}"
+            )
+    return chosen
