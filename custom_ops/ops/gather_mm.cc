@@ -133,10 +133,7 @@ class GatherMmOp : public Op {
                             context.Input(names::kLhsIndicesInput), batch_axes_, dtype_);
     const GatherOperand rhs(check_, "rhs", context.Input(names::kRhsInput), "rhs_indices",
                             context.Input(names::kRhsIndicesInput), batch_axes_, dtype_);
-    const auto shapes = [&] {
-      return "lhs " + ToString(lhs.shape()) + ", rhs " + ToString(rhs.shape()) +
-             " after their indices are taken";
-    };
+    const auto shapes = [&] { return lhs.Text() + "; " + rhs.Text(); };
     if (lhs.columns() != (transposed_ ? rhs.columns() : rhs.rows())) {
       check_.Fail(std::string("the last size of lhs must be the ") +
                   (transposed_ ? "last size" : "size before the last") + " of rhs: " + shapes());

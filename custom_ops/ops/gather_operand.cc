@@ -29,7 +29,7 @@ std::vector<std::size_t> ReadIndices(const Checker& check, const char* name,
 GatherOperand::GatherOperand(const Checker& check, const char* name, const TensorView& input,
                              const char* indices_name, const TensorView& indices,
                              std::int64_t batch_axes, DType dtype)
-    : shape_(input.shape), data_(input.data) {
+    : name_(name), given_(input.shape), shape_(input.shape), data_(input.data) {
   check.Require(name, input, dtype);
   std::vector<std::size_t> chosen;
   const auto axis = static_cast<std::size_t>(batch_axes);
@@ -63,6 +63,11 @@ GatherOperand::GatherOperand(const Checker& check, const char* name, const Tenso
       for (std::size_t j = 0; j < inner; ++j) places_.push_back((i * size + index) * inner + j);
     }
   }
+}
+
+std::string GatherOperand::Text() const {
+  const std::string text = name_ + (" of shape " + ToString(given_));
+  return given_ == shape_ ? text : text + ", taken as " + ToString(shape_);
 }
 
 void GatherOperand::Copy(const Shape& input, std::size_t axis,

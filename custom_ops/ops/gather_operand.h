@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ops/checks.h"
@@ -20,6 +21,9 @@ class GatherOperand {
                 const char* indices_name, const TensorView& indices, std::int64_t batch_axes,
                 DType dtype);
 
+  /// "lhs of shape [4, 8]", and what it becomes where indices are taken.
+  std::string Text() const;
+
   /// Shape after the indices are taken, of rank 2 at least.
   const Shape& shape() const { return shape_; }
   std::size_t rows() const { return static_cast<std::size_t>(shape_[shape_.size() - 2]); }
@@ -36,6 +40,8 @@ class GatherOperand {
   void Copy(const Shape& input, std::size_t axis, const std::vector<std::size_t>& chosen,
             std::size_t element_bytes);
 
+  const char* name_;
+  Shape given_;
   Shape shape_;
   const void* data_;
   std::size_t count_ = 0;

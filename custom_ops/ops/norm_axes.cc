@@ -15,8 +15,8 @@ std::size_t NormAxes::First(const Checker& check, const Shape& input) const {
   std::vector<std::int64_t> axes = axes_;
   for (std::int64_t& axis : axes) {
     if (axis < -rank || axis >= rank) {
-      check.Fail("axis " + std::to_string(axis) + " is out of range for input of shape " +
-                 ToString(input));
+      check.Fail("attribute axes is " + ToString(axes_) + ", of which " + std::to_string(axis) +
+                 " is out of range for input of shape " + ToString(input));
     }
     if (axis < 0) axis += rank;
   }
@@ -24,8 +24,8 @@ std::size_t NormAxes::First(const Checker& check, const Shape& input) const {
   const auto count = static_cast<std::int64_t>(axes.size());
   for (std::int64_t i = 0; i < count; ++i) {
     if (axes[static_cast<std::size_t>(i)] != rank - count + i) {
-      check.Fail("axes " + ToString(axes_) + " are not the trailing axes of input of shape " +
-                 ToString(input));
+      check.Fail("attribute axes is " + ToString(axes_) +
+                 ", which are not the trailing axes of input of shape " + ToString(input));
     }
   }
   return static_cast<std::size_t>(rank - count);

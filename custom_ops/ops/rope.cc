@@ -46,6 +46,11 @@ class RopeOp : public Op {
       check_.Fail("the number of rotated lanes must be even, is " + std::to_string(rotated) +
                   " with dims " + std::to_string(dims_) + " and input of shape " + ToString(shape));
     }
+    if (ElementCount(shape) == 0) {
+      // Its other sizes may be too large to make a table for.
+      context.Output(0, shape);
+      return;
+    }
     RopeSizes sizes = {};
     sizes.batch = shape.size() == 4 ? static_cast<std::size_t>(shape[0]) : 1;
     sizes.heads = static_cast<std::size_t>(shape[shape.size() - 3]);
@@ -107,7 +112,6 @@ class RopeOp : public Op {
   void RunTiles(const KernelContext& context, const TensorView& input, const RopeSizes& sizes,
                 bool by_batch, bool by_head, std::size_t scratch_row, const Body& body) const {
     auto* const output = static_cast<char*>(context.Output(0, input.shape));
-    if (ElementCount(input.shape) == 0) return;
     const auto head_dim = static_cast<std::size_t>(input.shape.back());
     const std::size_t outer = sizes.batch * sizes.heads;
     const std::size_t heads = by_head ? 1 : by_batch ? sizes.heads : outer;

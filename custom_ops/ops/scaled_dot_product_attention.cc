@@ -31,7 +31,7 @@ class ScaledDotProductAttentionOp : public Op {
       check_.Fail("attribute causal_alignment is \"" + alignment +
                   "\", expected \"lower_right\" or \"upper_left\"");
     }
-    if (std::isnan(softcap_)) check_.Fail("attribute softcap is NaN");
+    if (std::isnan(softcap_)) check_.Fail("attribute softcap is nan, expected a number");
   }
 
   void Compute(const KernelContext& context) const override {

@@ -10,6 +10,7 @@ const CustomOp& Self(const OrtCustomOp* op) { return *static_cast<const CustomOp
 // What CreateKernelV2 hands to onnxruntime.
 struct Kernel {
   const OrtApi& api;
+  const char* op_type;
   std::unique_ptr<Op> op;
 };
 
@@ -65,24 +66,26 @@ OrtMemType GetInputMemoryType(const OrtCustomOp*, std::size_t) { return OrtMemTy
 OrtStatus* CreateKernel(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
                         void** kernel) {
   *kernel = nullptr;
-  return StatusOf(*api, [&] {
-    const CustomOp& self = Self(op);
+  const CustomOp& self = Self(op);
+  return StatusOf(*api, self.op_type, [&] {
     const KernelInfo attributes(*api, info, self.op_type);
     CheckVersion(attributes, self.definition.composite);
-    *kernel = new Kernel{*api, self.definition.create(attributes, self.dtype, self.target)};
+    *kernel =
+        new Kernel{*api, self.op_type, self.definition.create(attributes, self.dtype, self.target)};
   });
 }
 
 OrtStatus* Compute(void* kernel, OrtKernelContext* context) {
   const auto& self = *static_cast<const Kernel*>(kernel);
-  return StatusOf(self.api, [&] { self.op->Compute(KernelContext(self.api, context)); });
+  return StatusOf(self.api, self.op_type,
+                  [&] { self.op->Compute(KernelContext(self.api, context)); });
 }
 
 void DestroyKernel(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
 OrtStatus* InferShape(const OrtCustomOp* op, OrtShapeInferContext* context) {
   const CustomOp& self = Self(op);
-  return StatusOf(self.api,
+  return StatusOf(self.api, self.op_type,
                   [&] { self.definition.infer_shape(ShapeInference(self.api, context)); });
 }
 

@@ -42,8 +42,9 @@ COREAI_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const Ort
                ? nullptr
                : oldest->CreateStatus(ORT_FAIL, "coreai ops need onnxruntime 1.21 or later");
   }
-  return coreai::StatusOf(
-      *api, [&] { coreai::RegisterDomain(*api, *base, options, coreai::ChooseTarget()); });
+  return coreai::StatusOf(*api, "coreai ops", [&] {
+    coreai::RegisterDomain(*api, *base, options, coreai::ChooseTarget());
+  });
 }
 
 /// "coreai_onnx_ops <version> target=<name> ort_api=21"; the text stays valid. If COREAI_OPS_TARGET

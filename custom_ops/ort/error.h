@@ -34,20 +34,29 @@ inline void ThrowOnError(const OrtApi& api, OrtStatus* status) {
   throw error;
 }
 
-/// Runs `body` and returns what it throws as a status; null if it returns.
+/// Runs `body` and returns what it throws as a status that begins with `who`; null if it returns.
 template <class Body>
-OrtStatus* StatusOf(const OrtApi& api, const Body& body) noexcept {
+OrtStatus* StatusOf(const OrtApi& api, const char* who, const Body& body) noexcept {
+  const auto status = [&](OrtErrorCode code, const char* what) {
+    // Refusals of ours begin with the op; what onnxruntime or the library reports does not.
+    const std::string prefix = std::string(who) + ": ";
+    const std::string text = what;
+    const bool named = text.compare(0, prefix.size(), prefix) == 0;
+    return api.CreateStatus(code, named ? what : (prefix + text).c_str());
+  };
   try {
-    body();
-    return nullptr;
-  } catch (const OpError& error) {
-    return api.CreateStatus(error.code(), error.what());
-  } catch (const std::bad_alloc&) {
-    return api.CreateStatus(ORT_FAIL, "coreai ops: out of memory");
-  } catch (const std::exception& error) {
-    return api.CreateStatus(ORT_FAIL, error.what());
+    try {
+      body();
+      return nullptr;
+    } catch (const OpError& error) {
+      return status(error.code(), error.what());
+    } catch (const std::bad_alloc&) {
+      return status(ORT_FAIL, "out of memory");
+    } catch (const std::exception& error) {
+      return status(ORT_FAIL, error.what());
+    }
   } catch (...) {
-    return api.CreateStatus(ORT_FAIL, "coreai ops: unknown error");
+    return api.CreateStatus(ORT_FAIL, "coreai ops: out of memory");
   }
 }
 

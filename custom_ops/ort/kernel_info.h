@@ -32,6 +32,8 @@ class KernelInfo {
 
  private:
   bool Ok(OrtStatus* status) const;
+  /// The value of an attribute of whatever type, as a message shows it.
+  std::string Describe(const char* name) const;
   [[noreturn]] void WrongType(const char* name, const char* wanted) const;
 
   const OrtApi& api_;

@@ -174,13 +174,13 @@ X, W = torch.ones(5, 1, 8), torch.ones(3, 8, 4)
         (
             [X, W, None, torch.zeros(4, dtype=I64)],
             {},
-            r"do not broadcast: lhs \[5, 1, 8\], rhs \[4",
+            r"do not broadcast: lhs of shape \[5, 1, 8\]; rhs of shape .*, taken as \[4",
         ),
         ([X, torch.ones(3, 7, 4), None, torch.tensor([0])], {}, r"size before the last of rhs"),
         ([X, W, None, torch.tensor([0])], {"transpose_rhs": 1}, r"the last size of rhs: lhs"),
         ([torch.ones(8), W], {}, r"lhs of shape \[8\] must have rank 2"),
         ([torch.ones(5, 8), W, torch.tensor(1)], {}, r"has shape \[8\]"),
-        ([X, W], {"num_batch_axes": 0.5}, "num_batch_axes must be of type int"),
+        ([X, W], {"num_batch_axes": 0.5}, "attribute num_batch_axes is 0.5, expected an int"),
     ],
 )
 def test_refusals_name_the_op_and_the_values(kernels, inputs, attributes, message):

@@ -44,7 +44,7 @@ def test_the_default_is_exact(kernels):
     [
         ([torch.ones(2, 3), torch.ones(2)], {}, r"up of shape \[2\] must have the shape \[2, 3\]"),
         ([torch.ones(3)] * 2, {"approximate": "sigmoid"}, 'approximate is "sigmoid", expected "no'),
-        ([torch.ones(3)] * 2, {"approximate": 1}, "attribute approximate must be of type string"),
+        ([torch.ones(3)] * 2, {"approximate": 1}, "attribute approximate is 1, expected a string"),
     ],
 )
 def test_refusals_name_the_op_and_the_values(kernels, inputs, attributes, message):

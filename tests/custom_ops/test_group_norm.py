@@ -65,8 +65,8 @@ X = torch.ones(2, 6, 3)
         ([X, torch.ones(3)], {}, r"scale of shape \[3\] must have one element for each channel"),
         ([X, None, torch.ones(1, 6)], {}, r"bias of shape \[1, 6\] must have one element"),
         ([X, torch.ones(6, dtype=torch.int64)], {}, "scale is int64, expected"),
-        ([X], {"num_groups": 2.0}, "attribute num_groups must be of type int"),
-        ([X], {"eps": 1}, "attribute eps must be of type float"),
+        ([X], {"num_groups": 2.0}, "attribute num_groups is 2, expected an int"),
+        ([X], {"eps": 1}, "attribute eps is 1, expected a float"),
     ],
 )
 def test_refusals_name_the_op_and_the_values(kernels, inputs, attributes, message):

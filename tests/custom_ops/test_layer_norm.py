@@ -69,9 +69,13 @@ def test_empty(kernels, shape):
             {},
             "bias is int64, expected float",
         ),
-        ([torch.ones(2, 3)], {"axes": [0]}, r"axes \[0\] are not the trailing axes .*\[2, 3\]"),
-        ([torch.ones(2, 3)], {"axes": [2]}, "axis 2 is out of range"),
-        ([torch.ones(2, 3)], {"eps": 1}, "attribute eps must be of type float"),
+        (
+            [torch.ones(2, 3)],
+            {"axes": [0]},
+            r"attribute axes is \[0\], which are not the trailing axes .*\[2, 3\]",
+        ),
+        ([torch.ones(2, 3)], {"axes": [2]}, r"attribute axes is \[2\], of which 2 is out of range"),
+        ([torch.ones(2, 3)], {"eps": 1}, "attribute eps is 1, expected a float"),
     ],
 )
 def test_refusals_name_the_op_and_the_values(kernels, inputs, attributes, message):

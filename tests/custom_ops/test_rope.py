@@ -165,8 +165,8 @@ X = torch.ones(2, 3, 5, 8)
             {},
             r"offset of shape \[1, 2\] must have shape \[\], \[1\], \[batch\]",
         ),
-        ([X], {"dims": 1.0}, "attribute dims must be of type int"),
-        ([X], {"base": 1}, "attribute base must be of type float"),
+        ([X], {"dims": 1.0}, "attribute dims is 1, expected an int"),
+        ([X], {"base": 1}, "attribute base is 1, expected a float"),
         ([X], {"version": 2}, "version is 2; these kernels know versions 1 to 1"),
     ],
 )

@@ -73,9 +73,13 @@ def test_empty(kernels, shape):
             r"skip of shape \[3\] must have the shape \[2, 3\]",
         ),
         ([torch.ones(2, 3)] * 2 + [torch.ones(4)], {}, r"scale of shape \[4\] does not broadcast"),
-        ([torch.ones(2, 3)] * 2, {"axes": [0]}, r"axes \[0\] are not the trailing axes"),
-        ([torch.ones(())] * 2, {}, "axis -1 is out of range"),
-        ([torch.ones(2, 3)] * 2, {"eps": 1}, "attribute eps must be of type float"),
+        (
+            [torch.ones(2, 3)] * 2,
+            {"axes": [0]},
+            r"attribute axes is \[0\], which are not the trailing axes",
+        ),
+        ([torch.ones(())] * 2, {}, r"attribute axes is \[-1\], of which -1 is out of range"),
+        ([torch.ones(2, 3)] * 2, {"eps": 1}, "attribute eps is 1, expected a float"),
     ],
 )
 def test_refusals_name_the_op_and_the_values(kernels, inputs, attributes, message):

@@ -162,8 +162,11 @@ OrtStatus* GetInput(const OrtKernelContext* context, std::size_t index,
 OrtStatus* GetOutput(OrtKernelContext* context, std::size_t index, const std::int64_t* sizes,
                      std::size_t rank, OrtValue** out) noexcept {
   if (index >= context->output_types.size()) return Fail("no such output");
+  if (!FitsMemory({sizes, sizes + rank})) return Fail(kNoMemory);
   context->outputs.resize(context->output_types.size());
-  if (context->output_used[index]) {
+  if (context->in_place && index == 0) {
+    context->outputs[0] = context->inputs.at(0);
+  } else if (context->output_used[index]) {
     context->outputs[index] =
         MakeValue(context->output_types[index], {sizes, sizes + rank}, index % 3);
   }
@@ -255,6 +258,17 @@ std::size_t ElementBytes(ONNXTensorElementDataType type) {
     default:
       return 1;
   }
+}
+
+bool FitsMemory(const std::vector<std::int64_t>& shape) {
+  constexpr std::int64_t kMostElements = 1 << 24;
+  std::int64_t elements = 1;
+  for (const std::int64_t size : shape) {
+    if (size == 0) return true;
+    if (size < 0 || elements > kMostElements / size) elements = kMostElements + 1;
+    elements *= elements > kMostElements ? 1 : size;
+  }
+  return elements <= kMostElements;
 }
 
 std::unique_ptr<OrtValue> MakeValue(ONNXTensorElementDataType type, std::vector<std::int64_t> shape,

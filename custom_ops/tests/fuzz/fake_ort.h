@@ -47,11 +47,12 @@ struct OrtKernelInfo {
 };
 
 struct OrtKernelContext {
-  std::vector<std::unique_ptr<OrtValue>> inputs;  ///< null: left out
+  std::vector<std::shared_ptr<OrtValue>> inputs;  ///< null: left out; of several contexts at once
   std::vector<ONNXTensorElementDataType> output_types;
   std::vector<bool> output_used;
-  std::vector<std::unique_ptr<OrtValue>> outputs;
+  std::vector<std::shared_ptr<OrtValue>> outputs;
   std::size_t threads = 1;  ///< that ParallelFor runs on
+  bool in_place = false;    ///< the first output gets the memory of the first input
 };
 
 struct OrtShapeInferContext {
@@ -72,6 +73,12 @@ namespace coreai::fuzz {
 
 /// Bytes of one element of the types that the kernels know.
 std::size_t ElementBytes(ONNXTensorElementDataType type);
+
+/// What this onnxruntime says of outputs that are too large, in the place of the kernel.
+inline constexpr char kNoMemory[] = "failed to allocate the output";
+
+/// Whether a tensor of this shape is small enough to be made: sizes beside a 0 may be anything.
+bool FitsMemory(const std::vector<std::int64_t>& shape);
 
 /// A tensor whose bytes are 0xA5.
 std::unique_ptr<OrtValue> MakeValue(ONNXTensorElementDataType type, std::vector<std::int64_t> shape,

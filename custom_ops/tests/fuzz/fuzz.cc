@@ -3,9 +3,10 @@
 //
 //   coreai_ops_fuzz libcoreai_onnx_ops.so [--runs N] [--seed S] [--only OP]
 //
-// Built with sanitizers it finds what is read, written or computed wrongly; built without, that a
-// call neither crashes nor hangs, that it refuses with the name of the op, that it gives the same
-// bits on one thread and on several, and that both instruction sets take and refuse the same.
+// Built with sanitizers it finds what is read, written or raced for wrongly; built without, that a
+// call neither crashes nor hangs, that a refusal names op, argument and values, that a result is
+// what the definition says, and has the same bits on one thread, on several, from several runs of
+// one kernel at once and in place of its input, and that both instruction sets refuse the same.
 
 #include <dlfcn.h>
 
@@ -14,10 +15,14 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "fuzz/expected.h"
 #include "fuzz/fake_ort.h"
 #include "fuzz/random_call.h"
+#include "fuzz/refusal.h"
 
 namespace coreai::fuzz {
 namespace {
@@ -31,6 +36,7 @@ struct Options {
 
 struct Counts {
   std::uint64_t ran = 0;
+  std::uint64_t judged = 0;  // of them, compared with the definition
   std::uint64_t refused = 0;
 };
 
@@ -47,42 +53,85 @@ struct Outcome {
   std::exit(1);
 }
 
-// A refusal must say which op refuses.
-void TakeStatus(const OrtCustomOp& op, std::uint64_t run, OrtStatus* status, Outcome* outcome) {
+// The call as it was made up.
+struct Subject {
+  const OrtCustomOp& op;
+  std::uint64_t run;
+  OrtKernelInfo* info;
+};
+
+void TakeStatus(const Subject& subject, const OrtKernelContext& context, OrtStatus* status,
+                Outcome* outcome) {
   outcome->message = status->message;
   delete status;
-  const std::string name = op.GetName(&op);
-  if (outcome->message.compare(0, name.size() + 2, name + ": ") != 0) {
-    Report(op, run, "the refusal does not name the op: " + outcome->message);
+  const std::string missing =
+      MissingInRefusal(subject.op.GetName(&subject.op), outcome->message, *subject.info, context);
+  if (missing.empty()) return;
+  Report(subject.op, subject.run, "the refusal lacks " + missing + ": " + outcome->message);
+}
+
+// A kernel, made anew; null if it is refused.
+void* Create(const Subject& subject, const OrtKernelContext& context, Outcome* outcome) {
+  void* kernel = nullptr;
+  OrtStatus* status = subject.op.CreateKernelV2(&subject.op, &FakeApi(), subject.info, &kernel);
+  if (status == nullptr) return kernel;
+  if (kernel != nullptr) Report(subject.op, subject.run, "a kernel and a refusal");
+  TakeStatus(subject, context, status, outcome);
+  return nullptr;
+}
+
+void Compute(const Subject& subject, void* kernel, OrtKernelContext* context, Outcome* outcome) {
+  context->outputs.clear();
+  if (OrtStatus* status = subject.op.KernelComputeV2(kernel, context)) {
+    return TakeStatus(subject, *context, status, outcome);
+  }
+  outcome->ran = true;
+  for (const auto& output : context->outputs) {
+    if (output == nullptr) {
+      outcome->outputs.emplace_back();
+    } else {
+      outcome->outputs.emplace_back(output->data(), output->data() + output->bytes());
+    }
   }
 }
 
-Outcome Run(const OrtCustomOp& op, std::uint64_t run, OrtKernelInfo* info,
-            OrtKernelContext* context) {
+Outcome Run(const Subject& subject, OrtKernelContext* context) {
   Outcome outcome;
-  void* kernel = nullptr;
-  OrtStatus* status = op.CreateKernelV2(&op, &FakeApi(), info, &kernel);
-  if (status != nullptr) {
-    if (kernel != nullptr) Report(op, run, "a kernel and a refusal");
-    TakeStatus(op, run, status, &outcome);
-    return outcome;
-  }
-  context->outputs.clear();
-  status = op.KernelComputeV2(kernel, context);
-  op.KernelDestroy(kernel);
-  if (status != nullptr) {
-    TakeStatus(op, run, status, &outcome);
-    return outcome;
-  }
-  outcome.ran = true;
-  for (const auto& output : context->outputs) {
-    if (output == nullptr) {
-      outcome.outputs.emplace_back();
-    } else {
-      outcome.outputs.emplace_back(output->data(), output->data() + output->bytes());
-    }
-  }
+  void* kernel = Create(subject, *context, &outcome);
+  if (kernel == nullptr) return outcome;
+  Compute(subject, kernel, context, &outcome);
+  subject.op.KernelDestroy(kernel);
   return outcome;
+}
+
+// Runs one kernel from several threads at once, as onnxruntime does for runs of one session.
+std::vector<Outcome> RunAtOnce(const Subject& subject, const OrtKernelContext& context) {
+  std::vector<Outcome> outcomes(3);
+  std::vector<OrtKernelContext> contexts(outcomes.size(), context);
+  void* kernel = Create(subject, context, &outcomes[0]);
+  if (kernel == nullptr) return {outcomes[0]};
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    threads.emplace_back([&, i] { Compute(subject, kernel, &contexts[i], &outcomes[i]); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  subject.op.KernelDestroy(kernel);
+  return outcomes;
+}
+
+// Runs with the first output in the memory of the first input.
+Outcome RunInPlace(const Subject& subject, OrtKernelContext context) {
+  context.inputs[0] = std::make_shared<OrtValue>(*context.inputs[0]);
+  context.in_place = true;
+  return Run(subject, &context);
+}
+
+bool WorksInPlace(const OrtCustomOp& op) {
+  if (op.GetMayInplace == nullptr) return false;
+  int *input = nullptr, *output = nullptr;
+  const bool first = op.GetMayInplace(&input, &output) == 1 && *input == 0 && *output == 0;
+  op.ReleaseMayInplace(input, output);
+  return first;
 }
 
 void InferShapes(const OrtCustomOp& op, std::uint64_t run, const OrtKernelContext& context) {
@@ -97,25 +146,42 @@ void InferShapes(const OrtCustomOp& op, std::uint64_t run, const OrtKernelContex
   }
 }
 
-// Calls an op on one and on several threads, and on both instruction sets.
-bool Check(const OrtCustomOp& best, const OrtCustomOp& scalar, std::uint64_t seed) {
+void Compare(const Subject& subject, const Outcome& one, const Outcome& other, const char* how) {
+  if (other.ran == one.ran && other.message == one.message && other.outputs == one.outputs) return;
+  Report(subject.op, subject.run,
+         std::string("not the same ") + how + ": " + one.message + " / " + other.message);
+}
+
+// Makes up a call, and makes it in all ways in which it must come out the same.
+void Check(const OrtCustomOp& best, const OrtCustomOp& scalar, std::uint64_t seed, Counts* counts) {
   RandomCall random(seed);
   OrtKernelInfo info;
   OrtKernelContext context;
   random.Fill(best, &info, &context);
+  const Subject subject{best, seed, &info};
   InferShapes(best, seed, context);
-  const std::size_t threads = context.threads;
-  const Outcome many = Run(best, seed, &info, &context);
-  context.threads = 1;
-  const Outcome one = Run(best, seed, &info, &context);
-  if (many.ran != one.ran || many.message != one.message || many.outputs != one.outputs) {
-    Report(best, seed, "not the same on " + std::to_string(threads) + " threads as on one");
+  if (context.threads == 1 && random.OneIn(2)) {
+    const std::vector<Outcome> all = RunAtOnce(subject, context);
+    for (const Outcome& each : all) Compare(subject, all[0], each, "in runs at once");
   }
-  const Outcome plain = Run(scalar, seed, &info, &context);
+  const Outcome many = Run(subject, &context);
+  const bool parallel = std::exchange(context.threads, 1) != 1;
+  const Outcome one = parallel ? Run(subject, &context) : many;
+  Compare(subject, one, many, "on several threads");
+  ++(one.ran ? counts->ran : counts->refused);
+  if (one.ran && WorksInPlace(best)) {
+    Compare(subject, one, RunInPlace(subject, context), "in place");
+  }
+  if (one.ran && random.tame()) {
+    bool judged = false;
+    const std::string wrong = WrongOutputs(best.GetName(&best), info, context, &judged);
+    if (!wrong.empty()) Report(best, seed, wrong);
+    counts->judged += judged ? 1 : 0;
+  }
+  const Outcome plain = Run({scalar, seed, &info}, &context);
   if (plain.ran != one.ran || plain.message != one.message) {
     Report(best, seed, "refused by one instruction set only: " + one.message + plain.message);
   }
-  return one.ran;
 }
 
 std::vector<const OrtCustomOp*> Register(const Options& options, const char* target) {
@@ -177,16 +243,16 @@ int Main(int count, char** words) {
   std::map<std::string, Counts> counts;
   for (std::uint64_t run = 0; run < options.runs; ++run) {
     const OrtCustomOp& op = *best[run % best.size()];
-    const bool ran = Check(op, *scalar[run % best.size()], options.seed * 1000000007 + run);
-    Counts& of_op = counts[op.GetName(&op)];
-    ++(ran ? of_op.ran : of_op.refused);
+    Check(op, *scalar[run % best.size()], options.seed * 1000000007 + run,
+          &counts[op.GetName(&op)]);
   }
   for (const auto& [name, each] : counts) {
-    std::printf("%-32s %10llu ran %10llu refused\n", name.c_str(),
+    std::printf("%-32s %10llu ran, %10llu of them as defined %10llu refused\n", name.c_str(),
                 static_cast<unsigned long long>(each.ran),
+                static_cast<unsigned long long>(each.judged),
                 static_cast<unsigned long long>(each.refused));
-    if (each.ran == 0 && options.runs >= 100 * best.size()) {
-      std::fprintf(stderr, "%s never ran\n", name.c_str());
+    if (each.judged == 0 && options.runs >= 100 * best.size()) {
+      std::fprintf(stderr, "%s never ran and was judged\n", name.c_str());
       return 1;
     }
   }

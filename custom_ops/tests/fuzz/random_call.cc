@@ -1,44 +1,73 @@
 #include "fuzz/random_call.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
-#include <map>
+#include <utility>
 
 namespace coreai::fuzz {
 namespace {
 
-// Dims of the inputs that fit together: letters are sizes; F is half of D, W is V times H; # is an
-// index; "" is rank 0.
-using Layouts = std::vector<std::vector<const char*>>;
+// Dims of the inputs that fit together: letters are sizes; G is twice F, W is V times H; # is an
+// index; "" is rank 0. `ints` are what attributes must be for that.
+struct Layout {
+  std::vector<const char*> inputs;
+  std::map<std::string, std::int64_t> ints = {};
+};
+using Layouts = std::vector<Layout>;
+
+Layouts AttentionLayouts() {
+  return {{{"B H T D", "B H S D", "B H S E", "B H T S", "H"}},
+          {{"B W T D", "B V S D", "B V S E", "T S", "W"}},
+          {{"B W T D", "B V S D", "B V S D", "B 1 1 S", "W"}}};
+}
+
+Layouts GatherMmLayouts() {
+  const auto layout = [](std::vector<const char*> inputs, std::int64_t axes, std::int64_t turned) {
+    return Layout{std::move(inputs), {{"num_batch_axes", axes}, {"transpose_rhs", turned}}};
+  };
+  return {layout({"B T D", "H D E", "#B", "#B"}, 0, 0),
+          layout({"B H T D", "B S D E", "#B T", "#B T"}, 1, 0),
+          layout({"H T D", "V E D", "#T", "#T"}, 0, 1),
+          layout({"H T D", "V D E", "#T V", "#V"}, 0, 0),
+          layout({"T D", "V D E", "#S", "#T"}, 0, 0),
+          layout({"T D", "V E D", "#S", "#T 1"}, 0, 1),
+          layout({"T 1 D", "V E D", "#T", "#T V"}, 0, 1),
+          layout({"B T D", "B D E", "#S", "#S"}, 2, 0)};
+}
+
+Layouts RopeLayouts() {
+  const Layouts all = {{{"B H T G", "T F", "T F", "#B T", "F", "#B"}},
+                       {{"B H T G", "S F", "S F", "#B T", "F", "#"}},
+                       {{"B T G", "T F", "T F", "#T", "F", "#B 1"}},
+                       {{"B H T D", "T F", "T F", "#1", "1", "#1"}},
+                       {{"B H T G", "B 1 T F", "B 1 T F", "#T", "F", "#1"}}};
+  Layouts whole = all;
+  for (Layout& layout : whole) layout.ints["dims"] = 0;
+  return whole;
+}
+
 const Layouts& LayoutsOf(const std::string& op) {
   static const std::map<std::string, Layouts> all = {
-      {"scaled_dot_product_attention",
-       {{"B H T D", "B H S D", "B H S E", "B H T S", "H"},
-        {"B W T D", "B V S D", "B V S E", "T S", "W"},
-        {"B W T D", "B V S D", "B V S D", "B 1 1 S", "W"}}},
+      {"scaled_dot_product_attention", AttentionLayouts()},
       {"gated_delta_update",
-       {{"B H T D", "B H T D", "B H T E", "B H T", "B H T", "B H D E"},
-        {"B V T D", "B V T D", "B W T E", "B W T", "B W T", "B W D E"}}},
-      {"gather_mm",
-       {{"B T D", "H D E", "#B", "#B"},
-        {"B H T D", "B S D E", "#B T", "#B T"},
-        {"H T D", "V D E", "#T", "#T"},
-        {"T D", "V D E", "#", "#T"},
-        {"T 1 D", "V E D", "#T", "#T V"}}},
-      {"rope",
-       {{"B H T D", "T F", "T F", "#B T", "F", "#B"},
-        {"B H T D", "S F", "S F", "#B T", "F", "#"},
-        {"B T D", "T D", "T D", "#T", "F", "#B 1"},
-        {"B H T D", "B 1 T F", "B 1 T F", "#T", "F", "#1"}}},
-      {"group_norm", {{"B W S T", "W", "W"}, {"B W", "W", "W"}, {"B W T", "W", "W"}}},
-      {"kv_cache_update", {{"B H S D", "B H T D", "#B"}, {"B H S D", "B H 1 D", "#"}}},
-      {"skip_rms_norm", {{"B T D", "B T D", "D"}, {"B T D", "T D", "T 1 D"}}},
-      {"skip_layer_norm", {{"B T D", "B T D", "D", "D"}, {"T D", "T D", "D", "1"}}},
-      {"rms_norm", {{"B T D", "D"}, {"B H T D", "H 1 D"}, {"T D", "1"}}},
-      {"layer_norm", {{"B T D", "D", "D"}, {"B H T D", "H 1 D", "T D"}, {"T D", "1", "D"}}},
+       {{{"B H T D", "B H T D", "B H T E", "B H T", "B H T", "B H D E"}},
+        {{"B V T D", "B V T D", "B W T E", "B W T", "B W T", "B W D E"}}}},
+      {"gather_mm", GatherMmLayouts()},
+      {"rope", RopeLayouts()},
+      {"group_norm", {{{"B W S T", "W", "W"}}, {{"B W", "W", "W"}}, {{"B W T", "W", "W"}}}},
+      {"kv_cache_update", {{{"B H S D", "B H T D", "#B"}}, {{"B H S D", "B H 1 D", "#"}}}},
+      {"skip_rms_norm", {{{"B T D", "B T D", "D"}}, {{"B T D", "B T D", "T 1"}}}},
+      {"skip_layer_norm", {{{"B T D", "B T D", "D", "D"}}, {{"T D", "T D", "D", "1"}}}},
+      {"rms_norm", {{{"B T D", "D"}}, {{"B H T D", "H 1 D"}}, {{"T D", "1"}}}},
+      {"layer_norm", {{{"B T D", "D", "D"}}, {{"B H T D", "H 1 D", "T D"}}, {{"T D", "1", "D"}}}},
   };
-  static const Layouts unary = {{"B T D", "B T D"}, {"T D", "T D"}, {"D", "D"}};
+  static const Layouts unary = {{{"B T D", "B T D"}},
+                                {{"T D", "T D"}},
+                                {{"D", "D"}},
+                                {{"", ""}},
+                                {{"B H T D E", "B H T D E"}}};
   const auto found = all.find(op.substr(0, op.find('.')));
   return found == all.end() ? unary : found->second;
 }
@@ -48,6 +77,12 @@ E OneOf(const E (&all)[kCount], std::size_t index) {
   return all[index % kCount];
 }
 
+// Sizes may be huge beside a 0.
+std::int64_t Product(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
 }  // namespace
 
 std::int64_t RandomCall::Size(char letter) {
@@ -55,12 +90,18 @@ std::int64_t RandomCall::Size(char letter) {
   if (size >= 0) return size;
   static constexpr std::int64_t kFew[] = {1, 2, 3, 1, 2, 0};
   static constexpr std::int64_t kMany[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 70, 0};
-  if (letter == 'F') return size = Size('D') / 2;
-  if (letter == 'W') return size = Size('V') * Size('H');
+  if (letter == 'G') return size = Product(Size('F'), 2);
+  if (letter == 'W') return size = Product(Size('V'), Size('H'));
   const bool few = letter == 'B' || letter == 'H' || letter == 'V';
   size = few ? OneOf(kFew, Below(OneIn(20) ? 6 : 5)) : OneOf(kMany, Below(OneIn(20) ? 16 : 15));
   if ((letter == 'S' || letter == 'T') && OneIn(60)) size = 100 + static_cast<int>(Below(200));
   return size;
+}
+
+// Beside a size of 0 any other is possible, and must not be counted, looped over or allocated.
+std::int64_t RandomCall::HugeSize() {
+  static constexpr std::int64_t kHuge[] = {1LL << 31, 1LL << 33, 1LL << 40, 1LL << 61, INT64_MAX};
+  return OneOf(kHuge, Below(5));
 }
 
 std::vector<std::int64_t> RandomCall::Shape(const std::string& dims) {
@@ -72,6 +113,13 @@ std::vector<std::int64_t> RandomCall::Shape(const std::string& dims) {
   if (OneIn(40) && !shape.empty()) shape.erase(shape.begin());
   if (OneIn(40)) shape.insert(shape.begin(), 1);
   if (OneIn(40) && !shape.empty()) shape[Below(shape.size())] = static_cast<int>(Below(5));
+  if (OneIn(60)) {
+    shape.resize(Below(10));
+    for (std::int64_t& size : shape) size = static_cast<int>(Below(4));
+  }
+  for (std::size_t i = 0; !FitsMemory(shape); i = (i + 1) % shape.size()) {
+    shape[i] = std::min(shape[i], static_cast<std::int64_t>(1 + Below(5)));
+  }
   return shape;
 }
 
@@ -89,36 +137,55 @@ void RandomCall::Store(OrtValue* value, std::size_t index, E element) {
   std::memcpy(value->data() + index * sizeof(E), &element, sizeof(E));
 }
 
+void RandomCall::FillIndices(OrtValue* value) {
+  static constexpr std::int64_t kWild[] = {0, 1, 2, 3, 5, -1, 40, -1000000, INT64_MAX, INT64_MIN};
+  const bool wild = OneIn(16);
+  const std::size_t size = ElementBytes(value->info.type);
+  for (std::size_t i = 0; i < value->bytes() / size; ++i) {
+    const std::int64_t index =
+        wild ? OneOf(kWild, Below(10)) : static_cast<std::int64_t>(Below(index_limit_));
+    if (size == 8) {
+      Store(value, i, index);
+    } else {
+      Store(value, i, static_cast<std::int32_t>(index));
+    }
+  }
+}
+
+// Bits of a floating type: numbers of everyday size, else of `kind` 0 any bits, most of which are
+// huge, tiny or not a number, and of `kind` 1 the ends of the range.
+std::uint64_t RandomCall::FloatBits(ONNXTensorElementDataType type, std::size_t kind) {
+  static constexpr double kEnds[] = {0.0, -0.0, 1e4, -1e4, 3e38, -3e38, 1e-40, HUGE_VAL, -HUGE_VAL};
+  if (kind == 0) return random_();
+  const double small = static_cast<double>(static_cast<int>(Below(64)) - 32) / 16;
+  const double number = kind == 1 ? (OneIn(12) ? std::nan("") : OneOf(kEnds, Below(9))) : small;
+  const auto narrow = static_cast<float>(number);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &number, sizeof(number));
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE) return bits;
+  std::uint32_t narrow_bits = 0;
+  std::memcpy(&narrow_bits, &narrow, sizeof(narrow));
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) return narrow_bits;
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16) return narrow_bits >> 16;
+  const std::uint32_t sign = narrow_bits >> 16 & 0x8000;
+  if (kind != 1) return sign | (0x3000 + Below(0x0C00));
+  return sign | OneOf({0u, 1u, 0x3ffu, 0x7bffu, 0x7c00u, 0x7e00u, 0x70e2u}, Below(7));
+}
+
 void RandomCall::FillNumbers(OrtValue* value) {
   const ONNXTensorElementDataType type = value->info.type;
   const std::size_t size = ElementBytes(type);
-  static constexpr std::int64_t kIndices[] = {0, 1,  2,  3,        0,         1,
-                                              5, -1, 40, -1000000, INT64_MAX, INT64_MIN};
-  // Any bits are a number of a floating type, but most are huge, tiny or not a number.
-  const bool any_bits = OneIn(8);
-  const std::size_t indices = OneIn(8) ? 12 : 4;
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64 || type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32) {
+    return FillIndices(value);
+  }
+  const std::size_t kind = Below(24);
+  if (kind < 2) tame_ = false;
   for (std::size_t i = 0; i < value->bytes() / size; ++i) {
-    const auto small = static_cast<float>(static_cast<int>(Below(64)) - 32) / 16;
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &small, sizeof(bits));
-    const std::int64_t index = OneOf(kIndices, Below(indices));
-    if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64) {
-      Store(value, i, index);
-    } else if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32) {
-      Store(value, i, static_cast<std::int32_t>(index));
-    } else if (size == 1) {
+    if (size == 1) {
       Store(value, i, static_cast<std::uint8_t>(Below(2)));
-    } else if (any_bits) {
-      const std::uint64_t noise = random_();
-      std::memcpy(value->data() + i * size, &noise, size);
-    } else if (size == 8) {
-      Store(value, i, static_cast<double>(small));
-    } else if (size == 4) {
-      Store(value, i, small);
-    } else if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16) {
-      Store(value, i, static_cast<std::uint16_t>(bits >> 16));
     } else {
-      Store(value, i, static_cast<std::uint16_t>((bits >> 16 & 0x8000) | (0x3000 + Below(0x0C00))));
+      const std::uint64_t bits = FloatBits(type, kind);
+      std::memcpy(value->data() + i * size, &bits, size);
     }
   }
 }
@@ -130,6 +197,8 @@ OrtKernelInfo::Attribute RandomCall::Invent(const std::string& name) {
                                       1e30f, 10000.f, std::numeric_limits<float>::quiet_NaN()};
   static const char* const kTexts[] = {"lower_right", "upper_left", "none", "tanh", "", "left"};
   if (name == "version") return OneIn(50) ? kInts[Below(10)] : std::int64_t{1};
+  const auto wanted = ints_.find(name);
+  if (wanted != ints_.end() && !OneIn(6)) return wanted->second;
   if (OneIn(3)) return std::monostate();
   const bool wild = OneIn(6);
   if (name == "axes") {
@@ -152,14 +221,22 @@ OrtKernelInfo::Attribute RandomCall::Invent(const std::string& name) {
 
 void RandomCall::Fill(const OrtCustomOp& op, OrtKernelInfo* info, OrtKernelContext* context) {
   sizes_.assign(128, -1);
+  tame_ = true;
+  index_limit_ = 1 + Below(3);
   info->invent = [this](const std::string& name) { return Invent(name); };
   const Layouts& layouts = LayoutsOf(op.GetName(&op));
-  const auto& layout = layouts[Below(layouts.size())];
+  const Layout& layout = layouts[Below(layouts.size())];
+  ints_ = layout.ints;
+  if (OneIn(50)) {
+    static constexpr char kLetters[] = "BHVSTDEF";
+    sizes_[static_cast<std::size_t>(kLetters[Below(8)])] = HugeSize();
+    sizes_[static_cast<std::size_t>(kLetters[Below(8)])] = 0;
+  }
   const std::size_t count = op.GetInputTypeCount(&op);
   context->threads = 1 + Below(3);
   for (std::size_t i = 0; i < count; ++i) {
     const bool optional = op.GetInputCharacteristic(&op, i) == INPUT_OUTPUT_OPTIONAL;
-    const char* dims = i < layout.size() ? layout[i] : "D";
+    const char* dims = i < layout.inputs.size() ? layout.inputs[i] : "D";
     ONNXTensorElementDataType type = op.GetInputType(&op, i);
     // onnxruntime takes the first registration that fits, so that one with an optional input of a
     // type of its own is only taken because of that input.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -19,6 +20,9 @@ class RandomCall {
   /// kernel asks for them.
   void Fill(const OrtCustomOp& op, OrtKernelInfo* info, OrtKernelContext* context);
 
+  /// Whether all numbers of the call are of everyday size.
+  bool tame() const { return tame_; }
+
   /// A number below n.
   std::size_t Below(std::size_t n) { return random_() % n; }
   bool OneIn(std::size_t n) { return Below(n) == 0; }
@@ -27,12 +31,18 @@ class RandomCall {
   OrtKernelInfo::Attribute Invent(const std::string& name);
   std::vector<std::int64_t> Shape(const std::string& dims);
   std::int64_t Size(char letter);
+  std::int64_t HugeSize();
   ONNXTensorElementDataType AnyType();
   void FillNumbers(OrtValue* value);
+  void FillIndices(OrtValue* value);
+  std::uint64_t FloatBits(ONNXTensorElementDataType type, std::size_t kind);
   template <typename E>
   void Store(OrtValue* value, std::size_t index, E element);
 
   std::mt19937_64 random_;
+  std::map<std::string, std::int64_t> ints_;  // that attributes must be
+  std::size_t index_limit_ = 1;
+  bool tame_ = true;
   std::vector<std::int64_t> sizes_;  // of the letters of this call; -1: not chosen yet
 };
 

@@ -1,0 +1,392 @@
+#include "fuzz/expected.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "fuzz/array.h"
+#include "ops/schema.h"
+#include "reference/attention.h"
+#include "reference/gated_activation.h"
+#include "reference/gated_delta_update.h"
+#include "reference/gather_mm.h"
+#include "reference/group_norm.h"
+#include "reference/layer_norm.h"
+#include "reference/rms_norm.h"
+#include "reference/rope.h"
+
+namespace coreai::fuzz {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+using Arrays = std::vector<Array>;
+
+// A call as its definition sees it.
+struct Call {
+  const OrtKernelInfo& info;
+  ONNXTensorElementDataType type;  // of the op
+  Arrays inputs;
+  bool judged = true;
+
+  template <typename E>
+  E Attribute(const char* name, E absent) const {
+    const auto found = info.attributes.find(name);
+    const E* value = found == info.attributes.end() ? nullptr : std::get_if<E>(&found->second);
+    return value == nullptr ? absent : *value;
+  }
+  std::int64_t Int(const char* name, std::int64_t absent) const { return Attribute(name, absent); }
+  double Float(const char* name, float absent) const {
+    return static_cast<double>(Attribute(name, absent));
+  }
+  std::string Text(const char* name, const char* absent) const {
+    return Attribute(name, std::string(absent));
+  }
+  const Array& In(std::size_t i) const {
+    static const Array kAbsent;
+    return i < inputs.size() ? inputs[i] : kAbsent;
+  }
+};
+
+// scale * x + bias, both of which may be absent.
+Array Affine(const Array& x, const Array& scale, const Array& bias) {
+  Array y = x;
+  if (scale.present) {
+    const Array all = BroadcastTo(scale, x.shape);
+    for (std::size_t i = 0; i < y.data.size(); ++i) y.data[i] *= all.data[i];
+  }
+  if (bias.present) {
+    const Array all = BroadcastTo(bias, x.shape);
+    for (std::size_t i = 0; i < y.data.size(); ++i) y.data[i] += all.data[i];
+  }
+  return y;
+}
+
+// Elements of the last axes, as many as the attribute axes lists.
+std::size_t RowSize(const Call& call, const Shape& shape) {
+  std::size_t axes = 1, elements = 1;
+  const auto found = call.info.attributes.find("axes");
+  if (const auto* list = std::get_if<std::vector<std::int64_t>>(&found->second)) {
+    axes = list->size();
+  }
+  for (std::size_t i = shape.size() - axes; i < shape.size(); ++i) {
+    elements *= static_cast<std::size_t>(shape[i]);
+  }
+  return elements;
+}
+
+Arrays Norm(const Call& call, const Array& x, bool centred, const Array& scale, const Array& bias) {
+  const double eps = call.Float("eps", schema::rms_norm::kEpsDefault);
+  const std::size_t row = RowSize(call, x.shape);
+  Array y = x;
+  y.data = centred ? testing::LayerNormReference(x.data, {}, {}, row, eps)
+                   : testing::RmsNormReference(x.data, {}, row, eps);
+  return {Affine(y, scale, bias)};
+}
+
+Arrays SkipNorm(const Call& call, bool centred, const Array& scale, const Array& bias) {
+  Array sum = Affine(call.In(0), {}, call.In(1));
+  for (double& x : sum.data) x = Rounded(x, call.type);
+  Arrays outputs = Norm(call, sum, centred, scale, bias);
+  outputs.push_back(sum);
+  return outputs;
+}
+
+Arrays GroupNorm(const Call& call) {
+  const Array& x = call.In(0);
+  const auto groups =
+      static_cast<std::size_t>(call.Int("num_groups", schema::group_norm::kNumGroupsDefault));
+  const double eps = call.Float("eps", schema::group_norm::kEpsDefault);
+  const std::size_t channels = x.count(1) / groups;
+  const std::size_t size = x.data.size() / (x.count(0) * groups);
+  Array y = x;
+  for (std::size_t at = 0; at < x.data.size(); at += size) {
+    const auto first = x.data.begin() + static_cast<std::ptrdiff_t>(at);
+    const auto group = testing::GroupNormReference(
+        {first, first + static_cast<std::ptrdiff_t>(size)}, {}, {}, channels, eps);
+    std::copy(group.begin(), group.end(), y.data.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  const auto spread = [&](Array channel) {
+    if (channel.present) channel.shape.resize(x.shape.size() - 1, 1);
+    return channel;
+  };
+  return {Affine(y, spread(call.In(1)), spread(call.In(2)))};
+}
+
+Arrays Gated(const Call& call, Activation activation) {
+  Array y = call.In(0);
+  for (std::size_t i = 0; i < y.data.size(); ++i) {
+    y.data[i] = testing::GatedActivationReference(activation, y.data[i], call.In(1).data[i]);
+  }
+  return {y};
+}
+
+Arrays KvCacheUpdate(const Call& call) {
+  Array cache = call.In(0);
+  const Array& update = call.In(1);
+  const Array& position = call.In(2);
+  const std::size_t heads = cache.count(1), dim = cache.count(3);
+  for (std::size_t i = 0; i < update.data.size(); ++i) {
+    const std::size_t row = i / dim, place = row / update.count(2);
+    const double start = position.data[position.data.size() == 1 ? 0 : place / heads];
+    const std::size_t to = place * cache.count(2) + row % update.count(2);
+    cache.data[(to + static_cast<std::size_t>(start)) * dim + i % dim] = update.data[i];
+  }
+  return {cache};
+}
+
+Arrays GatherMm(const Call& call) {
+  const auto axis = static_cast<std::size_t>(call.Int("num_batch_axes", 0));
+  const bool turned = call.Int("transpose_rhs", 0) != 0;
+  const auto taken = [&](std::size_t i) {
+    return call.In(i + 2).present ? Take(call.In(i), axis, call.In(i + 2)) : call.In(i);
+  };
+  const Array lhs = taken(0), rhs = taken(1);
+  const auto batch_of = [](const Array& x) { return Shape(x.shape.begin(), x.shape.end() - 2); };
+  Shape batch = batch_of(lhs), other = batch_of(rhs);
+  if (batch.size() < other.size()) std::swap(batch, other);
+  for (std::size_t i = 0; i < other.size(); ++i) {
+    std::int64_t& size = batch[batch.size() - 1 - i];
+    if (size == 1) size = other[other.size() - 1 - i];
+  }
+  const auto spread = [&](const Array& x) {
+    Shape whole = batch;
+    whole.insert(whole.end(), x.shape.end() - 2, x.shape.end());
+    return BroadcastTo(x, whole);
+  };
+  const Array left = spread(lhs), right = spread(rhs);
+  const std::size_t last = batch.size() + 1;
+  const std::size_t rows = left.count(last - 1), depth = left.count(last);
+  const std::size_t columns = right.count(turned ? last - 1 : last);
+  Array y;
+  y.shape = batch;
+  y.shape.push_back(left.size(last - 1));
+  y.shape.push_back(right.size(turned ? last - 1 : last));
+  std::size_t matrices = 1;
+  for (const std::int64_t size : batch) matrices *= static_cast<std::size_t>(size);
+  for (std::size_t i = 0; i < matrices; ++i) {
+    const auto part = [&](const Array& x, std::size_t size) {
+      const auto first = x.data.begin() + static_cast<std::ptrdiff_t>(i * size);
+      return std::vector<double>(first, first + static_cast<std::ptrdiff_t>(size));
+    };
+    const auto product = testing::GatherMmReference(
+        part(left, rows * depth), part(right, depth * columns), rows, depth, columns, turned);
+    y.data.insert(y.data.end(), product.begin(), product.end());
+  }
+  return {y};
+}
+
+void ReadMask(const Call& call, const OrtKernelContext& context, testing::AttentionCase* c) {
+  const Array& mask = call.In(3);
+  if (!mask.present) return;
+  const Shape scores = {call.In(0).size(0), call.In(0).size(1), call.In(0).size(2),
+                        call.In(1).size(2)};
+  const Array all = BroadcastTo(mask, scores);
+  if (context.inputs[3]->info.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL) {
+    for (const double x : all.data) c->bool_mask.push_back(x != 0 ? 1 : 0);
+  } else {
+    c->float_mask = all.data;
+  }
+}
+
+Arrays Attention(const Call& call, const OrtKernelContext& context) {
+  const Array &query = call.In(0), &key = call.In(1), &value = call.In(2);
+  testing::AttentionCase c;
+  c.batch = query.count(0), c.heads = query.count(1), c.key_heads = key.count(1);
+  c.value_heads = value.count(1), c.queries = query.count(2), c.keys = key.count(2);
+  c.head_dim = query.count(3), c.value_dim = value.count(3);
+  c.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  c.scale =
+      std::holds_alternative<float>(call.info.Get("scale")) ? call.Float("scale", 0) : c.scale;
+  c.softcap = call.Float("softcap", 0);
+  c.causal = call.Int("is_causal", 0) != 0;
+  c.window = std::min<std::int64_t>(call.Int("window_size", 0), 1 << 30);
+  if (call.Text("causal_alignment", "lower_right") == "lower_right") {
+    c.offset = key.size(2) - query.size(2);
+  }
+  c.query = query.data, c.key = key.data, c.value = value.data, c.sinks = call.In(4).data;
+  ReadMask(call, context, &c);
+  return {{{query.size(0), query.size(1), query.size(2), value.size(3)},
+           testing::AttentionReference(c),
+           true}};
+}
+
+Arrays GatedDelta(const Call& call) {
+  const Array &query = call.In(0), &value = call.In(2);
+  testing::GatedDeltaCase c;
+  c.batch = query.count(0), c.heads = query.count(1), c.length = query.count(2);
+  c.key_dim = query.count(3), c.value_heads = value.count(1), c.value_dim = value.count(3);
+  c.normalise = call.Int("use_qk_l2_norm", schema::gated_delta_update::kUseQkL2NormDefault) != 0;
+  c.query = query.data, c.key = call.In(1).data, c.value = value.data;
+  c.log_decay = call.In(3).data, c.beta = call.In(4).data, c.initial_state = call.In(5).data;
+  const testing::GatedDeltaResult result = testing::GatedDeltaReference(c);
+  return {{{value.size(0), value.size(2), value.size(1), value.size(3)}, result.output, true},
+          {{value.size(0), value.size(1), query.size(3), value.size(3)}, result.state, true}};
+}
+
+// Angles of every row and pair, from positions.
+Array Angles(Call* call, const Shape& shape, std::size_t half) {
+  const double base = call->Float("base", 10000), scale = call->Float("scale", 1);
+  const Array& freqs = call->In(4);
+  Array positions = call->In(3), offset = call->In(5);
+  Shape rows(shape.begin(), shape.end() - 1);
+  if (positions.present) {
+    if (positions.shape.size() == 2 && shape.size() == 4) {
+      positions.shape.insert(positions.shape.begin() + 1, 1);
+    }
+    positions = BroadcastTo(positions, rows);
+  } else {
+    positions.data.resize(BroadcastTo({{}, {0}, true}, rows).data.size());
+    const std::size_t repeat = positions.data.size() / std::max<std::size_t>(1, offset.data.size());
+    for (std::size_t i = 0; i < positions.data.size(); ++i) {
+      const double start = offset.present ? offset.data[i / repeat] : 0;
+      positions.data[i] = start + static_cast<double>(i % static_cast<std::size_t>(rows.back()));
+    }
+  }
+  Array angles;
+  for (const double position : positions.data) {
+    for (std::size_t i = 0; i < half; ++i) {
+      const double given = freqs.present ? freqs.data[freqs.data.size() == 1 ? 0 : i] : 0;
+      const double own = std::pow(base, -static_cast<double>(i) / static_cast<double>(half));
+      angles.data.push_back(position * (freqs.present ? given : own) * scale);
+      // Beyond, the rounding of a float32 angle is seen.
+      call->judged = call->judged && std::fabs(angles.data.back()) < 100;
+    }
+  }
+  return angles;
+}
+
+Arrays Rope(Call* call) {
+  const Array& x = call->In(0);
+  const std::int64_t dims = call->Int("dims", 0), lanes = x.shape.back();
+  const std::int64_t rotated = 0 < dims && dims < lanes ? dims : lanes;
+  const auto half = static_cast<std::size_t>(rotated / 2);
+  if (half == 0 || x.data.empty()) return {x};
+  std::vector<double> cos, sin;
+  if (call->In(1).present && call->In(2).present) {
+    Shape pairs = x.shape;
+    pairs.back() = rotated / 2;
+    cos = BroadcastTo(call->In(1), pairs).data;
+    sin = BroadcastTo(call->In(2), pairs).data;
+  } else {
+    for (const double angle : Angles(call, x.shape, half).data) {
+      cos.push_back(std::cos(angle));
+      sin.push_back(std::sin(angle));
+    }
+  }
+  Array y = x;
+  y.data = testing::RopeReference(x.data, cos, sin, static_cast<std::size_t>(lanes), half,
+                                  call->Int("interleaved", 0) != 0);
+  return {y};
+}
+
+Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& context) {
+  if (op == "rms_norm") return Norm(*call, call->In(0), false, call->In(1), {});
+  if (op == "layer_norm") return Norm(*call, call->In(0), true, call->In(1), call->In(2));
+  if (op == "skip_rms_norm") return SkipNorm(*call, false, call->In(2), {});
+  if (op == "skip_layer_norm") return SkipNorm(*call, true, call->In(2), call->In(3));
+  if (op == "group_norm") return GroupNorm(*call);
+  if (op == "swiglu") return Gated(*call, Activation::kSilu);
+  if (op == "geglu") {
+    const bool tanh = call->Text("approximate", "none") == "tanh";
+    return Gated(*call, tanh ? Activation::kGeluTanh : Activation::kGelu);
+  }
+  if (op == "kv_cache_update") return KvCacheUpdate(*call);
+  if (op == "gather_mm") return GatherMm(*call);
+  if (op == "gated_delta_update") return GatedDelta(*call);
+  if (op == "rope") return Rope(call);
+  return Attention(*call, context);
+}
+
+bool IsFloating(ONNXTensorElementDataType type) {
+  return type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT ||
+         type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16 ||
+         type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16 ||
+         type == ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE;
+}
+
+// Products are of numbers below 2 and at most a few hundred, so that rounding errors stay far
+// below these shares of the largest number; a wrong index does not.
+double Tolerance(ONNXTensorElementDataType type) {
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+      return 1e-6;  // attributes are float32
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      return 1e-3;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+      return 1e-2;
+    default:
+      return 5e-2;
+  }
+}
+
+double Largest(const Arrays& arrays) {
+  double largest = 1;
+  for (const Array& array : arrays) {
+    for (const double x : array.data) {
+      if (std::isnan(x)) return HUGE_VAL;
+      largest = std::max(largest, std::fabs(x));
+    }
+  }
+  return largest;
+}
+
+// Whether the result is much the same where every number of the inputs is off by a few roundings.
+bool IsWellConditioned(const std::string& op, Call call, const OrtKernelContext& context,
+                       const Arrays& wanted, double allowed) {
+  constexpr double kRoundings = 1e-6;
+  std::size_t places = 0;
+  for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+    if (context.inputs[i] == nullptr || !IsFloating(context.inputs[i]->info.type)) continue;
+    for (double& x : call.inputs[i].data) {
+      x *= 1 + (++places * 2654435761U % 512 < 256 ? kRoundings : -kRoundings);
+    }
+  }
+  const Arrays other = Compute(op, &call, context);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    for (std::size_t at = 0; at < wanted[i].data.size(); ++at) {
+      if (!(std::fabs(other[i].data[at] - wanted[i].data[at]) < allowed / 4)) return false;
+    }
+  }
+  return true;
+}
+
+std::string Difference(const OrtKernelContext& context, const Arrays& wanted, double allowed) {
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const OrtValue* output = i < context.outputs.size() ? context.outputs[i].get() : nullptr;
+    if (output == nullptr) continue;
+    const Array got = ReadArray(output);
+    if (got.shape != wanted[i].shape) return "output " + std::to_string(i) + " has another shape";
+    for (std::size_t at = 0; at < got.data.size(); ++at) {
+      if (std::fabs(got.data[at] - wanted[i].data[at]) <= allowed) continue;
+      return "element " + std::to_string(at) + " of output " + std::to_string(i) + " is " +
+             std::to_string(got.data[at]) + ", expected " + std::to_string(wanted[i].data[at]);
+    }
+  }
+  return "";
+}
+
+bool IsSmall(const std::vector<std::shared_ptr<OrtValue>>& values) {
+  return std::all_of(values.begin(), values.end(), [](const auto& value) {
+    return value == nullptr || value->bytes() <= 4096 * ElementBytes(value->info.type);
+  });
+}
+
+}  // namespace
+
+std::string WrongOutputs(const std::string& op, const OrtKernelInfo& info,
+                         const OrtKernelContext& context, bool* judged) {
+  *judged = false;
+  if (!IsSmall(context.inputs) || !IsSmall(context.outputs)) return "";
+  if (context.outputs.at(0)->bytes() == 0) return "";
+  Call call{info, context.output_types[0], {}};
+  for (const auto& input : context.inputs) call.inputs.push_back(ReadArray(input.get()));
+  const Arrays wanted = Compute(op, &call, context);
+  const double largest = Largest(wanted);
+  const double allowed = Tolerance(call.type) * largest;
+  if (!call.judged || largest > 1e4) return "";
+  if (!IsWellConditioned(op, call, context, wanted, allowed)) return "";
+  *judged = true;
+  return Difference(context, wanted, allowed);
+}
+
+}  // namespace coreai::fuzz
