@@ -16,6 +16,7 @@ from coreai_onnx.passes.contrib_skip_norms import contrib_skip_norms
 from coreai_onnx.passes.fold_batch_norms import fold_batch_norms
 from coreai_onnx.passes.fold_constants import fold_constants
 from coreai_onnx.passes.fold_shapes import fold_shapes
+from coreai_onnx.passes.fuse_causal_masks import fuse_causal_masks
 from coreai_onnx.passes.fuse_gated_activations import fuse_gated_activations
 from coreai_onnx.passes.fuse_rms_norm import fuse_rms_norm
 from coreai_onnx.passes.fuse_rope import fuse_rope
@@ -33,6 +34,7 @@ from coreai_onnx.passes.remove_broadcast_expands import remove_broadcast_expands
 from coreai_onnx.passes.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.remove_expands_in_functions import remove_expands_in_functions
 from coreai_onnx.passes.remove_identities import remove_identities
+from coreai_onnx.passes.remove_known_conditions import remove_known_conditions
 from coreai_onnx.passes.remove_neutral_operands import remove_neutral_operands
 from coreai_onnx.passes.remove_noop_casts import remove_noop_casts
 from coreai_onnx.passes.remove_noop_expands import remove_noop_expands
@@ -97,7 +99,9 @@ ORDER: Final[tuple[Pass, ...]] = (
     fuse_rope,  # likewise; its angles are then the same for all layers
     fuse_gated_activations,  # activations are one node, whether composites or spelled out
     fuse_skip_norms,  # after norms are one node
+    remove_known_conditions,  # after gathers of ranges, through which masks read positions
     remove_open_masks,  # after masks are constant
+    fuse_causal_masks,  # after conditions that hide the comparison of positions
     remove_repeated_heads,  # after shapes are known
     remove_expands_in_functions,  # after the calls have their final arguments
     remove_dead_code,  # last, so that what the others left behind is not saved

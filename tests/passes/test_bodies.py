@@ -16,9 +16,9 @@ from coreai_onnx.passes import (
     fuse_gated_activations,
     fuse_rms_norm,
     fuse_rope,
-    remove_open_masks,
     run_passes,
 )
+from coreai_onnx.passes.attention_bodies import attention_without_mask
 from coreai_onnx.passes.bodies import Bodies, outline
 from coreai_onnx.passes.scope import scope_of
 from coreai_onnx.passes.surgeon import open_model
@@ -33,9 +33,15 @@ CASES: list[Case] = [
     ("rope", fuse_rope.provided, [(2, 4, 3, 8), (2, 1, 3, 4), (2, 1, 3, 4)], {}),
     (
         "scaled_dot_product_attention",
-        lambda b: remove_open_masks.provided(b, "mask") if b.opset >= 23 else None,
+        lambda b: attention_without_mask(b, "mask") if b.opset >= 23 else None,
         [(2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 8)],
         {"scale": 0.25},
+    ),
+    (
+        "scaled_dot_product_attention",
+        lambda b: attention_without_mask(b, "mask", causal=True) if b.opset >= 23 else None,
+        [(2, 4, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8)],
+        {"scale": 0.25, "is_causal": 1},
     ),
     ("swiglu", lambda b: fuse_gated_activations.provided(b, "swiglu"), [(3, 8), (3, 8)], {}),
     ("geglu", lambda b: fuse_gated_activations.provided(b, "geglu"), [(3, 8), (3, 8)], {}),
