@@ -168,6 +168,26 @@ def test_only_two_symbols_are_exported(kernels):
     assert symbols == {"CoreaiOnnxOpsInfo", "RegisterCustomOps"}
 
 
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads an ELF file")
+def test_the_library_needs_the_libraries_of_the_compiler_only(kernels):
+    listing = subprocess.run(
+        ["readelf", "--dynamic", "--wide", str(kernels)], capture_output=True, text=True, check=True
+    ).stdout
+    needed = set(re.findall(r"NEEDED.*\[(.*?)\.so", listing))
+    assert {"libc", "libstdc++"} <= needed
+    assert needed <= {
+        "libc",
+        "libstdc++",
+        "libm",
+        "libgcc_s",
+        "ld-linux-x86-64",
+        "ld-linux-aarch64",
+    }
+    # Unloaded with one session and loaded for the next, it would leave its op types behind.
+    assert "NODELETE" in listing
+
+
 def test_the_library_is_small(kernels):
     assert kernels.stat().st_size < 3 << 20
 

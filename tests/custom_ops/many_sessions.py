@@ -1,0 +1,156 @@
+"""Sessions made, run and thrown away by the thousand, and what memory the process then has.
+
+    python -m tests.custom_ops.many_sessions 10000 build/ops/libcoreai_onnx_ops.so
+
+makes ten thousand sessions of a model with every op and writes the resident memory after each tenth
+of them. One in twenty registers every op type, the others those of the model: onnxruntime takes
+longer over the schemas of all than over the rest of the session.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+DOMAIN = "ai.coreai"
+ORT_SILENT = 4
+EVERYTHING_ONE_IN = 20
+BATCH, HEADS, LENGTH, DIM = 1, 4, 24, 32
+SHAPE = [BATCH, HEADS, LENGTH, DIM]
+ROWS = [BATCH, LENGTH, HEADS * DIM]
+EXPERTS = 4
+
+
+def _random(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def every_op_model() -> onnx.ModelProto:
+    """A model that calls each of the kernels once; its constant matrices are 256 KiB."""
+    width = HEADS * DIM
+    constants = {
+        "scale": _random(1, width),
+        "experts": _random(2, EXPERTS, width, width),
+        "expert": np.arange(LENGTH, dtype=np.int64)[None] % EXPERTS,
+        "zero": np.array(0, dtype=np.int64),
+        "decay": -np.abs(_random(3, BATCH, HEADS, LENGTH)),
+        "beta": np.abs(_random(4, BATCH, HEADS, LENGTH)) % 1,
+        "heads": np.array([BATCH, HEADS, LENGTH, DIM], dtype=np.int64),
+        "rows": np.array(ROWS, dtype=np.int64),
+        "channels": np.array([BATCH, HEADS * DIM, LENGTH], dtype=np.int64),
+        "one_row": np.array([BATCH, LENGTH, 1, width], dtype=np.int64),
+    }
+
+    def call(
+        op: str, inputs: list[str], outputs: list[str], **attributes: object
+    ) -> onnx.NodeProto:
+        return helper.make_node(op, inputs, outputs, domain=DOMAIN, **attributes)
+
+    nodes = [
+        call("rms_norm", ["x", "scale"], ["normed"]),
+        call("layer_norm", ["normed", "scale"], ["centred"]),
+        helper.make_node("Reshape", ["centred", "heads"], ["query"]),
+        call("rope", ["query"], ["turned"]),
+        call("kv_cache_update", ["query", "turned", "zero"], ["key"]),
+        call("scaled_dot_product_attention", ["turned", "key", "query"], ["mixed"], is_causal=1),
+        call("gated_delta_update", ["turned", "key", "mixed", "decay", "beta"], ["delta", "state"]),
+        helper.make_node("Reshape", ["delta", "rows"], ["hidden"]),
+        call("skip_rms_norm", ["hidden", "x", "scale"], ["skipped", "sum"]),
+        call("skip_layer_norm", ["skipped", "sum", "scale"], ["again"]),
+        helper.make_node("Reshape", ["again", "one_row"], ["row"]),
+        call("gather_mm", ["row", "experts", "", "expert"], ["expanded"]),
+        helper.make_node("Reshape", ["expanded", "channels"], ["wide"]),
+        call("group_norm", ["wide"], ["grouped"], num_groups=4),
+        call("swiglu", ["grouped", "wide"], ["gated"]),
+        call("geglu", ["gated", "grouped"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "every_op",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ROWS)],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
+            helper.make_tensor_value_info("state", TensorProto.FLOAT, None),
+        ],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    return helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)],
+        ir_version=10,
+    )
+
+
+def op_types_of(model: onnx.ModelProto) -> str:
+    """What ``coreai.op_types`` is for a model."""
+    return ",".join(sorted({n.op_type for n in model.graph.node if n.domain == DOMAIN}))
+
+
+def example_input() -> np.ndarray:
+    """The input of ``every_op_model``."""
+    return _random(0, *ROWS)
+
+
+def session_of(
+    model: bytes, library: Path, op_types: str = "", threads: int = 1
+) -> ort.InferenceSession:
+    """Open a session with the kernels of ``op_types``, or with all."""
+    options = ort.SessionOptions()
+    options.log_severity_level = ORT_SILENT
+    options.intra_op_num_threads = threads
+    if op_types:
+        options.add_session_config_entry("coreai.op_types", op_types)
+    options.register_custom_ops_library(str(library))
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def resident_bytes() -> int:
+    """Memory of this process, with what the allocator could give back given back."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_over(count: int, marks: int, library: Path) -> list[int]:
+    """Resident bytes after each of ``marks`` equal shares of ``count`` sessions."""
+    model = every_op_model()
+    op_types = op_types_of(model)
+    file, x = model.SerializeToString(), example_input()
+    wanted = session_of(file, library).run(None, {"x": x})
+    taken = []
+    for i in range(count):
+        session = session_of(file, library, op_types if i % EVERYTHING_ONE_IN else "")
+        found = session.run(None, {"x": x})
+        assert all(map(np.array_equal, found, wanted))
+        del session
+        if (i + 1) % (count // marks) == 0:
+            taken.append(resident_bytes())
+    return taken
+
+
+def main() -> None:
+    """Write the resident bytes as JSON, and the time on stderr."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("count", type=int)
+    parser.add_argument("library", type=Path)
+    parser.add_argument("--marks", type=int, default=10)
+    options = parser.parse_args()
+    start = time.monotonic()
+    sys.stdout.write(json.dumps(memory_over(options.count, options.marks, options.library)) + "\n")
+    sys.stderr.write(f"{time.monotonic() - start:.1f} s\n")
+
+
+if __name__ == "__main__":
+    main()
