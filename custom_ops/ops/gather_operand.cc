@@ -1,6 +1,5 @@
 #include "ops/gather_operand.h"
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -47,6 +46,8 @@ GatherOperand::GatherOperand(const Checker& check, const char* name, const Tenso
                " must have rank 2 at least when its indices are taken, has shape " +
                ToString(shape_));
   }
+  // No product needs its places, and there may be more of them than memory.
+  if (ElementCount(shape_) == 0) return;
   if (indices && axis + 2 >= input.shape.size()) {
     Copy(input.shape, axis, chosen, SizeOf(dtype));
     count_ = ElementCount(shape_, 0, shape_.size() - 2);
@@ -75,12 +76,11 @@ void GatherOperand::Copy(const Shape& input, std::size_t axis,
   const std::size_t outer = ElementCount(input, 0, axis);
   const auto size = static_cast<std::size_t>(input[axis]);
   const std::size_t run = ElementCount(input, axis + 1, input.size()) * element_bytes;
-  storage_.reset(new char[std::max<std::size_t>(1, outer * chosen.size() * run)]);
+  storage_.reset(new char[outer * chosen.size() * run]);
   char* out = storage_.get();
   for (std::size_t i = 0; i < outer; ++i) {
     for (const std::size_t index : chosen) {
-      if (run != 0)
-        std::memcpy(out, static_cast<const char*>(data_) + (i * size + index) * run, run);
+      std::memcpy(out, static_cast<const char*>(data_) + (i * size + index) * run, run);
       out += run;
     }
   }

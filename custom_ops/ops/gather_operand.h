@@ -29,7 +29,7 @@ class GatherOperand {
   std::size_t rows() const { return static_cast<std::size_t>(shape_[shape_.size() - 2]); }
   std::size_t columns() const { return static_cast<std::size_t>(shape_.back()); }
 
-  /// Matrices [count, rows, columns], contiguous.
+  /// Matrices [count, rows, columns], contiguous; of an operand without elements there are none.
   const void* data() const { return data_; }
   std::size_t count() const { return count_; }
 

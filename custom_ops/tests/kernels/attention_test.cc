@@ -126,7 +126,7 @@ AttentionCase Sized(std::size_t queries, std::size_t keys, std::size_t head_dim,
 TEST(Attention, EveryHeadAndValueDim) {
   for (const DType dtype : AllDTypes()) {
     for (std::size_t n = 0; n <= 2 * 16 + 1; ++n) {
-      for (const std::size_t queries : {1, 3, 9}) {
+      for (const std::size_t queries : {1u, 3u, 9u}) {
         AttentionCase by_head = Sized(queries, 7, n, 3);
         Randomise(&by_head, dtype);
         Check(by_head, dtype, {{}, false, n % 3});
@@ -140,7 +140,7 @@ TEST(Attention, EveryHeadAndValueDim) {
 
 TEST(Attention, WideValues) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t queries : {1, 2, 4, 8, 70}) {
+    for (const std::size_t queries : {1u, 2u, 4u, 8u, 70u}) {
       AttentionCase c = Sized(queries, 11, 130, 141);
       Randomise(&c, dtype);
       Check(c, dtype);
@@ -150,8 +150,9 @@ TEST(Attention, WideValues) {
 
 TEST(Attention, EveryLengthAroundTheTiles) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t queries : {1, 2, 5, 15, 16, 17, 31, 32, 33, 49, 63, 64, 65, 130}) {
-      for (const std::size_t keys : {0, 1, 5, 6, 7, 95, 96, 97, 193, 257}) {
+    for (const std::size_t queries :
+         {1u, 2u, 5u, 15u, 16u, 17u, 31u, 32u, 33u, 49u, 63u, 64u, 65u, 130u}) {
+      for (const std::size_t keys : {0u, 1u, 5u, 6u, 7u, 95u, 96u, 97u, 193u, 257u}) {
         AttentionCase c = Sized(queries, keys, 8, 5);
         Randomise(&c, dtype);
         Check(c, dtype);
@@ -162,7 +163,7 @@ TEST(Attention, EveryLengthAroundTheTiles) {
 
 TEST(Attention, TilesOfManyRows) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t queries : {255, 256, 257}) {
+    for (const std::size_t queries : {255u, 256u, 257u}) {
       AttentionCase c = Sized(queries, 130, 5, 3, 4, 4, 4, 2);
       c.causal = true;
       c.offset = 130 - static_cast<std::int64_t>(queries);
@@ -175,8 +176,8 @@ TEST(Attention, TilesOfManyRows) {
 
 TEST(Attention, CausalAndWindowsInBothAlignments) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
-    for (const std::size_t queries : {1, 3, 64, 100}) {
-      for (const std::size_t keys : {1, 4, 97, 220}) {
+    for (const std::size_t queries : {1u, 3u, 64u, 100u}) {
+      for (const std::size_t keys : {1u, 4u, 97u, 220u}) {
         for (const std::int64_t window : {0, 1, 2, 40, 1000}) {
           for (const bool causal : {false, true}) {
             for (const bool lower_right : {false, true}) {
@@ -198,7 +199,7 @@ TEST(Attention, CausalAndWindowsInBothAlignments) {
 
 TEST(Attention, GroupedHeads) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t queries : {1, 2, 9, 33}) {
+    for (const std::size_t queries : {1u, 2u, 9u, 33u}) {
       for (const auto& heads : std::vector<std::vector<std::size_t>>{
                {4, 4, 4}, {4, 2, 2}, {4, 1, 1}, {4, 1, 2}, {4, 2, 1}, {12, 4, 6}, {8, 1, 1}}) {
         AttentionCase c = Sized(queries, 21, 6, 7, heads[0], heads[1], heads[2], 2);
@@ -215,7 +216,7 @@ TEST(Attention, GroupedHeads) {
 
 TEST(Attention, MasksOfEveryKindAndBroadcast) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t queries : {1, 5, 40}) {
+    for (const std::size_t queries : {1u, 5u, 40u}) {
       for (unsigned axes = 0; axes < 16; ++axes) {
         const MaskAxes real = {(axes & 1) != 0, (axes & 2) != 0, (axes & 4) != 0, (axes & 8) != 0};
         AttentionCase c = Sized(queries, 101, 4, 3, 4, 2, 2, 2);
@@ -246,7 +247,7 @@ TEST(Attention, MasksOfEveryKindAndBroadcast) {
 
 TEST(Attention, SoftcapComesBeforeTheMask) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t queries : {1, 30}) {
+    for (const std::size_t queries : {1u, 30u}) {
       AttentionCase c = Sized(queries, 50, 16, 8);
       c.scale = 2;
       c.softcap = 3;
@@ -260,7 +261,7 @@ TEST(Attention, SoftcapComesBeforeTheMask) {
 
 TEST(Attention, FullyMaskedRowsAreZero) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t queries : {2, 3, 30}) {
+    for (const std::size_t queries : {2u, 3u, 30u}) {
       AttentionCase c = Sized(queries, 100, 4, 5);
       Randomise(&c, dtype);
       c.bool_mask.assign(queries * 100, 1);
@@ -291,7 +292,7 @@ AttentionCase Logits(const std::vector<double>& logits, std::size_t queries, DTy
 
 TEST(Attention, ExtremeLogits) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t queries : {1, 2, 20}) {
+    for (const std::size_t queries : {1u, 2u, 20u}) {
       Check(Logits({-10000, 10000, 9999, 0}, queries, dtype), dtype);
       Check(Logits(std::vector<double>(300, -10000), queries, dtype), dtype);
       std::vector<double> rising(300);
@@ -308,9 +309,9 @@ TEST(Attention, ExtremeLogits) {
 
 TEST(Attention, NanAndInfinityPropagate) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t queries : {1, 2, 20}) {
+    for (const std::size_t queries : {1u, 2u, 20u}) {
       for (const double bad : {double{NAN}, double{INFINITY}}) {
-        for (const std::size_t at : {0, 50, 150}) {
+        for (const std::size_t at : {0u, 50u, 150u}) {
           std::vector<double> logits(151, 0.25);
           logits[at] = bad;
           Check(Logits(logits, queries, dtype), dtype);

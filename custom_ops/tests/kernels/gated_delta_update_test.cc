@@ -85,14 +85,15 @@ TEST(GatedDelta, EveryLengthAroundTheChunks) {
     for (std::size_t length = 0; length <= 14; ++length) {
       Check(Sized(dtype, length, 8, 5), dtype, {false, false, length % 3});
     }
-    for (const std::size_t length : {191, 192, 193, 400}) Check(Sized(dtype, length, 8, 5), dtype);
+    for (const std::size_t length : {191u, 192u, 193u, 400u})
+      Check(Sized(dtype, length, 8, 5), dtype);
   }
 }
 
 TEST(GatedDelta, EveryKeyAndValueDim) {
   for (const DType dtype : AllDTypes()) {
     for (std::size_t n = 1; n <= 2 * 16 + 1; ++n) {
-      for (const std::size_t length : {1, 4}) {
+      for (const std::size_t length : {1u, 4u}) {
         Check(Sized(dtype, length, n, 3), dtype, {false, false, n % 3});
         Check(Sized(dtype, length, 3, n), dtype, {false, false, n % 3});
       }
@@ -102,21 +103,21 @@ TEST(GatedDelta, EveryKeyAndValueDim) {
 
 TEST(GatedDelta, MoreColumnsThanAnItemHas) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t value_dim : {127, 128, 129, 141, 300}) {
-      for (const std::size_t length : {1, 7}) Check(Sized(dtype, length, 20, value_dim), dtype);
+    for (const std::size_t value_dim : {127u, 128u, 129u, 141u, 300u}) {
+      for (const std::size_t length : {1u, 7u}) Check(Sized(dtype, length, 20, value_dim), dtype);
     }
   }
 }
 
 TEST(GatedDelta, NoColumns) {
-  for (const std::size_t length : {1, 4}) {
+  for (const std::size_t length : {1u, 4u}) {
     Check(Sized(DType::kFloat32, length, 3, 0), DType::kFloat32);
   }
 }
 
 TEST(GatedDelta, GroupedHeadsAndBatches) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t length : {1, 8}) {
+    for (const std::size_t length : {1u, 8u}) {
       Check(Sized(dtype, length, 6, 7, 2, 2, 3), dtype);
       Check(Sized(dtype, length, 6, 7, 2, 6, 2), dtype);
       Check(Sized(dtype, length, 6, 7, 1, 4, 2), dtype);
@@ -126,7 +127,7 @@ TEST(GatedDelta, GroupedHeadsAndBatches) {
 
 TEST(GatedDelta, StatesOfBothTypesOrNone) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t length : {1, 3, 8}) {
+    for (const std::size_t length : {1u, 3u, 8u}) {
       GatedDeltaCase c = Sized(dtype, length, 10, 9, 2, 4);
       Check(c, dtype, {true, false, 1});
       Check(c, dtype, {true, true, 1});
@@ -140,7 +141,7 @@ TEST(GatedDelta, StatesOfBothTypesOrNone) {
 
 TEST(GatedDelta, AStateNobodyWants) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t length : {1, 8}) {
+    for (const std::size_t length : {1u, 8u}) {
       Check(Sized(dtype, length, 10, 9), dtype, {true, false, 0, false});
       Check(Sized(dtype, length, 10, 9), dtype, {false, false, 0, false});
     }
@@ -149,7 +150,7 @@ TEST(GatedDelta, AStateNobodyWants) {
 
 TEST(GatedDelta, DividesByTheLengthOfQueriesAndKeys) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t length : {1, 9}) {
+    for (const std::size_t length : {1u, 9u}) {
       GatedDeltaCase c = Sized(dtype, length, 19, 6);
       c.normalise = true;
       Check(c, dtype);
@@ -161,7 +162,7 @@ TEST(GatedDelta, DividesByTheLengthOfQueriesAndKeys) {
 
 TEST(GatedDelta, DecaysOfNothingAndOfAll) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t length : {1, 13}) {
+    for (const std::size_t length : {1u, 13u}) {
       GatedDeltaCase c = Sized(dtype, length, 5, 6);
       for (std::size_t i = 0; i < length; ++i) {
         c.log_decay[i] = i % 3 == 0 ? -INFINITY : i % 3 == 1 ? 0 : -200;
@@ -177,7 +178,7 @@ TEST(GatedDelta, DecaysOfNothingAndOfAll) {
 
 TEST(GatedDelta, NanSpreadsAsInTheRecurrence) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t length : {1, 8}) {
+    for (const std::size_t length : {1u, 8u}) {
       GatedDeltaCase value = Sized(dtype, length, 5, 20);
       value.value[3] = NAN;  // its column, from that token on
       Check(value, dtype);

@@ -50,7 +50,7 @@ TEST(LayerNorm, EveryRowSizeAndAlignment) {
 
 TEST(LayerNorm, ScaleOrBiasMayBeAbsent) {
   for (const DType dtype : AllDTypes()) {
-    for (const std::size_t n : {1, 7, 16, 37}) {
+    for (const std::size_t n : {1u, 7u, 16u, 37u}) {
       const auto input = Normal(2 * n, 4);
       Check({dtype, false, true, false, n, 1e-3, 0}, input);
       Check({dtype, false, false, true, n, 1e-3, 0}, input);
