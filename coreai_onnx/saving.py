@@ -42,7 +42,10 @@ def save_models(
     """Write models, and their weights to one data file if they are large, all or nothing.
 
     Everything is written and synced under temporary names in the target folder first, then
-    renamed. Entrypoints share the data file, and equal weights in it. Same models, same bytes.
+    renamed: the data file first, the models right after it. A process that is killed before leaves
+    hidden files, ``.<name>.<hex>.tmp``; one that is killed in the moment between the renames leaves
+    an old model with new data, and the old data under such a name. Entrypoints share the data file,
+    and equal weights in it. Same models, same bytes.
 
     Args:
         models: Target path to model.

@@ -15,6 +15,7 @@ import coreai_onnx
 from coreai_onnx import TorchConverter
 from coreai_onnx.debug_info import CLASS, KEYS, SCOPE, SOURCE, TABLE, restore, written_as
 from coreai_onnx.program import OnnxProgram
+from tests.models.zoo import named
 from tests.small_models import layers_model, parse
 
 
@@ -147,6 +148,18 @@ def test_files_of_a_program(tmp_path: Path) -> None:
     first = next(iter(program.model.graph))
     assert first.metadata_props[SCOPE].startswith("0")
     assert first.metadata_props[CLASS]
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_the_table_is_a_small_part_of_a_real_graph(tmp_path: Path, name: str) -> None:
+    architecture = named(name)
+    exported = architecture.export(architecture.module())
+    program = TorchConverter().add_exported_program(exported).to_onnx().optimize()
+    sizes = {}
+    for level in ("compact", "none"):
+        program.save(tmp_path / f"{level}.onnx", debug_info=level)  # type: ignore[arg-type]
+        sizes[level] = graph_bytes(tmp_path / f"{level}.onnx")
+    assert sizes["none"] < sizes["compact"] < 1.1 * sizes["none"]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 
 from coreai_onnx import saving
 from coreai_onnx.errors import SaveError
+from coreai_onnx.loading import load_model
 from coreai_onnx.saving import ALIGNMENT, save_models, to_proto, write_text
 from tests.small_models import counter_model, linear_model, linear_weights, parse
 from tests.tolerances import assert_close
@@ -153,19 +156,40 @@ def test_what_protobuf_cannot_hold_is_refused_before_writing(
     assert files(tmp_path) == {}
 
 
-FULL_DISK = """
-import resource, signal, sys
+CHILD = """
+import os, resource, signal, sys
 from pathlib import Path
 from coreai_onnx.errors import SaveError
+from coreai_onnx.saving import save_models
 from tests.small_models import linear_model
-from tests.test_saving import save
-limit = int(sys.argv[3])
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+path, external, where, limit = Path(sys.argv[1]), sys.argv[2] == "True", *sys.argv[3:]
+def killing(*args, **named):
+    os.kill(os.getpid(), signal.SIGKILL)
+if where == "limit":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+else:
+    setattr(os, where, killing)
 try:
-    save(linear_model(64, 640), Path(sys.argv[1]), external_data=sys.argv[2] == "True")
+    model = linear_model(64, 640, seed=1)
+    save_models({path: model}, Path(f"{path}.data"), external_data=external)
 except SaveError as error:
     print("SaveError", error)
 """
+
+
+def in_a_child(repo: Path, path: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """Save another model there in a process that runs out of disk, or is killed at a system call.
+
+    It imports little: a child that imports torch takes seconds.
+    """
+    return subprocess.run(
+        [sys.executable, "-c", CHILD, str(path), *map(str, words)],
+        cwd=repo,
+        env={**os.environ, "PYTHONPATH": str(repo)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("external", [False, True])
@@ -176,16 +200,46 @@ def test_a_full_disk_leaves_the_old_files_whole(
     path = tmp_path / "m.onnx"
     save(linear_model(), path, external_data=external)
     before = files(tmp_path)
-    result = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(path), str(external), str(limit)],
-        cwd=repo,
-        env={**os.environ, "PYTHONPATH": str(repo)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = in_a_child(repo, path, external, "limit", limit)
     assert result.stdout.startswith(f"SaveError cannot write {path}: File too large"), result
     assert "unchanged" in result.stdout
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("external", "where"), [(True, "open"), (True, "fsync"), (True, "link"), (False, "fsync")]
+)
+def test_a_process_that_is_killed_leaves_the_old_files_whole(
+    tmp_path: Path, repo: Path, external: bool, where: str
+) -> None:
+    """At each step that touches the folder: new files have other names until the end."""
+    path = tmp_path / "m.onnx"
+    save(linear_model(), path, external_data=external)
+    before = files(tmp_path)
+    assert in_a_child(repo, path, external, where, 0).returncode == -signal.SIGKILL
+    after = files(tmp_path)
+    assert {name: after[name] for name in before} == before
+    assert all(name.startswith(".m.onnx") for name in after.keys() - before.keys())
+    save(linear_model(seed=2), path, external_data=external)
+    assert run(path, X).shape == (2, 64)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, RuntimeError])
+def test_a_save_that_is_interrupted_leaves_the_old_files_alone(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    class Interrupted(ir.Tensor):
+        def numpy(self) -> np.ndarray:
+            raise error
+
+    path = tmp_path / "m.onnx"
+    save(linear_model(), path, external_data=True)
+    before = files(tmp_path)
+    model = linear_model(8, 999)
+    tensor = Interrupted(np.zeros(999, np.float32), name="bias")  # after the weight
+    model.graph.initializers["bias"].const_value = tensor
+    with pytest.raises(error):
+        save(model, path, external_data=True)
     assert files(tmp_path) == before
 
 
@@ -279,6 +333,55 @@ def test_a_data_file_is_written_tensor_by_tensor(tmp_path: Path) -> None:
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert (tmp_path / "m.onnx.data").stat().st_size == 16 << 23
     assert grown < 64 << 10, f"{grown} KiB more at the peak for 128 MiB of weights"
+
+
+EDGE = 1 << 16
+
+
+class Sparse(io.FileIO):
+    """A file that skips the middle of large tensors, so that gigabytes of zeros cost nothing."""
+
+    def write(self, data: bytes | memoryview) -> int:
+        if len(data) < 4 * EDGE:
+            return super().write(data)
+        super().write(data[:EDGE])
+        self.seek(len(data) - 2 * EDGE, os.SEEK_CUR)
+        super().write(data[-EDGE:])
+        return len(data)
+
+
+def test_weights_beyond_four_gibibytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor of more than 2 GiB, one across 4 GiB, and one behind it are read from there."""
+    rows, width = 1 << 20, 600
+    model = parse(f"""<ir_version: 10, opset_import: ["": 21]>
+    agraph (int64[n] ids) => (float[n, {width}] a, float[n, {width}] b, float[1000] c)
+    {{ a = Gather(first, ids)  b = Gather(second, ids)  c = Identity(third) }}""")
+    ends = {"first": (1, 2), "second": (3, 4)}
+    arrays = {"third": np.arange(1000, dtype=np.float32)}
+    for name, (start, end) in ends.items():
+        arrays[name] = np.zeros((rows, width), np.float32)  # the system gives no page out yet
+        arrays[name][0, 0], arrays[name][-1, -1] = start, end
+    for name in (*ends, "third"):
+        value = next(v for node in model.graph for v in node.inputs if v.name == name)
+        value.const_value = ir.Tensor(arrays[name], name=name)
+        model.graph.initializers.add(value)
+    path = tmp_path / "m.onnx"
+    monkeypatch.setattr(os, "fdopen", Sparse)
+    assert save(model, path) == (path, tmp_path / "m.onnx.data")
+    monkeypatch.undo()
+    assert (tmp_path / "m.onnx.data").stat().st_size == 2 * rows * width * 4 + 4000 > 1 << 32
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    session = ort.InferenceSession(str(path), options)
+    a, b, c = session.run(None, {"ids": np.array([0, rows // 2, rows - 1])})
+    for found, (start, end) in zip((a, b), ends.values(), strict=True):
+        expected = np.zeros((3, width), np.float32)
+        expected[0, 0], expected[2, -1] = start, end
+        assert_close(found, expected)
+    assert_close(c, arrays["third"])
+    loaded = load_model(path).graph.initializers["third"].const_value
+    assert loaded.offset > 1 << 32
+    assert_close(loaded.numpy(), arrays["third"])
 
 
 def test_a_text_file_is_written_wholly_or_not_at_all(tmp_path: Path) -> None:
