@@ -16,6 +16,7 @@ from coreai_onnx.passes.contrib_skip_norms import contrib_skip_norms
 from coreai_onnx.passes.fold_batch_norms import fold_batch_norms
 from coreai_onnx.passes.fold_constants import fold_constants
 from coreai_onnx.passes.fold_shapes import fold_shapes
+from coreai_onnx.passes.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse_causal_masks import fuse_causal_masks
 from coreai_onnx.passes.fuse_gated_activations import fuse_gated_activations
 from coreai_onnx.passes.fuse_rms_norm import fuse_rms_norm
@@ -95,6 +96,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     fold_batch_norms,  # after statistics are constant
     add_to_conv_bias,  # also of convolutions with folded statistics
     matmul_add_to_gemm,  # after reshapes that added a batch of one
+    fuse_cache_updates,  # after neutral operands, which stand between positions and their use
     fuse_rms_norm,  # after subexpressions: patterns share nodes
     fuse_rope,  # likewise; its angles are then the same for all layers
     fuse_gated_activations,  # activations are one node, whether composites or spelled out

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import onnx_ir as ir
 
 from coreai_onnx.errors import TargetError
+from coreai_onnx.passes.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse_causal_masks import fuse_causal_masks
 from coreai_onnx.passes.fuse_gated_activations import fuse_gated_activations
 from coreai_onnx.passes.fuse_rms_norm import fuse_rms_norm
@@ -25,6 +26,7 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 KEY = "coreai.target"
 """Model metadata: the target it was last optimised for."""
 _MAKES_FUNCTIONS = (
+    fuse_cache_updates,
     fuse_causal_masks,
     fuse_gated_activations,
     fuse_rms_norm,
