@@ -10,8 +10,8 @@
 #define COREAI_KERNELS_ATTENTION_FEW_INL_H_
 #endif
 
+#include "kernels/attention_mask-inl.h"
 #include "kernels/attention_panel-inl.h"
-#include "kernels/attention_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -24,7 +24,7 @@ class AttentionFew {
   using W = Wide<T>;
 
   AttentionFew(const AttentionProblem& a, size_t item, void* memory)
-      : a_(a), rows_(a, item), s_(a, memory, !kIsWide<T>) {}
+      : a_(a), rows_(a, item), s_(a, memory) {}
 
   void Run() {
     const KeyRange range = SetRanges(a_, rows_, s_);

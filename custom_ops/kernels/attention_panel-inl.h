@@ -1,5 +1,5 @@
-// The three steps of a tile of attention for one panel, which is kVecs vectors of rows wide:
-// scores, softmax, weighted sum of values. Included once per target.
+// What happens to the scores of a panel, which is kVecs vectors of rows wide: softcap, masks,
+// softmax. Included once per target.
 
 #include "hwy/highway.h"
 
@@ -19,126 +19,6 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-// Accumulators of the register tile: kBlock rows of the left factor times kMaxVecs vectors. 24 + 3
-// of 32 registers, or 12 + 3 of 16.
-inline constexpr size_t kMaxVecs = 2;
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
-inline constexpr size_t kBlock = 6;
-#else
-inline constexpr size_t kBlock = 12;
-#endif
-static_assert(kTileKeys % kBlock == 0, "keys are packed in whole blocks");
-
-/// Left factor whose rows are the columns of a matrix in memory, as values are.
-template <typename W>
-struct Columns {
-  const W* first;
-  size_t stride;  // from one depth to the next
-
-  template <size_t kRows>
-  Columns Skip() const {
-    return {first + kRows, stride};
-  }
-  /// Calls step(p) for each depth; row i is at p[i * kRowStride].
-  static constexpr size_t kRowStride = 1;
-  template <class Step>
-  HWY_INLINE void ForEach(size_t depth, const Step& step) const {
-    const W* p = first;
-    for (size_t k = 0; k < depth; ++k, p += stride) step(p);
-  }
-};
-
-/// Left factor packed in blocks of kBlock rows, each [depth / kKeyPack, kBlock, kKeyPack].
-template <typename W>
-struct Packed {
-  const W* first;
-  size_t stride;  // from block to block
-
-  template <size_t kRows>
-  Packed Skip() const {
-    static_assert(kRows == kBlock, "whole blocks");
-    return {first + stride, stride};
-  }
-  static constexpr size_t kRowStride = kKeyPack;
-  template <class Step>
-  HWY_INLINE void ForEach(size_t depth, const Step& step) const {
-    const W* p = first;
-    for (; depth != 0; p += (kBlock - 1) * kKeyPack) {
-      const size_t n = HWY_MIN(kKeyPack, depth);
-      for (size_t k = 0; k < n; ++k, ++p) step(p);
-      depth -= n;
-    }
-  }
-};
-
-/// out[i, :] = start[i, :] + sum over k of left[i, k] * right[k, :] for kRows rows. `right` is
-/// [depth, width] and `out` is [kRows, width], width being kVecs vectors. start is zero, or `out`
-/// as it was, times factor[:].
-template <size_t kRows, size_t kVecs, bool kAccumulate, class Left, typename W>
-HWY_INLINE void MultiplyBlock(const Left& left, const W* HWY_RESTRICT right, size_t depth,
-                              const W* HWY_RESTRICT factor, W* HWY_RESTRICT out) {
-  const hn::ScalableTag<W> d;
-  constexpr size_t kLanes = hn::MaxLanes(d);
-  constexpr size_t kWidth = kVecs * kLanes;
-  hn::Vec<decltype(d)> sums[kRows][kVecs];
-#pragma GCC unroll 12
-  for (size_t i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
-    for (size_t v = 0; v < kVecs; ++v) {
-      if constexpr (kAccumulate) {
-        sums[i][v] =
-            hn::Mul(hn::Load(d, out + i * kWidth + v * kLanes), hn::Load(d, factor + v * kLanes));
-      } else {
-        sums[i][v] = hn::Zero(d);
-      }
-    }
-  }
-  left.ForEach(depth, [&](const W* HWY_RESTRICT p) HWY_ATTR {
-    hn::Vec<decltype(d)> b[kVecs];
-#pragma GCC unroll 2
-    for (size_t v = 0; v < kVecs; ++v) b[v] = hn::Load(d, right + v * kLanes);
-#pragma GCC unroll 12
-    for (size_t i = 0; i < kRows; ++i) {
-      const auto a = hn::Set(d, p[i * Left::kRowStride]);
-#pragma GCC unroll 2
-      for (size_t v = 0; v < kVecs; ++v) sums[i][v] = hn::MulAdd(a, b[v], sums[i][v]);
-    }
-    right += kWidth;
-  });
-#pragma GCC unroll 12
-  for (size_t i = 0; i < kRows; ++i) {
-#pragma GCC unroll 2
-    for (size_t v = 0; v < kVecs; ++v) {
-      hn::Store(sums[i][v], d, out + i * kWidth + v * kLanes);
-    }
-  }
-}
-
-/// MultiplyBlock for up to kMost rows.
-template <size_t kMost, size_t kVecs, bool kAccumulate, class Left, typename W>
-HWY_INLINE void MultiplyFew(size_t rows, const Left& left, const W* HWY_RESTRICT right,
-                            size_t depth, const W* HWY_RESTRICT factor, W* HWY_RESTRICT out) {
-  if constexpr (kMost > 0) {
-    if (rows == kMost) {
-      return MultiplyBlock<kMost, kVecs, kAccumulate>(left, right, depth, factor, out);
-    }
-    MultiplyFew<kMost - 1, kVecs, kAccumulate>(rows, left, right, depth, factor, out);
-  }
-}
-
-/// MultiplyBlock for any number of rows.
-template <size_t kVecs, bool kAccumulate, class Left, typename W>
-void Multiply(Left left, size_t rows, const W* HWY_RESTRICT right, size_t depth,
-              const W* HWY_RESTRICT factor, W* HWY_RESTRICT out) {
-  const size_t width = kVecs * hn::Lanes(hn::ScalableTag<W>());
-  for (; rows >= kBlock; rows -= kBlock) {
-    MultiplyBlock<kBlock, kVecs, kAccumulate>(left, right, depth, factor, out);
-    left = left.template Skip<kBlock>();
-    out += kBlock * width;
-  }
-  MultiplyFew<kBlock - 1, kVecs, kAccumulate>(rows, left, right, depth, factor, out);
-}
-
 /// scores = softcap * tanh(scores / softcap).
 template <typename W>
 void CapScores(W* HWY_RESTRICT scores, size_t count, W softcap) {
@@ -153,12 +33,12 @@ void CapScores(W* HWY_RESTRICT scores, size_t count, W softcap) {
 
 /// Hides the keys that a row does not attend to; bit i of attends[key] is row i's.
 template <size_t kVecs, typename W>
-void ApplyBits(W* HWY_RESTRICT scores, size_t keys, const std::uint32_t* HWY_RESTRICT attends) {
+void ApplyBits(W* HWY_RESTRICT scores, size_t keys, const std::uint64_t* HWY_RESTRICT attends) {
   const hn::ScalableTag<W> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
   const auto hidden = hn::Neg(hn::Inf(d));
   for (size_t key = 0; key < keys; ++key) {
-#pragma GCC unroll 2
+#pragma GCC unroll 3
     for (size_t v = 0; v < kVecs; ++v) {
       const std::uint64_t bits = attends[key] >> (v * kLanes);
       const auto attend = hn::LoadMaskBits(d, reinterpret_cast<const std::uint8_t*>(&bits));
@@ -236,6 +116,19 @@ void SoftmaxTile(W* HWY_RESTRICT scores, size_t keys, W* HWY_RESTRICT best, W* H
   for (size_t v = 0; v < kVecs; ++v) {
     const V before = hn::Mul(hn::Load(d, total + v * lanes), hn::Load(d, rescale + v * lanes));
     hn::Store(hn::Add(before, sum[v]), d, total + v * lanes);
+  }
+}
+
+/// Multiplies the sums of a panel, [columns, kVecs vectors], by factor[:].
+template <size_t kVecs, typename W>
+void ScalePanel(W* HWY_RESTRICT sums, size_t columns, const W* HWY_RESTRICT factor) {
+  const hn::ScalableTag<W> d;
+  const size_t lanes = hn::Lanes(d);
+  for (size_t i = 0; i < columns; ++i) {
+    for (size_t v = 0; v < kVecs; ++v) {
+      W* p = sums + (i * kVecs + v) * lanes;
+      hn::Store(hn::Mul(hn::Load(d, p), hn::Load(d, factor + v * lanes)), d, p);
+    }
   }
 }
 

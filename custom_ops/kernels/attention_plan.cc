@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <numeric>
 
 #include "kernels/attention.h"
@@ -10,22 +11,42 @@ std::size_t AttentionGroup(const AttentionProblem& a) {
   return std::gcd(a.heads / a.key_heads, a.heads / a.value_heads);
 }
 
+std::size_t AttentionSpan(const AttentionProblem& a) {
+  return a.queries > kTileRows / 2 ? a.queries : AttentionGroup(a) * a.queries;
+}
+
+namespace {
+
+std::size_t CeilDiv(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
+
+std::size_t Tiles(const AttentionProblem& a, std::size_t rows) {
+  const std::size_t span = AttentionSpan(a);
+  return a.batch * a.heads * a.queries / span * CeilDiv(span, rows);
+}
+
+// Tiles of a head are about as large and made of whole panels; tiles of a group have whole heads,
+// so that fewer panels have rows of two.
+std::size_t RowsUpTo(const AttentionProblem& a, std::size_t limit) {
+  const std::size_t span = AttentionSpan(a);
+  if (span != a.queries) return a.queries * std::max<std::size_t>(1, limit / a.queries);
+  const std::size_t rows = CeilDiv(span, CeilDiv(span, limit));
+  return CeilDiv(rows, kMaxPanelRows) * kMaxPanelRows;
+}
+
+}  // namespace
+
 std::size_t AttentionTileRows(const AttentionProblem& a) {
-  const std::size_t group = AttentionGroup(a);
-  const std::size_t tiles = (group * a.queries + kTileRows - 1) / kTileRows;
-  return a.batch * (a.heads / group) * tiles < kFewTiles ? kSmallTileRows : kTileRows;
+  const std::size_t rows = RowsUpTo(a, kTileRows);
+  return Tiles(a, rows) < kFewTiles ? RowsUpTo(a, kSmallTileRows) : rows;
 }
 
 std::size_t AttentionItems(const AttentionProblem& a) {
-  const std::size_t group = AttentionGroup(a);
-  const std::size_t rows = AttentionTileRows(a);
-  const std::size_t tiles = (group * a.queries + rows - 1) / rows;
-  return a.batch * (a.heads / group) * tiles;
+  return a.queries == 0 ? 0 : Tiles(a, AttentionTileRows(a));
 }
 
 std::size_t AttentionScratchBytes(const AttentionProblem& a, DType dtype) {
-  if (dtype == DType::kFloat64) return AttentionScratch<double>(a, nullptr, false).bytes;
-  return AttentionScratch<float>(a, nullptr, dtype != DType::kFloat32).bytes;
+  if (dtype == DType::kFloat64) return AttentionScratch<double>(a, nullptr).bytes;
+  return AttentionScratch<float>(a, nullptr).bytes;
 }
 
 }  // namespace coreai

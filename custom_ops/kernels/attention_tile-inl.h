@@ -9,9 +9,10 @@
 #define COREAI_KERNELS_ATTENTION_TILE_INL_H_
 #endif
 
+#include "kernels/attention_cover-inl.h"
+#include "kernels/attention_multiply-inl.h"
+#include "kernels/attention_pack-inl.h"
 #include "kernels/attention_panel-inl.h"
-#include "kernels/attention_rows-inl.h"
-#include "simd/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -25,10 +26,9 @@ class AttentionTile {
   using W = Wide<T>;
 
   AttentionTile(const AttentionProblem& a, size_t item, void* memory)
-      : a_(a),
-        rows_(a, item),
-        s_(a, memory, !kIsWide<T>),
-        key_stride_((a.head_dim + kKeyPack - 1) / kKeyPack * kKeyPack * kBlock) {}
+      : a_(a), rows_(a, item), s_(a, memory) {
+    for (W& one : ones_) one = 1;
+  }
 
   void Run() {
     const KeyRange range = SetRanges(a_, rows_, s_);
@@ -37,144 +37,129 @@ class AttentionTile {
       StartSoftmax(a_, rows_, row < rows_.count ? row : 0, s_.best + row, s_.total + row);
     }
     hwy::ZeroBytes(s_.output, a_.value_dim * kTileRows * sizeof(W));
-    for (size_t row = 0; row < rows_.count; row += Width(row)) PackQueries(row, Width(row));
-    for (std::int64_t key = range.first; key < range.last; key += kTileKeys) {
-      const auto left = static_cast<size_t>(range.last - key);
-      Step(static_cast<size_t>(key), HWY_MIN(left, kTileKeys));
+    for (size_t row = 0; row < rows_.count; row += Width(row)) {
+      PackQueries(rows_.query + row * a_.head_dim, rows_.count - row, a_.head_dim, Width(row),
+                  static_cast<W>(a_.scale), s_.query + row * a_.head_dim);
     }
-    for (size_t row = 0; row < rows_.count; row += Width(row)) StoreRows(row, Width(row));
+    // Tiles of about as many keys each, in whole blocks.
+    const auto keys = static_cast<size_t>(HWY_MAX(range.last - range.first, std::int64_t{1}));
+    const size_t tiles = (keys + kTileKeys - 1) / kTileKeys;
+    const size_t size = HWY_MIN(((keys + tiles - 1) / tiles + 7) / 8 * 8, kTileKeys);
+    for (std::int64_t key = range.first; key < range.last; key += std::int64_t(size)) {
+      const auto left = static_cast<size_t>(range.last - key);
+      FetchAhead(key + std::int64_t(size), HWY_MIN(key + 2 * std::int64_t(size), range.last), size);
+      Step(static_cast<size_t>(key), HWY_MIN(left, size));
+    }
+    for (size_t row = 0; row < rows_.count; row += Width(row)) {
+      StorePanel(s_.output + row * a_.value_dim, s_.total + row, rows_.count - row, a_.value_dim,
+                 Width(row), rows_.output + row * a_.value_dim);
+    }
   }
 
  private:
   static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
 
+  /// Vectors of rows in the panel at `row`: the remaining ones make panels of about as many each.
   size_t Vectors(size_t row) const {
-    return HWY_MIN(kMaxVecs, (rows_.count - row + kLanes - 1) / kLanes);
+    const size_t left = (rows_.count - row + kLanes - 1) / kLanes;
+    const size_t panels = (left + kMaxVecs - 1) / kMaxVecs;
+    return (left + panels - 1) / panels;
   }
   size_t Width(size_t row) const { return Vectors(row) * kLanes; }
 
-  /// Transposes the scaled queries of a panel: [head_dim, width].
-  void PackQueries(size_t row, size_t width) {
-    const hn::ScalableTag<W> d;
-    const auto scale = hn::Set(d, static_cast<W>(a_.scale));
-    hn::Vec<decltype(d)> x[kLanes];
-    for (size_t group = 0; group < width; group += kLanes) {
-      const T* in = rows_.query + (row + group) * a_.head_dim;
-      W* out = s_.query + row * a_.head_dim + group;
-      for (size_t i = 0; i < a_.head_dim; i += kLanes) {
-        const size_t n = HWY_MIN(kLanes, a_.head_dim - i);
-        for (size_t lane = 0; lane < kLanes; ++lane) {
-          const bool present = row + group + lane < rows_.count;
-          x[lane] =
-              present ? hn::Mul(LoadWideN(d, in + lane * a_.head_dim + i, n), scale) : hn::Zero(d);
-        }
-        Transpose(d, x);
-        for (size_t j = 0; j < n; ++j) hn::Store(x[j], d, out + (i + j) * width);
-      }
-    }
-  }
-
-  /// Brings a tile's keys into blocks of kBlock, in the type computed in.
-  void PackKeys(const T* HWY_RESTRICT in, size_t count) {
-    const hn::ScalableTag<W> d;
-    for (size_t key = 0; key < count; ++key, in += a_.head_dim) {
-      W* out = s_.keys + key / kBlock * key_stride_ + key % kBlock * kKeyPack;
-      size_t i = 0;
-      for (; i + kKeyPack <= a_.head_dim; i += kKeyPack, out += kBlock * kKeyPack) {
-        for (size_t lane = 0; lane < kKeyPack; lane += kLanes) {
-          hn::Store(LoadWide(d, in + i + lane), d, out + lane);
-        }
-      }
-      for (size_t lane = 0; i + lane < a_.head_dim; lane += kLanes) {
-        const size_t n = HWY_MIN(kLanes, a_.head_dim - i - lane);
-        hn::Store(LoadWideN(d, in + i + lane, n), d, out + lane);
-      }
-    }
-  }
-
-  /// Widens a tile's values, or returns them where they are.
-  const W* WidenValues(const T* in, size_t count) const {
-    if constexpr (kIsWide<T>) {
-      (void)count;
-      return in;
+  /// Lets keys and values [key, end) be fetched during a step over `size` keys, or, if there are
+  /// none, what is written at the end and the queries of the rows that follow.
+  void FetchAhead(std::int64_t key, std::int64_t end, size_t size) {
+    ahead_.ranges = 0;
+    if (key < end) {
+      const auto at = static_cast<size_t>(key);
+      const auto count = static_cast<size_t>(end - key);
+      ahead_.Add(rows_.value + at * a_.value_dim, count * a_.value_dim);
+      ahead_.Add(rows_.key + at * a_.head_dim, count * a_.head_dim);
     } else {
-      const hn::ScalableTag<W> d;
-      size_t i = 0;
-      for (; i + kLanes <= count; i += kLanes) {
-        hn::StoreU(LoadWide(d, in + i), d, s_.values + i);
-      }
-      if (i < count) hn::StoreN(LoadWideN(d, in + i, count - i), d, s_.values + i, count - i);
-      return s_.values;
+      const size_t rows = a_.heads * a_.queries - rows_.first - rows_.count;
+      ahead_.Add(rows_.query + rows_.count * a_.head_dim, HWY_MIN(rows, kTileRows) * a_.head_dim);
+      ahead_.Add(rows_.output, rows_.count * a_.value_dim);
     }
+    const size_t panels = (rows_.count + kMaxVecs * kLanes - 1) / (kMaxVecs * kLanes);
+    ahead_.Spread(panels * (size + a_.value_dim) / kBlockRows<kMaxVecs>);
   }
 
   void Step(size_t key, size_t count) {
-    PackKeys(rows_.key + key * a_.head_dim, count);
-    const W* values = WidenValues(rows_.value + key * a_.value_dim, count * a_.value_dim);
+    PackKeys(rows_.key + key * a_.head_dim, count, a_.head_dim, s_.keys);
+    PackValues(rows_.value + key * a_.value_dim, count, a_.value_dim, s_.values);
     for (size_t row = 0; row < rows_.count; row += Width(row)) {
-      if (Vectors(row) == 1) {
-        StepPanel<1>(row, key, count, values);
-      } else {
-        StepPanel<2>(row, key, count, values);
-      }
+      StepPanel<kMaxVecs>(Vectors(row), row, key, count);
     }
   }
 
-  /// Keys of a tile that some row of a panel attends to, and whether another row does not.
-  struct Cover {
-    size_t first;
-    size_t last;
-    bool partial;
-  };
-
   template <size_t kVecs>
-  void StepPanel(size_t row, size_t key, size_t count, const W* values) {
+  void StepPanel(size_t vectors, size_t row, size_t key, size_t count) {
+    if constexpr (kVecs > 1) {
+      if (vectors < kVecs) return StepPanel<kVecs - 1>(vectors, row, key, count);
+    }
     constexpr size_t kWidth = kVecs * kLanes;
     static_assert(kVecs <= kMaxVecs && kWidth <= kMaxPanelRows, "the scratch memory's sizes");
     const bool bits = a_.mask.kind == MaskKind::kBool;
     const bool bias = a_.mask.kind != MaskKind::kNone && !bits;
-    const Cover cover = bits   ? MaskCover(row, kWidth, key, count)
-                        : bias ? Cover{0, count, true}
-                               : RangeCover(row, kWidth, key, count);
-    if (cover.first >= cover.last) return;
-    const size_t block = cover.first / kBlock;
-    const size_t from = block * kBlock;
-    const size_t keys = cover.last - from;
-    Multiply<kVecs, false>(Packed<W>{s_.keys + block * key_stride_, key_stride_}, keys,
-                           s_.query + row * a_.head_dim, a_.head_dim,
-                           static_cast<const W*>(nullptr), s_.scores);
-    if (a_.softcap > 0) CapScores(s_.scores, keys * kWidth, static_cast<W>(a_.softcap));
+    Cover<kVecs> cover;
+    if (bits) {
+      cover = MaskCover<kVecs>(a_, rows_, s_, row, kLanes, key, count);
+    } else if (bias) {
+      cover.SetAll(0, count, true);
+    } else {
+      cover = RangeCover<kVecs>(rows_, s_, row, kLanes, key, count);
+    }
+    if (cover.First() >= cover.Last()) return;
+    cover.Round(kBlockRows<kVecs>);
+    const size_t from = cover.First();
+    const size_t keys = cover.Last() - from;
+    Scores<kVecs>(cover, row);
+    W* scores = s_.scores + from * kWidth;
+    if (a_.softcap > 0) CapScores(scores, keys * kWidth, static_cast<W>(a_.softcap));
     if (bias) {
       FillPanelBias(row, kWidth, key, count);
-      ApplyBias(s_.scores, s_.bias, count * kWidth, false);
+      ApplyBias(scores, s_.bias, count * kWidth, false);
     } else if (cover.partial && bits) {
-      ApplyBits<kVecs>(s_.scores, keys, s_.attends + from);
-    } else if (cover.partial || from < cover.first) {
+      ApplyBits<kVecs>(scores, keys, s_.attends + from);
+    } else if (cover.partial) {
       HWY_ALIGN W first[kWidth];
       HWY_ALIGN W last[kWidth];
       LaneRanges(row, kWidth, key + from, keys, first, last);
-      ApplyRange<kVecs>(s_.scores, keys, first, last);
+      ApplyRange<kVecs>(scores, keys, first, last);
     }
-    SoftmaxTile<kVecs>(s_.scores, keys, s_.best + row, s_.total + row, s_.rescale);
-    Multiply<kVecs, true>(Columns<W>{values + from * a_.value_dim, a_.value_dim}, a_.value_dim,
-                          s_.scores, keys, s_.rescale, s_.output + row * a_.value_dim);
+    SoftmaxTile<kVecs>(scores, keys, s_.best + row, s_.total + row, s_.rescale);
+    AddValues<kVecs>(cover, row, count);
   }
 
-  Cover RangeCover(size_t row, size_t width, size_t key, size_t count) const {
-    const auto start = static_cast<std::int64_t>(key);
-    const auto end = static_cast<std::int64_t>(count);
-    std::int64_t first = end, last = 0, all_from = 0, all_until = end;
-    for (size_t r = row; r < HWY_MIN(row + width, rows_.count); ++r) {
-      first = HWY_MIN(first, s_.first_key[r] - start);
-      last = HWY_MAX(last, s_.last_key[r] - start);
-      all_from = HWY_MAX(all_from, s_.first_key[r] - start);
-      all_until = HWY_MIN(all_until, s_.last_key[r] - start);
-    }
-    first = HWY_MAX(first, std::int64_t{0});
-    last = HWY_MIN(last, end);
-    if (first >= last) return {0, 0, false};
-    return {static_cast<size_t>(first), static_cast<size_t>(last),
-            all_from > first || all_until < last};
+  /// scores[key, row] = key . query; keys outside a vector's range are left as they are.
+  template <size_t kVecs>
+  void Scores(const Cover<kVecs>& cover, size_t row) {
+    const PackedKeys<W> left = {s_.keys, KeyChunk(a_.head_dim)};
+    cover.ForEachRun([&](size_t key, size_t count, size_t v, size_t vecs) {
+      const PanelPart<W> part = {s_.query + row * a_.head_dim + v * kLanes, a_.head_dim, nullptr,
+                                 s_.scores + v * kLanes, kVecs * kLanes};
+      MultiplyVecs<kBlockRows<kVecs>, kVecs, false>(vecs, left, key, key + count, part, ahead_);
+    });
+  }
+
+  /// output[column, row] = output[column, row] * rescale[row] + values . scores.
+  template <size_t kVecs>
+  void AddValues(const Cover<kVecs>& cover, size_t row, size_t tile_keys) {
+    W* output = s_.output + row * a_.value_dim;
+    bool rescaled = false;
+    cover.ForEachRun([&](size_t key, size_t count, size_t v, size_t vecs) {
+      if (!rescaled && vecs < kVecs) {
+        ScalePanel<kVecs>(output, a_.value_dim, s_.rescale);
+        rescaled = true;
+      }
+      const PackedValues<W> left = {s_.values, a_.value_dim, tile_keys, key};
+      const PanelPart<W> part = {s_.scores + (key * kVecs + v) * kLanes, count,
+                                 rescaled ? ones_ : s_.rescale, output + v * kLanes,
+                                 kVecs * kLanes};
+      MultiplyVecs<kBlockRows<kVecs>, kVecs, true>(vecs, left, 0, a_.value_dim, part, ahead_);
+      rescaled = true;
+    });
   }
 
   /// Ranges of a panel's rows counted from `key`, small enough to be exact in W. Lanes without a
@@ -191,20 +176,6 @@ class AttentionTile {
       first[lane] = static_cast<W>(HWY_MIN(HWY_MAX(lane_first, std::int64_t{0}), end));
       last[lane] = static_cast<W>(HWY_MIN(HWY_MAX(lane_last, std::int64_t{0}), end));
     }
-  }
-
-  Cover MaskCover(size_t row, size_t width, size_t key, size_t count) {
-    const size_t present = HWY_MIN(width, rows_.count - row);
-    FillBits(a_, rows_, row, present, key, count, s_.attends);
-    const std::uint32_t all = ~std::uint32_t{0} >> (32 - present);
-    Cover cover = {0, count, false};
-    while (cover.last > 0 && s_.attends[cover.last - 1] == 0) --cover.last;
-    while (cover.first < cover.last && s_.attends[cover.first] == 0) ++cover.first;
-    // The block that the first key is in is computed from its start.
-    for (size_t k = cover.first / kBlock * kBlock; k < cover.last; ++k) {
-      cover.partial = cover.partial || s_.attends[k] != all;
-    }
-    return cover;
   }
 
   void FillPanelBias(size_t row, size_t width, size_t key, size_t count) {
@@ -227,34 +198,11 @@ class AttentionTile {
     }
   }
 
-  /// Divides the sums of a panel by the rows' totals and stores them row by row.
-  void StoreRows(size_t row, size_t width) {
-    const hn::ScalableTag<W> d;
-    hn::Vec<decltype(d)> x[kLanes];
-    for (size_t group = 0; group < width; group += kLanes) {
-      const auto total = hn::Load(d, s_.total + row + group);
-      const auto factor =
-          hn::IfThenZeroElse(hn::Eq(total, hn::Zero(d)), hn::Div(hn::Set(d, W{1}), total));
-      const size_t rows = rows_.count - row - HWY_MIN(group, rows_.count - row);
-      const W* in = s_.output + row * a_.value_dim + group;
-      T* out = rows_.output + (row + group) * a_.value_dim;
-      for (size_t i = 0; i < a_.value_dim; i += kLanes) {
-        const size_t n = HWY_MIN(kLanes, a_.value_dim - i);
-        for (size_t j = 0; j < kLanes; ++j) {
-          x[j] = j < n ? hn::Mul(hn::Load(d, in + (i + j) * width), factor) : hn::Zero(d);
-        }
-        Transpose(d, x);
-        for (size_t lane = 0; lane < HWY_MIN(kLanes, rows); ++lane) {
-          StoreNarrowN(x[lane], d, out + lane * a_.value_dim + i, n);
-        }
-      }
-    }
-  }
-
   const AttentionProblem& a_;
   const AttentionRows<T> rows_;
   const AttentionScratch<W> s_;
-  const size_t key_stride_;  // from one block of keys to the next
+  Ahead ahead_ = {};
+  alignas(64) W ones_[kMaxPanelRows];
 };
 
 }  // namespace HWY_NAMESPACE

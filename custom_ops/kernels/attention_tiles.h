@@ -7,23 +7,30 @@
 
 namespace coreai {
 
-/// Rows (queries of one group of heads) and keys in a tile. The more rows, the less often keys and
-/// values are fetched; a tile's keys and values stay in the second-level cache for all of them.
-inline constexpr std::size_t kTileRows = 256;
+/// Most rows (queries) in a tile. The more rows, the less often keys and values are fetched; a
+/// tile's rows, keys and values stay in the second-level cache.
+inline constexpr std::size_t kTileRows = 288;
 /// Rows in a tile of a problem that would make too few of them to keep several threads busy.
-inline constexpr std::size_t kSmallTileRows = 64;
+inline constexpr std::size_t kSmallTileRows = 96;
 inline constexpr std::size_t kFewTiles = 8;
 inline constexpr std::size_t kTileKeys = 96;
 /// Most rows in a panel, which is computed as a whole. Rows lie in the lanes, so that softmax needs
 /// no sums across lanes and neither keys nor values are transposed. A panel's queries and a block
 /// of keys stay in the first-level cache.
-inline constexpr std::size_t kMaxPanelRows = 32;
-/// Keys lie in blocks of this many of their elements, one key after the other.
-inline constexpr std::size_t kKeyPack = 16;
+inline constexpr std::size_t kMaxPanelRows = 48;
+/// Keys are packed in chunks of kPackRows keys: kPackDepth elements of each of them, one key after
+/// the other, then the next elements. Values are packed in chunks of kPackRows columns.
+inline constexpr std::size_t kPackRows = 24;
+inline constexpr std::size_t kPackDepth = 16;
 
 /// Keys in a step of the path for few rows.
 inline constexpr std::size_t kFewKeys = 256;
 inline constexpr std::size_t kMaxFewRows = 8;
+
+/// Rows that are cut into tiles together: a head's or, if a head has few, those of a group of
+/// heads. Row r of a group is query r % queries of the group's head r / queries, so that its rows
+/// lie one after the other in memory.
+std::size_t AttentionSpan(const AttentionProblem& problem);
 
 /// Rows in a tile of this problem.
 std::size_t AttentionTileRows(const AttentionProblem& problem);
@@ -34,10 +41,10 @@ struct AttentionScratch {
   W* query;                 ///< panels of [head_dim, width]
   W* scores;                ///< [keys, width] of one panel
   W* bias;                  ///< like scores
-  std::uint32_t* attends;   ///< [keys] a bit for each row of a panel, if the mask is bool
+  std::uint64_t* attends;   ///< [keys] a bit for each row of a panel, if the mask is bool
   W* output;                ///< panels of [value_dim, width]
-  W* keys;                  ///< blocks of keys of [head_dim / kKeyPack, keys, kKeyPack]
-  W* values;                ///< [keys, value_dim], if the tensors are not in W
+  W* keys;                  ///< packed
+  W* values;                ///< packed
   W* best;                  ///< [rows] largest score so far
   W* total;                 ///< [rows] sum of the exponentials so far
   W* rescale;               ///< [rows]
@@ -45,18 +52,19 @@ struct AttentionScratch {
   std::int64_t* last_key;
   std::size_t bytes;
 
-  AttentionScratch(const AttentionProblem& a, void* memory, bool converts) {
+  AttentionScratch(const AttentionProblem& a, void* memory) {
+    static_assert(kTileKeys % kPackRows == 0, "keys are packed in whole chunks");
     static_assert(kFewKeys * kMaxFewRows <= kTileKeys * kMaxPanelRows, "shared by both paths");
-    const std::size_t padded = (a.head_dim + kKeyPack - 1) / kKeyPack * kKeyPack;
+    const std::size_t padded = (a.head_dim + kPackDepth - 1) / kPackDepth * kPackDepth;
     bytes = 0;
     auto* start = static_cast<char*>(memory);
     query = Take<W>(start, a.head_dim * kTileRows);
     scores = Take<W>(start, kTileKeys * kMaxPanelRows);
     bias = Take<W>(start, a.mask.kind == MaskKind::kNone ? 0 : kTileKeys * kMaxPanelRows);
-    attends = Take<std::uint32_t>(start, a.mask.kind == MaskKind::kBool ? kTileKeys : 0);
+    attends = Take<std::uint64_t>(start, a.mask.kind == MaskKind::kBool ? kTileKeys : 0);
     output = Take<W>(start, a.value_dim * kTileRows);
     keys = Take<W>(start, kTileKeys * padded);
-    values = Take<W>(start, converts ? kTileKeys * a.value_dim : 0);
+    values = Take<W>(start, kTileKeys * a.value_dim);
     best = Take<W>(start, kTileRows);
     total = Take<W>(start, kTileRows);
     rescale = Take<W>(start, kTileRows);

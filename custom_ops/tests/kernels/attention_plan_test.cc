@@ -26,13 +26,28 @@ TEST(AttentionPlan, AGroupSharesKeysAndValues) {
   EXPECT_EQ(AttentionGroup(Heads(0, 0, 0)), 1u);
 }
 
-TEST(AttentionPlan, ItemsCoverEveryRow) {
+TEST(AttentionPlan, FewRowsOfAGroupShareATile) {
   EXPECT_EQ(AttentionItems(Heads(8, 8, 8)), 2u * 8u);       // 40 rows: one tile
-  EXPECT_EQ(AttentionItems(Heads(8, 2, 2)), 2u * 2u * 3u);  // 160 rows: three small tiles
+  EXPECT_EQ(AttentionItems(Heads(8, 2, 2)), 2u * 2u * 2u);  // 160 rows: two heads in a small tile
   EXPECT_EQ(AttentionItems(Heads(64, 16, 16)), 2u * 16u);   // 160 rows: one tile, of enough
   AttentionProblem none = Heads(8, 8, 8);
   none.queries = 0;
   EXPECT_EQ(AttentionItems(none), 0u);
+}
+
+TEST(AttentionPlan, ManyRowsAreCutHeadByHead) {
+  AttentionProblem problem = Heads(8, 2, 2);
+  problem.queries = 1024;
+  EXPECT_EQ(AttentionSpan(problem), 1024u);
+  EXPECT_EQ(AttentionTileRows(problem), 288u);
+  EXPECT_EQ(AttentionItems(problem), 2u * 8u * 4u);
+  for (std::size_t queries = 1; queries < 2000; queries += 7) {
+    problem.queries = queries;
+    const std::size_t rows = AttentionTileRows(problem);
+    EXPECT_LE(rows, kTileRows) << queries;
+    EXPECT_GE(AttentionItems(problem) * rows, problem.batch * problem.heads * queries) << queries;
+    EXPECT_TRUE(AttentionSpan(problem) == queries || rows % queries == 0) << queries;
+  }
 }
 
 TEST(AttentionPlan, ScratchDoesNotGrowWithTheLengths) {
@@ -52,7 +67,7 @@ TEST(AttentionPlan, ScratchArraysAreAlignedAndInside) {
   odd.mask.kind = MaskKind::kBool;
   std::vector<char> memory(AttentionScratchBytes(odd, DType::kFloat16) + 64);
   char* start = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
-  const AttentionScratch<float> scratch(odd, start, true);
+  const AttentionScratch<float> scratch(odd, start);
   EXPECT_EQ(scratch.bytes, AttentionScratchBytes(odd, DType::kFloat16));
   for (const void* array :
        {static_cast<void*>(scratch.query), static_cast<void*>(scratch.bias),
