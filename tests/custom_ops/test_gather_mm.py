@@ -124,6 +124,21 @@ def test_empty(kernels, lhs, rhs, index, shape):
     assert_close(actual, torch.zeros(shape))
 
 
+@pytest.mark.parametrize(
+    ("lhs", "axes", "shape"),
+    [
+        ((1 << 40, 0, 8), 0, (2, 0, 5)),
+        ((0, 1 << 40, 8), 1, (0, 2, 5)),
+        ((1 << 40, 4, 0, 8), 1, (1 << 40, 2, 0, 5)),
+        ((1 << 40, 0, 4, 8), 2, (1 << 40, 0, 2, 5)),
+    ],
+)
+def test_empty_with_a_size_beyond_memory(kernels, lhs, axes, shape):
+    # Places of the batch axes are neither gone through nor listed.
+    inputs = [torch.empty(lhs), torch.randn(8, 5), torch.zeros(2, dtype=I64)]
+    assert run_op(kernels, "gather_mm", inputs, num_batch_axes=axes).shape == torch.Size(shape)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("packed", ["1", "0"])
 @pytest.mark.parametrize("name", ["experts", "top_2", "both", "matmul", "rhs_rows", "one_token"])

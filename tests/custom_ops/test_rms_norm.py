@@ -61,6 +61,12 @@ def test_empty(kernels, shape):
     assert actual.shape == torch.Size(shape)
 
 
+@pytest.mark.parametrize("shape", [(0, 1 << 40), (1 << 40, 0)])
+def test_empty_with_a_size_beyond_memory(kernels, shape):
+    actual = run_op(kernels, "rms_norm", [torch.empty(shape), torch.ones(1)])
+    assert actual.shape == torch.Size(shape)
+
+
 def test_unknown_rank_at_load(kernels):
     x = torch.randn(2, 3)
     actual = run_op(kernels, "rms_norm", [x], rank_known=False)

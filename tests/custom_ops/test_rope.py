@@ -128,6 +128,12 @@ def test_empty(kernels, shape, given):
     assert run_op(kernels, "rope", [torch.randn(shape), *table]).shape == torch.Size(shape)
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 5, 1 << 40), (0, 3, 1 << 40, 8), (1 << 40, 0, 5, 8)])
+def test_empty_with_a_size_beyond_memory(kernels, shape):
+    inputs = [torch.empty(shape), None, None, torch.zeros(1, dtype=I64), torch.ones(1)]
+    assert run_op(kernels, "rope", inputs).shape == torch.Size(shape)
+
+
 def test_unknown_rank_at_load(kernels):
     x = torch.randn(2, 3, 4)
     assert_close(run_op(kernels, "rope", [x], rank_known=False), COMPOSITE.reference(x))
