@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
+import coreai_onnx
 from coreai_onnx import OnnxProgram, TorchConverter
 from coreai_onnx.errors import TargetError
 from coreai_onnx.passes import ORDER, TARGETS, optimize_for, passes_for
@@ -121,6 +122,25 @@ def test_contrib_has_onnxruntimes_ops() -> None:
     found = ops("bert", "contrib")
     assert found["com.microsoft::MultiHeadAttention"] == 2
     assert found["com.microsoft::BiasGelu"] == 2
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
+def test_contrib_has_onnxruntimes_experts(name: str) -> None:
+    """As ``convert`` exports them: a program that torch exported alone sorts and counts its rows."""
+    architecture = named(name)
+    module = architecture.module()
+    program = coreai_onnx.convert(
+        module,
+        kwargs=architecture.arguments(*architecture.sizes[0]),
+        dynamic_shapes=dict(architecture.dynamic),
+        optimize=False,
+    ).optimize(target="contrib")
+    assert program.pass_report.counts["contrib_moe"] == 2
+    assert "com.microsoft::MoE" in program.summary()
+    for size in architecture.sizes[1:]:
+        arguments = architecture.arguments(*size)
+        actual = program.run(**arguments, kernels=False)
+        assert_close(list(actual), expected_outputs(module, arguments), message=str(size))
 
 
 def test_every_target_begins_and_ends_like_the_default() -> None:
