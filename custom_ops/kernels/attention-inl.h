@@ -29,7 +29,8 @@ void Attention(const AttentionProblem& a, size_t item, void* scratch) {
       return AttentionFew<T, 8>(a, item, scratch).Run();
     }
   }
-  AttentionTile<T>(a, item, scratch).Run();
+  constexpr bool kPairs = kNativePairs && hwy::IsSame<T, hwy::bfloat16_t>();
+  AttentionTile<T, kPairs>(a, item, scratch).Run();
 }
 
 inline AttentionKernel SelectAttention(DType dtype) {

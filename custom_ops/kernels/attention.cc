@@ -1,3 +1,5 @@
+#undef COREAI_DISABLED_BF16_TARGETS
+#define COREAI_DISABLED_BF16_TARGETS 0
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention.cc"
 #include "hwy/foreach_target.h"

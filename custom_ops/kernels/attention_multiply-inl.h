@@ -12,6 +12,7 @@
 
 #include "kernels/attention_tiles.h"
 #include "simd/lanes-inl.h"
+#include "simd/pairs-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -109,14 +110,20 @@ template <typename W>
 struct PanelPart {
   const W* HWY_RESTRICT right;  ///< [depth, ...]
   size_t depth;
-  const W* HWY_RESTRICT factor;  ///< what earlier sums are multiplied by
+  const W* HWY_RESTRICT factor;  ///< what earlier sums, or new ones of pairs, are multiplied by
   W* HWY_RESTRICT out;           ///< [rows of the left factor, ...]
   size_t stride;
 };
 
-/// out[row + i, :] = start + sum over k of left[row + i, k] * right[k, :] for kRows rows. start is
-/// zero, or `out` as it was, times factor[:].
-template <size_t kRows, size_t kVecs, bool kAccumulate, class Left, typename W>
+/// How a product begins, and of what it is.
+enum class Products {
+  kPlain,    ///< from zero
+  kOfPairs,  ///< from zero, each element of a factor being a pair of bfloat16; multiplied by factor
+  kAdded,    ///< from the output as it was, multiplied by factor
+};
+
+/// out[row + i, :] = start + sum over k of left[row + i, k] * right[k, :] for kRows rows.
+template <Products kHow, size_t kRows, size_t kVecs, class Left, typename W>
 HWY_INLINE void MultiplyBlock(const Left& left, size_t row, const PanelPart<W>& part) {
   const hn::ScalableTag<W> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
@@ -127,7 +134,7 @@ HWY_INLINE void MultiplyBlock(const Left& left, size_t row, const PanelPart<W>& 
   for (size_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 3
     for (size_t v = 0; v < kVecs; ++v) {
-      if constexpr (kAccumulate) {
+      if constexpr (kHow == Products::kAdded) {
         sums[i][v] = hn::Mul(hn::Load(d, out + i * stride + v * kLanes),
                              hn::Load(d, part.factor + v * kLanes));
       } else {
@@ -144,7 +151,13 @@ HWY_INLINE void MultiplyBlock(const Left& left, size_t row, const PanelPart<W>& 
     for (size_t i = 0; i < kRows; ++i) {
       const auto a = hn::Set(d, p[i * Left::kRowStride]);
 #pragma GCC unroll 3
-      for (size_t v = 0; v < kVecs; ++v) sums[i][v] = hn::MulAdd(a, b[v], sums[i][v]);
+      for (size_t v = 0; v < kVecs; ++v) {
+        if constexpr (kHow == Products::kOfPairs) {
+          sums[i][v] = AddProducts(d, a, b[v], sums[i][v]);
+        } else {
+          sums[i][v] = hn::MulAdd(a, b[v], sums[i][v]);
+        }
+      }
     }
     right += stride;
   });
@@ -152,43 +165,46 @@ HWY_INLINE void MultiplyBlock(const Left& left, size_t row, const PanelPart<W>& 
   for (size_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 3
     for (size_t v = 0; v < kVecs; ++v) {
+      if constexpr (kHow == Products::kOfPairs) {
+        sums[i][v] = hn::Mul(sums[i][v], hn::Load(d, part.factor + v * kLanes));
+      }
       hn::Store(sums[i][v], d, out + i * stride + v * kLanes);
     }
   }
 }
 
 /// MultiplyBlock for fewer than 2 * kRows rows, kRows being a power of two.
-template <size_t kRows, size_t kVecs, bool kAccumulate, class Left, typename W>
+template <Products kHow, size_t kRows, size_t kVecs, class Left, typename W>
 HWY_INLINE void MultiplyRest(const Left& left, size_t row, size_t rows, const PanelPart<W>& part) {
   if (rows - row >= kRows) {
-    MultiplyBlock<kRows, kVecs, kAccumulate>(left, row, part);
+    MultiplyBlock<kHow, kRows, kVecs>(left, row, part);
     row += kRows;
   }
-  if constexpr (kRows > 1) MultiplyRest<kRows / 2, kVecs, kAccumulate>(left, row, rows, part);
+  if constexpr (kRows > 1) MultiplyRest<kHow, kRows / 2, kVecs>(left, row, rows, part);
 }
 
 /// MultiplyBlock for rows [row, rows) in blocks of kBlock; `row` is a multiple of it.
-template <size_t kBlock, size_t kVecs, bool kAccumulate, class Left, typename W>
+template <Products kHow, size_t kBlock, size_t kVecs, class Left, typename W>
 HWY_NOINLINE void Multiply(const Left& left, size_t row, size_t rows, const PanelPart<W>& part,
                            Ahead& ahead) {
   for (; row + kBlock <= rows; row += kBlock) {
-    MultiplyBlock<kBlock, kVecs, kAccumulate>(left, row, part);
+    MultiplyBlock<kHow, kBlock, kVecs>(left, row, part);
     ahead.Fetch();
   }
   constexpr size_t kRest = kBlock > 8 ? 8 : 4;
-  MultiplyRest<kRest, kVecs, kAccumulate>(left, row, rows, part);
+  MultiplyRest<kHow, kRest, kVecs>(left, row, rows, part);
 }
 
 /// Multiply for `vecs` of up to kMost vectors.
-template <size_t kBlock, size_t kMost, bool kAccumulate, class Left, typename W>
+template <Products kHow, size_t kBlock, size_t kMost, class Left, typename W>
 HWY_INLINE void MultiplyVecs(size_t vecs, const Left& left, size_t row, size_t rows,
                              const PanelPart<W>& part, Ahead& ahead) {
   if constexpr (kMost > 1) {
     if (vecs < kMost) {
-      return MultiplyVecs<kBlock, kMost - 1, kAccumulate>(vecs, left, row, rows, part, ahead);
+      return MultiplyVecs<kHow, kBlock, kMost - 1>(vecs, left, row, rows, part, ahead);
     }
   }
-  Multiply<kBlock, kMost, kAccumulate>(left, row, rows, part, ahead);
+  Multiply<kHow, kBlock, kMost>(left, row, rows, part, ahead);
 }
 
 }  // namespace HWY_NAMESPACE

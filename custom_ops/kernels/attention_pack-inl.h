@@ -12,14 +12,36 @@
 
 #include "kernels/attention_tiles.h"
 #include "simd/lanes-inl.h"
+#include "simd/pairs-inl.h"
 #include "simd/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// Transposes `rows` scaled queries of a panel: [head_dim, width]. Lanes without a row are zero.
-template <typename T, typename W>
+/// Elements of a row that are packed together: in a lane, so that pairs are packed as they lie.
+template <bool kPairs>
+inline constexpr size_t kPerLane = kPairs ? 2 : 1;
+
+/// Lanes that a row of `dim` elements takes.
+template <bool kPairs>
+constexpr size_t LanesOf(size_t dim) {
+  return (dim + kPerLane<kPairs> - 1) / kPerLane<kPairs>;
+}
+
+/// Loads `n` lanes of a row, widened or in pairs; the others are zero.
+template <bool kPairs, typename T, class D>
+HWY_INLINE hn::Vec<D> LoadRow(D d, const T* HWY_RESTRICT p, size_t n) {
+  if constexpr (kPairs) {
+    return LoadPairs(d, p, n);
+  } else {
+    return n >= hn::Lanes(d) ? LoadWide(d, p) : LoadWideN(d, p, n);
+  }
+}
+
+/// Transposes `rows` queries of a panel: [head_dim, width]. Lanes without a row are zero. Pairs are
+/// left as they are, the others scaled.
+template <bool kPairs, typename T, typename W>
 void PackQueries(const T* HWY_RESTRICT in, size_t rows, size_t head_dim, size_t width, W scale,
                  W* HWY_RESTRICT out) {
   const hn::ScalableTag<W> d;
@@ -27,39 +49,39 @@ void PackQueries(const T* HWY_RESTRICT in, size_t rows, size_t head_dim, size_t 
   const auto factor = hn::Set(d, scale);
   hn::Vec<decltype(d)> x[kLanes];
   for (size_t group = 0; group < width; group += kLanes) {
-    for (size_t i = 0; i < head_dim; i += kLanes) {
-      const size_t n = HWY_MIN(kLanes, head_dim - i);
+    for (size_t i = 0; i < LanesOf<kPairs>(head_dim); i += kLanes) {
+      const size_t left = head_dim - i * kPerLane<kPairs>;
       for (size_t lane = 0; lane < kLanes; ++lane) {
-        const T* p = in + (group + lane) * head_dim + i;
-        x[lane] = group + lane < rows ? hn::Mul(LoadWideN(d, p, n), factor) : hn::Zero(d);
+        x[lane] = hn::Zero(d);
+        if (group + lane >= rows) continue;
+        x[lane] = LoadRow<kPairs>(d, in + (group + lane + 1) * head_dim - left, left);
+        if constexpr (!kPairs) x[lane] = hn::Mul(x[lane], factor);
       }
       Transpose(d, x);
+      const size_t n = HWY_MIN(kLanes, LanesOf<kPairs>(left));
       for (size_t j = 0; j < n; ++j) hn::Store(x[j], d, out + (i + j) * width + group);
     }
   }
 }
 
-/// Distance from one chunk of packed keys to the next.
-inline size_t KeyChunk(size_t head_dim) {
-  return (head_dim + kPackDepth - 1) / kPackDepth * kPackDepth * kPackRows;
+/// Distance from one chunk of packed keys to the next, `depth` being the lanes of a key.
+inline size_t KeyChunk(size_t depth) {
+  return (depth + kPackDepth - 1) / kPackDepth * kPackDepth * kPackRows;
 }
 
-/// Packs keys: [count / kPackRows, head_dim / kPackDepth, kPackRows, kPackDepth].
-template <typename T, typename W>
+/// Packs keys: [count / kPackRows, depth / kPackDepth, kPackRows, kPackDepth].
+template <bool kPairs, typename T, typename W>
 void PackKeys(const T* HWY_RESTRICT in, size_t count, size_t head_dim, W* HWY_RESTRICT keys) {
   const hn::ScalableTag<W> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
+  const size_t depth = LanesOf<kPairs>(head_dim);
   for (size_t key = 0; key < count; ++key, in += head_dim) {
-    W* out = keys + key / kPackRows * KeyChunk(head_dim) + key % kPackRows * kPackDepth;
-    size_t i = 0;
-    for (; i + kPackDepth <= head_dim; i += kPackDepth, out += kPackRows * kPackDepth) {
-      for (size_t lane = 0; lane < kPackDepth; lane += kLanes) {
-        hn::Store(LoadWide(d, in + i + lane), d, out + lane);
+    W* out = keys + key / kPackRows * KeyChunk(depth) + key % kPackRows * kPackDepth;
+    for (size_t i = 0; i < depth; i += kPackDepth, out += kPackRows * kPackDepth) {
+      for (size_t lane = 0; lane < HWY_MIN(kPackDepth, depth - i); lane += kLanes) {
+        const size_t at = (i + lane) * kPerLane<kPairs>;
+        hn::Store(LoadRow<kPairs>(d, in + at, head_dim - at), d, out + lane);
       }
-    }
-    for (size_t lane = 0; i + lane < head_dim; lane += kLanes) {
-      const size_t n = HWY_MIN(kLanes, head_dim - i - lane);
-      hn::Store(LoadWideN(d, in + i + lane, n), d, out + lane);
     }
   }
 }

@@ -20,7 +20,10 @@ namespace HWY_NAMESPACE {
 
 /// A tile's rows are cut into panels of up to kMaxVecs vectors; the panel that begins at row r has
 /// its queries at query + r * head_dim and its sums at output + r * value_dim.
-template <typename T>
+///
+/// With kPairs, keys and queries are multiplied as pairs of bfloat16, exactly as in float. Weights
+/// are not rounded to bfloat16, so that results agree with those of other processors.
+template <typename T, bool kPairs>
 class AttentionTile {
  public:
   using W = Wide<T>;
@@ -28,6 +31,7 @@ class AttentionTile {
   AttentionTile(const AttentionProblem& a, size_t item, void* memory)
       : a_(a), rows_(a, item), s_(a, memory) {
     for (W& one : ones_) one = 1;
+    for (W& scale : scales_) scale = static_cast<W>(a.scale);
   }
 
   void Run() {
@@ -38,8 +42,8 @@ class AttentionTile {
     }
     hwy::ZeroBytes(s_.output, a_.value_dim * kTileRows * sizeof(W));
     for (size_t row = 0; row < rows_.count; row += Width(row)) {
-      PackQueries(rows_.query + row * a_.head_dim, rows_.count - row, a_.head_dim, Width(row),
-                  static_cast<W>(a_.scale), s_.query + row * a_.head_dim);
+      PackQueries<kPairs>(rows_.query + row * a_.head_dim, rows_.count - row, a_.head_dim,
+                          Width(row), static_cast<W>(a_.scale), s_.query + row * a_.head_dim);
     }
     // Tiles of about as many keys each, in whole blocks.
     const auto keys = static_cast<size_t>(HWY_MAX(range.last - range.first, std::int64_t{1}));
@@ -86,7 +90,7 @@ class AttentionTile {
   }
 
   void Step(size_t key, size_t count) {
-    PackKeys(rows_.key + key * a_.head_dim, count, a_.head_dim, s_.keys);
+    PackKeys<kPairs>(rows_.key + key * a_.head_dim, count, a_.head_dim, s_.keys);
     PackValues(rows_.value + key * a_.value_dim, count, a_.value_dim, s_.values);
     for (size_t row = 0; row < rows_.count; row += Width(row)) {
       StepPanel<kMaxVecs>(Vectors(row), row, key, count);
@@ -135,11 +139,13 @@ class AttentionTile {
   /// scores[key, row] = key . query; keys outside a vector's range are left as they are.
   template <size_t kVecs>
   void Scores(const Cover<kVecs>& cover, size_t row) {
-    const PackedKeys<W> left = {s_.keys, KeyChunk(a_.head_dim)};
+    const size_t depth = LanesOf<kPairs>(a_.head_dim);
+    const PackedKeys<W> left = {s_.keys, KeyChunk(depth)};
     cover.ForEachRun([&](size_t key, size_t count, size_t v, size_t vecs) {
-      const PanelPart<W> part = {s_.query + row * a_.head_dim + v * kLanes, a_.head_dim, nullptr,
+      const PanelPart<W> part = {s_.query + row * a_.head_dim + v * kLanes, depth, scales_,
                                  s_.scores + v * kLanes, kVecs * kLanes};
-      MultiplyVecs<kBlockRows<kVecs>, kVecs, false>(vecs, left, key, key + count, part, ahead_);
+      MultiplyVecs<kPairs ? Products::kOfPairs : Products::kPlain, kBlockRows<kVecs>, kVecs>(
+          vecs, left, key, key + count, part, ahead_);
     });
   }
 
@@ -157,7 +163,8 @@ class AttentionTile {
       const PanelPart<W> part = {s_.scores + (key * kVecs + v) * kLanes, count,
                                  rescaled ? ones_ : s_.rescale, output + v * kLanes,
                                  kVecs * kLanes};
-      MultiplyVecs<kBlockRows<kVecs>, kVecs, true>(vecs, left, 0, a_.value_dim, part, ahead_);
+      MultiplyVecs<Products::kAdded, kBlockRows<kVecs>, kVecs>(vecs, left, 0, a_.value_dim, part,
+                                                               ahead_);
       rescaled = true;
     });
   }
@@ -203,6 +210,7 @@ class AttentionTile {
   const AttentionScratch<W> s_;
   Ahead ahead_ = {};
   alignas(64) W ones_[kMaxPanelRows];
+  alignas(64) W scales_[kMaxPanelRows];
 };
 
 }  // namespace HWY_NAMESPACE

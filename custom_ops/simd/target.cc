@@ -12,12 +12,18 @@ bool Always() { return true; }
 
 #if HWY_ARCH_X86
 // What Highway's targets of these names may use. The compiler's check includes whether the
-// operating system saves the registers. F16C has no name there before gcc 11, so it is read from
-// the CPU; it has no state of its own.
+// operating system saves the registers. F16C has no name there before gcc 11, VAES not before gcc
+// 12, so they are read from the CPU; they have no state of their own.
 bool CpuHasF16c() {
   unsigned eax = 1, ebx = 0, ecx = 0, edx = 0;
   __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
   return (ecx >> 29) & 1u;
+}
+
+bool CpuHasVaes() {
+  unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
+  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+  return (ecx >> 9) & 1u;
 }
 
 bool CpuHasAvx2() {
@@ -31,6 +37,14 @@ bool CpuHasAvx512() {
   return CpuHasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512bw");
+}
+
+bool CpuHasAvx512Bf16() {
+  return CpuHasAvx512() && __builtin_cpu_supports("avx512bf16") &&
+         __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bitalg") &&
+         __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("vpclmulqdq") &&
+         __builtin_cpu_supports("gfni") && CpuHasVaes();
 }
 #endif
 
@@ -49,6 +63,11 @@ constexpr auto kAvx512Check = CpuHasAvx512;
 #else
 constexpr auto kAvx512Check = Never;
 #endif
+#if HWY_TARGETS & HWY_AVX3
+constexpr auto kAvx512Bf16Check = CpuHasAvx512Bf16;
+#else
+constexpr auto kAvx512Bf16Check = Never;
+#endif
 // Every 64-bit Arm CPU has it.
 #if HWY_TARGETS & HWY_ALL_NEON
 constexpr auto kNeonCheck = Always;
@@ -61,6 +80,7 @@ constexpr Entry kTargets[kTargetCount] = {
     {"neon", kNeonCheck},
     {"avx2", kAvx2Check},
     {"avx512", kAvx512Check},
+    {"avx512_bf16", kAvx512Bf16Check},
 };
 
 }  // namespace

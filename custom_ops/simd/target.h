@@ -5,10 +5,11 @@
 namespace coreai {
 
 /// An instruction set the kernels are compiled for, from the plainest to the widest.
-enum class Target { kScalar, kNeon, kAvx2, kAvx512 };
-inline constexpr std::size_t kTargetCount = 4;
+enum class Target { kScalar, kNeon, kAvx2, kAvx512, kAvx512Bf16 };
+inline constexpr std::size_t kTargetCount = 5;
 
-/// Name in `COREAI_OPS_TARGET` and in messages: "scalar", "neon", "avx2", "avx512".
+/// Name in `COREAI_OPS_TARGET` and in messages: "scalar", "neon", "avx2", "avx512",
+/// "avx512_bf16".
 const char* TargetName(Target target);
 
 /// Whether kernels for the target are in this library and this CPU (and its system) can run them.
