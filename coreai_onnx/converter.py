@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, TypeVar
 
+import onnx_ir as ir
 import torch
 from torch.export import ExportedProgram
 from tqdm import tqdm
@@ -244,7 +245,9 @@ class TorchConverter:
         """Convert the staged programs; the peer's name for :meth:`to_onnx`."""
         return self.to_onnx(entrypoints)
 
-    def _convert(self, name: str, staged: _Staged, opset: int) -> Any:
+    def _convert(self, name: str, staged: _Staged, opset: int) -> ir.Model:
+        from coreai_onnx import __version__  # which imports this file
+
         ends = ("placeholder", "output")
         total = sum(node.op not in ends for node in staged.program.graph.nodes)
         with tqdm(
@@ -262,7 +265,9 @@ class TorchConverter:
             lowered = ProgramLowering(staged.program, context, staged.io_names).run()
         functions = composite_functions(composites.calls, opset) + module_calls.functions()
         functions += context.functions
-        return lowered.model(functions, name)
+        model = lowered.model(functions, name)
+        model.producer_version = __version__
+        return model
 
     def _check_free(self, entrypoint: str) -> None:
         if entrypoint in self._staged:

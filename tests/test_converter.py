@@ -236,7 +236,10 @@ def test_convert_is_the_whole_road() -> None:
     program = coreai_onnx.convert(
         module, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}}
     )
-    onnx.checker.check_model(program.to_proto(), full_check=True)
+    proto = program.to_proto()
+    onnx.checker.check_model(proto, full_check=True)
+    made_by = proto.producer_name, proto.producer_version
+    assert made_by == ("coreai_onnx", coreai_onnx.__version__)
     for batch in (1, 7):
         x = torch.randn(batch, 4)
         (actual,) = program.run(x, kernels=False)

@@ -11,11 +11,21 @@ from pathlib import Path
 import torch
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
+_OURS = str(Path(__file__).parent.parent) + os.sep
 
 
 def is_torch(file: str) -> bool:
     """Whether a file is part of torch, or code that torch made up."""
     return file.startswith((_TORCH, "<eval_with_key", "<frozen "))
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is of the user's model: neither torch's nor of this package.
+
+    A recognised block is called by the line of the model that called the block, not by what took
+    its place.
+    """
+    return not is_torch(file) and not file.startswith(_OURS)
 
 
 @functools.lru_cache(maxsize=1024)

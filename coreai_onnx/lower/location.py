@@ -8,7 +8,7 @@ import re
 from torch import fx
 
 from coreai_onnx.errors import Where
-from coreai_onnx.export.source_files import is_torch, relative_path
+from coreai_onnx.export.source_files import is_torch, is_users, relative_path
 
 _FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>.*)'
@@ -41,7 +41,8 @@ def _clean_path(path: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _last_user_frame(trace: str) -> tuple[str, str]:
-    frames = [m for m in _FRAME.finditer(trace) if not is_torch(m["file"])]
+    found = [m for m in _FRAME.finditer(trace) if not is_torch(m["file"])]
+    frames = [m for m in found if is_users(m["file"])] or found
     if not frames:
         return "", ""
     last = frames[-1]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from coreai_onnx.export.source_files import is_torch, relative_path
+import coreai_onnx
+from coreai_onnx.export.source_files import is_torch, is_users, relative_path
 
 
 def test_files_are_relative() -> None:
@@ -20,3 +21,9 @@ def test_what_is_torchs() -> None:
     assert is_torch("<eval_with_key>.12")
     assert not is_torch(__file__)
     assert not is_torch("<stdin>")
+
+
+def test_what_is_the_users() -> None:
+    assert is_users(__file__)
+    assert not is_users(coreai_onnx.__file__)
+    assert not is_users(torch.nn.__file__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from coreai_onnx.composite_ops import RMSNorm
 from coreai_onnx.lower.location import _clean_path, where_of
 
 
@@ -35,6 +36,26 @@ def test_module_class_source_and_line(strict: bool) -> None:
     assert (total.module, total.module_class) == ("", "Tree")
     assert sine.source.startswith("tests/lower/test_location.py:")
     assert sine.code == "return x.sin()"
+
+
+class Normed(torch.nn.Module):
+    """A module of this package, called by a line of the user's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = RMSNorm(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x)
+
+
+def test_a_line_of_this_package_is_not_the_users() -> None:
+    program = torch.export.export(Normed(), (torch.ones(2, 2),))
+    for node in (n for n in program.graph.nodes if n.op == "call_function"):
+        assert where_of(node).code == "return self.norm(x)"
+    program = torch.export.export(RMSNorm(2), (torch.ones(2, 2),))
+    node = next(n for n in program.graph.nodes if n.op == "call_function")
+    assert where_of(node).source.startswith("coreai_onnx/composite_ops/")  # the model itself
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -29,33 +28,37 @@ class Layer(torch.nn.Module):
         return x + self.attention(q, k, v).transpose(1, 2).flatten(-2)
 
 
+class Layers(torch.nn.Module):
+    """Two layers and a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.norm = Layer(), Layer(), RMSNorm(16)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.second(self.first(input)))
+
+
 def save(path: Path) -> Path:
     specs: list[ExternalizeSpec | type] = [
         ExternalizeSpec(RMSNormImpl, "rms_norm"),
         ExternalizeSpec(SDPA, "scaled_dot_product_attention"),
         Layer,
     ]
-    model = torch.nn.Sequential(Layer(), Layer(), RMSNorm(16)).eval()
+    model = Layers().eval()
     dims = {"input": {0: Dim("batch"), 1: Dim("seq")}}
     program = coreai_onnx.convert(
         model, (torch.randn(2, 5, 16),), dynamic_shapes=dims, externalize_modules=specs
     )
-    program.save(path)
+    program.save(path, debug_info="full")
     return path
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def test_composites_are_functions_that_open(tmp_path: Path) -> None:
     viewer.browser_path()
     path = save(tmp_path / "layers.onnx")
     with (
-        viewer.serving(path, free_port()) as address,
+        viewer.serving(path, viewer.free_port()) as address,
         viewer.graph_of(address, "Layer") as graph,
     ):
         graph.page.screenshot(path=tmp_path / "graph.png")
@@ -73,3 +76,25 @@ def test_composites_are_functions_that_open(tmp_path: Path) -> None:
         graph.wait_for("Attention")
         graph.page.screenshot(path=tmp_path / "attention.png")
         assert "rms_norm" not in [words[0] for words in graph.boxes()]
+
+
+def test_attributes_metadata_and_formulas_are_told(tmp_path: Path) -> None:
+    path = save(tmp_path / "layers.onnx")
+    with (
+        viewer.serving(path, viewer.free_port()) as address,
+        viewer.graph_of(address, "Layer") as graph,
+    ):
+        node = graph.properties("rms_norm").splitlines()
+        assert {"axes", "eps", "coreai.scope", "coreai.class", "coreai.source"} <= {*node}
+        assert {"ai.coreai", "-1", "RMSNormImpl"} <= {*node}
+        assert any(line.startswith("tests/netron/test_netron.py:") for line in node), node
+        graph.close()
+        model = graph.model_properties().splitlines()
+        made_by = f"coreai_onnx {coreai_onnx.__version__}"
+        assert {made_by, "ai.onnx v23", "coreai.target", "onnxruntime"} <= {*model}, model
+        graph.close()
+        graph.open_function("rms_norm")
+        graph.wait_for("RMSNormalization")
+        function = graph.function_properties()
+        assert "description" in function
+        assert "mean" in function

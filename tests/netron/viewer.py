@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -32,6 +33,13 @@ _BUTTON = """n => {
   const box = label.getBoundingClientRect();
   return [box.x + box.width / 2, box.y + box.height / 2];
 }"""
+_TITLE = """n => {
+  const label = n.querySelector('text').getBoundingClientRect();
+  return [label.x + label.width / 2, label.y + label.height / 2];
+}"""
+_SIDEBAR = ".sidebar-content"
+_TEXT = """(e => [...e.querySelectorAll('input')].map(i => i.value).concat(e.innerText)
+  .join('\\n'))(document.querySelector('SELECTOR'))"""
 _ALL_SEEN = f"""(boxes => document.body.className === 'default' && boxes.length > 0 && boxes.every(
   b => document.elementFromPoint(b.x + b.width / 2, b.y + 4)?.closest('g.node')
 ))({_NODES}.map(n => n.getBoundingClientRect()).filter(
@@ -49,6 +57,14 @@ def browser_path() -> str:
             f"no Chromium: as root, apt-get install chromium; or set {NO_BROWSER}=1 to go without"
         )
     return found
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
 
 
 @contextmanager
@@ -101,15 +117,66 @@ class Graph:
 
     def open_function(self, name: str) -> None:
         """Click the ``ƒ`` of the first node whose first word begins with ``name``."""
-        index = next(i for i, words in enumerate(self.boxes()) if words[0].startswith(name))
+        index = self.show(name)
         at = self.evaluate(f"({_BUTTON})({_NODES}[{index}])")
         assert at, f"{name} has no ƒ button: {self.boxes()[index]}"
         self.page.mouse.click(*at)
 
+    def show(self, name: str) -> int:
+        """Scroll to the first node whose first word begins with ``name``; return its number."""
+        index = next(i for i, words in enumerate(self.boxes()) if words[0].startswith(name))
+        options = "{block: 'center', inline: 'center', behavior: 'instant'}"
+        self.evaluate(f"{_NODES}[{index}].scrollIntoView({options})")
+        self.page.wait_for_timeout(200)
+        return index
+
+    def properties(self, name: str) -> str:
+        """Click the first node whose first word begins with ``name``; return what is told of it."""
+        index = self.show(name)
+        at = self.evaluate(f"({_TITLE})({_NODES}[{index}])")
+        self.page.mouse.click(*at)
+        self.page.wait_for_selector(_SIDEBAR)
+        return self._settled(_SIDEBAR)
+
+    def model_properties(self) -> str:
+        """Open the properties of the model; return what they tell."""
+        return self._clicked("#sidebar-model-button")
+
+    def function_properties(self) -> str:
+        """Open the properties of the function that is shown; return what they tell."""
+        return self._clicked("#sidebar-target-button")
+
+    def close(self) -> None:
+        """Close the sidebar."""
+        self.page.keyboard.press("Escape")
+        self.page.wait_for_timeout(500)
+
+    def _clicked(self, button: str) -> str:
+        self.page.click(button)
+        self.page.wait_for_selector(_SIDEBAR)
+        return self._settled(_SIDEBAR)
+
+    def _settled(self, selector: str) -> str:
+        """Return the text of an element once it has stopped changing: a sidebar slides in."""
+        before, end = None, time.monotonic() + 30
+        while time.monotonic() < end:
+            text: str = self.evaluate(_TEXT.replace("SELECTOR", selector))
+            if text and text == before:
+                return text
+            before = text
+            self.page.wait_for_timeout(500)
+        raise AssertionError(f"{selector} never settled: {before}")
+
 
 @contextmanager
-def graph_of(address: str, word: str) -> Iterator[Graph]:
-    """Yield the graph that the page at an address shows, once a node says a word."""
+def graph_of(address: str, word: str, size: tuple[int, int] = (1200, 1400)) -> Iterator[Graph]:
+    """Yield the graph that the page at an address shows, once a node says a word.
+
+    Args:
+        address: Of the server.
+        word: Any word of any node.
+        size: Width and height of the window.
+    """
     from playwright.sync_api import sync_playwright
 
     arguments = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
@@ -117,7 +184,7 @@ def graph_of(address: str, word: str) -> Iterator[Graph]:
         browser = playwright.chromium.launch(
             executable_path=browser_path(), headless=True, args=arguments
         )
-        context = browser.new_context(viewport={"width": 1200, "height": 1400})
+        context = browser.new_context(viewport={"width": size[0], "height": size[1]})
         # Without the cookie there is only the consent page.
         context.add_cookies([{"name": "consent", "value": "1", "url": address}])
         context.route(

@@ -1,0 +1,94 @@
+"""Make the pictures of docs/netron.md: small models of transformers, as Netron shows them.
+
+    python tools/make_screenshots.py            # needs chromium, playwright and netron
+
+The files are converted anew, so that the pictures show what this version writes.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))
+
+import coreai_onnx  # noqa: E402
+from tests.models.zoo import named  # noqa: E402
+from tests.netron.viewer import Graph, free_port, graph_of, serving  # noqa: E402
+
+FOLDER = REPO / "docs" / "netron"
+# The angle brackets around dims are in the fonts of few servers; these look the same.
+_BRACKETS = """document.querySelectorAll('text, tspan').forEach(e => e.childNodes.forEach(n => {
+  if (n.nodeType === 3) n.data = n.data.replace('\\u3008', '\\u27e8').replace('\\u3009', '\\u27e9');
+}))"""
+
+
+def converted(name: str, folder: Path) -> Path:
+    """Convert an architecture of the tests, known blocks as composites; return the file."""
+    architecture = named(name)
+    program = coreai_onnx.convert(
+        architecture.module(),
+        (),
+        architecture.arguments(*architecture.sizes[0]),
+        dynamic_shapes=dict(architecture.dynamic),
+        externalize_modules="auto",
+    )
+    path = folder / f"{name}.onnx"
+    program.save(path, debug_info="full")
+    return path
+
+
+def whole(graph: Graph) -> None:
+    """Leave the graph as it opens."""
+    del graph
+
+
+def experts(graph: Graph) -> None:
+    """Scroll to the experts of the first layer."""
+    graph.show("TopK")
+
+
+def attention_body(graph: Graph) -> None:
+    """Open the body of attention, with what is told of the function."""
+    graph.open_function("scaled_dot")
+    graph.wait_for("Attention")
+    graph.function_properties()
+
+
+def norm_properties(graph: Graph) -> None:
+    """Select a norm: its attributes, and where it comes from."""
+    graph.properties("rms_norm")
+
+
+SCENES: tuple[tuple[str, str, str, tuple[int, int], Callable[[Graph], None]], ...] = (
+    ("encoder", "bert", "skip_layer_norm", (1000, 1700), whole),
+    ("decoder", "llama", "skip_rms_norm", (1200, 1700), whole),
+    ("mixture", "qwen3_moe", "gather_mm", (1200, 1500), experts),
+    ("function", "llama", "skip_rms_norm", (1200, 700), attention_body),
+    ("properties", "llama", "skip_rms_norm", (1200, 800), norm_properties),
+)
+"""Picture, architecture, a word of its graph, size of the window, and what is done before."""
+
+
+def main() -> None:
+    """Make every picture."""
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        for picture, architecture, word, size, prepare in SCENES:
+            path = Path(name) / f"{architecture}.onnx"
+            if not path.exists():
+                path = converted(architecture, Path(name))
+            with serving(path, free_port()) as address, graph_of(address, word, size) as graph:
+                prepare(graph)
+                graph.evaluate(_BRACKETS)
+                graph.page.wait_for_timeout(500)
+                file = FOLDER / f"{picture}.png"
+                graph.page.screenshot(path=file)
+                print(f"{file.relative_to(REPO)}: {file.stat().st_size >> 10} KiB")
+
+
+if __name__ == "__main__":
+    main()
