@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <map>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -14,7 +13,7 @@ namespace coreai::fuzz {
 /// size, a rank, a type or an index is wrong.
 class RandomCall {
  public:
-  explicit RandomCall(std::uint64_t seed) : random_(seed) {}
+  explicit RandomCall(std::uint64_t seed) : random_{seed} {}
 
   /// Inputs of a call of `op`, and how many threads it runs on. Attributes are invented when the
   /// kernel asks for them.
@@ -39,7 +38,13 @@ class RandomCall {
   template <typename E>
   void Store(OrtValue* value, std::size_t index, E element);
 
-  std::mt19937_64 random_;
+  // Cheap to seed: every call has a seed of its own.
+  struct Random {
+    std::uint64_t state;
+    std::uint64_t operator()();
+  };
+
+  Random random_;
   std::map<std::string, std::int64_t> ints_;  // that attributes must be
   std::size_t index_limit_ = 1;
   bool tame_ = true;
