@@ -9,7 +9,8 @@ from coreai_onnx.debugging.model_diff import Change, ModelDiff
 def test_every_change_is_on_the_page() -> None:
     changes = tuple(Change("nodes", "changed", f"node {i}", "1", "2") for i in range(50))
     text = page(ModelDiff(changes), "a.onnx", "b.onnx")
-    assert "Changes: 50 in nodes." in text
+    assert 'Changes: 50 in <a href="#nodes">nodes</a>.' in text
+    assert '<h2 id="nodes">nodes (50)</h2>' in text
     assert all(f"<td>node {i}</td>" in text for i in range(50))
     assert text.count('<tr class="changed">') == 50
 
