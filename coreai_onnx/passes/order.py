@@ -10,6 +10,7 @@ from coreai_onnx.passes.add_to_conv_bias import add_to_conv_bias
 from coreai_onnx.passes.constant_reshapes import constant_reshapes
 from coreai_onnx.passes.contrib_activations import contrib_activations
 from coreai_onnx.passes.contrib_attention import contrib_attention
+from coreai_onnx.passes.contrib_cached_attention import contrib_cached_attention
 from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib_moe import contrib_moe
 from coreai_onnx.passes.contrib_rope import contrib_rope
@@ -118,6 +119,7 @@ LAYOUT: Final[tuple[Pass, ...]] = (
 """Fewer and larger products, for devices that want them: on a CPU the Split costs more."""
 
 CONTRIB: Final[tuple[Pass, ...]] = (
+    contrib_cached_attention,  # before the next one, which knows no cache
     contrib_attention,  # before rotations, which it may take in
     contrib_rope,  # those that attention left
     contrib_linear_attention,  # composites of their own, in no one's way
