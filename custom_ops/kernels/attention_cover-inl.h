@@ -99,22 +99,22 @@ Cover<kVecs> RangeCover(const AttentionRows<T>& rows, const AttentionScratch<W>&
 }
 
 /// The same by a bool mask. Leaves bits in s.attends if the cover is partial.
-template <size_t kVecs, typename T, typename W>
-Cover<kVecs> MaskCover(const AttentionProblem& a, const AttentionRows<T>& rows,
-                       const AttentionScratch<W>& s, size_t row, size_t lanes, size_t key,
-                       size_t count) {
-  const size_t present = HWY_MIN(kVecs * lanes, rows.count - row);
-  const size_t different = OneMaskRow(a, rows, row, present) ? 1 : present;
+template <size_t kVecs, typename W>
+Cover<kVecs> MaskCover(const AttentionProblem& a, const AttentionScratch<W>& s, size_t row,
+                       size_t rows, size_t lanes, size_t key, size_t count) {
+  const size_t present = HWY_MIN(kVecs * lanes, rows - row);
+  const size_t different = OneMaskRow(s, row, present) ? 1 : present;
   Cover<kVecs> cover;
   bool any = false, all = true;
   for (size_t r = 0; r < different && (all || !any); ++r) {
-    const Attends attends = MaskAttends(a, rows, row + r, key, count);
+    PrefetchMask(a, s, HWY_MIN(row + present + r, rows - 1), key, count);  // the next panel's
+    const Attends attends = MaskAttends(a, s, row + r, key, count);
     any = any || attends.any;
     all = all && attends.all;
   }
   cover.SetAll(0, any ? count : 0, !all);
   if (!any || all) return cover;
-  FillBits(a, rows, row, present, key, count, s.attends);
+  FillBits(a, s, row, present, key, count);
   for (size_t v = 0; v < kVecs; ++v) {
     const std::uint64_t mine = ((std::uint64_t{1} << lanes) - 1) << (v * lanes);
     while (cover.last[v] > 0 && (s.attends[cover.last[v] - 1] & mine) == 0) --cover.last[v];

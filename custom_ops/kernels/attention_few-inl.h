@@ -27,7 +27,7 @@ class AttentionFew {
       : a_(a), rows_(a, item), s_(a, memory) {}
 
   void Run() {
-    const KeyRange range = SetRanges(a_, rows_, s_);
+    const KeyRange range = SetRows(a_, rows_, s_);
     ScaleQueries();
     hwy::ZeroBytes(s_.output, a_.value_dim * kRows * sizeof(W));
     for (size_t row = 0; row < kRows; ++row) {
@@ -136,7 +136,7 @@ class AttentionFew {
   void Hide(size_t row, size_t key, size_t count, size_t padded, W* scores) {
     if (a_.mask.kind != MaskKind::kNone) {
       for (size_t k = count; k < padded; ++k) s_.bias[k] = 0;
-      FillBias(a_, rows_, row, key, count, s_.bias, 1);
+      FillBias<T>(a_, s_, row, key, count, s_.bias, 1);
       ApplyBias(scores, s_.bias, padded, a_.mask.kind == MaskKind::kBool);
       return;
     }

@@ -43,11 +43,10 @@ void CopyMask(const M* mask, size_t mask_stride, size_t count, W* out, size_t ou
 
 /// Writes what the mask adds to scores [key, key + count) of one row: 0 and -inf for a bool mask.
 template <typename T, typename W>
-void FillBias(const AttentionProblem& a, const AttentionRows<T>& rows, size_t row, size_t key,
+void FillBias(const AttentionProblem& a, const AttentionScratch<W>& s, size_t row, size_t key,
               size_t count, W* out, size_t out_stride) {
   const AttentionMask& m = a.mask;
-  const size_t at = rows.batch * m.batch_stride + rows.Head(a, row) * m.head_stride +
-                    rows.Query(a, row) * m.query_stride + key * m.key_stride;
+  const size_t at = s.mask_at[row] + key * m.key_stride;
   if (m.kind == MaskKind::kBool) {
     CopyMask(static_cast<const std::uint8_t*>(m.data) + at, m.key_stride, count, out, out_stride);
   } else if (m.kind == MaskKind::kOwn) {
@@ -58,20 +57,27 @@ void FillBias(const AttentionProblem& a, const AttentionRows<T>& rows, size_t ro
 }
 
 /// The byte of a bool mask for a row and a key.
-template <typename T>
-const std::uint8_t* MaskLine(const AttentionProblem& a, const AttentionRows<T>& rows, size_t row,
+template <typename W>
+const std::uint8_t* MaskLine(const AttentionProblem& a, const AttentionScratch<W>& s, size_t row,
                              size_t key) {
-  const AttentionMask& m = a.mask;
-  return static_cast<const std::uint8_t*>(m.data) + rows.batch * m.batch_stride +
-         rows.Head(a, row) * m.head_stride + rows.Query(a, row) * m.query_stride +
-         key * m.key_stride;
+  return static_cast<const std::uint8_t*>(a.mask.data) + s.mask_at[row] + key * a.mask.key_stride;
+}
+
+/// Asks for what a bool mask says of keys [key, key + count) for one row.
+template <typename W>
+HWY_INLINE void PrefetchMask(const AttentionProblem& a, const AttentionScratch<W>& s, size_t row,
+                             size_t key, size_t count) {
+  const std::uint8_t* line = MaskLine(a, s, row, key);
+  for (size_t k = 0; k < count * a.mask.key_stride; k += 64) __builtin_prefetch(line + k);
 }
 
 /// Whether `count` rows from `row` on have the same mask.
-template <typename T>
-bool OneMaskRow(const AttentionProblem& a, const AttentionRows<T>& rows, size_t row, size_t count) {
-  if (a.mask.query_stride != 0) return false;
-  return a.mask.head_stride == 0 || rows.Head(a, row) == rows.Head(a, row + count - 1);
+template <typename W>
+bool OneMaskRow(const AttentionScratch<W>& s, size_t row, size_t count) {
+  for (size_t i = 1; i < count; ++i) {
+    if (s.mask_at[row + i] != s.mask_at[row]) return false;
+  }
+  return true;
 }
 
 /// Whether a row attends to any of some keys, and whether to all of them.
@@ -81,10 +87,10 @@ struct Attends {
 };
 
 /// What a bool mask says of keys [key, key + count) for one row.
-template <typename T>
-Attends MaskAttends(const AttentionProblem& a, const AttentionRows<T>& rows, size_t row, size_t key,
+template <typename W>
+Attends MaskAttends(const AttentionProblem& a, const AttentionScratch<W>& s, size_t row, size_t key,
                     size_t count) {
-  const std::uint8_t* line = MaskLine(a, rows, row, key);
+  const std::uint8_t* line = MaskLine(a, s, row, key);
   if (a.mask.key_stride == 0) return {*line != 0, *line != 0};
   const hn::ScalableTag<std::uint8_t> d;
   const size_t lanes = hn::Lanes(d);
@@ -92,7 +98,8 @@ Attends MaskAttends(const AttentionProblem& a, const AttentionRows<T>& rows, siz
   Attends attends = {false, true};
   for (size_t k = 0; k < count; k += lanes) {
     const size_t n = HWY_MIN(lanes, count - k);
-    const size_t hidden = hn::CountTrue(d, hn::Eq(hn::LoadN(d, line + k, n), zero));
+    const auto bytes = n == lanes ? hn::LoadU(d, line + k) : hn::LoadN(d, line + k, n);
+    const size_t hidden = hn::CountTrue(d, hn::Eq(bytes, zero));
     attends.any = attends.any || hidden < lanes;  // lanes beyond n count as hidden
     attends.all = attends.all && hidden == lanes - n;
   }
@@ -113,17 +120,18 @@ HWY_INLINE std::uint64_t NonZeroBytes(const std::uint8_t* bytes, size_t n) {
 
 /// Sets bit i of attends[k] if row `row + i` attends to key `key + k`, by a bool mask. Eight rows
 /// and eight keys at a time: a byte per key, into which each row's bit is shifted.
-template <typename T>
-void FillBits(const AttentionProblem& a, const AttentionRows<T>& rows, size_t row, size_t count,
-              size_t key, size_t keys, std::uint64_t* HWY_RESTRICT attends) {
+template <typename W>
+void FillBits(const AttentionProblem& a, const AttentionScratch<W>& s, size_t row, size_t count,
+              size_t key, size_t keys) {
+  std::uint64_t* HWY_RESTRICT attends = s.attends;
   const AttentionMask& m = a.mask;
-  const bool shared = OneMaskRow(a, rows, row, count);
+  const bool shared = OneMaskRow(s, row, count);
   const std::uint64_t all = ~std::uint64_t{0} >> (64 - count);
   for (size_t k = 0; k < keys; ++k) attends[k] = 0;
   for (size_t i = 0; i < (shared ? 1 : count); i += 8) {
     const std::uint8_t* line[8];
     const size_t lines = shared ? 1 : HWY_MIN(count - i, size_t{8});
-    for (size_t j = 0; j < lines; ++j) line[j] = MaskLine(a, rows, row + i + j, key);
+    for (size_t j = 0; j < lines; ++j) line[j] = MaskLine(a, s, row + i + j, key);
     for (size_t k = 0; k < keys; k += 8) {
       const size_t n = HWY_MIN(keys - k, size_t{8});
       std::uint64_t bits = 0;

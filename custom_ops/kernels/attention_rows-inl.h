@@ -73,19 +73,29 @@ inline KeyRange RangeOf(const AttentionProblem& a, size_t query) {
   return range;
 }
 
-/// Sets the ranges of an item's rows and returns the one that holds them all.
+/// Sets the ranges of an item's rows, or where their masks begin, and returns the range that holds
+/// them all.
 template <typename T, typename W>
-KeyRange SetRanges(const AttentionProblem& a, const AttentionRows<T>& rows,
-                   const AttentionScratch<W>& s) {
+KeyRange SetRows(const AttentionProblem& a, const AttentionRows<T>& rows,
+                 const AttentionScratch<W>& s) {
   KeyRange all = {static_cast<std::int64_t>(a.keys), 0};
-  size_t query = rows.Query(a, 0);
-  for (size_t row = 0; row < rows.count; ++row, query = query + 1 == a.queries ? 0 : query + 1) {
+  size_t head = rows.Head(a, 0), query = rows.Query(a, 0);
+  for (size_t row = 0; row < rows.count; ++row) {
+    if (a.mask.kind != MaskKind::kNone) {
+      s.mask_at[row] = rows.batch * a.mask.batch_stride + head * a.mask.head_stride +
+                       query * a.mask.query_stride;
+    }
     const KeyRange range = RangeOf(a, query);
     s.first_key[row] = range.first;
     s.last_key[row] = range.last;
-    if (range.first == range.last) continue;
-    all.first = HWY_MIN(all.first, range.first);
-    all.last = HWY_MAX(all.last, range.last);
+    if (range.first != range.last) {
+      all.first = HWY_MIN(all.first, range.first);
+      all.last = HWY_MAX(all.last, range.last);
+    }
+    if (++query == a.queries) {
+      query = 0;
+      ++head;
+    }
   }
   return all;
 }

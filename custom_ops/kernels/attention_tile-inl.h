@@ -35,7 +35,7 @@ class AttentionTile {
   }
 
   void Run() {
-    const KeyRange range = SetRanges(a_, rows_, s_);
+    const KeyRange range = SetRows(a_, rows_, s_);
     for (size_t row = 0; row < kTileRows; ++row) {
       // Lanes without a row compute row 0's state from zero queries; they are never stored.
       StartSoftmax(a_, rows_, row < rows_.count ? row : 0, s_.best + row, s_.total + row);
@@ -90,11 +90,18 @@ class AttentionTile {
   }
 
   void Step(size_t key, size_t count) {
-    PackKeys<kPairs>(rows_.key + key * a_.head_dim, count, a_.head_dim, s_.keys);
-    PackValues(rows_.value + key * a_.value_dim, count, a_.value_dim, s_.values);
+    packed_ = false;
     for (size_t row = 0; row < rows_.count; row += Width(row)) {
       StepPanel<kMaxVecs>(Vectors(row), row, key, count);
     }
+  }
+
+  /// Packs a tile's keys and values when the first panel needs them.
+  void Pack(size_t key, size_t count) {
+    if (packed_) return;
+    packed_ = true;
+    PackKeys<kPairs>(rows_.key + key * a_.head_dim, count, a_.head_dim, s_.keys);
+    PackValues(rows_.value + key * a_.value_dim, count, a_.value_dim, s_.values);
   }
 
   template <size_t kVecs>
@@ -108,13 +115,14 @@ class AttentionTile {
     const bool bias = a_.mask.kind != MaskKind::kNone && !bits;
     Cover<kVecs> cover;
     if (bits) {
-      cover = MaskCover<kVecs>(a_, rows_, s_, row, kLanes, key, count);
+      cover = MaskCover<kVecs>(a_, s_, row, rows_.count, kLanes, key, count);
     } else if (bias) {
       cover.SetAll(0, count, true);
     } else {
       cover = RangeCover<kVecs>(rows_, s_, row, kLanes, key, count);
     }
     if (cover.First() >= cover.Last()) return;
+    Pack(key, count);
     cover.Round(kBlockRows<kVecs>);
     const size_t from = cover.First();
     const size_t keys = cover.Last() - from;
@@ -187,10 +195,10 @@ class AttentionTile {
 
   void FillPanelBias(size_t row, size_t width, size_t key, size_t count) {
     const size_t present = HWY_MIN(width, rows_.count - row);
-    if (OneMaskRow(a_, rows_, row, present)) {
+    if (OneMaskRow(s_, row, present)) {
       // As a padding mask has it.
       HWY_ALIGN W shared[kTileKeys];
-      FillBias(a_, rows_, row, key, count, shared, 1);
+      FillBias<T>(a_, s_, row, key, count, shared, 1);
       const hn::ScalableTag<W> d;
       for (size_t k = 0; k < count; ++k) {
         for (size_t lane = 0; lane < width; lane += kLanes) {
@@ -201,13 +209,14 @@ class AttentionTile {
     }
     if (present < width) hwy::ZeroBytes(s_.bias, count * width * sizeof(W));
     for (size_t lane = 0; lane < present; ++lane) {
-      FillBias(a_, rows_, row + lane, key, count, s_.bias + lane, width);
+      FillBias<T>(a_, s_, row + lane, key, count, s_.bias + lane, width);
     }
   }
 
   const AttentionProblem& a_;
   const AttentionRows<T> rows_;
   const AttentionScratch<W> s_;
+  bool packed_ = false;
   Ahead ahead_ = {};
   alignas(64) W ones_[kMaxPanelRows];
   alignas(64) W scales_[kMaxPanelRows];

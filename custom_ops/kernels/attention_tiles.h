@@ -48,6 +48,7 @@ struct AttentionScratch {
   W* best;                  ///< [rows] largest score so far
   W* total;                 ///< [rows] sum of the exponentials so far
   W* rescale;               ///< [rows]
+  std::size_t* mask_at;     ///< [rows] where a row's mask begins, in elements
   std::int64_t* first_key;  ///< [rows] a row attends to keys in [first_key, last_key)
   std::int64_t* last_key;
   std::size_t bytes;
@@ -68,6 +69,7 @@ struct AttentionScratch {
     best = Take<W>(start, kTileRows);
     total = Take<W>(start, kTileRows);
     rescale = Take<W>(start, kTileRows);
+    mask_at = Take<std::size_t>(start, a.mask.kind == MaskKind::kNone ? 0 : kTileRows);
     first_key = Take<std::int64_t>(start, kTileRows);
     last_key = Take<std::int64_t>(start, kTileRows);
   }
