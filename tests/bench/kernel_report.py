@@ -21,7 +21,8 @@ PEERS = {
 }
 NOTE = """One thread, process CPU time, float32 unless said. A number with × says how many times as
 long that implementation takes. *limit* is the share of what the same run measured as possible:
-multiply-adds from registers, or reading or copying as many bytes."""
+multiply-adds from registers, or reading or copying as many bytes. *gemm* is the share of what
+torch's library reached there in a product of two 1024 × 1024 matrices."""
 Kept = dict[str, Any]
 
 
@@ -78,11 +79,20 @@ def _row(case: Kept) -> tuple[str, ...]:
     return (
         case["name"],
         f"{ours * 1e3:.3g}",
-        f"{limit_seconds(case) / ours:.0%} of {_limit_name(case)}",
+        _share(case),
         ", ".join(fused) or "–",
         *(ratio.get(name, "–") for name in PEERS),
         _target(case),
     )
+
+
+def _share(case: Kept) -> str:
+    """What share of the limit was reached, and of a library's product of matrices."""
+    ours = case["seconds"][OURS]
+    share = f"{limit_seconds(case) / ours:.0%} of {_limit_name(case)}"
+    if "gemm" not in case["rates"]:
+        return share
+    return f"{share}, {case['flops'] / ours / case['rates']['gemm']:.0%} of gemm"
 
 
 def _limit_name(case: Kept) -> str:
@@ -135,7 +145,7 @@ def _scaling_table(one: dict[str, Kept], two: dict[str, Kept]) -> str:
                 name,
                 f"{ours * 1e3:.3g}",
                 speedup,
-                f"{limit_seconds(case) / ours:.0%} of {_limit_name(case)}",
+                _share(case),
                 ", ".join(fused) or "–",
                 *(
                     f"{case['seconds'][n] / ours:.2f}×" if n in case["seconds"] else "–"

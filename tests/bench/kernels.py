@@ -142,6 +142,8 @@ def _take_turns(
     size = int(case.bytes)
     bandwidth_repeats = max(1, int(TURN_SECONDS * 1e10 / size))
     measured: dict[str, Callable[[], float]] = {"fma": limits.fma}
+    if case.bound in ("fma", "bf16"):
+        measured["gemm"] = _library_product()
     if case.bound == "bf16" and limits.has_bf16:
         measured["bf16"] = limits.bf16
     if case.bound == "read":
@@ -167,6 +169,18 @@ def _take_turns(
         if turn + 1 >= MIN_ROUNDS and time.perf_counter() - started > options.seconds:
             break
     return seconds, rates
+
+
+def _library_product() -> Callable[[], float]:
+    """A large product of matrices in torch's library, whose return is its number of operations."""
+    size = 1024
+    left, right, out = torch.ones(size, size), torch.ones(size, size), torch.empty(size, size)
+
+    def multiply() -> float:
+        torch.mm(left, right, out=out)
+        return 2.0 * size**3
+
+    return multiply
 
 
 def _repeats(runner: Runner) -> int:
