@@ -85,10 +85,10 @@ HWY_INLINE V ExpNonPositive(D d, V x) {
   using C = ExpConstants<W>;
   const hn::RebindToSigned<D> di;
   const V lowest = hn::Set(d, C::kLowest);
-#if HWY_TARGET == HWY_SCALAR
-  const V clamped = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
+#if HWY_TARGET != HWY_SCALAR && HWY_ARCH_X86
+  const V clamped = hn::Max(lowest, x);  // the second operand where one is a NaN
 #else
-  const V clamped = hn::Max(lowest, x);  // of a NaN it is the NaN, but for the scalar target
+  const V clamped = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
 #endif
   const V rounder = hn::Set(d, C::kRounder);
   const V shifted = hn::MulAdd(clamped, hn::Set(d, C::kLog2e), rounder);
