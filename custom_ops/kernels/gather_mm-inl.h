@@ -10,66 +10,88 @@
 #endif
 
 #include "kernels/gather_mm_few-inl.h"
+#include "kernels/gather_mm_few_packed-inl.h"
 #include "kernels/gather_mm_many-inl.h"
-#include "kernels/gather_mm_transposed-inl.h"
+#include "kernels/gather_mm_pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-template <typename T>
+template <size_t kRows, typename T, GatherMmLayout kLayout>
+void MultiplyFewAs(const GatherMmTile& t, void* scratch) {
+  if constexpr (kLayout == GatherMmLayout::kRows) MultiplyFew<kRows, T>(t, scratch);
+  if constexpr (kLayout == GatherMmLayout::kTransposed) MultiplyFewTransposed<kRows, T>(t);
+  if constexpr (kLayout == GatherMmLayout::kPacked) MultiplyFewPacked<kRows, T>(t);
+}
+
+template <typename T, GatherMmLayout kLayout>
 void GatherMm(const GatherMmTile& t, void* scratch) {
   static_assert(kGatherMmFewRows == 4, "one case for each");
   switch (t.rows) {
     case 0:
       return;
     case 1:
-      return MultiplyFew<1, T>(t, scratch);
+      return MultiplyFewAs<1, T, kLayout>(t, scratch);
     case 2:
-      return MultiplyFew<2, T>(t, scratch);
+      return MultiplyFewAs<2, T, kLayout>(t, scratch);
     case 3:
-      return MultiplyFew<3, T>(t, scratch);
+      return MultiplyFewAs<3, T, kLayout>(t, scratch);
     case 4:
-      return MultiplyFew<4, T>(t, scratch);
+      return MultiplyFewAs<4, T, kLayout>(t, scratch);
     default:
-      return MultiplyMany<T>(t, scratch);
+      return MultiplyMany<T>(t, kLayout, scratch);
   }
 }
 
 template <typename T>
-void GatherMmTransposed(const GatherMmTile& t, void* scratch) {
-  switch (t.rows) {
-    case 0:
-      return;
-    case 1:
-      return MultiplyFewTransposed<1, T>(t);
-    case 2:
-      return MultiplyFewTransposed<2, T>(t);
-    case 3:
-      return MultiplyFewTransposed<3, T>(t);
-    case 4:
-      return MultiplyFewTransposed<4, T>(t);
-    default:
-      return TransposedTile<T>(t, scratch).Run();
-  }
-}
-
-inline GatherMmKernel SelectGatherMm(DType dtype, bool transposed) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return transposed ? GatherMmTransposed<float> : GatherMm<float>;
-    case DType::kFloat16:
-      return transposed ? GatherMmTransposed<hwy::float16_t> : GatherMm<hwy::float16_t>;
-    case DType::kBFloat16:
-      return transposed ? GatherMmTransposed<hwy::bfloat16_t> : GatherMm<hwy::bfloat16_t>;
-    case DType::kFloat64:
-      return transposed ? GatherMmTransposed<double> : GatherMm<double>;
+GatherMmKernel GatherMmOfLayout(GatherMmLayout layout) {
+  switch (layout) {
+    case GatherMmLayout::kRows:
+      return GatherMm<T, GatherMmLayout::kRows>;
+    case GatherMmLayout::kTransposed:
+      return GatherMm<T, GatherMmLayout::kTransposed>;
+    case GatherMmLayout::kPacked:
+      return GatherMm<T, GatherMmLayout::kPacked>;
   }
   return nullptr;
 }
 
-inline GatherMmPackKernel SelectGatherMmPack(DType wide) {
+inline GatherMmKernel SelectGatherMm(DType dtype, GatherMmLayout layout) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return GatherMmOfLayout<float>(layout);
+    case DType::kFloat16:
+      return GatherMmOfLayout<hwy::float16_t>(layout);
+    case DType::kBFloat16:
+      return GatherMmOfLayout<hwy::bfloat16_t>(layout);
+    case DType::kFloat64:
+      return GatherMmOfLayout<double>(layout);
+  }
+  return nullptr;
+}
+
+inline GatherMmPackLeftKernel SelectGatherMmPackLeft(DType wide) {
   return wide == DType::kFloat64 ? PackLeft<double> : PackLeft<float>;
+}
+
+template <typename T>
+GatherMmPackRightKernel GatherMmPackRightOf(bool transposed) {
+  return transposed ? PackRight<T, true> : PackRight<T, false>;
+}
+
+inline GatherMmPackRightKernel SelectGatherMmPackRight(DType dtype, bool transposed) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return GatherMmPackRightOf<float>(transposed);
+    case DType::kFloat16:
+      return GatherMmPackRightOf<hwy::float16_t>(transposed);
+    case DType::kBFloat16:
+      return GatherMmPackRightOf<hwy::bfloat16_t>(transposed);
+    case DType::kFloat64:
+      return GatherMmPackRightOf<double>(transposed);
+  }
+  return nullptr;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -10,16 +10,22 @@
 
 namespace coreai {
 
-GatherMmKernel FindGatherMm(Target target, DType dtype, bool transposed) {
-  static constexpr GatherMmKernel (*kSelect[kTargetCount])(DType, bool) =
+GatherMmKernel FindGatherMm(Target target, DType dtype, GatherMmLayout layout) {
+  static constexpr GatherMmKernel (*kSelect[kTargetCount])(DType, GatherMmLayout) =
       COREAI_TARGETS(SelectGatherMm);
-  return kSelect[static_cast<std::size_t>(target)](dtype, transposed);
+  return kSelect[static_cast<std::size_t>(target)](dtype, layout);
 }
 
-GatherMmPackKernel FindGatherMmPack(Target target, DType wide) {
-  static constexpr GatherMmPackKernel (*kSelect[kTargetCount])(DType) =
-      COREAI_TARGETS(SelectGatherMmPack);
+GatherMmPackLeftKernel FindGatherMmPackLeft(Target target, DType wide) {
+  static constexpr GatherMmPackLeftKernel (*kSelect[kTargetCount])(DType) =
+      COREAI_TARGETS(SelectGatherMmPackLeft);
   return kSelect[static_cast<std::size_t>(target)](wide);
+}
+
+GatherMmPackRightKernel FindGatherMmPackRight(Target target, DType dtype, bool transposed) {
+  static constexpr GatherMmPackRightKernel (*kSelect[kTargetCount])(DType, bool) =
+      COREAI_TARGETS(SelectGatherMmPackRight);
+  return kSelect[static_cast<std::size_t>(target)](dtype, transposed);
 }
 
 }  // namespace coreai

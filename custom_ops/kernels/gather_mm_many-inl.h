@@ -1,5 +1,5 @@
-// Products of many rows with a matrix [depth, columns], whose panels are packed. Goto & van de
-// Geijn 2008, "Anatomy of high-performance matrix multiplication". Included once per target.
+// Products of many rows with a matrix, panel by panel. Goto & van de Geijn 2008, "Anatomy of
+// high-performance matrix multiplication". Included once per target.
 
 #include "hwy/highway.h"
 
@@ -10,111 +10,172 @@
 #define COREAI_KERNELS_GATHER_MM_MANY_INL_H_
 #endif
 
+#include "kernels/gather_mm_pack-inl.h"
 #include "kernels/gather_mm_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// Copies [depth, width] of a matrix, widened, into [depth, kVecs vectors], zeros at the end.
-template <size_t kVecs, typename T>
-HWY_INLINE void PackPanel(const T* HWY_RESTRICT in, size_t stride, size_t depth, size_t width,
-                          Wide<T>* HWY_RESTRICT panel) {
-  const hn::ScalableTag<Wide<T>> d;
-  constexpr size_t kLanes = hn::MaxLanes(d);
-  const size_t rest = width - (kVecs - 1) * kLanes;
-  for (size_t k = 0; k < depth; ++k) {
-#pragma GCC unroll 4
-    for (size_t v = 0; v + 1 < kVecs; ++v) {
-      hn::Store(LoadWide(d, in + v * kLanes), d, panel + v * kLanes);
-    }
-    const T* end = in + (kVecs - 1) * kLanes;
-    const auto x = rest == kLanes ? LoadWide(d, end) : LoadWideN(d, end, rest);
-    hn::Store(x, d, panel + (kVecs - 1) * kLanes);
-    in += stride;
-    panel += kVecs * kLanes;
-  }
+/// Stores `count` elements, rounded to T.
+template <typename T, typename W>
+HWY_INLINE void NarrowRow(const W* HWY_RESTRICT in, size_t count, T* HWY_RESTRICT out) {
+  const hn::ScalableTag<W> d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) StoreNarrow(hn::LoadU(d, in + i), d, out + i);
+  if (i < count) StoreNarrowN(hn::LoadN(d, in + i, count - i), d, out + i, count - i);
 }
 
-/// What one panel of the matrix contributes to all rows.
+/// Panels of the matrix, one after the other; each meets all rows while it is near.
 template <typename T>
-struct PanelStep {
-  size_t first_depth;
-  size_t depth;
-  size_t column;
-  size_t width;
-  bool last;  ///< sums are complete
+class ManyRows {
+ public:
+  using W = Wide<T>;
+
+  ManyRows(const GatherMmTile& t, GatherMmLayout layout, void* scratch)
+      : t_(t),
+        layout_(layout),
+        group_(layout == GatherMmLayout::kRows ? kGroup * kWidth : kWidth),
+        depth_(layout == GatherMmLayout::kRows ? kPanelDepth / 2 : kPanelDepth),
+        tiles_(t.rows),
+        panel_(static_cast<W*>(scratch)),
+        sums_(panel_ + kPanelDepth * kWidth) {
+    static_assert(
+        (kPanelDepth + kGroup * kGatherMmMaxRows) * kWidth * sizeof(W) <= kGatherMmScratchBytes,
+        "scratch is too small");
+    static_assert(kGatherMmColumnStep % kWidth == 0, "whole panels");
+  }
+
+  void Run() {
+    for (size_t column = t_.first_column; column < t_.last_column; column += group_) {
+      const size_t end = HWY_MIN(column + group_, t_.last_column);
+      for (size_t k = 0; k < t_.depth; k += depth_) {
+        const size_t depth = HWY_MIN(depth_, t_.depth - k);
+        const bool last = k + depth == t_.depth;
+        Fetch fetch = last ? FetchOf(0, end) : FetchOf(k + depth, column);
+        const size_t runs = tiles_.tiles * ((end - column + kWidth - 1) / kWidth);
+        share_ = (fetch.pieces + runs - 1) / runs;
+        for (size_t c = column; c < end; c += kWidth) {
+          Columns(c, HWY_MIN(kWidth, end - c), sums_ + (c - column) * t_.rows, k, depth, &fetch);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
+  static constexpr size_t kWidth = kPanelWidth<W>;
+  // Panels of a group, for whole matrices [depth, columns]: their rows are pages apart, and finding
+  // a page takes longer than fetching a line.
+  static constexpr size_t kGroup = 8;
+  static_assert(kPanelVecs == 2 || kPanelVecs == 3, "one case for each number of vectors");
+
+  void Columns(size_t column, size_t width, W* sums, size_t k, size_t depth, Fetch* fetch) {
+    switch ((width + kLanes - 1) / kLanes) {
+      case 1:
+        return Panel<1>(column, width, sums, k, depth, fetch);
+      case 2:
+        return Panel<2>(column, width, sums, k, depth, fetch);
+      default:
+        Panel<kPanelVecs>(column, width, sums, k, depth, fetch);
+    }
+  }
+
+  const T* Right() const { return static_cast<const T*>(t_.right); }
+
+  /// What the panel that begins there is read from.
+  Fetch FetchOf(size_t k, size_t column) const {
+    if (column >= t_.last_column) return Fetch();
+    const size_t width = HWY_MIN(group_, t_.last_column - column);
+    const size_t depth = HWY_MIN(depth_, t_.depth - k);
+    switch (layout_) {
+      case GatherMmLayout::kRows:
+        return Fetch(Right() + k * t_.columns + column, depth, t_.columns * sizeof(T),
+                     width * sizeof(T));
+      case GatherMmLayout::kTransposed:
+        return Fetch(Right() + column * t_.depth + k, width, t_.depth * sizeof(T),
+                     depth * sizeof(T));
+      default: {
+        const size_t packed = (width + kLanes - 1) / kLanes * kLanes;
+        return Fetch(Right() + column * t_.depth + k * packed, 1, 0, depth * packed * sizeof(T));
+      }
+    }
+  }
+
+  /// What the panel contributes to all rows.
+  template <size_t kVecs>
+  void Panel(size_t column, size_t width, W* all_sums, size_t k, size_t depth, Fetch* fetch) {
+    constexpr size_t kPanel = kVecs * kLanes;
+    const bool last = k + depth == t_.depth;
+    TileStep<W> step = {};
+    step.depth = depth;
+    step.width = last ? width : kPanel;
+    Bring<kVecs>(column, width, k, depth, &step);
+    for (size_t tile = 0; tile < tiles_.tiles; ++tile) {
+      const size_t row = tiles_.First(tile);
+      const size_t rows = tiles_.First(tile + 1) - row;
+      W* sums = all_sums + row * kPanel;
+      W* store[kSumRows];
+      for (size_t i = 0; i < rows; ++i) {
+        store[i] = sums + i * kPanel;
+        if constexpr (kIsWide<T>) {
+          if (last) store[i] = static_cast<W*>(t_.output[row + i]) + column;
+        }
+      }
+      step.left = static_cast<const W*>(t_.packed_left) + row * t_.depth + k * rows;
+      step.start = k == 0 ? nullptr : sums;
+      step.store = store;
+      if (kVecs == kPanelVecs && tile == 0 && step.source != nullptr) {
+        MultiplyTileRows<T, kPanelVecs>(step, rows, share_, fetch);
+      } else {
+        MultiplyTileRows<NoSource, kVecs>(step, rows, share_, fetch);
+      }
+      for (size_t i = 0; !kIsWide<T> && last && i < rows; ++i) {
+        NarrowRow(store[i], width, static_cast<T*>(t_.output[row + i]) + column);
+      }
+    }
+  }
+
+  /// Says where the panel is. Whole ones are left for the first tile to bring, which has to read
+  /// them anyway.
+  template <size_t kVecs>
+  void Bring(size_t column, size_t width, size_t k, size_t depth, TileStep<W>* step) {
+    constexpr size_t kPanel = kVecs * kLanes;
+    step->panel = panel_;
+    if (layout_ == GatherMmLayout::kTransposed) {
+      return PackColumns<kVecs>(Right() + column * t_.depth + k, t_.depth, depth, width, panel_);
+    }
+    const bool packed = layout_ == GatherMmLayout::kPacked;
+    const T* source = Right() + (packed ? column * t_.depth + k * kPanel : k * t_.columns + column);
+    const size_t stride = packed ? kPanel : t_.columns;
+    if constexpr (kIsWide<T>) {
+      if (packed) {
+        step->panel = const_cast<W*>(source);  // only read
+        return;
+      }
+    }
+    if (kVecs == kPanelVecs && (packed || width == kPanel)) {
+      step->source = source;
+      step->source_stride = stride;
+    } else {
+      PackRows<kVecs>(source, stride, depth, packed ? kPanel : width, panel_);
+    }
+  }
+
+  const GatherMmTile& t_;
+  const GatherMmLayout layout_;
+  const size_t group_;  // columns that are gone through for one block of k
+  const size_t depth_;  // of a block of k
+  const TileRows tiles_;
+  W* const panel_;
+  W* const sums_;     // of all rows with the group's panels so far
+  size_t share_ = 0;  // of what is to be fetched during one tile
 };
 
-template <size_t kVecs, typename T>
-void MultiplyPanel(const PanelStep<T>& p, const GatherMmTile& t, void* scratch, Fetch fetch) {
-  using W = Wide<T>;
-  constexpr size_t kWidth = kVecs * hn::MaxLanes(hn::ScalableTag<W>());
-  auto* panel = static_cast<W*>(scratch);
-  W* sums = panel + kPanelDepth * kPanelWidth<W>;
-  const T* in = static_cast<const T*>(t.right) + p.first_depth * t.columns + p.column;
-  PackPanel<kVecs>(in, t.columns, p.depth, p.width, panel);
-
-  const auto* left = reinterpret_cast<const W* const*>(t.left);
-  const size_t blocks = (t.rows + kSumRows - 1) / kSumRows;
-  const size_t share = (fetch.rows + blocks - 1) / blocks;
-  for (size_t row = 0; row < t.rows; row += kSumRows) {
-    const size_t count = HWY_MIN(t.rows - row, kSumRows);
-    W* store[kSumRows];
-    for (size_t i = 0; i < count; ++i) {
-      store[i] = sums + (row + i) * kWidth;
-      if constexpr (kIsWide<T>) {
-        if (p.last) store[i] = static_cast<W*>(t.output[row + i]) + p.column;
-      }
-    }
-    const TileStep<W> step = {panel, p.first_depth, p.depth,
-                              p.first_depth == 0 ? nullptr : sums + row * kWidth,
-                              p.last ? p.width : kWidth};
-    MultiplyTileRows<kVecs>(step, left + row, count, store, HWY_MIN(share, fetch.rows), &fetch);
-    if constexpr (!kIsWide<T>) {
-      for (size_t i = 0; p.last && i < count; ++i) {
-        NarrowRow(store[i], p.width, static_cast<T*>(t.output[row + i]) + p.column);
-      }
-    }
-  }
-}
-
 template <typename T>
-void MultiplyMany(const GatherMmTile& t, void* scratch) {
-  using W = Wide<T>;
-  constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
-  constexpr size_t kWidth = kPanelWidth<W>;
-  static_assert((kPanelDepth + kGatherMmMaxRows) * kWidth * sizeof(W) <= kGatherMmScratchBytes,
-                "scratch is too small");
-  for (size_t column = t.first_column; column < t.last_column; column += kWidth) {
-    const size_t width = HWY_MIN(kWidth, t.last_column - column);
-    for (size_t k = 0; k < t.depth; k += kPanelDepth) {
-      const size_t depth = HWY_MIN(kPanelDepth, t.depth - k);
-      const bool last = k + depth == t.depth;
-      const PanelStep<T> step = {k, depth, column, width, last};
-      const size_t next_k = last ? 0 : k + depth;
-      const size_t next_column = last ? column + kWidth : column;
-      Fetch fetch = {nullptr, t.columns * sizeof(T), kWidth * sizeof(T), 0};
-      if (next_column + kWidth <= t.last_column) {
-        fetch.row =
-            static_cast<const char*>(t.right) + (next_k * t.columns + next_column) * sizeof(T);
-        fetch.rows = HWY_MIN(kPanelDepth, t.depth - next_k);
-      }
-      switch ((width + kLanes - 1) / kLanes) {
-        case 1:
-          MultiplyPanel<1>(step, t, scratch, fetch);
-          break;
-        case 2:
-          MultiplyPanel<2>(step, t, scratch, fetch);
-          break;
-        case 3:
-          if constexpr (kPanelVecs > 2) MultiplyPanel<3>(step, t, scratch, fetch);
-          break;
-        default:
-          if constexpr (kPanelVecs > 2) MultiplyPanel<4>(step, t, scratch, fetch);
-      }
-    }
-  }
+void MultiplyMany(const GatherMmTile& t, GatherMmLayout layout, void* scratch) {
+  ManyRows<T>(t, layout, scratch).Run();
 }
 
 }  // namespace HWY_NAMESPACE

@@ -16,79 +16,139 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-// Sums in registers: kSumRows rows of kPanelVecs vectors, 24 + 5 of 32 registers or 12 + 3 of 16.
-inline constexpr size_t kSumRows = 6;
+// Sums in registers: kSumRows rows of kPanelVecs vectors, 24 + 4 of 32 registers or 12 + 3 of 16.
+// The nearer the two are to each other, the fewer loads a product takes.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
+inline constexpr size_t kSumRows = 6;
 inline constexpr size_t kPanelVecs = 2;
 #else
-inline constexpr size_t kPanelVecs = 4;
+inline constexpr size_t kSumRows = 8;
+inline constexpr size_t kPanelVecs = 3;
 #endif
 template <typename W>
 inline constexpr size_t kPanelWidth = kPanelVecs * hn::MaxLanes(hn::ScalableTag<W>());
 
-// Depth of a packed panel, which then is a sixteenth of the second cache. Sums of blocks of this
-// depth are added up, so that roundings do not grow with the whole depth.
+// Greatest depth of a panel, which then is a twentieth of the second cache. Sums of blocks of depth
+// are added up, so that roundings do not grow with all of it.
 inline constexpr size_t kPanelDepth = 256;
 
-/// Memory to be fetched while something else is multiplied: `rows` pieces of `bytes` each.
+// How many rows early a panel's source is brought into the first cache.
+inline constexpr size_t kRowsAhead = 8;
+
+/// Rows of the left factor that are multiplied at once: tiles of nearly one height, as few as there
+/// can be.
+struct TileRows {
+  size_t rows;   ///< of all tiles, more than kGatherMmFewRows
+  size_t tiles;  ///<
+
+  explicit TileRows(size_t all) : rows(all), tiles((all + kSumRows - 1) / kSumRows) {}
+  /// Where a tile begins.
+  size_t First(size_t tile) const { return tile * rows / tiles; }
+};
+// Of more than kGatherMmFewRows rows, no tile has less.
+inline constexpr size_t kLeastSumRows = kSumRows / 2;
+static_assert(kGatherMmFewRows >= kLeastSumRows, "two tiles of them have kSumRows + 1 rows");
+
+/// Memory to be fetched while something else is multiplied: rows, in pieces of four lines.
 struct Fetch {
-  const char* row;
-  size_t stride;  ///< bytes from piece to piece
-  size_t bytes;
-  size_t rows;
+  const char* row = nullptr;
+  size_t stride = 0;  ///< bytes from row to row
+  size_t bytes = 0;   ///< of a row
+  size_t at = 0;      ///< of the next piece in the row
+  size_t pieces = 0;  ///< that are left
+
+  Fetch() = default;
+  Fetch(const void* first_row, size_t rows, size_t row_stride, size_t row_bytes) {
+    const size_t before = reinterpret_cast<size_t>(first_row) % 64;
+    row = static_cast<const char*>(first_row) - before;
+    stride = row_stride;
+    bytes = before + row_bytes;
+    pieces = rows * ((bytes + kPiece - 1) / kPiece);
+  }
+
+  HWY_INLINE void Next() {
+    const size_t end = HWY_MIN(at + kPiece, bytes);
+    for (; at < end; at += 64) __builtin_prefetch(row + at, 0, 2);
+    --pieces;
+    if (end == bytes) {
+      row += stride;
+      at = 0;
+    }
+  }
+
+ private:
+  static constexpr size_t kPiece = 256;
 };
 
 /// One block of k: its sums are added to `start` and stored.
 template <typename W>
 struct TileStep {
-  const W* panel;      ///< [depth, kVecs vectors], aligned
-  size_t first_depth;  ///< where the block begins in a row of the left factor
+  const W* left;         ///< [depth, rows], packed
+  W* panel;              ///< [depth, kVecs vectors], aligned
+  const void* source;    ///< where the panel is to be read from; null if it is there already
+  size_t source_stride;  ///< elements from row to row
   size_t depth;
-  const W* start;  ///< [rows, kVecs vectors], aligned; null for zero
-  size_t width;    ///< columns to store
+  const W* start;   ///< [rows, kVecs vectors], aligned; null for zero
+  W* const* store;  ///< a place for each row's sums, at any address
+  size_t width;     ///< columns to store
 };
 
-/// Adds left[i][first_depth + k] * panel[k, :] over the block for kRows rows, and stores row i at
-/// store[i], from any address. Lanes of the last vector from `width` on are not stored.
-template <size_t kRows, size_t kVecs, typename W>
-HWY_INLINE void MultiplyTile(const TileStep<W>& step, const W* const* HWY_RESTRICT left,
-                             W* const* HWY_RESTRICT store, size_t fetch_rows,
-                             Fetch* HWY_RESTRICT fetch) {
+/// A panel that needs no source.
+struct NoSource {};
+
+/// Adds left[k][i] * panel[k, :] over the block for kRows rows, and stores row i at store[i]. Lanes
+/// of the last vector from `width` on are not stored. The panel is written on the way if it has a
+/// source of type T.
+template <typename T, size_t kRows, size_t kVecs, typename W>
+HWY_NOINLINE void MultiplyTile(const TileStep<W>& step, size_t fetch_pieces,
+                               Fetch* HWY_RESTRICT fetch) {
+  constexpr bool kPack = !hwy::IsSame<T, NoSource>();
   const hn::ScalableTag<W> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
   constexpr size_t kWidth = kVecs * kLanes;
   hn::Vec<decltype(d)> sums[kRows][kVecs];
-  const W* a[kRows];
 #pragma GCC unroll 8
   for (size_t i = 0; i < kRows; ++i) {
-    a[i] = left[i] + step.first_depth;
 #pragma GCC unroll 4
-    for (size_t v = 0; v < kVecs; ++v) {
-      sums[i][v] = hn::Zero(d);
-    }
+    for (size_t v = 0; v < kVecs; ++v) sums[i][v] = hn::Zero(d);
   }
-  const W* panel = step.panel;
-  const size_t depth = step.depth;
-  const size_t every = fetch_rows == 0 ? depth : HWY_MAX(depth / fetch_rows, size_t{1});
-  for (size_t k = 0; k < depth;) {
-    const size_t stop = HWY_MIN(k + every, depth);
+  const W* HWY_RESTRICT left = step.left;
+  W* HWY_RESTRICT panel = step.panel;
+  const auto* HWY_RESTRICT source = static_cast<const T*>(step.source);
+  size_t pieces = HWY_MIN(fetch_pieces, fetch->pieces);
+  // As many steps between pieces, or as many pieces between steps.
+  const size_t steps = HWY_MAX(step.depth / HWY_MAX(pieces, size_t{1}), size_t{1});
+  const size_t at_once = (pieces + step.depth - 1) / step.depth;
+  for (size_t k = 0; k < step.depth;) {
+    const size_t stop = HWY_MIN(k + steps, step.depth);
+#pragma GCC unroll 2
     for (; k < stop; ++k) {
       hn::Vec<decltype(d)> b[kVecs];
 #pragma GCC unroll 4
-      for (size_t v = 0; v < kVecs; ++v) b[v] = hn::Load(d, panel + k * kWidth + v * kLanes);
+      for (size_t v = 0; v < kVecs; ++v) {
+        if constexpr (kPack) {
+          b[v] = LoadWide(d, source + v * kLanes);
+          hn::Store(b[v], d, panel + v * kLanes);
+        } else {
+          b[v] = hn::Load(d, panel + v * kLanes);
+        }
+      }
+      if constexpr (kPack) {
+        // Rows of the source are pages apart; no prefetcher of the processor's follows them.
+        const char* next = reinterpret_cast<const char*>(source + kRowsAhead * step.source_stride);
+        for (size_t at = 0; at < kWidth * sizeof(T); at += 64) __builtin_prefetch(next + at, 0, 3);
+        source += step.source_stride;
+      }
+      panel += kWidth;
 #pragma GCC unroll 8
       for (size_t i = 0; i < kRows; ++i) {
-        const auto factor = hn::Set(d, a[i][k]);
+        const auto factor = hn::Set(d, left[i]);
 #pragma GCC unroll 4
         for (size_t v = 0; v < kVecs; ++v) sums[i][v] = hn::MulAdd(factor, b[v], sums[i][v]);
       }
+      left += kRows;
     }
-    if (fetch_rows != 0) {
-      for (size_t i = 0; i < fetch->bytes; i += 64) __builtin_prefetch(fetch->row + i, 0, 2);
-      fetch->row += fetch->stride;
-      --fetch->rows;
-      --fetch_rows;
-    }
+    for (size_t i = 0; i < at_once && pieces != 0; ++i, --pieces) fetch->Next();
   }
 #pragma GCC unroll 8
   for (size_t i = 0; i < kRows; ++i) {
@@ -98,42 +158,35 @@ HWY_INLINE void MultiplyTile(const TileStep<W>& step, const W* const* HWY_RESTRI
         sums[i][v] = hn::Add(sums[i][v], hn::Load(d, step.start + i * kWidth + v * kLanes));
       }
       if (v + 1 < kVecs || step.width == kWidth) {
-        hn::StoreU(sums[i][v], d, store[i] + v * kLanes);
+        hn::StoreU(sums[i][v], d, step.store[i] + v * kLanes);
       } else {
-        hn::StoreN(sums[i][v], d, store[i] + v * kLanes, step.width - v * kLanes);
+        hn::StoreN(sums[i][v], d, step.store[i] + v * kLanes, step.width - v * kLanes);
       }
     }
   }
 }
 
-/// MultiplyTile for up to kSumRows rows.
-template <size_t kVecs, typename W>
-void MultiplyTileRows(const TileStep<W>& step, const W* const* left, size_t rows, W* const* store,
-                      size_t fetch_rows, Fetch* fetch) {
+/// MultiplyTile for the heights that tiles have.
+template <typename T, size_t kVecs, typename W>
+HWY_INLINE void MultiplyTileRows(const TileStep<W>& step, size_t rows, size_t fetch_pieces,
+                                 Fetch* fetch) {
+  static_assert(kLeastSumRows >= 3 && kSumRows <= 8, "one case for each");
   switch (rows) {
-    case 1:
-      return MultiplyTile<1, kVecs>(step, left, store, fetch_rows, fetch);
-    case 2:
-      return MultiplyTile<2, kVecs>(step, left, store, fetch_rows, fetch);
     case 3:
-      return MultiplyTile<3, kVecs>(step, left, store, fetch_rows, fetch);
+      if constexpr (kLeastSumRows <= 3) MultiplyTile<T, 3, kVecs>(step, fetch_pieces, fetch);
+      return;
     case 4:
-      return MultiplyTile<4, kVecs>(step, left, store, fetch_rows, fetch);
+      return MultiplyTile<T, 4, kVecs>(step, fetch_pieces, fetch);
     case 5:
-      return MultiplyTile<5, kVecs>(step, left, store, fetch_rows, fetch);
+      return MultiplyTile<T, 5, kVecs>(step, fetch_pieces, fetch);
+    case 6:
+      return MultiplyTile<T, 6, kVecs>(step, fetch_pieces, fetch);
+    case 7:
+      if constexpr (kSumRows > 6) MultiplyTile<T, 7, kVecs>(step, fetch_pieces, fetch);
+      return;
     default:
-      return MultiplyTile<kSumRows, kVecs>(step, left, store, fetch_rows, fetch);
+      if constexpr (kSumRows > 6) MultiplyTile<T, 8, kVecs>(step, fetch_pieces, fetch);
   }
-}
-
-/// Stores `count` elements, rounded to T.
-template <typename T, typename W>
-HWY_INLINE void NarrowRow(const W* HWY_RESTRICT in, size_t count, T* HWY_RESTRICT out) {
-  const hn::ScalableTag<W> d;
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) StoreNarrow(hn::LoadU(d, in + i), d, out + i);
-  if (i < count) StoreNarrowN(hn::LoadN(d, in + i, count - i), d, out + i, count - i);
 }
 
 }  // namespace HWY_NAMESPACE

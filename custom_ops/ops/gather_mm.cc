@@ -10,8 +10,8 @@
 #include "ops/gather_operand.h"
 #include "ops/item_pool.h"
 #include "ops/op_list.h"
+#include "ops/packed_constant.h"
 #include "ops/row_split.h"
-#include "ops/transposed_constant.h"
 
 namespace coreai {
 namespace {
@@ -21,10 +21,8 @@ static_assert(names::kInputCount == 4 && names::kAttributeCount == 2, "the decla
 
 // Products and sums that are worth waking a thread for.
 constexpr std::size_t kProductsPerItem = 256 * 1024;
-// How many items a call is cut into where rows and matrices are too few to make as many, and the
-// least width of what its columns are cut into.
+// How many items a call is cut into where rows and matrices are too few to make as many.
 constexpr std::size_t kWantedItems = 8;
-constexpr std::size_t kLeastColumns = 256;
 
 // Rows of the output that need the same matrix, and part of its columns.
 struct Block {
@@ -74,7 +72,7 @@ std::vector<Block> CutBlocks(const std::vector<std::size_t>& starts, std::size_t
     const std::size_t rows = starts[matrix + 1] - starts[matrix];
     if (rows == 0) continue;
     const std::size_t parts = (rows - 1) / kGatherMmMaxRows + 1;
-    const std::size_t part = std::min(((rows - 1) / parts / 6 + 1) * 6, kGatherMmMaxRows);
+    const std::size_t part = std::min(((rows - 1) / parts / 8 + 1) * 8, kGatherMmMaxRows);
     for (std::size_t row = 0; row < rows; row += part) {
       blocks.push_back({matrix, starts[matrix] + row, std::min(part, rows - row), 0, columns, 0});
     }
@@ -85,9 +83,9 @@ std::vector<Block> CutBlocks(const std::vector<std::size_t>& starts, std::size_t
 // Cuts the columns of blocks where those are too few.
 std::vector<Block> CutColumns(const std::vector<Block>& blocks, std::size_t columns) {
   const std::size_t cuts =
-      std::min((kWantedItems - 1) / blocks.size() + 1, (columns - 1) / kLeastColumns + 1);
+      std::min((kWantedItems - 1) / blocks.size() + 1, (columns - 1) / kGatherMmColumnStep + 1);
   if (cuts == 1) return blocks;
-  const std::size_t width = ((columns - 1) / cuts / 64 + 1) * 64;
+  const std::size_t width = ((columns - 1) / cuts / kGatherMmColumnStep + 1) * kGatherMmColumnStep;
   std::vector<Block> cut;
   for (const Block& block : blocks) {
     for (std::size_t column = 0; column < columns; column += width) {
@@ -121,12 +119,12 @@ class GatherMmOp : public Op {
         batch_axes_(info.Int(names::kNumBatchAxes, names::kNumBatchAxesDefault)),
         transposed_(info.Int(names::kTransposeRhs, names::kTransposeRhsDefault) != 0),
         dtype_(dtype),
-        kernels_{FindGatherMm(target, dtype, false), FindGatherMm(target, dtype, true)},
-        pack_(FindGatherMmPack(target, WideDType(dtype))),
-        widen_(FindWiden(target, dtype)) {
-    // Transposed matrices are read in place; others would be packed in every run.
-    if (!transposed_) constant_ = TransposedConstant(info.Constant(names::kRhsInput), dtype);
-  }
+        kernel_(FindGatherMm(target, dtype,
+                             transposed_ ? GatherMmLayout::kTransposed : GatherMmLayout::kRows)),
+        packed_kernel_(FindGatherMm(target, dtype, GatherMmLayout::kPacked)),
+        pack_left_(FindGatherMmPackLeft(target, WideDType(dtype))),
+        widen_(FindWiden(target, dtype)),
+        constant_(info.Constant(names::kRhsInput), transposed_, dtype, target) {}
 
   void Compute(const KernelContext& context) const override {
     const GatherOperand lhs(check_, "lhs", context.Input(names::kLhsInput), "lhs_indices",
@@ -166,36 +164,34 @@ class GatherMmOp : public Op {
     const SortedRows rows = SortRows(lhs, rhs, batch, widened ? widened.get() : lhs.data(),
                                      depth * wide, output, columns * SizeOf(dtype_));
     std::vector<Block> blocks = CutBlocks(rows.starts, columns);
-    const void* const turned = constant_.Find(rhs.data());
-    const void* const right = turned == nullptr ? rhs.data() : turned;
-    const bool transposed = transposed_ || turned != nullptr;
-    const GatherMmKernel kernel = kernels_[transposed ? 1 : 0];
-    const ScratchMemory packed =
-        transposed ? Pack(context, rows, depth, &blocks) : AllocateScratch(0);
+    const void* const packed = constant_.Find(rhs.data());
+    const GatherMmKernel kernel = packed == nullptr ? kernel_ : packed_kernel_;
+    const auto* const right = static_cast<const char*>(packed == nullptr ? rhs.data() : packed);
+    const std::size_t matrix_bytes =
+        depth * (packed == nullptr ? columns : GatherMmPackedColumns(columns)) * SizeOf(dtype_);
+    const ScratchMemory packed_rows = Pack(context, rows, depth, &blocks);
     blocks = CutColumns(blocks, columns);
     const std::vector<std::size_t> items = JoinBlocks(blocks, depth);
-    const std::size_t matrix_bytes = depth * columns * SizeOf(dtype_);
-    RunItems(
-        context, items.size() - 1, kGatherMmScratchBytes, [&](std::size_t item, void* scratch) {
-          for (std::size_t i = items[item]; i < items[item + 1]; ++i) {
-            const Block& block = blocks[i];
-            kernel(
-                {rows.left.data() + block.first_row, packed.get() + block.packed_row * depth * wide,
-                 rows.output.data() + block.first_row,
-                 static_cast<const char*>(right) + block.matrix * matrix_bytes, block.rows, depth,
-                 columns, block.first_column, block.last_column},
-                scratch);
-          }
-        });
+    RunItems(context, items.size() - 1, kGatherMmScratchBytes,
+             [&](std::size_t item, void* scratch) {
+               for (std::size_t i = items[item]; i < items[item + 1]; ++i) {
+                 const Block& block = blocks[i];
+                 kernel({rows.left.data() + block.first_row,
+                         packed_rows.get() + block.packed_row * depth * wide,
+                         rows.output.data() + block.first_row, right + block.matrix * matrix_bytes,
+                         block.rows, depth, columns, block.first_column, block.last_column},
+                        scratch);
+               }
+             });
   }
 
-  /// Packs the rows of the blocks for a transposed matrix, and notes where they are.
+  /// Packs the rows of the blocks that are not few, and notes where they are.
   ScratchMemory Pack(const KernelContext& context, const SortedRows& rows, std::size_t depth,
                      std::vector<Block>* blocks) const {
     std::size_t packed_rows = 0;
     for (Block& block : *blocks) {
       block.packed_row = packed_rows;
-      if (block.rows > kGatherMmFewRows) packed_rows += GatherMmPackedRows(block.rows);
+      if (block.rows > kGatherMmFewRows) packed_rows += block.rows;
     }
     const std::size_t row_bytes = depth * SizeOf(WideDType(dtype_));
     ScratchMemory packed = AllocateScratch(packed_rows * row_bytes);
@@ -203,8 +199,8 @@ class GatherMmOp : public Op {
     context.ParallelFor(blocks->size(), [&](std::size_t i) {
       const Block& block = (*blocks)[i];
       if (block.rows <= kGatherMmFewRows) return;
-      pack_(rows.left.data() + block.first_row, block.rows, depth,
-            packed.get() + block.packed_row * row_bytes);
+      pack_left_(rows.left.data() + block.first_row, block.rows, depth,
+                 packed.get() + block.packed_row * row_bytes);
     });
     return packed;
   }
@@ -225,10 +221,11 @@ class GatherMmOp : public Op {
   std::int64_t batch_axes_;
   bool transposed_;
   DType dtype_;
-  GatherMmKernel kernels_[2];  // for matrices as they are, for transposed ones
-  GatherMmPackKernel pack_;
+  GatherMmKernel kernel_;
+  GatherMmKernel packed_kernel_;
+  GatherMmPackLeftKernel pack_left_;
   WidenKernel widen_;
-  TransposedConstant constant_;  // of rhs
+  PackedConstant constant_;  // of rhs
 };
 
 }  // namespace
