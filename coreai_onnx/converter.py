@@ -215,7 +215,8 @@ class TorchConverter:
             entrypoints: Which of them; all by default.
             opset_version: ``ai.onnx`` opset of the result, 18 to 26; None takes 23, or less if
                 ``minimum_onnxruntime`` asks for it.
-            minimum_onnxruntime: The oldest onnxruntime that must take the file, ``"1.20"``.
+            minimum_onnxruntime: The oldest onnxruntime that must take the file, ``"1.20"``. The
+                program remembers it: `OnnxProgram.optimize` makes no op that this one lacks.
 
         Raises:
             NothingToConvertError: If nothing is staged.
@@ -236,6 +237,9 @@ class TorchConverter:
             {name: self._convert(name, self._staged[name], opset) for name in names},
             debug_info=_DEBUG_INFO[self.mode],
         )
+        if minimum_onnxruntime is not None:
+            for model in program.models.values():
+                model.metadata_props["coreai.minimum_onnxruntime"] = minimum_onnxruntime
         reports = [r for name in names if (r := self._staged[name].recognised) is not None]
         if reports:
             program.recognised = Recognition([block for r in reports for block in r.blocks])

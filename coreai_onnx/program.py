@@ -111,7 +111,11 @@ class OnnxProgram:
         return to_proto(self.models[self._choose(entrypoint)], self.debug_info)
 
     def optimize(
-        self, passes: Sequence[Pass] | None = None, *, target: Target = "onnxruntime"
+        self,
+        passes: Sequence[Pass] | None = None,
+        *,
+        target: Target = "onnxruntime",
+        minimum_onnxruntime: str | None = None,
     ) -> OnnxProgram:
         """Run the graph passes on every entrypoint, in place; a second call changes nothing.
 
@@ -121,6 +125,9 @@ class OnnxProgram:
             target: What will run the program: ``"onnxruntime"`` (a stock session on a CPU),
                 ``"kernels"`` (our kernels), ``"contrib"`` (onnxruntime's own ops in place of
                 composites) or ``"portable"`` (opset 18, no functions).
+            minimum_onnxruntime: The oldest onnxruntime that must take the file, ``"1.24"``: target
+                ``"contrib"`` then makes no op that it lacks. None for what the conversion was told,
+                or the newest.
 
         Returns:
             The program itself. What the passes did is in ``pass_report``.
@@ -133,7 +140,7 @@ class OnnxProgram:
 
         self._sessions.clear()
         for name, model in self.models.items():
-            self.pass_reports[name] = optimize_for(model, target, passes)
+            self.pass_reports[name] = optimize_for(model, target, passes, minimum_onnxruntime)
         return self
 
     def save(

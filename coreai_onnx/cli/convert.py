@@ -36,11 +36,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("factory", metavar="FACTORY")
     parser.add_argument("--opset", type=int, help="ONNX opset, 18 to 26 (default: 23)")
     parser.add_argument(
-        "--minimum-onnxruntime",
-        metavar="VERSION",
-        help="the oldest onnxruntime that must take the file, 1.20: chooses the opset",
-    )
-    parser.add_argument(
         "--dynamic",
         action="append",
         default=[],

@@ -29,6 +29,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="what will run the file (docs/passes.md); portable is opset 18 without functions",
     )
     parser.add_argument(
+        "--minimum-onnxruntime",
+        metavar="VERSION",
+        help="the oldest onnxruntime that must take the file, 1.20: chooses the opset of a "
+        "conversion, and which of its own ops --target contrib may make",
+    )
+    parser.add_argument(
         "--passes",
         metavar="NAME,...",
         help="graph passes to run instead of the target's, in this order: names of docs/passes.md, "
@@ -66,7 +72,11 @@ def check_place(path: Path) -> None:
 
 def optimize(program: OnnxProgram, options: argparse.Namespace) -> None:
     """Run the chosen passes and print what they did."""
-    program.optimize(_passes(options.passes, options.target), target=options.target)
+    program.optimize(
+        _passes(options.passes, options.target),
+        target=options.target,
+        minimum_onnxruntime=options.minimum_onnxruntime,
+    )
     for name, report in program.pass_reports.items():
         print(report if len(program.entrypoints) == 1 else f"entrypoint {name}, {report}")
         if options.near_misses and report.near_misses:

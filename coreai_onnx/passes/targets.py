@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal, get_args
 
 import onnx_ir as ir
 
 from coreai_onnx.errors import TargetError
+from coreai_onnx.passes.contrib_attention import contrib_attention
+from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse_causal_masks import fuse_causal_masks
 from coreai_onnx.passes.fuse_gated_activations import fuse_gated_activations
@@ -25,6 +28,13 @@ Target = Literal["onnxruntime", "portable", "kernels", "contrib"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 KEY = "coreai.target"
 """Model metadata: the target it was last optimised for."""
+MINIMUM = "coreai.minimum_onnxruntime"
+"""Model metadata: the oldest onnxruntime that must take the file."""
+_SINCE: dict[Pass, tuple[int, int]] = {
+    contrib_attention: (1, 30),  # GroupQueryAttention with one output, and causal by an attribute
+    contrib_linear_attention: (1, 25),
+}
+"""The first onnxruntime release that has the op which a pass makes, as it makes it (measured)."""
 _MAKES_FUNCTIONS = (
     fuse_cache_updates,
     fuse_causal_masks,
@@ -36,7 +46,7 @@ _MAKES_FUNCTIONS = (
 )
 
 
-def passes_for(target: Target) -> tuple[Pass, ...]:
+def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[Pass, ...]:
     """Return the passes of a target, in their order.
 
     ``"onnxruntime"``
@@ -45,24 +55,39 @@ def passes_for(target: Target) -> tuple[Pass, ...]:
         The same passes: a stock session was measured to lose nothing by any composite that our
         kernels take.
     ``"contrib"``
-        Composites become onnxruntime's own ops where these mean the same.
+        Composites become onnxruntime's own ops where these mean the same, and where the oldest
+        onnxruntime that must take the file (``minimum_onnxruntime``, such as ``"1.24"``) has them.
     ``"portable"``
         No function is made; afterwards all of them are written out, at opset 18.
 
     Raises:
-        TargetError: There is no such target.
+        TargetError: There is no such target, or ``minimum_onnxruntime`` is no version.
     """
     if target in ("onnxruntime", "kernels"):
         return ORDER
     if target == "portable":
         return tuple(one for one in ORDER if one not in _MAKES_FUNCTIONS)
     if target == "contrib":
-        return (*ORDER[:-1], *CONTRIB, remove_dead_code)
+        oldest = _release(minimum_onnxruntime)
+        known = (one for one in CONTRIB if oldest is None or _SINCE.get(one, oldest) <= oldest)
+        return (*ORDER[:-1], *known, remove_dead_code)
     raise TargetError(f"no target {target!r}; there are {', '.join(TARGETS)}")
 
 
+def _release(version: str | None) -> tuple[int, int] | None:
+    if version is None:
+        return None
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None:
+        raise TargetError(f"minimum_onnxruntime must be a version like '1.22', is {version!r}")
+    return int(found[1]), int(found[2])
+
+
 def optimize_for(
-    model: ir.Model, target: Target = "onnxruntime", passes: Sequence[Pass] | None = None
+    model: ir.Model,
+    target: Target = "onnxruntime",
+    passes: Sequence[Pass] | None = None,
+    minimum_onnxruntime: str | None = None,
 ) -> PassReport:
     """Optimise a model for a target, in place; a second call changes nothing.
 
@@ -70,6 +95,8 @@ def optimize_for(
         model: The model; it remembers the target in its metadata.
         target: What runs it.
         passes: Passes to run instead of the target's.
+        minimum_onnxruntime: The oldest onnxruntime that must take the file; None for what the model
+            says, which a conversion writes there, or the newest.
 
     Returns:
         What the passes did.
@@ -78,7 +105,8 @@ def optimize_for(
         TargetError: There is no such target, or the model cannot be brought to it.
         PassError: A pass fails.
     """
-    chosen = passes_for(target)
+    minimum = minimum_onnxruntime or model.metadata_props.get(MINIMUM)
+    chosen = passes_for(target, minimum)
     if target == "portable":
         check_portable(model)
     report = run_passes(model, chosen if passes is None else passes)
@@ -90,4 +118,6 @@ def optimize_for(
         report.rounds = max(report.rounds, again.rounds)
     if model.metadata_props.get(KEY) != target:
         model.metadata_props[KEY] = target
+    if minimum is not None:
+        model.metadata_props[MINIMUM] = minimum
     return report

@@ -10,6 +10,7 @@ import torch
 from torch.export import Dim
 
 import coreai_onnx
+from coreai_onnx.composite_ops import GatedDeltaUpdate
 from coreai_onnx.lower.opsets import OPSETS, oldest_onnxruntime
 from coreai_onnx.program import OnnxProgram
 from tests.compat import older_onnxruntime
@@ -37,6 +38,30 @@ def encoder() -> torch.nn.Module:
         torch.nn.Conv1d(8, 16, 3, padding=1), torch.nn.GroupNorm(4, 16), torch.nn.Hardswish()
     )
     return torch.nn.Sequential(convolution, Swap(), layer, torch.nn.LogSoftmax(-1)).eval()
+
+
+class Attentions(torch.nn.Module):
+    """Causal attention with grouped heads, then a gated delta rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.update = GatedDeltaUpdate()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        key = x[:, :1]
+        mixed = torch.nn.functional.scaled_dot_product_attention(
+            x, key, key, is_causal=True, enable_gqa=True
+        )
+        gate = torch.sigmoid(mixed.mean(-1))
+        return self.update(mixed, x, mixed, -gate, gate)[0]
+
+
+def attentions(
+    x: torch.Tensor,
+) -> tuple[torch.export.ExportedProgram, torch.Tensor, torch.Tensor]:
+    model = Attentions().eval()
+    program = torch.export.export(model, (x,), dynamic_shapes={"x": {2: Dim("seq")}})
+    return program, x, model(x).detach()
 
 
 class Swap(torch.nn.Module):
@@ -83,6 +108,29 @@ def test_every_opset_runs_where_it_should(
     assert names
     results = older_onnxruntime.run(RELEASES[release], tmp_path, names, None)
     for name in names:
+        assert_close(results[name], [expected], message=name)
+
+
+@pytest.mark.parametrize("release", sorted(RELEASES))
+def test_onnxruntimes_own_ops_are_those_of_the_oldest(
+    exported: tuple[torch.export.ExportedProgram, torch.Tensor, torch.Tensor],
+    tmp_path: Path,
+    release: str,
+) -> None:
+    """Attention with grouped heads, and a linear one, are ops of newer releases."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 6, 8)
+    models = {"encoder": (*exported[:2], exported[2]), "attentions": attentions(x)}
+    for name, (program, given, _) in models.items():
+        converter = coreai_onnx.TorchConverter().add_exported_program(program)
+        made = converter.to_onnx(minimum_onnxruntime=release).optimize(target="contrib")
+        assert made.model.metadata_props["coreai.minimum_onnxruntime"] == release
+        made.save(tmp_path / f"{name}.onnx")
+        np.savez(
+            tmp_path / f"{name}.inputs.npz", **{made.model.graph.inputs[0].name: given.numpy()}
+        )
+    results = older_onnxruntime.run(RELEASES[release], tmp_path, list(models), None)
+    for name, (_, _, expected) in models.items():
         assert_close(results[name], [expected], message=name)
 
 
