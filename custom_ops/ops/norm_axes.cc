@@ -12,6 +12,7 @@ NormAxes::NormAxes(const Checker& check, std::vector<std::int64_t> axes) : axes_
 
 std::size_t NormAxes::First(const Checker& check, const Shape& input) const {
   const auto rank = static_cast<std::int64_t>(input.size());
+  if (axes_.size() == 1 && axes_[0] == -1 && rank != 0) return input.size() - 1;
   std::vector<std::int64_t> axes = axes_;
   for (std::int64_t& axis : axes) {
     if (axis < -rank || axis >= rank) {

@@ -13,6 +13,17 @@ RowParameter::RowParameter(const Checker& check, const char* name, const TensorV
                            const Shape& input, std::size_t first, DType dtype, bool force_wide) {
   if (!parameter) return;
   check.RequireFloating(name, parameter);
+  const bool is_wide = parameter.type == OnnxType(WideDType(dtype));
+  const bool is_own = parameter.type == OnnxType(dtype);
+  const bool usable = is_wide || (is_own && !force_wide);
+  // The usual case: one row for all.
+  if (usable && parameter.shape.size() == input.size() - first &&
+      std::equal(parameter.shape.begin(), parameter.shape.end(),
+                 input.begin() + static_cast<std::ptrdiff_t>(first))) {
+    data_ = static_cast<const char*>(parameter.data);
+    wide_ = is_wide;
+    return;
+  }
   Shape aligned(input.size(), 1);
   bool fits = parameter.shape.size() <= input.size();
   if (fits) {
@@ -30,9 +41,7 @@ RowParameter::RowParameter(const Checker& check, const char* name, const TensorV
   const bool whole_rows =
       std::equal(aligned.begin() + static_cast<std::ptrdiff_t>(first), aligned.end(),
                  input.begin() + static_cast<std::ptrdiff_t>(first));
-  const bool is_wide = parameter.type == OnnxType(WideDType(dtype));
-  const bool is_own = parameter.type == OnnxType(dtype);
-  if (whole_rows && (is_wide || (is_own && !force_wide))) {
+  if (whole_rows && usable) {
     data_ = static_cast<const char*>(parameter.data);
     wide_ = is_wide;
     row_bytes_ =

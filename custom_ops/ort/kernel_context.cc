@@ -24,9 +24,7 @@ TensorView ViewOf(const OrtApi& api, const OrtValue* value) {
 }
 
 TensorView KernelContext::Input(std::size_t index) const {
-  std::size_t count = 0;
-  ThrowOnError(api_, api_.KernelContext_GetInputCount(context_, &count));
-  if (index >= count) return {};
+  if (index >= inputs_) return {};
   const OrtValue* value = nullptr;
   ThrowOnError(api_, api_.KernelContext_GetInput(context_, index, &value));
   return value == nullptr ? TensorView() : ViewOf(api_, value);

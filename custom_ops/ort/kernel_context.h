@@ -26,7 +26,10 @@ TensorView ViewOf(const OrtApi& api, const OrtValue* value);
 /// One run of a node: its inputs and outputs, and onnxruntime's threads.
 class KernelContext {
  public:
-  KernelContext(const OrtApi& api, OrtKernelContext* context) : api_(api), context_(context) {}
+  /// Throws OpError.
+  KernelContext(const OrtApi& api, OrtKernelContext* context) : api_(api), context_(context) {
+    ThrowOnError(api_, api_.KernelContext_GetInputCount(context_, &inputs_));
+  }
 
   /// The input at `index`; not present if it is left out, at the end or in the middle.
   TensorView Input(std::size_t index) const;
@@ -52,6 +55,7 @@ class KernelContext {
 
   const OrtApi& api_;
   OrtKernelContext* context_;
+  std::size_t inputs_ = 0;
 };
 
 }  // namespace coreai
