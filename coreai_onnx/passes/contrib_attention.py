@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.amounts import amount_of
 from coreai_onnx.passes.contrib_rope import Tables
+from coreai_onnx.passes.counting import Counting
 from coreai_onnx.passes.edit import Edit
 from coreai_onnx.passes.facts import Dim, attribute_of, dtype_of, input_of, shape_of
+from coreai_onnx.passes.fuse_causal_masks import is_causal
 from coreai_onnx.passes.match import CONTRIB_DOMAIN, composite, maker
+from coreai_onnx.passes.scope import scope_of
 from coreai_onnx.passes.why import Why
 
 _NAME = "scaled_dot_product_attention"
@@ -104,16 +108,19 @@ class _Writer:
         self._tables = Tables(edit)
         self._biases: dict[int, tuple[gs.Tensor, gs.Tensor]] = {}
         self._lengths: dict[tuple[Dim, Dim], list[gs.Tensor]] = {}
+        self._counting = Counting()
 
     def write(self, node: gs.Node, shapes: _Shapes) -> None:
         """Put onnxruntime's op, and the changes of layout around it, in the place of ``node``."""
         edit, mask = self._edit, input_of(node, 3)
+        causal = int(attribute_of(node, "is_causal", 0))
+        if mask is not None and self._says_causal(mask, shapes):
+            mask, causal = None, 1
         bias, some = (None, None) if mask is None else self._bias(mask, node)
         sources, tables = self._unrotated(node, shapes)
         rows = [self._row(tensor, node) for tensor in sources]
         empty = gs.Variable.empty()
         attrs: dict[str, Any] = {"num_heads": shapes.heads}
-        causal = int(attribute_of(node, "is_causal", 0))
         if shapes.heads == shapes.key_heads and tables is None:
             op, inputs = "MultiHeadAttention", [*rows, empty, empty, bias]
             attrs["unidirectional"] = causal
@@ -131,6 +138,8 @@ class _Writer:
         if attribute_of(node, "scale", None) is not None:
             attrs["scale"] = node.attrs["scale"]
         made = edit.node(op, node, inputs, domain=CONTRIB_DOMAIN, **attrs).outputs[0]
+        if op == "GroupQueryAttention":
+            self._add_caches(made)
         wide: list[Dim] = [shapes.batch, shapes.queries, shapes.heads * shapes.value_dim]
         made.dtype, made.shape = node.inputs[0].dtype, wide
         if some is not None:
@@ -141,6 +150,18 @@ class _Writer:
         laid = [shapes.batch, shapes.queries, shapes.heads, shapes.value_dim]
         split = self._typed(edit.node("Reshape", node, [made, target]), laid)
         edit.become(node, "Transpose", [split], perm=[0, 2, 1, 3])
+
+    def _says_causal(self, mask: gs.Tensor, shapes: _Shapes) -> bool:
+        queries, keys = amount_of(shapes.queries), amount_of(shapes.keys)
+        if queries is None or keys is None or queries != keys:
+            return False
+        return is_causal(self._counting.of(mask), queries, keys)
+
+    def _add_caches(self, result: gs.Tensor) -> None:
+        """Write down the op's two other outputs, which nobody reads: before 1.28 they must be."""
+        names = scope_of(self._edit.graph).names
+        for what in ("keys", "values"):
+            self._edit.produce(result.inputs[0], gs.Variable(names.claim(f"{result.name}_{what}")))
 
     def _typed(self, node: gs.Node, shape: list[Dim]) -> gs.Tensor:
         tensor = node.outputs[0]

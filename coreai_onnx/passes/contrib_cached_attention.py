@@ -12,9 +12,10 @@ from coreai_onnx.passes.attention_bodies import NAME
 from coreai_onnx.passes.bodies import bodies_of
 from coreai_onnx.passes.contrib_rope import Tables
 from coreai_onnx.passes.counting import Counting
-from coreai_onnx.passes.counts import Count, Region
+from coreai_onnx.passes.counts import Count
 from coreai_onnx.passes.edit import Edit
 from coreai_onnx.passes.facts import Dim, attribute_of, dtype_of, input_of, shape_of
+from coreai_onnx.passes.fuse_causal_masks import is_causal
 from coreai_onnx.passes.match import CONTRIB_DOMAIN, composite, made_by, maker
 from coreai_onnx.passes.why import Why
 
@@ -107,13 +108,7 @@ def _is_causal(node: gs.Node, keys: _Joined, counting: Counting) -> bool:
     known = counting.of(mask)
     if isinstance(known, Count):
         return known.everywhere == 1 and queries == Amount(1)
-    if not isinstance(known, Region) or len(known.excesses) != 1:
-        return False
-    if past is None or queries is None or known.dims[-2:] != (queries, queries + past):
-        return False
-    (excess,) = known.excesses
-    steps = (0,) * (len(known.dims) - 2) + (-1, 1)
-    return excess.steps == steps and excess.start == past * -1
+    return past is not None and queries is not None and is_causal(known, queries, queries + past)
 
 
 class _Writer:

@@ -47,7 +47,7 @@ def _obstacle(node: gs.Node, mask: Region, opset: int) -> str:
     queries, keys = (_length(tensor) for tensor in node.inputs[:2])
     if queries is None or keys is None:
         return "the lengths are not known"
-    if not _is_causal(mask, queries, keys):
+    if not is_causal(mask, queries, keys):
         return "the mask is of positions, but not causal"
     if queries != keys:
         return "there may be more keys than queries"
@@ -63,9 +63,11 @@ def _length(tensor: gs.Tensor) -> Amount | None:
     return None if shape is None or len(shape) != 4 else amount_of(shape[2])
 
 
-def _is_causal(mask: Known, queries: Amount, keys: Amount) -> bool:
+def is_causal(mask: Known | None, queries: Amount, keys: Amount) -> bool:
     """Whether a mask is true where key - query <= keys - queries."""
-    if not isinstance(mask, Region) or len(mask.dims) < 2 or mask.dims[-2:] != (queries, keys):
+    if not isinstance(mask, Region) or len(mask.excesses) != 1:
+        return False
+    if len(mask.dims) < 2 or mask.dims[-2:] != (queries, keys):
         return False
     (excess,) = mask.excesses
     steps = (0,) * (len(mask.dims) - 2) + (-1, 1)

@@ -107,16 +107,15 @@ def ours(model: torch.nn.Module, folder: Path, target: str, cached: bool) -> Fil
     label = f"coreai_onnx, {target}{', with a cache' if cached else ''}"
     file = File(label, folder / f"{target}_{cached}.onnx")
     batch, length, past = (torch.export.Dim(n) for n in ("batch", "seq", "past"))
-    ids = torch.randint(4, 100, (2, 9))
+    ids = torch.randint(4, 100, (2, 3))
     if cached:
-        dims = {0: batch, 2: past}
-        given = [
-            tuple(torch.randn(s) for s in [cache_shape(model, 2, 5)] * 2) for _ in layers(model)
-        ]
+        shape, count = cache_shape(model, 2, 7), model.config.num_hidden_layers
+        given = [(torch.randn(shape), torch.randn(shape)) for _ in range(count)]
+        dims = [({0: batch, 2: past}, {0: batch, 2: past}) for _ in given]
         program: OnnxProgram = coreai_onnx.convert(
             WithCache(model).eval(),
             (ids, given),
-            dynamic_shapes=({0: batch, 1: length}, [(dims, dims)] * len(given)),
+            dynamic_shapes=({0: batch, 1: length}, dims),
             optimize=False,
         )
     else:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
 
+from coreai_onnx.composite_ops.sdpa import scaled_dot_product_attention
 from coreai_onnx.passes import ORDER, run_passes
 from coreai_onnx.passes.contrib_attention import contrib_attention
 from tests.passes.rewriting import leaves, parse, run
@@ -110,3 +112,32 @@ rope <dims, interleaved> (input, cos, sin) => (output) {{
     shapes = {"x": (2, 5, 64), "z": (2, 5, 32), "w": (2, 5, 32), "c": (1, 1, 5, 8)}
     feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     assert_close(run(model, feeds), run(parse(written), feeds))
+
+
+@pytest.mark.parametrize(("heads", "opset"), [("4", 23), ("2", 21)])
+def test_a_causal_mask_needs_no_bias(heads: str, opset: int) -> None:
+    """At every opset, also where no body is ONNX's Attention."""
+    head = f"main (float[b, 4, s, 8] q, float[b, {heads}, s, 8] k) => (float[b, 4, s, 8] y) <int64 zero = {{0}}, int64 one = {{1}}, int64[1] v0 = {{0}}, int64[3] around = {{0, 1, 3}}, int64[3] lead = {{0, 1, 2}}> {{"
+    body = f""" int64[1] n = Shape <start = 2, end = 3> (q)  m = Squeeze (n, v0)  int64[s] i = Range (zero, m, one)
+      int64[1, 1, s, 1] r = Unsqueeze (i, around)  int64[1, 1, 1, s] c = Unsqueeze (i, lead)  bool[1, 1, s, s] mask = LessOrEqual (c, r)
+      y = ai.coreai.{NAME} <scale = 0.5, is_causal = 0, version = 1> (q, k, k, mask) }}"""
+    model = parse(head + body, opset)
+    assert run_passes(model, [contrib_attention]).total == 1
+    (attention,) = [node for node in model.graph if node.domain == "com.microsoft"]
+    assert mask_of(attention) is None
+    rng = np.random.default_rng(0)
+    shapes = {"q": (2, 4, 5, 8), "k": (2, int(heads), 5, 8)}
+    feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    q, k = (torch.from_numpy(feeds[name]) for name in "qk")
+    expected = scaled_dot_product_attention(q, k, k, scale=0.5, is_causal=1)
+    assert_close(run(model, feeds), [expected])
+
+
+def mask_of(attention: ir.Node) -> ir.Value | None:
+    """Return the bias of a contrib attention, and check what makes it causal."""
+    if attention.op_type == "MultiHeadAttention":
+        assert attention.attributes["unidirectional"].value == 1
+        return attention.inputs[5] if len(attention.inputs) > 5 else None
+    assert "causal" not in attention.attributes
+    assert len(attention.outputs) == 3  # older onnxruntimes want all of them
+    return attention.inputs[10] if len(attention.inputs) > 10 else None
