@@ -15,6 +15,11 @@ STANDARD_DOMAIN = "ai.coreai"
 COMPOSITE_DOMAINS = (STANDARD_DOMAIN, "ai.coreai.user", MODULE_DOMAIN)
 """As in ``composite_ops/declaration.py``, which imports torch; a test keeps the two equal."""
 
+CONTRIB_DOMAIN = "com.microsoft"
+_CONTRIB_SINCE = {"MoE": (1, 23), "LinearAttention": (1, 25)}
+_OLDEST = (1, 21)
+"""The oldest onnxruntime that the files are tested with; it has the other ops of its domain."""
+
 Dim = int | str | None
 """A fixed size, a symbolic name or expression, or nothing known."""
 
@@ -121,6 +126,25 @@ def standard_op_types(model: ir.Model) -> list[str]:
     graphs = (model.graph, *(function.graph for function in model.functions.values()))
     nodes = (node for graph in graphs for node in graph.all_nodes())
     return sorted({node.op_type for node in nodes if node.domain == STANDARD_DOMAIN})
+
+
+def contrib_needs(model: ir.Model) -> str:
+    """Return the oldest onnxruntime that has the model's ops of its own domain, ``"1.25"``.
+
+    Measured with 1.21.1, 1.23.2, 1.24.4, 1.25.1, 1.28.0, 1.30 and 1.31.1; empty without such ops.
+    """
+    graphs = (model.graph, *(function.graph for function in model.functions.values()))
+    nodes = [node for graph in graphs for node in graph.all_nodes()]
+    found = [_contrib_since(node) for node in nodes if node.domain == CONTRIB_DOMAIN]
+    return ".".join(map(str, max(found))) if found else ""
+
+
+def _contrib_since(node: ir.Node) -> tuple[int, int]:
+    if node.op_type == "GroupQueryAttention":
+        if "causal" in node.attributes:
+            return (1, 30)
+        return (1, 23) if len(node.inputs) > 9 else _OLDEST  # a bias
+    return _CONTRIB_SINCE.get(node.op_type, _OLDEST)
 
 
 def op_histogram(model: ir.Model) -> dict[str, int]:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.contents import composite_calls, interface, op_histogram, op_name, weights
+from coreai_onnx.contents import (
+    composite_calls,
+    contrib_needs,
+    interface,
+    op_histogram,
+    op_name,
+    weights,
+)
 from coreai_onnx.debug_info import DebugInfo
 from coreai_onnx.errors import SaveError, StagingError
 from coreai_onnx.loading import load_model
@@ -276,6 +283,9 @@ def summarize(name: str, model: ir.Model) -> str:
     )
     known = model.metadata_props.get("coreai.target")
     target = f", optimised for {known}" if known else ""
+    needed = contrib_needs(model)
+    if needed:
+        target += f", needs onnxruntime {needed} or later"
     functions = [(op_name(*key[:2]), len(body)) for key, body in model.functions.items()]
     tables = [
         (("composite", "calls"), list(composite_calls(model).items())),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
@@ -11,12 +12,14 @@ from coreai_onnx.contents import (
     COMPOSITE_DOMAINS,
     TensorInfo,
     composite_calls,
+    contrib_needs,
     dtype_name,
     interface,
     op_histogram,
     read_states,
     weights,
 )
+from coreai_onnx.program import summarize
 from tests.small_models import counter_model, layers_model, linear_model, parse
 
 
@@ -93,3 +96,25 @@ def test_an_unknown_dtype_is_an_error() -> None:
 
 def test_a_model_without_states_has_none() -> None:
     assert read_states({}) == ()
+
+
+@pytest.mark.parametrize(
+    ("call", "needed"),
+    [
+        ("Neg (x)", ""),
+        ("com.microsoft.Gelu (x)", "1.21"),
+        ("com.microsoft.GroupQueryAttention (x, x, x, , , x, x)", "1.21"),
+        ("com.microsoft.GroupQueryAttention (x, x, x, , , x, x, , , , x)", "1.23"),
+        ("com.microsoft.GroupQueryAttention <causal = 0> (x, x, x, , , x, x)", "1.30"),
+        ("com.microsoft.MoE (x, x, x, , x)", "1.23"),
+        ("com.microsoft.LinearAttention (x, x, x)", "1.25"),
+    ],
+)
+def test_ops_of_onnxruntime_need_a_release(call: str, needed: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+        main (float[2] x) => (float[2] y) {{ g = com.microsoft.Gelu (x)  y = {call} }}"""
+    if needed == "":
+        text = text.replace("g = com.microsoft.Gelu (x)", "g = Abs (x)")
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    assert contrib_needs(model) == needed
+    assert ("needs onnxruntime" in summarize("main", model)) == bool(needed)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import TargetError
 from coreai_onnx.passes.contrib_attention import contrib_attention
 from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
+from coreai_onnx.passes.contrib_moe import contrib_moe
 from coreai_onnx.passes.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse_causal_masks import fuse_causal_masks
 from coreai_onnx.passes.fuse_gated_activations import fuse_gated_activations
@@ -31,8 +32,9 @@ KEY = "coreai.target"
 MINIMUM = "coreai.minimum_onnxruntime"
 """Model metadata: the oldest onnxruntime that must take the file."""
 _SINCE: dict[Pass, tuple[int, int]] = {
-    contrib_attention: (1, 30),  # GroupQueryAttention with one output, and causal by an attribute
+    contrib_attention: (1, 30),  # GroupQueryAttention that is not causal
     contrib_linear_attention: (1, 25),
+    contrib_moe: (1, 23),  # with a swiglu
 }
 """The first onnxruntime release that has the op which a pass makes, as it makes it (measured)."""
 _MAKES_FUNCTIONS = (
