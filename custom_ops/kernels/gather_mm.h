@@ -41,7 +41,7 @@ inline constexpr std::size_t kGatherMmFewRows = 4;
 inline constexpr std::size_t kGatherMmColumnStep = 192;
 
 /// Memory that a call works in, aligned to 64.
-inline constexpr std::size_t kGatherMmScratchBytes = 384 * 1024;
+inline constexpr std::size_t kGatherMmScratchBytes = 320 * 1024;
 
 /// `scratch` is kGatherMmScratchBytes long.
 using GatherMmKernel = void (*)(const GatherMmTile&, void* scratch);

@@ -15,6 +15,9 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
+// How far ahead of the products the matrix is fetched.
+inline constexpr size_t kBytesAhead = 4096;
+
 /// One panel of the matrix times kRows rows. Steps of k take turns among kTurns sums, enough of
 /// them to hide how long an addition takes.
 template <size_t kRows, size_t kVecs, typename T>
@@ -32,6 +35,8 @@ HWY_INLINE void MultiplyFewPanel(const GatherMmTile& t, size_t column, size_t wi
     for (size_t v = 0; v < kVecs; ++v) totals[r][v] = hn::Zero(d);
   }
   const auto add = [&](size_t k, hn::Vec<decltype(d)>(&sums)[kRows][kVecs]) HWY_ATTR {
+    const char* ahead = reinterpret_cast<const char*>(panel + k * kVecs * kLanes) + kBytesAhead;
+    for (size_t at = 0; at < kVecs * kLanes * sizeof(T); at += 64) __builtin_prefetch(ahead + at);
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) {
       const auto b = LoadWide(d, panel + (k * kVecs + v) * kLanes);

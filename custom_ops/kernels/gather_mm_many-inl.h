@@ -37,7 +37,6 @@ class ManyRows {
       : t_(t),
         layout_(layout),
         group_(layout == GatherMmLayout::kRows ? kGroup * kWidth : kWidth),
-        depth_(layout == GatherMmLayout::kRows ? kPanelDepth / 2 : kPanelDepth),
         tiles_(t.rows),
         panel_(static_cast<W*>(scratch)),
         sums_(panel_ + kPanelDepth * kWidth) {
@@ -50,8 +49,8 @@ class ManyRows {
   void Run() {
     for (size_t column = t_.first_column; column < t_.last_column; column += group_) {
       const size_t end = HWY_MIN(column + group_, t_.last_column);
-      for (size_t k = 0; k < t_.depth; k += depth_) {
-        const size_t depth = HWY_MIN(depth_, t_.depth - k);
+      for (size_t k = 0; k < t_.depth; k += kPanelDepth) {
+        const size_t depth = HWY_MIN(kPanelDepth, t_.depth - k);
         const bool last = k + depth == t_.depth;
         Fetch fetch = last ? FetchOf(0, end) : FetchOf(k + depth, column);
         const size_t runs = tiles_.tiles * ((end - column + kWidth - 1) / kWidth);
@@ -88,7 +87,7 @@ class ManyRows {
   Fetch FetchOf(size_t k, size_t column) const {
     if (column >= t_.last_column) return Fetch();
     const size_t width = HWY_MIN(group_, t_.last_column - column);
-    const size_t depth = HWY_MIN(depth_, t_.depth - k);
+    const size_t depth = HWY_MIN(kPanelDepth, t_.depth - k);
     switch (layout_) {
       case GatherMmLayout::kRows:
         return Fetch(Right() + k * t_.columns + column, depth, t_.columns * sizeof(T),
@@ -166,7 +165,6 @@ class ManyRows {
   const GatherMmTile& t_;
   const GatherMmLayout layout_;
   const size_t group_;  // columns that are gone through for one block of k
-  const size_t depth_;  // of a block of k
   const TileRows tiles_;
   W* const panel_;
   W* const sums_;     // of all rows with the group's panels so far

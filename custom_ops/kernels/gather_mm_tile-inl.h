@@ -28,9 +28,9 @@ inline constexpr size_t kPanelVecs = 3;
 template <typename W>
 inline constexpr size_t kPanelWidth = kPanelVecs * hn::MaxLanes(hn::ScalableTag<W>());
 
-// Greatest depth of a panel, which then is a twentieth of the second cache. Sums of blocks of depth
-// are added up, so that roundings do not grow with all of it.
-inline constexpr size_t kPanelDepth = 256;
+// Depth of a panel, which then fits the first cache. Sums of blocks of this depth are added up, so
+// that roundings do not grow with the whole depth.
+inline constexpr size_t kPanelDepth = 128;
 
 // How many rows early a panel's source is brought into the first cache.
 inline constexpr size_t kRowsAhead = 8;
