@@ -166,40 +166,53 @@ class GatedDeltaChunks {
       c->decay[i] = i == 0 ? step[0] : c->decay[i - 1] * step[i];
       c->beta_decay[i] = c->beta[i] * c->decay[i];
     }
-    W dots[2 * kChunk];
-    for (size_t j = 0; j < kChunk; ++j) {
-      MultiplyByKey(tokens, j, dots);
+    CoupleFrom<0>(tokens, step, c);
+  }
+
+  /// What tokens from kKey on have to do with key kKey, and so on for the keys behind it.
+  template <size_t kKey>
+  HWY_INLINE void CoupleFrom(const W* tokens, const W (&step)[kChunk],
+                             ChunkCoefficients<W>* c) const {
+    if constexpr (kKey < kChunk) {
+      W dots[2 * kChunk];
+      MultiplyByKey<kKey>(tokens, dots);
       W decay = 1;
-      for (size_t i = j; i < kChunk; ++i) {
-        if (i > j) {
+      for (size_t i = kKey; i < kChunk; ++i) {
+        if (i > kKey) {
           decay *= step[i];
-          c->key[i * kChunk + j] = c->beta[i] * decay * dots[i];
+          c->key[i * kChunk + kKey] = c->beta[i] * decay * dots[i];
         }
-        c->query[i * kChunk + j] = decay * dots[kChunk + i];
+        c->query[i * kChunk + kKey] = decay * dots[kChunk + i];
       }
-      c->left[j] = decay;
+      c->left[kKey] = decay;
+      CoupleFrom<kKey + 1>(tokens, step, c);
     }
   }
 
-  /// dots[i] = the chunk's vector i . key[j].
-  HWY_INLINE void MultiplyByKey(const W* HWY_RESTRICT tokens, size_t j,
-                                W (&dots)[2 * kChunk]) const {
+  /// dots[i] = the chunk's vector i . key[kKey], for the keys behind it and the queries from it on.
+  template <size_t kKey>
+  HWY_INLINE void MultiplyByKey(const W* HWY_RESTRICT tokens, W (&dots)[2 * kChunk]) const {
     const D d;
+    const auto wanted = [](size_t i)
+                            HWY_ATTR { return i >= kChunk ? i - kChunk >= kKey : i > kKey; };
     V sums[2 * kChunk];
 #pragma GCC unroll 12
     for (size_t i = 0; i < 2 * kChunk; ++i) sums[i] = hn::Zero(d);
     for (size_t at = 0; at < 2 * kChunk * s_.padded; at += kStride) {
+#pragma GCC unroll 4
       for (size_t lane = 0; lane < kPack; lane += kLanes) {
         const W* p = tokens + at + lane;
-        const V k = hn::Load(d, p + j * kPack);
+        const V k = hn::Load(d, p + kKey * kPack);
 #pragma GCC unroll 12
         for (size_t i = 0; i < 2 * kChunk; ++i) {
-          sums[i] = hn::MulAdd(hn::Load(d, p + i * kPack), k, sums[i]);
+          if (wanted(i)) sums[i] = hn::MulAdd(hn::Load(d, p + i * kPack), k, sums[i]);
         }
       }
     }
 #pragma GCC unroll 12
-    for (size_t i = 0; i < 2 * kChunk; ++i) dots[i] = hn::ReduceSum(d, sums[i]);
+    for (size_t i = 0; i < 2 * kChunk; ++i) {
+      if (wanted(i)) dots[i] = hn::ReduceSum(d, sums[i]);
+    }
   }
 
   /// Takes a block of columns through a chunk.
@@ -228,6 +241,7 @@ class GatedDeltaChunks {
     }
     for (size_t left = a_.key_dim; left > 0;) {
       const size_t rows = HWY_MIN(kPack, left);
+#pragma GCC unroll 4
       for (size_t row = 0; row < rows; ++row) {
         V s[kBlockVecs];
 #pragma GCC unroll 2
@@ -295,6 +309,7 @@ class GatedDeltaChunks {
     const V decay = hn::Set(d, decay_of_state);
     for (size_t left = a_.key_dim; left > 0;) {
       const size_t rows = HWY_MIN(kPack, left);
+#pragma GCC unroll 4
       for (size_t row = 0; row < rows; ++row) {
         V s[kBlockVecs];
 #pragma GCC unroll 2
