@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coreai_onnx.cli.output import check_place
 from coreai_onnx.cli.tensors import (
     describe,
     fill_dims,
@@ -61,6 +62,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the model and print a table of its outputs."""
+    if options.save:
+        check_place(options.save)
     session = Session(options.model, kernels=options.kernels, threads=options.threads)
     outputs = session.run(**_inputs(session, options))
     rows = [(name, *describe(array)) for name, array in outputs.items()]
@@ -69,7 +72,10 @@ def execute(options: argparse.Namespace) -> int:
     print(render(("output", "type", "min", "mean", "max"), rows))
     if options.save:
         arrays: dict[str, Any] = dict(outputs.items())
-        np.savez(options.save, **arrays)
+        try:
+            np.savez(options.save, **arrays)
+        except OSError as error:
+            raise CommandError(f"cannot write {options.save}: {error.strerror or error}") from error
         print(f"outputs written to {options.save}")
     return 0
 

@@ -37,7 +37,10 @@ def execute(options: argparse.Namespace) -> int:
         import netron
     except ImportError as error:
         raise CommandError("the netron package is not installed: pip install netron") from error
-    address = netron.serve(str(path), None, ("127.0.0.1", options.port or None))
+    try:
+        address = netron.serve(str(path), None, ("127.0.0.1", options.port or None))
+    except OSError as error:
+        raise CommandError(f"cannot serve on port {options.port}: {error}") from error
     place = "http://{}:{}".format(*address)
     print(f"{path} at {place} (Ctrl-C ends)", flush=True)
     if not options.no_browser:

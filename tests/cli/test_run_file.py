@@ -11,7 +11,7 @@ import pytest
 from coreai_onnx.cli import main
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime import library
-from tests.small_models import add_model, counter_model, layers_model
+from tests.small_models import add_model, counter_model, layers_model, linear_model
 from tests.tolerances import assert_close
 
 
@@ -109,3 +109,20 @@ def test_saved_outputs_are_those_of_the_program(tmp_path: Path) -> None:
     assert main(["run", saved(layers_model(), tmp_path), *words]) == 0
     with np.load(tmp_path / "o.npz") as loaded:
         assert_close(loaded["y"], OnnxProgram({"m": layers_model()}).run(x, kernels=False)["y"])
+
+
+def test_outputs_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.onnx"
+    OnnxProgram({"main": linear_model()}).save(path)
+    assert main(["run", str(path), "--save", str(tmp_path / "no" / "out.npz")]) == 2
+    told = capsys.readouterr()
+    assert (told.out, "there is no folder" in told.err) == ("", True)
+
+    def full(*args: object, **named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    assert main(["run", str(path), "--save", str(tmp_path / "out.npz")]) == 2
+    assert "out.npz: No space left on device" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -54,6 +55,17 @@ def test_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_bytes(b"no model")
     assert main(["view", str(path)]) == 2
     assert "m.onnx" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.onnx"
+    OnnxProgram({"main": linear_model()}).save(path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["view", str(path), "--port", str(port), "--no-browser"]) == 2
+    assert f"cannot serve on port {port}" in capsys.readouterr().err
 
 
 def test_without_netron(
