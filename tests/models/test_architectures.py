@@ -1,4 +1,4 @@
-"""Whole models: dynamic shapes, two precisions, undecomposed and decomposed, bodies and kernels."""
+"""Whole models: dynamic shapes, two precisions, both roads, bodies, kernels, contrib's ops."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from coreai_onnx import OnnxProgram, TorchConverter, get_decomp_table
+from coreai_onnx.passes import Target, optimize_for
 from coreai_onnx.runtime import kernels_built
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import ARCHITECTURES, named
@@ -14,8 +15,14 @@ from tests.tolerances import assert_close
 HALF = [named(name) for name in ("bert", "gpt2", "llama", "resnet")]
 
 
-def converted(exported: torch.export.ExportedProgram, opset: int) -> OnnxProgram:
-    return TorchConverter().add_exported_program(exported).to_onnx(opset_version=opset).optimize()
+def converted(
+    exported: torch.export.ExportedProgram, opset: int, target: Target = "onnxruntime"
+) -> OnnxProgram:
+    """Convert and optimise; a second run of the passes must find nothing to do."""
+    program = TorchConverter().add_exported_program(exported).to_onnx(opset_version=opset)
+    program.optimize(target=target)
+    assert optimize_for(program.model, target).total == 0
+    return program
 
 
 def called(program: OnnxProgram) -> dict[str, int]:
@@ -55,6 +62,15 @@ def test_float32_agrees_with_torch_on_both_roads(architecture: Architecture) -> 
         model = converted(program, opset)
         assert called(model).items() >= architecture.keeps.items()
         check(model, architecture, module, exception=architecture.exception)
+    contrib = converted(exported, 23, "contrib")
+    for size in architecture.sizes[1:]:
+        arguments = architecture.arguments(*size)
+        actual, expected = (
+            contrib.run(**arguments, kernels=False),
+            expected_outputs(module, arguments),
+        )
+        where = f"contrib, batch and length {size}"
+        assert_close(list(actual), expected, exception=architecture.exception, message=where)
 
 
 @pytest.mark.parametrize("architecture", HALF, ids=lambda a: a.name)
