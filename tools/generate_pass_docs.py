@@ -46,7 +46,7 @@ another order.
 |---|---|---|
 | `"onnxruntime"` | functions, as many as there are | a stock onnxruntime, and our kernels |
 | `"kernels"` | the same today | our kernels |
-| `"contrib"` | onnxruntime's own ops, `com.microsoft` | a stock onnxruntime only: 1.30, or the `minimum_onnxruntime` you name |
+| `"contrib"` | onnxruntime's own ops, `com.microsoft` | from `minimum_onnxruntime` on |
 | `"portable"` | written out: opset 18, standard ops | other runtimes, old ones, converters |
 
 The default makes every composite that our kernels take, because a stock onnxruntime, which writes
