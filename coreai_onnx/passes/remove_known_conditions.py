@@ -41,12 +41,13 @@ def _replaced(edit: Edit, node: gs.Node, other: gs.Tensor) -> bool:
     if same_known_shape(other, node.outputs[0]):
         return edit.bypass(node, other)
     shape = shape_of(node.outputs[0])
-    if shape is None or shape_of(other) is None or None in shape:
+    named = {dim for tensor in edit.graph.inputs for dim in shape_of(tensor) or ()}
+    if shape is None or shape_of(other) is None:
         return False
-    sizes = [edit.size(dim, node) for dim in shape]
-    if any(size is None for size in sizes):
-        return False
-    vector = edit.node("Concat", node, [s for s in sizes if s is not None], axis=0).outputs[0]
+    if not all(isinstance(dim, int) or (dim is not None and dim in named) for dim in shape):
+        return False  # before a node is made: a node that nothing reads is work for another pass
+    sizes = [size for dim in shape if (size := edit.size(dim, node)) is not None]
+    vector = edit.node("Concat", node, sizes, axis=0).outputs[0]
     vector.dtype, vector.shape = np.dtype(np.int64), [len(shape)]
     edit.become(node, "Expand", [other, vector])
     return True

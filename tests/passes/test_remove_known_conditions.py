@@ -3,8 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from coreai_onnx.passes import run_passes
+from coreai_onnx.passes.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.remove_known_conditions import remove_known_conditions
-from tests.passes.rewriting import fuses, leaves, same_numbers
+from tests.passes.rewriting import fuses, leaves, parse, same_numbers
 
 HEAD = "main (float[b, s] x, bool[{dims}] m) => (bool[{out}] y) <int64 zero = {{{start}}}, int64 one = {{1}}, int64[1] v0 = {{0}}, int64[2] axes = {{0, 2}}> {{"
 RAMP = " int64[1] n = Shape <start = 1, end = 2> (x)  t = Squeeze (n, v0)  int64[s] i = Range (zero, t, one)  int64[1, s, 1] c = Unsqueeze (i, axes)"
@@ -42,6 +44,12 @@ def test_a_smaller_mask_is_repeated() -> None:
 )
 def test_others_stay(written: str, reason: str | None) -> None:
     leaves(written, remove_known_conditions, reason)
+
+
+def test_no_node_is_left_behind_where_a_size_has_no_name() -> None:
+    """``b`` can be read from an input, ``t`` cannot: nothing may be made for either."""
+    written = text("b, 1, s", out="b, s, t")
+    assert run_passes(parse(written), [remove_known_conditions, remove_dead_code]).total == 0
 
 
 def test_an_output_of_the_graph_keeps_its_name() -> None:
