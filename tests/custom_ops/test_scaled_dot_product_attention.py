@@ -199,7 +199,11 @@ def ones(*shape, dtype=torch.float32):
         ([ones(1, 1, 3, 4)] * 3, {"causal_alignment": "left"}, 'causal_alignment is "left"'),
         ([ones(1, 1, 3, 4)] * 3, {"scale": 1}, "attribute scale is 1, expected a float"),
         ([ones(1, 1, 3, 4)] * 3, {"is_causal": 1.0}, "attribute is_causal is 1, expected an int"),
-        ([ones(1, 1, 3, 4)] * 3, {"softcap": float("nan")}, "attribute softcap is nan, expected a number"),
+        (
+            [ones(1, 1, 3, 4)] * 3,
+            {"softcap": float("nan")},
+            "attribute softcap is nan, expected a number",
+        ),
     ],
 )
 def test_refusals_name_the_op_and_the_values(kernels, inputs, attributes, message):
