@@ -131,7 +131,8 @@ def standard_op_types(model: ir.Model) -> list[str]:
 def contrib_needs(model: ir.Model) -> str:
     """Return the oldest onnxruntime that has the model's ops of its own domain, ``"1.25"``.
 
-    Measured with 1.21.1, 1.23.2, 1.24.4, 1.25.1, 1.28.0, 1.30 and 1.31.1; empty without such ops.
+    Measured with 1.21.1, 1.23.2, 1.24.4, 1.25.1, 1.28.0, 1.29.0, 1.30.0 and 1.31.1; empty without
+    such ops.
     """
     graphs = (model.graph, *(function.graph for function in model.functions.values()))
     nodes = [node for graph in graphs for node in graph.all_nodes()]

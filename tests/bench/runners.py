@@ -149,7 +149,8 @@ class OpenVinoRunner:
         core = openvino.Core()
         settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
         flat = inliner.inline_local_functions(model).SerializeToString()
-        self._request = core.compile_model(flat, "CPU", settings).create_infer_request()
+        graph = core.read_model(flat, b"")
+        self._request = core.compile_model(graph, "CPU", settings).create_infer_request()
         for name, tensor in feeds.items():
             shared = openvino.Tensor(tensor.contiguous().numpy(), shared_memory=True)
             self._request.set_tensor(name, shared)
