@@ -14,6 +14,7 @@ from coreai_onnx.passes.counting import Counting
 from coreai_onnx.passes.edit import Edit
 from coreai_onnx.passes.facts import Dim, attribute_of, dtype_of, input_of, shape_of
 from coreai_onnx.passes.fuse_causal_masks import is_causal
+from coreai_onnx.passes.head_layout import become_heads, side_by_side
 from coreai_onnx.passes.match import CONTRIB_DOMAIN, composite, maker
 from coreai_onnx.passes.scope import scope_of
 from coreai_onnx.passes.why import Why
@@ -118,7 +119,7 @@ class _Writer:
             mask, causal = None, 1
         bias, some = (None, None) if mask is None else self._bias(mask, node)
         sources, tables = self._unrotated(node, shapes)
-        rows = [self._row(tensor, node) for tensor in sources]
+        rows = [side_by_side(edit, tensor, node) for tensor in sources]
         empty = gs.Variable.empty()
         attrs: dict[str, Any] = {"num_heads": shapes.heads}
         if shapes.heads == shapes.key_heads and tables is None:
@@ -145,11 +146,7 @@ class _Writer:
         if some is not None:
             zero = edit.constant(f"{made.name}_zero", np.zeros((), np.float32))
             made = self._typed(edit.node("Where", node, [some, made, zero]), wide)
-        heads = [0, 0, shapes.heads, shapes.value_dim]
-        target = edit.constant(f"{made.name}_heads", np.array(heads, np.int64))
-        laid = [shapes.batch, shapes.queries, shapes.heads, shapes.value_dim]
-        split = self._typed(edit.node("Reshape", node, [made, target]), laid)
-        edit.become(node, "Transpose", [split], perm=[0, 2, 1, 3])
+        become_heads(edit, node, made, shapes.heads)
 
     def _says_causal(self, mask: gs.Tensor, shapes: _Shapes) -> bool:
         queries, keys = amount_of(shapes.queries), amount_of(shapes.keys)
@@ -167,16 +164,6 @@ class _Writer:
         tensor = node.outputs[0]
         tensor.dtype, tensor.shape = np.dtype(np.float32), shape
         return tensor
-
-    def _row(self, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
-        """Return ``[b, h, s, d]`` as ``[b, s, h * d]``."""
-        batch, heads, length, size = tensor.shape
-        turned = self._edit.node("Transpose", like, [tensor], perm=[0, 2, 1, 3])
-        laid = self._typed(turned, [batch, length, heads, size])
-        target = np.array([0, 0, heads * size], np.int64)
-        constant = self._edit.constant(f"{tensor.name}_row", target)
-        reshape = self._edit.node("Reshape", like, [laid, constant])
-        return self._typed(reshape, [batch, length, heads * size])
 
     def _bias(self, mask: gs.Tensor, like: gs.Node) -> tuple[gs.Tensor, gs.Tensor]:
         """Return a mask as a bias, and which queries have a key, ``[b, s, 1]``."""

@@ -14,8 +14,9 @@ from coreai_onnx.passes.contrib_rope import Tables
 from coreai_onnx.passes.counting import Counting
 from coreai_onnx.passes.counts import Count
 from coreai_onnx.passes.edit import Edit
-from coreai_onnx.passes.facts import Dim, attribute_of, dtype_of, input_of, shape_of
+from coreai_onnx.passes.facts import attribute_of, dtype_of, input_of, shape_of
 from coreai_onnx.passes.fuse_causal_masks import is_causal
+from coreai_onnx.passes.head_layout import become_heads, side_by_side
 from coreai_onnx.passes.match import CONTRIB_DOMAIN, composite, made_by, maker
 from coreai_onnx.passes.why import Why
 
@@ -123,7 +124,8 @@ class _Writer:
         edit, (batch, heads, length, _) = self._edit, list(node.inputs[0].shape)
         size = values.new.shape[3]
         rows = [self._row(node.inputs[0], node), self._row(keys.new, node)]
-        inputs = [*rows, self._plain(values.new, node), gs.Variable.empty(), keys.past, values.past]
+        rows.append(side_by_side(edit, values.new, node))
+        inputs = [*rows, gs.Variable.empty(), keys.past, values.past]
         wide = gs.Variable(f"{node.outputs[0].name}_row", _FLOAT, [batch, length, heads * size])
         attrs = {"q_num_heads": heads, "kv_num_heads": keys.new.shape[1], "is_causal": 1}
         if attribute_of(node, "scale", None) is not None:
@@ -131,18 +133,15 @@ class _Writer:
         for joined in (keys, values):
             edit.remove(joined.concat)
         edit.node("Attention", node, inputs, outputs=[wide, keys.whole, values.whole], **attrs)
-        target = edit.constant(f"{wide.name}_heads", np.array([0, 0, heads, size], np.int64))
-        split = edit.node("Reshape", node, [wide, target]).outputs[0]
-        split.dtype, split.shape = _FLOAT, [batch, length, heads, size]
-        edit.become(node, "Transpose", [split], perm=[0, 2, 1, 3])
+        become_heads(edit, node, wide, heads)
 
     def _row(self, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
         """Return ``[b, h, s, d]`` as ``[b, s, h * d]``, rotated there if it is rotated."""
         rope = maker(tensor)
         angles = None if rope is None or tensor.shape[3] % 16 else self._angles(rope)
         if rope is None or angles is None:
-            return self._plain(tensor, like)
-        row = self._plain(rope.inputs[0], like)
+            return side_by_side(self._edit, tensor, like)
+        row = side_by_side(self._edit, rope.inputs[0], like)
         made = self._edit.node("RotaryEmbedding", like, [row, *angles], domain=CONTRIB_DOMAIN)
         turned = made.outputs[0]
         turned.dtype, turned.shape = row.dtype, row.shape
@@ -158,14 +157,3 @@ class _Writer:
         if tables is None:
             return None
         return [self._edit.constant(f"{rope.name}_start", np.zeros(1, np.int64)), *tables]
-
-    def _plain(self, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
-        batch, heads, length, size = tensor.shape
-        turned = self._edit.node("Transpose", like, [tensor], perm=[0, 2, 1, 3]).outputs[0]
-        shape: list[Dim] = [batch, length, heads, size]
-        turned.dtype, turned.shape = tensor.dtype, shape
-        target = np.array([0, 0, heads * size], np.int64)
-        constant = self._edit.constant(f"{tensor.name}_row", target)
-        row = self._edit.node("Reshape", like, [turned, constant]).outputs[0]
-        row.dtype, row.shape = tensor.dtype, [batch, length, heads * size]
-        return row

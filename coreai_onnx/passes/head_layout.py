@@ -1,0 +1,36 @@
+"""The two layouts of heads: ``[batch, heads, length, size]``, and side by side in rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.edit import Edit
+from coreai_onnx.passes.facts import Dim
+
+_PERM = [0, 2, 1, 3]
+
+
+def side_by_side(edit: Edit, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
+    """Return ``tensor:[b, h, s, d]`` as ``[b, s, h * d]``, computed before ``like``.
+
+    ``h`` and ``d`` are fixed; the dtype stays.
+    """
+    batch, heads, length, size = tensor.shape
+    turned = edit.node("Transpose", like, [tensor], perm=_PERM).outputs[0]
+    apart: list[Dim] = [batch, length, heads, size]
+    turned.dtype, turned.shape = tensor.dtype, apart
+    target = edit.constant(f"{tensor.name}_row", np.array([0, 0, heads * size], np.int64))
+    row = edit.node("Reshape", like, [turned, target]).outputs[0]
+    row.dtype, row.shape = tensor.dtype, [batch, length, heads * size]
+    return row
+
+
+def become_heads(edit: Edit, node: gs.Node, row: gs.Tensor, heads: int) -> None:
+    """Let ``node`` give ``row:[b, s, h * d]`` as ``[b, h, s, d]``; the dtype stays."""
+    batch, length, width = row.shape
+    size = width // heads
+    target = edit.constant(f"{row.name}_heads", np.array([0, 0, heads, size], np.int64))
+    apart = edit.node("Reshape", node, [row, target]).outputs[0]
+    apart.dtype, apart.shape = row.dtype, [batch, length, heads, size]
+    edit.become(node, "Transpose", [apart], perm=_PERM)
