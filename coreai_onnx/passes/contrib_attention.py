@@ -17,6 +17,7 @@ from coreai_onnx.passes.fuse_causal_masks import is_causal
 from coreai_onnx.passes.head_layout import become_heads, side_by_side
 from coreai_onnx.passes.match import CONTRIB_DOMAIN, composite, maker
 from coreai_onnx.passes.scope import scope_of
+from coreai_onnx.passes.tensor_table import TensorTable
 from coreai_onnx.passes.why import Why
 
 _NAME = "scaled_dot_product_attention"
@@ -107,7 +108,7 @@ class _Writer:
     def __init__(self, edit: Edit) -> None:
         self._edit = edit
         self._tables = Tables(edit)
-        self._biases: dict[int, tuple[gs.Tensor, gs.Tensor]] = {}
+        self._biases: TensorTable[tuple[gs.Tensor, gs.Tensor]] = TensorTable()
         self._lengths: dict[tuple[Dim, Dim], list[gs.Tensor]] = {}
         self._counting = Counting()
 
@@ -167,8 +168,8 @@ class _Writer:
 
     def _bias(self, mask: gs.Tensor, like: gs.Node) -> tuple[gs.Tensor, gs.Tensor]:
         """Return a mask as a bias, and which queries have a key, ``[b, s, 1]``."""
-        if id(mask) in self._biases:
-            return self._biases[id(mask)]
+        if mask in self._biases:
+            return self._biases[mask]
         edit, shape = self._edit, list(mask.shape)
         bias, least = mask, -np.inf
         if dtype_of(mask) != np.dtype(np.float32):
@@ -183,7 +184,7 @@ class _Writer:
         head = edit.constant(f"{mask.name}_head", np.array([1], np.int64))
         some = edit.node("Squeeze", like, [known, head]).outputs[0]
         some.dtype, some.shape = np.dtype(np.bool_), [shape[0], shape[2], 1]
-        self._biases[id(mask)] = bias, some
+        self._biases[mask] = bias, some
         return bias, some
 
     def _unrotated(

@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.edit import Edit
 from coreai_onnx.passes.facts import Dim, attribute_of, dtype_of, shape_of
 from coreai_onnx.passes.match import CONTRIB_DOMAIN, composite, made_by
+from coreai_onnx.passes.tensor_table import TensorTable
 from coreai_onnx.passes.why import Why
 
 
@@ -42,7 +43,7 @@ class Tables:
     def __init__(self, edit: Edit) -> None:
         """Make nodes by ``edit``."""
         self._edit = edit
-        self._known: dict[int, gs.Tensor] = {}
+        self._known: TensorTable[gs.Tensor] = TensorTable()
 
     def of(self, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
         """Return the tables of a rope, ``[length, lanes / 2]``; None if rows differ."""
@@ -67,10 +68,10 @@ class Tables:
         return None
 
     def _matrix(self, row: gs.Tensor, like: gs.Node) -> gs.Tensor:
-        if id(row) not in self._known:
+        if row not in self._known:
             axes = self._edit.constant(f"{row.name}_axes", np.array([0, 1], np.int64))
             matrix = self._edit.node("Squeeze", like, [row, axes]).outputs[0]
             shape: list[Dim] = list(row.shape[2:])
             matrix.dtype, matrix.shape = row.dtype, shape
-            self._known[id(row)] = matrix
-        return self._known[id(row)]
+            self._known[row] = matrix
+        return self._known[row]

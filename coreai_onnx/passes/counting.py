@@ -13,6 +13,7 @@ from coreai_onnx.passes.amounts import Amount
 from coreai_onnx.passes.counting_rules import RULES
 from coreai_onnx.passes.counts import Count, Known
 from coreai_onnx.passes.facts import constant_of, is_standard
+from coreai_onnx.passes.tensor_table import TensorTable
 
 _LONGEST = 4096
 """Bigger constants are not read."""
@@ -26,15 +27,15 @@ class Counting:
 
     def __init__(self) -> None:
         """Start with nothing known."""
-        self._known: dict[int, Known | None] = {}
+        self._known: TensorTable[Known | None] = TensorTable()
 
     def of(self, tensor: gs.Tensor, depth: int = 0) -> Known | None:
         """Return what is known of a tensor of integers or booleans; None if nothing."""
-        if id(tensor) not in self._known:
+        if tensor not in self._known:
             if depth > _DEEPEST:
                 return None
-            self._known[id(tensor)] = self._evaluate(tensor, depth)
-        return self._known[id(tensor)]
+            self._known[tensor] = self._evaluate(tensor, depth)
+        return self._known[tensor]
 
     def _evaluate(self, tensor: gs.Tensor, depth: int) -> Known | None:
         if isinstance(tensor, gs.Constant):

@@ -22,6 +22,7 @@ from coreai_onnx.passes.facts import (
     is_standard,
     shape_of,
 )
+from coreai_onnx.passes.tensor_table import TensorTable
 
 LONGEST = 64
 """Longer integer tensors are data, not shapes."""
@@ -53,7 +54,7 @@ class DimsAnalysis:
 
     def __init__(self) -> None:
         """Start with nothing known."""
-        self._known: dict[int, Dims | None] = {}
+        self._known: TensorTable[Dims | None] = TensorTable()
 
     def of(self, tensor: gs.Tensor) -> Dims | None:
         """Return what is known of a tensor's elements; None if nothing.
@@ -63,17 +64,17 @@ class DimsAnalysis:
         stack = [tensor]
         while stack:
             current = stack[-1]
-            if id(current) in self._known:
+            if current in self._known:
                 stack.pop()
                 continue
             reads = _shape_inputs(current)
-            waiting = [t for t in reads if id(t) not in self._known]
+            waiting = [t for t in reads if t not in self._known]
             if waiting:
                 stack.extend(waiting)
                 continue
-            self._known[id(current)] = self._evaluate(current)
+            self._known[current] = self._evaluate(current)
             stack.pop()
-        return self._known[id(tensor)]
+        return self._known[tensor]
 
     def _evaluate(self, tensor: gs.Tensor) -> Dims | None:
         if isinstance(tensor, gs.Constant):
@@ -84,7 +85,7 @@ class DimsAnalysis:
         rule = _RULES.get(node.op)
         if rule is None or not is_standard(node, node.op):
             return None
-        known = [None if t.is_empty() else self._known.get(id(t)) for t in node.inputs]
+        known = [self._known.get(t) for t in node.inputs]
         dims = rule(node, known)
         return dims if dims is None or len(dims.items) <= LONGEST else None
 

@@ -7,6 +7,7 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.edit import Edit
 from coreai_onnx.passes.facts import attribute_of, is_standard, shape_of
 from coreai_onnx.passes.match import axes_of, maker, rank_of, scalar_of
+from coreai_onnx.passes.tensor_table import TensorTable
 
 _UNARY = ("Cos", "Sin", "Cast", "Neg")
 _SCALED = ("Mul", "Div", "Add")
@@ -18,13 +19,13 @@ class Halves:
     def __init__(self, edit: Edit) -> None:
         """Make nodes by ``edit``."""
         self._edit = edit
-        self._known: dict[int, gs.Tensor | None] = {}
+        self._known: TensorTable[gs.Tensor | None] = TensorTable()
 
     def of(self, tensor: gs.Tensor) -> gs.Tensor | None:
         """Return the first half of a tensor whose halves are equal; None if that is not known."""
-        if id(tensor) not in self._known:
-            self._known[id(tensor)] = self._halved(tensor)
-        return self._known[id(tensor)]
+        if tensor not in self._known:
+            self._known[tensor] = self._halved(tensor)
+        return self._known[tensor]
 
     def _halved(self, tensor: gs.Tensor) -> gs.Tensor | None:
         node = maker(tensor)

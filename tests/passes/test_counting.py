@@ -37,3 +37,10 @@ def test_endless_chains_are_given_up() -> None:
         gs.Node("Identity", inputs=[tensor], outputs=[out])
         tensor = out
     assert Counting().of(tensor) is None
+
+
+def test_what_is_known_is_not_known_of_a_tensor_made_later() -> None:
+    counting = Counting()
+    for index in range(50):  # each may get the id of the one before
+        constant = gs.Constant("c", np.full(1, index, np.int64))
+        assert counting.of(constant) == Count(Amount(index), (0,), (Amount(1),))
