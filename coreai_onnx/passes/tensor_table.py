@@ -37,4 +37,5 @@ class TensorTable(Generic[T]):
 
     def get(self, tensor: gs.Tensor) -> T | None:
         """Return the entry of a tensor; None if there is none."""
-        return self[tensor] if tensor in self else None
+        entry = self._entries.get(id(tensor))
+        return None if entry is None else entry[1]
