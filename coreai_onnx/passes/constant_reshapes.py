@@ -35,6 +35,7 @@ def constant_reshapes(graph: gs.Graph, why: Why) -> int:
         values = np.array(target, dtype=np.int64)
         set_input(node, 1, edit.constant(f"{node.outputs[0].name}_shape", values))
         count += 1
+    edit.finish()
     return count
 
 

@@ -47,6 +47,7 @@ def contrib_skip_norms(graph: gs.Graph, why: Why) -> int:
                 list.clear(tensor.inputs)
                 node.outputs.append(tensor)
         count += 1
+    edit.finish()
     return count
 
 

@@ -17,7 +17,7 @@ from coreai_onnx.passes.scope import scope_of, with_subgraphs
 
 
 class Edit:
-    """Changes to one graph on behalf of one pass."""
+    """Changes to one graph on behalf of one pass, which ends with ``finish``."""
 
     def __init__(self, graph: gs.Graph) -> None:
         """Note the outputs of the graph and of its subgraphs: those tensors must stay."""
@@ -76,7 +76,10 @@ class Edit:
         return id(node) in self._dead
 
     def finish(self) -> None:
-        """Put new nodes into the graph, take removed ones out of it and of their tensors' lists."""
+        """Put new nodes into the graph, take removed ones out of it and of their tensors' lists.
+
+        Every pass calls it at its end, whichever changes it makes: with none of these it is nothing.
+        """
         if not self._dead and not self._added:
             return
         dead: list[gs.Node] = []

@@ -40,6 +40,7 @@ def fuse_causal_masks(graph: gs.Graph, why: Why) -> int:
         attrs = dict(node.attrs) | {"is_causal": 1}
         edit.become(node, name, node.inputs[:3], domain=DOMAIN, **attrs)
         count += 1
+    edit.finish()
     return count
 
 

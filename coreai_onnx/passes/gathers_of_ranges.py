@@ -47,6 +47,7 @@ def gathers_of_ranges(graph: gs.Graph, why: Why) -> int:
         else:
             edit.become(node, "Identity", [node.inputs[0]])
         count += 1
+    edit.finish()
     return count
 
 

@@ -32,6 +32,7 @@ def merge_duplicate_constants(graph: gs.Graph, why: Why) -> int:
     if count:
         constants = scope_of(graph).constants
         constants[:] = [c for c in constants if c.outputs or edit.is_output(c)]
+    edit.finish()
     return count
 
 

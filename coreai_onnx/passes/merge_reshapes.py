@@ -31,6 +31,7 @@ def merge_reshapes(graph: gs.Graph, why: Why) -> int:
             count += 1
         else:
             why("too few dims are known for one target", node)
+    edit.finish()
     return count
 
 

@@ -46,6 +46,7 @@ def remove_open_masks(graph: gs.Graph, why: Why) -> int:
             continue
         edit.become(node, name, node.inputs[:3], domain=DOMAIN, **node.attrs)
         count += 1
+    edit.finish()
     return count
 
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx import passes
 from coreai_onnx.passes import close_model, open_model
 from coreai_onnx.passes.edit import Edit, set_input
 from coreai_onnx.passes.integrity import check, interface_of
@@ -115,3 +118,10 @@ def test_thousands_of_readers_take_linear_time() -> None:
     assert len(graph.nodes) == 3
     assert len(t["d"].outputs) == 1
     assert time.perf_counter() - start < 2  # quadratic: half a minute
+
+
+def test_every_pass_finishes_its_edit() -> None:
+    (folder,) = map(Path, passes.__path__)
+    made = {p.stem: p.read_text() for p in folder.glob("*.py") if "Edit(graph)" in p.read_text()}
+    assert len(made) > 30
+    assert [name for name, text in made.items() if not re.search(r"edit\.finish\(\)", text)] == []
