@@ -15,6 +15,19 @@ STANDARD_DOMAIN = "ai.coreai"
 COMPOSITE_DOMAINS = (STANDARD_DOMAIN, "ai.coreai.user", MODULE_DOMAIN)
 """As in ``composite_ops/declaration.py``, which imports torch; a test keeps the two equal."""
 
+ENTRYPOINT = "coreai.entrypoint"
+"""Model metadata: the name of the program."""
+STATES = "coreai.states"
+"""Model metadata: a JSON list of ``{"input": ..., "output": ...}``."""
+RANGES = "coreai.range_constraints"
+"""Model metadata: bounds of symbolic dims, ``{"seq": {"min": 1, "max": 64}}``."""
+RELATIONS = "coreai.relations"
+"""Model metadata: what else holds for dims, a JSON list of ``{"holds": "(seq % 8) == 0"}``."""
+TARGET = "coreai.target"
+"""Model metadata: what it was last optimised for."""
+MINIMUM_ONNXRUNTIME = "coreai.minimum_onnxruntime"
+"""Model metadata: the oldest onnxruntime that must take the file."""
+
 CONTRIB_DOMAIN = "com.microsoft"
 _CONTRIB_SINCE = {"MoE": (1, 23), "LinearAttention": (1, 25)}
 _OLDEST = (1, 21)
@@ -85,8 +98,8 @@ def dtype_name(onnx_name: str) -> str:
 
 
 def read_states(metadata: Mapping[str, str]) -> tuple[StateInfo, ...]:
-    """Read the states from a model's metadata (key ``coreai.states``)."""
-    entries = json.loads(metadata.get("coreai.states") or "[]")
+    """Read the states from a model's metadata (key ``STATES``)."""
+    entries = json.loads(metadata.get(STATES) or "[]")
     return tuple(StateInfo(entry["input"], entry["output"]) for entry in entries)
 
 

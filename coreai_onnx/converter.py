@@ -12,6 +12,7 @@ import torch
 from torch.export import ExportedProgram
 from tqdm import tqdm
 
+from coreai_onnx.contents import MINIMUM_ONNXRUNTIME
 from coreai_onnx.debug_info import DebugInfo
 from coreai_onnx.errors import NothingToConvertError, RegistrationError, StagingError
 from coreai_onnx.export.capture import capture, check_calls
@@ -239,7 +240,7 @@ class TorchConverter:
         )
         if minimum_onnxruntime is not None:
             for model in program.models.values():
-                model.metadata_props["coreai.minimum_onnxruntime"] = minimum_onnxruntime
+                model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum_onnxruntime
         reports = [r for name in names if (r := self._staged[name].recognised) is not None]
         if reports:
             program.recognised = Recognition([block for r in reports for block in r.blocks])

@@ -14,7 +14,7 @@ import onnx
 import onnx.defs
 import onnx_ir as ir
 
-from coreai_onnx.contents import initializers, read_states
+from coreai_onnx.contents import RANGES, RELATIONS, STATES, initializers, read_states
 from coreai_onnx.debug_info import restore
 from coreai_onnx.errors import LoadError
 from coreai_onnx.table import size_text
@@ -27,7 +27,6 @@ _STARTS = {
 }
 """How files begin that are often taken for models, and what they are."""
 _MESSAGE_LIMIT = 1 << 31
-STATES, RANGES, RELATIONS = "coreai.states", "coreai.range_constraints", "coreai.relations"
 
 
 def load_model(path: str | PathLike[str], *, data: bool = True) -> ir.Model:

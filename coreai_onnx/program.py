@@ -11,6 +11,8 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.contents import (
+    ENTRYPOINT,
+    TARGET,
     composite_calls,
     contrib_needs,
     interface,
@@ -91,7 +93,7 @@ class OnnxProgram:
         several = sorted(path.parent.glob(f"{path.stem}.*{path.suffix}")) if path.suffix else []
         files = several if several and not path.exists() else [path]
         models = [load_model(file, data=data) for file in files]
-        return cls({model.metadata_props.get("coreai.entrypoint", MAIN): model for model in models})
+        return cls({model.metadata_props.get(ENTRYPOINT, MAIN): model for model in models})
 
     @property
     def entrypoints(self) -> tuple[str, ...]:
@@ -281,7 +283,7 @@ def summarize(name: str, model: ir.Model) -> str:
     opset = ", ".join(
         f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items()
     )
-    known = model.metadata_props.get("coreai.target")
+    known = model.metadata_props.get(TARGET)
     target = f", optimised for {known}" if known else ""
     needed = contrib_needs(model)
     if needed:

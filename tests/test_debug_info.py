@@ -13,10 +13,12 @@ import torch
 
 import coreai_onnx
 from coreai_onnx import TorchConverter
-from coreai_onnx.debug_info import CLASS, KEYS, SCOPE, SOURCE, TABLE, restore, written_as
+from coreai_onnx.debug_info import CLASS, KEYS, SCOPE, SOURCE, TABLE, DebugInfo, restore, written_as
 from coreai_onnx.program import OnnxProgram
 from tests.models.zoo import named
 from tests.small_models import layers_model, parse
+
+LEVELS: tuple[DebugInfo, ...] = ("full", "compact", "none")
 
 
 def properties(model: ir.Model) -> list[list[dict[str, str]]]:
@@ -135,9 +137,9 @@ def test_files_of_a_program(tmp_path: Path) -> None:
     model = torch.nn.Sequential(*(Layer() for _ in range(6))).eval()
     program = coreai_onnx.convert(model, (torch.randn(2, 8),))
     sizes = {}
-    for level in ("full", "compact", "none"):
+    for level in LEVELS:
         path = tmp_path / f"{level}.onnx"
-        program.save(path, debug_info=level)  # type: ignore[arg-type]
+        program.save(path, debug_info=level)
         sizes[level] = graph_bytes(path)
         carried = properties(OnnxProgram.load(path).model)
         assert (carried == properties(program.model)) is (level != "none")
@@ -156,8 +158,8 @@ def test_the_table_is_a_small_part_of_a_real_graph(tmp_path: Path, name: str) ->
     exported = architecture.export(architecture.module())
     program = TorchConverter().add_exported_program(exported).to_onnx().optimize()
     sizes = {}
-    for level in ("compact", "none"):
-        program.save(tmp_path / f"{level}.onnx", debug_info=level)  # type: ignore[arg-type]
+    for level in LEVELS:
+        program.save(tmp_path / f"{level}.onnx", debug_info=level)
         sizes[level] = graph_bytes(tmp_path / f"{level}.onnx")
     assert sizes["none"] < sizes["compact"] < 1.1 * sizes["none"]
 

@@ -78,7 +78,7 @@ class Edit:
     def finish(self) -> None:
         """Put new nodes into the graph, take removed ones out of it and of their tensors' lists.
 
-        Every pass calls it at its end, whichever changes it makes: with none of these it is nothing.
+        Every pass calls it at its end, whichever changes it makes.
         """
         if not self._dead and not self._added:
             return

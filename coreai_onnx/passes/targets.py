@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import onnx_ir as ir
 
+from coreai_onnx.contents import MINIMUM_ONNXRUNTIME, TARGET
 from coreai_onnx.errors import TargetError
 from coreai_onnx.passes.contrib_attention import contrib_attention
 from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
@@ -27,10 +28,6 @@ from coreai_onnx.passes.runner import run_passes
 
 Target = Literal["onnxruntime", "portable", "kernels", "contrib"]
 TARGETS: tuple[Target, ...] = get_args(Target)
-KEY = "coreai.target"
-"""Model metadata: the target it was last optimised for."""
-MINIMUM = "coreai.minimum_onnxruntime"
-"""Model metadata: the oldest onnxruntime that must take the file."""
 _SINCE: dict[Pass, tuple[int, int]] = {
     contrib_attention: (1, 30),  # GroupQueryAttention that is not causal
     contrib_linear_attention: (1, 25),
@@ -107,7 +104,7 @@ def optimize_for(
         TargetError: There is no such target, or the model cannot be brought to it.
         PassError: A pass fails.
     """
-    minimum = minimum_onnxruntime or model.metadata_props.get(MINIMUM)
+    minimum = minimum_onnxruntime or model.metadata_props.get(MINIMUM_ONNXRUNTIME)
     chosen = passes_for(target, minimum)
     if target == "portable":
         check_portable(model)
@@ -118,8 +115,8 @@ def optimize_for(
             report.counts[name] += count
         report.nodes_after, report.near_misses = again.nodes_after, again.near_misses
         report.rounds = max(report.rounds, again.rounds)
-    if model.metadata_props.get(KEY) != target:
-        model.metadata_props[KEY] = target
+    if model.metadata_props.get(TARGET) != target:
+        model.metadata_props[TARGET] = target
     if minimum is not None:
-        model.metadata_props[MINIMUM] = minimum
+        model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum
     return report

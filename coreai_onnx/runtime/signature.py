@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 
 import onnxruntime as ort
 
-from coreai_onnx.contents import Dim, StateInfo, TensorInfo, read_states, type_text
+from coreai_onnx.contents import (
+    RANGES,
+    RELATIONS,
+    Dim,
+    StateInfo,
+    TensorInfo,
+    read_states,
+    type_text,
+)
 from coreai_onnx.errors import InputError
 from coreai_onnx.runtime.expressions import evaluate, holds, names_in, solve
 from coreai_onnx.runtime.values import dtype_of
@@ -97,8 +105,8 @@ class Signature:
             states=states,
             state_inputs={info.name: info for info in (*given, *defaults) if info.name in olds},
             required_states=frozenset(info.name for info in given if info.name in olds),
-            ranges=_ranges(metadata.get("coreai.range_constraints")),
-            relations=_relations(metadata.get("coreai.relations")),
+            ranges=_ranges(metadata.get(RANGES)),
+            relations=_relations(metadata.get(RELATIONS)),
         )
 
     def bind(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.export import Dim
 
+from coreai_onnx.contents import ENTRYPOINT, RANGES
 from coreai_onnx.errors import ConversionError
 from coreai_onnx.lower import Context, IONames, LoweredProgram, ProgramLowering
 from coreai_onnx.lower.program import storage_key
@@ -79,8 +80,8 @@ def test_ranges_of_dims_are_written() -> None:
     program = lowered(Double(), X, dynamic_shapes=({0: Dim("batch", min=2, max=16)},))
     assert program.ranges == {"batch": {"min": 2, "max": 16}}
     props = program.model([], "decode").metadata_props
-    assert json.loads(props["coreai.range_constraints"]) == program.ranges
-    assert props["coreai.entrypoint"] == "decode"
+    assert json.loads(props[RANGES]) == program.ranges
+    assert props[ENTRYPOINT] == "decode"
 
 
 def test_an_input_a_weight_and_a_constant_as_outputs() -> None:

@@ -11,9 +11,9 @@ import torch
 
 import coreai_onnx
 from coreai_onnx import OnnxProgram, TorchConverter
+from coreai_onnx.contents import TARGET
 from coreai_onnx.errors import TargetError
 from coreai_onnx.passes import ORDER, TARGETS, optimize_for, passes_for
-from coreai_onnx.passes.targets import KEY
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import named
 from tests.passes.rewriting import parse, same_bytes
@@ -104,14 +104,14 @@ def test_unknown_targets_are_refused() -> None:
     model = parse("main (float[n] x) => (float[n] y) { y = Neg (x) }")
     with pytest.raises(TargetError, match="no target 'gpu'; there are onnxruntime, portable"):
         optimize_for(model, "gpu")
-    assert KEY not in model.metadata_props
+    assert TARGET not in model.metadata_props
 
 
 def test_own_passes_take_the_place_of_the_targets() -> None:
     model = parse("main (float[n] x) => (float[n] y) { z = Identity (x)  y = Neg (z) }")
     before = ir.from_proto(ir.to_proto(model))
     assert optimize_for(model, passes=[]).total == 0
-    assert model.metadata_props.pop(KEY) == "onnxruntime"
+    assert model.metadata_props.pop(TARGET) == "onnxruntime"
     assert same_bytes(model, before)
 
 
