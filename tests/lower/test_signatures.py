@@ -7,7 +7,8 @@ import keyword
 
 import pytest
 import torch
-import torch.nn.modules.linear_cross_entropy  # registers its ops
+import torch.ao.quantization.fx._decomposed  # registers its ops
+import torch.nn.modules.linear_cross_entropy  # likewise
 
 import coreai_onnx.lower  # noqa: F401 - it registers all lowerings
 from coreai_onnx.lower.registry import (
