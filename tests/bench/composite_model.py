@@ -24,21 +24,29 @@ def composite_model(
     attributes: Mapping[str, Any],
     *,
     opset: int = 23,
+    constants: Sequence[int] = (),
 ) -> onnx.ModelProto:
-    """A model of one composite call on inputs like these, named as the composite names them."""
+    """A model of one composite call on inputs like these, named as the composite names them.
+
+    Those at the places ``constants`` are initializers with the given contents.
+    """
     graph = ir.Graph([], [], nodes=[], opset_imports={"": opset}, name="main")
     names = Names()
     calls = CompositeCalls()
     op = OpBuilder(Scope(graph, names), opset, calls)
     values: list[ir.Value | None] = []
-    for declared, tensor in zip(COMPOSITES[name].inputs, inputs, strict=False):
+    for i, (declared, tensor) in enumerate(zip(COMPOSITES[name].inputs, inputs, strict=False)):
         if tensor is None:
             values.append(None)
             continue
         value = ir.Value(name=names.unique(declared.name))
         value.dtype = ir_dtype(tensor.dtype)
         set_dims(value, tuple(tensor.shape))
-        graph.inputs.append(value)
+        if i in constants:
+            value.const_value = ir.tensor(tensor.numpy(), name=value.name)
+            graph.register_initializer(value)
+        else:
+            graph.inputs.append(value)
         values.append(value)
     attributes = dict(attributes)
     first = inputs[0]
@@ -54,9 +62,13 @@ def composite_model(
     return ir.to_proto(model)
 
 
-def feeds_of(name: str, inputs: Sequence[torch.Tensor | None]) -> dict[str, torch.Tensor]:
-    """The inputs that are there, by the composite's names."""
+def feeds_of(
+    name: str, inputs: Sequence[torch.Tensor | None], *, constants: Sequence[int] = ()
+) -> dict[str, torch.Tensor]:
+    """The inputs that are there and no constants, by the composite's names."""
     declared = COMPOSITES[name].inputs
     return {
-        d.name: tensor for d, tensor in zip(declared, inputs, strict=False) if tensor is not None
+        d.name: tensor
+        for i, (d, tensor) in enumerate(zip(declared, inputs, strict=False))
+        if tensor is not None and i not in constants
     }

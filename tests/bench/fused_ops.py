@@ -186,6 +186,25 @@ def skip_simplified_layer_norm(inputs: Tensors, attributes: Mapping[str, Any]) -
     )
 
 
+def skip_layer_norm(inputs: Tensors, attributes: Mapping[str, Any]) -> Fused:
+    """SkipLayerNormalization, with the sum as an output."""
+    feeds = dict(zip(("input", "skip", "gamma", "beta"), inputs, strict=True))
+    return fused(
+        "SkipLayerNormalization",
+        feeds,
+        ("output", "", "", "sum"),
+        domain=MICROSOFT,
+        epsilon=attributes.get("eps", 1e-5),
+    )
+
+
+def tensor_scatter(inputs: Tensors, _attributes: Mapping[str, Any]) -> Fused:
+    """ONNX's TensorScatter, into the cache itself."""
+    feeds = dict(zip(("cache", "update", "indices"), inputs, strict=True))
+    aliases = {"output": "cache"}
+    return fused("TensorScatter", feeds, aliases=aliases, opset=24, axis=2)
+
+
 def linear_attention(inputs: Tensors, _attributes: Mapping[str, Any]) -> Fused:
     """LinearAttention with the gated delta rule; it takes vectors of unit length."""
     q, k, v, g, beta, state = inputs

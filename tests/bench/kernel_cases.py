@@ -1,4 +1,4 @@
-"""What ``python -m tests.bench.kernels`` measures: one list of cases, and how to state one.
+"""What ``python -m tests.bench.kernels`` measures: one list of cases.
 
 A case is a composite on inputs of fixed sizes, what it costs at least, what bounds it,
 onnxruntime's ops that do the same, the same in torch, and what was aimed at. Add one to ``CASES``.
@@ -6,203 +6,14 @@ onnxruntime's ops that do the same, the same in torch, and what was aimed at. Ad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from tests.bench import fused_ops
-from tests.bench.fused_ops import Fused
-
-Inputs = list[torch.Tensor | None]
-Bound = Literal["fma", "bf16", "read", "copy"]
-F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
-
-
-@dataclass(frozen=True)
-class Case:
-    """One case.
-
-    Attributes:
-        name: As the table shows it.
-        composite: What is called.
-        inputs: Makes the inputs; None for an absent one.
-        torch: The same in torch eager, on the same inputs.
-        bound: What limits it: multiply-adds (of float32 or bfloat16 pairs), reading, or copying.
-        flops: Floating-point operations that no implementation can save.
-        bytes: Bytes that have to be read, or read and written, once.
-        attributes: The composite's.
-        fused: onnxruntime's ops for the same.
-        share: Aimed at: this share of the limit.
-        milliseconds: Aimed at: no more than this on one thread.
-        ratios: Aimed at: this many times faster than the peer of that name.
-    """
-
-    name: str
-    composite: str
-    inputs: Callable[[], Inputs]
-    torch: Callable[..., torch.Tensor]
-    bound: Bound
-    flops: float
-    bytes: float
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    fused: Sequence[Callable[[Inputs, Mapping[str, Any]], Fused]] = ()
-    share: float | None = None
-    milliseconds: float | None = None
-    ratios: Mapping[str, float] = field(default_factory=dict)
-
-
-def normal(*shape: int, dtype: torch.dtype = F32) -> torch.Tensor:
-    """Normally distributed numbers."""
-    return torch.randn(shape).to(dtype)
-
-
-# ── attention ────────────────────────────────────────────────────────────────────────────────
-def attention_case(
-    name: str,
-    *,
-    heads: int = 32,
-    key_heads: int = 8,
-    queries: int,
-    keys: int,
-    dim: int = 128,
-    dtype: torch.dtype = F32,
-    bound: Bound = "fma",
-    attributes: Mapping[str, Any] | None = None,
-    mask: bool = False,
-    **rest: Any,
-) -> Case:
-    """Attention; what a causal or windowed query may not see costs nothing."""
-    attributes = dict(attributes or {})
-
-    def inputs() -> Inputs:
-        made: Inputs = [normal(1, heads, queries, dim, dtype=dtype)]
-        made += [normal(1, key_heads, keys, dim, dtype=dtype) for _ in range(2)]
-        return [*made, _visible(queries, keys, {"is_causal": 1})] if mask else made
-
-    seen = int(_visible(queries, keys, {"is_causal": 1} if mask else attributes).sum())
-
-    def in_torch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *masks: torch.Tensor) -> Any:
-        given = masks[0] if masks else None
-        causal = bool(attributes.get("is_causal")) and queries > 1 and given is None
-        if attributes.get("window_size"):
-            causal, given = False, _visible(queries, keys, attributes)
-        return scaled_dot_product_attention(
-            q, k, v, attn_mask=given, is_causal=causal, enable_gqa=heads != key_heads
-        )
-
-    size = torch.empty((), dtype=dtype).element_size()
-    return Case(
-        name,
-        "scaled_dot_product_attention",
-        inputs,
-        in_torch,
-        bound,
-        flops=4.0 * heads * dim * seen,
-        bytes=2.0 * size * dim * (heads * queries + key_heads * keys),
-        attributes=attributes,
-        **rest,
-    )
-
-
-def _visible(queries: int, keys: int, attributes: Mapping[str, Any]) -> torch.Tensor:
-    distance = torch.arange(queries)[:, None] + (keys - queries) - torch.arange(keys)[None, :]
-    seen = torch.ones(queries, keys, dtype=torch.bool)
-    if attributes.get("is_causal"):
-        seen &= distance >= 0
-    if window := attributes.get("window_size"):
-        seen &= distance.abs() < window
-    return seen
-
-
-CAUSAL = {"is_causal": 1}
-CAUSAL_PEERS = (fused_ops.group_query_attention, fused_ops.attention)
-NARROW = {F16: "float16", BF16: "bfloat16"}
-
-
-def decode_cases() -> list[Case]:
-    """One query against a cache."""
-    goals: list[tuple[int, torch.dtype, dict[str, Any]]] = [
-        (1024, F32, {"milliseconds": 0.20, "ratios": {"GroupQueryAttention": 3.4}}),
-        (4096, F32, {"share": 0.85, "ratios": {"GroupQueryAttention": 3.4}}),
-        (4096, F16, {}),
-        (4096, BF16, {}),
-    ]
-    return [
-        attention_case(
-            f"attention decode {keys}{', ' + NARROW[dtype] if dtype in NARROW else ''}",
-            queries=1,
-            keys=keys,
-            dtype=dtype,
-            bound="read",
-            attributes=CAUSAL,
-            fused=() if dtype == BF16 else CAUSAL_PEERS,
-            **aimed_at,
-        )
-        for keys, dtype, aimed_at in goals
-    ]
-
-
-def attention_cases() -> list[Case]:
-    """Prefill, masks, windows, vision and decoding."""
-    prefill = [
-        attention_case(
-            f"attention prefill {length}",
-            queries=length,
-            keys=length,
-            attributes=CAUSAL,
-            fused=CAUSAL_PEERS,
-            share=share,
-            ratios={"GroupQueryAttention": 1.45, "Attention": 2.2, "torch": 1.6},
-        )
-        for length, share in ((512, 0.80), (1024, 0.85))
-    ]
-    narrow = [
-        attention_case(
-            f"attention prefill 1024 {NARROW[dtype]}",
-            queries=1024,
-            keys=1024,
-            dtype=dtype,
-            attributes=CAUSAL,
-            fused=() if dtype == BF16 else CAUSAL_PEERS,
-            bound="bf16" if dtype == BF16 else "fma",
-            share=0.75 if dtype == BF16 else None,
-            ratios={"torch": 2.9} if dtype == BF16 else {},
-        )
-        for dtype in (BF16, F16)
-    ]
-    return [
-        *prefill,
-        *narrow,
-        attention_case(
-            "attention prefill 1024, bool mask",
-            queries=1024,
-            keys=1024,
-            mask=True,
-            fused=(fused_ops.attention,),
-        ),
-        attention_case(
-            "attention prefill 1024, window 256",
-            queries=1024,
-            keys=1024,
-            attributes={"is_causal": 1, "window_size": 256},
-            fused=(fused_ops.group_query_attention,),
-        ),
-        attention_case(
-            "attention vision 197",
-            heads=12,
-            key_heads=12,
-            queries=197,
-            keys=197,
-            dim=64,
-            fused=(fused_ops.multi_head_attention, fused_ops.attention),
-            share=0.85,
-            ratios={"onnxruntime body": 1.0},
-        ),
-        *decode_cases(),
-    ]
+from tests.bench.attention_cases import attention_cases
+from tests.bench.case import F16, F32, NARROW, Case, Inputs, normal
 
 
 # ── norms ────────────────────────────────────────────────────────────────────────────────────
@@ -304,8 +115,10 @@ def rope_case(heads: int, length: int, dim: int, dtype: torch.dtype = F32, **res
     )
 
 
-def gather_mm_case(tokens: int, *, transposed: bool, **rest: Any) -> Case:
-    """Two of eight experts for each token, 1024 → 2816."""
+def gather_mm_case(
+    tokens: int, *, transposed: bool = False, constant: bool = False, **rest: Any
+) -> Case:
+    """Two of eight experts for each token, 1024 → 2816; their matrices given in each run or not."""
     experts, top, k, n = 8, 2, 1024, 2816
     weights = (experts, n, k) if transposed else (experts, k, n)
 
@@ -323,14 +136,16 @@ def gather_mm_case(tokens: int, *, transposed: bool, **rest: Any) -> Case:
         return output.reshape(tokens, top, 1, n)
 
     read = min(tokens * top, experts) * 4.0 * k * n
+    kind = (", transposed" if transposed else "") + (", constant" if constant else "")
     return Case(
-        f"gather_mm {tokens} of 8×1024×2816{', transposed' if transposed else ''}",
+        f"gather_mm {tokens} of 8×1024×2816{kind}",
         "gather_mm",
         inputs,
         in_torch,
         "fma" if tokens > 1 else "read",
         flops=2.0 * tokens * top * k * n,
         bytes=read,
+        constants=(1,) if constant else (),
         attributes={"transpose_rhs": int(transposed)},
         **rest,
     )
@@ -350,16 +165,69 @@ def skip_rms_norm_case(rows: int, size: int) -> Case:
     )
 
 
-def swiglu_case(rows: int, size: int) -> Case:
-    """A gated activation."""
+def skip_layer_norm_case(rows: int, size: int) -> Case:
+    """A residual sum and its layer norm; both outputs."""
     return Case(
-        f"swiglu {rows}×{size}",
-        "swiglu",
+        f"skip_layer_norm {rows}×{size}",
+        "skip_layer_norm",
+        lambda: [normal(rows, size), normal(rows, size), normal(size), normal(size)],
+        lambda x, skip, *affine: torch.nn.functional.layer_norm(x + skip, (size,), *affine),
+        "copy",
+        flops=8.0 * rows * size,
+        bytes=16.0 * rows * size,
+        fused=(fused_ops.skip_layer_norm,),
+    )
+
+
+def group_norm_case(channels: int, side: int, groups: int = 32) -> Case:
+    """An image's groups of channels."""
+    return Case(
+        f"group_norm {channels}×{side}×{side}",
+        "group_norm",
+        lambda: [normal(1, channels, side, side), normal(channels), normal(channels)],
+        lambda x, scale, bias: torch.nn.functional.group_norm(x, groups, scale, bias),
+        "copy",
+        flops=7.0 * channels * side * side,
+        bytes=8.0 * channels * side * side,
+        attributes={"num_groups": groups},
+    )
+
+
+def gated_case(composite: str, rows: int, size: int) -> Case:
+    """A gated activation."""
+    functional = torch.nn.functional
+    activation = functional.silu if composite == "swiglu" else functional.gelu
+    return Case(
+        f"{composite} {rows}×{size}",
+        composite,
         lambda: [normal(rows, size), normal(rows, size)],
-        lambda gate, up: torch.nn.functional.silu(gate) * up,
+        lambda gate, up: activation(gate) * up,
         "copy",
         flops=20.0 * rows * size,
         bytes=12.0 * rows * size,
+    )
+
+
+def kv_cache_case(places: int, length: int, heads: int = 8, dim: int = 128) -> Case:
+    """Tokens written into a cache that stays where it is."""
+
+    def in_torch(cache: torch.Tensor, update: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return cache.index_copy_(2, at + torch.arange(length), update)
+
+    return Case(
+        f"kv_cache_update {length} of {places}, in place",
+        "kv_cache_update",
+        lambda: [
+            normal(1, heads, places, dim),
+            normal(1, heads, length, dim),
+            torch.tensor([places // 2]),
+        ],
+        in_torch,
+        "copy",
+        flops=0.0,
+        bytes=8.0 * heads * length * dim,
+        fused=(fused_ops.tensor_scatter,),
+        in_place=True,
     )
 
 
@@ -373,10 +241,17 @@ CASES: list[Case] = [
     gated_delta_case(1, milliseconds=0.053),
     rope_case(32, 512, 128, share=0.70, ratios={"RotaryEmbedding": 2.0}),
     rope_case(32, 512, 128, F16),
-    gather_mm_case(256, transposed=False, share=0.80),
+    gather_mm_case(256, share=0.80),
     gather_mm_case(256, transposed=True, share=0.80),
-    gather_mm_case(1, transposed=False, share=0.90),
+    gather_mm_case(256, constant=True, share=0.85),
+    gather_mm_case(256, transposed=True, constant=True, share=0.85),
+    gather_mm_case(1, share=0.90),
     gather_mm_case(1, transposed=True, share=0.90),
     skip_rms_norm_case(512, 4096),
-    swiglu_case(512, 2816),
+    skip_layer_norm_case(512, 4096),
+    group_norm_case(320, 64),
+    gated_case("swiglu", 512, 2816),
+    gated_case("geglu", 512, 2816),
+    kv_cache_case(1024, 1),
+    kv_cache_case(4096, 512),
 ]

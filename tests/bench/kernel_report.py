@@ -13,6 +13,7 @@ PAGE = REPO / "docs" / "performance.md"
 PLOT = REPO / "docs" / "roofline.svg"
 BEGIN, END = "<!-- kernels: begin -->", "<!-- kernels: end -->"
 OURS = "coreai_onnx"
+ONE_THREAD = "coreai_onnx, one thread"
 PEERS = {
     "onnxruntime body": "body",
     "torch": "torch",
@@ -20,9 +21,9 @@ PEERS = {
     "OpenVINO": "OpenVINO",
 }
 NOTE = """One thread, process CPU time, float32 unless said. A number with × says how many times as
-long that implementation takes. *limit* is the share of what the same run measured as possible:
-multiply-adds from registers, or reading or copying as many bytes. *gemm* is the share of what
-torch's library reached there in a product of two 1024 × 1024 matrices."""
+long that implementation takes: ratio of minima / of medians. *limit* is the share of what the same
+run measured as possible: multiply-adds from registers, or reading or copying as many bytes. *gemm*
+is the share of what torch's library reached there in a product of two 1024 × 1024 matrices."""
 Kept = dict[str, Any]
 
 
@@ -72,18 +73,32 @@ def _target(case: Kept) -> str:
 
 
 def _row(case: Kept) -> tuple[str, ...]:
-    seconds = case["seconds"]
-    ours = seconds[OURS]
-    ratio = {name: f"{s / ours:.2f}×" for name, s in seconds.items()}
-    fused = [f"{name} {ratio[name]}" for name in seconds if name != OURS and name not in PEERS]
     return (
         case["name"],
-        f"{ours * 1e3:.3g}",
+        _milliseconds(case),
         _share(case),
-        ", ".join(fused) or "–",
-        *(ratio.get(name, "–") for name in PEERS),
+        _fused(case),
+        *(_ratio(case, name) for name in PEERS),
         _target(case),
     )
+
+
+def _milliseconds(case: Kept) -> str:
+    """Least and median time of a call."""
+    return f"{case['seconds'][OURS] * 1e3:.3g} / {case['medians'][OURS] * 1e3:.3g}"
+
+
+def _ratio(case: Kept, name: str) -> str:
+    """How many times as long this takes, by minima and by medians."""
+    if name not in case["seconds"]:
+        return "–"
+    least, median = (case[key][name] / case[key][OURS] for key in ("seconds", "medians"))
+    return f"{least:.2f} / {median:.2f}×"
+
+
+def _fused(case: Kept) -> str:
+    others = [n for n in case["seconds"] if n not in (OURS, ONE_THREAD, *PEERS)]
+    return ", ".join(f"{name} {_ratio(case, name)}" for name in others) or "–"
 
 
 def _share(case: Kept) -> str:
@@ -104,7 +119,7 @@ def _limit_name(case: Kept) -> str:
     )
 
 
-HEADER = ("case", "ms", "limit", "onnxruntime fused", *PEERS.values(), "aim")
+HEADER = ("case", "ms, min / median", "limit", "onnxruntime fused", *PEERS.values(), "aim")
 
 
 def lines(cases: list[Kept]) -> str:
@@ -132,41 +147,40 @@ def _error_table(cases: list[Kept]) -> str:
     return _markdown(("case", "coreai_onnx", "others"), rows)
 
 
-def _scaling_table(one: dict[str, Kept], two: dict[str, Kept]) -> str:
-    rows = []
-    for name, case in two.items():
-        ours = case["seconds"][OURS]
-        speedup = f"{one[name]['seconds'][OURS] / ours:.2f}×" if name in one else "–"
-        fused = [
-            f"{n} {s / ours:.2f}×" for n, s in case["seconds"].items() if n not in (OURS, *PEERS)
-        ]
-        rows.append(
-            (
-                name,
-                f"{ours * 1e3:.3g}",
-                speedup,
-                _share(case),
-                ", ".join(fused) or "–",
-                *(
-                    f"{case['seconds'][n] / ours:.2f}×" if n in case["seconds"] else "–"
-                    for n in ("onnxruntime body", "torch")
-                ),
-            )
+def _scaling_table(cases: list[Kept]) -> str:
+    rows = [
+        (
+            case["name"],
+            _milliseconds(case),
+            _ratio(case, ONE_THREAD),
+            _share(case),
+            _fused(case),
+            _ratio(case, "onnxruntime body"),
+            _ratio(case, "torch"),
         )
-    header = ("case", "ms", "against one thread", "limit", "onnxruntime fused", "body", "torch")
+        for case in cases
+    ]
+    header = (
+        "case",
+        "ms, min / median",
+        "one thread",
+        "limit",
+        "onnxruntime fused",
+        "body",
+        "torch",
+    )
     return _markdown(header, rows)
 
 
 def write() -> None:
     """Write the tables into docs/performance.md and the roofline beside it."""
-    one, two = load(1), load(2)
-    cases = list(one.values())
+    cases, two = list(load(1).values()), list(load(2).values())
     roofline(cases)
     parts = [
         NOTE,
         _markdown(HEADER, [_row(c) for c in cases]),
         f"![roofline]({PLOT.name})",
-        *(["Two threads, wall time:", _scaling_table(one, two)] if two else []),
+        *(["Two threads, wall time:", _scaling_table(two)] if two else []),
         "Largest difference from the float64 reference on the same inputs:",
         _error_table(cases),
     ]

@@ -7,8 +7,8 @@
 
 All implementations of a case take turns in one process, on inputs and outputs bound beforehand;
 so do the limits. One thread is measured in CPU time of the process (what else runs does not
-count), two in wall time (which is true on a quiet machine only). What counts is the minimum over
-the rounds.
+count), two in wall time (which is true on a quiet machine only), beside our kernels on one thread.
+Minima and medians over the rounds are kept.
 The same run compares every result with the composite's reference in float64. Nothing is asserted.
 
 ``--inductor`` and ``--openvino`` add those peers. COREAI_ONNX_OPS names another kernel library,
@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import argparse
 import gc
+import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
@@ -29,13 +31,15 @@ import torch
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.runtime import ops_library_path
 from tests.bench import kernel_report
+from tests.bench.case import Case, Inputs
 from tests.bench.composite_model import composite_model, feeds_of
 from tests.bench.fused_ops import unchanged
-from tests.bench.kernel_cases import CASES, Case, Inputs
+from tests.bench.kernel_cases import CASES
 from tests.bench.limits import Limits
 from tests.bench.runners import OnnxRuntimeRunner, OpenVinoRunner, Runner, TorchRunner
 
-OURS = "coreai_onnx"
+OURS = kernel_report.OURS
+ONE_THREAD = kernel_report.ONE_THREAD
 TURN_SECONDS = 0.004
 """A turn repeats work that is shorter than this, so that the clock's steps do not show."""
 MIN_ROUNDS, MAX_ROUNDS = 5, 300
@@ -77,7 +81,7 @@ def measure(case: Case, options: argparse.Namespace, limits: Limits) -> dict[str
     errors = _errors(case, inputs, runners)
     gc.collect()
     work = {name: runner for name, (runner, _) in runners.items()}
-    seconds, rates = _take_turns(case, work, limits, options)
+    turns, rates = _take_turns(case, work, limits, options)
     return {
         "name": case.name,
         "bound": case.bound,
@@ -86,7 +90,8 @@ def measure(case: Case, options: argparse.Namespace, limits: Limits) -> dict[str
         "share": case.share,
         "milliseconds": case.milliseconds,
         "ratios": dict(case.ratios),
-        "seconds": seconds,
+        "seconds": {name: min(took) for name, took in turns.items()},
+        "medians": {name: statistics.median(took) for name, took in turns.items()},
         "errors": errors,
         "rates": rates,
     }
@@ -97,23 +102,32 @@ def _runners(
 ) -> dict[str, tuple[Runner, Layout]]:
     """Every implementation by name, with what brings its output into the composite's layout."""
     threads = options.threads
-    model = composite_model(case.composite, inputs, case.attributes)
-    feeds = feeds_of(case.composite, inputs)
-    made: dict[str, tuple[Runner, Layout]] = {
-        OURS: (OnnxRuntimeRunner(model, feeds, threads, library=ops_library_path()), unchanged)
-    }
+    constants = case.constants
+    model = composite_model(case.composite, inputs, case.attributes, constants=constants)
+    feeds = feeds_of(case.composite, inputs, constants=constants)
+    aliases = {"result_0": next(iter(feeds))} if case.in_place else {}
+
+    def in_onnxruntime(threads: int, library: Path | None = None) -> tuple[Runner, Layout]:
+        runner = OnnxRuntimeRunner(model, feeds, threads, library=library, aliases=aliases)
+        return runner, unchanged
+
+    made = {OURS: in_onnxruntime(threads, ops_library_path())}
+    if threads > 1:
+        made[ONE_THREAD] = in_onnxruntime(1, ops_library_path())
     if options.ours:
         return made
     for make in case.fused:
         fused = make(inputs, case.attributes)
         runner = OnnxRuntimeRunner(fused.model, fused.feeds, threads, aliases=fused.aliases)
         made[fused.name] = (runner, fused.layout)
-    made["onnxruntime body"] = (OnnxRuntimeRunner(model, feeds, threads), unchanged)
+    made["onnxruntime body"] = in_onnxruntime(threads)
     made["torch"] = (TorchRunner(case.torch, inputs), unchanged)
     if options.inductor:
         made["inductor"] = (TorchRunner(case.torch, inputs, compiled=True), unchanged)
     if options.openvino and torch.bfloat16 not in {t.dtype for t in feeds.values()}:
-        plain = composite_model(case.composite, inputs, case.attributes, opset=18)
+        plain = composite_model(
+            case.composite, inputs, case.attributes, opset=18, constants=constants
+        )
         try:
             made["OpenVINO"] = (OpenVinoRunner(plain, feeds, threads), unchanged)
         except RuntimeError as error:
@@ -137,8 +151,8 @@ def _errors(
 
 def _take_turns(
     case: Case, work: dict[str, Runner], limits: Limits, options: argparse.Namespace
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Least seconds of each implementation, greatest rate of each limit, all interleaved."""
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Seconds of each implementation's turns, greatest rate of each limit, all interleaved."""
     clock = time.process_time if options.threads == 1 else time.perf_counter
     # Between turns on several threads, the pool that had its turn stops spinning.
     pause = 0.0 if options.threads == 1 else 0.02
@@ -154,7 +168,7 @@ def _take_turns(
     if case.bound == "copy":
         measured["copy"] = lambda: limits.copy(size, bandwidth_repeats)
     repeats = {name: _repeats(runner) for name, runner in work.items()}
-    seconds = dict.fromkeys(work, float("inf"))
+    seconds: dict[str, list[float]] = {name: [] for name in work}
     rates = dict.fromkeys(measured, 0.0)
     started = time.perf_counter()
     for turn in range(MAX_ROUNDS):
@@ -163,7 +177,7 @@ def _take_turns(
             begun = clock()
             for _ in range(repeats[name]):
                 runner()
-            seconds[name] = min(seconds[name], (clock() - begun) / repeats[name])
+            seconds[name].append((clock() - begun) / repeats[name])
         for name, limit in measured.items():
             time.sleep(pause)
             begun = clock()
