@@ -113,6 +113,9 @@ class GatedDeltaUpdateOp : public Op {
     problem.value_dim = Size(in.value, kDim);
     problem.normalise = normalise_;
     problem.wide_state = in.state && in.state.type == OnnxType(WideDType(dtype_));
+    // Sizes beside a 0 may be too many to go through for nothing.
+    const bool states = problem.state != nullptr && ElementCount(in.StateShape()) != 0;
+    if (!states && ElementCount(in.OutputShape()) == 0) return;
     const bool foreign = !problem.wide_state && in.state && in.state.type != OnnxType(dtype_);
     if (foreign) {
       return RunWithNarrowState(context, in, problem);

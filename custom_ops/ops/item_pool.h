@@ -35,7 +35,9 @@ void RunItems(const KernelContext& context, std::size_t items, std::size_t bytes
   const ScratchMemory scratch = AllocateScratch(workers * stride);
   std::atomic<std::size_t> next{0};
   context.ParallelFor(workers, [&](std::size_t worker) {
-    for (std::size_t item = next++; item < items; item = next++) {
+    // Items do not order one another's writes; that the run is over does.
+    const auto take = [&] { return next.fetch_add(1, std::memory_order_relaxed); };
+    for (std::size_t item = take(); item < items; item = take()) {
       body(item, scratch.get() + worker * stride);
     }
   });

@@ -41,8 +41,9 @@ class ScaledDotProductAttentionOp : public Op {
     inputs.Describe(&problem);
     problem.output = context.Output(0, shape);
     if (ElementCount(shape) == 0) return;
-    problem.scale = has_scale_ ? static_cast<double>(scale_)
-                               : 1.0 / std::sqrt(static_cast<double>(problem.head_dim));
+    // Of no elements the scores are 0, which an infinite scale would make NaN on some targets.
+    const auto head_dim = static_cast<double>(std::max<std::size_t>(1, problem.head_dim));
+    problem.scale = has_scale_ ? static_cast<double>(scale_) : 1.0 / std::sqrt(head_dim);
     problem.softcap = std::max(0.0, static_cast<double>(softcap_));
     problem.causal = is_causal_;
     const auto queries = static_cast<std::int64_t>(problem.queries);

@@ -1,6 +1,8 @@
 // The two functions this library exports.
 
 #include <cstdlib>
+#include <exception>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -48,23 +50,21 @@ COREAI_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const Ort
 }
 
 /// "coreai_onnx_ops <version> target=<name> ort_api=21"; the text stays valid. If COREAI_OPS_TARGET
-/// cannot be obeyed, the target is "unsupported".
+/// cannot be obeyed, or there is no memory, the target is "unsupported".
 COREAI_EXPORT const char* CoreaiOnnxOpsInfo() {
-  static const auto& texts = *[] {
-    auto* all = new std::vector<std::string>;
-    const auto text = [](const char* name) {
-      return std::string("coreai_onnx_ops " COREAI_OPS_VERSION " target=") + name +
-             " ort_api=" + std::to_string(coreai::kOrtApiVersion);
-    };
-    for (std::size_t i = 0; i < coreai::kTargetCount; ++i) {
-      all->push_back(text(coreai::TargetName(static_cast<coreai::Target>(i))));
-    }
-    all->push_back(text("unsupported"));
-    return all;
-  }();
   try {
+    static const auto& texts = *[] {
+      auto all = std::make_unique<std::vector<std::string>>();
+      for (std::size_t i = 0; i < coreai::kTargetCount; ++i) {
+        all->push_back(std::string("coreai_onnx_ops " COREAI_OPS_VERSION " target=") +
+                       coreai::TargetName(static_cast<coreai::Target>(i)) +
+                       " ort_api=" + std::to_string(coreai::kOrtApiVersion));
+      }
+      return all.release();
+    }();
     return texts[static_cast<std::size_t>(coreai::ChooseTarget())].c_str();
-  } catch (const coreai::OpError&) {
-    return texts.back().c_str();
+  } catch (const std::exception&) {
+    static_assert(coreai::kOrtApiVersion == 21, "the text says so");
+    return "coreai_onnx_ops " COREAI_OPS_VERSION " target=unsupported ort_api=21";
   }
 }

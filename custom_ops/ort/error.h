@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdio>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 #include <utility>
@@ -29,9 +31,8 @@ class OpError : public std::exception {
 /// Throws what a call of onnxruntime reports.
 inline void ThrowOnError(const OrtApi& api, OrtStatus* status) {
   if (status == nullptr) return;
-  OpError error(api.GetErrorMessage(status), api.GetErrorCode(status));
-  api.ReleaseStatus(status);
-  throw error;
+  const std::unique_ptr<OrtStatus, decltype(api.ReleaseStatus)> held(status, api.ReleaseStatus);
+  throw OpError(api.GetErrorMessage(status), api.GetErrorCode(status));
 }
 
 /// Runs `body` and returns what it throws as a status that begins with `who`; null if it returns.
@@ -56,7 +57,10 @@ OrtStatus* StatusOf(const OrtApi& api, const char* who, const Body& body) noexce
       return status(ORT_FAIL, error.what());
     }
   } catch (...) {
-    return api.CreateStatus(ORT_FAIL, "coreai ops: out of memory");
+    // The message did not fit either.
+    char text[128];
+    std::snprintf(text, sizeof(text), "%s: out of memory", who);
+    return api.CreateStatus(ORT_FAIL, text);
   }
 }
 

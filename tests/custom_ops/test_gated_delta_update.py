@@ -165,6 +165,16 @@ def test_empty(kernels, shape):
         assert_close(state, inputs[5])
 
 
+def test_sizes_beside_a_zero_are_not_gone_through(kernels):
+    # Item by item, this many would take for ever.
+    inputs = tokens((2**40, 1, 1, 0, 4, 4))
+    (output,) = run_op_outputs(kernels, OP, inputs, outputs=(True,))
+    assert output.shape == (2**40, 0, 1, 4)
+    output, state = run_op_outputs(kernels, OP, tokens((2**40, 1, 1, 0, 0, 4)), outputs=BOTH)
+    assert output.shape == (2**40, 0, 1, 4)
+    assert state.shape == (2**40, 1, 0, 4)
+
+
 @settings(max_examples=60)
 @given(
     sizes=st.tuples(*[st.integers(1, n) for n in (2, 3, 3, 30, 40, 150)]),

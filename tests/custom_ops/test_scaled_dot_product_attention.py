@@ -125,11 +125,13 @@ def test_empty_batch_or_heads(kernels, shape):
     assert run_op(kernels, OP, qkv(shape)).numel() == 0
 
 
-def test_empty_head_and_value_dims(kernels):
-    assert run_op(kernels, OP, qkv((1, 2, 2, 2, 3, 5, 4, 0))).shape == (1, 2, 3, 0)
-    q, k, v = qkv((1, 2, 2, 2, 3, 5, 0, 4))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_empty_head_and_value_dims(kernels, dtype):
+    assert run_op(kernels, OP, qkv((1, 2, 2, 2, 3, 5, 4, 0), dtype)).shape == (1, 2, 3, 0)
+    q, k, v = qkv((1, 2, 2, 2, 30, 5, 0, 4), dtype)
     # All scores are zero: the mean of the values.
-    assert_close(run_op(kernels, OP, [q, k, v]), v.mean(2, keepdim=True).expand(1, 2, 3, 4))
+    mean = v.double().mean(2, keepdim=True).expand(1, 2, 30, 4)
+    assert_close(run_op(kernels, OP, [q, k, v]), mean.to(dtype))
 
 
 @settings(max_examples=60)

@@ -5,7 +5,13 @@
 #include <cstring>
 #include <thread>
 
-const OrtKernelInfo::Attribute& OrtKernelInfo::Get(const std::string& name) const {
+#include "fuzz/starve.h"
+
+using coreai::fuzz::Party;
+using coreai::fuzz::Running;
+
+const OrtKernelInfo::Attribute& OrtKernelInfo::Get(const char* name) const {
+  const Running fuzzer(Party::kFuzzer);
   const auto found = attributes.find(name);
   return found != attributes.end() ? found->second
                                    : attributes.emplace(name, invent(name)).first->second;
@@ -14,10 +20,14 @@ const OrtKernelInfo::Attribute& OrtKernelInfo::Get(const std::string& name) cons
 namespace coreai::fuzz {
 namespace {
 
-OrtStatus* Fail(const char* message) { return new OrtStatus{ORT_FAIL, message}; }
+OrtStatus* Fail(const char* message) {
+  const Running fuzzer(Party::kFuzzer);
+  return new OrtStatus{ORT_FAIL, message};
+}
 
 // ── statuses ──
 OrtStatus* CreateStatus(OrtErrorCode code, const char* message) noexcept {
+  const Running fuzzer(Party::kFuzzer);
   return new OrtStatus{code, message};
 }
 void ReleaseStatus(OrtStatus* status) { delete status; }
@@ -94,6 +104,7 @@ OrtStatus* GetConstantInput(const OrtKernelInfo* info, std::size_t index, int* i
 
 // ── tensors ──
 OrtStatus* GetTensorTypeAndShape(const OrtValue* value, OrtTensorTypeAndShapeInfo** out) noexcept {
+  const Running fuzzer(Party::kFuzzer);
   *out = new OrtTensorTypeAndShapeInfo(value->info);
   return nullptr;
 }
@@ -161,9 +172,11 @@ OrtStatus* GetInput(const OrtKernelContext* context, std::size_t index,
 }
 OrtStatus* GetOutput(OrtKernelContext* context, std::size_t index, const std::int64_t* sizes,
                      std::size_t rank, OrtValue** out) noexcept {
+  const Running fuzzer(Party::kFuzzer);
   if (index >= context->output_types.size()) return Fail("no such output");
-  if (!FitsMemory({sizes, sizes + rank})) return Fail(kNoMemory);
   context->outputs.resize(context->output_types.size());
+  // What is not used is not allocated, whatever its size.
+  if (context->output_used[index] && !FitsMemory({sizes, sizes + rank})) return Fail(kNoMemory);
   if (context->in_place && index == 0) {
     context->outputs[0] = context->inputs.at(0);
   } else if (context->output_used[index]) {
@@ -175,9 +188,13 @@ OrtStatus* GetOutput(OrtKernelContext* context, std::size_t index, const std::in
 }
 OrtStatus* ParallelFor(const OrtKernelContext* context, void (*function)(void*, std::size_t),
                        std::size_t total, std::size_t, void* data) noexcept {
+  const Running fuzzer(Party::kFuzzer);
   std::atomic<std::size_t> next{0};
+  // Relaxed, so that the thread checker sees items that depend on one another.
+  const auto take = [&] { return next.fetch_add(1, std::memory_order_relaxed); };
   const auto work = [&] {
-    for (std::size_t i = next++; i < total; i = next++) function(data, i);
+    const Running item(Party::kItem);
+    for (std::size_t i = take(); i < total; i = take()) function(data, i);
   };
   std::vector<std::thread> others;
   for (std::size_t i = 1; i < std::min(context->threads, total); ++i) others.emplace_back(work);

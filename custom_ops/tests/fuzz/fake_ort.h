@@ -43,7 +43,7 @@ struct OrtKernelInfo {
   std::function<Attribute(const std::string& name)> invent;
   std::vector<const OrtValue*> constants;  ///< by input; null: known only when the node runs
 
-  const Attribute& Get(const std::string& name) const;
+  const Attribute& Get(const char* name) const;
 };
 
 struct OrtKernelContext {

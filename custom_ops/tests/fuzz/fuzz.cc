@@ -6,7 +6,8 @@
 // Built with sanitizers it finds what is read, written or raced for wrongly; built without, that a
 // call neither crashes nor hangs, that a refusal names op, argument and values, that a result is
 // what the definition says, and has the same bits on one thread, on several, from several runs of
-// one kernel at once and in place of its input, and that all instruction sets refuse the same.
+// one kernel at once and in place of its input, that all instruction sets refuse the same, and that
+// an allocation that fails is a refusal too.
 
 #include <dlfcn.h>
 
@@ -23,6 +24,7 @@
 #include "fuzz/fake_ort.h"
 #include "fuzz/random_call.h"
 #include "fuzz/refusal.h"
+#include "fuzz/starve.h"
 
 namespace coreai::fuzz {
 namespace {
@@ -47,6 +49,8 @@ struct Outcome {
   std::vector<std::vector<char>> outputs;
 };
 
+const std::string kOutOfMemory = ": out of memory";
+
 [[noreturn]] void Report(const OrtCustomOp& op, std::uint64_t run, const std::string& what) {
   std::fprintf(stderr, "%s, run %llu: %s\n", op.GetName(&op), static_cast<unsigned long long>(run),
                what.c_str());
@@ -64,6 +68,7 @@ void TakeStatus(const Subject& subject, const OrtKernelContext& context, OrtStat
                 Outcome* outcome) {
   outcome->message = status->message;
   delete status;
+  if (Starved() && outcome->message == subject.op.GetName(&subject.op) + kOutOfMemory) return;
   const std::string missing =
       MissingInRefusal(subject.op.GetName(&subject.op), outcome->message, *subject.info, context);
   if (missing.empty()) return;
@@ -73,7 +78,11 @@ void TakeStatus(const Subject& subject, const OrtKernelContext& context, OrtStat
 // A kernel, made anew; null if it is refused.
 void* Create(const Subject& subject, const OrtKernelContext& context, Outcome* outcome) {
   void* kernel = nullptr;
-  OrtStatus* status = subject.op.CreateKernelV2(&subject.op, &FakeApi(), subject.info, &kernel);
+  OrtStatus* status = nullptr;
+  {
+    const Running library(Party::kLibrary);
+    status = subject.op.CreateKernelV2(&subject.op, &FakeApi(), subject.info, &kernel);
+  }
   if (status == nullptr) return kernel;
   if (kernel != nullptr) Report(subject.op, subject.run, "a kernel and a refusal");
   TakeStatus(subject, context, status, outcome);
@@ -82,9 +91,12 @@ void* Create(const Subject& subject, const OrtKernelContext& context, Outcome* o
 
 void Compute(const Subject& subject, void* kernel, OrtKernelContext* context, Outcome* outcome) {
   context->outputs.clear();
-  if (OrtStatus* status = subject.op.KernelComputeV2(kernel, context)) {
-    return TakeStatus(subject, *context, status, outcome);
+  OrtStatus* status = nullptr;
+  {
+    const Running library(Party::kLibrary);
+    status = subject.op.KernelComputeV2(kernel, context);
   }
+  if (status != nullptr) return TakeStatus(subject, *context, status, outcome);
   outcome->ran = true;
   for (const auto& output : context->outputs) {
     if (output == nullptr) {
@@ -126,6 +138,25 @@ Outcome RunInPlace(const Subject& subject, OrtKernelContext context) {
   return Run(subject, &context);
 }
 
+void Compare(const Subject& subject, const Outcome& one, const Outcome& other, const char* how) {
+  if (other.ran == one.ran && other.message == one.message && other.outputs == one.outputs) return;
+  Report(subject.op, subject.run,
+         std::string("not the same ") + how + ": " + one.message + " / " + other.message);
+}
+
+// Runs with one allocation refused. It must fail with a status that says so, or not have been made.
+void CheckStarved(const Subject& subject, OrtKernelContext context, std::size_t allocation,
+                  const Outcome& fed) {
+  Starve(allocation);
+  const Outcome outcome = Run(subject, &context);
+  Starve(0);
+  if (outcome.ran || outcome.message == fed.message) {
+    return Compare(subject, fed, outcome, "without memory");
+  }
+  if (outcome.message == subject.op.GetName(&subject.op) + kOutOfMemory) return;
+  Report(subject.op, subject.run, "without memory: " + outcome.message);
+}
+
 bool WorksInPlace(const OrtCustomOp& op) {
   if (op.GetMayInplace == nullptr) return false;
   int *input = nullptr, *output = nullptr;
@@ -144,12 +175,6 @@ void InferShapes(const OrtCustomOp& op, std::uint64_t run, const OrtKernelContex
   if (OrtStatus* status = op.InferOutputShapeFn(&op, &shapes)) {
     Report(op, run, "inferring shapes failed: " + status->message);
   }
-}
-
-void Compare(const Subject& subject, const Outcome& one, const Outcome& other, const char* how) {
-  if (other.ran == one.ran && other.message == one.message && other.outputs == one.outputs) return;
-  Report(subject.op, subject.run,
-         std::string("not the same ") + how + ": " + one.message + " / " + other.message);
 }
 
 // Makes up a call, and makes it in all ways in which it must come out the same.
@@ -179,6 +204,7 @@ void Check(const OrtCustomOp& vector, const OrtCustomOp& scalar, std::uint64_t s
     if (!wrong.empty()) Report(vector, seed, wrong);
     counts->judged += judged ? 1 : 0;
   }
+  if (random.OneIn(4)) CheckStarved(subject, context, 1 + random.Below(40), one);
   const Outcome plain = Run({scalar, seed, &info}, &context);
   if (plain.ran != one.ran || plain.message != one.message) {
     Report(vector, seed, "refused by one instruction set only: " + one.message + plain.message);

@@ -49,6 +49,7 @@ class RandomCall {
   std::size_t index_limit_ = 1;
   bool tame_ = true;
   std::vector<std::int64_t> sizes_;  // of the letters of this call; -1: not chosen yet
+  std::string large_;                // letters whose sizes are
 };
 
 }  // namespace coreai::fuzz
