@@ -11,26 +11,33 @@ from coreai_onnx.functions.trace import Example
 from coreai_onnx.lower.values import Value
 
 Examples = Sequence[Example | None]
+NOT_FUSED_SINCE = 23
+"""From this opset on, the sum and a layer norm stay two ops."""
 
 
 def skip_rms_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> list[Value]:
     """The sum, rounded to its dtype, and its norm by the body of ``rms_norm``."""
-    total = _sum(b)
+    total = _sum(b, "Add")
     return [rms_norm_of(b, total, parameters(b, examples)[0], attributes), total]
 
 
 def skip_layer_norm(
     b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]
 ) -> list[Value]:
-    """The sum, rounded to its dtype, and its norm by the body of ``layer_norm``."""
-    total = _sum(b)
+    """The sum, rounded to its dtype, and its norm by the body of ``layer_norm``.
+
+    onnxruntime makes one op of Add and LayerNormalization, which since 1.30 takes up to four times
+    as long as the two (docs/performance.md); it does not of Sum. Opsets below 23 are for older ones.
+    """
+    total = _sum(b, "Sum" if b.opset >= NOT_FUSED_SINCE else "Add")
     return [layer_norm_of(b, total, parameters(b, examples), attributes), total]
 
 
-def _sum(b: BodyBuilder) -> Value:
+def _sum(b: BodyBuilder, op_type: str) -> Value:
     """Return ``input + skip``, rounded.
 
     The casts are spelled out: those that onnxruntime puts around a float16 addition it takes away
     again together with the rounding.
     """
-    return b.op.cast(b.op.Add(*(widened(b, x) for x in b.inputs[:2])), b.dtype)
+    add = getattr(b.op, op_type)
+    return b.op.cast(add(*(widened(b, x) for x in b.inputs[:2])), b.dtype)

@@ -13,6 +13,7 @@ from coreai_onnx.errors import TargetError
 from coreai_onnx.passes.contrib_attention import contrib_attention
 from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib_moe import contrib_moe
+from coreai_onnx.passes.contrib_skip_norms import contrib_skip_norms
 from coreai_onnx.passes.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse_causal_masks import fuse_causal_masks
 from coreai_onnx.passes.fuse_gated_activations import fuse_gated_activations
@@ -34,6 +35,9 @@ _SINCE: dict[Pass, tuple[int, int]] = {
     contrib_moe: (1, 23),  # with a swiglu
 }
 """The first onnxruntime release that has the op which a pass makes, as it makes it (measured)."""
+_UNTIL: dict[Pass, tuple[int, int]] = {contrib_skip_norms: (1, 30)}
+"""The release from which on what a pass makes is slower than the body (docs/performance.md)."""
+_NEWEST, _NEVER = (1_000, 0), (1_001, 0)
 _MAKES_FUNCTIONS = (
     fuse_cache_updates,
     fuse_causal_masks,
@@ -55,7 +59,8 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
         kernels take.
     ``"contrib"``
         Composites become onnxruntime's own ops where these mean the same, and where the oldest
-        onnxruntime that must take the file (``minimum_onnxruntime``, such as ``"1.24"``) has them.
+        onnxruntime that must take the file (``minimum_onnxruntime``, such as ``"1.24"``) has them
+        and runs them faster than the bodies.
     ``"portable"``
         No function is made; afterwards all of them are written out, at opset 18.
 
@@ -67,8 +72,10 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
     if target == "portable":
         return tuple(one for one in ORDER if one not in _MAKES_FUNCTIONS)
     if target == "contrib":
-        oldest = _release(minimum_onnxruntime)
-        known = (one for one in CONTRIB if oldest is None or _SINCE.get(one, oldest) <= oldest)
+        oldest = _release(minimum_onnxruntime) or _NEWEST
+        known = (
+            one for one in CONTRIB if _SINCE.get(one, oldest) <= oldest < _UNTIL.get(one, _NEVER)
+        )
         return (*ORDER[:-1], *known, remove_dead_code)
     raise TargetError(f"no target {target!r}; there are {', '.join(TARGETS)}")
 
