@@ -97,14 +97,14 @@ std::int64_t RandomCall::Size(char letter) {
   std::int64_t& size = sizes_[static_cast<std::size_t>(letter)];
   if (size >= 0) return size;
   static constexpr std::int64_t kFew[] = {1, 2, 3, 1, 2, 0};
-  static constexpr std::int64_t kMany[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 70, 0};
+  static constexpr std::int64_t kMany[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 70};
   if (letter == 'G') return size = Product(Size('F'), 2);
   if (letter == 'W') return size = Product(Size('V'), Size('H'));
   if (large_.find(letter) != std::string::npos) return size = 71 + static_cast<int>(Below(450));
   const bool few = letter == 'B' || letter == 'H' || letter == 'V';
   if (few && !large_.empty()) return size = 1 + static_cast<int>(Below(2));
-  return size =
-             few ? OneOf(kFew, Below(OneIn(20) ? 6 : 5)) : OneOf(kMany, Below(OneIn(20) ? 16 : 15));
+  if (few) return size = OneOf(kFew, Below(OneIn(20) ? 6 : 5));
+  return size = OneIn(300) ? 0 : OneOf(kMany, Below(OneIn(4) ? 15 : 13));
 }
 
 // Beside a size of 0 any other is possible, and must not be counted, looped over or allocated.
@@ -242,8 +242,8 @@ void RandomCall::Fill(const OrtCustomOp& op, OrtKernelInfo* info, OrtKernelConte
   // Kernels work in blocks of up to 384; most calls are small, so that there can be many.
   static constexpr char kLarge[] = "STDEF";
   large_.clear();
-  if (OneIn(16)) large_ += kLarge[Below(5)];
-  if (OneIn(48)) large_ += kLarge[Below(5)];
+  if (OneIn(20)) large_ += kLarge[Below(5)];
+  if (OneIn(60)) large_ += kLarge[Below(5)];
   index_limit_ = 1 + Below(3);
   info->invent = [this](const std::string& name) { return Invent(name); };
   const Layouts& layouts = LayoutsOf(op.GetName(&op));
