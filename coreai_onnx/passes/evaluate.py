@@ -294,6 +294,21 @@ def _bitwise(function: Callable[..., Array]) -> Rule:
     return lambda node, arrays: np.asarray(function(*arrays)).astype(arrays[0].dtype)
 
 
+def _shift(node: gs.Node, arrays: Arrays) -> Array:
+    numbers, by = arrays
+    if np.any(by >= 8 * numbers.dtype.itemsize):
+        raise CannotEvaluateError("runtimes disagree on shifts by all bits")
+    is_left = node.attrs["direction"] == "LEFT"
+    return (np.left_shift if is_left else np.right_shift)(numbers, by)
+
+
+def _clip(node: gs.Node, arrays: Arrays) -> Array:
+    data, low, high = (*arrays, None, None)[:3]
+    if data.dtype.kind not in "iu":
+        raise CannotEvaluateError("only integers are clipped")
+    return np.clip(data, low, high)
+
+
 _ELEMENTWISE: dict[str, Rule] = {
     "Add": _bitwise(np.add),
     "Sub": _bitwise(np.subtract),
@@ -311,6 +326,10 @@ _ELEMENTWISE: dict[str, Rule] = {
     "Less": _plain(np.less),
     "LessOrEqual": _plain(np.less_equal),
     "Where": _plain(np.where),
+    "BitwiseAnd": _bitwise(np.bitwise_and),
+    "BitwiseOr": _bitwise(np.bitwise_or),
+    "BitwiseXor": _bitwise(np.bitwise_xor),
+    "BitShift": _shift,
 }
 _ROUNDED: dict[str, Rule] = {
     "Exp": _rounded(np.exp),
@@ -325,6 +344,7 @@ RULES: dict[str, Rule] = {
     "Abs": _plain(np.abs),
     "Neg": _plain(np.negative),
     "Not": _plain(np.logical_not),
+    "BitwiseNot": _plain(np.bitwise_not),
     "Floor": _plain(np.floor),
     "Ceil": _plain(np.ceil),
     "Sqrt": _plain(np.sqrt),
@@ -354,5 +374,6 @@ RULES: dict[str, Rule] = {
     "ReduceMin": _reduce(np.min, ints_only=False),
     "CumSum": _cumsum,
     "Trilu": _trilu,
+    "Clip": _clip,
 }
 _BROADCASTING = frozenset(_ELEMENTWISE) | {"Pow"}

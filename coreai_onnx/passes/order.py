@@ -12,6 +12,7 @@ from coreai_onnx.passes.contrib_activations import contrib_activations
 from coreai_onnx.passes.contrib_attention import contrib_attention
 from coreai_onnx.passes.contrib_cached_attention import contrib_cached_attention
 from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
+from coreai_onnx.passes.contrib_matmul_nbits import contrib_matmul_nbits
 from coreai_onnx.passes.contrib_moe import contrib_moe
 from coreai_onnx.passes.contrib_rope import contrib_rope
 from coreai_onnx.passes.contrib_skip_norms import contrib_skip_norms
@@ -123,6 +124,7 @@ CONTRIB: Final[tuple[Pass, ...]] = (
     contrib_attention,  # before rotations, which it may take in
     contrib_rope,  # those that attention left
     contrib_linear_attention,  # composites of their own, in no one's way
+    contrib_matmul_nbits,  # weights of few bits, in no one's way
     contrib_moe,  # after gates, one of which is between the experts' products
     contrib_skip_norms,  # after residual norms are one node
     contrib_activations,  # after gates, which hold an activation

@@ -27,7 +27,7 @@ def parse(text: str, opset: int = 23) -> ir.Model:
 
 
 _TYPED = re.compile(
-    r"\b((?:float|float16|double|bfloat16|int64|int32|bool)\[[^\]]*\]) (\w+)(?=\s*[,=])"
+    r"\b((?:float|float16|double|bfloat16|int64|int32|int8|uint8|bool)\[[^\]]*\]) (\w+)(?=\s*[,=])"
 )
 
 

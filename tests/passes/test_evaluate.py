@@ -24,6 +24,7 @@ G = np.array([[2.0, -3.0, 0.5], [1.0, 7.0, -2.0]], np.float32)
 I = np.array([[-7, 7, 5], [-5, 9, 1]], I64)  # noqa: E741
 J = np.array([[2, -2, 3], [3, -4, 5]], I64)
 B = np.array([[True, False, True], [False, False, True]])
+U = np.array([0, 1, 7, 0x5A, 0xA5, 255], np.uint8)
 C = np.array([[True, True, False], [False, True, True]])
 
 CASES = [
@@ -73,6 +74,11 @@ CASES = [
     ("ReduceProd", [I, ints(0)], {}),
     ("ReduceMax", [F, ints(-1)], {"keepdims": 0}), ("ReduceMin", [I], {"keepdims": 0}),
     ("CumSum", [I, np.array(1, I64)], {}),
+    ("Clip", [I, np.array(-2, I64), np.array(6, I64)], {}), ("Clip", [U, np.array(3, np.uint8)], {}),
+    ("BitwiseAnd", [U, np.array(15, np.uint8)], {}), ("BitwiseOr", [U, U[::-1]], {}),
+    ("BitwiseXor", [U, np.array(15, np.uint8)], {}), ("BitwiseNot", [U], {}), ("BitwiseNot", [I], {}),
+    ("BitShift", [U, np.array(4, np.uint8)], {"direction": "RIGHT"}),
+    ("BitShift", [U, np.array(3, np.uint8)], {"direction": "LEFT"}),
     ("Trilu", [F], {}), ("Trilu", [F, np.array(-1, I64)], {"upper": 0}), ("Trilu", [I], {"upper": 0}),
 ]  # fmt: skip
 
@@ -144,6 +150,8 @@ REFUSED = [
     ("ReduceSum", [F], {}, "order of a float sum"),
     ("ReduceMax", [F[:0]], {}, "reduction of nothing"),
     ("CumSum", [F, np.array(0)], {}, "integer sums"),
+    ("Clip", [F], {}, "only integers are clipped"),
+    ("BitShift", [U, np.array(8, np.uint8)], {"direction": "LEFT"}, "shifts by all bits"),
     ("Exp", [F.astype(np.float64)], {}, "runtime's choice"),
     ("Reshape", [F, ints(4)], {}, "inputs do not fit"),
     ("ConstantOfShape", [ints(1 << 11, 1 << 11)], {}, "bigger than the limit"),
