@@ -15,9 +15,13 @@ namespace coreai {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Whether the processor multiplies pairs of bfloat16 natively. Elsewhere that takes more
-/// instructions than to widen them first.
+/// Whether bfloat16 is multiplied in pairs: where the processor does so natively. Elsewhere that
+/// takes more instructions than to widen them first, and is for the fuzzer.
+#ifdef COREAI_PAIRS_EVERYWHERE
+inline constexpr bool kNativePairs = true;
+#else
 inline constexpr bool kNativePairs = HWY_TARGET == HWY_AVX3_ZEN4;
+#endif
 
 /// Loads up to 2 * Lanes(d) bfloat16, `n` of them, two to a lane; the rest is zero. No other memory
 /// is touched.

@@ -21,9 +21,8 @@ inline void AttentionOfPairs(const AttentionProblem& a, size_t item, void* scrat
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include "reference/attention.h"
+#include "attention_case.h"
 #include "simd/dispatch.h"
-#include "tensor.h"
 
 namespace coreai::testing {
 namespace {
@@ -32,77 +31,42 @@ constexpr AttentionKernel kAttentionOfPairs[] = COREAI_TARGETS(AttentionOfPairs)
 
 void Check(AttentionCase c) {
   const DType dtype = DType::kBFloat16;
-  const auto fill = [&](std::size_t count, unsigned seed) {
-    return Tensor(dtype, Normal(count, seed)).Values();
-  };
-  c.query = fill(c.batch * c.heads * c.queries * c.head_dim, 1);
-  c.key = fill(c.batch * c.key_heads * c.keys * c.head_dim, 2);
-  c.value = fill(c.batch * c.value_heads * c.keys * c.value_dim, 3);
+  Randomise(&c, dtype);
   const auto want = AttentionReference(c);
-  // From odd addresses, of exactly their size.
-  const Tensor query(dtype, c.query, 1), key(dtype, c.key, 1), value(dtype, c.value, 1);
+  const AttentionTensors tensors(c, dtype, 1);
   for (const Target target : SupportedTargets()) {
-    SCOPED_TRACE(::testing::Message()
-                 << TargetName(target) << " queries " << c.queries << " keys " << c.keys << " dims "
-                 << c.head_dim << ',' << c.value_dim << " window " << c.window);
+    SCOPED_TRACE(Describe(c, target, dtype));
     const Tensor output(dtype, want.size(), 1);
-    AttentionProblem problem = {};
-    problem.query = query.data();
-    problem.key = key.data();
-    problem.value = value.data();
-    problem.output = output.data();
-    problem.batch = c.batch;
-    problem.heads = c.heads;
-    problem.key_heads = c.key_heads;
-    problem.value_heads = c.value_heads;
-    problem.queries = c.queries;
-    problem.keys = c.keys;
-    problem.head_dim = c.head_dim;
-    problem.value_dim = c.value_dim;
-    problem.scale = c.scale;
-    problem.causal = c.causal;
-    problem.window = c.window;
-    problem.offset = c.offset;
-    const Tensor scratch(DType::kFloat64, AttentionScratchBytes(problem, dtype) / 8);
-    for (std::size_t i = AttentionItems(problem); i-- > 0;) {
-      kAttentionOfPairs[static_cast<std::size_t>(target)](problem, i, scratch.data());
-    }
+    RunAll(kAttentionOfPairs[static_cast<std::size_t>(target)], ProblemOf(c, tensors, output),
+           dtype);
     ExpectNear(output, want, dtype);
   }
 }
 
-AttentionCase Sized(std::size_t queries, std::size_t keys, std::size_t head_dim,
-                    std::size_t value_dim) {
-  AttentionCase c;
-  c.batch = 2;
-  c.heads = 2;
-  c.key_heads = c.value_heads = 1;
-  c.queries = queries;
-  c.keys = keys;
-  c.head_dim = head_dim;
-  c.value_dim = value_dim;
-  c.scale = head_dim == 0 ? 1 : 1 / std::sqrt(static_cast<double>(head_dim));
-  return c;
+// Two batches of two heads that share a key head.
+AttentionCase Grouped(std::size_t queries, std::size_t keys, std::size_t head_dim,
+                      std::size_t value_dim) {
+  return Sized(queries, keys, head_dim, value_dim, 2, 1, 1, 2);
 }
 
 TEST(AttentionOfPairs, EveryHeadAndValueDim) {
   for (std::size_t n = 0; n <= 2 * 32 + 1; ++n) {
-    Check(Sized(9, 7, n, 3));
-    Check(Sized(9, 7, 3, n));
+    Check(Grouped(9, 7, n, 3));
+    Check(Grouped(9, 7, 3, n));
   }
 }
 
 TEST(AttentionOfPairs, EveryNumberOfKeys) {
-  for (std::size_t keys = 0; keys <= 30; ++keys) Check(Sized(20, keys, 8, 5));
-  for (const std::size_t keys : {95u, 96u, 97u, 193u}) Check(Sized(50, keys, 33, 26));
-  Check(Sized(300, 40, 64, 64));
+  for (std::size_t keys = 0; keys <= 30; ++keys) Check(Grouped(20, keys, 8, 5));
+  for (const std::size_t keys : {95u, 96u, 97u, 193u}) Check(Grouped(50, keys, 33, 26));
+  Check(Grouped(300, 40, 64, 64));
 }
 
 TEST(AttentionOfPairs, CausalAndWindows) {
   for (const std::size_t keys : {5u, 97u, 220u}) {
     for (const std::int64_t window : {0, 1, 3, 40}) {
       for (const bool causal : {false, true}) {
-        AttentionCase c = Sized(70, keys, 6, 9);
+        AttentionCase c = Grouped(70, keys, 6, 9);
         c.causal = causal;
         c.window = window;
         c.offset = static_cast<std::int64_t>(keys) - 70;

@@ -2,21 +2,10 @@
 
 #include <algorithm>
 
-#include "reference/attention.h"
-#include "tensor.h"
+#include "attention_case.h"
 
 namespace coreai::testing {
 namespace {
-
-// Fills the inputs with numbers of the type, so that kernel and reference see the same.
-void Randomise(AttentionCase* c, DType dtype, unsigned seed = 1) {
-  const auto fill = [&](std::size_t count, unsigned salt) {
-    return Tensor(dtype, Normal(count, seed * 16 + salt)).Values();
-  };
-  c->query = fill(c->batch * c->heads * c->queries * c->head_dim, 1);
-  c->key = fill(c->batch * c->key_heads * c->keys * c->head_dim, 2);
-  c->value = fill(c->batch * c->value_heads * c->keys * c->value_dim, 3);
-}
 
 // Which axes of the mask are real; along the others it is broadcast (its stride is 0).
 struct MaskAxes {
@@ -47,23 +36,14 @@ struct Options {
   std::size_t shift = 0;
 };
 
-// Runs all items of a problem with scratch memory of exactly the size asked for.
-void RunAll(const AttentionProblem& problem, Target target, DType dtype) {
-  const AttentionKernel kernel = FindAttention(target, dtype);
-  const Tensor scratch(DType::kFloat64, AttentionScratchBytes(problem, dtype) / 8);
-  for (std::size_t i = AttentionItems(problem); i-- > 0;) kernel(problem, i, scratch.data());
-}
-
 // Runs a case on every target and compares with the reference.
 void Check(const AttentionCase& c, DType dtype, const Options& options = {}) {
   const auto want = AttentionReference(c);
-  const Tensor query(dtype, c.query, options.shift), key(dtype, c.key, options.shift);
-  const Tensor value(dtype, c.value, options.shift), sinks(WideDType(dtype), c.sinks);
+  const AttentionTensors tensors(c, dtype, options.shift);
   AttentionMask mask;
   const auto kept = Narrowed(c, options.mask_axes, &mask);
   const Tensor float_mask(options.wide_mask ? WideDType(dtype) : dtype,
                           c.float_mask.empty() ? 0 : kept.size(), options.shift);
-  Tensor float_values = Tensor(DType::kFloat64, 0);
   std::vector<std::uint8_t> bytes;
   for (std::size_t i = 0; i < kept.size(); ++i) {
     if (!c.bool_mask.empty()) bytes.push_back(c.bool_mask[kept[i]]);
@@ -77,50 +57,13 @@ void Check(const AttentionCase& c, DType dtype, const Options& options = {}) {
     mask.data = float_mask.data();
   }
   for (const Target target : SupportedTargets()) {
-    SCOPED_TRACE(::testing::Message()
-                 << TargetName(target) << ' ' << Name(dtype) << " heads " << c.heads << '/'
-                 << c.key_heads << '/' << c.value_heads << " queries " << c.queries << " keys "
-                 << c.keys << " dims " << c.head_dim << ',' << c.value_dim << " causal " << c.causal
-                 << " window " << c.window << " offset " << c.offset);
+    SCOPED_TRACE(Describe(c, target, dtype));
     const Tensor output(dtype, want.size(), options.shift);
-    AttentionProblem problem = {query.data(),
-                                key.data(),
-                                value.data(),
-                                output.data(),
-                                c.batch,
-                                c.heads,
-                                c.key_heads,
-                                c.value_heads,
-                                c.queries,
-                                c.keys,
-                                c.head_dim,
-                                c.value_dim,
-                                c.scale,
-                                c.softcap,
-                                c.causal,
-                                c.window,
-                                c.offset,
-                                mask,
-                                c.sinks.empty() ? nullptr : sinks.data()};
-    RunAll(problem, target, dtype);
+    AttentionProblem problem = ProblemOf(c, tensors, output);
+    problem.mask = mask;
+    RunAll(FindAttention(target, dtype), problem, dtype);
     ExpectNear(output, want, dtype);
   }
-}
-
-AttentionCase Sized(std::size_t queries, std::size_t keys, std::size_t head_dim,
-                    std::size_t value_dim, std::size_t heads = 1, std::size_t key_heads = 1,
-                    std::size_t value_heads = 1, std::size_t batch = 1) {
-  AttentionCase c;
-  c.batch = batch;
-  c.heads = heads;
-  c.key_heads = key_heads;
-  c.value_heads = value_heads;
-  c.queries = queries;
-  c.keys = keys;
-  c.head_dim = head_dim;
-  c.value_dim = value_dim;
-  c.scale = head_dim == 0 ? 1 : 1 / std::sqrt(static_cast<double>(head_dim));
-  return c;
 }
 
 TEST(Attention, EveryHeadAndValueDim) {
