@@ -15,22 +15,23 @@ namespace {
 
 constexpr char kOpTypesKey[] = "coreai.op_types";
 
-// Whether this onnxruntime may be told the shapes of outputs. Releases before 1.24 read the type of
-// every input first, and crash on an optional one that is left out before another (seen in 1.21.1,
-// not in 1.24.4). They infer the types by themselves.
-bool MayInferShapes(const OrtApiBase& base) {
+// Whether this onnxruntime may be told the shapes of an op's outputs. Releases before 1.24 read the
+// type of every input first, and crash on an optional one that is left out before another (seen in
+// 1.21.1, not in 1.24.4). Releases before 1.28 crash where the shape of an output is set that the
+// node does not have (seen in 1.24.4 and 1.27.0). They infer the types by themselves.
+bool MayInferShapes(const OrtApiBase& base, std::size_t outputs) {
   char* end = nullptr;
   const long major = std::strtol(base.GetVersionString(), &end, 10);
   const long minor = *end == '.' ? std::strtol(end + 1, nullptr, 10) : 0;
-  return major > 1 || (major == 1 && minor >= 24);
+  return major > 1 || (major == 1 && minor >= (outputs == 1 ? 24 : 28));
 }
 
 // All ops for one onnxruntime and one target. Sessions keep pointers into it, so it lives as long
 // as the library does.
 class Domain {
  public:
-  Domain(const OrtApi& api, Target target, const std::string& op_types, bool infers_shapes)
-      : api_(api), op_types_("," + op_types + ","), infers_shapes_(infers_shapes) {
+  Domain(const OrtApi& api, const OrtApiBase& base, Target target, const std::string& op_types)
+      : api_(api), base_(base), op_types_("," + op_types + ",") {
     ThrowOnError(api, api.CreateCustomOpDomain(schema::kDomain, &domain_));
     const OpList list = AllOps();
     for (std::size_t i = 0; i < list.size; ++i) Add(*list.begin[i], target);
@@ -66,13 +67,15 @@ class Domain {
   void Add(const OpDefinition& definition, const char* name, DType dtype, DType state_dtype,
            Target target) {
     ops_.push_back(std::make_unique<CustomOp>(api_, definition, name, dtype, state_dtype, target));
-    if (!infers_shapes_) ops_.back()->InferOutputShapeFn = nullptr;
+    if (!MayInferShapes(base_, definition.composite.output_count)) {
+      ops_.back()->InferOutputShapeFn = nullptr;
+    }
     ThrowOnError(api_, api_.CustomOpDomain_Add(domain_, ops_.back().get()));
   }
 
   const OrtApi& api_;
+  const OrtApiBase& base_;
   const std::string op_types_;
-  const bool infers_shapes_;
   OrtCustomOpDomain* domain_ = nullptr;
   std::vector<std::unique_ptr<CustomOp>> ops_;
 };
@@ -103,7 +106,7 @@ void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<Domain>& domain = domains[{&api, target, op_types}];
   if (domain == nullptr) {
-    domain = std::make_unique<Domain>(api, target, op_types, MayInferShapes(base));
+    domain = std::make_unique<Domain>(api, base, target, op_types);
   }
   domain->Register(options);
 }

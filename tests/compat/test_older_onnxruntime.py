@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch.export import Dim
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
 from coreai_onnx.composite_ops import (
+    COMPOSITES,
     SDPA,
     GatedDeltaUpdate,
     GatherMM,
@@ -23,6 +25,7 @@ from coreai_onnx.composite_ops import (
 )
 from coreai_onnx.program import OnnxProgram
 from tests.compat import older_onnxruntime
+from tests.custom_ops.single_op import run_op, single_op_model
 from tests.tolerances import assert_close
 
 VERSIONS = ["1.21.1", "1.24.4", "1.26.0", "1.28.0"]
@@ -197,3 +200,28 @@ def test_kernels_give_the_numbers_of_the_newest(
     for name, (program, inputs) in programs.items():
         newest = program.run(*inputs, kernels=True)
         assert_close(older[name][: len(newest)], list(newest), message=name)
+
+
+def _calls() -> dict[str, list[torch.Tensor]]:
+    """Inputs of every op that has a second output."""
+    torch.manual_seed(1)
+    rows, tokens, gate = torch.randn(2, 8), torch.randn(1, 2, 3, 4), torch.rand(1, 2, 3)
+    return {
+        "skip_rms_norm": [rows, rows],
+        "skip_layer_norm": [rows, rows],
+        "gated_delta_update": [tokens, tokens, tokens, -gate, gate],
+    }
+
+
+@pytest.mark.parametrize("version", [*VERSIONS, "1.27.0"])
+def test_a_second_output_may_go_unused(tmp_path: Path, version: str, kernels: Path) -> None:
+    calls = _calls()
+    assert set(calls) == {name for name, op in COMPOSITES.items() if len(op.outputs) > 1}
+    for op, inputs in calls.items():
+        onnx.save(single_op_model(op, inputs, {}), tmp_path / f"{op}.onnx")
+        feeds = {f"in{i}": x.numpy() for i, x in enumerate(inputs)}
+        np.savez(tmp_path / f"{op}.inputs.npz", **feeds)
+    older = older_onnxruntime.run(version, tmp_path, list(calls), kernels)
+    for op, inputs in calls.items():
+        (output,) = older[op]
+        assert_close(torch.from_numpy(output), run_op(kernels, op, inputs), message=op)

@@ -100,7 +100,9 @@ def test_output_type_and_shape_are_inferred_at_load(kernels):
     model = single_op_model(OPS[2], [q, k, torch.randn(2, 1, 5, 6)], {})
     model.graph.output[0].type.tensor_type.ClearField("shape")
     output = open_session(model, kernels).get_outputs()[0]
-    assert output.shape == ["d0_0", "d0_1", "d0_2", "d2_3"]
+    # Earlier releases crash where they are told a shape, so they are told the type alone.
+    told = tuple(int(part) for part in ort.__version__.split(".")[:2]) >= (1, 24)
+    assert output.shape == (["d0_0", "d0_1", "d0_2", "d2_3"] if told else [])
     assert output.type == "tensor(float)"
 
 

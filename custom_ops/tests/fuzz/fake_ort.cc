@@ -257,7 +257,7 @@ OrtApi MakeApi() {
 }
 
 const OrtApi* GetApi(std::uint32_t) noexcept { return &FakeApi(); }
-const char* GetVersion() noexcept { return "1.24.0"; }
+const char* GetVersion() noexcept { return "1.28.0"; }
 
 }  // namespace
 
