@@ -30,7 +30,7 @@ def obstacle(node: ir.Node, opset: int, wanted: int) -> str:
         return "is unknown to onnx"
     old = _schema(op, wanted)
     if old is None:
-        return f"is an op of opset {new.since_version}"
+        return f"is an op since opset {_first(op, wanted, opset)}"
     if old.since_version == new.since_version:
         return ""
     if op in _MEANING_CHANGED:
@@ -43,6 +43,11 @@ def _schema(op: str, opset: int) -> _Schema | None:
         return onnx.defs.get_schema(op, opset, "")
     except onnx.defs.SchemaError:
         return None
+
+
+def _first(op: str, without: int, opset: int) -> int:
+    """Return the first opset with an op; ``since_version`` is that of its last revision."""
+    return next(version for version in range(without + 1, opset + 1) if _schema(op, version))
 
 
 def _attributes(node: ir.Node, old: _Schema) -> str:

@@ -16,8 +16,9 @@ def node(text: str, opset: int) -> ir.Node:
     [
         ("y = Add (x, x)", 23, ""),
         ("y = Reshape (x, s)", 23, ""),
-        ("y = RMSNormalization (x, x)", 23, "is an op of opset 23"),
-        ("y = Gelu (x)", 20, "is an op of opset 20"),
+        ("y = RMSNormalization (x, x)", 23, "is an op since opset 23"),
+        ("y = Attention (x, x, x)", 24, "is an op since opset 23"),  # revised in 24
+        ("y = Gelu (x)", 20, "is an op since opset 20"),
         ("y = Cast <saturate = 0, to = 1> (x)", 23, "has the attribute saturate, which is newer"),
         ('y = Pad <mode = "wrap"> (x, s)', 21, "has the mode 'wrap', which is newer"),
         ('y = Pad <mode = "edge"> (x, s)', 21, ""),

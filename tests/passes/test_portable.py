@@ -43,7 +43,7 @@ def test_functions_are_written_out_at_opset_18(opset: int) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("Neg (a)", "Gelu (a)"), r"1x Gelu is an op of opset 20\n  convert it with opset_version=18"),
+        (("Neg (a)", "Gelu (a)"), r"1x Gelu is an op since opset 20\n  convert it with opset_version=18"),
         (("ai.coreai.g (a)", "ai.coreai.missing (a)"), "1x ai.coreai::missing has no body"),
     ],
 )  # fmt: skip
