@@ -27,7 +27,7 @@ def skip_layer_norm(
     """The sum, rounded to its dtype, and its norm by the body of ``layer_norm``.
 
     onnxruntime makes one op of Add and LayerNormalization, which since 1.30 takes up to four times
-    as long as the two (docs/performance.md); it does not of Sum. Opsets below 23 are for older ones.
+    as long as the two (docs/performance.md); it does not of Sum. Lower opsets are for older ones.
     """
     total = _sum(b, "Sum" if b.opset >= NOT_FUSED_SINCE else "Add")
     return [layer_norm_of(b, total, parameters(b, examples), attributes), total]

@@ -100,14 +100,18 @@ class Bodies:
         for graph in self._graphs():
             scope_of(graph).pure_calls = calls
 
-    def arguments(self, function: gs.Function) -> list[list[gs.Tensor]]:
-        """Return, for each input of a function, the tensors that its calls pass."""
-        calls = [
+    def calls(self, function: gs.Function) -> list[gs.Node]:
+        """Return the nodes that call a function, wherever they stand."""
+        return [
             node
             for graph in self._graphs()
             for node in graph.nodes
             if (node.domain or "", node.op) == (function.domain, function.name)
         ]
+
+    def arguments(self, function: gs.Function) -> list[list[gs.Tensor]]:
+        """Return, for each input of a function, the tensors that its calls pass."""
+        calls = self.calls(function)
         absent = gs.Variable.empty()
         return [
             [node.inputs[i] if i < len(node.inputs) else absent for node in calls]

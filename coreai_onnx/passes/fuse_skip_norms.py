@@ -63,8 +63,8 @@ def _provide(bodies: Bodies, name: str, norm: gs.Node, dtype: np.dtype[Any] | No
     """Make sure that the model has the function.
 
     onnxruntime makes one op of Add and LayerNormalization, which since 1.30 takes up to four times
-    as long as the two (docs/performance.md); it does not of Sum, which it has for float32 only. What
-    is in a file already stays as it is.
+    as long as the two (docs/performance.md); it does not of Sum, which it has for float32 only.
+    What is in a file already stays as it is.
     """
     rest = "".join(f", {word}" for word in ("scale", "bias")[: len(norm.inputs) - 1])
     apart = bodies.opset >= 23 and name.startswith("skip_layer_norm")

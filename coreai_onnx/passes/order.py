@@ -7,6 +7,7 @@ from typing import Final, Protocol
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.add_to_conv_bias import add_to_conv_bias
+from coreai_onnx.passes.attention_of_rows import attention_of_rows
 from coreai_onnx.passes.constant_reshapes import constant_reshapes
 from coreai_onnx.passes.contrib_activations import contrib_activations
 from coreai_onnx.passes.contrib_attention import contrib_attention
@@ -109,6 +110,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     fuse_causal_masks,  # after conditions that hide the comparison of positions
     remove_repeated_heads,  # after shapes are known
     remove_expands_in_functions,  # after the calls have their final arguments
+    attention_of_rows,  # likewise; bodies that others compare are as they were until then
     remove_dead_code,  # last, so that what the others left behind is not saved
 )
 """For a stock onnxruntime on a CPU and for our kernels: neither loses by any of them."""

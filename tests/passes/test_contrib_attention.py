@@ -35,12 +35,12 @@ def text(*, mask: bool, **change: object) -> str:
 @pytest.mark.parametrize(
     ("mask", "change", "op"),
     [
-        (False, {}, "MultiHeadAttention"),
-        (False, {"t": "t", "d": 4}, "MultiHeadAttention"),
-        (False, {"causal": 1}, "MultiHeadAttention"),
-        (True, {}, "MultiHeadAttention"),
-        (True, {"rows": "1", "t": "t"}, "MultiHeadAttention"),
-        (True, {"kind": "float", "low": -1e30}, "MultiHeadAttention"),
+        (False, {}, "Attention"),
+        (False, {"t": "t", "d": 4}, "Attention"),
+        (False, {"causal": 1}, "Attention"),
+        (True, {}, "Attention"),
+        (True, {"rows": "1", "t": "t"}, "Attention"),
+        (True, {"kind": "float", "low": -1e30}, "Attention"),
         (False, {"k": "2"}, "GroupQueryAttention"),
         (False, {"k": "2", "causal": 1}, "GroupQueryAttention"),
         (True, {"k": "2"}, "GroupQueryAttention"),
@@ -114,7 +114,25 @@ rope <dims, interleaved> (input, cos, sin) => (output) {{
     assert_close(run(model, feeds), run(parse(written), feeds))
 
 
-@pytest.mark.parametrize(("heads", "opset"), [("4", 23), ("2", 21)])
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("masked", [False, True])
+def test_below_opset_23_it_is_multi_head_attention(masked: bool, causal: int) -> None:
+    names = {**PLAIN, "inputs": "q, k, v, m" if masked else "q, k, v", "causal": causal}
+    model = parse((HEAD + CALL).format(**names), 22)
+    assert run_passes(model, [contrib_attention]).total == 1
+    (attention,) = [node for node in model.graph if node.domain == "com.microsoft"]
+    assert attention.op_type == "MultiHeadAttention"
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.standard_normal((2, 4, 5, 8)).astype(np.float32) for n in "qkv"}
+    feeds["m"] = rng.random((2, 1, 5, 5)) > 0.4
+    feeds["m"][0, 0, 0] = False
+    q, k, v, m = (torch.from_numpy(feeds[name]) for name in "qkvm")
+    mask = m if masked else None
+    expected = scaled_dot_product_attention(q, k, v, mask, scale=0.5, is_causal=causal)
+    assert_close(run(model, feeds), [expected])
+
+
+@pytest.mark.parametrize(("heads", "opset"), [("4", 23), ("4", 21), ("2", 21)])
 def test_a_causal_mask_needs_no_bias(heads: str, opset: int) -> None:
     """At every opset, also where no body is ONNX's Attention."""
     head = f"main (float[b, 4, s, 8] q, float[b, {heads}, s, 8] k) => (float[b, 4, s, 8] y) <int64 zero = {{0}}, int64 one = {{1}}, int64[1] v0 = {{0}}, int64[3] around = {{0, 1, 3}}, int64[3] lead = {{0, 1, 2}}> {{"
@@ -123,7 +141,7 @@ def test_a_causal_mask_needs_no_bias(heads: str, opset: int) -> None:
       y = ai.coreai.{NAME} <scale = 0.5, is_causal = 0, version = 1> (q, k, k, mask) }}"""
     model = parse(head + body, opset)
     assert run_passes(model, [contrib_attention]).total == 1
-    (attention,) = [node for node in model.graph if node.domain == "com.microsoft"]
+    (attention,) = [node for node in model.graph if "Attention" in node.op_type]
     assert mask_of(attention) is None
     rng = np.random.default_rng(0)
     shapes = {"q": (2, 4, 5, 8), "k": (2, int(heads), 5, 8)}
@@ -135,6 +153,9 @@ def test_a_causal_mask_needs_no_bias(heads: str, opset: int) -> None:
 
 def mask_of(attention: ir.Node) -> ir.Value | None:
     """Return the bias of a contrib attention, and check what makes it causal."""
+    if attention.op_type == "Attention":
+        assert attention.attributes["is_causal"].value == 1
+        return attention.inputs[3] if len(attention.inputs) > 3 else None
     if attention.op_type == "MultiHeadAttention":
         assert attention.attributes["unidirectional"].value == 1
         return attention.inputs[5] if len(attention.inputs) > 5 else None
