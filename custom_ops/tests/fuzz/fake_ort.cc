@@ -175,13 +175,13 @@ OrtStatus* GetOutput(OrtKernelContext* context, std::size_t index, const std::in
   const Running fuzzer(Party::kFuzzer);
   if (index >= context->output_types.size()) return Fail("no such output");
   context->outputs.resize(context->output_types.size());
+  const std::vector<std::int64_t> shape(sizes, sizes + rank);
   // What is not used is not allocated, whatever its size.
-  if (context->output_used[index] && !FitsMemory({sizes, sizes + rank})) return Fail(kNoMemory);
+  if (context->output_used[index] && !FitsMemory(shape)) return Fail(kNoMemory);
   if (context->in_place && index == 0) {
     context->outputs[0] = context->inputs.at(0);
   } else if (context->output_used[index]) {
-    context->outputs[index] =
-        MakeValue(context->output_types[index], {sizes, sizes + rank}, index % 3);
+    context->outputs[index] = MakeValue(context->output_types[index], shape, index % 3);
   }
   *out = context->outputs[index].get();
   return nullptr;
