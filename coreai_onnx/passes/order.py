@@ -15,6 +15,7 @@ from coreai_onnx.passes.contrib_cached_attention import contrib_cached_attention
 from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib_matmul_nbits import contrib_matmul_nbits
 from coreai_onnx.passes.contrib_moe import contrib_moe
+from coreai_onnx.passes.contrib_packed_projections import contrib_packed_projections
 from coreai_onnx.passes.contrib_rope import contrib_rope
 from coreai_onnx.passes.contrib_skip_norms import contrib_skip_norms
 from coreai_onnx.passes.fold_batch_norms import fold_batch_norms
@@ -26,6 +27,7 @@ from coreai_onnx.passes.fuse_gated_activations import fuse_gated_activations
 from coreai_onnx.passes.fuse_rms_norm import fuse_rms_norm
 from coreai_onnx.passes.fuse_rope import fuse_rope
 from coreai_onnx.passes.fuse_skip_norms import fuse_skip_norms
+from coreai_onnx.passes.gathers_of_one_row import gathers_of_one_row
 from coreai_onnx.passes.gathers_of_ranges import gathers_of_ranges
 from coreai_onnx.passes.matmul_add_to_gemm import matmul_add_to_gemm
 from coreai_onnx.passes.merge_casts import merge_casts
@@ -95,6 +97,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     remove_single_inputs,  # likewise
     slices_of_concats,  # after single inputs: what is left of a Concat is really joined
     gathers_of_ranges,  # after neutral operands, which stand between a Range and its use
+    gathers_of_one_row,  # after constants are known
     merge_duplicate_constants,  # before subexpressions: equal inputs become the same input
     merge_common_subexpressions,  # sees the inputs that the passes above made equal
     fold_batch_norms,  # after statistics are constant
@@ -128,6 +131,7 @@ CONTRIB: Final[tuple[Pass, ...]] = (
     contrib_linear_attention,  # composites of their own, in no one's way
     contrib_matmul_nbits,  # weights of few bits, in no one's way
     contrib_moe,  # after gates, one of which is between the experts' products
+    contrib_packed_projections,  # after the attentions, and weights of few bits
     contrib_skip_norms,  # after residual norms are one node
     contrib_activations,  # after gates, which hold an activation
 )
