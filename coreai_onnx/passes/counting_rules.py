@@ -113,6 +113,13 @@ def _transpose(node: gs.Node, known: list[Known]) -> Known | None:
     return each(known[0], change)
 
 
+def _spread_over(node: gs.Node, known: list[Known]) -> Known | None:
+    """Elements of a tensor that is the same number everywhere."""
+    value, shape = getattr(known[0], "everywhere", None), shape_of(node.outputs[0])
+    dims = None if shape is None else tuple(amount_of(dim) for dim in shape)
+    return None if value is None or dims is None else _constant(value, dims)
+
+
 def _select(node: gs.Node, known: list[Known]) -> Known | None:
     """One element along an axis."""
     index, axis = ints_of(node.inputs[1]), attribute_of(node, "axis", 0)
@@ -132,7 +139,7 @@ def _slice(node: gs.Node, known: list[Known]) -> Known | None:
     count = known[0]
     bounds = [ints_of(tensor) for tensor in list(node.inputs)[1:5]]
     if not isinstance(count, Count) or any(bound is None or len(bound) != 1 for bound in bounds):
-        return None
+        return _spread_over(node, known)
     (start, end, axis, step) = (*(b[0] for b in bounds if b), *[0, 1][len(bounds) - 2 :])
     axis %= len(count.dims)
     size = count.dims[axis]
@@ -276,6 +283,7 @@ RULES: dict[str, tuple[Rule, int | None]] = {
     "Expand": (_expand, 1),
     "Transpose": (_transpose, 1),
     "Gather": (_select, 1),
+    "GatherElements": (_spread_over, 1),
     "Slice": (_slice, 1),
     "Concat": (_concat, None),
     "CumSum": (_sums, 1),
