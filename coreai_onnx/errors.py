@@ -119,6 +119,10 @@ class SpecializationWarning(UserWarning):
     """A size that was to be dynamic is fixed in the converted model."""
 
 
+class DroppedStateWarning(UserWarning):
+    """A module keeps something from call to call that the converted model does not keep."""
+
+
 class ExternalizationError(ConversionError):
     """A module cannot become a function of its own."""
 

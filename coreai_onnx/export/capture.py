@@ -10,6 +10,7 @@ import torch
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import CoreaiError, ExportError, StagingError
+from coreai_onnx.export.attributes import attributes_kept
 from coreai_onnx.export.automatic import Automatic, wants
 from coreai_onnx.export.bodies import BodyExport, known_loops, trust
 from coreai_onnx.export.buffers import assignments_kept
@@ -86,11 +87,12 @@ def _export(
         with (
             torch.no_grad(),
             known_loops(model, trusts),
+            attributes_kept(model) as attributes,
             assignments_kept(model),
             explained() as explanation,
         ):
             exported = export_fn(model)
-            program = functional(exported)
+            program = functional(exported, attributes.names)
     except CoreaiError:
         raise
     except Exception as error:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
+from coreai_onnx.errors import ExportError
 from coreai_onnx.export.in_place import mutates, without_in_place
+from coreai_onnx.export.lifted import changed_by, lifted
 
 aten = torch.ops.aten
 
@@ -93,18 +95,34 @@ def _is_torchs(rule: Any) -> bool:
     return home.partition(".")[0] == "torch"
 
 
-def functional(program: ExportedProgram) -> ExportedProgram:
+def functional(program: ExportedProgram, names: Mapping[int, str] | None = None) -> ExportedProgram:
     """Return the program without in-place ops, hidden mutations and maps; itself if it has none.
 
     An undecomposed program may mutate buffers, inputs and views; the result has every mutated
     buffer and input as an extra output. It also works out what ``vmap`` left as marks of batch
-    axes around ops.
+    axes around ops. So is a tensor that the module holds in a plain attribute and changes: it
+    becomes a buffer.
+
+    Args:
+        program: The program.
+        names: Names for such tensors, by their id; others are named as their placeholders.
+
+    Raises:
+        ExportError: A tensor in a plain attribute is changed in a way that cannot be followed.
     """
     if not _needs_work(program):
         return program
-    made: ExportedProgram | None = without_in_place(program)
+    made: ExportedProgram | None = without_in_place(program, names or {})
     if made is not None and not _needs_work(made):
         return made
+    mutations = [node for node in program.graph.nodes if mutates(node)]
+    changed = changed_by(mutations, program.graph, lifted(program, names))
+    if changed:  # torch's retrace cannot
+        raise ExportError(
+            f"forward changes {', '.join(changed)}, which to torch are constants, by ops or "
+            "through views that cannot be followed\n  give them to register_buffer, and take views "
+            "of them inside of forward"
+        )
     with torch.no_grad():
         retraced: ExportedProgram = program.run_decompositions({})
     return retraced

@@ -9,6 +9,7 @@ written through, and views are taken anew where they are next read.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,18 +18,21 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ExportGraphSignature,
     InputKind,
+    InputSpec,
     OutputKind,
     OutputSpec,
     TensorArgument,
 )
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from coreai_onnx.export.lifted import Lifted, lifted, remade
 from coreai_onnx.export.views import Write, undone
 
 aten = torch.ops.aten
 _PLAIN = {"normal_": ("normal_functional", "default"), "transpose_": ("transpose", "int")}
 _MUTATIONS = {
     InputKind.BUFFER: OutputKind.BUFFER_MUTATION,
+    InputKind.CONSTANT_TENSOR: OutputKind.BUFFER_MUTATION,
     InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION,
 }
 _DROPOUTS = (
@@ -43,30 +47,39 @@ class _CannotError(Exception):
     """Something here only torch itself can make functional."""
 
 
-def without_in_place(program: ExportedProgram) -> ExportedProgram | None:
+def without_in_place(
+    program: ExportedProgram, names: Mapping[int, str] | None = None
+) -> ExportedProgram | None:
     """Return the program with plain ops only; mutated buffers and inputs are further outputs.
 
         y = x[0]; add_(y, 1); mul(x, 2)
         becomes
         y = x[0]; z = add(y, 1); x2 = select_scatter(x, z, 0, 0); mul(x2, 2)
 
+    Args:
+        program: The program; it is not changed.
+        names: Names of state that torch takes for constants, by the id of the tensor.
+
     Returns:
         A new program, or None where that takes a retrace: training batch norms, custom ops that
-        mutate, views that overlap. The program that was given is not changed.
+        mutate, views that overlap.
     """
+    constants = lifted(program, names or {})
     try:
-        root = _rebuilt(program.graph_module, outer=True)
+        root = _rebuilt(program.graph_module, constants)
     except _CannotError:
         return None
+    signature = _signature(program, root, constants)
+    states = {str(s.target): constants.tensors.get(s.arg.name) for s in signature.input_specs}
     return ExportedProgram(
         root=root,
         graph=root.graph,
-        graph_signature=_signature(program, root),
+        graph_signature=signature,
         state_dict=program.state_dict,
         range_constraints=program.range_constraints,
         module_call_graph=program.module_call_graph,
         example_inputs=program.example_inputs,
-        constants=program.constants,
+        constants=program.constants | {k: x for k, x in states.items() if x is not None},
         verifiers=program.verifiers,
     )
 
@@ -74,7 +87,7 @@ def without_in_place(program: ExportedProgram) -> ExportedProgram | None:
 def without_in_place_inside(module: fx.GraphModule) -> fx.GraphModule | None:
     """Return a traced graph with plain ops only, or None where that takes a retrace."""
     try:
-        return _rebuilt(module, outer=False)
+        return _rebuilt(module, None)
     except _CannotError:
         return None
 
@@ -91,13 +104,13 @@ def mutates(node: fx.Node) -> bool:
     return target._schema.is_mutable
 
 
-def _rebuilt(module: fx.GraphModule, *, outer: bool) -> fx.GraphModule:
+def _rebuilt(module: fx.GraphModule, constants: Lifted | None) -> fx.GraphModule:
     """Return a module with its graph, and the graphs its nodes call, without in-place ops."""
-    graph = _Rebuild(module.graph, outer=outer).run()
+    graph = _Rebuild(module.graph, constants).run()
     made = fx.GraphModule(module, graph)
     for name, child in module.named_children():
         if isinstance(child, fx.GraphModule) and any(map(mutates, child.graph.nodes)):
-            setattr(made, name, _rebuilt(child, outer=False))
+            setattr(made, name, _rebuilt(child, None))
     return made
 
 
@@ -110,13 +123,15 @@ class _Rebuild:
 
     Args:
         given: The graph; its nodes have their fake values.
-        outer: Whether it is a program, whose inputs may be changed.
+        constants: Those of a program; None for a graph inside, whose inputs nothing may change.
     """
 
-    def __init__(self, given: fx.Graph, *, outer: bool) -> None:
-        self.given, self.outer = given, outer
+    def __init__(self, given: fx.Graph, constants: Lifted | None) -> None:
+        self.given, self.outer = given, constants is not None
+        self._constants = constants or Lifted()
         self.graph = fx.Graph()
         self._current: dict[fx.Node, fx.Node] = {}
+        self._inputs: dict[fx.Node, fx.Node] = {}
         self._made_at: dict[fx.Node, int] = {}
         self._versions: dict[StorageWeakRef, int] = {}
         self._turned: set[StorageWeakRef] = set()
@@ -133,11 +148,12 @@ class _Rebuild:
                 self._output(node)
             elif mutates(node):
                 self._mutation(node)
-            elif _returns_its_argument(node):
-                self._settle(node, self._use(node.args[0]))
+            elif (twin := self._twin(node)) is not None:
+                self._settle(node, self._use(twin))
             else:
                 copied = self.graph.node_copy(node, self._use)
                 if node.op == "placeholder":
+                    self._inputs[node] = copied
                     copied.name = node.name  # an argument called input would become input_1
                 self._settle(node, copied)
         return self.graph
@@ -146,14 +162,18 @@ class _Rebuild:
     def _find_shared_memory(self) -> None:
         """Note the memory of each node's results, and the argument they are a view of."""
         same: dict[StorageWeakRef, StorageWeakRef] = {}
+        remade_values = remade(self.given, self._constants)
+        first = {n.name: n for n in self.given.nodes if n.op == "placeholder"}
         for node in self.given.nodes:
-            own = _memory(node)
+            own = _memory(node, remade_values.get(node, node.meta.get("val")))
             if _returns_its_argument(node):
                 same.update(zip(own, self._groups[node.args[0]], strict=True))
             groups = self._groups[node] = tuple(dict.fromkeys(same.get(key, key) for key in own))
             for key in groups:
                 self._members.setdefault(key, []).append(node)
             sources = node.all_input_nodes if node.op == "call_function" else []
+            if node.op == "placeholder" and node.name in self._constants.twins:
+                sources = [first[self._constants.twins[node.name]]]
             shared = (a for a in sources if not set(groups).isdisjoint(self._groups[a]))
             parent = next(shared, None)
             if parent is not None and _is_list(parent) and self._parents[parent] is None:
@@ -167,6 +187,15 @@ class _Rebuild:
         self._current[node] = made
         self._made_at[node] = self._version(node)
 
+    def _twin(self, node: fx.Node) -> fx.Node | None:
+        """Return the node whose very tensor a node is, without changing it."""
+        if _returns_its_argument(node) or node.name in self._constants.twins:
+            return self._parents[node]
+        return None
+
+    def _is_its_parent(self, node: fx.Node) -> bool:
+        return mutates(node) or self._twin(node) is not None
+
     # ------------------------------------------------------------------ reading
     def _use(self, node: fx.Node) -> fx.Node:
         """Return a node of the new graph with the present value; views are taken anew."""
@@ -174,7 +203,7 @@ class _Rebuild:
             parent = self._parents[node]
             if parent is None or self._made_at.get(node) == _LOST:
                 raise _CannotError(node)
-            if mutates(node) or _returns_its_argument(node):
+            if self._is_its_parent(node):
                 self._settle(node, self._use(parent))
             else:
                 self._settle(node, self.graph.node_copy(node, self._use))
@@ -229,7 +258,7 @@ class _Rebuild:
             if _is_list(parent):  # the views of a split
                 parent = self._parents[parent]
                 assert parent is not None
-            if mutates(view) or _returns_its_argument(view):
+            if self._is_its_parent(view):
                 result: fx.Node | None = value
             else:
                 result = undone(Write(self.graph, view, self._use(parent), value, self._use))
@@ -260,8 +289,7 @@ class _Rebuild:
     # ------------------------------------------------------------------ outputs
     def _output(self, node: fx.Node) -> None:
         """Return the inputs' new values first, then what the graph returned."""
-        placeholders = [n for n in self.given.nodes if n.op == "placeholder"]
-        changed = [p for p in placeholders if self._current[p].op != "placeholder"]
+        changed = [n for n in self.given.nodes if n.op == "placeholder" and self._is_changed(n)]
         if changed and not self.outer:
             raise _CannotError(node)
         result: Any = fx.map_arg(node.args[0], self._use)
@@ -270,13 +298,21 @@ class _Rebuild:
         made.meta = dict(node.meta)
         made.meta["changed"] = [p.name for p in changed]
 
+    def _is_changed(self, node: fx.Node) -> bool:
+        """Whether an input has a new value; scratch memory that is never read has none."""
+        if node.name in self._constants.twins or self._current[node].op == "placeholder":
+            return False
+        if node.name not in self._constants.tensors:
+            return True
+        given = self._inputs[node]
+        return any(x.target is not aten.copy.default or given in x.args[1:] for x in given.users)
+
 
 _LOST = -1
 
 
-def _memory(node: fx.Node) -> list[StorageWeakRef]:
+def _memory(node: fx.Node, value: Any) -> list[StorageWeakRef]:
     """Return what tells the memory of a node's results."""
-    value = node.meta.get("val")
     leaves = value if isinstance(value, list | tuple) else (value,)
     tensors = (x for x in leaves if isinstance(x, torch.Tensor) and x.layout == torch.strided)
     try:
@@ -321,14 +357,18 @@ def _keeps_the_dtype(node: fx.Node) -> bool:
     return all(x.dtype == target.dtype for x in tensors) and not any(numbers)
 
 
-def _signature(program: ExportedProgram, root: fx.GraphModule) -> ExportGraphSignature:
+def _signature(
+    program: ExportedProgram, root: fx.GraphModule, constants: Lifted
+) -> ExportGraphSignature:
     """Return the signature of the rebuilt program: inputs' new values come first."""
     given = program.graph_signature
     output = root.graph.output_node()
     changed: list[str] = output.meta.pop("changed")
     results: Any = output.args[0]
     specs: list[OutputSpec] = []
-    by_name = {s.arg.name: s for s in given.input_specs}
+    inputs = [s for s in given.input_specs if s.arg.name not in constants.twins]
+    inputs = [_as_buffer(s, constants.names) if s.arg.name in changed else s for s in inputs]
+    by_name = {s.arg.name: s for s in inputs}
     for name, node in zip(changed, results, strict=False):
         source = by_name[name]
         kind = _MUTATIONS[source.kind]
@@ -338,4 +378,11 @@ def _signature(program: ExportedProgram, root: fx.GraphModule) -> ExportGraphSig
         named = isinstance(node, fx.Node) and hasattr(spec.arg, "name")
         arg = dataclasses.replace(spec.arg, name=node.name) if named else spec.arg
         specs.append(dataclasses.replace(spec, arg=arg))
-    return ExportGraphSignature(given.input_specs, specs)
+    return ExportGraphSignature(inputs, specs)
+
+
+def _as_buffer(spec: InputSpec, names: Mapping[str, str]) -> InputSpec:
+    """Return a constant that is changed as a buffer."""
+    if spec.kind is not InputKind.CONSTANT_TENSOR:
+        return spec
+    return InputSpec(InputKind.BUFFER, spec.arg, names[spec.arg.name], persistent=False)

@@ -1,0 +1,196 @@
+"""What a module keeps in plain attributes, and in objects there, that torch knows nothing of."""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from coreai_onnx.errors import DroppedStateWarning
+
+_DEEPEST = 8
+"""Objects inside of more objects are not looked into."""
+_SHOWN = 5
+_NUMBERS = (bool, int, float, str)
+_TORCHS_OWN = frozenset(vars(torch.nn.Module()))
+_OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, torch.nn.Module)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A dict or list that is reachable from a module, as it was.
+
+    Attributes:
+        path: Where it is, ``cache.layers[0]``; empty for the root module's attributes.
+        items: The dict (of attributes, if ``is_object``) or the list itself.
+        before: A shallow copy.
+        is_object: Whether it is the attributes of an object or module.
+    """
+
+    path: str
+    items: dict[Any, Any] | list[Any]
+    before: dict[Any, Any]
+    is_object: bool
+
+    def now(self) -> dict[Any, Any]:
+        """Return what it holds, by key or index."""
+        return _entries(self.items, is_object=self.is_object)
+
+    def at(self, key: Any) -> str:
+        """Return the path of one entry."""
+        if not self.is_object:
+            return f"{self.path}[{key!r}]"
+        return f"{self.path}.{key}" if self.path else str(key)
+
+    def restore(self) -> None:
+        """Let it hold what it held."""
+        if isinstance(self.items, list):
+            if len(self.items) != len(self.before) or self._changed():
+                self.items[:] = self.before.values()
+            return
+        for key in self.now().keys() - self.before.keys():
+            del self.items[key]
+        for key in self._changed():
+            self.items[key] = self.before[key]
+
+    def _changed(self) -> list[Any]:
+        now = self.now()
+        return [key for key, x in self.before.items() if now.get(key, self) is not x]
+
+
+class Attributes:
+    """Plain attributes of a model before its forward is traced, and what became of them."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Look at what the model holds."""
+        self.holders = list(_holders(model))
+        self.dropped: list[str] = []
+        tensors = [x for one in self.holders for x in one.before.values() if _is_tensor(x)]
+        self._single = [(x, x.detach().clone()) for x in tensors if x.numel() == 1]
+        self.names = {
+            id(x): one.at(key)
+            for one in self.holders
+            for key, x in one.before.items()
+            if _is_tensor(x)
+        }
+
+    def settle(self) -> None:
+        """After the forward, while it is traced: write new tensors into those they replace."""
+        for holder in self.holders:
+            now = holder.now()
+            for key in {**holder.before, **now}:
+                old: Any = holder.before.get(key)
+                new: Any = now.get(key)
+                if _is_tensor(old) and _is_tensor(new) and new is not old and _fits(new, old):
+                    holder.items[key] = old.copy_(new)
+                elif _is_dropped(old, new):
+                    self.dropped.append(holder.at(key))
+            holder.restore()
+
+    def restore(self) -> None:
+        """Put everything back: torch leaves fake tensors there, and runs ops on lone numbers."""
+        for holder in self.holders:
+            holder.restore()
+        with torch.no_grad():
+            for tensor, value in self._single:
+                tensor.copy_(value)
+
+
+@contextmanager
+def attributes_kept(model: torch.nn.Module) -> Iterator[Attributes]:
+    """While active, tensors that a forward assigns to plain attributes are exported as state.
+
+    Afterwards the attributes are what they were.
+
+    Yields:
+        The attributes.
+
+    Warns:
+        DroppedStateWarning: The forward keeps something there that no state can hold.
+    """
+    attributes = Attributes(model)
+
+    def leave(*_: Any) -> None:
+        if not torch.compiler.is_dynamo_compiling():  # dynamo changes no attribute, and tells
+            attributes.settle()
+
+    hook = model.register_forward_hook(leave) if attributes.holders else None
+    try:
+        yield attributes
+    finally:
+        if hook is not None:
+            hook.remove()
+        attributes.restore()
+    if attributes.dropped:
+        names = list(dict.fromkeys(attributes.dropped))
+        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+        warnings.warn(
+            f"forward keeps something from call to call in {shown}, and the converted model does "
+            "not\n  state is a tensor of one shape and dtype: hold it in a buffer (register_buffer)"
+            ", or make it an input and an output",
+            DroppedStateWarning,
+            stacklevel=2,
+        )
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and not isinstance(x, torch.nn.Parameter)
+
+
+def _fits(new: torch.Tensor, old: torch.Tensor) -> bool:
+    sizes = [list(map(str, x.shape)) for x in (new, old)]  # comparing symbols would fix them
+    return sizes[0] == sizes[1] and new.dtype == old.dtype
+
+
+def _is_dropped(old: Any, new: Any) -> bool:
+    """Whether an attribute is something else after the forward."""
+    if new is old:
+        return False
+    if isinstance(old, _NUMBERS) and isinstance(new, _NUMBERS):
+        return bool(old != new)
+    if _is_leaf(old) or _is_leaf(new):
+        return True
+    inside = _inside("", new, set(), 1)
+    return any(_is_tensor(x) for holder in inside for x in holder.before.values())
+
+
+def _is_leaf(x: Any) -> bool:
+    return isinstance(x, (*_NUMBERS, torch.Tensor, torch.SymInt, torch.SymFloat))
+
+
+def _entries(items: Any, *, is_object: bool) -> dict[Any, Any]:
+    if isinstance(items, list):
+        return dict(enumerate(items))
+    return {k: x for k, x in items.items() if not is_object or k not in _TORCHS_OWN}
+
+
+def _holders(model: torch.nn.Module) -> Iterator[Holder]:
+    """Yield the attributes of every module, and every object, dict and list reachable there."""
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        yield from _inside(path, module, seen, 0)
+
+
+def _inside(path: str, value: Any, seen: set[int], depth: int) -> Iterator[Holder]:
+    if id(value) in seen or depth > _DEEPEST or isinstance(value, torch.Tensor):
+        return
+    is_object = not isinstance(value, dict | list)
+    if is_object and depth and (isinstance(value, _OPAQUE) or _is_librarys(value)):
+        return
+    seen.add(id(value))
+    items = vars(value) if is_object else value
+    holder = Holder(path, items, _entries(items, is_object=is_object), is_object)
+    yield holder
+    for key, inner in holder.before.items():
+        yield from _inside(holder.at(key), inner, seen, depth + 1)
+
+
+def _is_librarys(value: Any) -> bool:
+    """Whether an object is of a kind that keeps no state of a model."""
+    home = type(value).__module__.partition(".")[0]
+    return not hasattr(value, "__dict__") or home in ("torch", "builtins", "typing", "numpy")

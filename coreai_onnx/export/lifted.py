@@ -1,0 +1,153 @@
+"""Tensors that torch takes for constants of a program, though the program may change them.
+
+To torch, state is what ``register_buffer`` was told of. A tensor in a plain attribute, in a cache
+object say, becomes a constant, even where it is the memory of a buffer.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """The constants of a program, by the names of their placeholders.
+
+    Attributes:
+        tensors: The tensors of the module that they are.
+        twins: The earlier placeholder that is the very same tensor, of those that have one.
+        overlaps: The earlier placeholder that shares memory in another way.
+        names: What they are called as state; names of buffers are not among them.
+    """
+
+    tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    twins: Mapping[str, str] = field(default_factory=dict)
+    overlaps: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def lifted(program: ExportedProgram, names: Mapping[int, str] | None = None) -> Lifted:
+    """Find the constants of a program, and which of them are its buffers, or each other.
+
+    Args:
+        program: The program.
+        names: What tensors are called, by their id; others are called as their placeholders.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    twins: dict[str, str] = {}
+    overlaps: dict[str, str] = {}
+    seen: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    for spec in program.graph_signature.input_specs:
+        held = program.state_dict if spec.target in program.state_dict else program.constants
+        tensor, name = held.get(str(spec.target)), spec.arg.name
+        if spec.kind not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            continue
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+            continue
+        others = seen.setdefault(_address(tensor), []) if tensor.numel() else []
+        if spec.kind is InputKind.CONSTANT_TENSOR:
+            tensors[name] = tensor
+            same = [other for other, x in others if _lies_like(x, tensor)]
+            if same:
+                twins[name] = same[0]
+            elif others:
+                overlaps[name] = others[0][0]
+        others.append((name, tensor))
+    taken = {str(spec.target) for spec in program.graph_signature.input_specs}
+    called = {name: (names or {}).get(id(x), "") for name, x in tensors.items()}
+    for name, wanted in called.items():
+        called[name] = name.removeprefix("c_") if not wanted or wanted in taken else wanted
+        taken.add(called[name])
+    return Lifted(tensors, twins, overlaps, called)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _lies_like(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two tensors that share memory are one."""
+    return (x.storage_offset(), x.dtype, x.shape, x.stride()) == (
+        y.storage_offset(),
+        y.dtype,
+        y.shape,
+        y.stride(),
+    )
+
+
+def remade(graph: fx.Graph, constants: Lifted) -> dict[fx.Node, Any]:
+    """Return fake values for constants and for what shares memory with them.
+
+    The values in a trace do not tell: there, a real tensor becomes a new fake one whenever an op
+    takes it. So the ops that take one are run again.
+    """
+    placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    found: dict[fx.Node, Any] = {}
+    for name in constants.tensors:
+        node = placeholders[name]
+        first = placeholders.get(constants.twins.get(name, constants.overlaps.get(name, "")))
+        found[node] = _unlike_any(node) if first is None else found.get(first, _value(first))
+    for node in graph.nodes if found else ():
+        sources = [x for a in node.all_input_nodes for x in _tensors(found.get(a))]
+        if sources and node.op == "call_function":
+            value = _again(node, found)
+            if any(_shares(x, y) for x in _tensors(value) for y in sources):
+                found[node] = value
+    return found
+
+
+def changed_by(mutations: Iterable[fx.Node], graph: fx.Graph, constants: Lifted) -> list[str]:
+    """Return the names of the constants that in-place ops change."""
+    found = remade(graph, constants)
+    changed = [node.all_input_nodes[0] for node in mutations if node.all_input_nodes]
+    written = [x for node in changed for x in _tensors(found.get(node))]
+    held = {node.name: x for node, value in found.items() for x in _tensors(value)}
+    names = (name for name in constants.tensors if any(_shares(held[name], x) for x in written))
+    return [constants.names[name] for name in names]
+
+
+def _value(node: fx.Node) -> Any:
+    return node.meta.get("val")
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [x for x in pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
+
+
+def _unlike_any(node: fx.Node) -> torch.Tensor:
+    """Return a fake tensor with memory of its own; torch would run ops on the constant itself."""
+    value = _value(node)
+    with value.fake_mode:
+        return torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device=value.device
+        )
+
+
+def _again(node: fx.Node, found: Mapping[fx.Node, Any]) -> Any:
+    """Run a node on fake values; None for what is no op."""
+    given: Any = (node.args, node.kwargs)
+    args, kwargs = fx.map_arg(given, lambda n: found.get(n, _value(n)))
+    if node.target is operator.getitem:
+        return args[0][args[1]]
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    if torch.Tag.inplace_view in node.target.tags:  # it would turn the argument itself
+        return args[0]
+    mode = next(x.fake_mode for x in _tensors((args, kwargs)) if hasattr(x, "fake_mode"))
+    with mode, torch.no_grad():
+        return node.target(*args, **kwargs)
+
+
+def _shares(x: torch.Tensor, y: torch.Tensor) -> bool:
+    first, second = (StorageWeakRef(t.untyped_storage()) for t in (x, y))
+    return bool(first == second)
