@@ -18,20 +18,26 @@ SCATTER_SINCE = 24
 def write(
     b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
 ) -> Value:
-    """Write the body; see :mod:`coreai_onnx.composite_ops.kv_cache_update`."""
+    """Write the body; see :mod:`coreai_onnx.composite_ops.kv_cache_update`.
+
+    It is the one that ``passes/fuse_cache_updates.py`` writes, so that a model has one for both.
+    ScatterElements would need fewer nodes, but an index for each element, which takes up to eleven
+    times as long (docs/performance.md).
+    """
     del examples, attributes
     op, (cache, update, position) = b.op, b.inputs[:3]
-    batch, heads, length = (op.Shape(update, start=i, end=i + 1) for i in range(3))
-    start = op.Cast(position, to=int(ir_dtype(torch.int64)))
+    integer = int(ir_dtype(torch.int64))
     if b.opset >= SCATTER_SINCE:
-        places = op.Expand(start, batch)
+        batch = op.Shape(update, start=0, end=1)
+        places = op.Expand(op.Cast(position, to=integer), batch)
         scattered: Value = op.TensorScatter(cache, update, places, axis=2)
         return scattered
-    steps = op.Range(0, op.Squeeze(length, [0]), 1)
-    token = op.Add(op.Reshape(start, [-1, 1, 1]), steps)
-    head = op.Reshape(op.Range(0, op.Squeeze(heads, [0]), 1), [-1, 1])
-    row = op.Reshape(op.Range(0, op.Squeeze(batch, [0]), 1), [-1, 1, 1])
-    shape = op.Concat(batch, heads, length, axis=0)
-    indices = [op.Unsqueeze(op.Expand(x, shape), [3]) for x in (row, head, token)]
-    result: Value = op.ScatterND(cache, op.Concat(*indices, axis=3), update)
+    batch, heads, length = (op.Shape(update, start=i, end=i + 1) for i in range(3))
+    row, head, step = (op.Range(0, op.Squeeze(x, [0]), 1) for x in (batch, heads, length))
+    start = op.Reshape(op.Cast(position, to=integer), [-1, 1, 1, 1])
+    token = op.Add(start, op.Reshape(step, [-1, 1]))
+    shape = op.Concat(batch, heads, length, op.const([1]), axis=0)
+    places = (op.Reshape(row, [-1, 1, 1, 1]), op.Reshape(head, [-1, 1, 1]), token)
+    indices = op.Concat(*(op.Expand(x, shape) for x in places), axis=3)
+    result: Value = op.ScatterND(cache, indices, update)
     return result

@@ -94,6 +94,22 @@ def test_counts_are_what_onnxruntime_computes(body, dims, steps) -> None:
     assert (None if known is None else known.steps) == steps
 
 
+SAME = [
+    ("int64[batch, seq] g = Expand (one, bs)  y = Slice (g, v0, s, v1)", "batch, seq"),
+    (
+        "int64[batch, seq] g = Expand (one, bs)  y = GatherElements <axis = 1> (g, rows)",
+        "batch, seq",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "dims"), SAME)
+def test_parts_of_what_is_one_number_are_that_number(body, dims) -> None:
+    known = held(HEAD.format(kind="int64", dims=dims, body=body))
+    assert isinstance(known, Count)
+    assert known.everywhere == 1
+
+
 TRUE, FALSE, SOME, NOTHING = 1, 0, "some", None
 MASKS = [
     ("y = LessOrEqual (row, column)", "seq, seq", SOME),
