@@ -18,8 +18,10 @@ FEEDS = {
 @pytest.mark.parametrize(
     "kinds",
     [
-        "int64[1] n = Shape <start = 1, end = 2> (ids)  int64[1, s] k = Slice (kinds, o, n, i, i)"
-        "  int64[2] d = Shape (ids)  int64[b, s] g = Expand (k, d)",
+        (
+            "int64[1] n = Shape <start = 1, end = 2> (ids)  int64[1, s] k = Slice (kinds, o, n, i, i)"
+            "  int64[2] d = Shape (ids)  int64[b, s] g = Expand (k, d)"
+        ),
         "int64[2] d = Shape (ids)  int64[4, 4] w = Expand (kinds, four)  int64[b, s] g = GatherElements <axis = 1> (w, ids)",
     ],
 )
