@@ -48,6 +48,18 @@ def contrib_attention(graph: gs.Graph, why: Why) -> int:
     rows without a key become zero. GroupQueryAttention needs as many keys as queries. ONNX's own op
     is measured to be faster than MultiHeadAttention, which stands below opset 23.
     """
+    return write_attentions(graph, why, open_groups=False)
+
+
+def write_attentions(graph: gs.Graph, why: Why, *, open_groups: bool) -> int:
+    """Write onnxruntime's ops in the place of attentions; return how many.
+
+    Args:
+        graph: The graph.
+        why: Told of the others, unless only open groups are asked for.
+        open_groups: Whether to write only those that become a ``GroupQueryAttention`` that is not
+            causal, or only the others: that one is newer.
+    """
     edit, count = Edit(graph), 0
     bodies = bodies_of(graph)
     writer = _Writer(edit, of_rows=bodies is not None and bodies.opset >= 23)
@@ -57,9 +69,18 @@ def contrib_attention(graph: gs.Graph, why: Why) -> int:
         shapes = _shapes(node)
         reason = "the dims are not known" if shapes is None else _obstacle(node, shapes)
         if shapes is None or reason:
-            why(reason, node)
+            if not open_groups:
+                why(reason, node)
             continue
-        writer.write(node, shapes)
+        causal = writer.is_causal(node, shapes)
+        grouped = shapes.heads != shapes.key_heads
+        is_open = not causal and (grouped or _rotated(node, shapes) is not None)
+        if open_groups and not is_open:
+            continue
+        if is_open and grouped and not open_groups:
+            why("groups of heads that are not causal need onnxruntime 1.30", node)
+            continue
+        writer.write(node, shapes, is_causal=causal, rotates=causal or open_groups)
         count += 1
     edit.finish()
     return count
@@ -105,6 +126,15 @@ def _obstacle(node: gs.Node, shapes: _Shapes) -> str:
     return ""
 
 
+def _rotated(node: gs.Node, shapes: _Shapes) -> list[gs.Node] | None:
+    """Return the rotations of queries and keys, if onnxruntime has such inside of attention."""
+    ropes = [maker(tensor) for tensor in node.inputs[:2]]
+    known = [rope for rope in ropes if rope is not None and composite(rope, "rope") is not None]
+    if shapes.queries != shapes.keys or shapes.head_dim != shapes.value_dim:
+        return None
+    return known if len(known) == len(ropes) and shapes.head_dim % 16 == 0 else None
+
+
 class _Writer:
     """Writes the ops; what attentions share is made once."""
 
@@ -116,14 +146,20 @@ class _Writer:
         self._lengths: dict[tuple[Dim, Dim], list[gs.Tensor]] = {}
         self._counting = Counting()
 
-    def write(self, node: gs.Node, shapes: _Shapes) -> None:
+    def is_causal(self, node: gs.Node, shapes: _Shapes) -> bool:
+        """Whether the attribute says so, or the mask, which is not needed then."""
+        mask = input_of(node, 3)
+        if mask is None:
+            return bool(attribute_of(node, "is_causal", 0))
+        return self._says_causal(mask, shapes)
+
+    def write(self, node: gs.Node, shapes: _Shapes, *, is_causal: bool, rotates: bool) -> None:
         """Put onnxruntime's op, and the changes of layout around it, in the place of ``node``."""
-        edit, mask = self._edit, input_of(node, 3)
-        causal = int(mask is None and attribute_of(node, "is_causal", 0) != 0)
-        if mask is not None and self._says_causal(mask, shapes):
-            mask, causal = None, 1
-        bias, some = (None, None) if mask is None else self._bias(mask, node)
-        sources, tables = self._unrotated(node, shapes)
+        edit, mask, causal = self._edit, input_of(node, 3), int(is_causal)
+        bias, some = (None, None) if mask is None or is_causal else self._bias(mask, node)
+        sources, tables = list(node.inputs[:3]), None
+        if rotates:
+            sources, tables = self._unrotated(node, shapes)
         rows = [side_by_side(edit, tensor, node) for tensor in sources]
         empty, domain = gs.Variable.empty(), CONTRIB_DOMAIN
         attrs: dict[str, Any] = {"num_heads": shapes.heads}
@@ -198,13 +234,8 @@ class _Writer:
         self, node: gs.Node, shapes: _Shapes
     ) -> tuple[list[gs.Tensor], tuple[gs.Tensor, gs.Tensor] | None]:
         """Return queries, keys and values, and the angles that queries and keys share."""
-        sources = list(node.inputs[:3])
-        ropes: list[Any] = [maker(tensor) for tensor in sources[:2]]
-        if shapes.queries != shapes.keys or shapes.head_dim != shapes.value_dim:
-            return sources, None
-        if shapes.head_dim % 16:  # onnxruntime rotates no other heads inside
-            return sources, None
-        if any(rope is None or composite(rope, "rope") is None for rope in ropes):
+        sources, ropes = list(node.inputs[:3]), _rotated(node, shapes)
+        if ropes is None:
             return sources, None
         first, second = (self._tables.of(rope) for rope in ropes)
         if first is None or second is None:

@@ -15,6 +15,7 @@ from coreai_onnx.passes.contrib_cached_attention import contrib_cached_attention
 from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib_matmul_nbits import contrib_matmul_nbits
 from coreai_onnx.passes.contrib_moe import contrib_moe
+from coreai_onnx.passes.contrib_open_attention import contrib_open_attention
 from coreai_onnx.passes.contrib_packed_projections import contrib_packed_projections
 from coreai_onnx.passes.contrib_rope import contrib_rope
 from coreai_onnx.passes.contrib_skip_norms import contrib_skip_norms
@@ -126,6 +127,7 @@ LAYOUT: Final[tuple[Pass, ...]] = (
 
 CONTRIB: Final[tuple[Pass, ...]] = (
     contrib_cached_attention,  # before the next one, which knows no cache
+    contrib_open_attention,  # before the next one, which leaves the rotations of these outside
     contrib_attention,  # before rotations, which it may take in
     contrib_rope,  # those that attention left
     contrib_linear_attention,  # composites of their own, in no one's way

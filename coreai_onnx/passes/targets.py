@@ -13,6 +13,7 @@ from coreai_onnx.errors import TargetError
 from coreai_onnx.passes.contrib_attention import contrib_attention
 from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib_moe import contrib_moe
+from coreai_onnx.passes.contrib_open_attention import contrib_open_attention
 from coreai_onnx.passes.contrib_skip_norms import contrib_skip_norms
 from coreai_onnx.passes.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse_causal_masks import fuse_causal_masks
@@ -30,7 +31,8 @@ from coreai_onnx.passes.runner import run_passes
 Target = Literal["onnxruntime", "portable", "kernels", "contrib"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 _SINCE: dict[Pass, tuple[int, int]] = {
-    contrib_attention: (1, 30),  # GroupQueryAttention that is not causal
+    contrib_attention: (1, 21),  # a mask for each row of the batch, wrong in 1.20
+    contrib_open_attention: (1, 30),
     contrib_linear_attention: (1, 25),
     contrib_moe: (1, 23),  # with a swiglu
 }
