@@ -21,6 +21,10 @@ from coreai_onnx.export.module_call import OP, ModuleCall
 from coreai_onnx.export.recognition import Recognition
 from coreai_onnx.export.specs import as_specs
 
+_CACHE_ADVICE = (
+    "\n  torch.export takes a DynamicCache once transformers.integrations.executorch."
+    "register_dynamic_cache_export_support() was called"
+)
 ExportFunction = Callable[[torch.nn.Module], ExportedProgram]
 
 
@@ -96,7 +100,8 @@ def _export(
     except CoreaiError:
         raise
     except Exception as error:
-        raise ExportError(f"Your model failed to export: {error}") from error
+        advice = _CACHE_ADVICE if "transformers.cache_utils.DynamicCache" in str(error) else ""
+        raise ExportError(f"Your model failed to export: {error}{advice}") from error
     explanation.warn(exported)
     return program
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, OutputKind
+from torch.export.graph_signature import ConstantArgument, OutputKind, OutputSpec
 from torch.utils import _pytree as pytree
 
 
@@ -21,9 +25,7 @@ def output_names(program: ExportedProgram, count: int) -> list[str]:
     tree = program.call_spec.out_spec
     paths: list[str] = []
     if tree is not None and tree.num_leaves == len(specs):
-        filled = pytree.tree_unflatten(list(range(len(specs))), tree)
-        found = pytree.tree_flatten_with_path(filled)[0]
-        paths = [_path_name(path) for path, _ in found]
+        paths = _paths(program, specs, tree)
     else:
         paths = [""] * len(specs)
     live = [
@@ -36,6 +38,21 @@ def output_names(program: ExportedProgram, count: int) -> list[str]:
     if count == 1:
         return [live[0] if _speaks(live[0]) else "output"]
     return [p if _speaks(p) else f"output_{p or i}" for i, p in enumerate(live)]
+
+
+def _paths(
+    program: ExportedProgram, specs: Sequence[OutputSpec], tree: pytree.TreeSpec
+) -> list[str]:
+    """Return the path of each user output in the object that forward returned."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    leaves = [getattr(spec.arg, "value", values.get(spec.arg.name)) for spec in specs]
+    modes = (x.fake_mode for x in leaves if isinstance(x, FakeTensor))
+    try:
+        with next(modes, nullcontext()):
+            found = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, tree))[0]
+    except Exception:  # noqa: BLE001 - others' containers may want more, and raise what they like
+        return [""] * len(specs)
+    return [_path_name(path) for path, _ in found]
 
 
 def _is_number(x: object) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch.export import Dim
 from transformers import (
+    DynamicCache,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GenerationConfig,
@@ -22,10 +23,12 @@ from transformers.integrations.executorch import (
     TorchExportableModuleWithHybridCache,
     TorchExportableModuleWithStaticCache,
     convert_and_export_with_cache,
+    register_dynamic_cache_export_support,
 )
 
 import coreai_onnx
 from coreai_onnx import OnnxProgram, TorchConverter
+from coreai_onnx.errors import ExportError
 from tests.externalised import kernels_built
 from tests.tolerances import assert_close
 
@@ -122,3 +125,49 @@ def test_transformers_own_export() -> None:
         with torch.no_grad():
             expected = module(**arguments([token], i))
         assert_close(session.run(**arguments([token], i))[0], expected)
+
+
+@pytest.fixture
+def growing_caches() -> Iterator[None]:
+    """torch.export takes a DynamicCache apart, as its users ask it to; not in other tests."""
+    register_dynamic_cache_export_support()
+    yield
+    torch.utils._pytree._deregister_pytree_node(DynamicCache)
+    del torch.fx._pytree.SUPPORTED_NODES[DynamicCache]
+
+
+def cache_of(model: Any, ids: torch.Tensor) -> DynamicCache:
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(ids, past_key_values=cache, use_cache=True)
+    return cache
+
+
+@pytest.mark.usefixtures("growing_caches")
+def test_a_cache_that_grows_goes_in_and_comes_out() -> None:
+    model, ids = decoder("llama"), torch.tensor([[5, 9, 2], [8, 1, 7]])
+    given = {"input_ids": ids[:, :2], "past_key_values": cache_of(model, ids)}
+    lengths = [[{0: Dim.AUTO, 2: Dim.AUTO}] * 2] * 2
+    dynamic = {"input_ids": {0: Dim.AUTO, 1: Dim.AUTO}, "past_key_values": lengths}
+    program = coreai_onnx.convert(model, (), given, dynamic_shapes=dynamic)
+    session, cache = coreai_onnx.session(program, kernels=False), cache_of(model, ids)
+    names = [f"{kind}_cache.{layer}" for kind in ("key", "value") for layer in (0, 1)]
+    held: dict[str, Any] = {}
+    for name in names:
+        layer = cache.layers[int(name[-1])]
+        held[name] = layer.keys if name.startswith("key") else layer.values
+    for tokens in ([[11], [4]], [[3, 60, 7], [9, 9, 1]], [[0], [2]]):
+        feeds = {f"past_key_values_{name.replace('.', '_')}": x for name, x in held.items()}
+        outputs = session.run(input_ids=torch.tensor(tokens), **feeds)
+        with torch.no_grad():
+            expected = model(torch.tensor(tokens), past_key_values=cache, use_cache=True)
+        assert_close(outputs["logits"], expected.logits)
+        held = {name: outputs[f"past_key_values.{name}"] for name in names}
+        assert_close(held["key_cache.1"], cache.layers[1].keys)
+        assert_close(held["value_cache.0"], cache.layers[0].values)
+
+
+def test_a_growing_cache_that_torch_does_not_know_is_explained() -> None:
+    model, ids = decoder("llama"), torch.tensor([[5, 9, 2]])
+    with pytest.raises(ExportError, match="register_dynamic_cache_export_support"):
+        coreai_onnx.convert(model, (), {"input_ids": ids, "past_key_values": cache_of(model, ids)})
