@@ -100,6 +100,21 @@ class Bodies:
         for graph in self._graphs():
             scope_of(graph).pure_calls = calls
 
+    def callers_first(self) -> Iterator[gs.Function]:
+        """Yield every function after those that call it, and those that are added on the way."""
+        done: set[int] = set()
+        while left := [one for one in self._main.functions if id(one) not in done]:
+            called = {
+                (node.domain or "", node.op)
+                for one in left
+                for graph in with_subgraphs(one)
+                for node in graph.nodes
+            }
+            free = (one for one in left if (one.domain, one.name) not in called)
+            chosen = next(free, left[0])
+            done.add(id(chosen))
+            yield chosen
+
     def calls(self, function: gs.Function) -> list[gs.Node]:
         """Return the nodes that call a function, wherever they stand."""
         return [

@@ -23,8 +23,8 @@ def contrib_skip_norms(graph: gs.Graph, why: Why) -> int:
     ai.coreai::skip_rms_norm(x, skip, scale) → y, sum
     becomes     com.microsoft::SkipSimplifiedLayerNormalization(x, skip, scale) → y, , , sum
 
-    Only where the file must run on an onnxruntime before 1.30: from then on the ops take two to four
-    times as long as the bodies.
+    Only where the file must run on an onnxruntime before 1.30: from then on the ops take two to
+    four times as long as the bodies.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:

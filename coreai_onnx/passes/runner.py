@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import PassError
 from coreai_onnx.passes.bodies import Bodies
+from coreai_onnx.passes.body_types import forget_types, learn_types
 from coreai_onnx.passes.integrity import BrokenGraphError, check, interface_of
 from coreai_onnx.passes.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.order import ORDER, Pass
@@ -119,7 +120,12 @@ class _Run:
         # passes add are at the end of the list.
         misses = self._root(main)
         before = self.report.total
-        inner = [miss for function in main.functions for miss in self._root(function)]
+        inner: list[PassMiss] = []
+        for function in bodies.callers_first():
+            learn_types(main, function, bodies)
+            inner += self._root(function)
+        for function in main.functions:
+            forget_types(function)
         if self.report.total != before:
             misses = self._root(main)
         self.report.near_misses = (*misses, *inner)
