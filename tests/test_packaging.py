@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from email.parser import Parser
 from pathlib import Path
@@ -13,11 +14,6 @@ import pytest
 
 import coreai_onnx
 from tests.uninstalled import run_uninstalled
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 pytestmark = pytest.mark.slow
 LIBRARY = "coreai_onnx/runtime/lib/libcoreai_onnx_ops"
