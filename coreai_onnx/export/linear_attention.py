@@ -88,12 +88,12 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def replacement(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if kwargs.get("cu_seqlens") is not None:
-            found: tuple[torch.Tensor, torch.Tensor | None] = original(*args, **kwargs)
-            return found
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
+        if kwargs.get("cu_seqlens") is not None or given["g"].dim() > given["beta"].dim():
+            found: tuple[torch.Tensor, torch.Tensor | None] = original(*args, **kwargs)
+            return found
         query, key, value, g, beta = (given[n] for n in ("query", "key", "value", "g", "beta"))
         outputs, last = gated_delta_rule(
             query,

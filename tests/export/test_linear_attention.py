@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers.models.qwen3_next.modeling_qwen3_next as qwen3_next
 from torch.export import Dim
+from transformers import KimiLinearConfig, KimiLinearModel
 
 from coreai_onnx import TorchConverter
 from coreai_onnx.export.linear_attention import (
@@ -100,6 +101,49 @@ def test_one_export_serves_every_length() -> None:
         given = tensors(*size)
         (actual,) = program.run(*given)
         assert_close(actual, layer(*given))
+
+
+def test_a_decay_per_channel_is_left_to_the_model() -> None:
+    asked = []
+
+    def rule(query: Any, key: Any, value: Any, g: Any, beta: Any, **_: Any) -> Any:
+        asked.append(g.shape)
+        return value, None
+
+    *others, g, beta = tensors(2, 3)
+    g = g[..., None].expand(-1, -1, -1, 8)
+    outputs, state = replacement_of(rule)(*others, g, beta)
+    assert outputs is others[2]
+    assert state is None
+    assert asked == [g.shape]
+
+
+def test_kimis_delta_attention_stays_a_loop() -> None:
+    config = KimiLinearConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        linear_head_dim=8,
+        linear_num_heads=2,
+        layer_types=["linear_attention"],
+        mlp_layer_types=["dense"],
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    model, ids = KimiLinearModel(config).eval(), torch.tensor([[5, 3, 9, 1], [2, 2, 8, 7]])
+    converter = TorchConverter()
+    converter.add_pytorch_module(
+        model,
+        export_fn=lambda m: torch.export.export(m, (ids,), {"use_cache": False}),
+        externalize_modules="auto",
+    )
+    program = converter.to_onnx().optimize()
+    assert "ai.coreai::gated_delta_update" not in program.composites()
+    (actual,) = program.run(ids, kernels=False)
+    with torch.no_grad():
+        assert_close(actual, model(ids, use_cache=False).last_hidden_state)
 
 
 def test_other_models_are_left_alone() -> None:
