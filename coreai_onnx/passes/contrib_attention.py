@@ -217,9 +217,9 @@ class _Writer:
         bias, least = mask, -np.inf
         if dtype_of(mask) != np.dtype(np.float32):
             zero = edit.constant(f"{mask.name}_zero", np.zeros((), np.float32))
-            lowest = edit.constant(f"{mask.name}_low", np.finfo(np.float32).min.reshape(()))
+            lowest = edit.constant(f"{mask.name}_low", np.array(np.finfo(np.float32).min))
             bias = self._typed(edit.node("Where", like, [mask, zero, lowest]), shape)
-            least = np.finfo(np.float32).min
+            least = float(np.finfo(np.float32).min)
         last = edit.constant(f"{mask.name}_axis", np.array([-1], np.int64))
         low = edit.constant(f"{mask.name}_least", np.array(least, np.float32))
         best = edit.node("ReduceMax", like, [bias, last], keepdims=1)
