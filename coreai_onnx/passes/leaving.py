@@ -310,8 +310,11 @@ def _opset_imports(graph: gs.Graph, source: ir.Graph | None) -> dict[str, int]:
         return imports  # a subgraph imports nothing itself
     for entry in graph.import_domains or ():
         imports.setdefault("" if entry.domain == "ai.onnx" else entry.domain, entry.version)
-    for inner in with_subgraphs(graph):
-        for node in inner.nodes:
-            if node.domain:
-                imports.setdefault(node.domain, 1)
+    # Runtimes write functions out where they are called, so the model imports what they do.
+    functions = graph.functions if scope_of(graph).kind == "main" else []
+    for root in (graph, *functions):
+        for inner in with_subgraphs(root):
+            for node in inner.nodes:
+                if node.domain:
+                    imports.setdefault(node.domain, 1)
     return imports

@@ -96,6 +96,16 @@ def test_a_new_domain_is_imported() -> None:
     assert edited(change).opset_imports == {"": 23, "ai.coreai": 1, "ai.coreai.user": 1}
 
 
+def test_a_new_domain_in_a_function_is_imported_by_the_model_too() -> None:
+    def change(graph: gs.Graph) -> None:
+        graph.functions[0].nodes[0].domain = "ai.coreai.user"
+
+    model = edited(change)
+    (function,) = model.functions.values()
+    assert function.opset_imports == {"": 23, "ai.coreai.user": 1}
+    assert model.opset_imports == {"": 23, "ai.coreai": 1, "ai.coreai.user": 1}
+
+
 def test_a_new_function_must_come_through_the_door() -> None:
     with pytest.raises((PassError, LookupError), match="did not come through"):
         edited(lambda graph: graph.functions.append(gs.Function("g", "ai.coreai", opset=23)))
