@@ -124,7 +124,10 @@ class TorchRunner:
         *,
         compiled: bool = False,
     ) -> None:
-        self._function = torch.compile(function, dynamic=False) if compiled else function
+        if compiled:
+            torch.compiler.reset()  # cases share code, which is compiled anew only so many times
+            function = torch.compile(function, dynamic=False)
+        self._function = function
         self._inputs = inputs
         self._result = torch.empty(0)
         self()
