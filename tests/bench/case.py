@@ -24,7 +24,7 @@ class Case:
         name: As the table shows it.
         composite: What is called.
         inputs: Makes the inputs; None for an absent one.
-        torch: The same in torch eager, on the same inputs.
+        torch: The same in torch eager, on the same inputs; the first output first.
         bound: What limits it: multiply-adds (of float32 or bfloat16 pairs), reading, or copying.
         flops: Floating-point operations that no implementation can save.
         bytes: Bytes that have to be read, or read and written, once.
@@ -40,7 +40,7 @@ class Case:
     name: str
     composite: str
     inputs: Callable[[], Inputs]
-    torch: Callable[..., torch.Tensor]
+    torch: Callable[..., Any]
     bound: Bound
     flops: float
     bytes: float

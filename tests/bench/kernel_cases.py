@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from tests.bench import fused_ops
 from tests.bench.attention_cases import attention_cases
@@ -23,7 +24,7 @@ def rms_norm_case(rows: int, size: int, dtype: torch.dtype = F32, **rest: Any) -
         f"rms_norm {rows}×{size}{', ' + NARROW[dtype] if dtype in NARROW else ''}",
         "rms_norm",
         lambda: [normal(rows, size, dtype=dtype), normal(size, dtype=dtype)],
-        lambda x, scale: torch.nn.functional.rms_norm(x, (size,), scale, 1e-5),
+        lambda x, scale: functional.rms_norm(x, (size,), scale, 1e-5),
         "copy",
         flops=4.0 * rows * size,
         bytes=2.0 * rows * size * torch.empty((), dtype=dtype).element_size(),
@@ -38,7 +39,7 @@ def layer_norm_case(rows: int, size: int, **rest: Any) -> Case:
         f"layer_norm {rows}×{size}",
         "layer_norm",
         lambda: [normal(rows, size), normal(size), normal(size)],
-        lambda x, scale, bias: torch.nn.functional.layer_norm(x, (size,), scale, bias, 1e-5),
+        lambda x, scale, bias: functional.layer_norm(x, (size,), scale, bias, 1e-5),
         "copy",
         flops=7.0 * rows * size,
         bytes=8.0 * rows * size,
@@ -53,8 +54,8 @@ def gated_delta_case(length: int, heads: int = 16, dim: int = 128, **rest: Any) 
 
     def inputs() -> Inputs:
         q, k, v = (normal(1, heads, length, dim) for _ in range(3))
-        k = torch.nn.functional.normalize(k, dim=-1)
-        g = -torch.nn.functional.softplus(normal(1, heads, length))
+        k = functional.normalize(k, dim=-1)
+        g = -functional.softplus(normal(1, heads, length))
         beta = torch.sigmoid(normal(1, heads, length))
         return [q, k, v, g, beta, normal(1, heads, dim, dim)]
 
@@ -153,11 +154,16 @@ def gather_mm_case(
 
 def skip_rms_norm_case(rows: int, size: int) -> Case:
     """A residual sum and its RMS norm; both outputs."""
+
+    def in_torch(x: torch.Tensor, skip: torch.Tensor, scale: torch.Tensor) -> Any:
+        total = x + skip
+        return functional.rms_norm(total, (size,), scale, 1e-5), total
+
     return Case(
         f"skip_rms_norm {rows}×{size}",
         "skip_rms_norm",
         lambda: [normal(rows, size), normal(rows, size), normal(size)],
-        lambda x, skip, scale: torch.nn.functional.rms_norm(x + skip, (size,), scale, 1e-5),
+        in_torch,
         "copy",
         flops=5.0 * rows * size,
         bytes=16.0 * rows * size,
@@ -167,11 +173,16 @@ def skip_rms_norm_case(rows: int, size: int) -> Case:
 
 def skip_layer_norm_case(rows: int, size: int) -> Case:
     """A residual sum and its layer norm; both outputs."""
+
+    def in_torch(x: torch.Tensor, skip: torch.Tensor, *affine: torch.Tensor) -> Any:
+        total = x + skip
+        return functional.layer_norm(total, (size,), *affine), total
+
     return Case(
         f"skip_layer_norm {rows}×{size}",
         "skip_layer_norm",
         lambda: [normal(rows, size), normal(rows, size), normal(size), normal(size)],
-        lambda x, skip, *affine: torch.nn.functional.layer_norm(x + skip, (size,), *affine),
+        in_torch,
         "copy",
         flops=8.0 * rows * size,
         bytes=16.0 * rows * size,
@@ -185,7 +196,7 @@ def group_norm_case(channels: int, side: int, groups: int = 32) -> Case:
         f"group_norm {channels}×{side}×{side}",
         "group_norm",
         lambda: [normal(1, channels, side, side), normal(channels), normal(channels)],
-        lambda x, scale, bias: torch.nn.functional.group_norm(x, groups, scale, bias),
+        lambda x, scale, bias: functional.group_norm(x, groups, scale, bias),
         "copy",
         flops=7.0 * channels * side * side,
         bytes=8.0 * channels * side * side,
@@ -195,7 +206,6 @@ def group_norm_case(channels: int, side: int, groups: int = 32) -> Case:
 
 def gated_case(composite: str, rows: int, size: int) -> Case:
     """A gated activation."""
-    functional = torch.nn.functional
     activation = functional.silu if composite == "swiglu" else functional.gelu
     return Case(
         f"{composite} {rows}×{size}",

@@ -25,7 +25,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import onnxruntime as ort
 import torch
 
 from coreai_onnx.composite_ops import COMPOSITES
@@ -60,8 +59,6 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="write docs from the kept numbers")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    if options.threads > 1:
-        ort.set_global_thread_pool_sizes(options.threads, 1)
     chosen = [c for c in CASES if all(word in c.name for word in options.case)]
     if not options.report:
         limits = Limits(options.threads)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -36,7 +36,6 @@ class Runner(Protocol):
 class OnnxRuntimeRunner:
     """A model in onnxruntime, inputs and outputs bound to memory beforehand.
 
-    All sessions of a process share one pool of threads, as the programs that use several do.
     ``aliases`` maps outputs to the inputs whose memory they take, as a cache that grows in place.
     """
 
@@ -51,10 +50,7 @@ class OnnxRuntimeRunner:
     ) -> None:
         options = ort.SessionOptions()
         options.log_severity_level = 3
-        if threads == 1:
-            options.intra_op_num_threads = 1
-        else:
-            options.use_per_session_threads = False
+        options.intra_op_num_threads = threads
         if library is not None:
             options.register_custom_ops_library(str(library))
         self._session = ort.InferenceSession(
@@ -119,7 +115,7 @@ class TorchRunner:
 
     def __init__(
         self,
-        function: Callable[..., torch.Tensor],
+        function: Callable[..., Any],
         inputs: Sequence[torch.Tensor | None],
         *,
         compiled: bool = False,
@@ -129,7 +125,7 @@ class TorchRunner:
             function = torch.compile(function, dynamic=False)
         self._function = function
         self._inputs = inputs
-        self._result = torch.empty(0)
+        self._result: Any = None
         self()
 
     def __call__(self) -> None:
@@ -137,7 +133,9 @@ class TorchRunner:
             self._result = self._function(*self._inputs)
 
     def result(self) -> torch.Tensor:
-        return self._result
+        first = self._result[0] if isinstance(self._result, tuple) else self._result
+        assert isinstance(first, torch.Tensor)
+        return first
 
 
 class OpenVinoRunner:
