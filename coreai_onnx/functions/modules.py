@@ -181,10 +181,21 @@ def _written(class_: type, parameters: Sequence[str]) -> str:
 
 
 def call_tensors(call: ModuleCall) -> list[str]:
-    """Return the names of the tensor arguments of a call: parameter names, with keys inside."""
-    paths = pytree.tree_flatten_with_path(
-        pytree.tree_unflatten(list(range(len(call.leaves))), call.tree)
-    )[0]
+    """Return the names of the tensor arguments of a call: parameter names, with keys inside.
+
+    Raises:
+        ExternalizationError: If an argument is an object that is no plain container, as a cache.
+    """
+    try:
+        filled = pytree.tree_unflatten(list(range(len(call.leaves))), call.tree)
+    except Exception as error:  # others' objects raise what they like
+        raise ExternalizationError(
+            f"the externalised module {call.path or '(root)'} is given an object that is more than "
+            f"a container of tensors ({error})",
+            advice="what it changes there, as a cache, would not come back: hand it tensors and "
+            "return new ones, or leave it out of externalize_modules",
+        ) from error
+    paths = pytree.tree_flatten_with_path(filled)[0]
     return [
         "_".join(_part(entry) for entry in path)
         for (path, _), leaf in zip(paths, call.leaves, strict=True)

@@ -142,7 +142,11 @@ def test_a_module_shared_between_two_outer_ones() -> None:
     model[1].block = model[0].block
     torch.nn.init.normal_(model[1].norm.weight)
     program = converted(model, (torch.randn(2, 4),), [Outer, Block])
-    assert sorted(functions(program)) == ["ai.coreai.module::Block", "ai.coreai.module::Outer"]
+    assert sorted(functions(program)) == [
+        "ai.coreai.module::Block",
+        "ai.coreai.module::Outer",
+        "ai.coreai::rms_norm",  # made by a pass
+    ]
     assert len(program.model.graph.initializers) == 4
 
 
@@ -335,3 +339,38 @@ def test_this_packages_modules_are_the_standard_composites() -> None:
     masked = calls(program, "scaled_dot_product_attention.mask")
     assert [n.attributes["is_causal"].value for n in masked] == [0]  # the two are one
     agrees(program, model, (torch.randn(1, 4, 9, 8), torch.rand(9, 9) > 0.4))
+
+
+class Cache:
+    """A container that wants tensors and, as transformers' caches, looks at them."""
+
+    def __init__(self, kept: Tensor) -> None:
+        self.dtype, self.kept = kept.dtype, kept
+
+
+def test_an_object_that_a_module_may_change_is_refused() -> None:
+    """What it changes there would be lost: a function returns what its forward returns."""
+
+    class Appends(torch.nn.Module):
+        def forward(self, x: Tensor, cache: Cache) -> Tensor:
+            cache.kept = torch.cat([cache.kept, x])
+            return cache.kept * 2
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = Appends()
+
+        def forward(self, x: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+            cache = Cache(kept)
+            return self.layer(x, cache), cache.kept
+
+    pytree = torch.utils._pytree
+    pytree.register_pytree_node(Cache, lambda c: ([c.kept], None), lambda kept, _: Cache(kept[0]))
+    try:
+        with pytest.raises(ConversionError, match=r"layer is given an object that is more than"):
+            coreai_onnx.convert(
+                Model(), (torch.ones(2, 3), torch.ones(1, 3)), externalize_modules=[Appends]
+            )
+    finally:
+        pytree._deregister_pytree_node(Cache)
