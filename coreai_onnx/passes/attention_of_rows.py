@@ -10,11 +10,11 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.attention_bodies import NAME
 from coreai_onnx.passes.edit import Edit, set_input
 from coreai_onnx.passes.facts import attribute_of, input_of, is_standard, shape_of
+from coreai_onnx.passes.head_layout import PERM, joined_heads, split_heads
 from coreai_onnx.passes.match import DOMAIN, made_by
 from coreai_onnx.passes.scope import scope_of
 from coreai_onnx.passes.why import Why
 
-_PERM = [0, 2, 1, 3]
 _MASK = 3
 
 
@@ -64,7 +64,7 @@ def _obstacle(attention: gs.Node, calls: list[gs.Node]) -> str:
         if any(not _turned(tensor) for tensor in call.inputs[:3]):
             return "queries, keys or values of a call are not transposed from rows"
         readers = call.outputs[0].outputs
-        if not readers or any(attribute_of(r, "perm", None) != _PERM for r in readers):
+        if not readers or any(attribute_of(r, "perm", None) != PERM for r in readers):
             return "what a call gives is not transposed to rows"
         mask = input_of(call, _MASK)
         dims = (1, 1) if mask is None else shape_of(mask)
@@ -75,7 +75,7 @@ def _obstacle(attention: gs.Node, calls: list[gs.Node]) -> str:
 
 def _turned(tensor: gs.Tensor) -> bool:
     node = made_by(tensor, "Transpose")
-    return node is not None and attribute_of(node, "perm", None) == _PERM
+    return node is not None and attribute_of(node, "perm", None) == PERM
 
 
 def _shared_heads(calls: list[gs.Node]) -> _Heads | None:
@@ -113,9 +113,7 @@ def _write(graph: gs.Function, attention: gs.Node, end: gs.Node, heads: _Heads) 
     key_width, value_width = heads.keys * heads.head_dim, heads.keys * heads.value_dim
     widths = heads.queries * heads.head_dim, key_width, value_width
     for index, width in enumerate(widths):
-        turned = edit.node("Transpose", attention, [attention.inputs[index]], perm=_PERM)
-        target = edit.constant(f"rows_of_{index}", np.array([0, 0, width], np.int64))
-        row = edit.node("Reshape", attention, [turned.outputs[0], target]).outputs[0]
+        _, row = joined_heads(edit, attention.inputs[index], attention, width)
         set_input(attention, index, row)
     attention.attrs |= {"q_num_heads": heads.queries, "kv_num_heads": heads.keys}
     inputs, attrs = list(end.inputs), dict(end.attrs)
@@ -123,7 +121,6 @@ def _write(graph: gs.Function, attention: gs.Node, end: gs.Node, heads: _Heads) 
         axis = edit.constant("heads", np.array([1], np.int64))
         inputs[0] = edit.node("Squeeze", end, [inputs[0], axis]).outputs[0]
     row = edit.node(end.op, end, inputs, **attrs).outputs[0]
-    apart = edit.constant("apart", np.array([0, 0, heads.queries, heads.value_dim], np.int64))
-    split = edit.node("Reshape", end, [row, apart]).outputs[0]
-    edit.become(end, "Transpose", [split], perm=_PERM)
+    apart = split_heads(edit, row, end, heads.queries, heads.value_dim)
+    edit.become(end, "Transpose", [apart], perm=PERM)
     edit.finish()

@@ -18,6 +18,7 @@ from coreai_onnx.passes.bodies import Bodies
 from coreai_onnx.passes.facts import Dim, dtype_of, shape_of
 from coreai_onnx.passes.leaving import Exporter
 from coreai_onnx.passes.match import DOMAIN
+from coreai_onnx.passes.scope import called_functions
 
 _UNKNOWN = onnx.TensorProto.UNDEFINED
 
@@ -83,8 +84,8 @@ def _name(dims: tuple[Dim, ...]) -> Dim:
 
 def _inferred(main: gs.Graph, function: gs.Function) -> dict[str, onnx.TypeProto.Tensor]:
     """Return what ONNX's inference finds for the tensors of a body."""
-    protos = [ir.to_proto(Exporter(one).function(one)) for one in main.functions]
-    body = protos.pop(next(i for i, one in enumerate(main.functions) if one is function))
+    called = [one for one in called_functions(function, main.functions) if one is not function]
+    body, *protos = (ir.to_proto(Exporter(one).function(one)) for one in (function, *called))
     inputs = [
         onnx.helper.make_tensor_value_info(
             tensor.name,

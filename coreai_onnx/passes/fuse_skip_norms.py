@@ -67,10 +67,8 @@ def _provide(bodies: Bodies, name: str, norm: gs.Node, dtype: np.dtype[Any] | No
     What is in a file already stays as it is.
     """
     rest = "".join(f", {word}" for word in ("scale", "bias")[: len(norm.inputs) - 1])
+    formula = FORMULAS[name.partition(".")[0]]
     apart = bodies.opset >= 23 and name.startswith("skip_layer_norm")
-    for add in ("Sum", "Add") if apart and dtype == np.dtype(np.float32) else ("Add",):
-        text = _BODY.format(rest=rest, add=add)
-        formula = FORMULAS[name.partition(".")[0]]
-        if bodies.provide(name, text, formula, {"norm": norm.op}) is not None:
-            return True
-    return False
+    adds = ("Sum", "Add") if apart and dtype == np.dtype(np.float32) else ("Add",)
+    texts = (_BODY.format(rest=rest, add=add) for add in adds)
+    return any(bodies.provide(name, text, formula, {"norm": norm.op}) is not None for text in texts)

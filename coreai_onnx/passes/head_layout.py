@@ -8,7 +8,23 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.edit import Edit
 from coreai_onnx.passes.facts import Dim
 
-_PERM = [0, 2, 1, 3]
+PERM = [0, 2, 1, 3]
+"""From one to the other, and back."""
+
+
+def joined_heads(
+    edit: Edit, tensor: gs.Tensor, like: gs.Node, width: int
+) -> tuple[gs.Tensor, gs.Tensor]:
+    """Return ``[b, h, s, d]`` turned, and as ``[b, s, width]``; of no types yet."""
+    turned = edit.node("Transpose", like, [tensor], perm=PERM).outputs[0]
+    target = edit.constant(f"{tensor.name}_row", np.array([0, 0, width], np.int64))
+    return turned, edit.node("Reshape", like, [turned, target]).outputs[0]
+
+
+def split_heads(edit: Edit, row: gs.Tensor, like: gs.Node, heads: int, size: int) -> gs.Tensor:
+    """Return ``[b, s, heads * size]`` as ``[b, s, heads, size]``; of no type yet."""
+    target = edit.constant(f"{row.name}_heads", np.array([0, 0, heads, size], np.int64))
+    return edit.node("Reshape", like, [row, target]).outputs[0]
 
 
 def side_by_side(edit: Edit, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
@@ -17,11 +33,9 @@ def side_by_side(edit: Edit, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
     ``h`` and ``d`` are fixed; the dtype stays.
     """
     batch, heads, length, size = tensor.shape
-    turned = edit.node("Transpose", like, [tensor], perm=_PERM).outputs[0]
+    turned, row = joined_heads(edit, tensor, like, heads * size)
     apart: list[Dim] = [batch, length, heads, size]
     turned.dtype, turned.shape = tensor.dtype, apart
-    target = edit.constant(f"{tensor.name}_row", np.array([0, 0, heads * size], np.int64))
-    row = edit.node("Reshape", like, [turned, target]).outputs[0]
     row.dtype, row.shape = tensor.dtype, [batch, length, heads * size]
     return row
 
@@ -30,7 +44,6 @@ def become_heads(edit: Edit, node: gs.Node, row: gs.Tensor, heads: int) -> None:
     """Let ``node`` give ``row:[b, s, h * d]`` as ``[b, h, s, d]``; the dtype stays."""
     batch, length, width = row.shape
     size = width // heads
-    target = edit.constant(f"{row.name}_heads", np.array([0, 0, heads, size], np.int64))
-    apart = edit.node("Reshape", node, [row, target]).outputs[0]
+    apart = split_heads(edit, row, node, heads, size)
     apart.dtype, apart.shape = row.dtype, [batch, length, heads, size]
-    edit.become(node, "Transpose", [apart], perm=_PERM)
+    edit.become(node, "Transpose", [apart], perm=PERM)

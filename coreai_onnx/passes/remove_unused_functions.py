@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.scope import scope_of, with_subgraphs
+from coreai_onnx.passes.scope import called_functions, scope_of
 from coreai_onnx.passes.why import Why
 
 
@@ -16,17 +16,7 @@ def remove_unused_functions(graph: gs.Graph, why: Why) -> int:
     """
     if scope_of(graph).kind != "main":
         return 0
-    bodies = {(f.domain, f.name): f for f in graph.functions}
-    used: set[tuple[str, str]] = set()
-    waiting = [graph]
-    while waiting:
-        for inner in with_subgraphs(waiting.pop()):
-            for node in inner.nodes:
-                call = (node.domain or "", node.op)
-                if call in bodies and call not in used:
-                    used.add(call)
-                    waiting.append(bodies[call])
-    kept = [f for f in graph.functions if (f.domain, f.name) in used]
+    kept = called_functions(graph, graph.functions)
     count = len(graph.functions) - len(kept)
     graph.functions = kept
     return count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -101,3 +101,18 @@ def with_subgraphs(graph: gs.Graph) -> Iterator[gs.Graph]:
     for node in graph.nodes:
         for inner in attribute_graphs(node):
             yield from with_subgraphs(inner)
+
+
+def called_functions(graph: gs.Graph, functions: Sequence[gs.Function]) -> list[gs.Function]:
+    """Return which of the functions a graph calls, itself or through others, in their order."""
+    bodies = {(f.domain, f.name): f for f in functions}
+    used: set[tuple[str, str]] = set()
+    waiting = [graph]
+    while waiting:
+        for inner in with_subgraphs(waiting.pop()):
+            for node in inner.nodes:
+                call = (node.domain or "", node.op)
+                if call in bodies and call not in used:
+                    used.add(call)
+                    waiting.append(bodies[call])
+    return [f for f in functions if (f.domain, f.name) in used]

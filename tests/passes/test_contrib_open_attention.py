@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes import run_passes
+from coreai_onnx.passes import Pass, run_passes
 from coreai_onnx.passes.contrib_attention import contrib_attention
 from coreai_onnx.passes.contrib_open_attention import contrib_open_attention
 from tests.passes.rewriting import leaves, parse, run
@@ -50,7 +50,7 @@ rope <dims, interleaved> (input, cos, sin) => (output) {{
     ("one", "op"),
     [(contrib_open_attention, "GroupQueryAttention"), (contrib_attention, "Attention")],
 )
-def test_rotations_go_inside_where_onnxruntime_is_new(one, op: str) -> None:  # type: ignore[no-untyped-def]
+def test_rotations_go_inside_where_onnxruntime_is_new(one: Pass, op: str) -> None:
     model = parse(ROTATED)
     assert run_passes(model, [one]).total == 1
     assert op in [node.op_type for node in model.graph]
