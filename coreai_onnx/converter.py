@@ -16,6 +16,7 @@ from coreai_onnx.contents import MINIMUM_ONNXRUNTIME
 from coreai_onnx.debug_info import DebugInfo
 from coreai_onnx.errors import NothingToConvertError, RegistrationError, StagingError
 from coreai_onnx.export.capture import capture, check_calls
+from coreai_onnx.export.compat.turns import turn
 from coreai_onnx.export.decompositions import functional
 from coreai_onnx.export.explain import warn_about_fixed_dims
 from coreai_onnx.export.externalize import ExternalizeSpec, ModuleCall
@@ -72,6 +73,7 @@ class TorchConverter:
         self._lowerings: dict[str, Lowering] = {}
 
     # ------------------------------------------------------------------ staging
+    @turn()
     def add_exported_program(
         self,
         exported_program: ExportedProgram,
@@ -114,6 +116,7 @@ class TorchConverter:
         self._staged[entrypoint_name] = _Staged(functional(exported_program), names, calls)
         return self
 
+    @turn()
     def add_pytorch_module(
         self,
         model: torch.nn.Module,
@@ -203,6 +206,7 @@ class TorchConverter:
         return register
 
     # ------------------------------------------------------------------ conversion
+    @turn()
     def to_onnx(
         self,
         entrypoints: Sequence[str] | None = None,

@@ -56,7 +56,7 @@ instead (see [mixtures.md](mixtures.md)):
 
 ```python
 import torch
-from coreai_onnx.export.linear_attention import scanned
+from coreai_onnx.export.compat.linear_attention import scanned
 
 model = torch.nn.Linear(4, 4)  # or a Qwen3-Next; a model without such layers is left alone
 with scanned(model):
@@ -69,7 +69,7 @@ torch knows the shapes of an LSTM only by unrolling it, for one length. `whole` 
 and `RNN` as one op each, and their length dynamic:
 
 ```python
-from coreai_onnx.export.recurrent import whole
+from coreai_onnx.export.compat.recurrent import whole
 
 lstm = torch.nn.LSTM(4, 8, batch_first=True).eval()
 steps = torch.export.Dim("steps", max=512)

@@ -6,8 +6,8 @@ import contextlib
 import copy
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from coreai_onnx.export import eager_attention, experts, linear_attention
+from coreai_onnx.export.compat import eager_attention, experts, linear_attention
+from coreai_onnx.export.compat.patches import exchanged, patched
 from coreai_onnx.export.likeness import STANDS_FOR, likeness
 from coreai_onnx.export.norms import norm_block
 from coreai_onnx.export.recognition import RAISES, Block, Recognition, first_line
 from coreai_onnx.export.rotary import is_rotary, rotary_block
-
-_EXPERTS = "transformers.integrations.moe"
 
 
 @dataclass(eq=False)
@@ -131,17 +130,11 @@ def _function_block(place: str, name: str, function: Any) -> Block | None:
 
 
 # ---------------------------------------------------------------------- what stands in place
-@contextlib.contextmanager
-def _in_place(place: _Place, stand_in: Callable[..., Any]) -> Iterator[None]:
-    had = place.name in place.registry
-    place.registry[place.name] = stand_in
-    try:
-        yield
-    finally:
-        if had:
-            place.registry[place.name] = place.original
-        else:
-            del place.registry[place.name]
+def _in_place(place: _Place, stand_in: Callable[..., Any]) -> AbstractContextManager[None]:
+    """Put a function in place: of one module of the model, or of a file of Python."""
+    if isinstance(place.original, FunctionType):
+        return patched(place.registry, place.name, lambda _: stand_in)
+    return exchanged(place.registry, place.name, stand_in)
 
 
 def _replaced(place: _Place) -> Callable[..., Any]:
@@ -197,17 +190,10 @@ def _kept_state(model: torch.nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def _observed_experts(model: torch.nn.Module, report: Recognition) -> Iterator[None]:
     """Compare the experts of transformers with their form as ``gather_mm``."""
-    registered: Any = getattr(sys.modules.get(_EXPERTS), "ALL_EXPERTS_FUNCTIONS", None)
-    if registered is None:
-        yield
-        return
     paths = {id(module): path for path, module in model.named_modules()}
     blocks: dict[int, Block] = {}
-    inherited = registered.get_interface
 
-    def get_interface(implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        original = inherited(implementation, default)
-
+    def exchange(_: str | None, original: Callable[..., Any]) -> Callable[..., Any]:
         def observed(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
             if id(self) not in blocks:
@@ -220,12 +206,10 @@ def _observed_experts(model: torch.nn.Module, report: Recognition) -> Iterator[N
 
         return observed
 
-    report.blocks[:] = [b for b in report.blocks if b.composite != "gather_mm"]
-    registered.get_interface = get_interface
-    try:
+    with experts.exchanged_experts(exchange) as exchangeable:
+        if exchangeable:
+            report.blocks[:] = [b for b in report.blocks if b.composite != "gather_mm"]
         yield
-    finally:
-        del registered.get_interface
 
 
 @contextlib.contextmanager

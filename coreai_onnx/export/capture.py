@@ -14,7 +14,8 @@ from coreai_onnx.export.attributes import attributes_kept
 from coreai_onnx.export.automatic import Automatic, wants
 from coreai_onnx.export.bodies import BodyExport, known_loops, trust
 from coreai_onnx.export.buffers import assignments_kept
-from coreai_onnx.export.decompositions import functional, table_of_the_user
+from coreai_onnx.export.compat.user_table import table_of_the_user
+from coreai_onnx.export.decompositions import functional
 from coreai_onnx.export.explain import explained
 from coreai_onnx.export.externalize import Externalization
 from coreai_onnx.export.module_call import OP, ModuleCall

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -48,51 +45,6 @@ def get_decomp_table() -> dict[Any, Callable[..., Any]]:
     for op in WHOLE:
         table.pop(op, None)
     return dict(table.items())
-
-
-@contextmanager
-def table_of_the_user() -> Iterator[dict[Any, Callable[..., Any]]]:
-    """While active, decompositions of the user's own that ``run_decompositions`` is given.
-
-    Ops that torch's own table takes apart are left out: they are lowered, and stay composites.
-
-    Yields:
-        A table that fills while the block runs.
-    """
-    found: dict[Any, Callable[..., Any]] = {}
-    original = ExportedProgram.run_decompositions
-
-    def run_decompositions(
-        self: ExportedProgram,
-        decomp_table: dict[Any, Callable[..., Any]] | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> ExportedProgram:
-        given = {} if decomp_table is None else dict(decomp_table.items())
-        found.update({op: rule for op, rule in given.items() if not _is_torchs(rule)})
-        made: ExportedProgram = original(self, decomp_table, *args, **kwargs)
-        return made
-
-    with _set(ExportedProgram, "run_decompositions", run_decompositions):
-        yield found
-
-
-@contextmanager
-def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = vars(owner)[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
-def _is_torchs(rule: Any) -> bool:
-    """Whether a decomposition is one that torch has."""
-    while isinstance(rule, functools.partial):
-        rule = rule.func
-    home = str(getattr(inspect.unwrap(rule), "__module__", "") or "torch")
-    return home.partition(".")[0] == "torch"
 
 
 def functional(program: ExportedProgram, names: Mapping[int, str] | None = None) -> ExportedProgram:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from coreai_onnx.errors import DynamicShapesError, SpecializationWarning
+from coreai_onnx.export.compat.source_lines import user_lines
 from coreai_onnx.export.guards import (
     FixedDim,
     fixed_dims,
@@ -26,7 +28,6 @@ from coreai_onnx.export.guards import (
     readable,
     shape_env,
     source_name,
-    user_lines,
 )
 
 _LOGGER = "torch._export.non_strict_utils"
@@ -118,10 +119,11 @@ def _is_ours(module: str) -> bool:
 @contextmanager
 def _zero_or_one(explanation: Explanation) -> Iterator[None]:
     """Collect what torch only logs: examples of size 0 or 1, which it takes for constants."""
+    thread = threading.get_ident()
 
     def collect(record: logging.LogRecord) -> bool:
         found = _ZERO_OR_ONE.match(record.getMessage())
-        if found is None:
+        if found is None or record.thread != thread:
             return True
         axis = int(found["axis"]) if found["axis"] else None
         source = found["first"] + found["rest"]

@@ -50,7 +50,7 @@ class Externalization:
     matches: list[tuple[str, torch.nn.Module, ExternalizeSpec]] = field(default_factory=list)
     _inside: list[torch.nn.Module] = field(default_factory=list)
     _known: dict[Any, list[ModuleCall]] = field(default_factory=dict)
-    _patches: list[tuple[torch.nn.Module, Any]] = field(default_factory=list)
+    _patches: list[tuple[torch.nn.Module, Any, Any]] = field(default_factory=list)
 
     @contextmanager
     def patched(self) -> Iterator[None]:
@@ -67,7 +67,7 @@ class Externalization:
             self.matches = self.matches or self._matches()
             for path, module, spec in self.matches:
                 replacement = self._replacement(path, module, spec)
-                self._patches.append((module, vars(module).get("forward")))
+                self._patches.append((module, vars(module).get("forward"), replacement))
                 module.forward = replacement
         except BaseException:
             self.restore()
@@ -75,9 +75,11 @@ class Externalization:
 
     def restore(self) -> None:
         """Give every module its own forward back."""
-        for module, forward in reversed(self._patches):
+        for module, forward, replacement in reversed(self._patches):
+            if vars(module).get("forward") is not replacement:
+                continue  # another library put its own on top, which calls ours
             if forward is None:
-                vars(module).pop("forward", None)
+                del vars(module)["forward"]
             else:
                 module.forward = forward
         self._patches.clear()
@@ -213,7 +215,7 @@ class Externalization:
 
         @functools.wraps(code)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if self._inside and self._inside[-1] is module:
+            if not self._patches or (self._inside and self._inside[-1] is module):
                 return original(*args, **kwargs)
             arguments = dict(signature.bind(*args, **kwargs).arguments)
             flat, tree = pytree.tree_flatten(arguments)

@@ -2,31 +2,27 @@
 
 torch keeps a list of guards (``Eq(Mod(s77, 8), 0)``) and of symbols that turned out to be a number.
 It knows the model's line only where the guard is raised there, not inside an operator that the line
-calls; :func:`user_lines` makes it look further.
+calls; ``compat.source_lines`` makes it look further.
 """
 
 from __future__ import annotations
 
-import inspect
 import linecache
 import re
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
 from torch.export import ExportedProgram
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
 from coreai_onnx.errors import Where
 from coreai_onnx.export.source_files import is_torch, relative_path
 
-_LOCATES = "_get_sloc"
-"""The method of ``ShapeEnv`` that says where a guard comes from."""
 _LINE = re.compile(r"^(?P<file>.*):(?P<line>\d+) in ")
 _SIZE = re.compile(r"^(?P<input>.*)\.size\(\)\[(?P<axis>\d+)\]$")
 _NUMBERED = re.compile(r"^L\['flat_args'\]\[(\d+)\]$")
@@ -58,57 +54,6 @@ class FixedDim:
         which = f"dimension {self.axis}{name} of input" if self.axis is not None else "the input"
         text = f"{which} {self.source!r} is fixed at {self.value} {self.why}".rstrip()
         return f"{text}\n    by {self.where.line}" if self.where is not None else text
-
-
-@contextmanager
-def user_lines() -> Iterator[list[ShapeEnv]]:
-    """While active, every guard of an export knows the line of the model that led to it.
-
-    Yields:
-        The environments of symbols in which guards were made, the latest last.
-    """
-    seen: list[ShapeEnv] = []
-    original = getattr(ShapeEnv, _LOCATES)
-
-    def get_sloc(self: ShapeEnv, framework_loc: str | None = None) -> Any:
-        if all(env is not self for env in seen):
-            seen.append(self)
-        sloc = original(self, framework_loc)
-        if framework_loc is not None:
-            return sloc
-        line = sloc.maybe_user_loc or _line_of_the_model()
-        return replace(sloc, framework_loc=_innermost(), maybe_user_loc=line)
-
-    setattr(ShapeEnv, _LOCATES, get_sloc)
-    try:
-        yield seen
-    finally:
-        setattr(ShapeEnv, _LOCATES, original)
-
-
-def _innermost() -> traceback.FrameSummary | None:
-    """Return the line that raises a guard, as torch finds it without our frames in between."""
-    frame = inspect.currentframe()
-    passed_over = uninteresting_files() | {__file__}
-    while frame is not None and frame.f_code.co_filename in passed_over:
-        frame = frame.f_back
-    if frame is None:
-        return None
-    code = frame.f_code
-    return traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name)
-
-
-def _line_of_the_model() -> str | None:
-    """Return the innermost line outside of torch, of those that torch.export called."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file.endswith("torch/export/_trace.py"):
-            return None
-        if not (is_torch(file) or file == __file__):
-            return f"{file}:{frame.f_lineno} in {frame.f_code.co_name}"
-        frame = frame.f_back
-    return None
 
 
 def place_of(sloc: Any) -> Where | None:

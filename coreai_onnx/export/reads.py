@@ -14,15 +14,15 @@ class.
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, MemberDescriptorType
+from types import MemberDescriptorType
 from typing import Any
 
 import torch
 
+from coreai_onnx.export.compat.module_reads import reads_noted
 from coreai_onnx.export.likeness import MISSING, Tree, likeness
 
 _STRUCTURE = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"})
@@ -126,11 +126,10 @@ def recording(module: torch.nn.Module, reads: Reads | None = None) -> Iterator[R
     reads.begin(module)
     active = _active()
     active.append(reads)
-    _install()
     try:
-        yield reads
+        with contextlib.nullcontext() if len(active) > 1 else reads_noted(_note):
+            yield reads
     finally:
-        _uninstall()
         active.remove(reads)
         reads.end()
 
@@ -140,10 +139,7 @@ def is_recording() -> bool:
     return bool(_active())
 
 
-# ---------------------------------------------------------------------- the hook in torch.nn.Module
 _local = threading.local()
-_lock = threading.Lock()
-_installed = 0
 
 
 def _active() -> list[Reads]:
@@ -151,36 +147,9 @@ def _active() -> list[Reads]:
     return found
 
 
-def _install() -> None:
-    global _installed  # noqa: PLW0603 - the hook is one for the process, and it is counted
-    with _lock:
-        _installed += 1
-        torch.nn.Module.__getattribute__ = _read  # type: ignore[method-assign,assignment]
-
-
-def _uninstall() -> None:
-    global _installed  # noqa: PLW0603 - as above
-    with _lock:
-        _installed -= 1
-        if not _installed:
-            del torch.nn.Module.__getattribute__
-
-
-def _read(self: torch.nn.Module, name: str) -> Any:
-    """Stand in for ``torch.nn.Module.__getattribute__``: note the read, then do it."""
-    own = object.__getattribute__(self, _DICT)
-    active = _active()
-    reader = sys._getframe(1)  # noqa: SLF001 - there is no other way to know who reads
-    if active and not (name == _DICT and _is_infrastructure(reader)):
-        for reads in active:
-            reads.note(own, type(self), name)
-    return super(torch.nn.Module, self).__getattribute__(name)
-
-
-def _is_infrastructure(frame: FrameType) -> bool:
-    """Whether torch itself reads, or this package: both look into ``__dict__`` of every module."""
-    home = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return home in ("torch", __name__.partition(".")[0])
+def _note(module: torch.nn.Module, own: dict[str, Any], name: str) -> None:
+    for reads in _active():
+        reads.note(own, type(module), name)
 
 
 # ---------------------------------------------------------------------- one attribute

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.bodies import BodyExport
+from coreai_onnx.export.compat.turns import turn
 from coreai_onnx.export.externalize import Externalization
 from coreai_onnx.export.module_call import ModuleCall
 from coreai_onnx.export.specs import ExternalizeSpec
@@ -56,6 +57,7 @@ def patch_for_externalization(
     vars(model)[_KEPT] = externalization
 
 
+@turn()
 def subexport_and_restore(
     model: torch.nn.Module,
     exported_program: ExportedProgram,

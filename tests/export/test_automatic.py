@@ -14,8 +14,9 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec, TorchConverter
-from coreai_onnx.export import automatic, experts
+from coreai_onnx.export import automatic
 from coreai_onnx.export.automatic import Automatic, wants
+from coreai_onnx.export.compat import experts
 from coreai_onnx.program import OnnxProgram
 from tests.externalised import functions, kernels_built, untouched
 from tests.tolerances import assert_close

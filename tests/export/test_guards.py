@@ -11,6 +11,7 @@ from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.functions import FloorDiv, Mod
 
+from coreai_onnx.export.compat.source_lines import user_lines
 from coreai_onnx.export.guards import (
     FixedDim,
     fixed_dims,
@@ -18,7 +19,6 @@ from coreai_onnx.export.guards import (
     python_text,
     readable,
     shape_env,
-    user_lines,
 )
 from tests.export.sizes import line_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.export import Dim
 
-from coreai_onnx.export.guards import user_lines
+from coreai_onnx.export.compat.source_lines import user_lines
 from coreai_onnx.export.relations import relations
 from coreai_onnx.export.symbols import symbol_names
 from tests.export.sizes import line_of

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.export import Dim, ExportedProgram
 
-from coreai_onnx.export.linear_attention import scanned
+from coreai_onnx.export.compat.linear_attention import scanned
 
 SEED = 20260101
 VOCABULARY = 128

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from coreai_onnx.errors import LoweringError
-from coreai_onnx.export.recurrent import NAMESPACE
+from coreai_onnx.export.compat.recurrent import NAMESPACE
 from coreai_onnx.lower.aten.matmul import linear
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers

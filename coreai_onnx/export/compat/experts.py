@@ -15,9 +15,13 @@ from typing import Any
 import torch
 
 from coreai_onnx.composite_ops import torch_ops
+from coreai_onnx.export.compat.patches import patched
 
 IMPLEMENTATIONS = ("grouped_mm", "batched_mm", "eager")
 """The implementations of transformers that :func:`gathered` replaces: they mean the same."""
+Exchange = Callable[[str | None, Callable[..., Any]], Callable[..., Any]]
+_LOOKS_UP = "get_interface"
+"""The method of transformers' registry that finds the forward of a module of experts."""
 
 
 @contextmanager
@@ -32,24 +36,40 @@ def gathered() -> Iterator[None]:
     The numbers are those of ``grouped_mm`` up to rounding. Nothing is done if transformers is not
     loaded, or has no experts that can be exchanged; everything is back in place on leaving.
     """
+    with exchanged_experts(_gathered):
+        yield
+
+
+@contextmanager
+def exchanged_experts(exchange: Exchange) -> Iterator[bool]:
+    """While active, modules of experts have another forward.
+
+    Args:
+        exchange: Returns the forward, given the name of an implementation and its forward.
+
+    Yields:
+        Whether transformers is loaded and lets experts be exchanged.
+    """
     home = sys.modules.get("transformers.integrations.moe")
     registered: Any = getattr(home, "ALL_EXPERTS_FUNCTIONS", None)
-    if registered is None:
-        yield
+    if not hasattr(registered, _LOOKS_UP):
+        yield False
         return
-    inherited = registered.get_interface
 
-    def get_interface(implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        if implementation in IMPLEMENTATIONS or implementation is None:
-            return experts_forward(inherited(implementation, default))
-        found: Callable[..., Any] = inherited(implementation, default)
-        return found
+    def wrap(inherited: Callable[..., Any]) -> Callable[..., Any]:
+        def get_interface(implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
+            return exchange(implementation, inherited(implementation, default))
 
-    registered.get_interface = get_interface
-    try:
-        yield
-    finally:
-        del registered.get_interface
+        return get_interface
+
+    with patched(registered, _LOOKS_UP, wrap):
+        yield True
+
+
+def _gathered(implementation: str | None, original: Callable[..., Any]) -> Callable[..., Any]:
+    if implementation in IMPLEMENTATIONS or implementation is None:
+        return experts_forward(original)
+    return original
 
 
 def experts_forward(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:

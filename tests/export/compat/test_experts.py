@@ -12,7 +12,7 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 
 from coreai_onnx import convert
-from coreai_onnx.export.experts import IMPLEMENTATIONS, gathered
+from coreai_onnx.export.compat.experts import IMPLEMENTATIONS, gathered
 from tests.tolerances import assert_close
 
 SIZES = {"hidden_size": 8, "intermediate_size": 12, "num_local_experts": 4}

@@ -11,7 +11,7 @@ from torch.export import Dim
 from transformers import KimiLinearConfig, KimiLinearModel
 
 from coreai_onnx import TorchConverter
-from coreai_onnx.export.linear_attention import (
+from coreai_onnx.export.compat.linear_attention import (
     LOOPING,
     gated_delta_rule,
     replacement_of,

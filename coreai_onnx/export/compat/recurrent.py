@@ -6,13 +6,16 @@ Here ``lstm``, ``gru`` and the plain ``rnn`` are ops with shapes of their own.
 
 from __future__ import annotations
 
-import warnings
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import _VF  # the functions behind the layers of torch.nn
+
+from coreai_onnx.export.compat.patches import patched
+from coreai_onnx.export.compat.warning_filters import ignored
 
 NAMESPACE = "coreai_recurrent"
 LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -35,25 +38,21 @@ def whole() -> Iterator[None]:
 
     Packed sequences and layers with projections go torch's own way.
     """
-    for name in LAYERS:
-        setattr(_VF, name, _replacement(name))
-    try:
-        with warnings.catch_warnings():
-            # the layers list their weights anew when export puts fake ones in their place
-            warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights")
-            yield
-    finally:
+    with ExitStack() as patches:
         for name in LAYERS:
-            setattr(_VF, name, _ORIGINAL[name])
+            patches.enter_context(patched(_VF, name, functools.partial(_replacement, name)))
+        # the layers list their weights anew when export puts fake ones in their place
+        patches.enter_context(ignored("The tensor attributes? .*_flat_weights"))
+        yield
 
 
-def _replacement(name: str) -> Callable[..., Any]:
+def _replacement(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     op = getattr(getattr(torch.ops, NAMESPACE), name).default
 
     def call(*args: Any) -> Any:
         packed = len(args) != 9 or isinstance(args[3], torch.Tensor | list | tuple)
         if packed or (name == "lstm" and _has_projections(args)):
-            return _ORIGINAL[name](*args)
+            return original(*args)
         return op(*args)
 
     return call

@@ -11,7 +11,7 @@ from transformers.models.gemma2 import modeling_gemma2 as gemma2
 from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
 from transformers.models.llama import modeling_llama as llama
 
-from coreai_onnx.export.eager_attention import NAME, attention_block, is_eager_attention
+from coreai_onnx.export.compat.eager_attention import NAME, attention_block, is_eager_attention
 from tests.tolerances import assert_close
 
 

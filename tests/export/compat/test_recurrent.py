@@ -10,7 +10,7 @@ from torch.export import Dim
 
 import coreai_onnx
 from coreai_onnx import TorchConverter, get_decomp_table
-from coreai_onnx.export.recurrent import whole
+from coreai_onnx.export.compat.recurrent import whole
 from tests.tolerances import assert_close
 
 DIMS = {"input": {0: Dim("batch"), 1: Dim("steps", max=4096)}}

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
 from coreai_onnx.composite_ops import torch_ops
+from coreai_onnx.export.compat.patches import patched
 
 LOOPING = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 """Names of the functions in the modules of transformers that :func:`scanned` replaces."""
@@ -33,16 +34,12 @@ def scanned(model: torch.nn.Module) -> Iterator[None]:
     layers is left alone; the functions are back in place on leaving.
     """
     homes = {id(g): g for g in map(_globals_of_forward, model.modules())}
-    replaced = [
-        (home, name, home[name]) for home in homes.values() for name in LOOPING if name in home
-    ]
-    for home, name, original in replaced:
-        home[name] = replacement_of(original)
-    try:
+    with ExitStack() as patches:
+        for home in homes.values():
+            for name in LOOPING:
+                if name in home:
+                    patches.enter_context(patched(home, name, replacement_of))
         yield
-    finally:
-        for home, name, original in replaced:
-            home[name] = original
 
 
 def gated_delta_rule(

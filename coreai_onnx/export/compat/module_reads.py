@@ -1,0 +1,45 @@
+"""Reads of attributes of modules, noted while a forward is traced."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from coreai_onnx.export.compat.patches import patched
+
+_DICT = "__dict__"
+_READER = 2
+"""Frames from the replacement to who reads: the one of the patch is in between."""
+Note = Callable[[torch.nn.Module, dict[str, Any], str], None]
+
+
+@contextmanager
+def reads_noted(note: Note) -> Iterator[None]:
+    """While active, reads of attributes of any module are noted, in this thread.
+
+    Args:
+        note: Called with the module, its ``__dict__`` and the attribute, before the read.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(self: torch.nn.Module, name: str) -> Any:
+            reader = sys._getframe(_READER)  # noqa: SLF001 - nothing else knows who reads
+            if not (name == _DICT and _is_infrastructure(reader)):
+                note(self, object.__getattribute__(self, _DICT), name)
+            return original(self, name)
+
+        return read
+
+    with patched(torch.nn.Module, "__getattribute__", wrap):
+        yield
+
+
+def _is_infrastructure(frame: FrameType) -> bool:
+    """Whether torch itself reads, or this package: both look into ``__dict__`` of every module."""
+    home = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return home in ("torch", __name__.partition(".")[0])

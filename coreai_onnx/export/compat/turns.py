@@ -1,0 +1,58 @@
+"""Conversions take turns, one thread at a time.
+
+``torch.export`` and ``make_fx`` keep the state of a trace in the process: two traces at once
+mix it up. What this package patches for a trace is in the process as well. So whatever traces
+takes the turn first. A thread that has the turn may take it again: conversions nest.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class _Turn:
+    """A re-entrant lock that knows its thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.thread: int | None = None
+        self.depth = 0
+
+
+_turn = _Turn()
+
+
+@contextmanager
+def turn() -> Iterator[None]:
+    """Wait until no other thread converts; also a decorator, ``@turn()``."""
+    taken = _turn
+    with taken.lock:
+        taken.thread = threading.get_ident()
+        taken.depth += 1
+        try:
+            yield
+        finally:
+            taken.depth -= 1
+            if not taken.depth:
+                taken.thread = None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # for strict exports
+def is_mine() -> bool:
+    """Whether this thread is the one that converts."""
+    return _turn.thread == threading.get_ident()
+
+
+def _after_fork() -> None:
+    """Let the child of a fork convert, whatever another thread of the parent was doing."""
+    global _turn  # noqa: PLW0603 - the thread that would release the lock is not in the child
+    if not is_mine():
+        _turn = _Turn()
+
+
+os.register_at_fork(after_in_child=_after_fork)
