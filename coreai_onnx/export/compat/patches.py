@@ -41,13 +41,13 @@ def patched(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
     """
     with turn():
         patch = _patch_at(owner, name)
-        replacement = wrap(patch.replacements[-1] if patch.replacements else patch.original)
-        patch.replacements.append(replacement)
+        outer = list(patch.replacements)
         try:
+            patch.replacements.append(wrap(outer[-1] if outer else patch.original))
             yield
         finally:
-            patch.replacements.remove(replacement)
-            if not patch.replacements:
+            patch.replacements[:] = outer
+            if not outer:
                 patch.remove()
 
 
