@@ -111,6 +111,10 @@ class ExportError(CoreaiError, RuntimeError):
     """``torch.export`` could not capture the model."""
 
 
+class TorchVersionError(CoreaiError, ImportError):
+    """The installed torch lacks something that this package needs."""
+
+
 class DynamicShapesError(ExportError):
     """``dynamic_shapes`` asks for more than the model allows; the message names the lines."""
 

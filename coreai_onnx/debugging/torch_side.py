@@ -8,11 +8,11 @@ import inspect
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch.utils import _pytree as pytree
 
 from coreai_onnx.contents import TensorInfo
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import ComparisonError, InputError
+from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.runtime.values import to_numpy
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export import Dim, ExportedProgram
-from torch.utils import _pytree as pytree
 
 from coreai_onnx.export.buffers import written_in_place
 from coreai_onnx.export.compat.experts import gathered
 from coreai_onnx.export.compat.linear_attention import scanned
 from coreai_onnx.export.compat.recurrent import whole
+from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.decompositions import functional
 from coreai_onnx.export.module_call import ModuleCall, classify, invoke
 

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.export.compat.torch_names import TorchDispatchMode, pytree
 
 aten = torch.ops.aten
 _NORMS_THAT_WRITE = frozenset(

@@ -9,6 +9,7 @@ import torch
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import ExportError
+from coreai_onnx.export.compat.torch_names import VMAP_MARKS
 from coreai_onnx.export.in_place import mutates, without_in_place
 from coreai_onnx.export.lifted import changed_by, lifted
 
@@ -88,4 +89,4 @@ def _needs_work(program: ExportedProgram) -> bool:
 
 def _marks_batch(node: torch.fx.Node) -> bool:
     """Whether a node is a mark of ``vmap``."""
-    return getattr(node.target, "__module__", "") == "torch._functorch.predispatch"
+    return getattr(node.target, "__module__", "") == VMAP_MARKS

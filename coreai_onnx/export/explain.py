@@ -11,16 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from torch._dynamo.exc import UserError, UserErrorType
 from torch.export import ExportedProgram
-from torch.fx.experimental.symbolic_shapes import (
-    ConstraintViolationError,
-    ShapeEnv,
-    ShapeGuardPythonPrinter,
-)
 
 from coreai_onnx.errors import DynamicShapesError, SpecializationWarning
 from coreai_onnx.export.compat.source_lines import user_lines
+from coreai_onnx.export.compat.torch_names import (
+    EXPORT_LOGGER,
+    ConstraintViolationError,
+    ShapeEnv,
+    ShapeGuardPythonPrinter,
+    UserError,
+    UserErrorType,
+)
 from coreai_onnx.export.guards import (
     FixedDim,
     fixed_dims,
@@ -30,7 +32,6 @@ from coreai_onnx.export.guards import (
     source_name,
 )
 
-_LOGGER = "torch._export.non_strict_utils"
 _ZERO_OR_ONE = re.compile(
     r"^dimension inputs\['(?P<first>\w+)'\](?P<rest>.*?)(\.shape\[(?P<axis>\d+)\])? "
     r"0/1 specialized;.*hint = (?P<value>[01])"
@@ -132,7 +133,7 @@ def _zero_or_one(explanation: Explanation) -> Iterator[None]:
         explanation.zero_or_one.append(fixed)
         return False
 
-    logger = logging.getLogger(_LOGGER)
+    logger = logging.getLogger(EXPORT_LOGGER)
     logger.addFilter(collect)
     try:
         yield

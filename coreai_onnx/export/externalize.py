@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.bodies import Body, example_inputs
 from coreai_onnx.export.buffers import buffer_paths, buffers_of
+from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.likeness import STANDS_FOR, Same, Tree, likeness, structure
 from coreai_onnx.export.module_call import OP, ModuleCall, classify, fill
 from coreai_onnx.export.reads import Reads, is_recording, recording

@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import sympy
-import torch
 from torch.export import ExportedProgram
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._sympy.printers import PythonPrinter
 
 from coreai_onnx.errors import Where
+from coreai_onnx.export.compat.torch_names import FakeTensor, PythonPrinter, ShapeEnv
 from coreai_onnx.export.source_files import is_torch, relative_path
 
 _LINE = re.compile(r"^(?P<file>.*):(?P<line>\d+) in ")
@@ -82,7 +80,7 @@ def shape_env(program: ExportedProgram) -> ShapeEnv | None:
     """Return the environment of a program's symbols; it hangs on any fake tensor of it."""
     for node in program.graph.nodes:
         value = node.meta.get("val")
-        if isinstance(value, torch._subclasses.FakeTensor) and value.fake_mode.shape_env:
+        if isinstance(value, FakeTensor) and value.fake_mode.shape_env:
             return value.fake_mode.shape_env
     return None
 

@@ -25,6 +25,7 @@ from torch.export.graph_signature import (
 )
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from coreai_onnx.export.compat.torch_names import OpOverload
 from coreai_onnx.export.lifted import Lifted, lifted, remade
 from coreai_onnx.export.views import Write, undone
 
@@ -95,7 +96,7 @@ def without_in_place_inside(module: fx.GraphModule) -> fx.GraphModule | None:
 def mutates(node: fx.Node) -> bool:
     """Whether a node changes one of its arguments."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return False
     if target is aten.detach_.default:
         return False  # on the copy of a literal; it changes no number
@@ -330,10 +331,10 @@ def _returns_its_argument(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target in _DROPOUTS and not node.args[2]
 
 
-def _without_underscore(node: fx.Node) -> torch._ops.OpOverload | None:
+def _without_underscore(node: fx.Node) -> OpOverload | None:
     """Return the op that makes a new tensor where the node's op changes its first argument."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
         return None
     name, overload = target._schema.name.partition("::")[2], target._schema.overload_name
     written = [a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments]
@@ -341,7 +342,7 @@ def _without_underscore(node: fx.Node) -> torch._ops.OpOverload | None:
         return None
     same_name = f"__{name[3:]}" if name.startswith("__i") else name[:-1]
     plain, which = _PLAIN.get(name, (same_name, overload or "default"))
-    found: torch._ops.OpOverload | None = getattr(getattr(aten, plain, None), which, None)
+    found: OpOverload | None = getattr(getattr(aten, plain, None), which, None)
     if found is None or found._schema.is_mutable:
         return None
     same = [a.name for a in found._schema.arguments] == [a.name for a in target._schema.arguments]

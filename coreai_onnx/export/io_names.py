@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind, OutputSpec
-from torch.utils import _pytree as pytree
+
+from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
 
 
 def output_names(program: ExportedProgram, count: int) -> list[str]:

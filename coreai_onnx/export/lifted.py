@@ -16,7 +16,8 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
+
+from coreai_onnx.export.compat.torch_names import OpOverload, pytree
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def _again(node: fx.Node, found: Mapping[fx.Node, Any]) -> Any:
     args, kwargs = fx.map_arg(given, lambda n: found.get(n, _value(n)))
     if node.target is operator.getitem:
         return args[0][args[1]]
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return None
     if torch.Tag.inplace_view in node.target.tags:  # it would turn the argument itself
         return args[0]

@@ -8,7 +8,8 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+
+from coreai_onnx.export.compat.torch_names import disable_current_modes
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _SEQUENCES = (list, tuple, deque)
@@ -163,6 +164,6 @@ def _equal_tensors(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if a.layout != torch.strided or a.device.type == "meta" or a.stride() != b.stride():
         return False
-    with _disable_current_modes(), torch.no_grad():  # an export may be under way
+    with disable_current_modes(), torch.no_grad():  # an export may be under way
         bits = [x.detach().reshape(-1).contiguous().view(torch.uint8) for x in (a, b)]
         return torch.equal(*bits)

@@ -11,11 +11,11 @@ from weakref import WeakValueDictionary, ref
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from coreai_onnx.composite_ops import SDPA, GatedDeltaUpdate, GatherMM, RMSNormImpl, RoPE
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.buffers import Substituted
+from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
 from coreai_onnx.export.reads import Reads, recording
 from coreai_onnx.export.specs import ExternalizeSpec
 
@@ -185,7 +185,7 @@ def _signature(
     tensors: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor], numbers: Sequence[Any]
 ) -> tuple[tuple[Any, ...], Any]:
     """Return what the shapes of the results depend on, and the fake mode; None if values count."""
-    fake = [t for t in (*tensors, *buffers) if isinstance(t, torch._subclasses.FakeTensor)]
+    fake = [t for t in (*tensors, *buffers) if isinstance(t, FakeTensor)]
     if not fake or len(fake) != len(tensors) + len(buffers):
         return (), None
     if any(t.layout != torch.strided for t in fake):

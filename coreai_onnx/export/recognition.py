@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.table import render
 
 _RELATIVE = 1e-4

@@ -8,10 +8,16 @@ from dataclasses import dataclass
 import sympy
 import torch
 from torch.export import ExportedProgram
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
-from torch.utils._sympy.value_ranges import bound_sympy
 
+from coreai_onnx.export.compat.torch_names import (
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    PythonMod,
+    ShapeEnv,
+    bound_sympy,
+)
 from coreai_onnx.export.guards import is_of_the_model, place_of, python_text, shape_env
 
 _COMPARISONS = (sympy.Eq, sympy.Ne, sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)

@@ -8,8 +8,8 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from coreai_onnx.export.compat.torch_names import ShapeEnv
 from coreai_onnx.export.guards import shape_env, source_name
 
 _UNBOUNDED = 2**31 - 1

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import warnings
 
-TESTED = ("2.13",)
-"""Minor releases of torch that the test suite has passed with."""
+import torch
+
+from coreai_onnx.errors import TorchVersionError
+
+TESTED = ("2.12", "2.13", "2.15")
+"""Minor releases of torch that the tests of docs/torch_versions.md have passed with."""
 
 
 def warn_if_untested(version: str) -> None:
@@ -16,8 +20,24 @@ def warn_if_untested(version: str) -> None:
     """
     if not version.startswith(tuple(f"{minor}." for minor in TESTED)):
         warnings.warn(
-            f"coreai_onnx is tested with torch {' and '.join(TESTED)}, this is torch {version}; "
+            f"coreai_onnx is tested with torch {_tested()}, this is torch {version}; "
             "compare the result with torch (coreai_onnx.compare) before you rely on it",
             UserWarning,
             stacklevel=2,
         )
+
+
+def lacks(what: str) -> TorchVersionError:
+    """Return the error for a torch without something that this package needs.
+
+    Args:
+        what: What is missing, as Python says it.
+    """
+    return TorchVersionError(
+        f"torch {torch.__version__} lacks something that coreai_onnx needs: {what}\n"
+        f"  coreai_onnx is tested with torch {_tested()}; install one of these"
+    )
+
+
+def _tested() -> str:
+    return f"{', '.join(TESTED[:-1])} and {TESTED[-1]}"

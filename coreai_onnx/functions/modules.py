@@ -12,11 +12,11 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.utils import _pytree as pytree
 
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import MODULE_DOMAIN, USER_DOMAIN
 from coreai_onnx.errors import ConversionError, ExternalizationError
+from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.module_call import ModuleCall
 from coreai_onnx.export.symbols import symbol_names
 from coreai_onnx.functions.attributes import composite_attributes

@@ -8,9 +8,9 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
 
 from coreai_onnx.composite_ops.declaration import Composite
+from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.module_call import ModuleCall, invoke
 
 _SEED = 20260101

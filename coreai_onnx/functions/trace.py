@@ -9,13 +9,16 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.source import ConstantSource
-from torch._subclasses import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.errors import ConversionError
+from coreai_onnx.export.compat.torch_names import (
+    ConstantSource,
+    DimDynamic,
+    FakeTensorMode,
+    ShapeEnv,
+    make_fx,
+)
 
 _HINTS = (5, 12, 11, 16, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
 _KNOWN_HINTS = {"B": 5, "H": 12, "K": 6, "V": 6, "T": 7, "S": 11, "D": 16, "E": 18, "F": 8}

@@ -12,17 +12,23 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
 
+from coreai_onnx.export.compat.torch_names import (
+    FakeTensor,
+    OpOverload,
+    all_decompositions,
+    core_aten_decompositions,
+    make_fx,
+    pytree,
+)
 from coreai_onnx.export.in_place import mutates, without_in_place_inside
 
 
 @functools.cache
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """Return torch's decompositions for export, and behind them all others it knows."""
-    table: dict[Any, Callable[..., Any]] = dict(torch._decomp.decomposition_table)
-    table.update(torch._decomp.core_aten_decompositions().items())
+    table: dict[Any, Callable[..., Any]] = dict(all_decompositions)
+    table.update(core_aten_decompositions().items())
     return table
 
 
@@ -34,7 +40,7 @@ def decompose(node: fx.Node) -> fx.GraphModule | None:
         arguments, in flattened order; None if torch has no decomposition for the op.
     """
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return None
     rule = _rule(target)
     if rule is None:
@@ -65,7 +71,7 @@ def trace(function: Callable[..., Any], examples: Sequence[Any]) -> fx.GraphModu
 
     What the function changes in place is made anew in the graph.
     """
-    fakes = (e for e in examples if isinstance(e, torch._subclasses.FakeTensor))
+    fakes = (e for e in examples if isinstance(e, FakeTensor))
     mode = next((f.fake_mode for f in fakes), None)
     with torch.no_grad(), _entered(mode):
         traced = make_fx(function, _allow_non_fake_inputs=True)(*examples)
@@ -78,7 +84,7 @@ def trace(function: Callable[..., Any], examples: Sequence[Any]) -> fx.GraphModu
         return make_fx(functional, _allow_non_fake_inputs=True)(*examples)
 
 
-def _rule(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
+def _rule(target: OpOverload) -> Callable[..., Any] | None:
     """Return what a decomposition calls instead of the op."""
     table = decomposition_table()
     if target in table:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 import sympy
 
 from coreai_onnx.errors import ConversionError
+from coreai_onnx.export.compat.torch_names import FloorDiv
 from coreai_onnx.lower.expressions import BINARY, UNARY
 from coreai_onnx.lower.values import Dim, Value, set_dims
 
@@ -79,7 +80,6 @@ class DimTable:
         if len(solutions) == 1:
             self._sources[size] = Axis(value, axis)
             numerator, denominator = sympy.fraction(sympy.together(solutions[0]))
-            from torch.utils._sympy.functions import FloorDiv
 
             self._derived[symbol] = (
                 FloorDiv(numerator, denominator) if denominator != 1 else numerator

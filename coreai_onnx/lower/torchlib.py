@@ -10,14 +10,14 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from torch.utils import _pytree as pytree
 
+from coreai_onnx.export.compat.torch_names import OpOverload, pytree
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import Lowering
 from coreai_onnx.lower.values import is_complex, promoted_dtype
 
 
-def lowering(target: torch._ops.OpOverload) -> Lowering | None:
+def lowering(target: OpOverload) -> Lowering | None:
     """Return torchlib's function for an op as a lowering, or None if it has none."""
     real, complex_ = _functions().get(str(target), (None, None))
     if real is None and complex_ is None:
@@ -50,9 +50,7 @@ def _functions() -> dict[str, tuple[Any, Any]]:
     return table
 
 
-def _tensors_for_numbers(
-    op: OpBuilder, target: torch._ops.OpOverload, args: tuple[Any, ...]
-) -> list[Any]:
+def _tensors_for_numbers(op: OpBuilder, target: OpOverload, args: tuple[Any, ...]) -> list[Any]:
     """Make 0-d tensors of the numbers given for tensors: torchlib asks those for their dtype."""
     operands = [a for a in args if isinstance(a, ir.Value | int | float)]
     result = []

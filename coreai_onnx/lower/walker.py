@@ -10,9 +10,9 @@ import onnx_ir as ir
 import sympy
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from coreai_onnx.errors import ConversionError, CoreaiError, LoweringError, Where
+from coreai_onnx.export.compat.torch_names import HigherOrderOperator, OpOverload, pytree
 from coreai_onnx.lower import control_flow, torchlib
 from coreai_onnx.lower.binding import bind_arguments, resolve
 from coreai_onnx.lower.builder import OpBuilder
@@ -199,11 +199,11 @@ class Walker:
         return found
 
     def _call(self, node: fx.Node, name: str) -> Any:
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if isinstance(node.target, HigherOrderOperator):
             rule = control_flow.rule_for(name)
             if rule is not None:
                 return rule(self, node)
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             self.context.miss(name, self._where(node), self._origin)
             return _MISSING
         if self.context.module_calls is not None and name.startswith("coreai_onnx."):
@@ -337,7 +337,7 @@ def _only_first_used(node: fx.Node) -> bool:
     return all(u.target is operator.getitem and u.args[1] == 0 for u in read)
 
 
-def _is_number_for_tensor(target: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
+def _is_number_for_tensor(target: OpOverload, args: Sequence[Any]) -> bool:
     """Whether an op of tensors is given only a number: traces put one for a 0-d tensor."""
     if not args or not isinstance(args[0], int | float):
         return False
@@ -346,12 +346,12 @@ def _is_number_for_tensor(target: torch._ops.OpOverload, args: Sequence[Any]) ->
 
 
 def _is_op(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
+    return isinstance(target, OpOverload | HigherOrderOperator)
 
 
 def _computes_nothing(node: fx.Node) -> bool:
     """Whether a call returns nothing and can only be a check."""
-    return not isinstance(node.target, torch._ops.HigherOrderOperator) and not node.users
+    return not isinstance(node.target, HigherOrderOperator) and not node.users
 
 
 def _signature(leaf: Any) -> Any:

@@ -59,7 +59,8 @@ def test_a_block_is_refused_for_the_first_reason() -> None:
 def test_a_replacement_that_raises_is_refused() -> None:
     checked = block(lambda x: x @ x)
     checked.check(ONE, (ONE,), {})
-    assert checked.reason.startswith("the replacement does not take its arguments (mat1 and mat2")
+    assert checked.reason.startswith("the replacement does not take its arguments (")
+    assert "mat1 and mat2" in checked.reason
 
 
 def test_only_what_counts_is_compared() -> None:

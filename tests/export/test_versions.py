@@ -1,22 +1,44 @@
-"""The warning about an untested torch."""
+"""Untested versions of torch: a warning, and an error that says what is missing."""
 
 from __future__ import annotations
 
+import re
+import tomllib
 import warnings
 
 import pytest
 import torch
 
-from coreai_onnx.export.versions import warn_if_untested
+from coreai_onnx.errors import CoreaiError
+from coreai_onnx.export.versions import TESTED, lacks, warn_if_untested
+from tests.rules.tree import REPO
 
 
-@pytest.mark.parametrize("version", ["2.12.1", "2.14.0", "2.130.0", "3.0.0"])
+@pytest.mark.parametrize("version", ["2.11.0", "2.14.0", "2.16.0", "2.130.0", "3.0.0"])
 def test_other_versions_warn(version: str) -> None:
-    with pytest.warns(UserWarning, match="tested with torch 2.13"):
+    with pytest.warns(UserWarning, match=r"tested with torch 2\.12, 2\.13 and 2\.15, this is"):
         warn_if_untested(version)
 
 
-def test_the_installed_version_is_tested() -> None:
+@pytest.mark.parametrize("version", ["2.12.1+cu130", "2.13.0+cpu", "2.15.0", torch.__version__])
+def test_tested_versions_do_not(version: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_if_untested(torch.__version__)
+        warn_if_untested(version)
+
+
+def test_all_tested_versions_can_be_installed() -> None:
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    (bounds,) = (d for d in project["dependencies"] if d.startswith("torch"))
+    low, high = re.fullmatch(r"torch>=2\.(\d+),<2\.(\d+)", bounds).groups()  # type: ignore[union-attr]
+    minors = [int(version.partition(".")[2]) for version in TESTED]
+    assert (min(minors), max(minors) + 1) == (int(low), int(high))
+
+
+def test_what_a_torch_lacks_is_an_import_error_that_says_what_to_install() -> None:
+    error = lacks("cannot import name 'x' from 'torch'")
+    assert isinstance(error, CoreaiError)
+    assert isinstance(error, ImportError)
+    assert f"torch {torch.__version__} lacks" in str(error)
+    assert "cannot import name 'x'" in str(error)
+    assert "2.12, 2.13 and 2.15; install one of these" in str(error)

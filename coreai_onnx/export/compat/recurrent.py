@@ -24,7 +24,10 @@ _OPTIONS = (
     "bool bidirectional, bool batch_first"
 )
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
-_ORIGINAL: dict[str, Callable[..., Any]] = {name: getattr(_VF, name) for name in LAYERS}
+_ORIGINAL: dict[str, Callable[..., Any]] = {
+    name: getattr(_VF, name) for name in LAYERS if hasattr(_VF, name)
+}
+"""torch's own functions; layers of one that a torch does not have are unrolled."""
 
 
 @contextmanager
@@ -39,7 +42,7 @@ def whole() -> Iterator[None]:
     Packed sequences and layers with projections go torch's own way.
     """
     with ExitStack() as patches:
-        for name in LAYERS:
+        for name in _ORIGINAL:
             patches.enter_context(patched(_VF, name, functools.partial(_replacement, name)))
         # the layers list their weights anew when export puts fake ones in their place
         patches.enter_context(ignored("The tensor attributes? .*_flat_weights"))
@@ -91,5 +94,5 @@ def _define(name: str) -> None:
     torch.library.register_fake(f"{NAMESPACE}::{name}", shapes, lib=_LIBRARY)
 
 
-for _name in LAYERS:
+for _name in _ORIGINAL:
     _define(_name)

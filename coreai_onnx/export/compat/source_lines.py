@@ -11,9 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
-
 from coreai_onnx.export.compat.patches import patched
+from coreai_onnx.export.compat.torch_names import ShapeEnv, uninteresting_files
 from coreai_onnx.export.source_files import is_torch
 
 _LOCATES = "_get_sloc"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import sympy
 import torch
-from torch.utils._sympy.functions import PythonMod
 
+from coreai_onnx.export.compat.torch_names import PythonMod
 from coreai_onnx.lower.aten.indices import flat, reversed_along
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers

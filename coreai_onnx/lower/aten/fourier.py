@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import sympy
 import torch
 
+from coreai_onnx.export.compat.torch_names import FloorDiv
 from coreai_onnx.lower.aten.complex_parts import as_pairs, join, split
 from coreai_onnx.lower.aten.indices import reversed_along
 from coreai_onnx.lower.aten.views import squeeze_dim, transpose
@@ -77,7 +78,6 @@ def half(size: Dim) -> Dim:
     """Return how many frequencies of a real signal are not conjugates of others: N // 2 + 1."""
     if isinstance(size, int):
         return size // 2 + 1
-    from torch.utils._sympy.functions import FloorDiv
 
     return as_dim(FloorDiv(size, sympy.Integer(2)) + 1)
 

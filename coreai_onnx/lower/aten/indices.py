@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import sympy
 import torch
-from torch.utils._sympy.functions import FloorDiv
 
+from coreai_onnx.export.compat.torch_names import FloorDiv
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, numel, set_dims
 

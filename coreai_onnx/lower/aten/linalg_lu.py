@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from coreai_onnx.export.compat.torch_names import Min
 from coreai_onnx.lower.aten.counted_loop import repeat
 from coreai_onnx.lower.aten.matrix_steps import (
     broadcast_batches,
@@ -32,7 +33,6 @@ def smaller(rows: Dim, columns: Dim) -> Dim:
         return min(rows, columns)
     if rows == columns:
         return rows
-    from torch.utils._sympy.functions import Min
 
     smaller: Dim = Min(rows, columns)
     return smaller

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import sympy
 import torch
-from torch.utils._sympy.functions import Max, Min
 
 from coreai_onnx.errors import LoweringError
+from coreai_onnx.export.compat.torch_names import Max, Min
 from coreai_onnx.lower.aten.indices import (
     LARGEST_CONSTANT,
     flat,

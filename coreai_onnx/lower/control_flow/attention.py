@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
+from coreai_onnx.export.compat.torch_names import math_attention, pytree
 from coreai_onnx.lower.binding import resolve
 from coreai_onnx.lower.control_flow.nested import walk_graph
 from coreai_onnx.lower.decompose import trace
@@ -22,8 +22,6 @@ def flex_attention(walker: Walker, node: fx.Node) -> Any:
     Formula: ``math_attention`` of ``torch._higher_order_ops.flex_attention``, which maps
     ``score_mod`` and ``mask_mod`` over batch, head and both positions; it is traced here.
     """
-    from torch._higher_order_ops.flex_attention import math_attention
-
     leaves, spec = pytree.tree_flatten((node.args, dict(node.kwargs)))
     graphs = {n: walker.submodule(n) for n in leaves if _is_graph(walker, n)}
     nodes = [n for n in leaves if isinstance(n, fx.Node) and n not in graphs]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from coreai_onnx.errors import LoweringError
+from coreai_onnx.export.compat.torch_names import pytree
 
 if TYPE_CHECKING:
     from coreai_onnx.lower.walker import Walker

@@ -10,8 +10,8 @@ import onnx_ir as ir
 import sympy
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
+from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.lower.values import Value, ir_dtype, real_part, set_dims
 
 if TYPE_CHECKING:

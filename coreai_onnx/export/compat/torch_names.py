@@ -1,0 +1,114 @@
+"""Names that torch does not document; all other files import them from here.
+
+A torch that lacks one of them, or an attribute that this package reads, is refused here, at the
+import. ``docs/torch_versions.md`` says in which versions all of them were seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from coreai_onnx.export.versions import lacks
+
+try:
+    from torch._decomp import core_aten_decompositions
+    from torch._decomp import decomposition_table as all_decompositions
+    from torch._dynamo.exc import UserError, UserErrorType
+    from torch._dynamo.source import ConstantSource
+    from torch._higher_order_ops.flex_attention import math_attention
+    from torch._ops import HigherOrderOperator, OpOverload
+    from torch._subclasses import FakeTensor, FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import (
+        ConstraintViolationError,
+        DimDynamic,
+        ShapeEnv,
+        ShapeGuardPythonPrinter,
+        uninteresting_files,
+    )
+    from torch.utils import _pytree as pytree
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
+    from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+    from torch.utils._sympy.printers import PythonPrinter
+    from torch.utils._sympy.value_ranges import bound_sympy
+except ImportError as error:
+    raise lacks(str(error)) from error
+
+EXPORT_LOGGER = "torch._export.non_strict_utils"
+"""The logger that says which sizes of the example are constants."""
+VMAP_MARKS = "torch._functorch.predispatch"
+"""The module of the functions that mark the batch axes of ``vmap``."""
+_ENVIRONMENT = (
+    "backed_var_to_val",
+    "create_symbol",
+    "create_symintnode",
+    "deferred_runtime_asserts",
+    "guards",
+    "replace",
+    "replacements",
+    "replacements_slocs",
+    "var_to_range",
+    "var_to_range_sloc",
+    "var_to_sources",
+)
+_REGISTRIES = ("_buffers", "_modules", "_non_persistent_buffers_set", "_parameters")
+_ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (ShapeEnv(), _ENVIRONMENT),
+    (torch.nn.Module(), _REGISTRIES),
+    (torch.ops.aten.add.Tensor, ("_can_decompose", "_schema", "decompose")),
+    (torch.UntypedStorage(), ("_cdata",)),
+)
+"""What is read of objects of torch: an object of a kind, and names of attributes."""
+
+
+def require(attributes: tuple[tuple[Any, tuple[str, ...]], ...] = _ATTRIBUTES) -> None:
+    """Check that objects have attributes.
+
+    Args:
+        attributes: Objects, each with the names of its attributes.
+
+    Raises:
+        TorchVersionError: With the first that is missing.
+    """
+    for example, names in attributes:
+        for name in names:
+            if not hasattr(example, name):
+                raise lacks(f"{type(example).__name__}.{name}")
+
+
+require()
+
+__all__ = [
+    "EXPORT_LOGGER",
+    "VMAP_MARKS",
+    "ConstantSource",
+    "ConstraintViolationError",
+    "DimDynamic",
+    "FakeTensor",
+    "FakeTensorMode",
+    "FloorDiv",
+    "HigherOrderOperator",
+    "Max",
+    "Min",
+    "Mod",
+    "OpOverload",
+    "PythonMod",
+    "PythonPrinter",
+    "ShapeEnv",
+    "ShapeGuardPythonPrinter",
+    "TorchDispatchMode",
+    "UserError",
+    "UserErrorType",
+    "all_decompositions",
+    "bound_sympy",
+    "core_aten_decompositions",
+    "disable_current_modes",
+    "make_fx",
+    "math_attention",
+    "pytree",
+    "require",
+    "uninteresting_files",
+]
