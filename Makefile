@@ -10,7 +10,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help environment build build-tests quickstart test check format wheel sanitize fuzz clean
+.PHONY: help environment build build-tests quickstart test check format wheel sanitize fuzz test-torch clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -52,6 +52,10 @@ sanitize: $(READY)
 
 fuzz: $(READY)
 	@VENV=$(VENV) tools/fuzz $(RUNS)
+
+# The suites that depend on torch, in an environment with another version: TORCH=2.15.0
+test-torch: $(READY)
+	@$(PYTHON) tools/run_with_torch.py $(TORCH)
 
 clean:
 	rm -rf build dist .cache .hypothesis .import_linter_cache

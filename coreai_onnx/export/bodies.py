@@ -13,6 +13,7 @@ from torch.export import Dim, ExportedProgram
 from coreai_onnx.export.buffers import written_in_place
 from coreai_onnx.export.compat.experts import gathered
 from coreai_onnx.export.compat.linear_attention import scanned
+from coreai_onnx.export.compat.multiples import multiples_compared
 from coreai_onnx.export.compat.recurrent import whole
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.decompositions import functional
@@ -53,6 +54,7 @@ def known_loops(model: torch.nn.Module, trusts: Callable[[str], bool] = trust) -
     """
     with contextlib.ExitStack() as contexts:
         contexts.enter_context(whole())
+        contexts.enter_context(multiples_compared())
         if trusts("gated_delta_update"):
             contexts.enter_context(scanned(model))
         if trusts("gather_mm"):

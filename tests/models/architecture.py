@@ -10,6 +10,7 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from coreai_onnx.export.compat.linear_attention import scanned
+from coreai_onnx.export.compat.multiples import multiples_compared
 
 SEED = 20260101
 VOCABULARY = 128
@@ -68,7 +69,7 @@ class Architecture:
     ) -> ExportedProgram:
         """Export the module at the first of the sizes."""
         arguments = self.arguments(*self.sizes[0], dtype)
-        with torch.no_grad(), scanned(module):
+        with torch.no_grad(), scanned(module), multiples_compared():
             return torch.export.export(
                 module,
                 (),

@@ -31,7 +31,7 @@ try:
     from torch.utils import _pytree as pytree
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
-    from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+    from torch.utils._sympy.functions import FloorDiv, Max, Min, MinMaxBase, Mod, PythonMod
     from torch.utils._sympy.printers import PythonPrinter
     from torch.utils._sympy.value_ranges import bound_sympy
 except ImportError as error:
@@ -93,6 +93,7 @@ __all__ = [
     "HigherOrderOperator",
     "Max",
     "Min",
+    "MinMaxBase",
     "Mod",
     "OpOverload",
     "PythonMod",

@@ -80,26 +80,35 @@ def converted(model: torch.nn.Module) -> coreai_onnx.OnnxProgram:
 
 
 def test_eight_threads_convert_and_run_at_once() -> None:
-    model = Model().eval()
-    running = Model().eval()
+    model, running = Model().eval(), Model().eval()
     x = torch.randn(3, 7, 3)
     expected = running(x).detach()
     session = coreai_onnx.session(converted(running), kernels=False)
+    done = threading.Event()
 
-    def work(number: int) -> torch.Tensor:
-        if number % 2:  # what other threads run meanwhile is torch's own
-            for _ in range(50):
-                assert_close(running(x).detach(), expected)
-                assert_close(list(session.run(x)), [expected])
-            return expected
+    def convert(_: int) -> torch.Tensor:
         own = Model().eval()
         own.load_state_dict(model.state_dict())
         (out,) = converted(own).run(x)
         return torch.as_tensor(out)
 
+    def run(_: int) -> int:
+        runs = 0
+        while not done.is_set():
+            assert_close(running(x).detach(), expected)  # as torch computes it
+            assert_close(list(session.run(x)), [expected])
+            runs += 1
+        return runs
+
+    half = THREADS // 2
     with all_as_before(), ThreadPoolExecutor(THREADS) as pool:
-        results = list(pool.map(work, range(THREADS)))
-    for result in results[::2]:
+        running_threads = [pool.submit(run, i) for i in range(half)]
+        try:
+            results = list(pool.map(convert, range(half)))
+        finally:
+            done.set()
+        assert all(future.result() for future in running_threads)
+    for result in results:
         assert_close(result, model(x).detach())
 
 

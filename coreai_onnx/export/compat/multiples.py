@@ -1,0 +1,53 @@
+"""Which of two multiples of a size is less: torch knows from 2.13 on.
+
+torch 2.12 compares ``8*s`` and ``16*s`` by a guard where ``expand(…).reshape(…)`` asks for strides,
+as grouped queries do. A named ``Dim`` then clashes with the guard, though it holds for every size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sympy
+
+from coreai_onnx.export.compat.patches import patched
+from coreai_onnx.export.compat.torch_names import Max, Min, MinMaxBase
+
+_TORCHS_OWN = "_collapse_known_multiplicative_terms"
+
+
+@contextmanager
+def multiples_compared() -> Iterator[None]:
+    """While active, the smaller and the larger of two multiples of a size are known.
+
+    ```python
+    with multiples_compared():  # with torch 2.12
+        exported = torch.export.export(model, args, dynamic_shapes=dims)
+    ```
+    """
+    if hasattr(MinMaxBase, _TORCHS_OWN):
+        yield
+        return
+    with patched(MinMaxBase, "__new__", _wrap):
+        yield
+
+
+def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+    def new(cls: type, *args: Any, **assumptions: Any) -> Any:
+        found = _known(cls, args)
+        return original(cls, *args, **assumptions) if found is None else found
+
+    return new
+
+
+def _known(cls: type, args: tuple[Any, ...]) -> sympy.Expr | None:
+    """Return ``Min`` or ``Max`` of two multiples of one size; None for anything else."""
+    if cls not in (Min, Max) or len(args) != 2:
+        return None
+    (a, x), (b, y) = (sympy.sympify(term).as_coeff_Mul() for term in args)
+    if x != y or not x.is_nonnegative or x.is_number:
+        return None
+    chosen: sympy.Expr = (min(a, b) if cls is Min else max(a, b)) * x
+    return chosen

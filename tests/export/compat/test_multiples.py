@@ -1,0 +1,68 @@
+"""The smaller of two multiples of a size, in every torch."""
+
+from __future__ import annotations
+
+import pytest
+import sympy
+import torch
+from torch.export import Dim
+from torch.utils._sympy.functions import Max, Min
+
+from coreai_onnx.export.compat import multiples
+from coreai_onnx.export.compat.multiples import multiples_compared
+
+SIZE = sympy.Symbol("s", integer=True, nonnegative=True)
+ANY = sympy.Symbol("u", integer=True)
+
+
+class Repeated(torch.nn.Module):
+    """Repeats the heads of the keys, as grouped queries do."""
+
+    def forward(self, keys: torch.Tensor) -> torch.Tensor:
+        batch, heads, length, width = keys.shape
+        many = keys[:, :, None].expand(batch, heads, 2, length, width)
+        return many.reshape(batch, heads * 2, length, width)
+
+
+def test_repeated_heads_have_any_length() -> None:
+    keys = torch.randn(2, 2, 5, 8)
+    with multiples_compared():
+        program = torch.export.export(Repeated(), (keys,), dynamic_shapes=({2: Dim("length")},))
+    other = torch.randn(2, 2, 7, 8)
+    torch.testing.assert_close(program.module()(other), Repeated()(other))
+
+
+@pytest.fixture
+def _older_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch be one that has to be patched."""
+    monkeypatch.setattr(multiples, "_TORCHS_OWN", "_a_method_of_another_torch")
+
+
+@pytest.mark.usefixtures("_older_torch")
+def test_multiples_of_a_size() -> None:
+    new = vars(multiples.MinMaxBase)["__new__"]
+    with multiples_compared():
+        assert vars(multiples.MinMaxBase)["__new__"] is not new
+        assert Min(8 * SIZE, 16 * SIZE) == 8 * SIZE
+        assert Max(SIZE, 3 * SIZE) == 3 * SIZE
+        assert Min(SIZE, SIZE) == SIZE
+    assert vars(multiples.MinMaxBase)["__new__"] is new
+
+
+@pytest.mark.usefixtures("_older_torch")
+def test_what_is_not_known_is_torchs_own() -> None:
+    terms = [(ANY, 2 * ANY), (SIZE, ANY), (SIZE, 5), (2, 3)]
+    plain = [(Min(*pair), Max(*pair)) for pair in terms[1:]]
+    with multiples_compared():
+        assert [(Min(*pair), Max(*pair)) for pair in terms[1:]] == plain
+        assert multiples._known(Min, terms[0]) is None
+
+
+@pytest.mark.usefixtures("_older_torch")
+def test_a_patched_torch_exports_the_same() -> None:
+    keys = torch.randn(2, 2, 5, 8)
+    with multiples_compared():
+        program = torch.export.export(Repeated(), (keys,), dynamic_shapes=({2: Dim("length")},))
+    (output,) = program.graph.output_node().args[0]  # type: ignore[misc, union-attr]
+    sizes = output.meta["val"].shape  # type: ignore[union-attr]
+    assert (sizes[1], sizes[3]) == (4, 8)

