@@ -160,8 +160,8 @@ def _bound(name: str, bounds: object, key: str) -> int | None:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def interface(model: ir.Model) -> Interface:

@@ -191,6 +191,8 @@ def _place(tensor: onnx.TensorProto, folder: Path) -> str:
     entries = _entries(tensor)
     if len(entries) < len(tensor.external_data):
         return "is said to be in two places"
+    if odd := next((key for key in entries if not key.isidentifier()), None):
+        return f"is described by {odd!r}, which nothing knows"
     for key in ("offset", "length"):
         text = entries.get(key, "0")
         if not (text.isascii() and text.isdecimal() and len(text) <= _NUMBER_DIGITS):

@@ -32,8 +32,9 @@ def arrange(model: ir.Model) -> str:
     bodies: list[tuple[str, _Body]] = [("the graph", model.graph)]
     for function in model.functions.values():
         bodies.append((f"function {op_name(function.domain, function.name)}", function))
+    needed: dict[ir.Function, AbstractSet[ir.Value]] = {}
     for name, body in bodies:
-        checked = _Checked(model.functions, body.opset_imports)
+        checked = _Checked(model.functions, body.opset_imports, needed)
         if wrong := checked.fault(body, ()):
             return f"{name} is broken: {wrong}"
         if not checked.in_order and not _sorted(body):
@@ -53,10 +54,12 @@ class _Checked:
         self,
         functions: Mapping[ir.OperatorIdentifier, ir.Function],
         opsets: Mapping[str, int],
+        needed: dict[ir.Function, AbstractSet[ir.Value]],
     ) -> None:
         self.in_order = True
         self._functions = functions
         self._opsets = opsets
+        self._needed = needed
 
     def fault(self, graph: _Body, outer: tuple[AbstractSet[ir.Value], ...]) -> str:
         """Return what is wrong with a graph.
@@ -94,12 +97,26 @@ class _Checked:
     def _interface_fault(self, node: ir.Node) -> str:
         """Return what is wrong with the inputs, outputs and attributes of a node."""
         function = self._functions.get(node.op_identifier())
+        if any(a.type == ir.AttributeType.UNDEFINED for a in node.attributes.values()):
+            return "has an attribute without a type"
         if function is not None:
-            return _too_many(node, len(function.inputs), len(function.outputs))
-        domain = "" if node.domain in _STANDARD_DOMAINS else node.domain
-        version = self._opsets.get(domain, self._opsets.get("ai.onnx") if not domain else None)
-        schema = None if version is None else _schema(node.op_type, version, domain)
+            return self._call_fault(node, function)
+        if node.domain in _STANDARD_DOMAINS and not {*_STANDARD_DOMAINS} & set(self._opsets):
+            return "is an operator of ONNX, of which no opset is imported"
+        schema = _schema_of(node, self._opsets)
         return "" if schema is None else _schema_fault(node, schema)
+
+    def _call_fault(self, node: ir.Node, function: ir.Function) -> str:
+        """Return what is wrong with a call of a function."""
+        if wrong := _too_many(node, len(function.inputs), len(function.outputs)):
+            return wrong
+        if function not in self._needed:
+            self._needed[function] = _needed(function)
+        for index, parameter in enumerate(function.inputs):
+            given = index < len(node.inputs) and node.inputs[index] is not None
+            if not given and parameter in self._needed[function]:
+                return f"lacks the input {parameter.name!r}, which the function needs"
+        return ""
 
 
 def _too_many(node: ir.Node, inputs: int, outputs: int) -> str:
@@ -110,6 +127,16 @@ def _too_many(node: ir.Node, inputs: int, outputs: int) -> str:
         if count > limit:
             return f"has {count} {kind}, at most {limit} are allowed"
     return ""
+
+
+def _needed(function: ir.Function) -> AbstractSet[ir.Value]:
+    """Return the inputs that an operator of a function's body cannot do without."""
+    found: set[ir.Value | None] = set()
+    for node in function.all_nodes():
+        schema = _schema_of(node, function.opset_imports)
+        if schema is not None:
+            found.update(node.inputs[: schema.min_input])
+    return {value for value in found if value is not None}
 
 
 def _schema_fault(node: ir.Node, schema: onnx.defs.OpSchema) -> str:
@@ -129,9 +156,15 @@ def _schema_fault(node: ir.Node, schema: onnx.defs.OpSchema) -> str:
     return ""
 
 
+def _schema_of(node: ir.Node, opsets: Mapping[str, int]) -> onnx.defs.OpSchema | None:
+    """Return what ONNX says of the operator of a node; None where it does not know it."""
+    domain = "" if node.domain in _STANDARD_DOMAINS else node.domain
+    version = opsets.get(domain, None if domain else opsets.get("ai.onnx"))
+    return None if version is None else _schema(node.op_type, version, domain)
+
+
 @functools.cache
 def _schema(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
-    """Return what ONNX says of an operator; None where it does not know it."""
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:

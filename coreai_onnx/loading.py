@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import mmap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from coreai_onnx.contents import (
     RANGES,
     RELATIONS,
     STATES,
+    graphs,
     read_ranges,
     read_relations,
     read_states,
@@ -25,6 +23,7 @@ from coreai_onnx.debug_info import restore
 from coreai_onnx.errors import LoadError, failures_as, reason_of
 from coreai_onnx.external_data import bring_in, check_strings_and_tensors
 from coreai_onnx.graph_checks import arrange
+from coreai_onnx.quiet import without_warnings
 
 _STARTS = {
     b"version https://git-lfs": "is a pointer of Git LFS, not the model: run git lfs pull",
@@ -34,6 +33,7 @@ _STARTS = {
 }
 """How files begin that are often taken for models, and what they are."""
 _MESSAGE_LIMIT = 1 << 31
+_VERSION_LIMIT = 1 << 31
 _LOCATION = b"location"
 """The key of a tensor's data file, which a message holds as it is."""
 
@@ -62,6 +62,7 @@ def load_model(path: str | PathLike[str], *, data: bool = True) -> ir.Model:
         model = _parsed(path, data=data)
         _check_versions(model, path)
         bring_in(model, path.absolute().parent, data=data)
+        _forget_shapes_without_type(model)
         if wrong := arrange(model):
             raise LoadError(f"{path}: {wrong}")
         restore(model)
@@ -116,7 +117,7 @@ def _parsed(path: Path, *, data: bool) -> ir.Model:
     proto = read_proto(path)
     if wrong := check_strings_and_tensors(proto, path.absolute().parent, data=data):
         raise LoadError(f"{path}: {wrong}")
-    with _without_warnings():
+    with without_warnings():
         return ir.from_proto(proto)
 
 
@@ -158,21 +159,6 @@ def _no_model(path: Path, start: bytes) -> str:
     return next(known, "is not an ONNX model, or cut short or damaged: make or fetch it again")
 
 
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keep onnx_ir from printing what is checked here and told as an error."""
-    logger = logging.getLogger("onnx_ir.serde")
-
-    def drop(record: logging.LogRecord) -> bool:
-        return record.levelno > logging.WARNING
-
-    logger.addFilter(drop)
-    try:
-        yield
-    finally:
-        logger.removeFilter(drop)
-
-
 def _check_versions(model: ir.Model, path: Path) -> None:
     """Refuse what the installed onnx does not know: its meaning would be guessed."""
     advice = f"update onnx (installed: {onnx.__version__}), or convert the model for an older one"
@@ -191,6 +177,17 @@ def _check_versions(model: ir.Model, path: Path) -> None:
             )
         if opset < 1:
             raise LoadError(f"{path}: its opset is {opset}; opsets begin with 1")
+        for domain, version in imports.items():
+            if not 0 <= version < _VERSION_LIMIT:
+                raise LoadError(f"{path}: the version of domain {domain!r} is {version}")
+
+
+def _forget_shapes_without_type(model: ir.Model) -> None:
+    """Remove the shapes of values of unknown type: ONNX has no place to write them to."""
+    for graph in graphs(model):
+        for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
+            if value.type is None:
+                value.shape = None
 
 
 def _check_metadata(model: ir.Model, path: Path) -> None:

@@ -21,6 +21,7 @@ from coreai_onnx.contents import (
 )
 from coreai_onnx.debug_info import DebugInfo
 from coreai_onnx.errors import SaveError, StagingError, failures_as
+from coreai_onnx.printable import printable
 from coreai_onnx.program_files import MAIN, entrypoint_files, load_models, marked
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
@@ -259,7 +260,7 @@ class OnnxProgram:
 
     def __repr__(self) -> str:
         """Return the entrypoints."""
-        return f"OnnxProgram({', '.join(self.entrypoints)})"
+        return printable(f"OnnxProgram({', '.join(self.entrypoints)})")
 
     def _choose(self, entrypoint: str | None) -> str:
         if entrypoint is None and len(self.models) == 1:
@@ -295,7 +296,7 @@ def summarize(name: str, model: ir.Model) -> str:
     version = f"IR {model.ir_version}, {opset}"
     return "\n\n".join(
         [
-            f"entrypoint {name}: {size_text(size)} of weights, {version}{target}",
+            printable(f"entrypoint {name}: {size_text(size)} of weights, {version}{target}"),
             render(("", "name", "type"), rows, indent="  "),
             *(render(header, table, indent="  ") for header, table in tables if table),
         ]

@@ -15,10 +15,11 @@ import onnx_ir as ir
 
 from coreai_onnx.contents import initializers, weights
 from coreai_onnx.debug_info import DebugInfo, written_as
-from coreai_onnx.errors import CoreaiError, SaveError
+from coreai_onnx.errors import CoreaiError, SaveError, reason_of
 from coreai_onnx.external_data import FileTensor
 from coreai_onnx.mapped_memory import give_back_mapped_files
 from coreai_onnx.new_files import all_or_nothing
+from coreai_onnx.quiet import without_warnings
 from coreai_onnx.table import size_text
 
 AUTO_EXTERNAL_BYTES = 3 << 29
@@ -117,7 +118,15 @@ def to_proto(model: ir.Model, debug_info: DebugInfo = "full") -> onnx.ModelProto
             "  use save(), which writes them to a data file beside the model"
         )
     with _initializers_as(model, _in_memory), written_as(model, debug_info):
-        return ir.to_proto(model)
+        return _message(model)
+
+
+def _message(model: ir.Model) -> onnx.ModelProto:
+    try:
+        with without_warnings():
+            return ir.to_proto(model)
+    except ir.serde.SerdeError as error:
+        raise SaveError(f"the model cannot be written as ONNX\n  {reason_of(error)}") from error
 
 
 _Store = Callable[[ir.TensorProtocol, str], ir.TensorProtocol]
@@ -125,7 +134,7 @@ _Store = Callable[[ir.TensorProtocol, str], ir.TensorProtocol]
 
 def _serialized(model: ir.Model, store: _Store) -> bytes:
     with _initializers_as(model, store):
-        proto = ir.to_proto(model)
+        proto = _message(model)
     serialized: bytes = proto.SerializeToString(deterministic=True)
     return serialized
 
@@ -171,8 +180,11 @@ class _DataFile:
         self._read = 0
 
     def store(self, tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-        """Write a tensor and return the reference to it; small ones are returned as they are."""
-        if tensor.nbytes < EXTERNAL_TENSOR_BYTES:
+        """Write a tensor and return the reference to it.
+
+        Small ones and strings, which no data file can hold, are returned as they are.
+        """
+        if tensor.dtype == ir.DataType.STRING or tensor.nbytes < EXTERNAL_TENSOR_BYTES:
             return _in_memory(tensor, name)
         key: object = (
             hashlib.blake2b(tensor.tobytes()).digest() if self._merge_equal else id(tensor)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
+from coreai_onnx.errors import LoadError, failures_as
 from coreai_onnx.external_data import data_files
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.program_files import files_of
@@ -27,7 +28,15 @@ class Inspection:
     metadata: dict[str, str]
 
     def __str__(self) -> str:
-        """Return files, interface, composites, operators, functions and metadata as text."""
+        """Return files, interface, composites, operators, functions and metadata as text.
+
+        Raises:
+            LoadError: The file holds something that cannot be told.
+        """
+        with failures_as(LoadError, f"{next(iter(self.files))}: cannot be inspected"):
+            return self._text()
+
+    def _text(self) -> str:
         files = render(
             ("file", "size"),
             [

@@ -85,6 +85,10 @@ class Session:
         self, source: Source, *, kernels: bool | None = None, threads: int | None = None
     ) -> None:
         """Open the model; see `session`."""
+        with failures_as(SessionError, "the model cannot be opened"):
+            self._prepare(source, kernels=kernels, threads=threads)
+
+    def _prepare(self, source: Source, *, kernels: bool | None, threads: int | None) -> None:
         options = ort.SessionOptions()
         # Failures come as errors; what onnxruntime prints holds names of the file as they are.
         options.log_severity_level = 4
@@ -145,6 +149,10 @@ class Session:
                 has changed.
             SessionError: If onnxruntime fails; no state has changed.
         """
+        with failures_as(SessionError, "the model cannot be run"):
+            return self._run(args, named)
+
+    def _run(self, args: tuple[object, ...], named: Mapping[str, object]) -> Outputs:
         given = self._signature.bind(args, named)
         arrays = {
             name: to_numpy(value, self._signature.info(name)) for name, value in given.items()
