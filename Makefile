@@ -10,7 +10,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help environment build build-tests quickstart test check format wheel sanitize fuzz clean
+.PHONY: help environment build build-tests quickstart test check format wheel sanitize fuzz fuzz-files clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -52,6 +52,10 @@ sanitize: $(READY)
 
 fuzz: $(READY)
 	@VENV=$(VENV) tools/fuzz $(RUNS)
+
+# Model files that were changed: MINUTES=10 SEED=number
+fuzz-files: $(READY)
+	@$(PYTHON) tools/fuzz_files.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf build dist .cache .hypothesis .import_linter_cache

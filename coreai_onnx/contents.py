@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
@@ -23,6 +24,8 @@ RANGES = "coreai.range_constraints"
 """Model metadata: bounds of symbolic dims, ``{"seq": {"min": 1, "max": 64}}``."""
 RELATIONS = "coreai.relations"
 """Model metadata: what else holds for dims, a JSON list of ``{"holds": "(seq % 8) == 0"}``."""
+RELATION_LIMIT = 4096
+"""Characters of one condition; those of conversions have about a hundred."""
 TARGET = "coreai.target"
 """Model metadata: what it was last optimised for."""
 MINIMUM_ONNXRUNTIME = "coreai.minimum_onnxruntime"
@@ -98,9 +101,67 @@ def dtype_name(onnx_name: str) -> str:
 
 
 def read_states(metadata: Mapping[str, str]) -> tuple[StateInfo, ...]:
-    """Read the states from a model's metadata (key ``STATES``)."""
-    entries = json.loads(metadata.get(STATES) or "[]")
+    """Read the states from a model's metadata (key ``STATES``).
+
+    Raises:
+        ValueError: The entry is something else.
+    """
+    entries = _entries(metadata, STATES, "input", "output")
     return tuple(StateInfo(entry["input"], entry["output"]) for entry in entries)
+
+
+def read_ranges(metadata: Mapping[str, str]) -> dict[str, tuple[int | None, int | None]]:
+    """Read the least and the largest size of symbolic dims (key ``RANGES``); None is no bound.
+
+    Raises:
+        ValueError: The entry is something else.
+    """
+    ranges = _json(metadata.get(RANGES) or "{}")
+    if not isinstance(ranges, dict):
+        raise ValueError(f"a {type(ranges).__name__} is no mapping of dims to bounds")
+    return {name: (_bound(name, b, "min"), _bound(name, b, "max")) for name, b in ranges.items()}
+
+
+def read_relations(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Read conditions on dims (key ``RELATIONS``), each with its source line; empty if unknown.
+
+    Raises:
+        ValueError: The entry is something else, or a condition has more than `RELATION_LIMIT`
+            characters.
+    """
+    entries = _entries(metadata, RELATIONS, "holds")
+    long = max((len(entry["holds"]) for entry in entries), default=0)
+    if long > RELATION_LIMIT:
+        raise ValueError(f"a condition has {long} characters, at most {RELATION_LIMIT} are read")
+    return tuple((entry["holds"], str(entry.get("source", ""))) for entry in entries)
+
+
+def _entries(metadata: Mapping[str, str], key: str, *texts: str) -> list[dict[str, Any]]:
+    """Read a JSON list of objects that have some texts."""
+    entries = _json(metadata.get(key) or "[]")
+    if not isinstance(entries, list):
+        raise ValueError(f"a {type(entries).__name__} is no list")
+    for entry in entries:
+        for name in texts:
+            if not isinstance(entry, dict) or not isinstance(entry.get(name), str):
+                raise ValueError(f"the entry {entry!r:.80} has no text {name!r}")
+    return entries
+
+
+def _bound(name: str, bounds: object, key: str) -> int | None:
+    if not isinstance(bounds, dict):
+        raise ValueError(f"the bounds of {name!r} are {bounds!r:.80}")
+    bound = bounds.get(key)
+    if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool)):
+        raise ValueError(f"{key} of {name!r} is {bound!r:.80}, not a whole number")
+    return bound
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def interface(model: ir.Model) -> Interface:
@@ -175,9 +236,30 @@ def op_histogram(model: ir.Model) -> dict[str, int]:
     return _named({op: n for op, n in counts.items() if op[0] != MODULE_DOMAIN})
 
 
+def graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Yield the main graph, the bodies of functions, and every graph that is an attribute."""
+    roots = [model.graph]
+    for function in model.functions.values():
+        roots.append(function.graph)
+        for default in function.attributes.values():
+            roots += attribute_graphs(default)
+    for root in roots:
+        yield root
+        yield from root.subgraphs()
+
+
+def attribute_graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
+    """Return the graphs that an attribute holds; none if it is of another type."""
+    if attribute.is_ref() or attribute.value is None:
+        return ()
+    if attribute.type == ir.AttributeType.GRAPH:
+        return (attribute.as_graph(),)
+    return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else ()
+
+
 def initializers(model: ir.Model) -> Iterator[ir.Value]:
-    """Yield every initializer of the main graph and its subgraphs."""
-    for graph in (model.graph, *model.graph.subgraphs()):
+    """Yield every initializer of every graph, those in function bodies as well."""
+    for graph in graphs(model):
         yield from graph.initializers.values()
 
 

@@ -27,7 +27,8 @@ from coreai_onnx.lower import Context, IONames, ProgramLowering
 from coreai_onnx.lower.composites import CompositeCalls
 from coreai_onnx.lower.opsets import chosen_opset
 from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
-from coreai_onnx.program import MAIN, OnnxProgram
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.program_files import MAIN
 
 warn_if_untested(torch.__version__)
 Targets = Sequence[ExternalizeSpec | type | Literal["auto"]] | Literal["auto"] | None

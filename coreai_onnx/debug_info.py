@@ -68,9 +68,9 @@ def restore(model: ir.Model) -> None:
         runs = [_unpacked(packed) for packed in table["nodes"]]
         sources = [""] + [f"{file}:{n}" for file, lines in table["sources"] for n in lines]
         rows = [[sources[number] for number in numbers] for numbers in runs]
-        odd = {(body, position): (scope, name) for body, position, scope, name in table["odd"]}
-        classes = dict(table["classes"])
-    except (KeyError, IndexError, TypeError, ValueError):
+        odd = {(body, at): (str(scope), str(name)) for body, at, scope, name in table["odd"]}
+        classes = {scope: str(name) for scope, name in dict(table["classes"]).items()}
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
         return
     if [len(row) for row in rows] != [len(body) for body in bodies]:
         return  # another tool added or removed nodes: positions mean nothing any more

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from coreai_onnx.cli import compare, convert, diff, inspect_file, ops_path, optimize, run_file, view
 from coreai_onnx.errors import CoreaiError
+from coreai_onnx.printable import printable_lines
 
 FAILED = 2
 """Exit code when a command could not work; 1 means ``compare`` or ``diff`` found a difference."""
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = isinstance(error, CoreaiError)
         text = str(error) if known else f"{type(error).__name__}: {error}"
         hint = "" if known else "\n(--debug shows the traceback)"
-        print(f"error: {text}{hint}", file=sys.stderr)
+        print(f"error: {printable_lines(text)}{hint}", file=sys.stderr)
         return FAILED
     return code
 

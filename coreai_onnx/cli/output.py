@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from coreai_onnx.cli.subject import load_object
 from coreai_onnx.debug_info import LEVELS
 from coreai_onnx.errors import CommandError
+from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.table import size_text
 
@@ -78,7 +79,7 @@ def optimize(program: OnnxProgram, options: argparse.Namespace) -> None:
         minimum_onnxruntime=options.minimum_onnxruntime,
     )
     for name, report in program.pass_reports.items():
-        print(report if len(program.entrypoints) == 1 else f"entrypoint {name}, {report}")
+        print(report if len(program.entrypoints) == 1 else f"entrypoint {printable(name)}, {report}")
         if options.near_misses and report.near_misses:
             print(f"near misses:\n{report.near_miss_table()}")
     print()
@@ -90,7 +91,7 @@ def save(program: OnnxProgram, options: argparse.Namespace) -> None:
         options.output, external_data=options.external_data, debug_info=options.debug_info
     )
     for file in files:
-        print(f"wrote {file} ({size_text(file.stat().st_size)})")
+        print(f"wrote {printable(str(file))} ({size_text(file.stat().st_size)})")
 
 
 def _passes(text: str | None, target: Target) -> list[Pass] | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from coreai_onnx.debugging.torch_side import (
     as_array,
     feeds_of,
 )
-from coreai_onnx.errors import ComparisonError
+from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.runtime.library import kernels_built
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session, Source
@@ -133,6 +134,19 @@ def compare(
     sessions = {"bodies": Session(path_or_program, kernels=False)}
     if kernels_built():
         sessions["kernels"] = Session(path_or_program, kernels=True)
+    with failures_as(ComparisonError, "the model's results cannot be compared"):
+        rows = _rows(sessions, module, calls, expected, tolerances)
+    return Comparison(tuple(rows), "kernels" in sessions)
+
+
+def _rows(
+    sessions: Mapping[str, Session],
+    module: torch.nn.Module,
+    calls: Sequence[tuple[Any, Any]],
+    expected: Sequence[Expected],
+    tolerances: Tolerances,
+) -> list[Row]:
+    """Run every call in every session and compare its results."""
     rows: list[Row] = []
     for index, (args, kwargs) in enumerate(calls):
         for execution, session in sessions.items():
@@ -142,7 +156,7 @@ def compare(
                 tolerance = tolerance_of(name, wanted.dtype.name, tolerances)
                 diff = difference(actual, wanted, tolerance)
                 rows.append(Row(index, name, execution, wanted.dtype.name, wanted.shape, diff))
-    return Comparison(tuple(rows), "kernels" in sessions)
+    return rows
 
 
 _NO_KERNELS = "kernels: not built, so not compared (ops_library_path() says how to build them)"

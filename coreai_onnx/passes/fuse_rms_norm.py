@@ -84,7 +84,7 @@ def _fits(norm: _Norm, node: gs.Node, why: Why) -> bool:
     if dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
         return why("the dtype is neither float32 nor float16", node)
     shape, scale = shape_of(norm.input), shape_of(norm.scale)
-    if shape is None or scale is None or len(scale) != 1 or scale[0] != shape[-1]:
+    if not shape or scale is None or len(scale) != 1 or scale[0] != shape[-1]:
         return why("the scale has not the size of the last axis", node)
     return True
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import onnx_ir as ir
 
 from coreai_onnx.contents import MINIMUM_ONNXRUNTIME, TARGET
-from coreai_onnx.errors import TargetError
+from coreai_onnx.errors import PassError, TargetError, failures_as
 from coreai_onnx.passes.contrib_attention import contrib_attention
 from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib_moe import contrib_moe
@@ -113,6 +113,16 @@ def optimize_for(
         TargetError: There is no such target, or the model cannot be brought to it.
         PassError: A pass fails.
     """
+    with failures_as(PassError, f"the model cannot be optimized for {target}"):
+        return _optimize_for(model, target, passes, minimum_onnxruntime)
+
+
+def _optimize_for(
+    model: ir.Model,
+    target: Target,
+    passes: Sequence[Pass] | None,
+    minimum_onnxruntime: str | None,
+) -> PassReport:
     minimum = minimum_onnxruntime or model.metadata_props.get(MINIMUM_ONNXRUNTIME)
     chosen = passes_for(target, minimum)
     if target == "portable":

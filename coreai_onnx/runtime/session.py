@@ -15,8 +15,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.contents import TensorInfo, standard_op_types, weights
-from coreai_onnx.errors import SessionError
-from coreai_onnx.loading import fault
+from coreai_onnx.errors import LoadError, SessionError, failures_as
+from coreai_onnx.loading import check_places, fault
+from coreai_onnx.printable import printable_lines
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.outputs import Array, Outputs
 from coreai_onnx.runtime.signature import Signature
@@ -84,10 +85,13 @@ class Session:
         self, source: Source, *, kernels: bool | None = None, threads: int | None = None
     ) -> None:
         """Open the model; see `session`."""
+        with failures_as(SessionError, "the model cannot be opened"):
+            self._prepare(source, kernels=kernels, threads=threads)
+
+    def _prepare(self, source: Source, *, kernels: bool | None, threads: int | None) -> None:
         options = ort.SessionOptions()
-        options.log_severity_level = (
-            3  # states are initializers that are also inputs, which ort warns about
-        )
+        # Failures come as errors; what onnxruntime prints holds names of the file as they are.
+        options.log_severity_level = 4
         if threads is not None:
             if threads < 1:
                 raise SessionError(
@@ -145,6 +149,10 @@ class Session:
                 has changed.
             SessionError: If onnxruntime fails; no state has changed.
         """
+        with failures_as(SessionError, "the model cannot be run"):
+            return self._run(args, named)
+
+    def _run(self, args: tuple[object, ...], named: Mapping[str, object]) -> Outputs:
         given = self._signature.bind(args, named)
         arrays = {
             name: to_numpy(value, self._signature.info(name)) for name, value in given.items()
@@ -168,7 +176,9 @@ class Session:
         how = "kernels" if self.kernels else "bodies"
         lines = [f"Session ({how})", *(f"  input   {info}" for info in self.inputs)]
         lines += [f"  state   {info}" for info in self.state_inputs]
-        return "\n".join([*lines, *(f"  output  {info}" for info in self.outputs)])
+        return printable_lines(
+            "\n".join([*lines, *(f"  output  {info}" for info in self.outputs)])
+        )
 
     def _run_ort(self, feeds: dict[str, ort.OrtValue]) -> dict[str, ort.OrtValue]:
         names = [node.name for node in self.ort.get_outputs()]
@@ -191,12 +201,17 @@ class Session:
     def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
         if isinstance(source, str | PathLike):
             path = Path(source)
-            if not path.is_file():
-                raise SessionError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+            with failures_as(SessionError, f"cannot load {path}"):
+                if not path.is_file():
+                    what = "is a folder" if path.is_dir() else "no such file"
+                    raise SessionError(f"{path}: {what}")
+                _check_places(path)
             return self._load(str(path), options, str(path))
         if isinstance(source, bytes):
+            _check_places(source)
             return self._load(source, options, "the given bytes")
         if isinstance(source, onnx.ModelProto):
+            _check_places(source)
             return self._load(source.SerializeToString(), options, "the given model")
         model = source.model if isinstance(source, HasModel) else source
         if not isinstance(model, ir.Model):
@@ -227,10 +242,18 @@ class Session:
             ) from error
 
 
+def _check_places(source: Path | bytes | onnx.ModelProto) -> None:
+    """Check where the weights are before onnxruntime, which reads any file in some versions."""
+    try:
+        check_places(source)
+    except LoadError as error:
+        raise SessionError(f"cannot load {error}") from error
+
+
 def _signature(session: ort.InferenceSession, source: Source) -> Signature:
     try:
         return Signature.of(session)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         wrong = fault(Path(source)) if isinstance(source, str | PathLike) else ""
         raise SessionError(
             wrong or f"the metadata coreai.states and the like cannot be read\n  {error!r}"

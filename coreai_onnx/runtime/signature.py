@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnxruntime as ort
 
 from coreai_onnx.contents import (
-    RANGES,
-    RELATIONS,
     Dim,
     StateInfo,
     TensorInfo,
+    read_ranges,
+    read_relations,
     read_states,
     type_text,
 )
@@ -85,10 +84,7 @@ class Signature:
         """Read the signature of an onnxruntime session and the model's metadata.
 
         Raises:
-            AttributeError: The metadata is of another form (the errors below as well).
-            KeyError: A state lacks its input or output.
-            TypeError: A bound or a relation is something else.
-            ValueError: The metadata is no JSON, or names a state that the model has not.
+            ValueError: The metadata is of another form, or names a state that the model has not.
         """
         metadata = session.get_modelmeta().custom_metadata_map
         states = read_states(metadata)
@@ -105,8 +101,8 @@ class Signature:
             states=states,
             state_inputs={info.name: info for info in (*given, *defaults) if info.name in olds},
             required_states=frozenset(info.name for info in given if info.name in olds),
-            ranges=_ranges(metadata.get(RANGES)),
-            relations=_relations(metadata.get(RELATIONS)),
+            ranges={name: Range(*bounds) for name, bounds in read_ranges(metadata).items()},
+            relations=tuple(Relation(*one) for one in read_relations(metadata)),
         )
 
     def bind(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
@@ -302,17 +298,6 @@ class _Sizes:
 
 def _info(node: ort.NodeArg) -> TensorInfo:
     return TensorInfo(node.name, dtype_of(node.type), tuple(node.shape))
-
-
-def _ranges(text: str | None) -> dict[str, Range]:
-    return {
-        name: Range(bounds.get("min"), bounds.get("max"))
-        for name, bounds in json.loads(text or "{}").items()
-    }
-
-
-def _relations(text: str | None) -> tuple[Relation, ...]:
-    return tuple(Relation(r["holds"], r.get("source", "")) for r in json.loads(text or "[]"))
 
 
 def _cast_hint(dtype: str) -> str:
