@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_WIDEST = 200
+"""A longer cell does not widen its column: a name of a file may be of any length."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -19,7 +21,10 @@ def render(header: Sequence[str], rows: Sequence[Sequence[object]], *, indent: s
         The table without a newline at its end. Without rows, the header alone.
     """
     texts = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(line[i]) for line in [list(header), *texts]) for i in range(len(header))]
+    widths = [
+        max(min(len(line[i]), _WIDEST) for line in [list(header), *texts])
+        for i in range(len(header))
+    ]
     right = [
         bool(rows) and all(isinstance(row[i], int | float) for row in rows)
         for i in range(len(header))

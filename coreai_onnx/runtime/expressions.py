@@ -32,11 +32,17 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 }
 
 
+LONGEST = 4096
+"""Longer expressions are not read: they come from files, and Python's parser ends the process at
+some depth of parentheses."""
+_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
 def evaluate(expression: str, sizes: Mapping[str, int]) -> int | None:
     """Return the value of a dim expression, or None if it is no arithmetic on known names."""
     try:
         return _value(_parsed(expression), sizes)
-    except (SyntaxError, LookupError, TypeError, ZeroDivisionError):
+    except (*_UNREADABLE, LookupError, TypeError, ZeroDivisionError):
         return None
 
 
@@ -48,7 +54,7 @@ def holds(condition: str, sizes: Mapping[str, int]) -> bool | None:
             return None
         compare = _COMPARISONS[type(node.ops[0])]
         left, right = (_value(n, sizes) for n in (node.left, node.comparators[0]))
-    except (SyntaxError, LookupError, TypeError, ZeroDivisionError):
+    except (*_UNREADABLE, LookupError, TypeError, ZeroDivisionError):
         return None
     return compare(left, right)
 
@@ -57,7 +63,7 @@ def names_in(expression: str) -> tuple[str, ...]:
     """Return the names of sizes in an expression, in order."""
     try:
         nodes = list(ast.walk(_parsed(expression)))
-    except SyntaxError:
+    except _UNREADABLE:
         return ()
     called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     names = [n for n in nodes if isinstance(n, ast.Name) and n.id not in called]
@@ -85,6 +91,8 @@ def solve(expression: str, value: int) -> tuple[str, Fraction] | None:
 
 
 def _parsed(expression: str) -> ast.expr:
+    if len(expression) > LONGEST:
+        raise ValueError(f"an expression of {len(expression)} characters")
     return ast.parse(expression, mode="eval").body
 
 
