@@ -99,7 +99,7 @@ def declared_type(value: ir.Value) -> onnx.TypeProto | None:
 def is_small(tensor: ir.TensorProtocol) -> bool:
     """Return whether a tensor is a constant rather than a weight."""
     return (
-        not isinstance(tensor, ir.ExternalTensor)
+        not isinstance(tensor, ir.ExternalTensor | ir.LazyTensor)
         and tensor.dtype != ir.DataType.STRING
         and tensor.nbytes <= _SMALL_BYTES
     )

@@ -8,7 +8,7 @@ Calls are left out of what ONNX sees: their results are given types before.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,8 @@ the results of further calls are unknown."""
 _INT64, _BOOL = onnx.TensorProto.INT64, onnx.TensorProto.BOOL
 
 Type = onnx.TypeProto
-Functions = Mapping[ir.OperatorIdentifier, ir.Function]
+FunctionOf = Callable[[ir.Node], ir.Function | None]
+"""Returns the function that a node calls; None for a node that calls none."""
 
 
 @dataclass(frozen=True)
@@ -86,16 +87,16 @@ class ModelTypes:
     """
 
     def __init__(
-        self, functions: Functions, ir_version: int, *, data_propagation: bool = False
+        self, function_of: FunctionOf, ir_version: int, *, data_propagation: bool = False
     ) -> None:
         """Start with nothing inferred.
 
         Args:
-            functions: The functions that calls refer to.
+            function_of: Tells which nodes are calls, and of what.
             ir_version: The IR version of the model.
             data_propagation: Whether to compute small shapes as well; faults are then not found.
         """
-        self.functions, self.ir_version = functions, ir_version
+        self.function_of, self.ir_version = function_of, ir_version
         self.data_propagation = data_propagation
         self.faults: list[Fault] = []
         self._done: dict[tuple[Any, ...], _Results] = {}
@@ -211,7 +212,7 @@ class _Walk:
             self.known[value] = found
 
     def _node(self, node: ir.Node) -> _Walking:
-        callee = self.types.functions.get(node.op_identifier())
+        callee = self.types.function_of(node)
         tensor = constant_tensor(node)
         if tensor is not None and not is_small(tensor):
             self.known[node.outputs[0]] = type_of_tensor(tensor)
@@ -284,9 +285,8 @@ class _Walk:
 
     def _is_hidden(self, node: ir.Node) -> bool:
         """Return whether ONNX's inference is not shown a node."""
-        return node.op_identifier() in self.types.functions or not has_schema(
-            node.domain, node.op_type, self.opsets
-        )
+        known = has_schema(node.domain, node.op_type, self.opsets)
+        return not known or self.types.function_of(node) is not None
 
     def _fault(self, node: ir.Node, what: str) -> None:
         inputs = tuple(self.known.get(v) if v is not None else None for v in node.inputs)
@@ -362,8 +362,8 @@ class _Walk:
         ]
         return onnx.GraphProto(
             name=graph.name or "graph",
-            input=[self._info_or_name(value) for value in graph.inputs],
-            output=[self._info_or_name(value) for value in graph.outputs],
+            input=[self._info_or_name(value, declared=True) for value in graph.inputs],
+            output=[self._info_or_name(value, declared=self.declared) for value in graph.outputs],
             value_info=[self._info(value) for value in known],
             initializer=[
                 ir.serde.serialize_tensor(v.const_value)
@@ -373,10 +373,10 @@ class _Walk:
             node=[self._proto(node, numbered) for node in graph if not self._is_hidden(node)],
         )
 
-    def _info_or_name(self, value: ir.Value) -> onnx.ValueInfoProto:
+    def _info_or_name(self, value: ir.Value, *, declared: bool) -> onnx.ValueInfoProto:
         if value in self.known:
             return self._info(value)
-        found = declared_type(value) if self.declared else None
+        found = declared_type(value) if declared else None
         return onnx.ValueInfoProto(name=value.name or "", type=found)
 
 

@@ -20,6 +20,8 @@ _GENERATED = "unk__"
 """How the names begin that ONNX's inference gives to sizes it cannot know."""
 _FAULT = re.compile(r"\(op_type:[^)]*?node name: (\d+)\): ")
 _KIND = re.compile(r"^\[\w+Error\] ")
+_UNKNOWN = re.compile(r"\bnull\b|[Tt]ype info")
+"""A fault that says so follows from a type that is not known: it is no contradiction."""
 _DTYPES = re.compile(r"Inferred elem type differs from existing elem type: \((\d+)\) vs \((\d+)\)")
 _LIST = re.compile(r"(\[ShapeInferenceError\] )?Inference error\(s\): ")
 
@@ -47,7 +49,7 @@ class Inferred:
 
     Attributes:
         types: Type of each value that a node of the graph makes, by name, where it is known.
-        faults: What contradicts, in order. It may be a consequence of a type that is not known.
+        faults: What contradicts, in order.
     """
 
     types: dict[str, onnx.TypeProto] = field(default_factory=dict)
@@ -58,8 +60,12 @@ def has_schema(domain: str, op_type: str, opsets: Opsets) -> bool:
     """Return whether onnx knows an op at the version of its domain that is imported."""
     if domain not in SCHEMA_DOMAINS:
         return False
-    domain = "" if domain == "ai.onnx" else domain
+    domain = _plain(domain)
     return onnx.defs.has(op_type, domain=domain, max_inclusive_version=opsets.get(domain, 1))
+
+
+def _plain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
 
 
 def schema_faults(
@@ -72,11 +78,26 @@ def schema_faults(
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = ir_version, dict(opsets)
     scope = onnx.checker.C.LexicalScopeContext()
+    absent = list(_absent_inputs(nodes, opsets))
     try:  # all at once, which takes a tenth of the time
         onnx.checker.C.check_function(_as_function(nodes, opsets), context, scope)
     except onnx.checker.ValidationError:
-        return list(_faults_one_by_one(nodes, context, scope))
-    return []
+        return [*_faults_one_by_one(nodes, context, scope), *absent]
+    return absent
+
+
+def _absent_inputs(nodes: Iterable[onnx.NodeProto], opsets: Opsets) -> Iterator[NodeFault]:
+    """Yield the nodes that leave out an input which they must have; the checker counts it."""
+    for node in nodes:
+        if "" not in node.input or not has_schema(node.domain, node.op_type, opsets):
+            continue
+        domain = _plain(node.domain)
+        formal = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain).inputs
+        for name, parameter in zip(node.input, formal, strict=False):
+            if not name and parameter.option == onnx.defs.OpSchema.FormalParameterOption.Single:
+                what = f"its input {parameter.name} is absent, which it must have"
+                yield NodeFault(int(node.name), what, int(node.name))
+                break
 
 
 def _faults_one_by_one(
@@ -150,7 +171,7 @@ def _parsed(text: str) -> list[NodeFault]:
     faults: dict[int, NodeFault] = {}
     for line in _LIST.sub("", text).splitlines():
         places = list(_FAULT.finditer(line))
-        if places:
+        if places and not _UNKNOWN.search(line):
             what = _KIND.sub("", line[places[-1].end() :]).strip().rstrip(".")
             what = _DTYPES.sub(_named_dtypes, what)
             outer = int(places[0][1])

@@ -91,7 +91,7 @@ def violations(model: ir.Model) -> list[Violation]:
     ]
     if found:
         return found
-    types = ModelTypes(model.functions, model.ir_version)
+    types = ModelTypes(lambda node: model.functions.get(node.op_identifier()), model.ir_version)
     types.of_graph(model.graph)
     return [Violation(f, _opset(f.node, f.function or model.graph)) for f in types.faults]
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, SpecViolationError
 from coreai_onnx.passes.bodies import Bodies
-from coreai_onnx.passes.body_types import forget_types, learn_types
+from coreai_onnx.passes.body_types import BodyTypes, forget_types
 from coreai_onnx.passes.integrity import BrokenGraphError, check, interface_of
 from coreai_onnx.passes.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.order import ORDER, Pass
@@ -184,8 +184,9 @@ class _Run:
         misses = self._root(main)
         before = self.report.total
         inner: list[PassMiss] = []
+        types = BodyTypes(main, bodies)
         for function in bodies.callers_first():
-            learn_types(main, function, bodies)
+            types.learn(function)
             inner += self._root(function)
         for function in main.functions:
             forget_types(function)
