@@ -102,6 +102,10 @@ class LoweringError(ConversionError):
     """An op is known, but not with these arguments."""
 
 
+class InvalidModelError(ConversionError):
+    """The lowered model breaks a rule of ONNX: a wrong type, shape, attribute or op."""
+
+
 @dataclass(frozen=True)
 class UnsupportedOp:
     """An op without a lowering, and every place that uses it.
@@ -184,6 +188,10 @@ class RegistrationError(CoreaiError, ValueError):
 
 class PassError(CoreaiError, RuntimeError):
     """A graph pass raised or left a broken graph; the model is as the passes before left it."""
+
+
+class SpecViolationError(PassError):
+    """A graph pass left a node that breaks a rule of ONNX; no runtime would take the model."""
 
 
 class TargetError(PassError, ValueError):

@@ -7,19 +7,21 @@ from typing import Any
 
 import torch
 
+from coreai_onnx.export.compat.torch_names import OpOverload
+
 aten = torch.ops.aten
 _NAMES = {"normal_": ("normal_functional", "default"), "transpose_": ("transpose", "int")}
 """The names and overloads that are not those of the in-place op without its underscore."""
 
 
 @functools.cache
-def plain_form(target: Any) -> torch._ops.OpOverload | None:
+def plain_form(target: Any) -> OpOverload | None:
     """Return the op that takes the arguments of an in-place op and makes a new tensor, or None.
 
     Its overload may have another name: ``pow_.Scalar`` becomes ``pow.Tensor_Scalar``, since
     ``pow.Scalar`` takes a number first.
     """
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
         return None
     name, overload = target._schema.name.partition("::")[2], target._schema.overload_name
     written = [a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments]
@@ -35,7 +37,7 @@ def plain_form(target: Any) -> torch._ops.OpOverload | None:
     return next((op for op in found if _takes_the_same(op, target)), None)
 
 
-def _takes_the_same(plain: torch._ops.OpOverload, in_place: torch._ops.OpOverload) -> bool:
+def _takes_the_same(plain: OpOverload, in_place: OpOverload) -> bool:
     """Whether the arguments of an in-place op, and those left out, mean the same to another op."""
     if plain._schema.is_mutable or not plain._schema.arguments:
         return False
@@ -43,6 +45,6 @@ def _takes_the_same(plain: torch._ops.OpOverload, in_place: torch._ops.OpOverloa
     return first[0][1:] == second[0][1:] and first[1:] == second[1:]
 
 
-def _parameters(op: torch._ops.OpOverload) -> list[tuple[str, str, Any]]:
+def _parameters(op: OpOverload) -> list[tuple[str, str, Any]]:
     """Return the name, type and default of each parameter."""
     return [(a.name, str(a.type), a.default_value) for a in op._schema.arguments]

@@ -8,7 +8,7 @@ called and not added again: what counts is what a function does, not where it ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ class Bodies:
             main: The main graph.
         """
         self._main = main
+        self._by_name: dict[tuple[str, str], gs.Function] = {}
+        self._indexed: Sequence[gs.Function] | None = None
 
     @property
     def opset(self) -> int:
@@ -65,11 +67,11 @@ class Bodies:
 
     def named(self, name: str) -> gs.Function | None:
         """Return the function of a composite, with its variant."""
-        return self._find(DOMAIN, name)
+        return self.find(DOMAIN, name)
 
     def function(self, node: gs.Node) -> gs.Function | None:
         """Return the function that a node calls."""
-        return self._find(node.domain or "", node.op)
+        return self.find(node.domain or "", node.op)
 
     def rename(self, old: str, new: str) -> bool:
         """Give a composite's function another variant, at all its calls; False if it is taken."""
@@ -81,16 +83,19 @@ class Bodies:
                 if (node.domain, node.op) == (DOMAIN, old):
                     node.op = new
         function.name = new
+        self._indexed = None
         pure = scope_of(self._main).pure_calls
         if (DOMAIN, old) in pure:
             self._set_pure(pure - {(DOMAIN, old)} | {(DOMAIN, new)})
         return True
 
-    def _find(self, domain: str, name: str) -> gs.Function | None:
-        for function in self._main.functions:
-            if (function.domain, function.name) == (domain, name):
-                return function
-        return None
+    def find(self, domain: str, name: str) -> gs.Function | None:
+        """Return the function of a domain and a name."""
+        functions = self._main.functions
+        if self._indexed is not functions or len(self._by_name) != len(functions):
+            self._indexed = functions
+            self._by_name = {(f.domain, f.name): f for f in reversed(functions)}
+        return self._by_name.get((domain, name))
 
     def _graphs(self) -> Iterator[gs.Graph]:
         for root in (self._main, *self._main.functions):

@@ -38,6 +38,8 @@ Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
 """What a session is made from: a file, its bytes, a model in memory, or a converted program."""
 
 _OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+ [^\n]*?\) (?=[A-Z])")
+MAX_THREADS = 1024
+"""onnxruntime starts as many threads as it is asked for, before it reads the model."""
 TEMPORARY_FILE_BYTES = 1 << 29
 """A model in memory with more weights than 512 MiB is handed over in a temporary file, which
 onnxruntime maps, instead of as bytes, of which there would be three copies for a moment."""
@@ -52,14 +54,15 @@ def session(
         path_or_program: A ``.onnx`` file, or a program or model in memory.
         kernels: Whether composites run on the native kernels (True) or on their function bodies
             (False); None takes the kernels if they are built.
-        threads: Threads for one operator; None lets onnxruntime choose.
+        threads: Threads for one operator, 1 to 1024; None lets onnxruntime choose.
 
     Returns:
         The session.
 
     Raises:
         KernelsNotBuiltError: With ``kernels=True`` when there is no kernel library.
-        SessionError: If the model is missing, broken, or refused by onnxruntime.
+        SessionError: If the model is missing, broken, or refused by onnxruntime, or ``threads`` is
+            no such number.
     """
     return Session(path_or_program, kernels=kernels, threads=threads)
 
@@ -93,9 +96,10 @@ class Session:
         # Failures come as errors; what onnxruntime prints holds names of the file as they are.
         options.log_severity_level = 4
         if threads is not None:
-            if threads < 1:
+            if not (isinstance(threads, int) and 1 <= threads <= MAX_THREADS):
                 raise SessionError(
-                    f"threads={threads}; give at least 1, or None to let onnxruntime choose"
+                    f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
+                    "or None to let onnxruntime choose"
                 )
             options.intra_op_num_threads = threads
         self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)

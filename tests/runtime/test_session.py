@@ -227,8 +227,9 @@ def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
 def test_threads() -> None:
     s = session(add_model(), threads=2)
     assert s.ort.get_session_options().intra_op_num_threads == 2
-    with pytest.raises(SessionError, match="threads=0"):
-        session(add_model(), threads=0)
+    for wrong in (0, 1025, 10**6, 1.5):
+        with pytest.raises(SessionError, match=rf"threads={wrong}; give a number from 1 to 1024"):
+            session(add_model(), threads=wrong)
 
 
 def test_kernels_that_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
