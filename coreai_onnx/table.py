@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from coreai_onnx.printable import printable
 
-CELL_LIMIT = 400
+CELL_LIMIT = 200
 """Characters of one cell: names of any length come from files."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
