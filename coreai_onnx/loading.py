@@ -14,7 +14,16 @@ import onnx
 import onnx.defs
 import onnx_ir as ir
 
-from coreai_onnx.contents import RANGES, RELATIONS, STATES, initializers, read_states
+from coreai_onnx.contents import (
+    COMPLEX,
+    RANGES,
+    RELATIONS,
+    STATES,
+    initializers,
+    interface,
+    read_complex,
+    read_states,
+)
 from coreai_onnx.debug_info import restore
 from coreai_onnx.errors import LoadError
 from coreai_onnx.table import size_text
@@ -320,11 +329,20 @@ def _check_metadata(model: ir.Model, path: Path) -> None:
         key = RELATIONS
         for relation in json.loads(model.metadata_props.get(key) or "[]"):
             relation["holds"].strip()
+        key = COMPLEX
+        _read_complex(model)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise LoadError(
             f"{path}: its metadata {key} cannot be read: {reason_of(error)}\n"
             "  another tool changed it: convert the model again, or remove that entry"
         ) from error
+
+
+def _read_complex(model: ir.Model) -> None:
+    there = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    if strangers := read_complex(model.metadata_props) - there:
+        raise ValueError(f"there is no input or output {min(strangers)!r}")
+    interface(model)
 
 
 def _read_states(model: ir.Model) -> None:
