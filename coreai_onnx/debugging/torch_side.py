@@ -64,16 +64,19 @@ class EagerModule:
     def call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Expected:
         """Call the copy with clones of the tensors.
 
+        Outputs are copied too: one that shares the memory of a buffer changes in the next call.
+
         Raises:
             ComparisonError: If the module returns something that is not made of tensors.
         """
         args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, (args, dict(kwargs)))
         with torch.no_grad():
             result = self._module(*args, **kwargs)
+            outputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in _leaves(result)]
         states = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         bound = _by_parameter(self._module, args, kwargs)
         states |= {name: value for name, value in bound.items() if isinstance(value, torch.Tensor)}
-        return Expected(tuple(_leaves(result)), states)
+        return Expected(tuple(outputs), states)
 
 
 def feeds_of(

@@ -123,3 +123,18 @@ def test_numbers_take_the_dtype_of_the_output_and_other_things_are_errors() -> N
     assert as_array(3, info).dtype == "int64"
     with pytest.raises(ComparisonError, match="output 'n': the module returned a str"):
         as_array("three", info)
+
+
+class Running(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.total.add_(x).view(2)
+
+
+def test_outputs_of_a_call_are_not_those_of_the_next() -> None:
+    eager = EagerModule(Running())
+    first, second = (eager.call((torch.ones(2),), {}) for _ in range(2))
+    assert (first.outputs[0].tolist(), second.outputs[0].tolist()) == ([1, 1], [2, 2])
