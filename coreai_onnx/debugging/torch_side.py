@@ -35,7 +35,7 @@ class Expected:
     """What one eager call gave.
 
     Attributes:
-        outputs: Leaves of the module's result, None left out.
+        outputs: Leaves of the module's result; None and text are left out, as in the model.
         states: Buffers after the call, and arguments that the call may have changed, by name.
     """
 
@@ -72,7 +72,8 @@ class EagerModule:
         args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, (args, dict(kwargs)))
         with torch.no_grad():
             result = self._module(*args, **kwargs)
-            outputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in _leaves(result)]
+            leaves = [leaf for leaf in _leaves(result) if not isinstance(leaf, str)]
+            outputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in leaves]
         states = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         bound = _by_parameter(self._module, args, kwargs)
         states |= {name: value for name, value in bound.items() if isinstance(value, torch.Tensor)}

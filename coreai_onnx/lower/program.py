@@ -223,6 +223,11 @@ class ProgramLowering:
                 name = self.interface.new_states[state]
                 self._append_output(x, name)
                 self._states.append((state, name))
+        if not self.scope.graph.outputs:
+            raise ConversionError(
+                "the module returns no tensor and no number, and changes no state",
+                advice="return a tensor; None and text have no form in ONNX and are left out",
+            )
 
     def _append_output(self, x: Any, name: str) -> Value:
         """Make ``x`` a graph output of its own, under a name that was kept for it."""

@@ -111,6 +111,21 @@ def test_states_are_carried_and_compared() -> None:
 
 
 @pytest.mark.usefixtures("bodies_only")
+class Labelled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return {"label": "text", "sum": x + 1, "none": None, "count": 3}
+
+
+def test_text_and_none_are_left_out_and_numbers_are_compared() -> None:
+    x = torch.randn(2)
+    comparison = compare(convert(Labelled(), (x,)), Labelled(), (x,))
+    comparison.assert_close()
+    assert [row.output for row in comparison.rows if row.execution == "bodies"] == [
+        "sum",
+        "count",
+    ]
+
+
 class Turn(torch.nn.Module):
     """Multiplies by a phase and keeps the product."""
 

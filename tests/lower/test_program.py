@@ -112,6 +112,35 @@ def test_numbers_as_inputs() -> None:
     assert_close(got[0], X * 5)
 
 
+class Returns(torch.nn.Module):
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.result
+
+
+@pytest.mark.parametrize("result", [None, "text", (), {}, [None, "text"]])
+def test_a_module_that_returns_nothing(result: Any) -> None:
+    with pytest.raises(ConversionError, match="the module returns no tensor and no number"):
+        lowered(Returns(result), X)
+
+
+@pytest.mark.parametrize(
+    ("result", "dtypes"),
+    [
+        (3, ["INT64"]),
+        (True, ["BOOL"]),
+        (1.5, ["FLOAT"]),
+        ((2, None, "text", 0.5), ["INT64", "FLOAT"]),
+    ],
+)
+def test_numbers_are_outputs_and_text_is_left_out(result: Any, dtypes: list[str]) -> None:
+    program = lowered(Returns(result), X)
+    assert [value.dtype.name for value in program.graph.outputs] == dtypes
+
+
 def test_complex_inputs_and_weights_are_pairs() -> None:
     class Same(torch.nn.Module):
         def __init__(self) -> None:
