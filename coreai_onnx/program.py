@@ -26,6 +26,7 @@ from coreai_onnx.loading import load_model
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.saving import save_models, to_proto
+from coreai_onnx.stages import begin
 from coreai_onnx.table import render, size_text
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class OnnxProgram:
         """
         from coreai_onnx.passes import optimize_for  # graph-surgeon is slow to import
 
+        begin("optimize")
         self._sessions.clear()
         for name, model in self.models.items():
             self.pass_reports[name] = optimize_for(model, target, passes, minimum_onnxruntime)
@@ -181,6 +183,7 @@ class OnnxProgram:
             StagingError: If there is no such entrypoint.
             SaveError: If a file cannot be written.
         """
+        begin("save")
         path = Path(path)
         if not path.parent.is_dir():
             raise SaveError(f"cannot write {path}: the folder {path.parent} does not exist")
