@@ -291,9 +291,14 @@ def _externalized(texts: list[str]) -> list[Any]:
         if text == "auto":
             specs.append(text)
             continue
-        where, _, name = text.partition("=")
+        where, equals, name = text.partition("=")
+        if equals and not name:
+            raise CommandError(f"--externalize {text}: the name of the composite is missing")
         found = load_object(where)
         if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):
             raise CommandError(f"--externalize {where}: it is not a class of torch modules")
-        specs.append(ExternalizeSpec(found, composite_op_name=name or None))
+        try:
+            specs.append(ExternalizeSpec(found, composite_op_name=name or None))
+        except ValueError as error:
+            raise CommandError(f"--externalize {text}: {error}") from error
     return specs

@@ -67,11 +67,16 @@ class EagerModule:
         Outputs are copied too: one that shares the memory of a buffer changes in the next call.
 
         Raises:
-            ComparisonError: If the module returns something that is not made of tensors.
+            ComparisonError: If the module fails on the arguments.
         """
         args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, (args, dict(kwargs)))
         with torch.no_grad():
-            result = self._module(*args, **kwargs)
+            try:
+                result = self._module(*args, **kwargs)
+            except Exception as error:  # whatever the user's module raises
+                raise ComparisonError(
+                    f"the module fails on the arguments: {type(error).__name__}: {error}"
+                ) from error
             leaves = [leaf for leaf in _leaves(result) if not isinstance(leaf, str)]
             outputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in leaves]
         states = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
