@@ -26,6 +26,8 @@ RELATIONS = "coreai.relations"
 """Model metadata: what else holds for dims, a JSON list of ``{"holds": "(seq % 8) == 0"}``."""
 RELATION_LIMIT = 4096
 """Characters of one condition; those of conversions have about a hundred."""
+COMPLEX = "coreai.complex"
+"""Model metadata: a JSON list of the inputs and outputs that are complex, stored as pairs."""
 TARGET = "coreai.target"
 """Model metadata: what it was last optimised for."""
 MINIMUM_ONNXRUNTIME = "coreai.minimum_onnxruntime"
@@ -35,6 +37,8 @@ CONTRIB_DOMAIN = "com.microsoft"
 _CONTRIB_SINCE = {"MoE": (1, 23), "LinearAttention": (1, 25)}
 _OLDEST = (1, 21)
 """The oldest onnxruntime that the files are tested with; it has the other ops of its domain."""
+
+_COMPLEX_DTYPES = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
 
 Dim = int | str | None
 """A fixed size, a symbolic name or expression, or nothing known."""
@@ -46,13 +50,25 @@ class TensorInfo:
 
     Attributes:
         name: The tensor's name in the file.
-        dtype: numpy's (or ``ml_dtypes``'s) name of the dtype, ``"float32"``, ``"bfloat16"``.
-        dims: One entry per axis.
+        dtype: numpy's (or ``ml_dtypes``'s) name of the dtype, ``"float32"``, ``"bfloat16"``. A
+            complex tensor, which the file has as pairs of real numbers, is ``"complex64"``,
+            ``"complex128"``, or ``"complex32"``, which numpy lacks.
+        dims: One entry per axis; without the axis of the pairs of a complex tensor.
     """
 
     name: str
     dtype: str
     dims: tuple[Dim, ...]
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the tensor is complex, and the file has it as pairs on a last axis of size 2."""
+        return self.dtype.startswith("complex")
+
+    @property
+    def numpy_dtype(self) -> str:
+        """Name of the dtype of the tensor's arrays: complex64 for complex32, which numpy lacks."""
+        return "complex64" if self.dtype == "complex32" else self.dtype
 
     @property
     def type_text(self) -> str:
@@ -164,16 +180,48 @@ def _json(text: str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def read_complex(metadata: Mapping[str, str]) -> frozenset[str]:
+    """Read which inputs and outputs are complex from a model's metadata (key ``COMPLEX``).
+
+    Raises:
+        ValueError: The entry is something else.
+    """
+    names = _json(metadata.get(COMPLEX) or "[]")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("it is not a list of names")
+    return frozenset(names)
+
+
+def as_complex(info: TensorInfo) -> TensorInfo:
+    """Return the complex tensor that pairs of real numbers stand for.
+
+    Raises:
+        ValueError: If the tensor does not hold pairs of float16, float32 or float64.
+    """
+    if info.dtype not in _COMPLEX_DTYPES or info.dims[-1:] != (2,):
+        raise ValueError(f"{info} does not hold the pairs of a complex tensor")
+    return TensorInfo(info.name, _COMPLEX_DTYPES[info.dtype], info.dims[:-1])
+
+
 def interface(model: ir.Model) -> Interface:
-    """Return inputs, outputs and states of a model, in the order of the file."""
-    states = read_states(model.metadata_props)
+    """Return inputs, outputs and states of a model, in the order of the file.
+
+    Raises:
+        ValueError: If the metadata says that a tensor is complex which does not hold pairs.
+    """
+    states, pairs = read_states(model.metadata_props), read_complex(model.metadata_props)
+
+    def described(value: ir.Value) -> TensorInfo:
+        info = _stored_info(value)
+        return as_complex(info) if info.name in pairs else info
+
     olds, news = {s.input for s in states}, {s.output for s in states}
     inputs = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     by_name = {value.name: value for value in model.graph.inputs}
     return Interface(
-        inputs=tuple(_info(value) for value in inputs if value.name not in olds),
-        outputs=tuple(_info(value) for value in model.graph.outputs if value.name not in news),
-        states=tuple(_info(by_name[state.input]) for state in states if state.input in by_name),
+        inputs=tuple(described(value) for value in inputs if value.name not in olds),
+        outputs=tuple(described(value) for value in model.graph.outputs if value.name not in news),
+        states=tuple(described(by_name[state.input]) for state in states if state.input in by_name),
     )
 
 
@@ -298,7 +346,7 @@ def _named(counts: Mapping[_Op, int]) -> dict[str, int]:
     return {op_name(*op): count for op, count in ordered}
 
 
-def _info(value: ir.Value) -> TensorInfo:
+def _stored_info(value: ir.Value) -> TensorInfo:
     dtype = dtype_name(value.dtype.name) if value.dtype is not None else "undefined"
     shape = value.shape if value.shape is not None else ()
     dims = tuple(dim if isinstance(dim, int) else dim.value for dim in shape)

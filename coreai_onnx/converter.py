@@ -34,6 +34,7 @@ from coreai_onnx.lower.opsets import chosen_opset
 from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.program_files import MAIN
+from coreai_onnx.stages import begin
 from coreai_onnx.violations import violations
 
 warn_if_untested(torch.__version__)
@@ -163,6 +164,7 @@ class TorchConverter:
         """
         self._check_free(entrypoint_name)
         names = IONames(input_names, output_names, state_names)
+        begin("export")
         captured = capture(model, export_fn, externalize_modules)
         self._staged[entrypoint_name] = _Staged(
             captured.program, names, captured.calls, captured.recognised
@@ -265,6 +267,7 @@ class TorchConverter:
     def _convert(self, name: str, staged: _Staged, opset: int) -> ir.Model:
         from coreai_onnx import __version__  # which imports this file
 
+        begin("lower")
         ends = ("placeholder", "output")
         total = sum(node.op not in ends for node in staged.program.graph.nodes)
         with tqdm(

@@ -11,10 +11,13 @@ import onnx.defs
 import onnx_ir as ir
 
 from coreai_onnx.contents import (
+    COMPLEX,
     RANGES,
     RELATIONS,
     STATES,
     graphs,
+    interface,
+    read_complex,
     read_ranges,
     read_relations,
     read_states,
@@ -198,11 +201,20 @@ def _check_metadata(model: ir.Model, path: Path) -> None:
         read_ranges(model.metadata_props)
         key = RELATIONS
         read_relations(model.metadata_props)
+        key = COMPLEX
+        _check_complex(model)
     except ValueError as error:
         raise LoadError(
             f"{path}: its metadata {key} cannot be read: {reason_of(error)}\n"
             "  another tool changed it: convert the model again, or remove that entry"
         ) from error
+
+
+def _check_complex(model: ir.Model) -> None:
+    there = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    if strangers := read_complex(model.metadata_props) - there:
+        raise ValueError(f"there is no input or output {min(strangers)!r}")
+    interface(model)
 
 
 def _check_states(model: ir.Model) -> None:

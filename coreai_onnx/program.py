@@ -26,6 +26,7 @@ from coreai_onnx.program_files import MAIN, entrypoint_files, load_models, marke
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.saving import save_models, to_proto
+from coreai_onnx.stages import begin
 from coreai_onnx.table import render, size_text
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ class OnnxProgram:
         """
         from coreai_onnx.passes import optimize_for  # graph-surgeon is slow to import
 
+        begin("optimize")
         self._sessions.clear()
         for name, model in self.models.items():
             self.pass_reports[name] = optimize_for(model, target, passes, minimum_onnxruntime)
@@ -179,6 +181,7 @@ class OnnxProgram:
             StagingError: If there is no such entrypoint.
             SaveError: If a file cannot be written.
         """
+        begin("save")
         path = Path(path)
         with failures_as(SaveError, f"cannot write {path}"):
             if not path.parent.is_dir():

@@ -188,12 +188,22 @@ def test_nodes_out_of_order_are_brought_into_order(tmp_path: Path) -> None:
     assert [node.op_type for node in model.graph] == ["MatMul", "Add", "Reshape"]
 
 
-@pytest.mark.parametrize("key", ["coreai.states", "coreai.range_constraints", "coreai.relations"])
+KEYS = ["coreai.states", "coreai.range_constraints", "coreai.relations", "coreai.complex"]
+
+
+@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("text", ["{", "[1]", "3", '[{"input": "nobody", "output": "y"}]'])
 def test_metadata_that_cannot_be_read(tmp_path: Path, key: str, text: str) -> None:
     model = linear_model()
     model.metadata_props[key] = text
     assert f"its metadata {key} cannot be read" in refused(saved(tmp_path, model))
+
+
+@pytest.mark.parametrize("text", ['["nobody"]', '["x"]', '{"x": 1}'])
+def test_complex_names_that_do_not_hold_pairs(tmp_path: Path, text: str) -> None:
+    model = linear_model()
+    model.metadata_props["coreai.complex"] = text
+    assert "its metadata coreai.complex cannot be read" in refused(saved(tmp_path, model))
 
 
 def test_states_are_checked_and_kept(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from coreai_onnx.printable import printable_lines
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.outputs import Array, Outputs
 from coreai_onnx.runtime.signature import Signature
-from coreai_onnx.runtime.values import dtype_of, from_ort, to_numpy, to_ort
+from coreai_onnx.runtime.values import described, from_ort, to_numpy, to_ort
 from coreai_onnx.saving import save_models, to_proto
 
 
@@ -77,6 +77,7 @@ class Session:
     ```
 
     Inputs are torch tensors, numpy arrays or Python numbers; dtypes are never converted silently.
+    Complex inputs, outputs and states are complex tensors and arrays, though the file has pairs.
     A state keeps its value from call to call, starting from the value stored in the model.
 
     Attributes:
@@ -158,17 +159,14 @@ class Session:
 
     def _run(self, args: tuple[object, ...], named: Mapping[str, object]) -> Outputs:
         given = self._signature.bind(args, named)
-        arrays = {
-            name: to_numpy(value, self._signature.info(name)) for name, value in given.items()
-        }
+        info = self._signature.info
+        arrays = {name: to_numpy(value, info(name)) for name, value in given.items()}
         carried = {name: value for name, value in self._carried.items() if name not in arrays}
         self._signature.require((*arrays, *carried))
-        described = {name: (array.dtype.name, array.shape) for name, array in arrays.items()}
-        described |= {
-            name: (dtype_of(v.data_type()), tuple(v.shape())) for name, v in carried.items()
-        }
-        self._signature.check(described, frozenset(carried))
-        feeds = {name: to_ort(array) for name, array in arrays.items()} | carried
+        values: dict[str, Array | ort.OrtValue] = {**arrays, **carried}
+        types = {name: described(value, info(name)) for name, value in values.items()}
+        self._signature.check(types, frozenset(carried))
+        feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | carried
         return self._returned(self._run_ort(feeds))
 
     def reset(self) -> None:
@@ -196,10 +194,11 @@ class Session:
         self._carried = states
 
         def read_states() -> dict[str, Array]:
-            return {name: from_ort(value) for name, value in states.items()}
+            info = self._signature.info
+            return {name: from_ort(value, info(name)) for name, value in states.items()}
 
         return Outputs(
-            {info.name: from_ort(results[info.name]) for info in self.outputs}, read_states
+            {info.name: from_ort(results[info.name], info) for info in self.outputs}, read_states
         )
 
     def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
