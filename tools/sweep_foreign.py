@@ -24,9 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or not it is installed
 
 from tests.coverage.crew import Found, measure_all  # noqa: E402
+from tests.coverage.journal import Journal  # noqa: E402
 from tests.foreign.cases import CASES, DTYPES, LIBRARY  # noqa: E402
 from tests.foreign.measuring import SECONDS  # noqa: E402
-from tests.foreign.records import RECORD, Job, Records, table  # noqa: E402
+from tests.foreign.records import RECORD, Job, Records  # noqa: E402
 
 WORKER = (sys.executable, "-m", "tests.foreign.worker")
 PATIENCE = 2 * SECONDS
@@ -40,49 +41,44 @@ def main() -> int:
     options = _parser().parse_args()
     if options.fresh:
         options.out.unlink(missing_ok=True)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
+    journal = Journal(options.out)
     every = [
-        Job(c.name, d, d == "float32" and not options.alone)
-        for d in DTYPES
-        for c in CASES
-        if d in c.dtypes
+        Job(case.name, dtype, beside=dtype == "float32" and not options.alone)
+        for dtype in DTYPES
+        for case in CASES
+        if dtype in case.dtypes
     ]
-    chosen = [
-        j for j in every if j.dtype in options.dtypes.split(",") and re.search(options.only, j.case)
-    ]
-    records = Records.read(options.out)
-    _run(_open(chosen, records, options), records, options)
-    found = records.of((j.case, j.dtype) for j in every)
-    print(table(found, LIBRARY))
-    for (case, dtype), status, detail in found.failures():
+    _run(_open(every, Records(journal.found, LIBRARY), options), journal, options.workers)
+    known = {job.key: journal.found[job.key] for job in every if job.key in journal.found}
+    records = Records(known, LIBRARY)
+    print(records.table())
+    for (case, dtype), status, detail in records.failures():
         print(f"{status:18} {case} [{dtype}] {detail}")
     if options.record:
-        text = json.dumps(found.summary(LIBRARY), indent=1)
-        RECORD.write_text(text + "\n", encoding="utf-8")
-    return 1 if found.failures() else 0
+        summary = {"runs": len(every), "measured": len(known), **records.summary()}
+        RECORD.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return 1 if records.failures() else 0
 
 
-def _open(chosen: list[Job], records: Records, options: argparse.Namespace) -> list[Job]:
+def _open(every: list[Job], records: Records, options: argparse.Namespace) -> list[Job]:
     """Return the jobs to run."""
+    dtypes = options.dtypes.split(",")
+    chosen = [j for j in every if j.dtype in dtypes and re.search(options.only, j.case)]
     if options.failed:
         bad = {key for key, *_ in records.failures()}
-        return [j for j in chosen if (j.case, j.dtype) in bad]
-    if options.again:
-        return chosen
-    return [j for j in chosen if not records.holds(j)]
+        return [job for job in chosen if job.key in bad]
+    return chosen if options.again else [job for job in chosen if not records.holds(job)]
 
 
-def _run(jobs: list[Job], records: Records, options: argparse.Namespace) -> None:
+def _run(jobs: list[Job], journal: Journal, workers: int) -> None:
     with tqdm(total=len(jobs), unit="model", smoothing=0.05) as bar:
 
         def tell(job: Job, found: Found) -> None:
-            records.add(options.out, job, found)
+            journal.add(job.key, found)
             bar.set_postfix_str(f"{job.dtype} {job.case}"[:40])
             bar.update()
 
-        measure_all(
-            jobs, tell, workers=options.workers, command=WORKER, patience=PATIENCE, batch=BATCH
-        )
+        measure_all(jobs, tell, workers=workers, command=WORKER, patience=PATIENCE, batch=BATCH)
 
 
 def _parser() -> argparse.ArgumentParser:

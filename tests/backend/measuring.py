@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from coreai_onnx import OnnxProgram
+from coreai_onnx import OnnxProgram, session
 from coreai_onnx.errors import CoreaiError
 from coreai_onnx.passes import Target
 from coreai_onnx.runtime.values import from_ort, to_ort
@@ -74,8 +74,8 @@ def run_stock(model: BackendModel) -> Before:
     inputs, stored = data
     try:
         with limited():
-            session = open_stock(model.proto)
-            first, second = (run(session, inputs) for _ in range(2))
+            stock = open_stock(model.proto)
+            first, second = (run(stock, inputs) for _ in range(2))
     except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions share no base
         return Before(None, line(error))
     if difference(second, first):
@@ -109,7 +109,7 @@ def measure(model: BackendModel, target: Target, before: Before) -> Outcome:
 
 def _opened(program: OnnxProgram, target: Target) -> ort.InferenceSession:
     if target == "kernels":
-        return program.session(kernels=True).ort
+        return session(program, kernels=True, threads=1).ort
     return open_stock(program.to_proto())
 
 
@@ -121,14 +121,14 @@ def open_stock(proto: onnx.ModelProto) -> ort.InferenceSession:
     return ort.InferenceSession(proto.SerializeToString(), options)
 
 
-def run(session: ort.InferenceSession, inputs: Sequence[Any]) -> list[Any]:
+def run(opened: ort.InferenceSession, inputs: Sequence[Any]) -> list[Any]:
     """Run a session on arrays, lists of arrays and None."""
-    feed = {i.name: x for i, x in zip(session.get_inputs(), inputs, strict=False)}
-    types = [*session.get_inputs(), *session.get_outputs()]
+    feed = {i.name: x for i, x in zip(opened.get_inputs(), inputs, strict=False)}
+    types = [*opened.get_inputs(), *opened.get_outputs()]
     if not all(t.type.startswith("tensor(") and t.type != "tensor(string)" for t in types):
-        return list(session.run(None, feed))
+        return list(opened.run(None, feed))
     arrays = {name: np.ascontiguousarray(x).reshape(np.shape(x)) for name, x in feed.items()}
-    values = session.run_with_ort_values(None, {n: to_ort(a) for n, a in arrays.items()})
+    values = opened.run_with_ort_values(None, {n: to_ort(a) for n, a in arrays.items()})
     return [from_ort(value) for value in values]
 
 

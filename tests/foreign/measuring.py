@@ -7,6 +7,7 @@ the next wider dtype as torch's own result is: a deep model loses more digits th
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +16,9 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from coreai_onnx import OnnxProgram, convert
+from coreai_onnx import OnnxProgram, convert, session
 from coreai_onnx.errors import CoreaiError, ExportError
-from coreai_onnx.runtime import kernels_built
+from coreai_onnx.runtime import Session, kernels_built
 from tests.coverage.measuring import (
     CONVERSION_FAILED,
     MISMATCH,
@@ -178,10 +179,11 @@ def _refused(subject: Subject, error: CoreaiError) -> Outcome:
 
 
 def _runner(program: OnnxProgram) -> Run:
-    def run(flat: list[torch.Tensor], kernels: bool) -> list[Any]:
-        return list(program.run(*flat, kernels=kernels))
+    @functools.cache
+    def opened(kernels: bool) -> Session:
+        return session(program, kernels=kernels, threads=1)
 
-    return run
+    return lambda flat, kernels: list(opened(kernels).run(*flat))
 
 
 def run_at_both(subject: Subject, run: Run, kernels: list[bool]) -> Outcome:

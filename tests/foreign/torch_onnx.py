@@ -8,6 +8,7 @@ import onnxruntime as ort
 import torch
 
 from coreai_onnx.runtime.values import from_ort, to_ort
+from tests.backend.measuring import open_stock
 from tests.coverage.measuring import (
     CONVERSION_FAILED,
     NOT_EXPORTED,
@@ -31,7 +32,7 @@ def measure_torch_onnx(subject: Subject, progress: Progress) -> Outcome:
         with limited(SECONDS), torch.no_grad():
             program = torch.onnx.export(exported, dynamo=True, verbose=False)
             assert program is not None
-            session = ort.InferenceSession(program.model_proto.SerializeToString())
+            session = open_stock(program.model_proto)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
         return Outcome(CONVERSION_FAILED, line(error))
     progress(RUN_FAILED)
