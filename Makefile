@@ -10,7 +10,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help environment build build-tests quickstart test check format wheel sanitize fuzz fuzz-files clean
+.PHONY: help environment build build-tests quickstart test check format wheel sanitize fuzz fuzz-files
+.PHONY: test-foreign test-onnx test-torch clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -36,6 +37,15 @@ quickstart: build
 
 test: build-tests
 	@$(PYTHON) tools/run_tests.py
+
+# On demand (docs/foreign_models.md): models of other libraries, models of onnx's backend tests.
+# SWEEP passes options on: `make test-foreign SWEEP=--failed`.
+test-foreign: build
+	@VENV=$(VENV) tools/make_foreign_environment
+	@build/foreign-env/bin/python -W ignore tools/sweep_foreign.py $(SWEEP)
+
+test-onnx: build
+	@$(PYTHON) tools/sweep_backend.py $(SWEEP)
 
 check: $(READY)
 	@VENV=$(VENV) tools/check
