@@ -15,9 +15,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-import torch._export.utils as export_utils
-import torch.export.decomp_utils as decomp_utils
-import torch.export.exported_program as exported_program
+from torch._export import utils as export_utils
+from torch.export import decomp_utils, exported_program
 
 WALK = "_collect_all_valid_cia_ops"
 OVERRIDE = "_override_composite_implicit_decomp"

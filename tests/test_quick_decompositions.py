@@ -53,7 +53,7 @@ def test_an_operator_registered_later_is_seen() -> None:
     library.define("twice(Tensor x) -> Tensor")
     library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
     op = torch.ops.coreai_quick_test.twice.default
-    program = torch.export.export(Wrapped(lambda x: op(x)), (X,))
+    program = torch.export.export(Wrapped(op), (X,))
     targets = [n.target for n in program.graph.nodes]
     kept = [n.target for n in program.run_decompositions({}).graph.nodes]
     taken_apart = [n.target for n in program.run_decompositions().graph.nodes]
