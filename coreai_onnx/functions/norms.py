@@ -98,7 +98,9 @@ def rms_norm_of(
         )
         return result
     wide = widened(b, x)
-    mean_square = op.ReduceMean(op.Mul(wide, wide), _axes(attributes), keepdims=1)
+    # onnxruntime makes one op of the formula with Pow, in float32 (docs/performance.md)
+    square = op.Pow(wide, 2.0) if b.dtype == torch.float32 else op.Mul(wide, wide)
+    mean_square = op.ReduceMean(square, _axes(attributes), keepdims=1)
     result = op.Div(wide, op.Sqrt(op.Add(mean_square, eps(b))))
     if scale is not None:
         if scale.dtype != torch.float32:
