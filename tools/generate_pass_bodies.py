@@ -22,8 +22,8 @@ import torch  # noqa: E402
 
 from coreai_onnx.composite_ops import COMPOSITES  # noqa: E402
 from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES  # noqa: E402
-from coreai_onnx.functions import native  # noqa: E402
 from coreai_onnx.functions.trace import Example  # noqa: E402
+from coreai_onnx.functions.writers import write_body  # noqa: E402
 from coreai_onnx.lower.opsets import OPSETS  # noqa: E402
 
 TARGET = ROOT / "coreai_onnx" / "passes" / "composite_bodies.py"
@@ -84,7 +84,7 @@ def function_of(call: Call, dtype: str, opset: int) -> ir.Function:
     composite = COMPOSITES[call.composite]
     given = [*call.dims, *[None] * (len(composite.inputs) - len(call.dims))]
     examples = [None if d is None else _example(d, getattr(torch, dtype)) for d in given]
-    body = native.body(composite, examples, call.attributes, opset)
+    body = write_body(composite, examples, call.attributes, opset)
     assert body is not None, f"{call.composite} has no writer"
     return body
 
