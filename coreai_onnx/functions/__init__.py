@@ -1,38 +1,15 @@
-"""From composite calls and externalised modules to ONNX functions.
+"""From composite calls and externalized modules to ONNX functions.
 
-Importing the package registers the writers of bodies.
+Importing the package imports every module in it, which registers the writers of bodies.
 """
 
-from coreai_onnx.functions import (
-    attention,
-    elements,
-    gated_activations,
-    gated_delta,
-    gather_mm,
-    kv_cache,
-    norms,
-    pixel_shuffle,
-    pooling,
-    rotary,
-    skip_norms,
-    vector_norm,
-)
+import importlib
+import pkgutil
+
 from coreai_onnx.functions.library import composite_functions
 from coreai_onnx.functions.modules import ModuleCalls
 
-__all__ = [
-    "ModuleCalls",
-    "attention",
-    "composite_functions",
-    "elements",
-    "gated_activations",
-    "gated_delta",
-    "gather_mm",
-    "kv_cache",
-    "norms",
-    "pixel_shuffle",
-    "pooling",
-    "rotary",
-    "skip_norms",
-    "vector_norm",
-]
+for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)
+
+__all__ = ["ModuleCalls", "composite_functions"]
