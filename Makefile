@@ -10,7 +10,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help environment build build-tests quickstart test check format wheel sanitize fuzz test-torch clean
+.PHONY: help environment build build-tests quickstart test check format wheel sanitize fuzz fuzz-files
+.PHONY: test-foreign test-onnx test-torch clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -37,6 +38,15 @@ quickstart: build
 test: build-tests
 	@$(PYTHON) tools/run_tests.py
 
+# On demand (docs/foreign_models.md): models of other libraries, models of onnx's backend tests.
+# SWEEP passes options on: `make test-foreign SWEEP=--failed`.
+test-foreign: build
+	@VENV=$(VENV) tools/make_foreign_environment
+	@build/foreign-env/bin/python -W ignore tools/sweep_foreign.py $(SWEEP)
+
+test-onnx: build
+	@$(PYTHON) tools/sweep_backend.py $(SWEEP)
+
 check: $(READY)
 	@VENV=$(VENV) tools/check
 
@@ -56,6 +66,10 @@ fuzz: $(READY)
 # The suites that depend on torch, in an environment with another version: TORCH=2.15.0
 test-torch: $(READY)
 	@$(PYTHON) tools/run_with_torch.py $(TORCH)
+
+# Model files that were changed: MINUTES=10 SEED=number
+fuzz-files: $(READY)
+	@$(PYTHON) tools/fuzz_files.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf build dist .cache .hypothesis .import_linter_cache

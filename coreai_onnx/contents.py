@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
@@ -23,6 +24,10 @@ RANGES = "coreai.range_constraints"
 """Model metadata: bounds of symbolic dims, ``{"seq": {"min": 1, "max": 64}}``."""
 RELATIONS = "coreai.relations"
 """Model metadata: what else holds for dims, a JSON list of ``{"holds": "(seq % 8) == 0"}``."""
+RELATION_LIMIT = 4096
+"""Characters of one condition; those of conversions have about a hundred."""
+COMPLEX = "coreai.complex"
+"""Model metadata: a JSON list of the inputs and outputs that are complex, stored as pairs."""
 TARGET = "coreai.target"
 """Model metadata: what it was last optimised for."""
 MINIMUM_ONNXRUNTIME = "coreai.minimum_onnxruntime"
@@ -32,6 +37,8 @@ CONTRIB_DOMAIN = "com.microsoft"
 _CONTRIB_SINCE = {"MoE": (1, 23), "LinearAttention": (1, 25)}
 _OLDEST = (1, 21)
 """The oldest onnxruntime that the files are tested with; it has the other ops of its domain."""
+
+_COMPLEX_DTYPES = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
 
 Dim = int | str | None
 """A fixed size, a symbolic name or expression, or nothing known."""
@@ -43,13 +50,25 @@ class TensorInfo:
 
     Attributes:
         name: The tensor's name in the file.
-        dtype: numpy's (or ``ml_dtypes``'s) name of the dtype, ``"float32"``, ``"bfloat16"``.
-        dims: One entry per axis.
+        dtype: numpy's (or ``ml_dtypes``'s) name of the dtype, ``"float32"``, ``"bfloat16"``. A
+            complex tensor, which the file has as pairs of real numbers, is ``"complex64"``,
+            ``"complex128"``, or ``"complex32"``, which numpy lacks.
+        dims: One entry per axis; without the axis of the pairs of a complex tensor.
     """
 
     name: str
     dtype: str
     dims: tuple[Dim, ...]
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the tensor is complex, and the file has it as pairs on a last axis of size 2."""
+        return self.dtype.startswith("complex")
+
+    @property
+    def numpy_dtype(self) -> str:
+        """Name of the dtype of the tensor's arrays: complex64 for complex32, which numpy lacks."""
+        return "complex64" if self.dtype == "complex32" else self.dtype
 
     @property
     def type_text(self) -> str:
@@ -98,21 +117,111 @@ def dtype_name(onnx_name: str) -> str:
 
 
 def read_states(metadata: Mapping[str, str]) -> tuple[StateInfo, ...]:
-    """Read the states from a model's metadata (key ``STATES``)."""
-    entries = json.loads(metadata.get(STATES) or "[]")
+    """Read the states from a model's metadata (key ``STATES``).
+
+    Raises:
+        ValueError: The entry is something else.
+    """
+    entries = _entries(metadata, STATES, "input", "output")
     return tuple(StateInfo(entry["input"], entry["output"]) for entry in entries)
 
 
+def read_ranges(metadata: Mapping[str, str]) -> dict[str, tuple[int | None, int | None]]:
+    """Read the least and the largest size of symbolic dims (key ``RANGES``); None is no bound.
+
+    Raises:
+        ValueError: The entry is something else.
+    """
+    ranges = _json(metadata.get(RANGES) or "{}")
+    if not isinstance(ranges, dict):
+        raise ValueError(f"a {type(ranges).__name__} is no mapping of dims to bounds")
+    return {name: (_bound(name, b, "min"), _bound(name, b, "max")) for name, b in ranges.items()}
+
+
+def read_relations(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Read conditions on dims (key ``RELATIONS``), each with its source line; empty if unknown.
+
+    Raises:
+        ValueError: The entry is something else, or a condition has more than `RELATION_LIMIT`
+            characters.
+    """
+    entries = _entries(metadata, RELATIONS, "holds")
+    long = max((len(entry["holds"]) for entry in entries), default=0)
+    if long > RELATION_LIMIT:
+        raise ValueError(f"a condition has {long} characters, at most {RELATION_LIMIT} are read")
+    return tuple((entry["holds"], str(entry.get("source", ""))) for entry in entries)
+
+
+def _entries(metadata: Mapping[str, str], key: str, *texts: str) -> list[dict[str, Any]]:
+    """Read a JSON list of objects that have some texts."""
+    entries = _json(metadata.get(key) or "[]")
+    if not isinstance(entries, list):
+        raise ValueError(f"a {type(entries).__name__} is no list")
+    for entry in entries:
+        for name in texts:
+            if not isinstance(entry, dict) or not isinstance(entry.get(name), str):
+                raise ValueError(f"the entry {entry!r:.80} has no text {name!r}")
+    return entries
+
+
+def _bound(name: str, bounds: object, key: str) -> int | None:
+    if not isinstance(bounds, dict):
+        raise ValueError(f"the bounds of {name!r} are {bounds!r:.80}")
+    bound = bounds.get(key)
+    if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool)):
+        raise ValueError(f"{key} of {name!r} is {bound!r:.80}, not a whole number")
+    return bound
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_complex(metadata: Mapping[str, str]) -> frozenset[str]:
+    """Read which inputs and outputs are complex from a model's metadata (key ``COMPLEX``).
+
+    Raises:
+        ValueError: The entry is something else.
+    """
+    names = _json(metadata.get(COMPLEX) or "[]")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("it is not a list of names")
+    return frozenset(names)
+
+
+def as_complex(info: TensorInfo) -> TensorInfo:
+    """Return the complex tensor that pairs of real numbers stand for.
+
+    Raises:
+        ValueError: If the tensor does not hold pairs of float16, float32 or float64.
+    """
+    if info.dtype not in _COMPLEX_DTYPES or info.dims[-1:] != (2,):
+        raise ValueError(f"{info} does not hold the pairs of a complex tensor")
+    return TensorInfo(info.name, _COMPLEX_DTYPES[info.dtype], info.dims[:-1])
+
+
 def interface(model: ir.Model) -> Interface:
-    """Return inputs, outputs and states of a model, in the order of the file."""
-    states = read_states(model.metadata_props)
+    """Return inputs, outputs and states of a model, in the order of the file.
+
+    Raises:
+        ValueError: If the metadata says that a tensor is complex which does not hold pairs.
+    """
+    states, pairs = read_states(model.metadata_props), read_complex(model.metadata_props)
+
+    def described(value: ir.Value) -> TensorInfo:
+        info = _stored_info(value)
+        return as_complex(info) if info.name in pairs else info
+
     olds, news = {s.input for s in states}, {s.output for s in states}
     inputs = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     by_name = {value.name: value for value in model.graph.inputs}
     return Interface(
-        inputs=tuple(_info(value) for value in inputs if value.name not in olds),
-        outputs=tuple(_info(value) for value in model.graph.outputs if value.name not in news),
-        states=tuple(_info(by_name[state.input]) for state in states if state.input in by_name),
+        inputs=tuple(described(value) for value in inputs if value.name not in olds),
+        outputs=tuple(described(value) for value in model.graph.outputs if value.name not in news),
+        states=tuple(described(by_name[state.input]) for state in states if state.input in by_name),
     )
 
 
@@ -175,9 +284,30 @@ def op_histogram(model: ir.Model) -> dict[str, int]:
     return _named({op: n for op, n in counts.items() if op[0] != MODULE_DOMAIN})
 
 
+def graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Yield the main graph, the bodies of functions, and every graph that is an attribute."""
+    roots = [model.graph]
+    for function in model.functions.values():
+        roots.append(function.graph)
+        for default in function.attributes.values():
+            roots += attribute_graphs(default)
+    for root in roots:
+        yield root
+        yield from root.subgraphs()
+
+
+def attribute_graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
+    """Return the graphs that an attribute holds; none if it is of another type."""
+    if attribute.is_ref() or attribute.value is None:
+        return ()
+    if attribute.type == ir.AttributeType.GRAPH:
+        return (attribute.as_graph(),)
+    return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else ()
+
+
 def initializers(model: ir.Model) -> Iterator[ir.Value]:
-    """Yield every initializer of the main graph and its subgraphs."""
-    for graph in (model.graph, *model.graph.subgraphs()):
+    """Yield every initializer of every graph, those in function bodies as well."""
+    for graph in graphs(model):
         yield from graph.initializers.values()
 
 
@@ -216,7 +346,7 @@ def _named(counts: Mapping[_Op, int]) -> dict[str, int]:
     return {op_name(*op): count for op, count in ordered}
 
 
-def _info(value: ir.Value) -> TensorInfo:
+def _stored_info(value: ir.Value) -> TensorInfo:
     dtype = dtype_name(value.dtype.name) if value.dtype is not None else "undefined"
     shape = value.shape if value.shape is not None else ()
     dims = tuple(dim if isinstance(dim, int) else dim.value for dim in shape)

@@ -14,7 +14,12 @@ from tqdm import tqdm
 
 from coreai_onnx.contents import MINIMUM_ONNXRUNTIME
 from coreai_onnx.debug_info import DebugInfo
-from coreai_onnx.errors import NothingToConvertError, RegistrationError, StagingError
+from coreai_onnx.errors import (
+    InvalidModelError,
+    NothingToConvertError,
+    RegistrationError,
+    StagingError,
+)
 from coreai_onnx.export.capture import capture, check_calls
 from coreai_onnx.export.compat.turns import turn
 from coreai_onnx.export.decompositions import functional
@@ -27,7 +32,10 @@ from coreai_onnx.lower import Context, IONames, ProgramLowering
 from coreai_onnx.lower.composites import CompositeCalls
 from coreai_onnx.lower.opsets import chosen_opset
 from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
-from coreai_onnx.program import MAIN, OnnxProgram
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.program_files import MAIN
+from coreai_onnx.stages import begin
+from coreai_onnx.violations import violations
 
 warn_if_untested(torch.__version__)
 Targets = Sequence[ExternalizeSpec | type | Literal["auto"]] | Literal["auto"] | None
@@ -156,6 +164,7 @@ class TorchConverter:
         """
         self._check_free(entrypoint_name)
         names = IONames(input_names, output_names, state_names)
+        begin("export")
         captured = capture(model, export_fn, externalize_modules)
         self._staged[entrypoint_name] = _Staged(
             captured.program, names, captured.calls, captured.recognised
@@ -229,6 +238,7 @@ class TorchConverter:
                 onnxruntime does not take it.
             UnsupportedOpsError: With every op that has no lowering.
             ConversionError: If a program cannot be expressed in ONNX.
+            InvalidModelError: If a lowering made a node that breaks the rules of ONNX.
         """
         opset = chosen_opset(opset_version, minimum_onnxruntime)
         names = list(self._staged) if entrypoints is None else list(entrypoints)
@@ -257,6 +267,7 @@ class TorchConverter:
     def _convert(self, name: str, staged: _Staged, opset: int) -> ir.Model:
         from coreai_onnx import __version__  # which imports this file
 
+        begin("lower")
         ends = ("placeholder", "output")
         total = sum(node.op not in ends for node in staged.program.graph.nodes)
         with tqdm(
@@ -276,7 +287,24 @@ class TorchConverter:
         functions += context.functions
         model = lowered.model(functions, name)
         model.producer_version = __version__
+        self._check(model)
         return model
+
+    def _check(self, model: ir.Model) -> None:
+        """Refuse a model that no runtime would load, where it is known what made the node."""
+        found = violations(model)
+        if not found:
+            return
+        first = found[0]
+        advice = "this is a defect of its lowering: please report it with these lines"
+        if first.torch_op in self._lowerings:
+            advice = "the lowering that is registered for it makes this node: correct it there"
+        op = first.torch_op or "the model"
+        raise InvalidModelError(
+            f"{op}: a node of its lowering breaks the rules of ONNX\n  {first}",
+            first.where,
+            advice,
+        )
 
     def _check_free(self, entrypoint: str) -> None:
         if entrypoint in self._staged:

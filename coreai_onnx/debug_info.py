@@ -25,6 +25,7 @@ SCOPE, CLASS, SOURCE = "coreai.scope", "coreai.class", "coreai.source"
 KEYS = (SCOPE, CLASS, SOURCE)
 TABLE = "coreai.debug_info"
 
+_LONGEST_PATH = 4096
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -65,15 +66,14 @@ def restore(model: ir.Model) -> None:
     bodies = [list(_nodes(body)) for body in _bodies(model)]
     try:
         table = json.loads(text)
-        runs = [_unpacked(packed) for packed in table["nodes"]]
-        sources = [""] + [f"{file}:{n}" for file, lines in table["sources"] for n in lines]
+        bodies_and_runs = list(zip(bodies, table["nodes"], strict=True))
+        runs = [_unpacked(packed, len(body)) for body, packed in bodies_and_runs]
+        sources = [""] + [_position(file, n) for file, lines in table["sources"] for n in lines]
         rows = [[sources[number] for number in numbers] for numbers in runs]
-        odd = {(body, position): (scope, name) for body, position, scope, name in table["odd"]}
-        classes = dict(table["classes"])
-    except (KeyError, IndexError, TypeError, ValueError):
-        return
-    if [len(row) for row in rows] != [len(body) for body in bodies]:
-        return  # another tool added or removed nodes: positions mean nothing any more
+        odd = {(body, at): (str(scope), str(name)) for body, at, scope, name in table["odd"]}
+        classes = {scope: str(name) for scope, name in dict(table["classes"]).items()}
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        return  # or another tool added or removed nodes: positions mean nothing any more
     del model.metadata_props[TABLE]
     for body, (nodes, row) in enumerate(zip(bodies, rows, strict=True)):
         for position, (node, source) in enumerate(zip(nodes, row, strict=True)):
@@ -148,12 +148,28 @@ def _packed(numbers: Iterable[int]) -> str:
     return ",".join(f"{number}*{count}" if count > 1 else str(number) for number, count in runs)
 
 
-def _unpacked(text: str) -> list[int]:
-    numbers: list[int] = []
-    for run in filter(None, text.split(",")):
-        number, _, count = run.partition("*")
-        numbers += [int(number)] * int(count or 1)
-    return numbers
+def _unpacked(text: str, length: int) -> list[int]:
+    """Return what ``_packed`` was given.
+
+    Raises:
+        ValueError: If that is not ``length`` numbers; a text may promise more than memory holds.
+    """
+    pairs = [run.partition("*") for run in text.split(",") if run]
+    runs = [(int(number), int(count or 1)) for number, _, count in pairs]
+    if sum(count for _, count in runs) != length or any(count < 1 for _, count in runs):
+        raise ValueError(f"{length} nodes, but other numbers of source lines")
+    return [number for number, count in runs for _ in range(count)]
+
+
+def _position(file: str, line: str) -> str:
+    """Return ``moe.py:41``.
+
+    Raises:
+        ValueError: If the name is longer than a path: it would be written out once for each line.
+    """
+    if len(file) > _LONGEST_PATH or len(line) > _LONGEST_PATH:
+        raise ValueError(f"a file name of {len(file)} characters")
+    return f"{file}:{line}"
 
 
 def _bodies(model: ir.Model) -> list[Any]:

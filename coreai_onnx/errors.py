@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from coreai_onnx.printable import printable_lines
 
 
 class CoreaiError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose.
+
+    As text it is safe to print, whatever the names in it hold: control characters are escaped, and
+    very long lines and messages are cut. The whole message is ``args[0]``.
+    """
+
+    def __str__(self) -> str:
+        """Return the message as a terminal may show it."""
+        return printable_lines(super().__str__())
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the first line of what an error goes back to: libraries wrap errors in errors."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = str(error).partition("\n")[0]
+    # What Python itself raises says little without its kind: "'x'", "list index out of range".
+    bare = isinstance(error, LookupError | AttributeError | MemoryError | RecursionError)
+    return f"{type(error).__name__}: {text}" if bare and text else text or type(error).__name__
+
+
+@contextmanager
+def failures_as(kind: type[CoreaiError], what: str) -> Iterator[None]:
+    """Raise what goes wrong in the block as an error of this package.
+
+    Files may hold anything, and libraries that read them raise anything.
+
+    Args:
+        kind: The error to raise; errors of this package pass as they are.
+        what: The file, and what could not be done with it.
+    """
+    try:
+        yield
+    except CoreaiError:
+        raise
+    except Exception as error:
+        raise kind(f"{what}\n  {reason_of(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -61,6 +100,10 @@ class ConversionError(CoreaiError, ValueError):
 
 class LoweringError(ConversionError):
     """An op is known, but not with these arguments."""
+
+
+class InvalidModelError(ConversionError):
+    """The lowered model breaks a rule of ONNX: a wrong type, shape, attribute or op."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +188,10 @@ class RegistrationError(CoreaiError, ValueError):
 
 class PassError(CoreaiError, RuntimeError):
     """A graph pass raised or left a broken graph; the model is as the passes before left it."""
+
+
+class SpecViolationError(PassError):
+    """A graph pass left a node that breaks a rule of ONNX; no runtime would take the model."""
 
 
 class TargetError(PassError, ValueError):

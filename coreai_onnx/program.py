@@ -11,7 +11,6 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.contents import (
-    ENTRYPOINT,
     TARGET,
     composite_calls,
     contrib_needs,
@@ -21,19 +20,18 @@ from coreai_onnx.contents import (
     weights,
 )
 from coreai_onnx.debug_info import DebugInfo
-from coreai_onnx.errors import SaveError, StagingError
-from coreai_onnx.loading import load_model
+from coreai_onnx.errors import SaveError, StagingError, failures_as
+from coreai_onnx.printable import printable
+from coreai_onnx.program_files import MAIN, entrypoint_files, load_models, marked
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.saving import save_models, to_proto
+from coreai_onnx.stages import begin
 from coreai_onnx.table import render, size_text
 
 if TYPE_CHECKING:
     from coreai_onnx.export.recognition import Recognition
     from coreai_onnx.passes import Pass, PassReport, Target
-
-MAIN = "main"
-"""Name of the entrypoint that a program has when the user names none."""
 
 
 class OnnxProgram:
@@ -87,13 +85,10 @@ class OnnxProgram:
 
         Raises:
             LoadError: If there is no such file, it is not an ONNX model or a newer one than the
-                installed onnx knows, its graph is broken, or its weights are not all there.
+                installed onnx knows, its graph is broken, its weights are not all there, or a file
+                of another entrypoint is missing.
         """
-        path = Path(path)
-        several = sorted(path.parent.glob(f"{path.stem}.*{path.suffix}")) if path.suffix else []
-        files = several if several and not path.exists() else [path]
-        models = [load_model(file, data=data) for file in files]
-        return cls({model.metadata_props.get(ENTRYPOINT, MAIN): model for model in models})
+        return cls(load_models(Path(path), data=data))
 
     @property
     def entrypoints(self) -> tuple[str, ...]:
@@ -147,6 +142,7 @@ class OnnxProgram:
         """
         from coreai_onnx.passes import optimize_for  # graph-surgeon is slow to import
 
+        begin("optimize")
         self._sessions.clear()
         for name, model in self.models.items():
             self.pass_reports[name] = optimize_for(model, target, passes, minimum_onnxruntime)
@@ -163,7 +159,11 @@ class OnnxProgram:
         """Write the program; a failure leaves the files that were there whole.
 
         One entrypoint is written to ``path``. Several are written to ``stem.<entrypoint>.onnx``
-        each. Weights in a data file are in ``<name>.onnx.data``, shared by all entrypoints.
+        each, and `load` finds them by ``path`` again. Weights in a data file are in
+        ``<name>.onnx.data``, shared by all entrypoints.
+
+        A file that is replaced keeps its permissions, and a link is followed. What is no regular
+        file, such as a pipe or ``/dev/null``, is written to.
 
         Args:
             path: Target, usually ending in ``.onnx``; its folder must exist.
@@ -181,24 +181,26 @@ class OnnxProgram:
             StagingError: If there is no such entrypoint.
             SaveError: If a file cannot be written.
         """
+        begin("save")
         path = Path(path)
-        if not path.parent.is_dir():
-            raise SaveError(f"cannot write {path}: the folder {path.parent} does not exist")
-        if path.is_dir():
-            raise SaveError(f"cannot write {path}: it is a folder")
-        if entrypoint is not None or len(self.models) == 1:
-            targets = {path: self.models[self._choose(entrypoint)]}
+        with failures_as(SaveError, f"cannot write {path}"):
+            if not path.parent.is_dir():
+                raise SaveError(f"cannot write {path}: the folder {path.parent} does not exist")
+            if path.is_dir():
+                raise SaveError(f"cannot write {path}: it is a folder")
+        together = entrypoint is None and len(self.models) > 1
+        if together:
+            models, files = self.models, entrypoint_files(path, self.models)
         else:
-            targets = {
-                path.with_name(f"{path.stem}.{name}{path.suffix}"): m
-                for name, m in self.models.items()
-            }
-        return save_models(
-            targets,
-            path.with_name(f"{path.name}.data"),
-            external_data=external_data,
-            debug_info=self.debug_info if debug_info is None else debug_info,
-        )
+            name = self._choose(entrypoint)
+            models, files = {name: self.models[name]}, {name: path}
+        with marked(models, together=together):
+            return save_models(
+                {files[name]: model for name, model in models.items()},
+                path.with_name(f"{path.name}.data"),
+                external_data=external_data,
+                debug_info=self.debug_info if debug_info is None else debug_info,
+            )
 
     save_asset = save
 
@@ -261,7 +263,7 @@ class OnnxProgram:
 
     def __repr__(self) -> str:
         """Return the entrypoints."""
-        return f"OnnxProgram({', '.join(self.entrypoints)})"
+        return printable(f"OnnxProgram({', '.join(self.entrypoints)})")
 
     def _choose(self, entrypoint: str | None) -> str:
         if entrypoint is None and len(self.models) == 1:
@@ -297,7 +299,7 @@ def summarize(name: str, model: ir.Model) -> str:
     version = f"IR {model.ir_version}, {opset}"
     return "\n\n".join(
         [
-            f"entrypoint {name}: {size_text(size)} of weights, {version}{target}",
+            printable(f"entrypoint {name}: {size_text(size)} of weights, {version}{target}"),
             render(("", "name", "type"), rows, indent="  "),
             *(render(header, table, indent="  ") for header, table in tables if table),
         ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,8 +15,11 @@ import onnx_ir as ir
 
 from coreai_onnx.contents import initializers, weights
 from coreai_onnx.debug_info import DebugInfo, written_as
-from coreai_onnx.errors import SaveError
+from coreai_onnx.errors import CoreaiError, SaveError, reason_of
+from coreai_onnx.external_data import FileTensor
 from coreai_onnx.mapped_memory import give_back_mapped_files
+from coreai_onnx.new_files import all_or_nothing
+from coreai_onnx.quiet import without_warnings
 from coreai_onnx.table import size_text
 
 AUTO_EXTERNAL_BYTES = 3 << 29
@@ -45,7 +46,8 @@ def save_models(
     renamed: the data file first, the models right after it. A process that is killed before leaves
     hidden files, ``.<name>.<hex>.tmp``; one that is killed in the moment between the renames leaves
     an old model with new data, and the old data under such a name. Entrypoints share the data file,
-    and equal weights in it. Same models, same bytes.
+    and equal weights in it. Same models, same bytes. Links, permissions and what is no regular file
+    are treated as in `NewFiles.create`.
 
     Args:
         models: Target path to model.
@@ -68,15 +70,19 @@ def save_models(
             f"{size_text(largest)} of weights do not fit into one .onnx file, at most 2 GiB\n"
             "  save with external_data=True, or leave external_data out"
         )
+    if data_path in models:
+        raise SaveError(f"cannot write {data_path}: it would be a model and a data file at once")
     try:
-        with _all_or_nothing() as files:
+        with all_or_nothing() as files:
             store: _Store = _in_memory
             if external_data:
-                file = files.create(data_path)
+                file = files.create(data_path, like=next(iter(models)))
                 store = _DataFile(file, data_path.name, merge_equal=len(models) > 1).store
             for path, model in models.items():
                 with written_as(model, debug_info):
                     files.create(path).write(_serialized(model, store))
+    except CoreaiError:
+        raise  # LoadError: a data file that weights are in was changed
     except OSError as error:
         where = ", ".join(str(path) for path in models)
         raise SaveError(
@@ -93,7 +99,7 @@ def write_text(path: Path, text: str) -> None:
         SaveError: If it cannot be written.
     """
     try:
-        with _all_or_nothing() as files:
+        with all_or_nothing() as files:
             files.create(path).write(text.encode())
     except OSError as error:
         raise SaveError(f"cannot write {path}: {error.strerror or error}") from error
@@ -112,7 +118,15 @@ def to_proto(model: ir.Model, debug_info: DebugInfo = "full") -> onnx.ModelProto
             "  use save(), which writes them to a data file beside the model"
         )
     with _initializers_as(model, _in_memory), written_as(model, debug_info):
-        return ir.to_proto(model)
+        return _message(model)
+
+
+def _message(model: ir.Model) -> onnx.ModelProto:
+    try:
+        with without_warnings():
+            return ir.to_proto(model)
+    except ir.serde.SerdeError as error:
+        raise SaveError(f"the model cannot be written as ONNX\n  {reason_of(error)}") from error
 
 
 _Store = Callable[[ir.TensorProtocol, str], ir.TensorProtocol]
@@ -120,7 +134,7 @@ _Store = Callable[[ir.TensorProtocol, str], ir.TensorProtocol]
 
 def _serialized(model: ir.Model, store: _Store) -> bytes:
     with _initializers_as(model, store):
-        proto = ir.to_proto(model)
+        proto = _message(model)
     serialized: bytes = proto.SerializeToString(deterministic=True)
     return serialized
 
@@ -133,7 +147,7 @@ def _initializers_as(model: ir.Model, store: _Store) -> Iterator[None]:
         for value in initializers(model):
             if value.const_value is not None:
                 tensor = value.const_value
-                if isinstance(tensor, ir.ExternalTensor):
+                if isinstance(tensor, ir.ExternalTensor | FileTensor):
                     tensor.numpy()  # maps the file, which lives on when another takes its name
                 replacement = store(tensor, value.name or "")
                 kept.append((value, tensor))
@@ -166,8 +180,11 @@ class _DataFile:
         self._read = 0
 
     def store(self, tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-        """Write a tensor and return the reference to it; small ones are returned as they are."""
-        if tensor.nbytes < EXTERNAL_TENSOR_BYTES:
+        """Write a tensor and return the reference to it.
+
+        Small ones and strings, which no data file can hold, are returned as they are.
+        """
+        if tensor.dtype == ir.DataType.STRING or tensor.nbytes < EXTERNAL_TENSOR_BYTES:
             return _in_memory(tensor, name)
         key: object = (
             hashlib.blake2b(tensor.tobytes()).digest() if self._merge_equal else id(tensor)
@@ -203,90 +220,3 @@ def _raw(tensor: ir.TensorProtocol) -> bytes | memoryview:
     if whole_bytes and array.flags.c_contiguous and array.size and sys.byteorder == "little":
         return array.reshape(-1).view(np.uint8).data
     return tensor.tobytes()
-
-
-@contextlib.contextmanager
-def _all_or_nothing() -> Iterator[_NewFiles]:
-    """Give new files that get their names if the block succeeds, and vanish if it fails."""
-    files = _NewFiles()
-    try:
-        yield files
-        files.commit()
-    finally:
-        files.discard()
-
-
-class _NewFiles:
-    """Files written beside their targets under temporary names, and renamed together at the end."""
-
-    def __init__(self) -> None:
-        self._files: dict[Path, tuple[Path, BinaryIO]] = {}
-
-    def create(self, target: Path) -> BinaryIO:
-        """Open a temporary file that becomes ``target``."""
-        temporary = _beside(target)
-        descriptor = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666
-        )
-        file = os.fdopen(descriptor, "wb")
-        self._files[target] = (temporary, file)
-        return file
-
-    def discard(self) -> None:
-        """Close and remove what has not been renamed."""
-        for temporary, file in self._files.values():
-            with contextlib.suppress(OSError):  # closing flushes, which may fail again
-                file.close()
-            temporary.unlink(missing_ok=True)
-
-    def commit(self) -> None:
-        """Give all files their names, or none of them."""
-        for _, file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-        backups: dict[Path, Path] = {}
-        renamed: list[Path] = []
-        try:
-            for target in self._files:
-                if target.is_file():
-                    backups[target] = _keep(target)
-            for target, (temporary, _) in self._files.items():
-                temporary.replace(target)
-                renamed.append(target)
-        except BaseException:
-            for target in renamed:
-                if target not in backups:
-                    target.unlink()
-            for target, backup in backups.items():
-                backup.replace(target)
-                backup.unlink(missing_ok=True)  # two names of one file: replace leaves both
-            raise
-        for backup in backups.values():
-            backup.unlink(missing_ok=True)
-        for folder in {target.parent for target in self._files}:
-            _sync_folder(folder)
-
-
-def _beside(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
-
-
-def _keep(target: Path) -> Path:
-    """Give an old file a second name, by which it can be brought back."""
-    backup = _beside(target)
-    try:
-        os.link(target, backup)
-    except OSError:  # a file system without hard links
-        target.replace(backup)
-    return backup
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make renames durable; a platform that cannot sync folders does so by itself."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

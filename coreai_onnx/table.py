@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coreai_onnx.printable import printable
+
+CELL_LIMIT = 200
+"""Characters of one cell: names of any length come from files."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -12,13 +16,14 @@ def render(header: Sequence[str], rows: Sequence[Sequence[object]], *, indent: s
 
     Args:
         header: Column titles.
-        rows: Cells, one sequence per row, as long as the header.
+        rows: Cells, one sequence per row, as long as the header. What a terminal would not show as
+            it is, is escaped.
         indent: Text put before every line.
 
     Returns:
         The table without a newline at its end. Without rows, the header alone.
     """
-    texts = [[str(cell) for cell in row] for row in rows]
+    texts = [[printable(str(cell), CELL_LIMIT) for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(header), *texts]) for i in range(len(header))]
     right = [
         bool(rows) and all(isinstance(row[i], int | float) for row in rows)

@@ -15,6 +15,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import hypothesis
 import torch
 
+from tests import quick_decompositions
+
 REPO = Path(__file__).resolve().parent.parent
 REQUIRE_KERNELS = "COREAI_REQUIRE_KERNELS"
 """Set by ``make test`` where a compiler is there: missing kernels then fail instead of skip."""
@@ -27,6 +29,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("coreai")
 torch.set_num_threads(1)
+quick_decompositions.install()
 
 
 @pytest.fixture(autouse=True)

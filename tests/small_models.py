@@ -32,6 +32,16 @@ def echo_model(dtype: str, dims: str = "batch, 4") -> ir.Model:
     agraph ({dtype}[{dims}] x) => ({dtype}[{dims}] y) {{ y = Identity(x) }}""")
 
 
+def phase_model() -> ir.Model:
+    """``y = z - phase`` over complex64[n], and a complex state ``phase`` that becomes ``y``."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[n, 2] z, float[1, 2] phase) => (float[n, 2] y, float[n, 2] phase_out)
+    <float[1, 2] phase = {1.0, 2.0}> { y = Sub(z, phase)  phase_out = Identity(y) }"""
+    states = [{"input": "phase", "output": "phase_out"}]
+    names = ["z", "phase", "y", "phase_out"]
+    return parse(text, {"coreai.states": states, "coreai.complex": names})
+
+
 def counter_model(*, initial: bool = True) -> ir.Model:
     """``y = x * count``, a state ``count`` that goes up by one, starting from 1."""
     text = """<ir_version: 10, opset_import: ["": 21]>

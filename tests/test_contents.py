@@ -11,6 +11,7 @@ from coreai_onnx.composite_ops.declaration import DOMAIN, MODULE_DOMAIN, USER_DO
 from coreai_onnx.contents import (
     COMPOSITE_DOMAINS,
     TensorInfo,
+    as_complex,
     composite_calls,
     contrib_needs,
     dtype_name,
@@ -20,7 +21,7 @@ from coreai_onnx.contents import (
     weights,
 )
 from coreai_onnx.program import summarize
-from tests.small_models import counter_model, layers_model, linear_model, parse
+from tests.small_models import counter_model, layers_model, linear_model, parse, phase_model
 
 
 def test_domains_are_those_of_the_declarations() -> None:
@@ -52,6 +53,23 @@ def test_interface_sets_states_apart() -> None:
     assert [str(info) for info in io.inputs] == ["x: float32[n]"]
     assert [str(info) for info in io.states] == ["count: float32[1]"]
     assert [str(info) for info in io.outputs] == ["y: float32[n]"]
+
+
+def test_interface_shows_pairs_as_complex_tensors() -> None:
+    io = interface(phase_model())
+    assert [str(info) for info in io.inputs] == ["z: complex64[n]"]
+    assert [str(info) for info in io.states] == ["phase: complex64[1]"]
+    assert [str(info) for info in io.outputs] == ["y: complex64[n]"]
+
+
+def test_which_tensors_are_pairs() -> None:
+    whole = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
+    for real, dtype in whole.items():
+        assert as_complex(TensorInfo("x", real, ("n", 2))) == TensorInfo("x", dtype, ("n",))
+    assert TensorInfo("x", "complex32", ()).numpy_dtype == "complex64"
+    for other in (("bfloat16", (2,)), ("int64", (2,)), ("float32", (3,)), ("float32", ())):
+        with pytest.raises(ValueError, match="does not hold the pairs"):
+            as_complex(TensorInfo("x", *other))
 
 
 def test_interface_shows_a_state_without_an_initial_value() -> None:

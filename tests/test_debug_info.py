@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,35 @@ def test_a_table_of_other_nodes_is_left_alone() -> None:
     restore(other)
     assert other.metadata_props[TABLE] == table
     assert not any(props for body in properties(other) for props in body)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"nodes": ["0*300000000"]},  # 2.4 GB of numbers
+        {"nodes": ["0*-1,0*2"]},
+        {"nodes": ["1,2,3"], "sources": [["x" * 100_000, ["1", "2", "3"]]]},
+    ],
+)
+def test_a_table_that_promises_much_takes_no_memory(table: dict[str, Any]) -> None:
+    """The table is left alone, and what it asks for is not allocated."""
+    model = parse('<ir_version: 10, opset_import: ["": 21]> g (float x) => (float y) '
+                  "{ a = Neg(x)  b = Neg(a)  y = Neg(b) }")  # fmt: skip
+    text = json.dumps({"classes": {}, "odd": [], "sources": [], **table})
+    model.metadata_props[TABLE] = text
+    tracemalloc.start()
+    restore(model)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * len(text) + 1_000_000
+    assert model.metadata_props[TABLE] == text
+
+
+def test_a_table_of_deep_json_is_left_alone() -> None:
+    model = layers_model()
+    model.metadata_props[TABLE] = "[" * 100_000
+    restore(model)
+    assert TABLE in model.metadata_props
 
 
 class Layer(torch.nn.Module):

@@ -12,6 +12,8 @@ from coreai_onnx.errors import (
     UnsupportedOp,
     UnsupportedOpsError,
     Where,
+    failures_as,
+    reason_of,
 )
 
 PLACE = Where("model.layers.0.mlp", "Experts", "moe.py:41", "out[idx] += y")
@@ -54,3 +56,32 @@ def test_unsupported_ops_come_as_a_table_most_frequent_first() -> None:
 def test_errors_are_also_the_builtin_kind(error: type[Exception], builtin: type[Exception]) -> None:
     assert issubclass(error, CoreaiError)
     assert issubclass(error, builtin)
+
+
+def test_the_reason_is_what_an_error_goes_back_to() -> None:
+    inner = ValueError("the reason\nand more")
+    outer = RuntimeError("while reading")
+    outer.__cause__ = inner
+    assert reason_of(outer) == "the reason"
+    assert reason_of(KeyError()) == "KeyError"
+
+
+def test_failures_of_libraries_become_errors_of_this_package() -> None:
+    with pytest.raises(SaveError, match="cannot write\n  KeyError: 'x'") as caught:
+        with failures_as(SaveError, "cannot write"):
+            raise KeyError("x")
+    assert isinstance(caught.value.__cause__, KeyError)
+    own = ConversionError("mine")
+    with pytest.raises(ConversionError) as kept, failures_as(SaveError, "cannot write"):
+        raise own
+    assert kept.value is own
+
+
+def test_messages_control_no_terminal_and_end() -> None:
+    error = ConversionError("node \x1b[2J\x9b" + "x" * 10**6, advice="rename it")
+    text = str(error)
+    assert "\x1b" not in text
+    assert r"\x1b[2J\x9b" in text
+    assert len(text) < 2000
+    assert text.endswith("rename it")
+    assert len(error.args[0]) > 10**6

@@ -10,9 +10,10 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.errors import InputError, LoadError, SaveError, StagingError
+from coreai_onnx.passes import Target
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime import library
-from tests.small_models import counter_model, layers_model, linear_model, parse
+from tests.small_models import counter_model, layers_model, linear_model, parse, phase_model
 from tests.tolerances import assert_close
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
@@ -154,3 +155,14 @@ def test_summary(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ["ai.coreai.module::Block", "3"] in lines  # nodes of the function
     assert ["Relu", "2"] in lines
     assert text == OnnxProgram({"main": layers_model(), "count": counter_model()}).summary()
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "kernels", "contrib", "portable"])
+def test_complex_tensors_stay_complex_through_passes_and_files(
+    target: Target, tmp_path: Path
+) -> None:
+    program = OnnxProgram({"main": phase_model()}).optimize(target=target)
+    program.save(tmp_path / "m.onnx")
+    (y,) = OnnxProgram.load(tmp_path / "m.onnx").run(np.array([3 - 4j], np.complex64))
+    assert_close(y, np.array([2 - 6j], np.complex64))
+    assert "complex64[n]" in str(program)

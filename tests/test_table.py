@@ -20,6 +20,11 @@ def test_indent_stands_before_every_line() -> None:
     assert all(line.startswith("  ") for line in render(("a",), [("b",)], indent="  ").splitlines())
 
 
+def test_one_long_cell_does_not_widen_the_others() -> None:
+    rows = [("x" * 100_000, 1), *(("y", 2) for _ in range(1000))]
+    assert len(render(("name", "n"), rows)) < 400_000
+
+
 def test_rows_of_another_length_are_an_error() -> None:
     with pytest.raises((ValueError, IndexError)):
         render(("a", "b"), [("only one",)])

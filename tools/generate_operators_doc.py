@@ -61,11 +61,8 @@ TIES = """
 ## Where torch fixes no value
 
 * **Equal elements.** torch documents no order for `sort` and `argsort` without `stable=True`, for
-  `topk` and for `kthvalue`. Where a dtype has few values (booleans, 8-bit integers, 16-bit floats)
-  a sort gives the order that torch's CPU build computes (`std::sort`), and so do `topk` and
-  `kthvalue` of integers and `topk` of bfloat16 (`std::nth_element`, torch's quick select). All
-  other equal elements keep the order they had, which is what `stable=True` gives; so does `topk`
-  of at most a 64th of a row.
+  `topk` and for `kthvalue`. Here equal elements keep the order they had, which is what
+  `stable=True` gives. The sweep compares the values, and takes any indices that point at them.
 * **Random numbers** (`rand`, `dropout` in training …) have torch's distribution, not its numbers.
 * **Uninitialised memory** (`empty`, `new_empty` …) is zeros.
 * **Signs of singular vectors** are any that give the matrix, and so are those of eigenvectors.

@@ -71,8 +71,9 @@ def camel(name: str) -> str:
 
 
 def declared() -> tuple[Composite, ...]:
-    """Every declared composite, by name."""
-    return tuple(sorted(COMPOSITES.values(), key=lambda composite: composite.name))
+    """Every composite with a kernel, by name."""
+    chosen = (composite for composite in COMPOSITES.values() if composite.kernel)
+    return tuple(sorted(chosen, key=lambda composite: composite.name))
 
 
 def dtype_bits(composite: Composite, op_type: str) -> int:

@@ -1,5 +1,31 @@
 """The command line, ``coreai-onnx`` or ``python -m coreai_onnx``."""
 
-from coreai_onnx.cli.command import main
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from coreai_onnx.cli.interrupt import EXIT_CODE, interrupted
 
 __all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: Words after the program's name; None takes those of the process.
+
+    Returns:
+        0 when all went well, 1 when ``compare`` or ``diff`` found a difference, 2 on an error, 130
+        after Ctrl-C, 141 when nobody reads the output any more.
+    """
+    try:
+        from coreai_onnx.cli.command import run  # numpy and onnxruntime take a second to import
+
+        return run(arguments)
+    except BaseException as error:
+        if not interrupted(error):
+            raise
+    print("interrupted", file=sys.stderr)
+    return EXIT_CODE

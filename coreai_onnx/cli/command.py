@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from coreai_onnx.cli import compare, convert, diff, inspect_file, ops_path, optimize, run_file, view
-from coreai_onnx.errors import CoreaiError
+from coreai_onnx.cli.interrupt import interrupted
+from coreai_onnx.errors import CommandError, CoreaiError
+from coreai_onnx.printable import printable_lines
 
 FAILED = 2
 """Exit code when a command could not work; 1 means ``compare`` or ``diff`` found a difference."""
+NOBODY_READS = 141
+"""Exit code when the reader of the output has gone (``coreai-onnx inspect … | head``)."""
 
 _DESCRIPTION = """\
 Convert PyTorch models to ONNX with composites kept as functions, run them, compare them.
@@ -26,41 +31,57 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        arguments: Words after the program's name; None takes those of the process.
-
-    Returns:
-        0 when all went well, 1 when ``compare`` or ``diff`` found a difference, 2 on an error.
-    """
-    options = _parser().parse_args(arguments)
+def run(arguments: Sequence[str] | None) -> int:
+    """Run a command; see `coreai_onnx.cli.main`."""
+    options = parser().parse_args(arguments)
     try:
         code: int = options.execute(options)
-    except KeyboardInterrupt:
-        return 130
+        _flush()
+    except BrokenPipeError:
+        _abandon_output()
+        return NOBODY_READS
     except Exception as error:  # whatever goes wrong is told in one message
-        if options.debug:
+        if options.debug or interrupted(error):
             raise
         known = isinstance(error, CoreaiError)
         text = str(error) if known else f"{type(error).__name__}: {error}"
         hint = "" if known else "\n(--debug shows the traceback)"
-        print(f"error: {text}{hint}", file=sys.stderr)
+        print(f"error: {printable_lines(text)}{hint}", file=sys.stderr)
         return FAILED
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _flush() -> None:
+    """Write what was printed, so that a failure is reported as every other.
+
+    Raises:
+        CommandError: If it cannot be written.
+    """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _abandon_output()
+        raise CommandError(f"cannot write to the standard output: {error.strerror}") from error
+
+
+def _abandon_output() -> None:
+    """Let the interpreter drop at its end what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser = argparse.ArgumentParser(
+    top = argparse.ArgumentParser(
         prog="coreai-onnx",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for command in (convert, optimize, run_file, compare, inspect_file, diff, view, ops_path):
         help_line, _, _ = command.DESCRIPTION.partition("\n")
         subparser = commands.add_parser(
@@ -72,4 +93,4 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.declare(subparser)
         subparser.set_defaults(execute=command.execute)
-    return parser
+    return top

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from coreai_onnx.cli.numbers import SEED, SEED_HELP, tolerance
+from coreai_onnx.cli.random_weights import random_weights
 from coreai_onnx.cli.subject import load_subject
 from coreai_onnx.runtime.session import Session
 
@@ -13,8 +15,10 @@ compare a .onnx file with the torch module it came from
 
 Runs the module eagerly, and the file on function bodies and on kernels (if built), on the
 factory's arguments. Prints the error of every output. Exit code 1 if one is outside the tolerance.
+A factory whose weights are random makes those of the file if both commands have one --seed.
 
   coreai-onnx compare model.onnx my_models:tiny
+  coreai-onnx compare model.onnx exported.pt2
   coreai-onnx compare model.onnx my_models.py:tiny --rtol 1e-3 --atol 1e-4
 """
 
@@ -23,8 +27,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", metavar="MODEL.onnx")
     parser.add_argument("factory", metavar="FACTORY", help="as for convert")
-    parser.add_argument("--rtol", type=float, help="relative tolerance (default: by dtype)")
-    parser.add_argument("--atol", type=float, help="absolute tolerance (default: by dtype)")
+    parser.add_argument("--rtol", type=tolerance, help="relative tolerance (default: by dtype)")
+    parser.add_argument("--atol", type=tolerance, help="absolute tolerance (default: by dtype)")
+    parser.add_argument("--seed", type=SEED, default=0, help=SEED_HELP)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -33,11 +38,15 @@ def execute(options: argparse.Namespace) -> int:
     from coreai_onnx.debugging.torch_side import Arguments
 
     Session(options.model, kernels=False)  # a wrong file is told before the module is built
-    subject = load_subject(options.factory)
+    subject = load_subject(options.factory, options.seed)
     tolerances = None
     if options.rtol is not None or options.atol is not None:
         tolerances = (options.rtol or 0.0, options.atol or 0.0)
     inputs = Arguments(subject.args, subject.kwargs)
     comparison = compare(options.model, subject.module, inputs, tolerances=tolerances)
     print(comparison)
-    return 0 if comparison.ok else 1
+    if comparison.ok:
+        return 0
+    if reason := random_weights(options.factory, subject, options.seed):
+        print(f"note: {reason}")
+    return 1

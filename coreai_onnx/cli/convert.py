@@ -5,12 +5,23 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from coreai_onnx.cli import output
+from coreai_onnx.cli.numbers import SEED, SEED_HELP
+from coreai_onnx.cli.progress import stages_shown
 from coreai_onnx.cli.subject import FACTORY_HELP, Subject, load_object, load_subject
 from coreai_onnx.cli.tensors import DynamicDim, parse_dynamic, read_tensor, split_assignments
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import CommandError
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.stages import begin
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
 
 NAME = "convert"
 DESCRIPTION = f"""\
@@ -23,6 +34,7 @@ convert a torch module to a .onnx file
       return torch.nn.Linear(8, 4).eval(), (torch.randn(2, 8),)
 
   coreai-onnx convert my_models:tiny -o tiny.onnx
+  coreai-onnx convert exported.pt2 -o exported.onnx
   coreai-onnx convert my_models:tiny -o tiny.onnx --dynamic "input:0=batch[1..64]"
   coreai-onnx convert torch.nn:Identity -o id.onnx --input "input=float32[2,8]"
   coreai-onnx convert my_models:bert -o bert.onnx --dynamic ids:0=batch,1=seq \\
@@ -58,6 +70,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "auto: make known blocks composites, if they pass a check on the example inputs",
     )
     parser.add_argument("--no-optimize", action="store_true", help="leave the graph passes out")
+    parser.add_argument("--seed", type=SEED, default=0, help=SEED_HELP)
     output.declare(parser)
 
 
@@ -72,13 +85,37 @@ def _opset(options: argparse.Namespace) -> int | None:
 def execute(options: argparse.Namespace) -> int:
     """Convert, save, and print what was written."""
     dynamic = parse_dynamic(options.dynamic)
-    output.check_place(options.output)
+    given = split_assignments(options.input, "--input")
+    options.output = output.chosen_place(options.output)
+    with stages_shown():
+        begin("import")
+        subject = load_subject(options.factory, options.seed)
+        if subject.program is None:
+            program = _convert_module(subject, given, dynamic, options)
+        else:
+            program = _convert_program(subject.program, options)
+        if not options.no_optimize:
+            output.optimize(program, options)
+        print(program)
+        if program.recognised is not None:
+            print(f"\n{program.recognised}")
+        print()
+        output.save(program, options)
+    return 0
+
+
+def _convert_module(
+    subject: Subject,
+    given: dict[str, str],
+    dynamic: dict[str, tuple[DynamicDim, ...]],
+    options: argparse.Namespace,
+) -> OnnxProgram:
     import coreai_onnx
 
-    subject = load_subject(options.factory)
-    kwargs = subject.kwargs | _example_inputs(options.input)
+    kwargs = subject.kwargs | _example_inputs(given)
+    check_arguments(subject, kwargs)
     shapes = dynamic_shapes(subject, kwargs, dynamic) if dynamic else subject.dynamic_shapes
-    program = coreai_onnx.convert(
+    return coreai_onnx.convert(
         subject.module,
         subject.args,
         kwargs,
@@ -88,14 +125,53 @@ def execute(options: argparse.Namespace) -> int:
         minimum_onnxruntime=options.minimum_onnxruntime,
         optimize=False,
     )
-    if not options.no_optimize:
-        output.optimize(program, options)
-    print(program)
-    if program.recognised is not None:
-        print(f"\n{program.recognised}")
-    print()
-    output.save(program, options)
-    return 0
+
+
+def _convert_program(program: ExportedProgram, options: argparse.Namespace) -> OnnxProgram:
+    from coreai_onnx import TorchConverter
+
+    of_modules = {"dynamic": options.dynamic, "input": options.input}
+    of_modules["externalize"] = options.externalize
+    for name, words in of_modules.items():
+        if words:
+            raise CommandError(
+                f"--{name} is for modules: {options.factory} was exported with its inputs and dims"
+            )
+    return (
+        TorchConverter()
+        .add_exported_program(program)
+        .to_onnx(opset_version=_opset(options), minimum_onnxruntime=options.minimum_onnxruntime)
+    )
+
+
+def check_arguments(subject: Subject, kwargs: dict[str, Any]) -> None:
+    """Check that a module's forward() takes the arguments.
+
+    Raises:
+        CommandError: If a keyword is unknown or the argument is there already, there are too many
+            arguments, or one is missing.
+    """
+    signature = inspect.signature(subject.module.forward)
+    parameters = signature.parameters.values()
+    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    takes = f"forward() takes {', '.join(names) or 'no inputs'}"
+    try:
+        positional = signature.bind_partial(*subject.args).arguments
+    except TypeError as error:
+        raise CommandError(f"{len(subject.args)} positional arguments; {takes}") from error
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    for name in kwargs:
+        if name in positional:
+            raise CommandError(f"input {name!r} is given twice, by position and by name; {takes}")
+        if name not in names and not open_ended:
+            raise CommandError(f"unknown input {name!r}; {takes}")
+    required = [p.name for p in parameters if p.name in names and p.default is p.empty]
+    missing = [name for name in required if name not in {*positional, *kwargs}]
+    if missing:
+        raise CommandError(
+            f"missing input {missing[0]!r}; {takes}\n"
+            f"  return it from the factory, or give --input {missing[0]}=float32[2,8]"
+        )
 
 
 def dynamic_shapes(
@@ -113,7 +189,7 @@ def dynamic_shapes(
     bound = signature.bind(*subject.args, **kwargs).arguments
     dims = _Dims()
     shapes: dict[str, Any] = {}
-    left = dict(dynamic)
+    left, known = dict(dynamic), list[str]()
     for name, value in bound.items():
         if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
             raise CommandError(
@@ -121,13 +197,19 @@ def dynamic_shapes(
                 f"as **{name}\n  wrap the module in one whose forward() names its inputs"
             )
         if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
-            shapes[name] = tuple(dims.of(left.pop(f"{name}.{i}", ())) for i in range(len(value)))
+            names = [f"{name}.{i}" for i in range(len(value))]
+            shapes[name] = tuple(
+                dims.of(one, part, left.pop(one, ()))
+                for one, part in zip(names, value, strict=True)
+            )
+            known += names
         else:
-            shapes[name] = dims.of(left.pop(name, ()))
+            shapes[name] = dims.of(name, value, left.pop(name, ()))
+            known.append(name)
     if left:
         raise CommandError(
             f"--dynamic {next(iter(left))}: no such input; "
-            f"forward() takes {', '.join(bound) or 'none'}"
+            f"forward() takes {', '.join(known) or 'none'}"
         )
     return shapes
 
@@ -138,7 +220,10 @@ class _Dims:
     def __init__(self) -> None:
         self._made: dict[str, tuple[DynamicDim, Any]] = {}
 
-    def of(self, dims: Iterable[DynamicDim]) -> dict[int, Any] | None:
+    def of(self, name: str, value: Any, dims: Iterable[DynamicDim]) -> dict[int, Any] | None:
+        """Return the dims of an input; None if it has none that are dynamic."""
+        for dim in dims:
+            _check_axis(name, value, dim)
         return {dim.axis: self._dim(dim) for dim in dims} or None
 
     def _dim(self, dim: DynamicDim) -> Any:
@@ -156,22 +241,49 @@ class _Dims:
         return made
 
 
-def _example_inputs(texts: list[str]) -> dict[str, Any]:
-    import numpy as np
+def _check_axis(name: str, value: Any, dim: DynamicDim) -> None:
+    import torch
+
+    given = f"--dynamic {name}:{dim.axis}={dim.name}"
+    if not isinstance(value, torch.Tensor):
+        raise CommandError(
+            f"{given}: the input is of type {type(value).__name__}, not a tensor\n"
+            "  return dynamic_shapes from the factory for inputs that hold several tensors"
+        )
+    if dim.axis >= value.dim():
+        axes = f"the axes 0 to {value.dim() - 1}" if value.dim() else "no axes"
+        raise CommandError(f"{given}: the input has {axes}, its shape is {list(value.shape)}")
+    size, low = value.shape[dim.axis], dim.min or 0
+    if size < low or (dim.max is not None and size > dim.max):
+        raise CommandError(f"{given}: the example has {size} there, outside of the dim's bounds")
+
+
+def _example_inputs(texts: dict[str, str]) -> dict[str, Any]:
     import torch
 
     rng = np.random.default_rng(0)
     inputs: dict[str, Any] = {}
-    for name, text in split_assignments(texts, "--input").items():
-        array = read_tensor(text, rng)
-        if array.dtype.name == "bfloat16":
-            inputs[name] = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        else:
-            inputs[name] = torch.from_numpy(array)
+    for name, text in texts.items():
+        tensor = _tensor(name, read_tensor(text, rng))
+        inputs[name] = tensor.to(torch.complex32) if text.startswith("complex32") else tensor
     return inputs
 
 
+def _tensor(name: str, array: Array) -> torch.Tensor:
+    import torch
+
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    dtype = getattr(torch, array.dtype.name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise CommandError(f"--input {name}: torch has no dtype {array.dtype.name}")
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(f"uint{8 * array.itemsize}")).view(dtype)  # bfloat16, float8
+
+
 def _externalized(texts: list[str]) -> list[Any]:
+    import torch
+
     from coreai_onnx import ExternalizeSpec
 
     specs: list[Any] = []
@@ -179,6 +291,14 @@ def _externalized(texts: list[str]) -> list[Any]:
         if text == "auto":
             specs.append(text)
             continue
-        where, _, name = text.partition("=")
-        specs.append(ExternalizeSpec(load_object(where), composite_op_name=name or None))
+        where, equals, name = text.partition("=")
+        if equals and not name:
+            raise CommandError(f"--externalize {text}: the name of the composite is missing")
+        found = load_object(where)
+        if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):
+            raise CommandError(f"--externalize {where}: it is not a class of torch modules")
+        try:
+            specs.append(ExternalizeSpec(found, composite_op_name=name or None))
+        except ValueError as error:
+            raise CommandError(f"--externalize {text}: {error}") from error
     return specs

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 
 from coreai_onnx.cli import output
+from coreai_onnx.cli.progress import stages_shown
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.stages import begin
 
 NAME = "optimize"
 DESCRIPTION = """\
@@ -29,8 +31,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Optimise, save, and print what was done."""
-    output.check_place(options.output)
-    program = OnnxProgram.load(options.model)
-    output.optimize(program, options)
-    output.save(program, options)
+    options.output = output.chosen_place(options.output)
+    with stages_shown():
+        begin("load")
+        program = OnnxProgram.load(options.model)
+        output.optimize(program, options)
+        output.save(program, options)
     return 0

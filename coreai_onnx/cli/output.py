@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from coreai_onnx.cli.subject import load_object
 from coreai_onnx.debug_info import LEVELS
 from coreai_onnx.errors import CommandError
+from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.table import size_text
 
@@ -58,16 +60,34 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_place(path: Path) -> None:
-    """Refuse a place that nothing can be written to, before the work is done.
+def chosen_place(path: Path, suffix: str = ".onnx") -> Path:
+    """Return where to write, or refuse the place before the work is done.
+
+    A name without a suffix gets it, and stderr says so. What is no file, such as ``/dev/null``,
+    keeps its name.
+
+    Args:
+        path: The name that was given.
+        suffix: How the name of such a file ends.
 
     Raises:
-        CommandError: If there is no such folder, or the name is that of a folder.
+        CommandError: If there is no such folder, the name is that of a folder, or it has another
+            suffix.
     """
-    if not path.parent.is_dir():
-        raise CommandError(f"cannot write {path}: there is no folder {path.parent}")
     if path.is_dir():
         raise CommandError(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        raise CommandError(f"cannot write {path}: there is no folder {path.parent}")
+    special = path.exists() and not path.is_file()
+    if path.suffix.lower() == suffix or special:
+        return path
+    complete = path.with_name(f"{path.name}{suffix}")
+    if path.suffix:
+        raise CommandError(
+            f"cannot write {path}: the name must end in {suffix}, as {complete} does"
+        )
+    print(f"note: {path} has no suffix; the file is {complete}", file=sys.stderr)
+    return chosen_place(complete, suffix)
 
 
 def optimize(program: OnnxProgram, options: argparse.Namespace) -> None:
@@ -78,7 +98,7 @@ def optimize(program: OnnxProgram, options: argparse.Namespace) -> None:
         minimum_onnxruntime=options.minimum_onnxruntime,
     )
     for name, report in program.pass_reports.items():
-        print(report if len(program.entrypoints) == 1 else f"entrypoint {name}, {report}")
+        print(report if len(program.entrypoints) == 1 else f"entrypoint {printable(name)}, {report}")
         if options.near_misses and report.near_misses:
             print(f"near misses:\n{report.near_miss_table()}")
     print()
@@ -90,7 +110,7 @@ def save(program: OnnxProgram, options: argparse.Namespace) -> None:
         options.output, external_data=options.external_data, debug_info=options.debug_info
     )
     for file in files:
-        print(f"wrote {file} ({size_text(file.stat().st_size)})")
+        print(f"wrote {printable(str(file))} ({size_text(file.stat().st_size)})")
 
 
 def _passes(text: str | None, target: Target) -> list[Pass] | None:
@@ -110,11 +130,23 @@ def _passes(text: str | None, target: Target) -> list[Pass] | None:
         if name == "default":
             chosen += passes_for(target)
         elif ":" in name:
-            chosen.append(load_object(name))
+            chosen.append(_own_pass(name))
         elif name in known:
             chosen.append(known[name])
         else:
             raise CommandError(
                 f"--passes {name}: there is no such pass\n  there are {', '.join(sorted(known))}"
             )
+    if not chosen:
+        raise CommandError(f"--passes {text!r} names no pass; --no-optimize of convert runs none")
     return chosen
+
+
+def _own_pass(name: str) -> Pass:
+    found = load_object(name)
+    if not callable(found) or isinstance(found, type):
+        raise CommandError(
+            f"--passes {name}: a pass is a function of a graph and of reasons, "
+            f"not a {type(found).__name__}"
+        )
+    return cast("Pass", found)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from coreai_onnx.cli.output import check_place
+from coreai_onnx.cli.numbers import SEED
+from coreai_onnx.cli.output import chosen_place
 from coreai_onnx.cli.tensors import (
     describe,
     fill_dims,
@@ -19,6 +20,8 @@ from coreai_onnx.cli.tensors import (
 )
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import CommandError
+from coreai_onnx.runtime.expressions import names_in
+from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.table import render
 
@@ -56,28 +59,34 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="run composites on the native kernels, or on function bodies (default: if built)",
     )
     parser.add_argument("--threads", type=int, help="threads for one operator")
-    parser.add_argument("--seed", type=int, default=0, help="seed of random inputs (default: 0)")
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of random inputs (default: 0)")
     parser.add_argument("--save", metavar="FILE.npz", type=Path, help="write the outputs to a file")
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the model and print a table of its outputs."""
-    if options.save:
-        check_place(options.save)
+    save = chosen_place(options.save, ".npz") if options.save else None
     session = Session(options.model, kernels=options.kernels, threads=options.threads)
     outputs = session.run(**_inputs(session, options))
     rows = [(name, *describe(array)) for name, array in outputs.items()]
     rows += [(f"state {name}", *describe(array)) for name, array in outputs.states.items()]
     print(f"ran on {'kernels' if session.kernels else 'function bodies'}")
     print(render(("output", "type", "min", "mean", "max"), rows))
-    if options.save:
-        arrays: dict[str, Any] = dict(outputs.items())
-        try:
-            np.savez(options.save, **arrays)
-        except OSError as error:
-            raise CommandError(f"cannot write {options.save}: {error.strerror or error}") from error
-        print(f"outputs written to {options.save}")
+    if save is not None:
+        _write(save, outputs)
+        print(f"outputs written to {save}")
     return 0
+
+
+def _write(path: Path, outputs: Outputs) -> None:
+    """Write an ``.npz`` file, in which an output may have any name."""
+    try:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, array in outputs.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, array, allow_pickle=False)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _inputs(session: Session, options: argparse.Namespace) -> dict[str, Array]:
@@ -97,6 +106,12 @@ def _inputs(session: Session, options: argparse.Namespace) -> dict[str, Array]:
     return given
 
 
+def _dim_names(session: Session) -> dict[str, None]:
+    """Return the symbolic dims of the inputs and the names in those that are expressions."""
+    dims = [dim for info in session.inputs for dim in info.dims if isinstance(dim, str)]
+    return dict.fromkeys(name for dim in dims for name in (*names_in(dim), dim))
+
+
 def _sizes(session: Session, given: dict[str, Array], dims: list[str]) -> dict[str, int]:
     """Return the sizes of symbolic dims: as asked for, as in the given inputs, or 2."""
     sizes: dict[str, int] = {}
@@ -105,7 +120,11 @@ def _sizes(session: Session, given: dict[str, Array], dims: list[str]) -> dict[s
         for dim, size in zip(info.dims, shape, strict=False):
             if isinstance(dim, str) and size is not None:
                 sizes.setdefault(dim, size)
+    known = _dim_names(session)
     for name, text in split_assignments(dims, "--dim").items():
+        if name not in known:
+            there = f"there are {', '.join(known)}" if known else "all dims are fixed"
+            raise CommandError(f"--dim {name}: the inputs have no such dim; {there}")
         if not text.isdecimal():
             raise CommandError(f"--dim {name}={text}: the size must be a number")
         sizes[name] = int(text)

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
+import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from coreai_onnx.errors import CommandError
 
 if TYPE_CHECKING:
     import torch
+    from torch.export import ExportedProgram
 
 FACTORY_HELP = """\
-FACTORY is pkg.module:name or path/to/file.py:name. It names a module, or a function without
-parameters that returns one of
+FACTORY is pkg.module:name or path/to/file.py:name, or a .pt2 file of torch.export.save. Such a
+file is an exported program with its example inputs. The name is that of a module, or of a function
+without parameters that returns one of
   module                                    for a forward() without arguments, or with --input
   (module, args)                            args: a tuple of positional arguments,
                                                   or a dict of keyword arguments
   (module, args, kwargs)
   (module, args, kwargs, dynamic_shapes)    as torch.export.export takes them
-The module is used in the mode it is in: call .eval() unless you want training behaviour."""
+The module is used in the mode it is in: call .eval() unless you want training behavior. Random
+weights and inputs are those of --seed."""
+PROGRAM_SUFFIX = ".pt2"
 
 
 @dataclass(frozen=True)
@@ -36,34 +45,80 @@ class Subject:
         args: Positional example arguments.
         kwargs: Keyword example arguments.
         dynamic_shapes: As ``torch.export.export`` takes them, or None.
+        program: What a ``.pt2`` file holds; ``module`` is made of it. None for a factory.
     """
 
     module: torch.nn.Module
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     dynamic_shapes: Any = None
+    program: ExportedProgram | None = None
 
 
-def load_subject(factory: str) -> Subject:
-    """Import a factory and call it.
+def load_subject(factory: str, seed: int = 0) -> Subject:
+    """Import a factory and call it, or load a ``.pt2`` file.
 
     Args:
-        factory: ``pkg.module:name`` or ``path/to/file.py:name``.
+        factory: ``pkg.module:name``, ``path/to/file.py:name`` or ``path/to/file.pt2``.
+        seed: Seed of the random numbers of Python, numpy and torch while the factory is imported,
+            and again when it is called.
 
     Raises:
-        CommandError: If it cannot be imported, raises, or returns something else.
+        CommandError: If it cannot be imported or loaded, raises, or returns something else.
     """
     import torch
 
+    if factory.endswith(PROGRAM_SUFFIX):
+        return _exported(Path(factory))
+    _start_random_numbers(seed)
     target = load_object(factory)
     if not isinstance(target, torch.nn.Module):
         if not callable(target):
             raise CommandError(f"{factory} is a {type(target).__name__}, not a function or module")
+        _start_random_numbers(seed)
         try:
             target = target()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CommandError(f"{factory}() raised {type(error).__name__}: {error}") from error
     return _subject(target, factory)
+
+
+def _start_random_numbers(seed: int) -> None:
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - what a factory draws from without a generator
+    torch.manual_seed(seed)
+
+
+def _exported(path: Path) -> Subject:
+    import torch
+
+    if not path.is_file():
+        raise CommandError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+    try:
+        with _without_log("torch.export"):
+            program = torch.export.load(path)
+        module = program.module()
+    except Exception as error:  # zip, pickle, JSON and torch's own
+        reason = str(error).partition("\n")[0]
+        raise CommandError(
+            f"{path}: is not what torch.export.save writes: {type(error).__name__}: {reason}"
+        ) from error
+    args, kwargs = program.example_inputs or ((), {})
+    return Subject(module, tuple(args), dict(kwargs), program=program)
+
+
+@contextmanager
+def _without_log(name: str) -> Iterator[None]:
+    """Keep a library from printing the traceback of an error that is raised and reported here."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def load_object(where: str) -> Any:
@@ -77,7 +132,7 @@ def load_object(where: str) -> Any:
         raise CommandError(f"{where!r} is not of the form pkg.module:name or path/to/file.py:name")
     try:
         module = _file_module(Path(place)) if place.endswith(".py") else _named_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CommandError(f"cannot import {place}: {type(error).__name__}: {error}") from error
     found: Any = module
     for part in name.split("."):

@@ -14,6 +14,12 @@ from coreai_onnx.contents import TensorInfo, type_text
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import CommandError
 
+_DTYPES = {
+    *("float16", "float32", "float64", "bfloat16"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+    *("complex32", "complex64", "complex128"),
+}
 _TYPE = re.compile(r"(?P<dtype>[a-z]\w*)\[(?P<dims>[\d,\s]*)\]")
 _DIM = re.compile(r"(?P<axis>\d+)=(?P<name>[A-Za-z_]\w*)(\[(?P<min>\d*)\.\.(?P<max>\d*)\])?")
 
@@ -54,8 +60,10 @@ def read_tensor(text: str, rng: np.random.Generator) -> Array:
     if text.endswith(".npy"):
         try:
             loaded: Array = np.load(Path(text), allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except (EOFError, MemoryError, OSError, ValueError) as error:
             raise CommandError(f"cannot read {text}: {error}") from error
+        if not isinstance(loaded, np.ndarray):
+            raise CommandError(f"cannot read {text}: it is an archive of arrays, not one array")
         return loaded
     match = _TYPE.fullmatch(text)
     if match is None:
@@ -67,20 +75,24 @@ def read_tensor(text: str, rng: np.random.Generator) -> Array:
 def random_tensor(dtype: str, dims: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Return a random tensor: floats from the normal distribution, integers and booleans 0 or 1.
 
-    0 and 1 are valid token ids, indices and masks of nearly every model.
+    0 and 1 are valid token ids, indices and masks of nearly every model. Both parts of complex
+    numbers are normal; those of complex32 are in a complex64 array.
 
     Raises:
-        CommandError: If numpy has no such dtype.
+        CommandError: If there is no such dtype, or the tensor does not fit into memory.
     """
+    if dtype not in _DTYPES:
+        raise CommandError(f"{dtype!r} is not a dtype; there are {', '.join(sorted(_DTYPES))}")
+    info = TensorInfo("", dtype, dims)
     try:
-        kind = np.dtype(dtype)
-    except TypeError as error:
-        raise CommandError(
-            f"{dtype!r} is not a dtype; try float32, int64, bool, bfloat16"
-        ) from error
-    if dtype.startswith(("float", "bfloat", "complex")):
-        return rng.standard_normal(dims).astype(kind)
-    return np.asarray(rng.integers(0, 2, dims)).astype(kind)
+        if info.is_complex:
+            parts = rng.standard_normal((*dims, 2))
+            return parts.view(np.complex128)[..., 0].astype(info.numpy_dtype)
+        floating = dtype.startswith(("float", "bfloat"))
+        values = rng.standard_normal(dims) if floating else rng.integers(0, 2, dims)
+        return np.asarray(values).astype(dtype)
+    except (MemoryError, ValueError) as error:  # numpy limits the number of axes and elements
+        raise CommandError(f"{info.type_text} cannot be made: {error}") from error
 
 
 def fill_dims(info: TensorInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -109,7 +121,8 @@ def parse_dynamic(texts: Iterable[str]) -> dict[str, tuple[DynamicDim, ...]]:
     """Parse ``input:0=batch,1=seq[2..512]`` texts.
 
     Raises:
-        CommandError: If a text has another form.
+        CommandError: If a text has another form, the bounds of a dim leave no choice, or an axis
+            is given twice.
     """
     found: dict[str, tuple[DynamicDim, ...]] = {}
     for text in texts:
@@ -125,7 +138,21 @@ def parse_dynamic(texts: Iterable[str]) -> dict[str, tuple[DynamicDim, ...]]:
             if m is not None
         )
         found[name] = (*found.get(name, ()), *parsed)
+        _check_dims(text, found[name])
     return found
+
+
+def _check_dims(text: str, dims: tuple[DynamicDim, ...]) -> None:
+    for dim in dims:
+        if dim.max is not None and dim.max <= max(dim.min or 0, 1):
+            raise CommandError(
+                f"--dynamic {text}: {dim.name} is from {dim.min or 0} to {dim.max}; "
+                "a dynamic dim takes several sizes, its maximum is at least 2"
+            )
+    axes = [dim.axis for dim in dims]
+    twice = [axis for axis in axes if axes.count(axis) > 1]
+    if twice:
+        raise CommandError(f"--dynamic {text}: axis {twice[0]} is given twice")
 
 
 def describe(array: Array) -> tuple[str, ...]:

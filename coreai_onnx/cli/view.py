@@ -7,6 +7,7 @@ import time
 import webbrowser
 from pathlib import Path
 
+from coreai_onnx.cli.numbers import whole
 from coreai_onnx.errors import CommandError
 from coreai_onnx.loading import load_model
 
@@ -25,7 +26,7 @@ opens its body. Needs the netron package.
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", metavar="MODEL.onnx")
-    parser.add_argument("--port", type=int, default=0, help="default: any that is free")
+    parser.add_argument("--port", type=whole(0, 65535), default=0, help="default: any that is free")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 

@@ -94,6 +94,7 @@ class Composite:
         variant_axes: Groups of variant words; a variant suffix takes at most one word of each
             group, joined with ``_`` in the order of the groups.
         version: Version of the meaning.
+        kernel: Whether the kernel library implements it.
         dtypes: Dtypes that the floating type stands for.
         output_dims: The dims of each output in the letters of the inputs: ``"B H T E"``; ``"*"``
             are those of the first input, ``"?"`` say that letters do not tell.
@@ -115,6 +116,7 @@ class Composite:
     formula: str
     variant_axes: tuple[tuple[str, ...], ...] = ()
     version: int = 1
+    kernel: bool = False
     dtypes: tuple[str, ...] = field(default=FLOAT_DTYPES)
     output_dims: tuple[str, ...] = ("*",)
     output_likes: tuple[str, ...] = ()

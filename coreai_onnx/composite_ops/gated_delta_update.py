@@ -115,6 +115,7 @@ COMPOSITE = Composite(
         ),
     ),
     reference=gated_delta_update,
+    kernel=True,
     formula="S = exp(g) S; S = S + k (beta (v - k^T S))^T; output = S^T q / sqrt(D), by token",
     variant_axes=(("no_state",), ("no_norm",)),
     check=_check,

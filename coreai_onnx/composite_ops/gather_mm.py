@@ -105,6 +105,7 @@ COMPOSITE = Composite(
         Attribute("transpose_rhs", "int", 0, structural=True),
     ),
     reference=gather_mm,
+    kernel=True,
     formula="take(lhs, lhs_indices) @ take(rhs, rhs_indices), from axis num_batch_axes",
     variant_axes=(("lhs_indices", "rhs_indices", "both_indices"), ("rows",), ("transposed",)),
     check=_check,

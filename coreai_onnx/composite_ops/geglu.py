@@ -45,6 +45,7 @@ COMPOSITE = Composite(
     outputs=("output",),
     attributes=(Attribute("approximate", "string", "none", structural=True),),
     reference=geglu,
+    kernel=True,
     formula="gelu(gate) * up",
     variant_axes=(("tanh",),),
     check=_check,

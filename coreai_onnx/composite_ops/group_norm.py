@@ -76,6 +76,7 @@ COMPOSITE = Composite(
         Attribute("eps", "float", 1e-5, aliases=("variance_epsilon", "epsilon")),
     ),
     reference=group_norm,
+    kernel=True,
     formula="(input - mean(group)) / sqrt(variance(group) + eps) * scale + bias",
     variant_axes=(("unscaled", "no_bias", "bias_only"), ("wide_scale",)),
     check=_check,

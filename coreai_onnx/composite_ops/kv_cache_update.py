@@ -58,5 +58,6 @@ COMPOSITE = Composite(
     reference=kv_cache_update,
     check=_check,
     admissible=_admissible,
+    kernel=True,
     formula="cache with cache[:, :, position + i] = update[:, :, i]",
 )

@@ -56,6 +56,7 @@ COMPOSITE = Composite(
         Attribute("eps", "float", 1e-5, aliases=("variance_epsilon", "epsilon", "layer_norm_eps")),
     ),
     reference=layer_norm,
+    kernel=True,
     formula="(input - mean(input, axes)) / sqrt(variance(input, axes) + eps) * scale + bias",
     variant_axes=(
         ("axes2", "axes3", "axes4", "axes"),

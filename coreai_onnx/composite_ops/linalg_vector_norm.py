@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from coreai_onnx.composite_ops.checks import check_axes, negative_axes
+from coreai_onnx.composite_ops.checks import Attributes, Dims, check_axes
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
@@ -35,6 +36,12 @@ def linalg_vector_norm(
     return norm
 
 
+def _axes_from_the_front(dims: Dims, attributes: Attributes) -> dict[str, Any]:
+    """Return non-negative axes: onnxruntime reduces no others of an empty tensor."""
+    rank = len(dims["input"])
+    return {**attributes, "axes": sorted(axis % rank for axis in attributes["axes"])}
+
+
 COMPOSITE = Composite(
     name="linalg_vector_norm",
     inputs=(Input("input", aliases=("x", "hidden_states", "inputs")),),
@@ -49,5 +56,5 @@ COMPOSITE = Composite(
     formula="sum(abs(input) ^ ord, axes) ^ (1 / ord)",
     variant_axes=(("absolute", "count", "greatest", "least", "power"),),
     check=check_axes,
-    canonical=negative_axes,
+    canonical=_axes_from_the_front,
 )

@@ -53,6 +53,7 @@ COMPOSITE = Composite(
         Attribute("eps", "float", 1e-5, aliases=("variance_epsilon", "epsilon", "norm_eps")),
     ),
     reference=rms_norm,
+    kernel=True,
     formula="input / sqrt(mean(input^2, axes) + eps) * scale",
     variant_axes=(
         ("axes2", "axes3", "axes4", "axes"),

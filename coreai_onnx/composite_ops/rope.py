@@ -137,6 +137,7 @@ COMPOSITE = Composite(
         Attribute("interleaved", "int", 0, structural=True),
     ),
     reference=rope,
+    kernel=True,
     formula="rotate lane pairs of input by position * freqs * scale",
     variant_axes=(
         ("positions", "offset", "sequence", "per_head"),

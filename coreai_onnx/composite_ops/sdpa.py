@@ -163,6 +163,7 @@ COMPOSITE = Composite(
         Attribute("softcap", "float", 0.0, structural=True),
     ),
     reference=scaled_dot_product_attention,
+    kernel=True,
     formula="softmax(mask(scale * query @ key^T)) @ value",
     variant_axes=(
         (

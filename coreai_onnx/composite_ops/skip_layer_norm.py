@@ -53,6 +53,7 @@ COMPOSITE = Composite(
         Attribute("eps", "float", 1e-5, aliases=("variance_epsilon", "epsilon", "layer_norm_eps")),
     ),
     reference=skip_layer_norm,
+    kernel=True,
     formula="sum = input + skip; output = layer_norm(sum, scale, bias)",
     variant_axes=(
         ("axes2", "axes3", "axes4", "axes"),

@@ -50,6 +50,7 @@ COMPOSITE = Composite(
         Attribute("eps", "float", 1e-5, aliases=("variance_epsilon", "epsilon", "norm_eps")),
     ),
     reference=skip_rms_norm,
+    kernel=True,
     formula="sum = input + skip; output = rms_norm(sum, scale)",
     variant_axes=(
         ("axes2", "axes3", "axes4", "axes"),

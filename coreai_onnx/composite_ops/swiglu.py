@@ -28,5 +28,6 @@ COMPOSITE = Composite(
     outputs=("output",),
     attributes=(),
     reference=swiglu,
+    kernel=True,
     formula="gate * sigmoid(gate) * up",
 )

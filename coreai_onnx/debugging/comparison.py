@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from coreai_onnx.debugging.torch_side import (
     as_array,
     feeds_of,
 )
-from coreai_onnx.errors import ComparisonError
+from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.runtime.library import kernels_built
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session, Source
@@ -133,16 +134,27 @@ def compare(
     sessions = {"bodies": Session(path_or_program, kernels=False)}
     if kernels_built():
         sessions["kernels"] = Session(path_or_program, kernels=True)
+    with failures_as(ComparisonError, "the model's results cannot be compared"):
+        rows = _rows(sessions, module, calls, expected, tolerances)
+    return Comparison(tuple(rows), "kernels" in sessions)
+
+
+def _rows(
+    sessions: Mapping[str, Session],
+    module: torch.nn.Module,
+    calls: Sequence[tuple[Any, Any]],
+    expected: Sequence[Expected],
+    tolerances: Tolerances,
+) -> list[Row]:
+    """Run every call in every session and compare its results."""
     rows: list[Row] = []
     for index, (args, kwargs) in enumerate(calls):
         for execution, session in sessions.items():
             outputs = session.run(**feeds_of(session, module, args, kwargs))
-            for name, pair in _pairs(session, outputs, expected[index]):
-                actual, wanted = pair
-                tolerance = tolerance_of(name, wanted.dtype.name, tolerances)
-                diff = difference(actual, wanted, tolerance)
-                rows.append(Row(index, name, execution, wanted.dtype.name, wanted.shape, diff))
-    return Comparison(tuple(rows), "kernels" in sessions)
+            for name, dtype, actual, wanted in _pairs(session, outputs, expected[index]):
+                diff = difference(actual, wanted, tolerance_of(name, dtype, tolerances))
+                rows.append(Row(index, name, execution, dtype, wanted.shape, diff))
+    return rows
 
 
 _NO_KERNELS = "kernels: not built, so not compared (ops_library_path() says how to build them)"
@@ -150,19 +162,26 @@ _NO_KERNELS = "kernels: not built, so not compared (ops_library_path() says how 
 
 def _pairs(
     session: Session, outputs: Outputs, expected: Expected
-) -> Iterator[tuple[str, tuple[Array, Array]]]:
-    """Yield (name, (actual, expected)) for outputs and for states that torch has as well."""
+) -> Iterator[tuple[str, str, Array, Array]]:
+    """Yield (name, dtype, actual, expected) for outputs and for states that torch has as well."""
     if len(outputs) != len(expected.outputs):
         raise ComparisonError(
             f"the module returned {len(expected.outputs)} values, "
             f"the model has {len(outputs)} outputs: {', '.join(outputs.names)}"
         )
     for info, leaf in zip(session.outputs, expected.outputs, strict=True):
-        yield info.name, (outputs[info.name], as_array(leaf, info))
-    for name, value in (outputs.states if session.states else {}).items():
-        if name in expected.states:
-            info = TensorInfo(name, value.dtype.name, value.shape)
-            yield f"state {name}", (value, as_array(expected.states[name], info))
+        wanted = as_array(leaf, info)
+        yield info.name, _dtype(wanted, info), outputs[info.name], wanted
+    new_states = outputs.states if session.states else {}
+    for info in session.state_inputs:
+        if info.name in expected.states:
+            wanted = as_array(expected.states[info.name], info)
+            yield f"state {info.name}", _dtype(wanted, info), new_states[info.name], wanted
+
+
+def _dtype(wanted: Array, info: TensorInfo) -> str:
+    """Return the dtype of an expected array, complex32 where a complex64 array is one."""
+    return info.dtype if wanted.dtype.name == info.numpy_dtype else wanted.dtype.name
 
 
 def _cells(row: Row) -> Sequence[object]:

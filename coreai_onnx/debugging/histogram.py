@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 from coreai_onnx.contents import op_histogram
+from coreai_onnx.errors import LoadError, failures_as
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.table import render
 
@@ -42,7 +43,9 @@ def histogram(paths: Sequence[str | PathLike[str]]) -> str:
 
 def _counts(path: str | PathLike[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for model in OnnxProgram.load(path, data=False).models.values():
-        for name, count in op_histogram(model).items():
-            counts[name] = counts.get(name, 0) + count
+    program = OnnxProgram.load(path, data=False)
+    with failures_as(LoadError, f"{path}: its operators cannot be counted"):
+        for model in program.models.values():
+            for name, count in op_histogram(model).items():
+                counts[name] = counts.get(name, 0) + count
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

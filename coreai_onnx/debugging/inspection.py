@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-import onnx_ir as ir
-
-from coreai_onnx.loading import tensors_of
+from coreai_onnx.errors import LoadError, failures_as
+from coreai_onnx.external_data import data_files
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.program_files import files_of
 from coreai_onnx.table import render, size_text
 
 
@@ -28,7 +28,15 @@ class Inspection:
     metadata: dict[str, str]
 
     def __str__(self) -> str:
-        """Return files, interface, composites, operators, functions and metadata as text."""
+        """Return files, interface, composites, operators, functions and metadata as text.
+
+        Raises:
+            LoadError: The file holds something that cannot be told.
+        """
+        with failures_as(LoadError, f"{next(iter(self.files))}: cannot be inspected"):
+            return self._text()
+
+    def _text(self) -> str:
         files = render(
             ("file", "size"),
             [
@@ -54,18 +62,12 @@ def inspect_model(path: str | PathLike[str]) -> Inspection:
     """
     path = Path(path)
     program = OnnxProgram.load(path, data=False)
-    models = [path] if path.is_file() else sorted(path.parent.glob(f"{path.stem}.*{path.suffix}"))
-    data = {path.parent / place for model in program.models.values() for place in _data(model)}
+    models = files_of(path)
+    data = {file for model in program.models.values() for file in data_files(model)}
     files = {
         file: file.stat().st_size if file.is_file() else None for file in (*models, *sorted(data))
     }
     return Inspection(program, files, dict(next(iter(program.models.values())).metadata_props))
-
-
-def _data(model: ir.Model) -> set[str]:
-    """Return the names of the data files, as the model has them."""
-    tensors = (tensor for _, tensor in tensors_of(model))
-    return {str(t.location) for t in tensors if isinstance(t, ir.ExternalTensor)}
 
 
 def _short(text: str, limit: int = 100) -> str:

@@ -18,6 +18,7 @@ from coreai_onnx.debugging.fingerprints import (
     node_label,
     tensor_digest,
 )
+from coreai_onnx.errors import LoadError, failures_as
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.table import render
 
@@ -111,6 +112,11 @@ def diff_models(
         item if isinstance(item, OnnxProgram) else OnnxProgram.load(item, data=weights)
         for item in (before, after)
     )
+    with failures_as(LoadError, "the models cannot be compared"):
+        return _model_diff(first, second, weights=weights)
+
+
+def _model_diff(first: OnnxProgram, second: OnnxProgram, *, weights: bool) -> ModelDiff:
     changes = []
     for name, old, new in _aligned(first.models, second.models):
         if old is None or new is None:
@@ -261,7 +267,8 @@ def _shape(tensor: ir.TensorProtocol) -> str:
 
 
 def _title(node: ir.Node) -> str:
-    return node.name or f"({node_label(node)} → {node.outputs[0].name})"
+    made = ", ".join(value.name or "?" for value in node.outputs)
+    return node.name or f"({node_label(node)} → {made})"
 
 
 def _scope(node: ir.Node) -> str:

@@ -35,7 +35,7 @@ class Expected:
     """What one eager call gave.
 
     Attributes:
-        outputs: Leaves of the module's result, None left out.
+        outputs: Leaves of the module's result; None and text are left out, as in the model.
         states: Buffers after the call, and arguments that the call may have changed, by name.
     """
 
@@ -64,16 +64,25 @@ class EagerModule:
     def call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Expected:
         """Call the copy with clones of the tensors.
 
+        Outputs are copied too: one that shares the memory of a buffer changes in the next call.
+
         Raises:
-            ComparisonError: If the module returns something that is not made of tensors.
+            ComparisonError: If the module fails on the arguments.
         """
         args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, (args, dict(kwargs)))
         with torch.no_grad():
-            result = self._module(*args, **kwargs)
+            try:
+                result = self._module(*args, **kwargs)
+            except Exception as error:  # whatever the user's module raises
+                raise ComparisonError(
+                    f"the module fails on the arguments: {type(error).__name__}: {error}"
+                ) from error
+            leaves = [leaf for leaf in _leaves(result) if not isinstance(leaf, str)]
+            outputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in leaves]
         states = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         bound = _by_parameter(self._module, args, kwargs)
         states |= {name: value for name, value in bound.items() if isinstance(value, torch.Tensor)}
-        return Expected(tuple(_leaves(result)), states)
+        return Expected(tuple(outputs), states)
 
 
 def feeds_of(

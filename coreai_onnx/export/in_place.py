@@ -27,10 +27,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from coreai_onnx.export.compat.torch_names import OpOverload
 from coreai_onnx.export.lifted import Lifted, lifted, remade
+from coreai_onnx.export.plain_ops import plain_form
 from coreai_onnx.export.views import Write, undone
 
 aten = torch.ops.aten
-_PLAIN = {"normal_": ("normal_functional", "default"), "transpose_": ("transpose", "int")}
 _MUTATIONS = {
     InputKind.BUFFER: OutputKind.BUFFER_MUTATION,
     InputKind.CONSTANT_TENSOR: OutputKind.BUFFER_MUTATION,
@@ -212,7 +212,7 @@ class _Rebuild:
 
     # ------------------------------------------------------------------ writing
     def _mutation(self, node: fx.Node) -> None:
-        functional, changed = _without_underscore(node), node.args[0] if node.args else None
+        functional, changed = plain_form(node.target), node.args[0] if node.args else None
         if functional is None or not isinstance(changed, fx.Node):
             raise _CannotError(node)
         groups = self._groups[changed]
@@ -329,24 +329,6 @@ def _is_list(node: fx.Node) -> bool:
 def _returns_its_argument(node: fx.Node) -> bool:
     """Whether a node is a dropout that does nothing: torch returns the very tensor."""
     return node.op == "call_function" and node.target in _DROPOUTS and not node.args[2]
-
-
-def _without_underscore(node: fx.Node) -> OpOverload | None:
-    """Return the op that makes a new tensor where the node's op changes its first argument."""
-    target = node.target
-    if not isinstance(target, OpOverload) or target.namespace != "aten":
-        return None
-    name, overload = target._schema.name.partition("::")[2], target._schema.overload_name
-    written = [a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments]
-    if not name.endswith("_") or sum(written) != 1 or not written[0]:
-        return None
-    same_name = f"__{name[3:]}" if name.startswith("__i") else name[:-1]
-    plain, which = _PLAIN.get(name, (same_name, overload or "default"))
-    found: OpOverload | None = getattr(getattr(aten, plain, None), which, None)
-    if found is None or found._schema.is_mutable:
-        return None
-    same = [a.name for a in found._schema.arguments] == [a.name for a in target._schema.arguments]
-    return found if same else None
 
 
 def _keeps_the_dtype(node: fx.Node) -> bool:

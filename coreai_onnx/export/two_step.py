@@ -99,7 +99,7 @@ def subexport_and_restore(
         warnings.warn(
             f"No call sites found for externalized submodule {path!r} in exported_program",
             UserWarning,
-            stacklevel=2,
+            stacklevel=3,  # the turn is in between
         )
     return called
 

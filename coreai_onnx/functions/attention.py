@@ -14,8 +14,10 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.trace import Example
+from coreai_onnx.functions.writers import Examples, present, writes
 from coreai_onnx.lower.builder import AttributeRef, OpBuilder
 from coreai_onnx.lower.values import Value, ir_dtype
 
@@ -52,6 +54,26 @@ class _Call:
         return not self.mask and (self.causal or self.window > 0)
 
 
+def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    given = present(composite, examples)
+    words = []
+    if "attn_mask" in given:
+        words.append("mask" if given["attn_mask"].dtype == torch.bool else "bias")
+    else:
+        parts = ["causal"] if attributes["is_causal"] else []
+        parts += ["window"] if attributes["window_size"] > 0 else []
+        upper_left = attributes["causal_alignment"] == "upper_left"
+        parts += ["upper_left"] if parts and upper_left else []
+        words += ["_".join(parts)] if parts else []
+    if "sinks" in given:
+        words.append("sinks")
+    elif given["key"].dims[1] != given["value"].dims[1]:
+        words.append("value_heads")
+    words += ["softcap"] if attributes["softcap"] > 0 else []
+    return words
+
+
+@writes("scaled_dot_product_attention", words=_words)
 def write(
     b: BodyBuilder,
     examples: Sequence[Example | None],

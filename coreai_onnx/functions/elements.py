@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from coreai_onnx.functions.body import BodyBuilder
+from coreai_onnx.functions.gated_activations import approximation_words
 from coreai_onnx.functions.norms import widened
-from coreai_onnx.functions.trace import Example
+from coreai_onnx.functions.writers import Examples, writes
 from coreai_onnx.lower.aten import activation
 from coreai_onnx.lower.builder import AttributeRef
 from coreai_onnx.lower.values import Value
 
-Examples = Sequence[Example | None]
 _GELU_SINCE = 20
 
 
+@writes("gelu", words=approximation_words)
 def gelu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """ONNX's Gelu from opset 20 on; onnxruntime has it in float32."""
     del examples
@@ -28,24 +29,28 @@ def gelu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> V
     return b.op.cast(b.op.Gelu(x, approximate=named), b.dtype)
 
 
+@writes("silu")
 def silu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """x * sigmoid(x), which onnxruntime fuses."""
     del examples, attributes
     return b.op.cast(activation.silu(b.op, b.inputs[0]), b.dtype)
 
 
+@writes("hard_sigmoid")
 def hard_sigmoid(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """HardSigmoid with a slope of 1/6, or, in float64, its formula."""
     del examples, attributes
     return b.op.cast(activation.hardsigmoid(b.op, widened(b, b.inputs[0])), b.dtype)
 
 
+@writes("hard_swish")
 def hard_swish(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """x * hard_sigmoid(x): what ONNX's HardSwish is made of in onnxruntime."""
     del examples, attributes
     return b.op.cast(activation.hardswish(b.op, b.inputs[0]), b.dtype)
 
 
+@writes("log_softmax")
 def log_softmax(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """LogSoftmax along the axis that the call names."""
     del examples, attributes

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
-from coreai_onnx.functions.trace import Example
+from coreai_onnx.functions.writers import Examples, writes
 from coreai_onnx.lower.values import Value, ir_dtype
 
-Examples = Sequence[Example | None]
+
+def approximation_words(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
+) -> list[str]:
+    """Return the variant word of the formula with tanh."""
+    del composite, examples
+    return ["tanh"] if attributes["approximate"] == "tanh" else []
 
 
+@writes("swiglu")
 def swiglu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """``gate * sigmoid(gate)``, which onnxruntime fuses, times ``up``."""
     del examples, attributes
@@ -23,6 +31,7 @@ def swiglu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) ->
     return result
 
 
+@writes("geglu", words=approximation_words)
 def geglu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """Spelled out: Gelu is no op of opset 18, and onnxruntime fuses the formula with Erf."""
     del examples

@@ -13,13 +13,21 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.composite_ops.gated_delta_update import NORM_EPS
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.trace import Example
+from coreai_onnx.functions.writers import Examples, present, writes
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.values import Value, ir_dtype
 
 
+def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    words = [] if "initial_state" in present(composite, examples) else ["no_state"]
+    return words if attributes["use_qk_l2_norm"] else [*words, "no_norm"]
+
+
+@writes("gated_delta_update", words=_words)
 def write(
     b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
 ) -> list[Value]:

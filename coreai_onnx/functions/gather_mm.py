@@ -12,14 +12,26 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.trace import Example
+from coreai_onnx.functions.writers import Examples, present, writes
 from coreai_onnx.lower.builder import AttributeRef, OpBuilder
 from coreai_onnx.lower.values import Value, ir_dtype, set_dims
 
 _AXIS = AttributeRef("num_batch_axes", "int")
 
 
+def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    given = present(composite, examples)
+    left, right = "lhs_indices" in given, "rhs_indices" in given
+    words = ["both_indices"] if left and right else []
+    words = words or (["lhs_indices"] if left else ["rhs_indices"] if right else [])
+    words += ["rows"] if right and chooses_rows(given["rhs"], attributes) else []
+    return [*words, "transposed"] if attributes["transpose_rhs"] else words
+
+
+@writes("gather_mm", words=_words)
 def write(
     b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
 ) -> Value:

@@ -9,12 +9,14 @@ import torch
 
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.trace import Example
+from coreai_onnx.functions.writers import writes
 from coreai_onnx.lower.values import Value, ir_dtype
 
 SCATTER_SINCE = 24
 """The first opset with TensorScatter, which is this op for caches."""
 
 
+@writes("kv_cache_update")
 def write(
     b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
 ) -> Value:

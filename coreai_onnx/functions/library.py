@@ -10,10 +10,9 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.composite_ops.declaration import DTYPE_WORDS, Composite
-from coreai_onnx.functions import native
 from coreai_onnx.functions.body import lower_body
 from coreai_onnx.functions.trace import Example, trace_reference
-from coreai_onnx.functions.variants import variant_words
+from coreai_onnx.functions.writers import variant_words, write_body
 from coreai_onnx.lower.composites import CompositeCall
 from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of
 
@@ -92,7 +91,7 @@ def _make_body(
     opset: int,
 ) -> tuple[ir.Function, str]:
     attributes = dict(structural)
-    body = native.body(composite, examples, attributes, opset)
+    body = write_body(composite, examples, attributes, opset)
     if body is None:
         general = _for_all_dtypes(examples)
         traced = trace_reference(composite, general, attributes, scalars)

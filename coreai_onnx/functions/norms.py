@@ -12,23 +12,65 @@ from typing import Any
 
 import torch
 
+from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.trace import Example
+from coreai_onnx.functions.writers import Examples, present, writes
 from coreai_onnx.lower.builder import AttributeRef
 from coreai_onnx.lower.values import Value, dtype_of, ir_dtype
 
-Examples = Sequence[Example | None]
 EPS = AttributeRef("eps", "float")
+_PARAMETERS = ("scale", "bias", "mean", "variance")
 _MOST_AXES = 4
 """As many trailing axes have a body with ONNX's own op."""
 
 
 # ---------------------------------------------------------------------- trailing axes
+def presence(composite: Composite, examples: Examples) -> list[str]:
+    """Return which of scale and bias a call passes, and whether one has a dtype of its own."""
+    given = present(composite, examples)
+    has_bias = any(declared.name == "bias" for declared in composite.inputs)
+    words = []
+    if "scale" not in given:
+        words = ["bias_only"] if "bias" in given else ["unscaled"]
+    elif has_bias and "bias" not in given:
+        words = ["no_bias"]
+    first = examples[0]
+    assert first is not None
+    own = {given[n].dtype for n in _PARAMETERS if n in given} - {first.dtype}
+    if own:
+        words.append("wide_scale" if has_bias or own == {torch.float32} else "narrow_scale")
+    return words
+
+
+def trailing_words(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
+) -> list[str]:
+    """Return how many axes a norm over trailing axes has, and which of scale and bias."""
+    axes = list(attributes["axes"])
+    words = [] if axes == [-1] else [f"axes{len(axes)}" if trailing(attributes) else "axes"]
+    words += presence(composite, examples)
+    given = present(composite, examples)
+    parameters = [given[n] for n in _PARAMETERS if n in given]
+    shaped = all(len(e.dims) == len(axes) and 1 not in e.dims for e in parameters)
+    spelled = "bias" in {i.name for i in composite.inputs} and not shaped
+    return [*words, "wide_scale"] if spelled and "wide_scale" not in words else words
+
+
+def _channel_words(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
+) -> list[str]:
+    del attributes
+    return presence(composite, examples)
+
+
+@writes("layer_norm", words=trailing_words)
 def layer_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """LayerNormalization, which computes in float32 and needs a scale of the normalised shape."""
     return layer_norm_of(b, b.inputs[0], parameters(b, examples), attributes)
 
 
+@writes("rms_norm", words=trailing_words)
 def rms_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """RMSNormalization rounds before it scales, as the reference does for a scale of its dtype."""
     return rms_norm_of(b, b.inputs[0], parameters(b, examples)[0], attributes)
@@ -98,7 +140,9 @@ def rms_norm_of(
         )
         return result
     wide = widened(b, x)
-    mean_square = op.ReduceMean(op.Mul(wide, wide), _axes(attributes), keepdims=1)
+    # onnxruntime makes one op of the formula with Pow, in float32 (docs/performance.md)
+    square = op.Pow(wide, 2.0) if b.dtype == torch.float32 else op.Mul(wide, wide)
+    mean_square = op.ReduceMean(square, _axes(attributes), keepdims=1)
     result = op.Div(wide, op.Sqrt(op.Add(mean_square, eps(b))))
     if scale is not None:
         if scale.dtype != torch.float32:
@@ -123,6 +167,7 @@ def _axes(attributes: Mapping[str, Any]) -> Any:
 
 
 # ---------------------------------------------------------------------- groups and channels
+@writes("group_norm", words=_channel_words)
 def group_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """Every group as a row; then scale and bias per channel.
 
@@ -149,6 +194,7 @@ def group_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]
     return op.cast(op.Reshape(result, shape, allowzero=1), b.dtype)
 
 
+@writes("instance_norm", words=_channel_words)
 def instance_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """Every channel of every sample by itself; narrow statistics are rounded, as torch keeps them.
 
@@ -176,6 +222,7 @@ def instance_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, A
     return op.cast(result, b.dtype)
 
 
+@writes("batch_norm", words=_channel_words)
 def batch_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """BatchNormalization, in float32 for narrow dtypes."""
     del examples, attributes
@@ -211,8 +258,7 @@ def _scaled(b: BodyBuilder, x: Value) -> Value:
 # ---------------------------------------------------------------------- parts
 def mixed(b: BodyBuilder) -> bool:
     """Whether a parameter has another dtype than the input."""
-    names = ("scale", "bias", "mean", "variance")
-    given = (b.given(name) for name in names)
+    given = (b.given(name) for name in _PARAMETERS)
     return any(p is not None and dtype_of(p) != b.dtype for p in given)
 
 

@@ -7,14 +7,22 @@ from typing import Any
 
 import torch
 
+from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.trace import Example
+from coreai_onnx.functions.writers import Examples, present, writes
 from coreai_onnx.lower.builder import AttributeRef
 from coreai_onnx.lower.values import Value
 
 _BLOCK = AttributeRef("upscale_factor", "int")
 
 
+def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    del attributes
+    return [] if len(present(composite, examples)["input"].dims) == 4 else ["any_rank"]
+
+
+@writes("pixel_shuffle", words=_words)
 def write(
     b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
 ) -> Value:

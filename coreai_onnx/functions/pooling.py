@@ -7,13 +7,21 @@ from typing import Any
 
 import torch
 
+from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.norms import widened
 from coreai_onnx.functions.trace import Example
+from coreai_onnx.functions.writers import Examples, writes
 from coreai_onnx.lower.builder import AttributeRef
 from coreai_onnx.lower.values import Value
 
 
+def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    del composite, examples
+    return [] if attributes.get("divisor_override") is None else ["divisor"]
+
+
+@writes("avg_pool_2d", "avg_pool_3d", words=_words)
 def write(
     b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
 ) -> Value:

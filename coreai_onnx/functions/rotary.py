@@ -7,22 +7,39 @@ and scale of the frequencies are read from the call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.norms import widened
-from coreai_onnx.functions.trace import Example
+from coreai_onnx.functions.writers import Examples, present, writes
 from coreai_onnx.lower.builder import AttributeRef
 from coreai_onnx.lower.values import Value, dtype_of, ir_dtype
 
-Examples = Sequence[Example | None]
 NATIVE_SINCE = 23
 _END = torch.iinfo(torch.int64).max
 
 
+def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    given = present(composite, examples)
+    if "cos" in given and "sin" in given:
+        words = ["per_head"] if per_head(composite, examples) else []
+        given.pop("freqs", None)
+    elif "position_ids" in given:
+        words = ["positions"]
+    else:
+        words = ["offset"] if "offset" in given else ["sequence"]
+    words += ["freqs"] if "freqs" in given else []
+    words += ["interleaved"] if attributes["interleaved"] else []
+    words += ["partial"] if attributes["dims"] else []
+    words += ["rank3"] if len(given["input"].dims) == 3 else []
+    return words
+
+
+@writes("rope", words=_words)
 def write(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """Write the body; see :func:`coreai_onnx.composite_ops.rope.rope`."""
     first = examples[0]

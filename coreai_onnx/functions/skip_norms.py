@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from coreai_onnx.functions.body import BodyBuilder
-from coreai_onnx.functions.norms import layer_norm_of, parameters, rms_norm_of, widened
-from coreai_onnx.functions.trace import Example
+from coreai_onnx.functions.norms import (
+    layer_norm_of,
+    parameters,
+    rms_norm_of,
+    trailing_words,
+    widened,
+)
+from coreai_onnx.functions.writers import Examples, writes
 from coreai_onnx.lower.values import Value
 
-Examples = Sequence[Example | None]
 NOT_FUSED_SINCE = 23
 """From this opset on, the sum and a layer norm stay two ops."""
 
 
+@writes("skip_rms_norm", words=trailing_words)
 def skip_rms_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> list[Value]:
     """The sum, rounded to its dtype, and its norm by the body of ``rms_norm``."""
     total = _sum(b, "Add")
     return [rms_norm_of(b, total, parameters(b, examples)[0], attributes), total]
 
 
+@writes("skip_layer_norm", words=trailing_words)
 def skip_layer_norm(
     b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]
 ) -> list[Value]:

@@ -8,13 +8,24 @@ from typing import Any
 
 import torch
 
+from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.norms import widened
 from coreai_onnx.functions.trace import Example
+from coreai_onnx.functions.writers import Examples, writes
 from coreai_onnx.lower.builder import AttributeRef
 from coreai_onnx.lower.values import Value, dtype_of
 
 
+def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    del composite, examples
+    order = float(attributes["ord"])
+    words = {2.0: [], 1.0: ["absolute"], 0.0: ["count"]}
+    words |= {math.inf: ["greatest"], -math.inf: ["least"]}
+    return list(words.get(order, ["power"]))
+
+
+@writes("linalg_vector_norm", words=_words)
 def write(
     b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
 ) -> Value:

@@ -12,7 +12,7 @@ import torch
 
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.inference import infer_dims
-from coreai_onnx.lower.legalize import compute_dtype
+from coreai_onnx.lower.legalize import axes_from_the_front, compute_dtype
 from coreai_onnx.lower.schema import OpSchema, op_schema
 from coreai_onnx.lower.scope import Scope
 from coreai_onnx.lower.values import (
@@ -243,6 +243,7 @@ class OpBuilder:
             raise LoweringError(
                 str(error.args[0]), self.scope.where, "choose a higher opset_version"
             ) from None
+        operands, attributes = axes_from_the_front(op_type, operands, attributes)
         bound = _bind_types(schema, operands)
         narrowed: dict[str, ir.DataType] = {}
         for variable, dtype in list(bound.items()):

@@ -1,8 +1,10 @@
-"""Which dtype an op is computed in when onnxruntime has no kernel for the one it is given."""
+"""How an op is written so that onnxruntime computes it: dtypes it has kernels for, and axes."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -52,6 +54,27 @@ def compute_dtype(
     options = [wide for wide in _WIDER.get(dtype, ()) if _name(wide) in known]
     exact = [wide for wide in options if (dtype, wide) not in _LOSSY]
     return next(iter(exact or options), None)
+
+
+def axes_from_the_front(
+    op_type: str, operands: Sequence[Any], attributes: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return the operands and attributes of a node, with non-negative axes if it reduces some.
+
+    onnxruntime reduces no axis of an empty tensor where the axes count from the end: a ReduceSum
+    of [0, 3] over -1 gives [0, 3]. Axes stay as they are where the rank is not known.
+    """
+    if not op_type.startswith(("Reduce", "Arg")):
+        return operands, attributes
+    dims = operands[0].meta.get("dims")
+    if not dims:
+        return operands, attributes
+    rank = len(dims)
+    if "axis" in attributes:
+        attributes = {**attributes, "axis": attributes["axis"] % rank}
+    if len(operands) > 1 and isinstance(operands[1], list | tuple):
+        operands = (operands[0], [axis % rank for axis in operands[1]], *operands[2:])
+    return operands, attributes
 
 
 def _name(dtype: ir.DataType) -> str:

@@ -23,6 +23,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from coreai_onnx.contents import COMPLEX
 from coreai_onnx.errors import ConversionError, UnsupportedOpsError
 from coreai_onnx.export.relations import Relation, relations
 from coreai_onnx.export.symbols import range_constraints, symbol_names
@@ -30,7 +31,7 @@ from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.interface import IONames, interface
 from coreai_onnx.lower.scope import Names, Scope
-from coreai_onnx.lower.values import Value, ir_dtype, real_part, set_dims
+from coreai_onnx.lower.values import Value, ir_dtype, is_complex, real_part, set_dims
 from coreai_onnx.lower.walker import Walker
 
 IR_VERSION = 10
@@ -50,18 +51,21 @@ class LoweredProgram:
 
     def model(self, functions: Sequence[ir.Function], entrypoint: str) -> ir.Model:
         """Return the model made of the graph and the functions it calls."""
+        graph = self.graph
         model = ir.Model(
-            self.graph,
+            graph,
             ir_version=IR_VERSION,
             producer_name="coreai_onnx",
             functions=functions,
             metadata_props={"coreai.entrypoint": entrypoint},
         )
         for function in functions:
-            self.graph.opset_imports.setdefault(function.domain, 1)
+            graph.opset_imports.setdefault(function.domain, 1)
         if self.states:
             pairs = [{"input": i, "output": o} for i, o in self.states]
             model.metadata_props["coreai.states"] = json.dumps(pairs)
+        if names := [str(v.name) for v in (*graph.inputs, *graph.outputs) if is_complex(v)]:
+            model.metadata_props[COMPLEX] = json.dumps(names)
         if self.ranges:
             text = json.dumps(self.ranges, sort_keys=True)
             model.metadata_props["coreai.range_constraints"] = text
@@ -219,6 +223,11 @@ class ProgramLowering:
                 name = self.interface.new_states[state]
                 self._append_output(x, name)
                 self._states.append((state, name))
+        if not self.scope.graph.outputs:
+            raise ConversionError(
+                "the module returns no tensor and no number, and changes no state",
+                advice="return a tensor; None and text have no form in ONNX and are left out",
+            )
 
     def _append_output(self, x: Any, name: str) -> Value:
         """Make ``x`` a graph output of its own, under a name that was kept for it."""

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import Where
 from coreai_onnx.lower.shapes import DimTable
 from coreai_onnx.lower.values import Value, set_dims
+from coreai_onnx.violations import TORCH_OP, WHERE
 
 if TYPE_CHECKING:
     from coreai_onnx.lower.builder import AttributeRef, OpBuilder
@@ -32,10 +33,12 @@ class Traced:
     Attributes:
         inputs: Example of each input node, in order; its strides and storage offset count.
         result: Example of the result, a list of them for several results.
+        op: The op of the user's program, ``aten.add.Tensor``.
     """
 
     inputs: tuple[Any, ...] = ()
     result: Any = None
+    op: str = ""
 
 
 class Names:
@@ -138,6 +141,9 @@ class Scope:
             value.meta["unnamed"] = True
         if self.where is not None:
             node.metadata_props.update(location_metadata(self.where))
+            node.meta[WHERE] = self.where
+        if self.traced.op:
+            node.meta[TORCH_OP] = self.traced.op
         self.graph.append(node)
         return node
 

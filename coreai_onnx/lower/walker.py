@@ -162,7 +162,8 @@ class Walker:
         name = str(node.target)
         if name in IGNORED or (value is None and _computes_nothing(node)):
             return None
-        self.op.scope.traced = Traced(tuple(n.meta.get("val") for n in node.all_input_nodes), value)
+        examples = tuple(n.meta.get("val") for n in node.all_input_nodes)
+        self.op.scope.traced = Traced(examples, value, self._origin or name)
         try:
             result = self._call(node, name)
         except CoreaiError:

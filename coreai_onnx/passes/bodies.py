@@ -1,14 +1,14 @@
 """Bodies of the composites that passes make.
 
-A pass may not know torch, so it cannot trace a composite's reference. It writes the body in ONNX's
-text form, short enough to be read at a glance; a test holds every one of these texts to the torch
-reference. A body that the model has already, written by the converter or by an earlier run, is
-called and not added again: what counts is what a function does, not where it came from.
+Passes know no torch, so they cannot run the writers of ``coreai_onnx/functions``. The bodies that
+they need are generated from these writers, in ONNX's text form (``composite_bodies.py``). A model
+that has the same body already calls that one: what counts is what a function does, not which stage
+made it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import onnx.parser
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
+from coreai_onnx.passes.composite_bodies import BODIES, FORMULAS
 from coreai_onnx.passes.entering import Importer
 from coreai_onnx.passes.facts import STANDARD_DOMAINS
 from coreai_onnx.passes.match import DOMAIN
@@ -33,11 +34,40 @@ class Bodies:
             main: The main graph.
         """
         self._main = main
+        self._by_name: dict[tuple[str, str], gs.Function] = {}
+        self._indexed: Sequence[gs.Function] | None = None
 
     @property
     def opset(self) -> int:
         """The ``ai.onnx`` opset of the model."""
         return int(self._main.opset)
+
+    def provide_composite(self, name: str, dtype: np.dtype[Any] | None) -> str | None:
+        """Make sure that the model has the body of a composite for a dtype.
+
+        Args:
+            name: Op type, with the variant that tells its bodies apart: ``geglu.tanh``.
+            dtype: Dtype of the first input.
+
+        Returns:
+            The op type to call; None if there is no body for the dtype, or if other bodies have
+            every name that it could bear.
+        """
+        composite, _, variant = name.partition(".")
+        word = "" if dtype is None else dtype.name
+        text = _text(name, word, self.opset)
+        if text is None:
+            return None
+        wanted = outline(self._parsed(name, text, "", {}))
+        for function in self._main.functions:
+            own = function.domain == DOMAIN and function.name.partition(".")[0] == composite
+            if own and outline(function) == wanted:
+                return str(function.name)
+        own_dtype = f"{name}_{word}" if variant else f"{name}.{word}"
+        for op_type in (name, own_dtype) if word != "float32" else (name,):
+            if self.named(op_type) is None:
+                return self.provide(op_type, text, FORMULAS[composite])
+        return None
 
     def provide(
         self, name: str, text: str, doc: str = "", calls: Mapping[str, str] | None = None
@@ -65,11 +95,11 @@ class Bodies:
 
     def named(self, name: str) -> gs.Function | None:
         """Return the function of a composite, with its variant."""
-        return self._find(DOMAIN, name)
+        return self.find(DOMAIN, name)
 
     def function(self, node: gs.Node) -> gs.Function | None:
         """Return the function that a node calls."""
-        return self._find(node.domain or "", node.op)
+        return self.find(node.domain or "", node.op)
 
     def rename(self, old: str, new: str) -> bool:
         """Give a composite's function another variant, at all its calls; False if it is taken."""
@@ -81,16 +111,19 @@ class Bodies:
                 if (node.domain, node.op) == (DOMAIN, old):
                     node.op = new
         function.name = new
+        self._indexed = None
         pure = scope_of(self._main).pure_calls
         if (DOMAIN, old) in pure:
             self._set_pure(pure - {(DOMAIN, old)} | {(DOMAIN, new)})
         return True
 
-    def _find(self, domain: str, name: str) -> gs.Function | None:
-        for function in self._main.functions:
-            if (function.domain, function.name) == (domain, name):
-                return function
-        return None
+    def find(self, domain: str, name: str) -> gs.Function | None:
+        """Return the function of a domain and a name."""
+        functions = self._main.functions
+        if self._indexed is not functions or len(self._by_name) != len(functions):
+            self._indexed = functions
+            self._by_name = {(f.domain, f.name): f for f in reversed(functions)}
+        return self._by_name.get((domain, name))
 
     def _graphs(self) -> Iterator[gs.Graph]:
         for root in (self._main, *self._main.functions):
@@ -146,6 +179,13 @@ class Bodies:
         function = ir.from_proto(proto)
         assert isinstance(function, ir.Function)
         return Importer().function(function)
+
+
+def _text(name: str, dtype: str, opset: int) -> str | None:
+    """Return the text of a composite's body; None if there is none for the dtype."""
+    found = (b for b in BODIES[name] if dtype in b.dtypes and b.since <= opset)
+    newest = max(found, key=lambda body: body.since, default=None)
+    return None if newest is None else newest.text
 
 
 def bodies_of(graph: gs.Graph) -> Bodies | None:

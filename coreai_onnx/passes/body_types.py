@@ -14,39 +14,63 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
+from coreai_onnx.model_types import ModelTypes
 from coreai_onnx.passes.bodies import Bodies
 from coreai_onnx.passes.facts import Dim, dtype_of, shape_of
 from coreai_onnx.passes.leaving import Exporter
 from coreai_onnx.passes.match import DOMAIN
-from coreai_onnx.passes.scope import called_functions
 
 _UNKNOWN = onnx.TensorProto.UNDEFINED
 
 
-def learn_types(main: gs.Graph, function: gs.Function, bodies: Bodies) -> None:
-    """Give the tensors of a body the types that follow from its calls.
+class BodyTypes:
+    """Gives the tensors of bodies the types that follow from their calls.
 
-    The bodies of composites stay without: they are made for every call that may come.
-
-    Args:
-        main: The main graph, with all functions.
-        function: The function; one with attributes is left alone.
-        bodies: Its functions.
+    What a body that is called inside of another does to types is inferred once, for all bodies.
     """
-    if function.domain == DOMAIN or function.attrs:
-        return
-    arguments = bodies.arguments(function)
-    if not arguments or not all(arguments):
-        return
-    for tensor, given in zip(function.inputs, arguments, strict=True):
-        tensor.dtype, tensor.shape = _shared_dtype(given), _shared_shape(given)
-    found = _inferred(main, function)
-    for tensor in _variables(function):
-        info = found.get(tensor.name)
-        if tensor.dtype is None and info is not None and info.elem_type != _UNKNOWN:
-            tensor.dtype = ir.DataType(info.elem_type).numpy()
-            if info.HasField("shape"):
-                tensor.shape = [_dim(dim) for dim in info.shape.dim]
+
+    def __init__(self, main: gs.Graph, bodies: Bodies) -> None:
+        """Start with nothing inferred.
+
+        Args:
+            main: The main graph.
+            bodies: Its functions.
+        """
+        self._bodies = bodies
+        self._types = ModelTypes(self._function, main.ir_version, data_propagation=True)
+        self._exported: dict[int, tuple[gs.Function, ir.Function]] = {}
+
+    def learn(self, function: gs.Function) -> None:
+        """Give the tensors of a body their types.
+
+        The bodies of composites stay without: they are made for every call that may come. So does
+        a function with attributes.
+        """
+        if function.domain == DOMAIN or function.attrs:
+            return
+        arguments = self._bodies.arguments(function)
+        if not arguments or not all(arguments):
+            return
+        for tensor, given in zip(function.inputs, arguments, strict=True):
+            tensor.dtype, tensor.shape = _shared_dtype(given), _shared_shape(given)
+        body = Exporter(function).function(function)
+        known = self._types.of_function(body, [_type(tensor) for tensor in function.inputs])
+        found = {value.name: kind.tensor_type for value, kind in known.items()}
+        for tensor in _variables(function):
+            info = found.get(tensor.name)
+            if tensor.dtype is None and info is not None and info.elem_type != _UNKNOWN:
+                tensor.dtype = ir.DataType(info.elem_type).numpy()
+                if info.HasField("shape"):
+                    tensor.shape = [_dim(dim) for dim in info.shape.dim]
+
+    def _function(self, node: ir.Node) -> ir.Function | None:
+        """Return the function that a node calls, as it was when a call of it was first met."""
+        found = self._bodies.find(node.domain, node.op_type)
+        if found is None:
+            return None
+        if id(found) not in self._exported:  # it is kept, so that no other object gets its id
+            self._exported[id(found)] = found, Exporter(found).function(found)
+        return self._exported[id(found)][1]
 
 
 def forget_types(function: gs.Function) -> None:
@@ -82,27 +106,11 @@ def _name(dims: tuple[Dim, ...]) -> Dim:
     return dims[0] if len(set(dims)) == 1 else "|".join(str(dim) for dim in dims)
 
 
-def _inferred(main: gs.Graph, function: gs.Function) -> dict[str, onnx.TypeProto.Tensor]:
-    """Return what ONNX's inference finds for the tensors of a body."""
-    called = [one for one in called_functions(function, main.functions) if one is not function]
-    body, *protos = (ir.to_proto(Exporter(one).function(one)) for one in (function, *called))
-    inputs = [
-        onnx.helper.make_tensor_value_info(
-            tensor.name,
-            _UNKNOWN if tensor.dtype is None else ir.DataType.from_numpy(np.dtype(tensor.dtype)),
-            tensor.shape,
-        )
-        for tensor in function.inputs
-    ]
-    outputs = [onnx.ValueInfoProto(name=name) for name in body.output]
-    graph = onnx.helper.make_graph(body.node, "body", inputs, outputs)
-    opsets = {one.domain: one for proto in (body, *protos) for one in proto.opset_import}
-    model = onnx.helper.make_model(
-        graph, functions=protos, opset_imports=list(opsets.values()), ir_version=main.ir_version
-    )
-    result = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    infos = (*result.value_info, *result.output)
-    return {info.name: info.type.tensor_type for info in infos if info.type.HasField("tensor_type")}
+def _type(tensor: gs.Tensor) -> onnx.TypeProto | None:
+    if tensor.dtype is None:
+        return None
+    element = ir.DataType.from_numpy(np.dtype(tensor.dtype))
+    return onnx.helper.make_tensor_type_proto(int(element), tensor.shape)
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:

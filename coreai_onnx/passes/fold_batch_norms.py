@@ -60,6 +60,9 @@ def _obstacle(edit: Edit, node: gs.Node, conv: gs.Node) -> str:
         given.append(bias)
     if len(node.inputs) < 5 or not all(isinstance(tensor, gs.Constant) for tensor in given):
         return "weights or statistics are computed"
+    channels = list(conv.inputs[1].shape[:1])
+    if not channels or any(list(tensor.shape) != channels for tensor in given[1:]):
+        return "statistics are not one number for each channel"
     if len(conv.inputs[1].outputs) > 1:
         return "something else reads the weight"
     if len(node.outputs) > 1:

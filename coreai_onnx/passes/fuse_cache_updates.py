@@ -6,7 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.amounts import Amount
-from coreai_onnx.passes.bodies import Bodies, bodies_of
+from coreai_onnx.passes.bodies import bodies_of
 from coreai_onnx.passes.counting import Counting
 from coreai_onnx.passes.counts import Count
 from coreai_onnx.passes.edit import Edit
@@ -15,46 +15,7 @@ from coreai_onnx.passes.match import DOMAIN, axes_of, made_by
 from coreai_onnx.passes.why import Why
 
 NAME = "kv_cache_update"
-FORMULA = "cache with cache[:, :, position + i] = update[:, :, i]"
 _AHEAD, _BACK = [2, 0, 1, 3], [1, 2, 0, 3]
-_SIGNATURE = "<version: int = 1> (cache, update, position) => (updated)"
-_SCATTERED = """{
-  batch = Shape <start=0, end=1> (update)
-  start = Cast <to=7> (position)
-  places = Expand (start, batch)
-  updated = TensorScatter <axis=2> (cache, update, places)
-}"""
-_SPELLED = """{
-  first = Constant <value = int64[1] {0}> ()
-  zero = Constant <value = int64 {0}> ()
-  one = Constant <value = int64 {1}> ()
-  batch = Shape <start=0, end=1> (update)
-  heads = Shape <start=1, end=2> (update)
-  length = Shape <start=2, end=3> (update)
-  rows = Squeeze (batch, first)
-  row = Range (zero, rows, one)
-  blocks = Squeeze (heads, first)
-  head = Range (zero, blocks, one)
-  steps = Squeeze (length, first)
-  step = Range (zero, steps, one)
-  start = Cast <to=7> (position)
-  along_rows = Constant <value = int64[4] {-1, 1, 1, 1}> ()
-  along_heads = Constant <value = int64[3] {-1, 1, 1}> ()
-  along_steps = Constant <value = int64[2] {-1, 1}> ()
-  starts = Reshape (start, along_rows)
-  offsets = Reshape (step, along_steps)
-  token = Add (starts, offsets)
-  single = Constant <value = int64[1] {1}> ()
-  shape = Concat <axis=0> (batch, heads, length, single)
-  in_row = Reshape (row, along_rows)
-  in_head = Reshape (head, along_heads)
-  to_row = Expand (in_row, shape)
-  to_head = Expand (in_head, shape)
-  to_token = Expand (token, shape)
-  indices = Concat <axis=3> (to_row, to_head, to_token)
-  updated = ScatterND (cache, indices, update)
-}"""
-"""As ``functions/kv_cache.py`` writes it."""
 
 
 def fuse_cache_updates(graph: gs.Graph, why: Why) -> int:
@@ -80,22 +41,17 @@ def fuse_cache_updates(graph: gs.Graph, why: Why) -> int:
         if position is None:
             why("the places may not follow each other", node)
             continue
-        if provided(bodies) is None:
+        op_type = bodies.provide_composite(NAME, dtype_of(cache))
+        if op_type is None:
             why("the model's kv_cache_update has another body", node)
             continue
         update = edit.node("Transpose", node, [node.inputs[2]], perm=_BACK).outputs[0]
         _learn_shape(update, node.inputs[2])
         edit.remove(node)
-        edit.become(after, NAME, [cache, update, position], domain=DOMAIN, version=1)
+        edit.become(after, op_type, [cache, update, position], domain=DOMAIN, version=1)
         count += 1
     edit.finish()
     return count
-
-
-def provided(bodies: Bodies) -> str | None:
-    """Return the name of a function that updates a cache."""
-    body = _SCATTERED if bodies.opset >= 24 else _SPELLED
-    return bodies.provide(NAME, f"{_SIGNATURE} {body}", FORMULA)
 
 
 def _cache(scatter: gs.Node) -> gs.Tensor | None:

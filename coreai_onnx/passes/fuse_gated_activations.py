@@ -7,58 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.bodies import Bodies, bodies_of
+from coreai_onnx.passes.bodies import bodies_of
 from coreai_onnx.passes.edit import Edit
 from coreai_onnx.passes.facts import attribute_of, dtype_of, is_standard, same_known_shape
 from coreai_onnx.passes.match import DOMAIN, composite, made_by, maker, scaled
 from coreai_onnx.passes.why import Why
-
-_SWIGLU = """<version: int = 1> (gate, up) => (output) {
-  wide = Cast <to=1> (gate)
-  wide_up = Cast <to=1> (up)
-  sigmoid = Sigmoid (wide)
-  activated = Mul (wide, sigmoid)
-  product = Mul (activated, wide_up)
-  output = CastLike (product, gate)
-}"""
-_GEGLU = """<approximate: string = "none", version: int = 1> (gate, up) => (output) {
-  wide = Cast <to=1> (gate)
-  wide_up = Cast <to=1> (up)
-  root = Constant <value = float {1.4142135623730951}> ()
-  one = Constant <value = float {1.0}> ()
-  half = Constant <value = float {0.5}> ()
-  scaled = Div (wide, root)
-  erf = Erf (scaled)
-  shifted = Add (erf, one)
-  weighted = Mul (wide, shifted)
-  activated = Mul (weighted, half)
-  product = Mul (activated, wide_up)
-  output = CastLike (product, gate)
-}"""
-_GEGLU_TANH = """<approximate: string = "tanh", version: int = 1> (gate, up) => (output) {
-  wide = Cast <to=1> (gate)
-  wide_up = Cast <to=1> (up)
-  cubic = Constant <value = float {0.044715}> ()
-  slope = Constant <value = float {0.7978845608028654}> ()
-  one = Constant <value = float {1.0}> ()
-  half = Constant <value = float {0.5}> ()
-  square = Mul (wide, wide)
-  cube = Mul (square, wide)
-  bent = Mul (cube, cubic)
-  sum = Add (wide, bent)
-  inner = Mul (sum, slope)
-  tanh = Tanh (inner)
-  shifted = Add (tanh, one)
-  weighted = Mul (wide, shifted)
-  activated = Mul (weighted, half)
-  product = Mul (activated, wide_up)
-  output = CastLike (product, gate)
-}"""
-_BODIES = {
-    "swiglu": (_SWIGLU, "gate * sigmoid(gate) * up"),
-    "geglu": (_GEGLU, "gelu(gate) * up"),
-    "geglu.tanh": (_GEGLU_TANH, "gelu(gate) * up"),
-}
 
 
 @dataclass(frozen=True)
@@ -92,23 +45,18 @@ def fuse_gated_activations(graph: gs.Graph, why: Why) -> int:
             if len(activated.outputs) > 1 or edit.is_output(activated):
                 why("something else reads the activation", node)
                 continue
-            if provided(bodies, gate.name) is None:
+            op_type = bodies.provide_composite(gate.name, dtype)
+            if op_type is None:
                 why(f"the model's {gate.name} has another body", node)
                 continue
             attrs: dict[str, object] = {"version": 1}
             if gate.name != "swiglu":
                 attrs["approximate"] = "tanh" if gate.name == "geglu.tanh" else "none"
-            edit.become(node, gate.name, [gate.input, up], domain=DOMAIN, **attrs)
+            edit.become(node, op_type, [gate.input, up], domain=DOMAIN, **attrs)
             count += 1
             break
     edit.finish()
     return count
-
-
-def provided(bodies: Bodies, name: str) -> str | None:
-    """Return the name of the function of a gated activation."""
-    text, formula = _BODIES[name]
-    return bodies.provide(name, text, formula)
 
 
 def _activation(tensor: gs.Tensor) -> _Gate | None:

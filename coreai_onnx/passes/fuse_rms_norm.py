@@ -8,30 +8,11 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.passes.bodies import Bodies, bodies_of
+from coreai_onnx.passes.bodies import bodies_of
 from coreai_onnx.passes.edit import Edit
 from coreai_onnx.passes.facts import attribute_of, dtype_of, is_standard, shape_of
 from coreai_onnx.passes.match import DOMAIN, axes_of, cast_to, made_by, scalar_of, scaled
 from coreai_onnx.passes.why import Why
-
-FORMULA = "input / sqrt(mean(input^2, axes) + eps) * scale"
-_SIGNATURE = "<axes, eps: float = 1e-05, version: int = 1> (input, scale) => (output)"
-_NATIVE = (
-    "{ output = RMSNormalization <axis=-1, epsilon: float = @eps, stash_type=1> (input, scale) }"
-)
-_SPELLED = """{
-  wide = Cast <to=1> (input)
-  two = Constant <value = float {2.0}> ()
-  last = Constant <value = int64[1] {-1}> ()
-  epsilon = Constant <value_float: float = @eps> ()
-  square = Pow (wide, two)
-  mean = ReduceMean <keepdims=1> (square, last)
-  shifted = Add (mean, epsilon)
-  root = Sqrt (shifted)
-  normalised = Div (wide, root)
-  rounded = CastLike (normalised, input)
-  output = Mul (rounded, scale)
-}"""
 
 
 @dataclass(frozen=True)
@@ -49,8 +30,7 @@ def fuse_rms_norm(graph: gs.Graph, why: Why) -> int:
     x ─Pow(2)→ ─ReduceMean→ ─Add(eps)→ ─Sqrt→ ─Reciprocal→ r, Mul(w, Mul(x, r))
     becomes     rms_norm(x, w)
 
-    The body is ONNX's RMSNormalization from opset 23, and the spelling that onnxruntime fuses
-    below. Sums are rounded in another order than before.
+    Sums are rounded in another order than before.
     """
     bodies = bodies_of(graph)
     if bodies is None:
@@ -60,20 +40,15 @@ def fuse_rms_norm(graph: gs.Graph, why: Why) -> int:
         norm = _norm(node) if is_standard(node, "Mul") else None
         if norm is None or not _fits(norm, node, why):
             continue
-        if provided(bodies) is None:
+        op_type = bodies.provide_composite("rms_norm", dtype_of(norm.input))
+        if op_type is None:
             why("the model's rms_norm has another body", node)
             continue
         attrs = {"axes": [-1], "eps": norm.eps, "version": 1}
-        edit.become(node, "rms_norm", [norm.input, norm.scale], domain=DOMAIN, **attrs)
+        edit.become(node, op_type, [norm.input, norm.scale], domain=DOMAIN, **attrs)
         count += 1
     edit.finish()
     return count
-
-
-def provided(bodies: Bodies) -> str | None:
-    """Return the name of a function for a scale of the input's dtype."""
-    body = _NATIVE if bodies.opset >= 23 else _SPELLED
-    return bodies.provide("rms_norm", f"{_SIGNATURE} {body}", FORMULA)
 
 
 def _fits(norm: _Norm, node: gs.Node, why: Why) -> bool:
@@ -84,7 +59,7 @@ def _fits(norm: _Norm, node: gs.Node, why: Why) -> bool:
     if dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
         return why("the dtype is neither float32 nor float16", node)
     shape, scale = shape_of(norm.input), shape_of(norm.scale)
-    if shape is None or scale is None or len(scale) != 1 or scale[0] != shape[-1]:
+    if not shape or scale is None or len(scale) != 1 or scale[0] != shape[-1]:
         return why("the scale has not the size of the last axis", node)
     return True
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.bodies import Bodies, bodies_of
+from coreai_onnx.passes.bodies import bodies_of
 from coreai_onnx.passes.edit import Edit
 from coreai_onnx.passes.facts import (
     Dim,
@@ -21,34 +21,6 @@ from coreai_onnx.passes.halves import Halves
 from coreai_onnx.passes.match import DOMAIN, axes_of, made_by
 from coreai_onnx.passes.why import Why
 
-FORMULA = "rotate lane pairs of input by position * freqs * scale"
-_SIGNATURE = """<scale: float = 1.0, base: float = 10000.0, dims: int = 0, interleaved: int = 0,
- version: int = 1> (input, cos, sin) => (output)"""
-_NATIVE = """{
-  batch = Shape <start=0, end=1> (input)
-  ones = Constant <value = int64[3] {1, 1, 1}> ()
-  rows = Concat <axis=0> (batch, ones)
-  all_cosines = Expand (cos, rows)
-  all_sines = Expand (sin, rows)
-  heads = Constant <value = int64[1] {1}> ()
-  cosines = Squeeze (all_cosines, heads)
-  sines = Squeeze (all_sines, heads)
-  output = RotaryEmbedding (input, cosines, sines)
-}"""
-_SPELLED = """{
-  wide = Cast <to=1> (input)
-  cosines = Cast <to=1> (cos)
-  sines = Cast <to=1> (sin)
-  first, second = Split <axis=-1, num_outputs=2> (wide)
-  first_cos = Mul (first, cosines)
-  second_sin = Mul (second, sines)
-  second_cos = Mul (second, cosines)
-  first_sin = Mul (first, sines)
-  left = Sub (first_cos, second_sin)
-  right = Add (second_cos, first_sin)
-  turned = Concat <axis=-1> (left, right)
-  output = CastLike (turned, input)
-}"""
 _ATTRIBUTES = {"scale": 1.0, "base": 10000.0, "dims": 0, "interleaved": 0, "version": 1}
 
 
@@ -67,7 +39,7 @@ def fuse_rope(graph: gs.Graph, why: Why) -> int:
     Add(Mul(x, cos), Mul(Concat(Neg(x[h:]), x[:h]), sin)), cos = Cos(Concat(f, f))
     becomes     rope(x, Cos(f), Sin(f))
 
-    The body is ONNX's RotaryEmbedding from opset 23. Cosines and sines are those of all layers.
+    Cosines and sines are those of all layers.
     """
     bodies, edit, count = bodies_of(graph), Edit(graph), 0
     if bodies is None:
@@ -81,11 +53,12 @@ def fuse_rope(graph: gs.Graph, why: Why) -> int:
         if cos is None or sin is None:
             why("the cosines of both halves may differ", node)
             continue
-        if provided(bodies) is None:
+        op_type = bodies.provide_composite("rope", dtype_of(rotation.input))
+        if op_type is None:
             why("the model's rope has another body", node)
             continue
         cos, sin = (rows.of(half, rotation.input, node) for half in (cos, sin))
-        edit.become(node, "rope", [rotation.input, cos, sin], domain=DOMAIN, **_ATTRIBUTES)
+        edit.become(node, op_type, [rotation.input, cos, sin], domain=DOMAIN, **_ATTRIBUTES)
         count += 1
     edit.finish()
     return count
@@ -118,12 +91,6 @@ class _Rows:
         repeated = self._edit.node("Expand", like, [half, rows]).outputs[0]
         repeated.dtype, repeated.shape = half.dtype, [batch, *half.shape[1:]]
         return repeated
-
-
-def provided(bodies: Bodies) -> str | None:
-    """Return the name of a function that takes cosines and sines."""
-    body = _NATIVE if bodies.opset >= 23 else _SPELLED
-    return bodies.provide("rope", f"{_SIGNATURE} {body}", FORMULA)
 
 
 def _fits(rotation: _Rotation, node: gs.Node, why: Why) -> bool:

@@ -34,6 +34,7 @@ def make_portable(model: ir.Model) -> int:
     if calls:
         InlinePass()(model)
     model.functions.clear()
+    model.graph.opset_imports.setdefault("", OPSET)
     for domain in [d for d in model.graph.opset_imports if d != ""]:
         del model.graph.opset_imports[domain]
     for graph in (model.graph, *model.graph.subgraphs()):

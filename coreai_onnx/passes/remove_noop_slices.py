@@ -30,7 +30,10 @@ def remove_noop_slices(graph: gs.Graph, why: Why) -> int:
 
 
 def _keeps_all(node: gs.Node, why: Why) -> bool:
-    starts, ends = ints_of(node.inputs[1]), ints_of(node.inputs[2])
+    starts_input, ends_input = input_of(node, 1), input_of(node, 2)
+    if starts_input is None or ends_input is None:
+        return why("starts and ends are attributes, as before opset 10", node)
+    starts, ends = ints_of(starts_input), ints_of(ends_input)
     if starts is None or ends is None:
         return why("starts or ends are computed", node)
     axes_input, steps_input = input_of(node, 3), input_of(node, 4)
@@ -40,6 +43,8 @@ def _keeps_all(node: gs.Node, why: Why) -> bool:
         return why("axes or steps are computed", node)
     if any(step != 1 for step in steps):
         return False
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        return why("starts, ends, axes and steps are not of one length", node)
     shape = shape_of(node.inputs[0])
     for start, end, axis in zip(starts, ends, axes, strict=True):
         dim: Dim = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coreai_onnx.passes.why import NearMiss
+from coreai_onnx.printable import printable
+from coreai_onnx.table import CELL_LIMIT
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ class PassReport:
         rows = [
             (
                 m.pass_name,
-                f"{m.miss.count}x {m.miss.op}",
-                m.miss.reason,
-                f"{m.scope}: {m.miss.node}",
+                printable(f"{m.miss.count}x {m.miss.op}", CELL_LIMIT),
+                printable(m.miss.reason, CELL_LIMIT),
+                printable(f"{m.scope}: {m.miss.node}", CELL_LIMIT),
             )
             for m in self.near_misses
         ]

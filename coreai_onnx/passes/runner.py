@@ -9,9 +9,9 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.errors import PassError
+from coreai_onnx.errors import PassError, SpecViolationError
 from coreai_onnx.passes.bodies import Bodies
-from coreai_onnx.passes.body_types import forget_types, learn_types
+from coreai_onnx.passes.body_types import BodyTypes, forget_types
 from coreai_onnx.passes.integrity import BrokenGraphError, check, interface_of
 from coreai_onnx.passes.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.order import ORDER, Pass
@@ -19,6 +19,7 @@ from coreai_onnx.passes.report import PassMiss, PassReport
 from coreai_onnx.passes.scope import adopt_constants, scope_of, with_subgraphs
 from coreai_onnx.passes.surgeon import close_model, open_model
 from coreai_onnx.passes.why import Why
+from coreai_onnx.violations import new_violations
 
 MAX_ROUNDS = 32
 """Rounds after which a set of passes is said to undo its own work."""
@@ -28,7 +29,16 @@ Progress = Callable[[str, str, int], None]
 
 
 class _BadPassError(Exception):
-    """A pass raised or broke a graph; the message says which and where."""
+    """A pass raised or broke a graph; the message says which and where.
+
+    Args:
+        message: What happened.
+        kind: The error that a user gets.
+    """
+
+    def __init__(self, message: str, kind: type[PassError] = PassError) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class _Enough(Exception):  # noqa: N818 - no error: as many steps as were asked for
@@ -58,26 +68,78 @@ def run_passes(
     Raises:
         PassError: A pass raised or left a broken graph (the message names it), or the passes go
             round in circles; then the model is unchanged.
+        SpecViolationError: A pass left a node that breaks a rule of ONNX, in a model that had no
+            such node before.
     """
     chosen = tuple(ORDER if passes is None else passes)
     run = _Run(model, chosen, progress)
     try:
         run.all()
+        result = _closed(run, model)
+        if result is None:
+            return run.report
+        _check_result(model, result)
     except _BadPassError as error:
-        _redo(model, chosen, run.steps)
-        raise PassError(f"{error}\n  the model is as the passes before left it") from error
-    if run.report.total:
-        close_model(run.main, model)
+        last, wrong = _last_valid(model, chosen, run.steps)
+        _adopt(last, model)
+        error = wrong or error
+        raise error.kind(f"{error}\n  the model is as the passes before left it") from error
+    _adopt(result, model)
     return run.report
 
 
-def _redo(model: ir.Model, passes: Sequence[Pass], steps: int) -> None:
-    """Repeat the steps before the bad one: a pass works in place, so its graph is of no use."""
-    again = _Run(model, passes, None, limit=steps)
-    with contextlib.suppress(_Enough):
-        again.all()
-    if again.report.total:
-        close_model(again.main, model)
+def _closed(run: _Run, model: ir.Model) -> ir.Model | None:
+    """Return a model as a run left it; None if it changed nothing."""
+    if not run.report.total:
+        return None
+    result = ir.Model(model.graph, ir_version=model.ir_version)
+    close_model(run.main, result)
+    return result
+
+
+def _check_result(model: ir.Model, result: ir.Model) -> None:
+    if found := new_violations(model, result):
+        raise _BadPassError(f"a pass left an invalid node: {found[0]}", SpecViolationError)
+
+
+def _adopt(result: ir.Model | None, model: ir.Model) -> None:
+    """Put the graph and the functions of a result into a model."""
+    if result is None:
+        return
+    model.graph = result.graph
+    model.functions.clear()
+    model.functions.update(result.functions)
+
+
+def _last_valid(
+    model: ir.Model, passes: Sequence[Pass], steps: int
+) -> tuple[ir.Model | None, _BadPassError | None]:
+    """Repeat the steps before a bad one: a pass works in place, so its graph is of no use.
+
+    A step that left an invalid node is worse than one that raised on that node later; it is found
+    by bisection, with all steps repeated for each try.
+
+    Returns:
+        The model after the last good step, None if that is the model itself; and what is wrong with
+        the step after it, None if nothing was found but what stopped the run.
+    """
+    last, wrong = None, None
+    good, bad, tried = 0, steps + 1, steps
+    while good < tried < bad:
+        again = _Run(model, passes, None, limit=tried)
+        with contextlib.suppress(_Enough):
+            again.all()
+        result = _closed(again, model)
+        found = new_violations(model, result) if result is not None else []
+        if found:
+            bad = tried
+            place = f"\n  at {found[0].where}" if found[0].where else ""
+            what = f"pass {again.last} left an invalid node\n  {found[0]}{place}"
+            wrong = _BadPassError(what, SpecViolationError)
+        else:
+            last, good = result, tried
+        tried = (good + bad) // 2
+    return last, wrong
 
 
 def name_of(one: Pass) -> str:
@@ -92,6 +154,7 @@ class _Run:
         main: The main graph.
         report: What was done.
         steps: How many times a pass ran over a root graph and left it whole.
+        last: The last of these passes, and the graph.
     """
 
     def __init__(
@@ -105,7 +168,7 @@ class _Run:
         self.report = PassReport(
             counts={name_of(p): 0 for p in passes}, nodes_before=self._node_count()
         )
-        self.steps = 0
+        self.steps, self.last = 0, ""
         self._passes, self._progress, self._limit = passes, progress, limit
 
     def all(self) -> None:
@@ -121,8 +184,9 @@ class _Run:
         misses = self._root(main)
         before = self.report.total
         inner: list[PassMiss] = []
+        types = BodyTypes(main, bodies)
         for function in bodies.callers_first():
-            learn_types(main, function, bodies)
+            types.learn(function)
             inner += self._root(function)
         for function in main.functions:
             forget_types(function)
@@ -146,6 +210,7 @@ class _Run:
                 count = _run_one(one, root, why, label)
                 _check(one, root, interface, label)
                 self.steps += 1
+                self.last = f"{name_of(one)} on {label}"
                 changed += count
                 self.report.counts[name_of(one)] += count
                 misses += [PassMiss(name_of(one), label, replace(miss)) for miss in why.misses]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.edit import Edit
-from coreai_onnx.passes.facts import Dim, attribute_of, ints_of, is_standard, shape_of
+from coreai_onnx.passes.facts import Dim, attribute_of, input_of, ints_of, is_standard, shape_of
 from coreai_onnx.passes.match import axes_of, made_by
 from coreai_onnx.passes.why import Why
 
@@ -49,7 +49,7 @@ def slices_of_concats(graph: gs.Graph, why: Why) -> int:
 def _joined(tensor: gs.Tensor, axis: int) -> Sequence[gs.Tensor] | None:
     """Return the inputs of a Concat along ``axis``."""
     concat, shape = made_by(tensor, "Concat"), shape_of(tensor)
-    if concat is None or shape is None:
+    if concat is None or not shape:
         return None
     along = attribute_of(concat, "axis", None)
     same = isinstance(along, int) and along % len(shape) == axis % len(shape)
@@ -57,11 +57,14 @@ def _joined(tensor: gs.Tensor, axis: int) -> Sequence[gs.Tensor] | None:
 
 
 def _lengths(parts: Sequence[gs.Tensor], axis: int) -> list[Dim]:
-    return [None if (shape := shape_of(part)) is None else shape[axis] for part in parts]
+    shapes = [shape_of(part) for part in parts]
+    return [s[axis] if s is not None and -len(s) <= axis < len(s) else None for s in shapes]
 
 
 def _slice(node: gs.Node) -> gs.Tensor | None:
     """Return the input of the Concat that a slice of one axis takes out."""
+    if input_of(node, 1) is None:  # starts and ends are attributes before opset 10
+        return None
     starts, ends, axes = ints_of(node.inputs[1]), ints_of(node.inputs[2]), axes_of(node, 3)
     steps = ints_of(node.inputs[4]) if len(node.inputs) > 4 else [1]
     if starts is None or ends is None or axes is None or len(axes) != 1 or steps != [1]:

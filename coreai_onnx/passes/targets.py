@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import onnx_ir as ir
 
 from coreai_onnx.contents import MINIMUM_ONNXRUNTIME, TARGET
-from coreai_onnx.errors import TargetError
+from coreai_onnx.errors import PassError, TargetError, failures_as
 from coreai_onnx.passes.contrib_attention import contrib_attention
 from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib_moe import contrib_moe
@@ -39,6 +39,8 @@ _SINCE: dict[Pass, tuple[int, int]] = {
 """The first onnxruntime release that has the op which a pass makes, as it makes it (measured)."""
 _UNTIL: dict[Pass, tuple[int, int]] = {contrib_skip_norms: (1, 30)}
 """The release from which on what a pass makes is slower than the body (docs/performance.md)."""
+_OLDEST = (1, 18)
+"""The first release that takes the opset of the files."""
 _NEWEST, _NEVER = (1_000, 0), (1_001, 0)
 _MAKES_FUNCTIONS = (
     fuse_cache_updates,
@@ -67,14 +69,14 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
         No function is made; afterwards all of them are written out, at opset 18.
 
     Raises:
-        TargetError: There is no such target, or ``minimum_onnxruntime`` is no version.
+        TargetError: There is no such target, or ``minimum_onnxruntime`` is no version from 1.18 on.
     """
+    oldest = _release(minimum_onnxruntime) or _NEWEST
     if target in ("onnxruntime", "kernels"):
         return ORDER
     if target == "portable":
         return tuple(one for one in ORDER if one not in _MAKES_FUNCTIONS)
     if target == "contrib":
-        oldest = _release(minimum_onnxruntime) or _NEWEST
         known = (
             one for one in CONTRIB if _SINCE.get(one, oldest) <= oldest < _UNTIL.get(one, _NEVER)
         )
@@ -88,7 +90,12 @@ def _release(version: str | None) -> tuple[int, int] | None:
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None:
         raise TargetError(f"minimum_onnxruntime must be a version like '1.22', is {version!r}")
-    return int(found[1]), int(found[2])
+    release = int(found[1]), int(found[2])
+    if release < _OLDEST:
+        raise TargetError(
+            f"minimum_onnxruntime {version}: the files need onnxruntime 1.18 or later"
+        )
+    return release
 
 
 def optimize_for(
@@ -113,7 +120,19 @@ def optimize_for(
         TargetError: There is no such target, or the model cannot be brought to it.
         PassError: A pass fails.
     """
-    minimum = minimum_onnxruntime or model.metadata_props.get(MINIMUM_ONNXRUNTIME)
+    with failures_as(PassError, f"the model cannot be optimized for {target}"):
+        return _optimize_for(model, target, passes, minimum_onnxruntime)
+
+
+def _optimize_for(
+    model: ir.Model,
+    target: Target,
+    passes: Sequence[Pass] | None,
+    minimum_onnxruntime: str | None,
+) -> PassReport:
+    minimum = minimum_onnxruntime
+    if minimum is None:
+        minimum = model.metadata_props.get(MINIMUM_ONNXRUNTIME)
     chosen = passes_for(target, minimum)
     if target == "portable":
         check_portable(model)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+
+from coreai_onnx.contents import RELATION_LIMIT
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -30,13 +33,24 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
     "Mod": operator.mod,
     "PythonMod": operator.mod,
 }
+_ARITHMETIC = re.compile(rf"[\w\s.,()+\-*/%<>=!]{{1,{RELATION_LIMIT}}}")
+_UNREADABLE = (
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What Python's parser and arithmetic raise for texts that are no arithmetic, or of great depth."""
 
 
 def evaluate(expression: str, sizes: Mapping[str, int]) -> int | None:
     """Return the value of a dim expression, or None if it is no arithmetic on known names."""
     try:
         return _value(_parsed(expression), sizes)
-    except (SyntaxError, LookupError, TypeError, ZeroDivisionError):
+    except _UNREADABLE:
         return None
 
 
@@ -48,7 +62,7 @@ def holds(condition: str, sizes: Mapping[str, int]) -> bool | None:
             return None
         compare = _COMPARISONS[type(node.ops[0])]
         left, right = (_value(n, sizes) for n in (node.left, node.comparators[0]))
-    except (SyntaxError, LookupError, TypeError, ZeroDivisionError):
+    except _UNREADABLE:
         return None
     return compare(left, right)
 
@@ -57,7 +71,7 @@ def names_in(expression: str) -> tuple[str, ...]:
     """Return the names of sizes in an expression, in order."""
     try:
         nodes = list(ast.walk(_parsed(expression)))
-    except SyntaxError:
+    except _UNREADABLE:
         return ()
     called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     names = [n for n in nodes if isinstance(n, ast.Name) and n.id not in called]
@@ -85,6 +99,8 @@ def solve(expression: str, value: int) -> tuple[str, Fraction] | None:
 
 
 def _parsed(expression: str) -> ast.expr:
+    if not _ARITHMETIC.fullmatch(expression):
+        raise SyntaxError(f"no arithmetic, or too long: {expression:.80}")
     return ast.parse(expression, mode="eval").body
 
 

@@ -23,7 +23,7 @@ class Outputs:
     dict(outputs)  # {"logits": ..., "hidden": ...}
     ```
 
-    Values are numpy arrays of their own; bfloat16 is ``ml_dtypes.bfloat16``.
+    Values are numpy arrays of their own; bfloat16 is ``ml_dtypes.bfloat16``, complex32 complex64.
 
     Attributes:
         names: Output names in the order of the model, states left out.

@@ -15,12 +15,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.contents import TensorInfo, standard_op_types, weights
-from coreai_onnx.errors import SessionError
-from coreai_onnx.loading import fault
+from coreai_onnx.errors import LoadError, SessionError, failures_as
+from coreai_onnx.loading import check_places, fault
+from coreai_onnx.printable import printable_lines
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.outputs import Array, Outputs
 from coreai_onnx.runtime.signature import Signature
-from coreai_onnx.runtime.values import dtype_of, from_ort, to_numpy, to_ort
+from coreai_onnx.runtime.values import described, from_ort, to_numpy, to_ort
 from coreai_onnx.saving import save_models, to_proto
 
 
@@ -37,6 +38,8 @@ Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
 """What a session is made from: a file, its bytes, a model in memory, or a converted program."""
 
 _OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+ [^\n]*?\) (?=[A-Z])")
+MAX_THREADS = 1024
+"""onnxruntime starts as many threads as it is asked for, before it reads the model."""
 TEMPORARY_FILE_BYTES = 1 << 29
 """A model in memory with more weights than 512 MiB is handed over in a temporary file, which
 onnxruntime maps, instead of as bytes, of which there would be three copies for a moment."""
@@ -51,14 +54,15 @@ def session(
         path_or_program: A ``.onnx`` file, or a program or model in memory.
         kernels: Whether composites run on the native kernels (True) or on their function bodies
             (False); None takes the kernels if they are built.
-        threads: Threads for one operator; None lets onnxruntime choose.
+        threads: Threads for one operator, 1 to 1024; None lets onnxruntime choose.
 
     Returns:
         The session.
 
     Raises:
         KernelsNotBuiltError: With ``kernels=True`` when there is no kernel library.
-        SessionError: If the model is missing, broken, or refused by onnxruntime.
+        SessionError: If the model is missing, broken, or refused by onnxruntime, or ``threads`` is
+            no such number.
     """
     return Session(path_or_program, kernels=kernels, threads=threads)
 
@@ -73,6 +77,7 @@ class Session:
     ```
 
     Inputs are torch tensors, numpy arrays or Python numbers; dtypes are never converted silently.
+    Complex inputs, outputs and states are complex tensors and arrays, though the file has pairs.
     A state keeps its value from call to call, starting from the value stored in the model.
 
     Attributes:
@@ -84,14 +89,18 @@ class Session:
         self, source: Source, *, kernels: bool | None = None, threads: int | None = None
     ) -> None:
         """Open the model; see `session`."""
+        with failures_as(SessionError, "the model cannot be opened"):
+            self._prepare(source, kernels=kernels, threads=threads)
+
+    def _prepare(self, source: Source, *, kernels: bool | None, threads: int | None) -> None:
         options = ort.SessionOptions()
-        options.log_severity_level = (
-            3  # states are initializers that are also inputs, which ort warns about
-        )
+        # Failures come as errors; what onnxruntime prints holds names of the file as they are.
+        options.log_severity_level = 4
         if threads is not None:
-            if threads < 1:
+            if not (isinstance(threads, int) and 1 <= threads <= MAX_THREADS):
                 raise SessionError(
-                    f"threads={threads}; give at least 1, or None to let onnxruntime choose"
+                    f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
+                    "or None to let onnxruntime choose"
                 )
             options.intra_op_num_threads = threads
         self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
@@ -145,18 +154,19 @@ class Session:
                 has changed.
             SessionError: If onnxruntime fails; no state has changed.
         """
+        with failures_as(SessionError, "the model cannot be run"):
+            return self._run(args, named)
+
+    def _run(self, args: tuple[object, ...], named: Mapping[str, object]) -> Outputs:
         given = self._signature.bind(args, named)
-        arrays = {
-            name: to_numpy(value, self._signature.info(name)) for name, value in given.items()
-        }
+        info = self._signature.info
+        arrays = {name: to_numpy(value, info(name)) for name, value in given.items()}
         carried = {name: value for name, value in self._carried.items() if name not in arrays}
         self._signature.require((*arrays, *carried))
-        described = {name: (array.dtype.name, array.shape) for name, array in arrays.items()}
-        described |= {
-            name: (dtype_of(v.data_type()), tuple(v.shape())) for name, v in carried.items()
-        }
-        self._signature.check(described, frozenset(carried))
-        feeds = {name: to_ort(array) for name, array in arrays.items()} | carried
+        values: dict[str, Array | ort.OrtValue] = {**arrays, **carried}
+        types = {name: described(value, info(name)) for name, value in values.items()}
+        self._signature.check(types, frozenset(carried))
+        feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | carried
         return self._returned(self._run_ort(feeds))
 
     def reset(self) -> None:
@@ -168,7 +178,9 @@ class Session:
         how = "kernels" if self.kernels else "bodies"
         lines = [f"Session ({how})", *(f"  input   {info}" for info in self.inputs)]
         lines += [f"  state   {info}" for info in self.state_inputs]
-        return "\n".join([*lines, *(f"  output  {info}" for info in self.outputs)])
+        return printable_lines(
+            "\n".join([*lines, *(f"  output  {info}" for info in self.outputs)])
+        )
 
     def _run_ort(self, feeds: dict[str, ort.OrtValue]) -> dict[str, ort.OrtValue]:
         names = [node.name for node in self.ort.get_outputs()]
@@ -182,21 +194,27 @@ class Session:
         self._carried = states
 
         def read_states() -> dict[str, Array]:
-            return {name: from_ort(value) for name, value in states.items()}
+            info = self._signature.info
+            return {name: from_ort(value, info(name)) for name, value in states.items()}
 
         return Outputs(
-            {info.name: from_ort(results[info.name]) for info in self.outputs}, read_states
+            {info.name: from_ort(results[info.name], info) for info in self.outputs}, read_states
         )
 
     def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
         if isinstance(source, str | PathLike):
             path = Path(source)
-            if not path.is_file():
-                raise SessionError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+            with failures_as(SessionError, f"cannot load {path}"):
+                if not path.is_file():
+                    what = "is a folder" if path.is_dir() else "no such file"
+                    raise SessionError(f"{path}: {what}")
+                _check_places(path)
             return self._load(str(path), options, str(path))
         if isinstance(source, bytes):
+            _check_places(source)
             return self._load(source, options, "the given bytes")
         if isinstance(source, onnx.ModelProto):
+            _check_places(source)
             return self._load(source.SerializeToString(), options, "the given model")
         model = source.model if isinstance(source, HasModel) else source
         if not isinstance(model, ir.Model):
@@ -227,10 +245,18 @@ class Session:
             ) from error
 
 
+def _check_places(source: Path | bytes | onnx.ModelProto) -> None:
+    """Check where the weights are before onnxruntime, which reads any file in some versions."""
+    try:
+        check_places(source)
+    except LoadError as error:
+        raise SessionError(f"cannot load {error}") from error
+
+
 def _signature(session: ort.InferenceSession, source: Source) -> Signature:
     try:
         return Signature.of(session)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         wrong = fault(Path(source)) if isinstance(source, str | PathLike) else ""
         raise SessionError(
             wrong or f"the metadata coreai.states and the like cannot be read\n  {error!r}"

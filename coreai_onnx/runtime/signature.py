@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnxruntime as ort
 
 from coreai_onnx.contents import (
-    RANGES,
-    RELATIONS,
     Dim,
     StateInfo,
     TensorInfo,
+    as_complex,
+    read_complex,
+    read_ranges,
+    read_relations,
     read_states,
     type_text,
 )
@@ -85,28 +86,26 @@ class Signature:
         """Read the signature of an onnxruntime session and the model's metadata.
 
         Raises:
-            AttributeError: The metadata is of another form (the errors below as well).
-            KeyError: A state lacks its input or output.
-            TypeError: A bound or a relation is something else.
-            ValueError: The metadata is no JSON, or names a state that the model has not.
+            ValueError: The metadata is of another form, or names a state that the model has not.
         """
         metadata = session.get_modelmeta().custom_metadata_map
-        states = read_states(metadata)
+        states, pairs = read_states(metadata), read_complex(metadata)
         olds, news = {state.input for state in states}, {state.output for state in states}
-        given = [_info(node) for node in session.get_inputs()]
-        defaults = [_info(node) for node in session.get_overridable_initializers()]
+        given = [_info(node, pairs) for node in session.get_inputs()]
+        defaults = [_info(node, pairs) for node in session.get_overridable_initializers()]
+        results = [_info(node, pairs) for node in session.get_outputs()]
         if strangers := olds - {info.name for info in (*given, *defaults)}:
             raise ValueError(f"the states {sorted(strangers)} are no inputs of the model")
+        if unknown := pairs - {info.name for info in (*given, *defaults, *results)}:
+            raise ValueError(f"{sorted(unknown)} are no inputs or outputs of the model")
         return cls(
             inputs=tuple(info for info in given if info.name not in olds),
-            outputs=tuple(
-                info for info in map(_info, session.get_outputs()) if info.name not in news
-            ),
+            outputs=tuple(info for info in results if info.name not in news),
             states=states,
             state_inputs={info.name: info for info in (*given, *defaults) if info.name in olds},
             required_states=frozenset(info.name for info in given if info.name in olds),
-            ranges=_ranges(metadata.get(RANGES)),
-            relations=_relations(metadata.get(RELATIONS)),
+            ranges={name: Range(*bounds) for name, bounds in read_ranges(metadata).items()},
+            relations=tuple(Relation(*one) for one in read_relations(metadata)),
         )
 
     def bind(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
@@ -169,7 +168,7 @@ class Signature:
             info = self.info(name)
             complain = _Complaint(info, dtype, shape, name in carried)
             if dtype != info.dtype:
-                raise complain(f"dtype is {dtype}, expected {info.dtype}", _cast_hint(info.dtype))
+                raise complain(f"dtype is {dtype}, expected {info.dtype}", _advice(dtype, info))
             if len(shape) != len(info.dims):
                 raise complain(f"rank is {len(shape)}, expected {len(info.dims)}")
             for axis, (size, dim) in enumerate(zip(shape, info.dims, strict=True)):
@@ -300,20 +299,16 @@ class _Sizes:
         return f"{name} is {self.bound[name]} ({where})"
 
 
-def _info(node: ort.NodeArg) -> TensorInfo:
-    return TensorInfo(node.name, dtype_of(node.type), tuple(node.shape))
+def _info(node: ort.NodeArg, pairs: frozenset[str]) -> TensorInfo:
+    info = TensorInfo(node.name, dtype_of(node.type), tuple(node.shape))
+    return as_complex(info) if info.name in pairs else info
 
 
-def _ranges(text: str | None) -> dict[str, Range]:
-    return {
-        name: Range(bounds.get("min"), bounds.get("max"))
-        for name, bounds in json.loads(text or "{}").items()
-    }
-
-
-def _relations(text: str | None) -> tuple[Relation, ...]:
-    return tuple(Relation(r["holds"], r.get("source", "")) for r in json.loads(text or "[]"))
-
-
-def _cast_hint(dtype: str) -> str:
-    return f"cast it: tensor.to(torch.{dtype}) or array.astype({dtype!r})"
+def _advice(given: str, info: TensorInfo) -> str:
+    """Return how to make a value of the expected dtype; a cast that loses a part is not advised."""
+    if given.startswith("complex") and not info.is_complex:
+        return "the input is real: give tensor.real, tensor.abs() or torch.view_as_real(tensor)"
+    cast = f"cast it: tensor.to(torch.{info.dtype}) or array.astype({info.numpy_dtype!r})"
+    if info.is_complex and not given.startswith("complex"):
+        return f"{cast}; pairs of numbers: torch.view_as_complex(tensor)"
+    return cast

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coreai_onnx.contents import TensorInfo, dtype_name
+from coreai_onnx.contents import TensorInfo, as_complex, dtype_name
 from coreai_onnx.errors import InputError
 from coreai_onnx.runtime.outputs import Array
 
@@ -32,19 +32,21 @@ def dtype_of(ort_type: str) -> str:
 def to_numpy(value: object, info: TensorInfo) -> Array:
     """Return a user's value as a C-contiguous array, of its own dtype.
 
-    torch tensors (without importing torch), numpy arrays and numpy scalars keep their dtype. A
-    Python number takes the input's dtype if that loses no meaning: bool to any, int to integers
-    and floats, float to floats.
+    torch tensors (without importing torch), numpy arrays and numpy scalars keep their dtype; a
+    complex32 tensor becomes a complex64 array. A Python number takes the input's dtype if that
+    loses no meaning: bool to any, int to all but bool, float to floats and complex, complex to
+    complex.
 
     Raises:
-        InputError: If the value is none of these, or a Python number does not fit.
+        InputError: If the value is none of these, a tensor has no array to be read, or a Python
+            number does not fit.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _from_torch(torch, value)
+        return _from_torch(torch, value, info)
     if isinstance(value, np.ndarray | np.generic):
         return cast(Array, np.asarray(value, dtype=value.dtype.newbyteorder("="), order="C"))
-    if isinstance(value, bool | int | float):
+    if isinstance(value, bool | int | float | complex):
         return _from_number(value, info)
     given = type(value).__name__
     hint = "; pass inputs of a dictionary as run(**inputs)" if isinstance(value, dict) else ""
@@ -55,8 +57,27 @@ def to_numpy(value: object, info: TensorInfo) -> Array:
     )
 
 
-def to_ort(array: Array) -> ort.OrtValue:
-    """Return an OrtValue over the array's memory; keep the array while the value is in use."""
+def described(value: Array | ort.OrtValue, info: TensorInfo) -> tuple[str, tuple[int, ...]]:
+    """Return the dtype and the shape of a value for an input, as the input's own are described.
+
+    A complex64 array counts as complex32 where that is expected: numpy has no complex32.
+    """
+    if isinstance(value, np.ndarray):
+        name = value.dtype.name
+        return info.dtype if name == info.numpy_dtype else name, value.shape
+    stored = TensorInfo(info.name, dtype_of(value.data_type()), tuple(value.shape()))
+    found = as_complex(stored) if info.is_complex else stored
+    return found.dtype, tuple(value.shape())[: len(found.dims)]
+
+
+def to_ort(array: Array, info: TensorInfo) -> ort.OrtValue:
+    """Return an OrtValue over the array's memory; keep the array while the value is in use.
+
+    A complex array becomes pairs of real numbers, rounded to float16 for a complex32 input.
+    """
+    if info.is_complex:
+        pairs = array[..., np.newaxis].view(array.real.dtype)
+        array = pairs.astype(np.float16) if info.dtype == "complex32" else pairs
     if array.dtype.isbuiltin == 1:
         return ort.OrtValue.ortvalue_from_numpy(array)
     raw = array.view(f"uint{8 * array.itemsize}")
@@ -64,8 +85,15 @@ def to_ort(array: Array) -> ort.OrtValue:
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, element)
 
 
-def from_ort(value: ort.OrtValue) -> Array:
-    """Return a copy of an OrtValue's tensor as a numpy (or ``ml_dtypes``) array."""
+def from_ort(value: ort.OrtValue, info: TensorInfo) -> Array:
+    """Return a copy of an OrtValue's tensor as a numpy (or ``ml_dtypes``) array.
+
+    The pairs of a complex tensor become a complex array, complex64 for a complex32 tensor.
+    """
+    if info.is_complex:
+        whole = np.dtype(info.numpy_dtype)
+        pairs = value.numpy().astype(np.zeros(0, whole).real.dtype, copy=False)
+        return cast(Array, pairs.view(whole)[..., 0])
     dtype = ir.DataType(value.element_type())
     target = dtype.numpy()
     if target.isbuiltin == 1:
@@ -78,8 +106,13 @@ def from_ort(value: ort.OrtValue) -> Array:
     return cast(Array, np.frombuffer(raw, dtype=target).reshape(shape).copy())
 
 
-def _from_torch(torch: Any, tensor: Any) -> Array:
+def _from_torch(torch: Any, tensor: Any, info: TensorInfo) -> Array:
+    if tensor.layout != torch.strided or tensor.is_meta:
+        what = "a meta tensor, without data" if tensor.is_meta else f"of layout {tensor.layout}"
+        raise InputError(f"input {info.name!r}: the tensor is {what}\n  expected  {info.type_text}")
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if tensor.dtype == torch.complex32:
+        tensor = tensor.to(torch.complex64)
     try:
         return cast(Array, tensor.numpy())
     except TypeError:  # bfloat16 and float8: no numpy type
@@ -90,17 +123,17 @@ def _from_torch(torch: Any, tensor: Any) -> Array:
         return cast(Array, raw.view(ir.DataType[onnx_name].numpy()))
 
 
-def _from_number(value: float, info: TensorInfo) -> Array:
-    dtype = np.dtype(info.dtype)
+def _from_number(value: complex, info: TensorInfo) -> Array:
+    dtype = np.dtype(info.numpy_dtype)
     floating = dtype.name.startswith(("float", "bfloat"))
-    if isinstance(value, bool):
+    if isinstance(value, bool) or info.is_complex:
         fits = True
     elif isinstance(value, int):
         fits = floating or (
             dtype.kind in "iu" and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
         )
     else:
-        fits = floating
+        fits = floating and isinstance(value, float)
     if not fits:
         raise InputError(
             f"input {info.name!r}: the {type(value).__name__} {value} does not fit its dtype\n"

@@ -174,7 +174,7 @@ void InferShape(const ShapeInference& shapes) {
 
 }  // namespace
 
-const OpDefinition kGatedDeltaUpdateOp = {names::kComposite, MakeOp<GatedDeltaUpdateOp>, InferShape,
-                                          names::kInitialStateInput, kState};
+const OpDefinition kGatedDeltaUpdateOp = Define<GatedDeltaUpdateOp>(names::kComposite, InferShape)
+                                             .WithState(names::kInitialStateInput, kState);
 
 }  // namespace coreai

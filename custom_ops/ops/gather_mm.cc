@@ -230,6 +230,6 @@ class GatherMmOp : public Op {
 
 }  // namespace
 
-const OpDefinition kGatherMmOp = {names::kComposite, MakeOp<GatherMmOp>, NoShape};
+const OpDefinition kGatherMmOp = Define<GatherMmOp>(names::kComposite, NoShape);
 
 }  // namespace coreai

@@ -38,7 +38,6 @@ class GegluOp : public Op {
 
 }  // namespace
 
-const OpDefinition kGegluOp = {names::kComposite,       MakeOp<GegluOp>,         ShapeOfFirstInput,
-                               OpDefinition::kNoTensor, OpDefinition::kNoTensor, true};
+const OpDefinition kGegluOp = Define<GegluOp>(names::kComposite, ShapeOfFirstInput).InPlace();
 
 }  // namespace coreai

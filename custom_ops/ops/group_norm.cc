@@ -82,6 +82,6 @@ class GroupNormOp : public Op {
 
 }  // namespace
 
-const OpDefinition kGroupNormOp = {names::kComposite, MakeOp<GroupNormOp>, ShapeOfFirstInput};
+const OpDefinition kGroupNormOp = Define<GroupNormOp>(names::kComposite, ShapeOfFirstInput);
 
 }  // namespace coreai

@@ -96,8 +96,7 @@ class KvCacheUpdateOp : public Op {
 
 }  // namespace
 
-const OpDefinition kKvCacheUpdateOp = {names::kComposite,       MakeOp<KvCacheUpdateOp>,
-                                       ShapeOfFirstInput,       OpDefinition::kNoTensor,
-                                       OpDefinition::kNoTensor, true};
+const OpDefinition kKvCacheUpdateOp =
+    Define<KvCacheUpdateOp>(names::kComposite, ShapeOfFirstInput).InPlace();
 
 }  // namespace coreai

@@ -1,55 +1,50 @@
 #include "kernels/layer_norm.h"
 
-#include "ops/checks.h"
-#include "ops/norm_axes.h"
-#include "ops/op_list.h"
-#include "ops/row_parameter.h"
-#include "ops/row_split.h"
+#include "ops/norm_op.h"
 
 namespace coreai {
 namespace {
 
 namespace names = schema::layer_norm;
 static_assert(names::kInputCount == 3 && names::kAttributeCount == 2, "the declaration changed");
+static_assert(schema::skip_layer_norm::kInputCount == 4, "the declaration changed");
+static_assert(schema::skip_layer_norm::kAttributeCount == 2, "the declaration changed");
 
-class LayerNormOp : public Op {
- public:
-  LayerNormOp(const KernelInfo& info, DType dtype, Target target)
-      : check_(info.op()),
-        axes_(check_, info.Ints(names::kAxes, {names::kAxesDefault[0]})),
-        eps_(info.Float(names::kEps, names::kEpsDefault)),
-        dtype_(dtype),
-        kernels_{FindLayerNorm(target, dtype, false), FindLayerNorm(target, dtype, true)} {}
+struct LayerNorm {
+  using Kernel = LayerNormKernel;
+  static constexpr const char* kAxes = names::kAxes;
+  static constexpr std::int64_t kDefaultAxis = names::kAxesDefault[0];
+  static constexpr const char* kEps = names::kEps;
+  static constexpr float kDefaultEps = names::kEpsDefault;
 
-  void Compute(const KernelContext& context) const override {
-    const TensorView input = context.Input(names::kInputInput);
-    check_.Require("input", input, dtype_);
-    const std::size_t first = axes_.First(check_, input.shape);
-    const RowParameterPair affine(check_, "scale", context.Input(names::kScaleInput), "bias",
-                                  context.Input(names::kBiasInput), input.shape, first, dtype_);
-    auto* output = static_cast<char*>(context.Output(0, input.shape));
-    const std::size_t rows = ElementCount(input.shape, 0, first);
-    const std::size_t row_size = ElementCount(input.shape, first, input.shape.size());
-    const std::size_t row_bytes = row_size * SizeOf(dtype_);
-    if (row_size == 0) return;
-    const LayerNormKernel kernel = kernels_[affine.wide() ? 1 : 0];
-    SplitRows(context, rows, row_size, affine.run(), [&](std::size_t row, std::size_t count) {
-      kernel({static_cast<const char*>(input.data) + row * row_bytes, affine.first.Row(row),
-              affine.second.Row(row), output + row * row_bytes, count, row_size,
-              static_cast<double>(eps_)});
-    });
+  static Kernel Find(Target target, DType dtype, bool wide) {
+    return FindLayerNorm(target, dtype, wide);
   }
 
- private:
-  Checker check_;
-  NormAxes axes_;
-  float eps_;
-  DType dtype_;
-  LayerNormKernel kernels_[2];  // scale and bias in the op's own type, in the type computed in
+  class Parameters {
+   public:
+    Parameters(const Checker& check, const KernelContext& context, std::size_t index,
+               const Shape& input, std::size_t first, DType dtype)
+        : affine_(check, "scale", context.Input(index), "bias", context.Input(index + 1), input,
+                  first, dtype) {}
+
+    bool wide() const { return affine_.wide(); }
+    std::size_t run() const { return affine_.run(); }
+    void Apply(Kernel kernel, const NormRows& rows) const {
+      kernel({rows.input, affine_.first.Row(rows.row), affine_.second.Row(rows.row), rows.output,
+              rows.count, rows.row_size, rows.eps});
+    }
+
+   private:
+    RowParameterPair affine_;
+  };
 };
 
 }  // namespace
 
-const OpDefinition kLayerNormOp = {names::kComposite, MakeOp<LayerNormOp>, ShapeOfFirstInput};
+const OpDefinition kLayerNormOp =
+    Define<NormOp<LayerNorm, false>>(names::kComposite, ShapeOfFirstInput);
+const OpDefinition kSkipLayerNormOp =
+    Define<NormOp<LayerNorm, true>>(schema::skip_layer_norm::kComposite, ShapesOfFirstInput);
 
 }  // namespace coreai

@@ -30,15 +30,22 @@ struct OpDefinition {
   /// Sets the output's type, and its shape if the inputs' are known. onnxruntime merges the dtypes
   /// of an op into one schema and calls any of them, so the type is read from the inputs.
   void (*infer_shape)(const ShapeInference& shapes);
-  /// A state that may be float32 in an op of any type: the input, and the output that has its type.
-  /// Where the input is left out, the output has the op's own.
   std::size_t state_input = kNoTensor;
   std::size_t state_output = kNoTensor;
-  static constexpr std::size_t kNoTensor = static_cast<std::size_t>(-1);
-  /// Whether the first output may be given the memory of the first input.
   bool in_place = false;
+  static constexpr std::size_t kNoTensor = static_cast<std::size_t>(-1);
 
   bool has_state() const { return state_input != kNoTensor; }
+
+  /// The same op with a state that may be float32 in an op of any type: the input, and the output
+  /// that has its type. Where the input is left out, the output has the op's own.
+  constexpr OpDefinition WithState(std::size_t input, std::size_t output) const {
+    return {composite, create, infer_shape, input, output, in_place};
+  }
+  /// The same op, whose first output may be given the memory of its first input.
+  constexpr OpDefinition InPlace() const {
+    return {composite, create, infer_shape, state_input, state_output, true};
+  }
 };
 
 /// Reads the attribute that every composite carries. Throws OpError if the model was made for a

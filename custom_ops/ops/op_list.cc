@@ -5,12 +5,9 @@
 namespace coreai {
 
 OpList AllOps() {
-  static const OpDefinition* const kOps[] = {
-      &kGatedDeltaUpdateOp, &kGatherMmOp,      &kGegluOp,
-      &kGroupNormOp,        &kKvCacheUpdateOp, &kLayerNormOp,
-      &kRmsNormOp,          &kRopeOp,          &kScaledDotProductAttentionOp,
-      &kSkipLayerNormOp,    &kSkipRmsNormOp,   &kSwigluOp,
-  };
+#define COREAI_ADDRESS(name) &name,
+  static const OpDefinition* const kOps[] = {COREAI_EACH_OP(COREAI_ADDRESS)};
+#undef COREAI_ADDRESS
   return {kOps, sizeof(kOps) / sizeof(kOps[0])};
 }
 

@@ -4,23 +4,34 @@
 
 namespace coreai {
 
-extern const OpDefinition kGatedDeltaUpdateOp;
-extern const OpDefinition kGatherMmOp;
-extern const OpDefinition kGegluOp;
-extern const OpDefinition kGroupNormOp;
-extern const OpDefinition kKvCacheUpdateOp;
-extern const OpDefinition kLayerNormOp;
-extern const OpDefinition kRmsNormOp;
-extern const OpDefinition kRopeOp;
-extern const OpDefinition kScaledDotProductAttentionOp;
-extern const OpDefinition kSkipLayerNormOp;
-extern const OpDefinition kSkipRmsNormOp;
-extern const OpDefinition kSwigluOp;
+/// Every op of the library, by the name of its definition.
+#define COREAI_EACH_OP(V)         \
+  V(kGatedDeltaUpdateOp)          \
+  V(kGatherMmOp)                  \
+  V(kGegluOp)                     \
+  V(kGroupNormOp)                 \
+  V(kKvCacheUpdateOp)             \
+  V(kLayerNormOp)                 \
+  V(kRmsNormOp)                   \
+  V(kRopeOp)                      \
+  V(kScaledDotProductAttentionOp) \
+  V(kSkipLayerNormOp)             \
+  V(kSkipRmsNormOp)               \
+  V(kSwigluOp)
 
-/// `create` of a definition whose kernel is a `Kernel`.
+#define COREAI_DECLARE(name) extern const OpDefinition name;
+COREAI_EACH_OP(COREAI_DECLARE)
+#undef COREAI_DECLARE
+
+/// The definition of an op whose kernel is a `Kernel`.
 template <class Kernel>
-std::unique_ptr<Op> MakeOp(const KernelInfo& info, DType dtype, Target target) {
-  return std::make_unique<Kernel>(info, dtype, target);
+constexpr OpDefinition Define(const schema::Composite& composite,
+                              void (*infer_shape)(const ShapeInference& shapes)) {
+  const auto create = [](const KernelInfo& info, DType dtype,
+                         Target target) -> std::unique_ptr<Op> {
+    return std::make_unique<Kernel>(info, dtype, target);
+  };
+  return {composite, create, infer_shape};
 }
 
 /// `infer_shape` of an op whose output has the shape of its first input.

@@ -154,7 +154,6 @@ class RopeOp : public Op {
 
 }  // namespace
 
-const OpDefinition kRopeOp = {names::kComposite,       MakeOp<RopeOp>,          ShapeOfFirstInput,
-                              OpDefinition::kNoTensor, OpDefinition::kNoTensor, true};
+const OpDefinition kRopeOp = Define<RopeOp>(names::kComposite, ShapeOfFirstInput).InPlace();
 
 }  // namespace coreai

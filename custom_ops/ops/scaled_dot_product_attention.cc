@@ -79,7 +79,7 @@ void InferShape(const ShapeInference& shapes) {
 
 }  // namespace
 
-const OpDefinition kScaledDotProductAttentionOp = {names::kComposite,
-                                                   MakeOp<ScaledDotProductAttentionOp>, InferShape};
+const OpDefinition kScaledDotProductAttentionOp =
+    Define<ScaledDotProductAttentionOp>(names::kComposite, InferShape);
 
 }  // namespace coreai

@@ -27,7 +27,6 @@ class SwigluOp : public Op {
 
 }  // namespace
 
-const OpDefinition kSwigluOp = {names::kComposite,       MakeOp<SwigluOp>,        ShapeOfFirstInput,
-                                OpDefinition::kNoTensor, OpDefinition::kNoTensor, true};
+const OpDefinition kSwigluOp = Define<SwigluOp>(names::kComposite, ShapeOfFirstInput).InPlace();
 
 }  // namespace coreai

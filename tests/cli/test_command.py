@@ -7,11 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+import torch
 
 from coreai_onnx.cli import inspect_file, main
+from coreai_onnx.cli.command import parser
 from coreai_onnx.program import OnnxProgram
+from tests.cli.wrong_words import CASES, WRONG, words_of
+from tests.conftest import REPO
 from tests.small_models import linear_model
 
 
@@ -101,7 +106,7 @@ def damaged(folder: Path, damage: str) -> Path:
 
 
 # A graph is shown without its weights.
-CASES = [
+DAMAGED = [
     (command, damage)
     for command in READERS
     for damage in DAMAGES
@@ -109,7 +114,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("command", "damage"), CASES)
+@pytest.mark.parametrize(("command", "damage"), DAMAGED)
 def test_bad_files_are_told_by_every_command(
     command: str,
     damage: str,
@@ -146,12 +151,135 @@ def test_an_unexpected_error_names_its_type_and_the_way_to_its_traceback(
         main(["inspect", "m.onnx", "--debug"])
 
 
-def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+MODELS = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 64)
+    def forward(self, x, y=None):
+        return self.linear(x)
+
+class Plain: pass
+net, X = Net().eval(), torch.randn(2, 8)
+text = "no pass"
+def one(): return net, (X,)
+def number(): return 3
+def none(): return None
+def failing(): raise KeyError("lost")
+def leaving(): raise SystemExit(3)
+def five(): return (net,) * 5
+def wrong_args(): return net, 3
+def wrong_kwargs(): return net, (X,), {"z": X}
+def other_args(): return net, (torch.randn(2, 9),)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, factories, and files that are something else."""
+    folder = tmp_path_factory.mktemp("words")
+    OnnxProgram({"main": linear_model()}).save(folder / "model.onnx")
+    (folder / "models.py").write_text(MODELS)
+    (folder / "syntax.py").write_text("def (:")
+    (folder / "leaves.py").write_text("import sys; sys.exit(0)")
+    (folder / "broken.pt2").write_bytes(b"PK no archive")
+    (folder / "broken.npy").write_bytes(b"\x93NUMPY")
+    torch.save({"weight": torch.ones(2)}, folder / "archive.pt2")
+    np.save(folder / "text.npy", np.array(["text"]))
+    with (folder / "archive.npy").open("wb") as file:
+        np.savez(file, a=np.ones(2))
+    linear = torch.export.export(torch.nn.Linear(8, 64), (torch.ones(2, 8),))
+    torch.export.save(linear, folder / "program.pt2")
+    return folder
+
+
+def test_every_option_of_every_command_has_wrong_values() -> None:
+    commands = next(a for a in parser()._actions if isinstance(a.choices, dict)).choices
+    names = {
+        name: {action.dest for action in one._actions} - {"help"} for name, one in commands.items()
+    }
+    assert names == {name: set(options) for name, options in WRONG.items()}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")
+@pytest.mark.parametrize(("command", "name", "wrong"), CASES, ids=lambda x: str(x)[:60])
+def test_wrong_values_are_one_message(
+    command: str,
+    name: str,
+    wrong: list[str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    there = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    words = words_of(command, name, wrong)
+    given = [{"MODEL": "model.onnx", "FACTORY": "models.py:one"}.get(w, w) for w in words]
+    try:
+        code = main(given)
+    except SystemExit as usage:
+        code = usage.code
+    told = capfd.readouterr().err
+    assert code == 2, told
+    assert "error: " in told.splitlines()[-1 if told.startswith("usage: ") else 0], told
+    assert "raceback" not in told, told  # neither one, nor the advice to ask for one
+    now = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert now == there
+
+
+def test_an_interrupt_ends_quietly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(path: str) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(inspect_file, "inspect_model", interrupted)
-    assert main(["inspect", "m.onnx"]) == 130
+    for words in (["inspect", "m.onnx"], ["inspect", "m.onnx", "--debug"]):
+        assert main(words) == 130
+        assert capsys.readouterr().err == "interrupted\n"
+
+
+CTRL_C = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+WRAPPED = """import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt as error:
+    raise ImportError("half imported") from error
+"""
+
+
+@pytest.mark.parametrize("library", ["numpy", "onnx_ir", "onnxruntime", "torch", "mine"])
+@pytest.mark.parametrize("code", [CTRL_C, WRAPPED], ids=["plain", "wrapped"])
+def test_an_interrupt_while_something_is_imported(library: str, code: str, tmp_path: Path) -> None:
+    (tmp_path / f"{library}.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPO}"}
+    result = subprocess.run(
+        [sys.executable, "-m", "coreai_onnx", "convert", "mine:model", "-o", "out.onnx"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr, result.stdout) == (130, "interrupted\n", "")
+
+
+def test_output_that_nobody_reads_and_output_that_cannot_be_written(folder: Path) -> None:
+    words = [sys.executable, "-m", "coreai_onnx", "inspect", "model.onnx"]
+    environment = {**os.environ, "PYTHONPATH": str(REPO)}
+    environment.pop("PYTHONUNBUFFERED", None)
+    reader, writer = os.pipe()
+    os.close(reader)
+    gone = subprocess.run(
+        words, cwd=folder, env=environment, stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert (gone.returncode, gone.stderr) == (141, b"")
+    with Path("/dev/full").open("wb") as device:
+        full = subprocess.run(
+            words, cwd=folder, env=environment, stdout=device, stderr=subprocess.PIPE, check=False
+        )
+    message = b"error: cannot write to the standard output: No space left on device\n"
+    assert (full.returncode, full.stderr) == (2, message)
 
 
 def test_python_m(repo: Path) -> None:

@@ -67,8 +67,25 @@ def test_entrypoints_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
-    output.check_place(tmp_path / "m.onnx")
     with pytest.raises(CommandError, match="there is no folder"):
-        output.check_place(tmp_path / "no" / "m.onnx")
+        output.chosen_place(tmp_path / "no" / "m.onnx")
     with pytest.raises(CommandError, match="it is a folder"):
-        output.check_place(tmp_path)
+        output.chosen_place(tmp_path)
+    with pytest.raises(CommandError, match=r"must end in \.onnx, as .*m\.v2\.onnx does"):
+        output.chosen_place(tmp_path / "m.v2")
+    (tmp_path / "folder.onnx").mkdir()
+    with pytest.raises(CommandError, match=r"folder\.onnx: it is a folder"):
+        output.chosen_place(tmp_path / "folder.onnx")
+
+
+def test_a_name_without_a_suffix_gets_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = tmp_path / "m.onnx"
+    assert output.chosen_place(named) == named
+    assert output.chosen_place(tmp_path / "m.ONNX").name == "m.ONNX"
+    assert output.chosen_place(Path("/dev/null")) == Path("/dev/null")
+    assert capsys.readouterr().err == ""
+    assert output.chosen_place(tmp_path / "m") == named
+    assert capsys.readouterr().err == f"note: {tmp_path / 'm'} has no suffix; the file is {named}\n"
+    assert output.chosen_place(tmp_path / "m", ".npz").name == "m.npz"

@@ -11,7 +11,14 @@ import pytest
 from coreai_onnx.cli import main
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime import library
-from tests.small_models import add_model, counter_model, layers_model, linear_model
+from tests.small_models import (
+    add_model,
+    counter_model,
+    echo_model,
+    layers_model,
+    linear_model,
+    phase_model,
+)
 from tests.tolerances import assert_close
 
 
@@ -111,18 +118,57 @@ def test_saved_outputs_are_those_of_the_program(tmp_path: Path) -> None:
         assert_close(loaded["y"], OnnxProgram({"m": layers_model()}).run(x, kernels=False)["y"])
 
 
-def test_outputs_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "m.onnx"
-    OnnxProgram({"main": linear_model()}).save(path)
-    assert main(["run", str(path), "--save", str(tmp_path / "no" / "out.npz")]) == 2
+def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(linear_model(), tmp_path)
+    assert main(["run", path, "--save", str(tmp_path / "no" / "out.npz")]) == 2
     told = capsys.readouterr()
     assert (told.out, "there is no folder" in told.err) == ("", True)
+    assert main(["run", path, "--save", "/dev/full"]) == 2
+    assert "cannot write /dev/full: No space left on device" in capsys.readouterr().err
 
-    def full(*args: object, **named: object) -> None:
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "savez", full)
-    assert main(["run", str(path), "--save", str(tmp_path / "out.npz")]) == 2
-    assert "out.npz: No space left on device" in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["file", "args", "allow_pickle", "/layers.0/Add_output_0"])
+def test_outputs_of_any_name_are_written(name: str, tmp_path: Path) -> None:
+    model = linear_model()
+    model.graph.outputs[0].name = name
+    assert main(["run", saved(model, tmp_path), "--save", str(tmp_path / "out")]) == 0
+    with np.load(tmp_path / "out.npz") as loaded:
+        assert (loaded.files, loaded[name].shape) == ([name], (2, 64))
+
+
+def test_an_unknown_dim_names_the_known_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(add_model(), tmp_path)
+    assert main(["run", path, "--dim", "batch=2", "--dim", "foo=3"]) == 2
+    message = "error: --dim foo: the inputs have no such dim; there are batch, seq\n"
+    assert capsys.readouterr() == ("", message)
+    assert main(["run", saved(echo_model("float", "2, 4"), tmp_path), "--dim", "batch=2"]) == 2
+    assert "all dims are fixed" in capsys.readouterr().err
+
+
+def test_dims_that_are_only_in_expressions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = echo_model("float", "n, 4")
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        value.shape = ir.Shape(["2*seq", 4])
+    path = saved(model, tmp_path)
+    assert main(["run", path, "--dim", "seq=3"]) == 0
+    assert "float32[6, 4]" in capsys.readouterr().out
+    assert main(["run", path, "--dim", "2*seq=8"]) == 0
+    assert "float32[8, 4]" in capsys.readouterr().out
+
+
+def test_complex_inputs_and_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(phase_model(), tmp_path)
+    z = np.array([3 - 4j, 1j], np.complex64)
+    np.save(tmp_path / "z.npy", z)
+    words = ["--input", f"z={tmp_path / 'z.npy'}", "--save", str(tmp_path / "out.npz")]
+    assert main(["run", path, *words]) == 0
+    with np.load(tmp_path / "out.npz") as loaded:
+        assert_close(loaded["y"], z - np.complex64(1 + 2j))
+    assert main(["run", path, "--dim", "n=5"]) == 0
+    assert "y            complex64[5]" in capsys.readouterr().out
+    assert main(["run", path, "--input", "z=float32[2,2]"]) == 2
+    assert "dtype is float32, expected complex64" in capsys.readouterr().err

@@ -31,8 +31,8 @@ def test_axes_may_stay() -> None:
     assert linalg_vector_norm(torch.ones(2, 3), axes=(-1,), keep_dim=1).shape == (2, 1)
 
 
-def test_axes_are_counted_from_the_end() -> None:
+def test_axes_are_counted_from_the_front() -> None:
     dims = {"input": (2, 3, 4)}
-    assert COMPOSITE.canonical(dims, {"axes": (2, 0)})["axes"] == [-3, -1]
+    assert COMPOSITE.canonical(dims, {"axes": (-1, 0)})["axes"] == [0, 2]
     assert COMPOSITE.check(dims, {"axes": (0, -3)}) == "axes [0, -3] name one axis twice"
     assert COMPOSITE.check(dims, {"axes": ()}) == "axes is empty"

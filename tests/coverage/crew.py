@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.coverage.measuring import CONVERSION_FAILED, CRASH, RUN_FAILED, SECONDS
 
@@ -44,24 +44,29 @@ class Job:
 
 Found = list[dict[str, Any]]
 """Per call: ``status``, ``detail`` and ``resized``."""
+_J = TypeVar("_J")
 
 
 def measure_all(
-    jobs: Iterable[Job],
-    tell: Callable[[Job, Found], None],
+    jobs: Iterable[_J],
+    tell: Callable[[_J, Found], None],
     *,
     workers: int = 2,
     command: Sequence[str] = WORKER,
+    patience: float = PATIENCE,
+    batch: int = BATCH,
 ) -> None:
     """Measure jobs in processes and hand over the findings of each as it is done.
 
     Args:
-        jobs: The jobs.
+        jobs: The jobs: dataclasses, whose fields the worker is given.
         tell: Called with each job and what was found, one call at a time.
         workers: How many processes.
         command: What starts one.
+        patience: Seconds without a line after which a worker counts as stuck.
+        batch: Jobs after which a worker makes room for a fresh one.
     """
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[_J] = queue.SimpleQueue()
     for job in jobs:
         waiting.put(job)
     lock = threading.Lock()
@@ -74,16 +79,16 @@ def measure_all(
             errors.append(error)
 
     def work() -> None:
-        worker = _Worker(command)
+        worker = _Worker(command, patience)
         while True:
             try:
                 job = waiting.get_nowait()
             except queue.Empty:
                 worker.close()
                 return
-            if worker.served >= BATCH:
+            if worker.served >= batch:
                 worker.close()
-                worker = _Worker(command)
+                worker = _Worker(command, patience)
             found, worker = _measured(worker, job)
             with lock:
                 tell(job, found)
@@ -97,7 +102,7 @@ def measure_all(
         raise errors[0]
 
 
-def _measured(worker: _Worker, job: Job) -> tuple[Found, _Worker]:
+def _measured(worker: _Worker, job: Any) -> tuple[Found, _Worker]:
     """Measure a job; after a death the next worker goes on with the next call."""
     calls: dict[int, dict[str, Any]] = {}
     first = 0
@@ -116,14 +121,15 @@ def _measured(worker: _Worker, job: Job) -> tuple[Found, _Worker]:
         status = CRASH if step in (CONVERSION_FAILED, RUN_FAILED) else step
         if step:
             calls[current] = {"status": status, "detail": f"{end}, {step}", "resized": {}}
-        worker, first = _Worker(worker.command), current + 1
+        worker, first = _Worker(worker.command, worker.patience), current + 1
 
 
 class _Worker:
     """A process of tests.coverage.worker."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], patience: float) -> None:
         self.command = command
+        self.patience = patience
         self.served = -1
         self._rest = b""
         self._process = subprocess.Popen(
@@ -146,7 +152,7 @@ class _Worker:
     def line(self) -> dict[str, Any] | None:
         """Return the next line, or None from a process that is dead or stuck."""
         assert self._process.stdout is not None
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self.patience
         while b"\n" not in self._rest:
             left = end - time.monotonic()
             ready, _, _ = select.select([self._process.stdout], [], [], max(left, 0))
@@ -169,4 +175,4 @@ class _Worker:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-        return f"no answer in {PATIENCE} s" if alive else f"exit {code}"
+        return f"no answer in {self.patience:.0f} s" if alive else f"exit {code}"

@@ -20,6 +20,7 @@ from coreai_onnx.errors import CoreaiError
 from tests.coverage.entries import Call
 from tests.coverage.exporter import Runner, coreai
 from tests.coverage.resizing import Sizes, dynamic_dims, larger, resized, smaller, symbols
+from tests.coverage.ties import same_but_for_ties
 from tests.tolerances import assert_close
 
 PASS, MISMATCH, RUN_FAILED, REFUSED = "pass", "mismatch", "run failed", "refused"
@@ -66,19 +67,19 @@ def measure(call: Call, name: str, *, dynamic: bool, progress: Progress = str) -
         return outcome
     progress(NOT_EXPORTED)
     try:
-        with _limited(), torch.no_grad():
+        with limited(), torch.no_grad():
             program = _exported(call, dynamic=dynamic)
     except Exception as error:  # noqa: BLE001 - torch.export raises anything
-        return Outcome(NOT_EXPORTED, _line(error))
+        return Outcome(NOT_EXPORTED, line(error))
     progress(CONVERSION_FAILED)
     try:
-        with _limited(), torch.no_grad():
+        with limited(), torch.no_grad():
             runner = coreai(call.module(), call.copies(), exported_program=program)
     except CoreaiError as error:
         status = CONVERSION_FAILED if _OWN_FAULT in str(error) else REFUSED
-        return Outcome(status, _line(error))
+        return Outcome(status, line(error))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
-        return Outcome(CONVERSION_FAILED, _line(error))
+        return Outcome(CONVERSION_FAILED, line(error))
     progress(RUN_FAILED)
     outcome = _run(runner, call, expected)
     if outcome.status == PASS and dynamic and symbols(program):
@@ -97,10 +98,10 @@ def worst(statuses: list[str]) -> str:
 def _expected(call: Call) -> tuple[Outcome | None, list[Any]]:
     """Return torch's own result, or why it has none to compare with."""
     try:
-        with _limited():
+        with limited():
             first, second = call.value(seed=1), call.value(seed=2)
     except Exception as error:  # noqa: BLE001 - torch raises anything
-        return Outcome(SKIPPED, _line(error)), []
+        return Outcome(SKIPPED, line(error)), []
     dense = [_dense(x) for x in first]
     if any(not _same(a, _dense(b)) for a, b in zip(dense, second, strict=True)):
         return Outcome(SKIPPED, "random"), []
@@ -114,15 +115,15 @@ def _exported(call: Call, *, dynamic: bool) -> torch.export.ExportedProgram:
 
 def _run(runner: Runner, call: Call, expected: list[Any]) -> Outcome:
     try:
-        with _limited():
+        with limited():
             actual = runner.run(call.copies())
     except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions share no base
-        return Outcome(RUN_FAILED, _line(error))
+        return Outcome(RUN_FAILED, line(error))
     try:
         assert_close(actual, expected, exception="sweep")
     except AssertionError as error:
-        if not _as_near(call, actual, expected):
-            return Outcome(MISMATCH, _line(error))
+        if not (_as_near(call, actual, expected) or same_but_for_ties(call, actual, expected)):
+            return Outcome(MISMATCH, line(error))
     return Outcome(PASS)
 
 
@@ -199,7 +200,7 @@ def _first_measured(
 def _program_agrees(program: torch.export.ExportedProgram, call: Call, expected: list[Any]) -> bool:
     """Whether the exported program takes these sizes and computes what torch does."""
     try:
-        with _limited(), torch.no_grad():
+        with limited(), torch.no_grad():
             given = program.module()(*call.copies())
         found = torch.utils._pytree.tree_leaves(given)
         values = [_dense(x) for x in found if x is not None and not isinstance(x, str)]
@@ -240,14 +241,14 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def _limited() -> Iterator[None]:
+def limited(seconds: int = SECONDS) -> Iterator[None]:
     """Raise ``TimeoutError`` in what takes too long; only the main thread can."""
 
     def expire(*_: object) -> None:
-        raise TimeoutError(f"more than {SECONDS} s")
+        raise TimeoutError(f"more than {seconds} s")
 
     before = signal.signal(signal.SIGALRM, expire)
-    signal.alarm(SECONDS)
+    signal.alarm(seconds)
     try:
         yield
     finally:
@@ -255,7 +256,7 @@ def _limited() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _line(error: BaseException) -> str:
+def line(error: BaseException) -> str:
     """Return the innermost cause on one line; of our own errors, what went wrong."""
     if isinstance(error, CoreaiError):
         return " ".join(re.split(r"\s+at \(root\)|\n", str(error))[0].split())[:300]

@@ -22,6 +22,7 @@ from tests.tolerances import assert_close
 
 OPS = ["layer_norm", "rms_norm", "scaled_dot_product_attention"]
 MORE_OPS = [
+    "gated_delta_update",
     "gather_mm",
     "geglu",
     "group_norm",
@@ -36,6 +37,8 @@ MORE_OPS = [
 def inputs_of(op, dtype=torch.float32):
     if op in ("geglu", "skip_layer_norm", "skip_rms_norm", "swiglu"):
         return [torch.randn(2, 8).to(dtype) for _ in range(2)]
+    if op == "gated_delta_update":
+        return [torch.rand(1, 3, 2, *n).to(dtype) for n in ((4,), (4,), (4,), (), ())]
     if op == "gather_mm":
         return [torch.randn(2, 8).to(dtype), torch.randn(8, 3).to(dtype)]
     if op == "kv_cache_update":
@@ -51,6 +54,11 @@ def info(library):
     query = ctypes.CDLL(str(library)).CoreaiOnnxOpsInfo
     query.restype = ctypes.c_char_p
     return query().decode()
+
+
+def test_every_declared_kernel_is_tried_here():
+    declared = {name for name, composite in COMPOSITES.items() if composite.kernel}
+    assert declared == {*OPS, *MORE_OPS}
 
 
 @pytest.mark.parametrize("op", OPS + MORE_OPS)

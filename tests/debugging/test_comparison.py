@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
+from coreai_onnx.converter import convert
 from coreai_onnx.debugging.comparison import compare
 from coreai_onnx.errors import ComparisonError, CoreaiError
 from coreai_onnx.program import OnnxProgram
@@ -110,6 +111,47 @@ def test_states_are_carried_and_compared() -> None:
 
 
 @pytest.mark.usefixtures("bodies_only")
+class Labelled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return {"label": "text", "sum": x + 1, "none": None, "count": 3}
+
+
+def test_text_and_none_are_left_out_and_numbers_are_compared() -> None:
+    x = torch.randn(2)
+    comparison = compare(convert(Labelled(), (x,)), Labelled(), (x,))
+    comparison.assert_close()
+    assert [row.output for row in comparison.rows if row.execution == "bodies"] == [
+        "sum",
+        "count",
+    ]
+
+
+class Turn(torch.nn.Module):
+    """Multiplies by a phase and keeps the product."""
+
+    def __init__(self, dtype: torch.dtype, error: float = 0.0) -> None:
+        super().__init__()
+        self.register_buffer("product", torch.zeros(3, dtype=dtype))
+        self.error = error
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        self.product.copy_(z * (3 - 4j) + self.error * 1j)
+        return self.product.conj()
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.complex128], ids=str)
+def test_complex_modules(dtype: torch.dtype) -> None:
+    z = torch.randn(3, dtype=torch.complex64).to(dtype)
+    program = convert(Turn(dtype), (z,))
+    comparison = compare(program, Turn(dtype), [(z,), (z.conj(),)])
+    comparison.assert_close()
+    name = str(dtype).removeprefix("torch.")
+    found = {(row.output, row.dtype, row.shape) for row in comparison.rows}
+    assert found == {("output", name, (3,)), ("state product", name, (3,))}
+    assert not compare(program, Turn(dtype, 0.1), (z,)).ok  # of the imaginary part only
+
+
 def test_dtypes_and_shapes_are_compared() -> None:
     class Double(Linear):
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:

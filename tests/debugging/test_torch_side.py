@@ -20,6 +20,7 @@ from coreai_onnx.debugging.torch_side import (
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.runtime.session import Session
 from tests.small_models import add_model, counter_model
+from tests.tolerances import assert_close
 
 A, B = torch.ones(2, 3, dtype=torch.int64), torch.zeros(2, 3)
 
@@ -85,7 +86,7 @@ def test_results_of_every_kind_are_flattened() -> None:
         def forward(self) -> Any:
             return Result(A, None, OrderedDict(x=B)), [A, (B, 3)], {"k": None}
 
-    assert EagerModule(Returning()).call((), {}).outputs == (A, B, A, B, 3)
+    assert_close(EagerModule(Returning()).call((), {}).outputs, (A, B, A, B, 3))
 
 
 def test_model_outputs_of_transformers_are_flattened() -> None:
@@ -95,7 +96,7 @@ def test_model_outputs_of_transformers_are_flattened() -> None:
         def forward(self) -> Any:
             return outputs.BaseModelOutput(last_hidden_state=A, hidden_states=(A, B))
 
-    assert EagerModule(Returning()).call((), {}).outputs == (A, A, B)
+    assert_close(EagerModule(Returning()).call((), {}).outputs, (A, A, B))
 
 
 def test_the_users_module_and_tensors_are_not_changed() -> None:
@@ -123,3 +124,18 @@ def test_numbers_take_the_dtype_of_the_output_and_other_things_are_errors() -> N
     assert as_array(3, info).dtype == "int64"
     with pytest.raises(ComparisonError, match="output 'n': the module returned a str"):
         as_array("three", info)
+
+
+class Running(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.total.add_(x).view(2)
+
+
+def test_outputs_of_a_call_are_not_those_of_the_next() -> None:
+    eager = EagerModule(Running())
+    first, second = (eager.call((torch.ones(2),), {}) for _ in range(2))
+    assert (first.outputs[0].tolist(), second.outputs[0].tolist()) == ([1, 1], [2, 2])

@@ -193,9 +193,12 @@ def test_modules_that_the_program_does_not_call_are_a_warning() -> None:
     model, x = two_blocks(), torch.randn(2, 4)
     patch_for_externalization(model, [Block])
     exported = export(model[0], x)
-    with pytest.warns(UserWarning, match="No call sites found for externalized submodule '1'"):
+    with pytest.warns(
+        UserWarning, match="No call sites found for externalized submodule '1'"
+    ) as warned:
         externalized = subexport_and_restore(model, exported)
     assert [call.path for call in externalized] == ["0"]
+    assert [w.filename for w in warned] == [__file__]
 
 
 def test_an_error_in_the_second_step_restores_the_model() -> None:

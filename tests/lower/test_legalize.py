@@ -1,11 +1,14 @@
-"""Which dtype an op is computed in."""
+"""Which dtype an op is computed in, and how its axes are counted."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 import pytest
+import torch
 
 from coreai_onnx.lower.legalize import compute_dtype, kernel_dtypes
+from coreai_onnx.lower.values import set_dims
+from tests.lower.building import Building
 
 D = ir.DataType
 
@@ -42,3 +45,22 @@ def test_a_wider_dtype_has_a_kernel_and_loses_nothing_where_one_can() -> None:
 
 def test_kernels_differ_between_opsets() -> None:
     assert kernel_dtypes("Add", 13, "T") != kernel_dtypes("Add", 14, "T")
+
+
+@pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceProd", "ReduceMax", "ReduceL2"])
+def test_axes_from_the_end_of_an_empty_tensor(op_type: str) -> None:
+    """onnxruntime itself reduces no axis of an empty tensor where the axes are negative."""
+    building = Building()
+    x = building.input("x", torch.float32, (0, 3))
+    (got,) = building.run(
+        [building.op.node(op_type, (x, [-1]), {"keepdims": 0})], [torch.zeros(0, 3)]
+    )
+    assert got.shape == (0,)
+
+
+def test_an_axis_that_is_an_attribute() -> None:
+    building = Building()
+    x = building.input("x", torch.float32, (0, 3))
+    best = set_dims(building.op.ArgMax(x, axis=-1, keepdims=0), (0,))
+    (got,) = building.run([best], [torch.zeros(0, 3)])
+    assert got.shape == (0,)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.export import Dim
 
-from coreai_onnx.contents import ENTRYPOINT, RANGES
+from coreai_onnx.contents import COMPLEX, ENTRYPOINT, RANGES
 from coreai_onnx.errors import ConversionError
 from coreai_onnx.lower import Context, IONames, LoweredProgram, ProgramLowering
 from coreai_onnx.lower.program import storage_key
@@ -112,6 +112,35 @@ def test_numbers_as_inputs() -> None:
     assert_close(got[0], X * 5)
 
 
+class Returns(torch.nn.Module):
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.result
+
+
+@pytest.mark.parametrize("result", [None, "text", (), {}, [None, "text"]])
+def test_a_module_that_returns_nothing(result: Any) -> None:
+    with pytest.raises(ConversionError, match="the module returns no tensor and no number"):
+        lowered(Returns(result), X)
+
+
+@pytest.mark.parametrize(
+    ("result", "dtypes"),
+    [
+        (3, ["INT64"]),
+        (True, ["BOOL"]),
+        (1.5, ["FLOAT"]),
+        ((2, None, "text", 0.5), ["INT64", "FLOAT"]),
+    ],
+)
+def test_numbers_are_outputs_and_text_is_left_out(result: Any, dtypes: list[str]) -> None:
+    program = lowered(Returns(result), X)
+    assert [value.dtype.name for value in program.graph.outputs] == dtypes
+
+
 def test_complex_inputs_and_weights_are_pairs() -> None:
     class Same(torch.nn.Module):
         def __init__(self) -> None:
@@ -126,6 +155,24 @@ def test_complex_inputs_and_weights_are_pairs() -> None:
     got = run_model(program.model([], "main"), (z,))
     assert_close(got[0], torch.view_as_real(z))
     assert got[1].tolist() == [[1.0, 2.0]]
+
+
+def test_which_inputs_outputs_and_states_are_complex() -> None:
+    class Turns(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("phase", torch.ones(3, dtype=torch.complex64))
+
+        def forward(self, z: torch.Tensor, x: torch.Tensor) -> Any:
+            self.phase.mul_(z)
+            return z, torch.view_as_real(z), torch.view_as_complex(x), z.real, self.phase.conj()
+
+    given = torch.randn(3, dtype=torch.complex64), torch.randn(3, 2)
+    program = torch.export.export(Turns(), given).run_decompositions({})
+    found = ProgramLowering(program, Context(opset=23), IONames()).run().model([], "main")
+    names = json.loads(found.metadata_props[COMPLEX])
+    assert sorted(names) == ["output_0", "output_2", "output_4", "phase", "phase_out", "z"]
+    assert COMPLEX not in lowered(Tied(), torch.tensor([0])).model([], "main").metadata_props
 
 
 def test_storage_keys() -> None:

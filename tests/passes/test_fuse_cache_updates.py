@@ -10,9 +10,8 @@ import torch
 from coreai_onnx.composite_ops.kv_cache_update import kv_cache_update
 from coreai_onnx.passes import ORDER, run_passes
 from coreai_onnx.passes.bodies import bodies_of
-from coreai_onnx.passes.fuse_cache_updates import fuse_cache_updates, provided
+from coreai_onnx.passes.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.why import Why
-from tests.composite_calls import Case
 from tests.passes.rewriting import leaves, parse, run
 from tests.tolerances import assert_close
 
@@ -100,25 +99,12 @@ def test_the_body_is_the_reference(opset: int, position: int | list[int]) -> Non
     def provide(graph: gs.Graph, why: Why) -> int:
         bodies = bodies_of(graph)
         missing = bodies is not None and bodies.named("kv_cache_update") is None
-        return int(missing and provided(bodies) is not None)
+        return int(
+            missing
+            and bodies.provide_composite("kv_cache_update", np.dtype(np.float32)) is not None
+        )
 
     assert run_passes(model, [provide]).total == 1
     cache, update, at = torch.randn(3, 2, 8, 4), torch.randn(3, 2, 5, 4), torch.tensor(position)
     actual = run(model, {"c": cache.numpy(), "u": update.numpy(), "at": at.numpy()})
     assert_close(actual, [kv_cache_update(cache, update, at)])
-
-
-@pytest.mark.parametrize("opset", [23, 24])
-def test_the_converters_body_is_the_same_one(opset: int) -> None:
-    """Else a model that calls the composite could not have its other updates fused."""
-    shapes = ((2, 3, 9, 4), (2, 3, 2, 4), ())
-    case = Case("kv_cache_update", shapes, {}, {2: torch.int64}, limit=8)
-    names = []
-
-    def provide(graph: gs.Graph, why: Why) -> int:
-        bodies = bodies_of(graph)
-        names.extend([] if bodies is None else [provided(bodies)])
-        return 0
-
-    run_passes(case.model(torch.float32, dynamic=True, opset=opset), [provide])
-    assert set(names) == {"kv_cache_update"}

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+import coreai_onnx
 from coreai_onnx.passes.fuse_rms_norm import fuse_rms_norm
 from tests.passes.rewriting import fuses, leaves
+from tests.tolerances import assert_close
 
 HEAD = "main (float[b, 4] x) => (float[b, 4] y) <float[4] w = {1, 2, 3, 4}, float two = {2}, float half = {-0.5}, float one = {1}, float e = {0.01}, int64[1] ax = {-1}>"
 MEAN = "p = Pow (x, two)  m = ReduceMean <keepdims = 1> (p, ax)  s = Add (m, e)"
@@ -65,3 +68,30 @@ def test_another_body_of_the_model_is_not_taken() -> None:
 <domain: "ai.coreai", opset_import: ["": 23]>
 rms_norm (input) => (output) {{ output = Neg (input) }}"""
     leaves(text, fuse_rms_norm, "the model's rms_norm has another body")
+
+
+class OwnNorm(torch.nn.Module):
+    """A norm that a model spells out itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * scaled.to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("opset", [18, 21, 23])
+def test_a_norm_of_torch_and_one_spelled_out_share_a_body(opset: int, dtype: torch.dtype) -> None:
+    norms = torch.nn.RMSNorm(8, eps=1e-6), OwnNorm()
+    model = torch.nn.Sequential(norms[0], torch.nn.Linear(8, 8), norms[1]).to(dtype)
+    x = torch.randn(3, 8, dtype=dtype)
+    program = coreai_onnx.convert(model, (x,), opset_version=opset)
+    assert program.composites() == {"ai.coreai::rms_norm": 2}
+    (function,) = program.model.functions.values()
+    assert function.name == "rms_norm"
+    (actual,) = program.run(x, kernels=False)
+    assert_close(actual, model(x))

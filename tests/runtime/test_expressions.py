@@ -81,3 +81,14 @@ def test_linear_expressions_are_solved(
     text: str, size: int, solution: tuple[str, Fraction] | None
 ) -> None:
     assert solve(text, size) == solution
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["(" * 100_000, "1" + "+1" * 50_000, "-" * 2_000 + "1", "9" * 5_000, "a\0b", "(" * 150 + "1"],
+    ids=["parentheses", "sum", "signs", "digits", "nul", "unclosed"],
+)
+def test_expressions_of_any_size_are_not_read(text: str) -> None:
+    assert evaluate(text, {}) is None
+    assert holds(f"{text} == 1", {}) is None
+    assert solve(text, 1) is None

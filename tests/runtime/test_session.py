@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.small_models import (
     linear_model,
     linear_weights,
     parse,
+    phase_model,
 )
 from tests.tolerances import assert_close
 
@@ -67,6 +69,50 @@ def test_bfloat16_of_torch_comes_back_as_ml_dtypes() -> None:
     out = session(echo_model("bfloat16"), kernels=False).run(tensor)["y"]
     assert out.dtype == ml_dtypes.bfloat16
     assert_close(out, tensor)
+
+
+def test_complex_values_go_in_and_out_and_are_carried() -> None:
+    s = session(phase_model(), kernels=False)
+    assert [str(info) for info in (*s.inputs, *s.state_inputs, *s.outputs)] == [
+        "z: complex64[n]",
+        "phase: complex64[1]",
+        "y: complex64[n]",
+    ]
+    z = torch.tensor([3 - 4j])
+    outputs = s.run(z)
+    assert_close(outputs["y"], np.array([2 - 6j], np.complex64))
+    assert_close(s.run(z.numpy())["y"], np.array([1 + 2j], np.complex64))
+    assert_close(outputs.states["phase"], np.array([2 - 6j], np.complex64))
+    assert_close(s.run(z.conj(), phase=torch.tensor([1j]))["y"], np.array([3 + 3j], np.complex64))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (torch.ones(3), "dtype is float32, expected complex64"),
+        (torch.ones(3, 2), r"array.astype\('complex64'\); pairs of numbers: torch.view_as_complex"),
+        (np.ones(3, np.complex128), "dtype is complex128, expected complex64"),
+        (np.ones((3, 2), np.complex64), "rank is 2, expected 1"),
+    ],
+)
+def test_wrong_values_of_a_complex_input(wrong: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        session(phase_model(), kernels=False).run(wrong)
+
+
+def test_a_complex_value_of_a_real_input_keeps_its_imaginary_part() -> None:
+    s = session(echo_model("float"), kernels=False)
+    with pytest.raises(InputError, match=r"the input is real: give tensor\.real") as caught:
+        s.run(torch.ones(1, 4, dtype=torch.complex64))
+    assert "torch.float32" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [["nobody"], "z", {"z": 1}, ["count"]])
+def test_complex_names_that_are_wrong(names: Any) -> None:
+    model = counter_model()
+    model.metadata_props["coreai.complex"] = json.dumps(names)
+    with pytest.raises(SessionError, match=r"metadata coreai\.states and the like cannot be read"):
+        session(model, kernels=False)
 
 
 def test_python_numbers() -> None:
@@ -227,8 +273,9 @@ def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
 def test_threads() -> None:
     s = session(add_model(), threads=2)
     assert s.ort.get_session_options().intra_op_num_threads == 2
-    with pytest.raises(SessionError, match="threads=0"):
-        session(add_model(), threads=0)
+    for wrong in (0, 1025, 10**6, 1.5):
+        with pytest.raises(SessionError, match=rf"threads={wrong}; give a number from 1 to 1024"):
+            session(add_model(), threads=wrong)
 
 
 def test_kernels_that_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:

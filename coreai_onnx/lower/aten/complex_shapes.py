@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from coreai_onnx.lower.aten import (  # noqa: F401  # their lowerings are reused
     combining,
     conversion,
+    creation,
     fourier,
     indexing,
     masking,
@@ -21,7 +22,7 @@ from coreai_onnx.lower.aten.complex_parts import along_axes, as_pairs, by_parts,
 from coreai_onnx.lower.aten.indices import resolved
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import builtin_lowering, lowers
-from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of, real_part
+from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of, is_complex, real_part
 
 along_axes(
     {
@@ -106,6 +107,15 @@ def expand(op: OpBuilder, self: Value, size: Sequence[Dim], *, implicit: bool = 
     lead = len(size) - len(dims)
     wanted = [dims[i - lead] if s == -1 else s for i, s in enumerate(size)]
     return op.expand(op.unsqueeze(as_pairs(op, self), list(range(lead))), [*wanted, 2])
+
+
+@lowers("aten.copy.default", complex=True)
+def copy(op: OpBuilder, self: Value, src: Value, non_blocking: bool = False) -> Value:
+    """src everywhere, with the sizes and dtype of self; a real self takes the real part."""
+    re, im = parts_of(op, src, real_part(dtype_of(self)))
+    if not is_complex(self):
+        return op.expand(re, dims_of(self))
+    return op.expand(join(op, re, im), [*dims_of(self), 2])
 
 
 @lowers("aten.permute.default", complex=True)

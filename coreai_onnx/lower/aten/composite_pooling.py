@@ -108,6 +108,5 @@ def vector_norm(
     x = self if dtype is None or dtype == dtype_of(self) else op.cast(self, dtype)
     if not is_covered(x):
         return None
-    rank = rank_of(self)
-    axes = [axis - rank for axis in wrap_all(dim, rank)]
+    axes = wrap_all(dim, rank_of(self))
     return op.composite("linalg_vector_norm", [x], ord=float(ord), axes=axes, keep_dim=int(keepdim))

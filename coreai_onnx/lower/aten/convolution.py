@@ -118,6 +118,7 @@ def _convolution(
     pads = _pads(padding, kernel, dilation, axes)
     unbatched = rank_of(input) == axes + 1
     x = op.unsqueeze(input, [0]) if unbatched else input
+    bias = None if bias is None else op.cast(bias, dtype_of(input))
     if dtype_of(input) in _KERNEL_DTYPES and 0 not in dims_of(x):
         options: dict[str, Any] = {"group": groups, "strides": stride, "dilations": dilation}
         result = op.Conv(x, weight, bias, pads=pads, **options, **_kernel_shape(kernel))
@@ -144,6 +145,7 @@ def _transposed(
     kernel = dims_of(weight)[2:]
     unbatched = rank_of(input) == axes + 1
     x = op.unsqueeze(input, [0]) if unbatched else input
+    bias = None if bias is None else op.cast(bias, dtype_of(input))
     # onnxruntime wants the output padding to be smaller than the stride
     plain = all(o < s for o, s in zip(output_padding, stride, strict=True))
     if plain and dtype_of(input) in _KERNEL_DTYPES and 0 not in dims_of(x):

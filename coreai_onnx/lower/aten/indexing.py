@@ -124,6 +124,7 @@ def index_put(
     accumulate: bool = False,
 ) -> Value:
     """self with self[indices] replaced by values, or raised by them."""
+    values = op.cast(values, dtype_of(self))
     selected = _selection(op, self, indices, values)
     if selected is not None:
         mask, value = selected

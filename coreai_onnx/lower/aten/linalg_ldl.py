@@ -14,6 +14,7 @@ from coreai_onnx.lower.aten.counted_loop import repeat
 from coreai_onnx.lower.aten.linalg_lu import factor, solved
 from coreai_onnx.lower.aten.matrix_steps import (
     broadcast_batches,
+    common_batch,
     expand_info,
     numbers,
     transposed,
@@ -166,10 +167,11 @@ def ldl_solve(
 ) -> Value:
     """X of A X = B from the factors of A, which is put together again and factored anew."""
     if 0 in dims_of(B) or 0 in dims_of(LD):
-        return op.expand(op.like(B, 0), list(dims_of(B)))
+        batch = common_batch(dims_of(LD)[:-2], dims_of(B)[:-2])
+        return op.expand(op.like(B, 0), [*batch, *dims_of(B)[-2:]])
     lu, _, order = factor(op, _assembled(op, wide(op, LD), op.cast(pivots, torch.int64)))
     each, b = broadcast_batches(op, lu, wide(op, B))
-    batch, size = dims_of(each)[:-2], dims_of(each)[-1]
+    *batch, size = dims_of(each)[:-1]
     rows = set_dims(op.expand(order, [*batch, size]), (*batch, size))
     return solved(op, each, rows, b)
 

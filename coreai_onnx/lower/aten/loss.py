@@ -196,9 +196,9 @@ def _soft(
     if smoothing > 0:
         share = op.Div(op.like(target, smoothing), op.cast(op.dim(classes), dtype_of(target)))
         target = op.Add(op.Mul(target, 1 - smoothing), share)
-    terms = op.Mul(logs, target)
+    terms = op.Mul(*promote(op, logs, target))
     if factors is not None:
-        terms = op.Mul(terms, factors)
+        terms = op.Mul(terms, op.cast(factors, dtype_of(terms)))
     return reduced(op, op.Neg(op.ReduceSum(terms, [axis], keepdims=0)), reduction)
 
 

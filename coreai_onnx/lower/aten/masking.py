@@ -33,7 +33,7 @@ def masked_select(op: OpBuilder, self: Value, mask: Value) -> Value:
 def masked_scatter(op: OpBuilder, self: Value, mask: Value, source: Value) -> Value:
     """Self with the elements under a mask replaced by the first elements of source."""
     dims = broadcast_dims(dims_of(self), dims_of(mask)) or (1,)
-    data = op.expand(self, dims) if rank_of(self) else op.reshape(self, dims)
+    data = op.expand(self, dims)
     chosen = op.expand(op.cast(mask, torch.bool), dims)
     rows = op.Transpose(op.NonZero(chosen), perm=[1, 0])
     count = op.Shape(rows, start=0, end=1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import as_value
+from coreai_onnx.lower.promotion import as_value, promote
 from coreai_onnx.lower.registry import lowers
 from coreai_onnx.lower.values import (
     Number,
@@ -71,7 +71,8 @@ def matmul(op: OpBuilder, self: Value, other: Value) -> Value:
 @lowers("aten.outer.default", "aten.ger.default")
 def outer(op: OpBuilder, self: Value, vec2: Value) -> Value:
     """self[:, None] * vec2."""
-    return _times(op, op.unsqueeze(self, [1]), vec2)
+    left, right = promote(op, self, vec2)
+    return _times(op, op.unsqueeze(left, [1]), right)
 
 
 @lowers("aten.chain_matmul.default")
@@ -200,8 +201,7 @@ def addr(
     op: OpBuilder, self: Value, vec1: Value, vec2: Value, *, beta: Number = 1, alpha: Number = 1
 ) -> Value:
     """beta * self + alpha * outer(vec1, vec2); on booleans, or of and."""
-    dtype = torch.promote_types(dtype_of(self), torch.promote_types(dtype_of(vec1), dtype_of(vec2)))
-    addend, left, right = (op.cast(x, dtype) for x in (self, vec1, vec2))
+    addend, left, right = promote(op, self, vec1, vec2)
     return _weighted(op, addend, outer(op, left, right), beta, alpha)
 
 
@@ -219,7 +219,10 @@ def _fits_gemm(a: Value, b: Value) -> bool:
 
 def _plus(op: OpBuilder, x: Value, addend: Value | None) -> Value:
     """Return x + addend; to an empty product nothing is added (onnxruntime cannot fuse that)."""
-    return x if addend is None or 0 in dims_of(x) else op.Add(x, addend)
+    if addend is None or 0 in dims_of(x):
+        return x
+    result: Value = op.Add(x, op.cast(addend, dtype_of(x)))
+    return result
 
 
 def _times(op: OpBuilder, x: Value, y: Value) -> Value:

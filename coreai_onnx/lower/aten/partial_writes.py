@@ -9,7 +9,7 @@ import torch
 from coreai_onnx.lower.aten.indexing import flattened, index_put
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, is_static, rank_of, wrap
+from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, dtype_of, is_static, rank_of, wrap
 
 
 @lowers("aten.select_scatter.default")
@@ -116,6 +116,7 @@ def _spliced(op: OpBuilder, self: Value, rows: Value, axis: int, first: Dim) -> 
     """Return the rows before, the new rows, and the rows after, joined."""
     dims = dims_of(self)
     after = as_dim(first + dims_of(rows)[axis])
+    rows = op.cast(rows, dtype_of(self))
     parts = [rows]
     if first != 0:
         parts.insert(0, op.slice(self, axis, 0, first))

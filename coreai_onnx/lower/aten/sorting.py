@@ -1,37 +1,27 @@
-"""Order along an axis: sorted values, their indices, and single ranks."""
+"""Order along an axis: sorted values, their indices, and single ranks.
+
+torch documents no order for equal elements, except where a sort is stable. Here they keep the order
+that they had, always.
+"""
 
 from __future__ import annotations
 
 import torch
 
 from coreai_onnx.lower.aten.extremes import extreme_index, order_key
-from coreai_onnx.lower.aten.float_bits import bits_of
 from coreai_onnx.lower.aten.indices import flat, floor_div
 from coreai_onnx.lower.aten.reduction import reduced
-from coreai_onnx.lower.aten.unstable_order import (
-    HEAPED,
-    SMALL,
-    quick_selected,
-    selected_order,
-    sorted_order,
-)
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
 from coreai_onnx.lower.values import (
     Dim,
     Value,
     dims_of,
-    dtype_of,
     is_float,
-    numel,
     rank_of,
     set_dims,
     wrap,
 )
-
-_OFTEN_EQUAL = (torch.bool, torch.uint8, torch.int8, torch.float16, torch.bfloat16)
-"""Dtypes of so few values that rows have equal elements."""
-_NAN_KEY = 1 << 16
 
 
 @lowers("aten.topk.default")
@@ -40,62 +30,12 @@ def topk(
 ) -> tuple[Value, Value]:
     """The k greatest or least elements along an axis, and their indices.
 
-    The place of a NaN is left to the runtime, as torch documents none. Of equal floats the first
-    ones are taken; equal integers and bfloat16 are the rule, and are taken as torch does.
+    The place of a NaN is left to the runtime, as torch documents none.
     """
     rank = rank_of(self)
     if rank == 0:
         return self, op.const(0)
-    axis = wrap(dim, rank)
-    values, indices = _top(op, self, k, axis, largest=largest)
-    if (not is_float(self) or dtype_of(self) == torch.bfloat16) and k not in (0, 1):
-        indices = _chosen(op, self, k, axis, indices, largest=largest, sort=sorted)
-        if not sorted:
-            values = op.GatherElements(self, indices, axis=axis)
-    return values, indices
-
-
-def _chosen(
-    op: OpBuilder, x: Value, k: Dim, axis: int, stable: Value, *, largest: bool, sort: bool
-) -> Value:
-    """Return the indices torch takes of integers; the stable ones where it takes few of many."""
-    size = dims_of(x)[axis]
-    few = op.LessOrEqual(op.Mul(op.dim(k), HEAPED), op.dim(size))
-    if isinstance(k, int) and isinstance(size, int) and k * HEAPED <= size:
-        return stable
-    order = selected_order(op, _keys(op, x, axis, descending=largest), k, sort=sort)
-    index = op.slice(_back(op, order, x, axis), axis, 0, k)
-    if isinstance(k, int) and isinstance(size, int):
-        return index
-    return op.Where(few, stable, index)
-
-
-def _keys(op: OpBuilder, x: Value, axis: int, *, descending: bool) -> Value:
-    """Return an axis as rows of int64 that sort like it, [rows, n], in ascending order."""
-    dims = dims_of(x)
-    rest = [a for a in range(len(dims)) if a != axis]
-    whole = _narrow_key(op, x) if is_float(x) else op.cast(x, torch.int64)
-    rows = op.reshape(
-        op.transpose(whole, [*rest, axis]),
-        [numel([dims[a] for a in rest]), dims[axis]],
-    )
-    return set_dims(op.BitwiseNot(rows), dims_of(rows)) if descending else rows
-
-
-def _narrow_key(op: OpBuilder, x: Value) -> Value:
-    """Return integers in the order of 16-bit floats: their bits, negated below zero; NaN last."""
-    bits = op.cast(bits_of(op, x), torch.int64)
-    key = op.Where(op.Less(bits, 0), op.Sub(-(2**15), bits), bits)
-    return op.Where(op.IsNaN(x), _NAN_KEY, key)
-
-
-def _back(op: OpBuilder, rows: Value, x: Value, axis: int) -> Value:
-    """Return rows as the axes they were made of."""
-    dims = dims_of(x)
-    rest = [a for a in range(len(dims)) if a != axis]
-    whole = op.reshape(rows, [*(dims[a] for a in rest), dims_of(rows)[1]])
-    places = [*rest, axis]
-    return op.transpose(whole, [places.index(a) for a in range(len(dims))])
+    return _top(op, self, k, wrap(dim, rank), largest=largest)
 
 
 def _top(op: OpBuilder, x: Value, k: Dim, axis: int, *, largest: bool) -> tuple[Value, Value]:
@@ -119,32 +59,20 @@ def ranked(op: OpBuilder, x: Value, k: Dim, axis: int, *, descending: bool) -> t
 def sort(
     op: OpBuilder, self: Value, dim: int = -1, descending: bool = False
 ) -> tuple[Value, Value]:
-    """Elements along an axis in order, and where they were.
-
-    Equal ones keep their order, but in dtypes of few values, where torch's is followed.
-    """
+    """Elements along an axis in order, and where they were."""
     rank = rank_of(self)
     if rank == 0:
         return self, op.const(0)
     axis = wrap(dim, rank)
-    size = dims_of(self)[axis]
-    values, indices = ranked(op, self, size, axis, descending=descending)
-    if dtype_of(self) in _OFTEN_EQUAL and not (isinstance(size, int) and size <= SMALL):
-        order = sorted_order(op, _keys(op, self, axis, descending=descending))
-        indices = _back(op, order, self, axis)
-    return values, indices
+    return ranked(op, self, dims_of(self)[axis], axis, descending=descending)
 
 
 @lowers("aten.sort.stable")
 def sort_stable(
     op: OpBuilder, self: Value, *, stable: bool | None, dim: int = -1, descending: bool = False
 ) -> tuple[Value, Value]:
-    """Elements along an axis in order, and where they were; equal ones keep theirs if stable."""
-    rank = rank_of(self)
-    if not stable or rank == 0:
-        return sort(op, self, dim, descending)
-    axis = wrap(dim, rank)
-    return ranked(op, self, dims_of(self)[axis], axis, descending=descending)
+    """Elements along an axis in order, and where they were; equal ones keep their order."""
+    return sort(op, self, dim, descending)
 
 
 @lowers("aten.argsort.default")
@@ -157,8 +85,8 @@ def argsort(op: OpBuilder, self: Value, dim: int = -1, descending: bool = False)
 def argsort_stable(
     op: OpBuilder, self: Value, *, stable: bool, dim: int = -1, descending: bool = False
 ) -> Value:
-    """Where the elements of an axis in order were; equal ones keep their order if stable."""
-    return sort_stable(op, self, stable=stable, dim=dim, descending=descending)[1]
+    """Where the elements of an axis in order were; equal ones keep their order."""
+    return sort(op, self, dim, descending)[1]
 
 
 @lowers("aten.msort.default")
@@ -172,19 +100,11 @@ def msort(op: OpBuilder, self: Value) -> Value:
 def kthvalue(
     op: OpBuilder, self: Value, k: Dim, dim: int = -1, keepdim: bool = False
 ) -> tuple[Value, Value]:
-    """The k-th least element along an axis, and its index: of equal integers, torch's."""
+    """The k-th least element along an axis, and its index."""
     rank = rank_of(self)
     if rank == 0:
         return self, op.const(0)
-    axis = wrap(dim, rank)
-    values, indices = _kth(op, self, k, axis, keepdim=keepdim)
-    if not is_float(self):
-        dims = dims_of(self)
-        found = quick_selected(op, _keys(op, self, axis, descending=False), k)
-        rest = [d for a, d in enumerate(dims) if a != axis]
-        indices = op.reshape(found, rest)
-        indices = op.unsqueeze(indices, [axis]) if keepdim else indices
-    return values, indices
+    return _kth(op, self, k, wrap(dim, rank), keepdim=keepdim)
 
 
 def _kth(op: OpBuilder, x: Value, k: Dim, axis: int, *, keepdim: bool) -> tuple[Value, Value]:

@@ -52,6 +52,31 @@ def test_several_results() -> None:
     check(lambda z: z.unbind(-1), Z)
 
 
+class Stores(torch.nn.Module):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(2, 3, 4, dtype=dtype))
+
+    def forward(self, source: torch.Tensor) -> torch.Tensor:
+        self.kept.copy_(source)
+        return self.kept + 1
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+@pytest.mark.parametrize(
+    ("dtype", "source"),
+    [
+        (torch.complex64, Z),
+        (torch.complex64, Z[0]),
+        (torch.complex64, Z.real),
+        (torch.complex128, Z),
+        (torch.float32, Z),
+    ],
+)
+def test_copies_into_a_buffer(dtype: torch.dtype, source: torch.Tensor) -> None:
+    check(Stores(dtype), source)
+
+
 def test_any_batch() -> None:
     shapes = ({0: torch.export.Dim("n")},)
     check(

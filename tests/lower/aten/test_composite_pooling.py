@@ -86,3 +86,12 @@ def test_what_composites_do_not_take_is_spelled_out() -> None:
     assert check(torch.linalg.vector_norm, torch.tensor(-3.0)) == {}
     assert check(lambda x: torch.linalg.vector_norm(x, dim=0), torch.randn(0, 3)) == {}
     assert check(lambda x: F.pixel_shuffle(x, 2), torch.arange(32).reshape(1, 8, 2, 2)) == {}
+
+
+def test_a_vector_norm_of_a_batch_that_turns_out_empty() -> None:
+    x, none = torch.randn(2, 3), torch.zeros(0, 3)
+    sizes = ({0: Dim.DYNAMIC},)
+    found = check(
+        lambda x: torch.linalg.vector_norm(x, dim=-1), x, dynamic_shapes=sizes, others=(none,)
+    )
+    assert found == {"linalg_vector_norm": 1}

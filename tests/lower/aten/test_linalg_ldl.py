@@ -37,6 +37,11 @@ def test_nothing_to_factor() -> None:
     check(torch.linalg.ldl_factor_ex, torch.zeros(2, 0, 0))
 
 
+def test_no_matrices_and_one_right_hand_side_for_all() -> None:
+    none = torch.zeros(0, 3, 3)
+    check(torch.linalg.ldl_solve, none, torch.zeros(0, 3, dtype=torch.int32), torch.zeros(3, 2))
+
+
 def test_any_size() -> None:
     shapes = ({0: torch.export.Dim("n"), 1: torch.export.Dim("n")},)
     others = [(symmetric(7, 7),), (symmetric(2, 2),)]

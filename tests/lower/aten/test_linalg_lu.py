@@ -33,6 +33,29 @@ def test_of_one_matrix(function: Callable[..., torch.Tensor]) -> None:
     check(function, A[0].double())
 
 
+@pytest.mark.parametrize("function", [torch.linalg.det, torch.linalg.slogdet, torch.logdet])
+@pytest.mark.parametrize("shape", [(0, 3, 3), (2, 0, 3, 3), (0, 0, 0), (2, 0, 0)], ids=str)
+def test_determinants_of_empty_batches(
+    function: Callable[..., torch.Tensor], shape: tuple[int, ...]
+) -> None:
+    check(function, torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    "function", [torch.linalg.det, torch.linalg.slogdet, torch.logdet, torch.linalg.inv_ex]
+)
+def test_a_batch_that_turns_out_empty(function: Callable[..., torch.Tensor]) -> None:
+    shapes = ({0: torch.export.Dim.DYNAMIC},)
+    check(function, A, dynamic_shapes=shapes, others=[(torch.zeros(0, 4, 4),)])
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 3), (2, 0, 3, 3), (0, 0, 0), (2, 0, 0)], ids=str)
+def test_systems_of_empty_batches(shape: tuple[int, ...]) -> None:
+    right = torch.zeros(*shape[:-1], 2)
+    check(torch.linalg.solve_ex, torch.zeros(shape), right)
+    check(lambda a, b: torch.linalg.solve(a, b, left=False), torch.zeros(shape), right.mT)
+
+
 @pytest.mark.parametrize("opset", [18, 26])
 def test_systems(opset: int) -> None:
     check(torch.linalg.solve, A, B, opset=opset)

@@ -77,3 +77,8 @@ def test_nonzero_static() -> None:
         check(lambda x, n=size: torch.nonzero_static(x, size=n), MASK)
         check(lambda x, n=size: torch.nonzero_static(x, size=n, fill_value=5), MASK[0])
     check(lambda x: torch.nonzero_static(x, size=2), MASK[0, 0])
+
+
+def test_one_element_under_a_mask_of_several() -> None:
+    mask = torch.tensor([[True, False, True], [False, True, False]])
+    check(torch.masked_scatter, torch.tensor(7), mask, torch.arange(6).view(2, 3))

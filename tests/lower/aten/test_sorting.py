@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.lower.checking import check, op_types
+from tests.lower.checking import check, lower_module, op_types, run_model
+from tests.tolerances import assert_close
 
 NAN, INF = float("nan"), float("inf")
 X = torch.tensor([[3.0, NAN, INF, -0.0, 0.0, NAN, 1.0], [1.0, 1.0, 5.0, -INF, 1.0, 2.0, 5.0]])
@@ -78,8 +79,41 @@ def test_symbolic_sizes() -> None:
     check(ranks, DISTINCT, dynamic_shapes=({0: N},), others=[(torch.randn(9, 6),)])
 
 
-def test_topk_is_one_node() -> None:
-    assert op_types(check(lambda x: x.topk(3), DISTINCT)) == ["TopK"]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_topk_is_one_node(dtype: torch.dtype, ordered: bool) -> None:
+    model = lower_module(lambda x: x.topk(3, sorted=ordered), (DISTINCT.to(dtype),))
+    assert op_types(model) == ["TopK"]
+
+
+def test_topk_of_bfloat16_is_one_node_between_casts() -> None:
+    model = check(lambda x: x.topk(3), DISTINCT.bfloat16())
+    assert op_types(model) == ["Cast", "TopK", "Cast"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.bfloat16])
+def test_equal_elements_keep_their_order(dtype: torch.dtype) -> None:
+    x = (torch.arange(300).view(3, 100) % 7 > 2).to(dtype)
+
+    def sorts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (*x.sort(), x.argsort(0, descending=True), x.sort(descending=True)[1])
+
+    def stable(x: torch.Tensor) -> list[torch.Tensor]:
+        down = x.sort(stable=True, descending=True)[1]
+        return [*x.sort(stable=True), x.argsort(dim=0, descending=True, stable=True), down]
+
+    model = lower_module(sorts, (x,))
+    assert "Loop" not in op_types(model)
+    for got, expected in zip(run_model(model, (x,)), stable(x), strict=True):
+        assert_close(got, expected)
+
+
+def test_ranks_of_equal_integers_are_of_the_first_ones() -> None:
+    x = torch.tensor([[5, 1, 5, 1, 5, 1], [2, 2, 2, 2, 2, 0]])
+    model = lower_module(lambda x: (x.topk(2)[1], x.kthvalue(2)[1]), (x,))
+    largest, second = run_model(model, (x,))
+    assert largest.tolist() == [[0, 2], [0, 1]]
+    assert second.tolist() == [3, 0]
 
 
 @pytest.mark.parametrize("opset", [18, 21, 26])

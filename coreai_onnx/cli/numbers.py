@@ -1,0 +1,39 @@
+"""Numbers on the command line, within their bounds."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+
+
+def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """Return an argparse type: an integer from ``minimum`` to ``maximum``, both included."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
+        if number < minimum or (maximum is not None and number > maximum):
+            bounds = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+            raise argparse.ArgumentTypeError(f"{number} is not {bounds}")
+        return number
+
+    return read
+
+
+def tolerance(text: str) -> float:
+    """Read a tolerance, a number that is not negative, as an argparse type does."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not (math.isfinite(number) and number >= 0):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number of at least 0")
+    return number
+
+
+SEED = whole(0, 2**32 - 1)
+"""An argparse type: a seed that torch and numpy take."""
+SEED_HELP = "seed of the random numbers that the factory draws (default: 0)"

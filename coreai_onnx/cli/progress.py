@@ -1,0 +1,25 @@
+"""The stages of a long command, on stderr while they begin."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from coreai_onnx.stages import reported_to
+
+
+@contextmanager
+def stages_shown() -> Iterator[None]:
+    """Print the stages of the block and the seconds before each; nothing without a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    start = time.monotonic()
+
+    def show(stage: str) -> None:
+        print(f"{time.monotonic() - start:6.1f} s  {stage}", file=sys.stderr, flush=True)
+
+    with reported_to(show):
+        yield

@@ -1,0 +1,96 @@
+"""The registry of body writers: what writes a composite's body, and what its variants are called.
+
+```python
+@writes("swiglu")
+def swiglu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value: ...
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import onnx_ir as ir
+
+from coreai_onnx.composite_ops.declaration import Composite
+from coreai_onnx.functions.body import BodyBuilder
+from coreai_onnx.functions.trace import Example
+from coreai_onnx.lower.values import Value
+
+Examples = Sequence[Example | None]
+"""What a body depends on, one per declared input, None for an absent one."""
+Writer = Callable[[BodyBuilder, Examples, Mapping[str, Any]], Value | Sequence[Value]]
+"""Writes a body for examples and structural attributes; returns its outputs."""
+Words = Callable[[Composite, Examples, Mapping[str, Any]], list[str]]
+"""Returns the variant words of a call, at most one per group of the declaration."""
+_W = TypeVar("_W", bound=Writer)
+
+
+@dataclass(frozen=True)
+class _Registered:
+    write: Writer
+    words: Words | None
+
+
+_WRITERS: dict[str, _Registered] = {}
+
+
+def writes(*composites: str, words: Words | None = None) -> Callable[[_W], _W]:
+    """Return a decorator that makes a function the writer of composites' bodies.
+
+    Args:
+        *composites: Their names.
+        words: Tells their bodies apart; None where one body serves every call of a dtype.
+    """
+
+    def register(writer: _W) -> _W:
+        for name in composites:
+            assert name not in _WRITERS, f"{name} has a writer already"
+            _WRITERS[name] = _Registered(writer, words)
+        return writer
+
+    return register
+
+
+def write_body(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any], opset: int
+) -> ir.Function | None:
+    """Return the body of a composite, or None where its reference is traced.
+
+    Args:
+        composite: The declaration.
+        examples: One per input, None for an absent one.
+        attributes: Structural attributes.
+        opset: ``ai.onnx`` opset of the body.
+    """
+    registered = _WRITERS.get(composite.name)
+    if registered is None:
+        return None
+    builder = BodyBuilder(composite, [e is not None for e in examples], opset)
+    builder.type_inputs([None if e is None else e.dtype for e in examples])
+    written = registered.write(builder, examples, attributes)
+    return builder.finish([written] if isinstance(written, ir.Value) else written)
+
+
+def variant_words(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
+) -> list[str]:
+    """Return the variant words of a call, one per group of its declaration at most.
+
+    Args:
+        composite: The declaration.
+        examples: What the body depends on, one per input, None for an absent one.
+        attributes: Every attribute of the call.
+    """
+    registered = _WRITERS.get(composite.name)
+    if registered is None or registered.words is None:
+        return []
+    return registered.words(composite, examples, attributes)
+
+
+def present(composite: Composite, examples: Examples) -> dict[str, Example]:
+    """Return the inputs that a call passes, by name."""
+    pairs = zip(composite.inputs, examples, strict=False)
+    return {declared.name: e for declared, e in pairs if e is not None}

@@ -1,0 +1,171 @@
+"""Files that are written wholly or not at all, in the place of those that were there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+_TEMPORARY_BYTES = 200
+"""Bytes of a target's name that its temporary name takes; a name may have 255, and it gets more."""
+_BINARY = getattr(os, "O_BINARY", 0)
+
+
+@contextlib.contextmanager
+def all_or_nothing() -> Iterator[NewFiles]:
+    """Give new files that get their names if the block succeeds, and vanish if it fails."""
+    files = NewFiles()
+    try:
+        yield files
+        files.commit()
+    finally:
+        files.discard()
+
+
+@dataclass(frozen=True)
+class _New:
+    """A file on its way.
+
+    Attributes:
+        file: Where it is written to.
+        temporary: Its name until then; None for what is written to the target itself.
+    """
+
+    file: BinaryIO
+    temporary: Path | None
+
+
+class NewFiles:
+    """Files written beside their targets under temporary names, and renamed together at the end."""
+
+    def __init__(self) -> None:
+        """Start with no file."""
+        self._files: dict[Path, _New] = {}
+
+    def create(self, target: Path, *, like: Path | None = None) -> BinaryIO:
+        """Open a file that becomes ``target``.
+
+        A link is followed, so that the file it leads to is replaced. A file that was there gives
+        its permissions to the new one, and its owner where the system allows that. What is no
+        regular file (a pipe, a terminal, ``/dev/null``) is written to when all files are complete.
+
+        Args:
+            target: The file.
+            like: The file whose permissions a target that is not there yet takes.
+
+        Raises:
+            OSError: It cannot be created.
+        """
+        if "\0" in str(target):
+            raise OSError(errno.EINVAL, "a file name cannot hold a NUL character")
+        place = Path(os.path.realpath(target))
+        if place.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if place.is_dir():
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if place.exists() and not place.is_file():
+            file: BinaryIO = io.BytesIO()
+            self._files[place] = _New(file, None)
+            return file
+        temporary = _beside(place)
+        model = next((one for one in (place, like) if one is not None and one.is_file()), None)
+        mode = 0o666 if model is None else 0o600
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
+        file = os.fdopen(descriptor, "wb")
+        self._files[place] = _New(file, temporary)
+        if model is not None:
+            _take_permissions(descriptor, model.stat())
+        return file
+
+    def discard(self) -> None:
+        """Close and remove what has not been renamed."""
+        for new in self._files.values():
+            with contextlib.suppress(OSError):  # closing flushes, which may fail again
+                new.file.close()
+            if new.temporary is not None:
+                new.temporary.unlink(missing_ok=True)
+
+    def commit(self) -> None:
+        """Give all files their names, or none of them."""
+        renames: dict[Path, Path] = {}
+        for target, new in self._files.items():
+            if new.temporary is not None:
+                renames[target] = new.temporary
+                new.file.flush()
+                os.fsync(new.file.fileno())
+                new.file.close()
+        for target, new in self._files.items():
+            if isinstance(new.file, io.BytesIO):
+                _write_to(target, new.file.getvalue())
+        _rename_all(renames)
+        for folder in {target.parent for target in renames}:
+            _sync_folder(folder)
+
+
+def _take_permissions(descriptor: int, old: os.stat_result) -> None:
+    if not hasattr(os, "fchmod"):
+        return
+    with contextlib.suppress(OSError):  # only root may give a file to another owner
+        os.fchown(descriptor, old.st_uid, old.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+
+
+def _write_to(target: Path, content: bytes) -> None:
+    """Write to a pipe or a device; nothing can be taken back there."""
+    with os.fdopen(os.open(target, os.O_WRONLY | _BINARY), "wb") as file:
+        file.write(content)
+
+
+def _rename_all(renames: dict[Path, Path]) -> None:
+    """Rename every temporary file to its target, or leave all targets as they were."""
+    backups: dict[Path, Path] = {}
+    renamed: list[Path] = []
+    try:
+        for target in renames:
+            if target.is_file():
+                backups[target] = _keep(target)
+        for target, temporary in renames.items():
+            temporary.replace(target)
+            renamed.append(target)
+    except BaseException:
+        for target in renamed:
+            if target not in backups:
+                target.unlink()
+        for target, backup in backups.items():
+            backup.replace(target)
+            backup.unlink(missing_ok=True)  # two names of one file: replace leaves both
+        raise
+    for backup in backups.values():
+        backup.unlink(missing_ok=True)
+
+
+def _beside(target: Path) -> Path:
+    name = os.fsdecode(os.fsencode(target.name)[:_TEMPORARY_BYTES])
+    return target.with_name(f".{name}.{secrets.token_hex(6)}.tmp")
+
+
+def _keep(target: Path) -> Path:
+    """Give an old file a second name, by which it can be brought back."""
+    backup = _beside(target)
+    try:
+        os.link(target, backup)
+    except OSError:  # a file system without hard links
+        target.replace(backup)
+    return backup
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make renames durable; a platform that cannot sync folders does so by itself."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,239 @@
+"""ONNX's own rules for nodes, applied to protos: op schemas, and the inference of types and shapes.
+
+The protos hold no weights: a weight is an input with a type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+import onnx.checker
+import onnx.defs
+import onnx.shape_inference
+
+SCHEMA_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+"""Domains whose ops onnx has schemas of."""
+_GENERATED = "unk__"
+"""How the names begin that ONNX's inference gives to sizes it cannot know."""
+_FAULT = re.compile(r"\(op_type:[^)]*?node name: (\d+)\): ")
+_KIND = re.compile(r"^\[\w+Error\] ")
+_UNKNOWN = re.compile(r"\bnull\b|[Tt]ype info")
+"""A fault that says so follows from a type that is not known: it is no contradiction."""
+_DTYPES = re.compile(r"Inferred elem type differs from existing elem type: \((\d+)\) vs \((\d+)\)")
+_LIST = re.compile(r"(\[ShapeInferenceError\] )?Inference error\(s\): ")
+
+Opsets = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class NodeFault:
+    """A rule of ONNX that a node breaks.
+
+    Attributes:
+        number: The name of the node: protos here have numbers for names.
+        what: What is wrong with it.
+        outer: The number of the node that holds the node in a subgraph; itself otherwise.
+    """
+
+    number: int
+    what: str
+    outer: int
+
+
+@dataclass
+class Inferred:
+    """What ONNX's inference finds.
+
+    Attributes:
+        types: Type of each value that a node of the graph makes, by name, where it is known.
+        faults: What contradicts, in order.
+    """
+
+    types: dict[str, onnx.TypeProto] = field(default_factory=dict)
+    faults: list[NodeFault] = field(default_factory=list)
+
+
+def has_schema(domain: str, op_type: str, opsets: Opsets) -> bool:
+    """Return whether onnx knows an op at the version of its domain that is imported."""
+    if domain not in SCHEMA_DOMAINS:
+        return False
+    domain = _plain(domain)
+    return onnx.defs.has(op_type, domain=domain, max_inclusive_version=opsets.get(domain, 1))
+
+
+def _plain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def schema_faults(
+    nodes: Sequence[onnx.NodeProto], opsets: Opsets, ir_version: int
+) -> list[NodeFault]:
+    """Return the nodes that their schemas refuse: unknown ops, wrong arity, wrong attributes.
+
+    Graphs in attributes are checked as graphs, so give nodes with empty ones.
+    """
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = ir_version, dict(opsets)
+    scope = onnx.checker.C.LexicalScopeContext()
+    absent = list(_absent_inputs(nodes, opsets))
+    try:  # all at once, which takes a tenth of the time
+        onnx.checker.C.check_function(_as_function(nodes, opsets), context, scope)
+    except onnx.checker.ValidationError:
+        return [*_faults_one_by_one(nodes, context, scope), *absent]
+    return absent
+
+
+def _absent_inputs(nodes: Iterable[onnx.NodeProto], opsets: Opsets) -> Iterator[NodeFault]:
+    """Yield the nodes that leave out an input which they must have; the checker counts it."""
+    for node in nodes:
+        if "" not in node.input or not has_schema(node.domain, node.op_type, opsets):
+            continue
+        domain = _plain(node.domain)
+        formal = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain).inputs
+        for name, parameter in zip(node.input, formal, strict=False):
+            if not name and parameter.option == onnx.defs.OpSchema.FormalParameterOption.Single:
+                what = f"its input {parameter.name} is absent, which it must have"
+                yield NodeFault(int(node.name), what, int(node.name))
+                break
+
+
+def _faults_one_by_one(
+    nodes: Iterable[onnx.NodeProto],
+    context: onnx.checker.C.CheckerContext,
+    scope: onnx.checker.C.LexicalScopeContext,
+) -> Iterator[NodeFault]:
+    for node in nodes:
+        try:
+            onnx.checker.C.check_node(node.SerializeToString(), context, scope)
+        except onnx.checker.ValidationError as error:
+            what = str(error).partition("\n\n==> Context")[0].strip().rstrip(".")
+            what = what.removeprefix("Node(0) with ").replace(f"'{node.name} : ", "'")
+            what = what.removeprefix(f"Node({node.name}) with ")
+            yield NodeFault(int(node.name), what, int(node.name))
+
+
+def _as_function(nodes: Sequence[onnx.NodeProto], opsets: Opsets) -> bytes:
+    """Return nodes as a function that takes all they read and do not make."""
+    made = {name for node in nodes for name in node.output}
+    read = dict.fromkeys(name for node in nodes for name in node.input)
+    imports = [onnx.OperatorSetIdProto(domain=d, version=v) for d, v in opsets.items()]
+    inputs = [name for name in read if name and name not in made]
+    function = onnx.FunctionProto(
+        name="nodes", domain="nodes", input=inputs, node=nodes, opset_import=imports
+    )
+    return bytes(function.SerializeToString())
+
+
+def infer(
+    graph: onnx.GraphProto, opsets: Opsets, ir_version: int, *, data_propagation: bool = False
+) -> Inferred:
+    """Infer the types and shapes of a graph, and compare them with those it declares.
+
+    Args:
+        graph: Its inputs and initializers have types; nodes are named by numbers.
+        opsets: Domain to version.
+        ir_version: The IR version of the model.
+        data_propagation: Whether to compute small shapes as well. ONNX does so at the cost of
+            errors where there are none, so faults are then not looked for.
+    """
+    imports = [onnx.OperatorSetIdProto(domain=d, version=v) for d, v in opsets.items()]
+    model = onnx.ModelProto(graph=graph, opset_import=imports, ir_version=ir_version)
+    proto = model.SerializeToString()
+    faults: list[NodeFault] = []
+    try:
+        if data_propagation:
+            return Inferred(_types(_run(proto, strict=False, data_propagation=True)))
+        return Inferred(_types(_run(proto, strict=True)))
+    except onnx.shape_inference.InferenceError as error:
+        faults = _parsed(str(error))
+    try:
+        return Inferred(_types(_run(proto, strict=False)), faults)
+    except onnx.shape_inference.InferenceError:
+        return Inferred({}, faults)
+
+
+def _run(proto: bytes, *, strict: bool, data_propagation: bool = False) -> onnx.ModelProto:
+    return onnx.shape_inference.infer_shapes(
+        proto, check_type=strict, strict_mode=strict, data_prop=data_propagation
+    )
+
+
+def _types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    infos = (*model.graph.value_info, *model.graph.output)
+    return {info.name: info.type for info in infos if is_known(info.type)}
+
+
+def _parsed(text: str) -> list[NodeFault]:
+    """Read faults from the text of an inference error, one for each node of the graph itself."""
+    faults: dict[int, NodeFault] = {}
+    for line in _LIST.sub("", text).splitlines():
+        places = list(_FAULT.finditer(line))
+        if places and not _UNKNOWN.search(line):
+            what = _KIND.sub("", line[places[-1].end() :]).strip().rstrip(".")
+            what = _DTYPES.sub(_named_dtypes, what)
+            outer = int(places[0][1])
+            faults.setdefault(outer, NodeFault(int(places[-1][1]), what, outer))
+    return list(faults.values())
+
+
+def _named_dtypes(found: re.Match[str]) -> str:
+    """Return the names of two dtypes, which the inference calls by their numbers."""
+    inferred, declared = (onnx.TensorProto.DataType.Name(int(n)).lower() for n in found.groups())
+    return f"inferred dtype is {inferred}, declared dtype is {declared}"
+
+
+def is_known(kind: onnx.TypeProto) -> bool:
+    """Return whether a type says what its elements are."""
+    which = kind.WhichOneof("value")
+    if which in ("tensor_type", "sparse_tensor_type"):
+        return bool(getattr(kind, which).elem_type)
+    return which is not None
+
+
+def contradiction(inferred: onnx.TypeProto, declared: onnx.TypeProto) -> str:
+    """Return in which way two types of one value exclude each other; empty if they do not."""
+    which = inferred.WhichOneof("value")
+    if which != declared.WhichOneof("value"):
+        return f"is a {which}, declared as a {declared.WhichOneof('value')}"
+    if which != "tensor_type":
+        return ""
+    found, said = inferred.tensor_type, declared.tensor_type
+    if found.elem_type != said.elem_type:
+        return f"is {_dtype(found)}, declared as {_dtype(said)}"
+    if not (found.HasField("shape") and said.HasField("shape")):
+        return ""
+    if len(found.shape.dim) != len(said.shape.dim):
+        return f"has rank {len(found.shape.dim)}, declared with rank {len(said.shape.dim)}"
+    for axis, (a, b) in enumerate(zip(found.shape.dim, said.shape.dim, strict=True)):
+        if a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value:
+            return f"has {a.dim_value} in dimension {axis}, declared with {b.dim_value}"
+    return ""
+
+
+def _dtype(kind: onnx.TypeProto.Tensor) -> str:
+    return str(onnx.TensorProto.DataType.Name(kind.elem_type)).lower()
+
+
+def rename_generated(types: Iterable[onnx.TypeProto], known: frozenset[str], start: int) -> int:
+    """Give the sizes that inference named by itself numbers from ``start`` on; return the next.
+
+    Two runs of the inference name different sizes alike.
+    """
+    names: dict[str, str] = {}
+    for dim in (dim for kind in types for dim in kind.tensor_type.shape.dim):
+        if dim.dim_param.startswith(_GENERATED) and dim.dim_param not in known:
+            dim.dim_param = names.setdefault(dim.dim_param, f"{_GENERATED}{start + len(names)}")
+    return start + len(names)
+
+
+def without_generated(kind: onnx.TypeProto) -> onnx.TypeProto:
+    """Return a type without the names that inference made: they mean nothing in another graph."""
+    copy = onnx.TypeProto()
+    copy.CopyFrom(kind)
+    for dim in copy.tensor_type.shape.dim if copy.HasField("tensor_type") else ():
+        if dim.dim_param.startswith(_GENERATED):
+            dim.ClearField("dim_param")
+    return copy

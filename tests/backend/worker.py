@@ -1,0 +1,49 @@
+"""A process that measures models from its input and writes one line of JSON per target.
+
+It speaks as tests.coverage.worker does; the calls of a job are the targets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import sys
+import warnings
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from coreai_onnx.passes.targets import TARGETS
+from tests.backend.measuring import NOT_RUN, measure, run_stock
+from tests.backend.models import backend_models
+from tests.coverage.measuring import CONVERSION_FAILED
+
+
+def main() -> None:
+    """Serve jobs until the input ends."""
+    lines = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    models = backend_models()
+
+    def say(**fields: Any) -> None:
+        lines.write(json.dumps(fields) + "\n")
+
+    say(done=True)
+    for text in sys.stdin:
+        job = json.loads(text)
+        model, first = models[job["model"]], job["first"]
+        say(call=first, step=NOT_RUN)
+        before = run_stock(model)
+        for call in range(first, len(TARGETS)):
+            say(call=call, step=CONVERSION_FAILED)
+            outcome = measure(model, TARGETS[call], before)
+            say(call=call, **dataclasses.asdict(outcome))
+        say(done=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Wrong values of every option and argument of every command."""
+
+from __future__ import annotations
+
+RIGHT = {
+    "convert": ("convert", "FACTORY", "-o", "out.onnx"),
+    "optimize": ("optimize", "MODEL", "-o", "out.onnx"),
+    "run": ("run", "MODEL"),
+    "compare": ("compare", "MODEL", "FACTORY"),
+    "inspect": ("inspect", "MODEL"),
+    "diff": ("diff", "MODEL", "MODEL"),
+    "view": ("view", "MODEL", "--no-browser"),
+    "ops-path": ("ops-path",),
+}
+"""Words that work, of every command."""
+
+_MODELS = ["nowhere.onnx", ".", "", "models.py", "program.pt2"]
+_FACTORIES = [
+    *("models", "models:", ":one", "", "nowhere:one", "models:nothing_there", "no/such.py:one"),
+    *("models.py:number", "models.py:text", "models.py:none", "models.py:failing"),
+    *("models.py:leaving", "models.py:five", "models.py:wrong_args", "models.py:wrong_kwargs"),
+    *("nowhere.pt2", "broken.pt2", "archive.pt2", "model.onnx", "syntax.py:one", "leaves.py:one"),
+]
+_OUTPUTS = ["no/such/folder/m.onnx", ".", "", "out.txt", "model.v2"]
+_PASSES = ["nonsense", "", ",", "models:nothing_there", "models.py:text", "math:pi", "a:b:c"]
+_VERSIONS = ["old", "", "1", "-1.20", "0.1", "1.x"]
+_SEEDS = ["many", "-1", str(2**32), "1.5", ""]
+
+_SHARED = {
+    "output": [["--output", value] for value in _OUTPUTS],
+    "target": [["--target", value] for value in ("tpu", "")],
+    "minimum_onnxruntime": [["--minimum-onnxruntime", value] for value in _VERSIONS],
+    "passes": [["--passes", value] for value in _PASSES],
+    "near_misses": [["--near-misses=yes"]],
+    "debug_info": [["--debug-info", value] for value in ("some", "")],
+    "external_data": [["--external-data=yes"], ["--external-data", "--no-external-data=x"]],
+    "debug": [["--debug=yes"]],
+}
+
+WRONG: dict[str, dict[str, list[list[str]]]] = {
+    "convert": {
+        **_SHARED,
+        "factory": [["FACTORY", value] for value in _FACTORIES],
+        "opset": [["--opset", value] for value in ("7", "99", "-1", "new", "")],
+        "dynamic": [
+            ["--dynamic", value]
+            for value in (
+                *("x:7=batch", "x:0=batch[5..3]", "x:0=batch[..1]", "x:0=batch[4..4]"),
+                *("x:0=batch[3..8]", "x:0=batch[0..1]", "z:0=batch", "x", "x:", ":0=n", "x:0"),
+                *("x:0=2n", "x:-1=n", "x:0=n,0=m", "y:0=n", "", "x:0=n[a..b]", "x:1=n[99..]"),
+            )
+        ],
+        "input": [
+            ["--input", value]
+            for value in (
+                *("z=float32[2]", "x=float32[2,8]", "x", "=x", "x=", "y=nonsense", "y=float99[2]"),
+                *("y=float32[a]", "y=float32[-1]", "y=nowhere.npy", "y=broken.npy", "y=text.npy"),
+                *("y=float32[99999999999999]", "y=float32[99999999999999999999]", "y=object[2]"),
+                *("y=archive.npy", "y=float128[2]", "y=float32[" + "1," * 70 + "1]", ""),
+            )
+        ],
+        "externalize": [
+            ["--externalize", value]
+            for value in (
+                *("Block", "models:nothing_there", "nowhere:Block", "math:pi", "models.py:one"),
+                *("models.py:Plain", "", "=name", "models.py:Net=", "models.py:Net=a b"),
+            )
+        ],
+        "no_optimize": [["--no-optimize=yes"]],
+        "seed": [["--seed", value] for value in _SEEDS],
+    },
+    "optimize": {**_SHARED, "model": [["MODEL", value] for value in _MODELS]},
+    "run": {
+        "model": [["MODEL", value] for value in _MODELS],
+        "input": [
+            ["--input", value]
+            for value in (
+                *("z=random", "x", "=x", "x=", "", "x=nonsense", "x=float64[2,8]", "x=float32[2]"),
+                *(
+                    "x=nowhere.npy",
+                    "x=broken.npy",
+                    "x=text.npy",
+                    "x=archive.npy",
+                    "x=complex64[2,8]",
+                ),
+                *("x=float32[2,9]", "x=float32[99999999999999]", "x=string[2]"),
+            )
+        ],
+        "dim": [
+            ["--dim", value]
+            for value in ("foo=3", "batch", "batch=", "batch=many", "batch=-1", "batch=1.5", "")
+        ],
+        "kernels": [["--kernels=yes"], ["--no-kernels=x"]],
+        "threads": [["--threads", value] for value in ("0", "-1", "many", "1.5", "")],
+        "seed": [["--seed", value] for value in _SEEDS],
+        "save": [["--save", v] for v in ("no/such/folder/m.npz", ".", "", "out.txt", "/dev/full")],
+        "debug": [["--debug=yes"]],
+    },
+    "compare": {
+        "model": [["MODEL", value] for value in _MODELS],
+        "factory": [["FACTORY", value] for value in (*_FACTORIES, "models.py:other_args")],
+        "rtol": [["--rtol", value] for value in ("-1", "nan", "inf", "small", "")],
+        "atol": [["--atol", value] for value in ("-1", "nan", "inf", "small", "")],
+        "seed": [["--seed", value] for value in _SEEDS],
+        "debug": [["--debug=yes"]],
+    },
+    "inspect": {
+        "model": [["MODEL", value] for value in _MODELS],
+        "histogram": [["--histogram", value] for value in ("nowhere.onnx", ".", "models.py")],
+        "debug": [["--debug=yes"]],
+    },
+    "diff": {
+        "before": [["MODEL", value] for value in _MODELS],
+        "after": [["MODEL", value] for value in _MODELS],
+        "structure": [["--structure=yes"]],
+        "limit": [["--limit", value] for value in ("-1", "all", "1.5", "")],
+        "output": [["--output", value] for value in ("d.pdf", "d", "", ".", "no/such/d.txt")],
+        "debug": [["--debug=yes"]],
+    },
+    "view": {
+        "model": [["MODEL", value] for value in _MODELS],
+        "port": [["--port", value] for value in ("-1", "65536", "http", "")],
+        "no_browser": [["--no-browser=yes"]],
+        "debug": [["--debug=yes"]],
+    },
+    "ops-path": {"debug": [["--debug=yes"]]},
+}
+"""Command to the name of an option or argument to wrong words: those of an option are appended, the
+value of an argument takes the place of the right one."""
+
+
+def words_of(command: str, name: str, wrong: list[str]) -> list[str]:
+    """Return the words of a command with wrong ones among them."""
+    right = list(RIGHT[command])
+    if wrong[0] not in ("MODEL", "FACTORY"):
+        return [*right, *wrong]
+    place = len(right) - 1 if name == "after" else right.index(wrong[0])
+    right[place] = wrong[1]
+    return right
+
+
+CASES = [
+    (command, name, wrong)
+    for command, options in WRONG.items()
+    for name, rows in options.items()
+    for wrong in rows
+]

@@ -1,0 +1,215 @@
+"""One model in one dtype: converted, run at two sizes on bodies and kernels, held to torch.
+
+A result passes within the tolerances of its dtype, or if it is as near to the model computed in
+the next wider dtype as torch's own result is: a deep model loses more digits than one operator.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from coreai_onnx import OnnxProgram, convert, session
+from coreai_onnx.errors import CoreaiError, ExportError
+from coreai_onnx.runtime import Session, kernels_built
+from tests.coverage.measuring import (
+    CONVERSION_FAILED,
+    MISMATCH,
+    NOT_EXPORTED,
+    PASS,
+    REFUSED,
+    REJECTED,
+    RUN_FAILED,
+    limited,
+    line,
+)
+from tests.foreign.case import FIRST, SECOND, Case, Inputs, Size, in_dtype
+from tests.models.architecture import expected_outputs
+from tests.tolerances import as_numpy, assert_close
+
+SECONDS = 120
+"""At most for one step."""
+WIDER = {
+    torch.float32: torch.float64,
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+}
+TIMES = 4
+"""How many times torch's own rounding error is still rounding."""
+Progress = Callable[[str], None]
+Run = Callable[[list[torch.Tensor], bool], list[Any]]
+"""Flat inputs, and whether to use kernels, to flat outputs."""
+
+
+@dataclass
+class Outcome:
+    """What became of a model with one exporter.
+
+    Attributes:
+        status: ``pass``, or the worst of what was found.
+        detail: The first line of what went wrong.
+        resized: What became of the second size, under ``"second size"``.
+        seconds: What it took.
+    """
+
+    status: str
+    detail: str = ""
+    resized: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Subject:
+    """A case in one dtype with what torch makes of it, built once for all exporters.
+
+    Raises:
+        Exception: Whatever the model raises in torch itself.
+    """
+
+    def __init__(self, case: Case, dtype: torch.dtype) -> None:
+        self.case, self.dtype = case, dtype
+        with limited(SECONDS):
+            self.module = case.module(dtype)
+            self.arguments = {size: case.arguments(size, dtype) for size in (FIRST, SECOND)}
+            self.expected = {s: self._expected(a) for s, a in self.arguments.items()}
+        self._exported: ExportedProgram | None = None
+
+    def flat(self, size: Size) -> list[torch.Tensor]:
+        """Return the tensors among the arguments, in order."""
+        return [x for x in pytree.tree_leaves(self.arguments[size]) if torch.is_tensor(x)]
+
+    def exported(self) -> ExportedProgram:
+        """Return what torch.export makes of the module, from the first call on."""
+        if self._exported is None:
+            with limited(SECONDS), torch.no_grad():
+                self._exported = torch.export.export(
+                    self.module,
+                    (),
+                    self.arguments[FIRST],
+                    dynamic_shapes=self.case.dynamic_shapes(),
+                )
+        return self._exported
+
+    def takes(self, size: Size) -> bool:
+        """Whether the exported program takes this size and computes what the model does."""
+        try:
+            with limited(SECONDS), torch.no_grad():
+                given = self.exported().module()(**self.arguments[size])
+            leaves = [x for x in pytree.tree_leaves(given) if torch.is_tensor(x)]
+            return not self.difference(leaves, size)
+        except Exception:  # noqa: BLE001 - guards raise anything
+            return False
+
+    def difference(self, actual: list[Any], size: Size) -> str:
+        """Say how results differ from torch's beyond rounding; empty if they do not."""
+        try:
+            assert_close(actual, self.expected[size])
+        except AssertionError as error:
+            return "" if self._as_near(actual, size) else str(error)
+        return ""
+
+    def _expected(self, arguments: Inputs) -> list[torch.Tensor]:
+        first, second = (expected_outputs(self.module, arguments) for _ in range(2))
+        for a, b in zip(first, second, strict=True):
+            if not torch.equal(a.nan_to_num(), b.nan_to_num()):
+                raise ValueError("random")
+        return first
+
+    def _as_near(self, actual: list[Any], size: Size) -> bool:
+        """Whether results are as near to those of the wider dtype as torch's own are."""
+        expected = self.expected[size]
+        if len(actual) != len(expected):
+            return False
+        wide = WIDER[self.dtype]
+        try:
+            with limited(SECONDS):
+                module = copy.deepcopy(self.module).to(wide)
+                exact = expected_outputs(module, in_dtype(self.arguments[size], wide))
+        except Exception:  # noqa: BLE001 - a model may be written for one dtype
+            return False
+        return all(map(_near, actual, expected, exact))
+
+
+def _near(actual: Any, expected: torch.Tensor, exact: torch.Tensor) -> bool:
+    a, e, x = as_numpy(actual), as_numpy(expected), exact.double()
+    if (a.shape, a.dtype) != (e.shape, e.dtype):
+        return False
+    if not expected.is_floating_point():
+        return bool((a == e).all())
+    ours = (torch.from_numpy(a.astype("float64")) - x).abs()
+    own = (expected.double() - x).abs()
+    step = torch.finfo(expected.dtype).eps * x.abs().max() if x.numel() else 0.0
+    return bool((ours <= TIMES * max(float(own.max()), float(step))).all()) if x.numel() else True
+
+
+def measure_ours(subject: Subject, progress: Progress) -> Outcome:
+    """Return what becomes of a model that is converted."""
+    progress(CONVERSION_FAILED)
+    try:
+        with limited(SECONDS), torch.no_grad():
+            program = convert(
+                subject.module,
+                (),
+                subject.arguments[FIRST],
+                dynamic_shapes=subject.case.dynamic_shapes(),
+            )
+    except CoreaiError as error:
+        return _refused(subject, error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        return Outcome(CONVERSION_FAILED, line(error))
+    progress(RUN_FAILED)
+    return run_at_both(subject, _runner(program), sorted({False, kernels_built()}))
+
+
+def _refused(subject: Subject, error: CoreaiError) -> Outcome:
+    """Return whether torch.export, too, takes the model not."""
+    if isinstance(error, ExportError):
+        try:
+            subject.exported()
+        except Exception as reason:  # noqa: BLE001 - torch.export raises anything
+            return Outcome(NOT_EXPORTED, line(reason))
+    own_fault = "this is a defect" in str(error)
+    return Outcome(CONVERSION_FAILED if own_fault else REFUSED, line(error))
+
+
+def _runner(program: OnnxProgram) -> Run:
+    @functools.cache
+    def opened(kernels: bool) -> Session:
+        return session(program, kernels=kernels, threads=1)
+
+    return lambda flat, kernels: list(opened(kernels).run(*flat))
+
+
+def run_at_both(subject: Subject, run: Run, kernels: list[bool]) -> Outcome:
+    """Run a program at both sizes; the second counts only if torch.export's program takes it."""
+    outcome = Outcome(PASS)
+    for size, label in ((FIRST, ""), (SECOND, "second size")):
+        for with_kernels in kernels:
+            found = _run(subject, run, size, with_kernels)
+            if found.status != PASS and size is SECOND and not subject.takes(SECOND):
+                outcome.resized[label] = REJECTED
+                return outcome
+            if found.status != PASS:
+                where = ", ".join(filter(None, (label, "kernels" if with_kernels else "")))
+                found.detail = f"{where}: {found.detail}" if where else found.detail
+                return found
+    outcome.resized["second size"] = PASS
+    return outcome
+
+
+def _run(subject: Subject, run: Run, size: Size, kernels: bool) -> Outcome:
+    try:
+        with limited(SECONDS):
+            actual = run(subject.flat(size), kernels)
+    except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions share no base
+        return Outcome(RUN_FAILED, line(error))
+    difference = subject.difference(actual, size)
+    if difference:
+        return Outcome(MISMATCH, " ".join(difference.split())[:300])
+    return Outcome(PASS)

@@ -1,0 +1,71 @@
+"""A process that measures models from its input and writes one line of JSON per exporter.
+
+It speaks as tests.coverage.worker does; call 0 is ours, call 1 is ``torch.onnx.export``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import sys
+import time
+import warnings
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+
+from tests.coverage.measuring import SKIPPED, line
+from tests.foreign.cases import named
+from tests.foreign.measuring import Outcome, Subject, measure_ours
+from tests.foreign.torch_onnx import measure_torch_onnx
+from tests.foreign.torchvision_ops import declare_torchvision_ops
+
+MEASURES = (measure_ours, measure_torch_onnx)
+
+
+def main() -> None:
+    """Serve jobs until the input ends."""
+    lines = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # libraries print where they like
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    declare_torchvision_ops()
+
+    def say(**fields: Any) -> None:
+        lines.write(json.dumps(fields) + "\n")
+
+    say(done=True)
+    for text in sys.stdin:
+        job = json.loads(text)
+        serve(job, say)
+        say(done=True)
+
+
+def serve(job: dict[str, Any], say: Any) -> None:
+    """Measure a case in a dtype with each exporter, from the one the job says."""
+    say(call=job["first"], step=SKIPPED)
+    try:
+        subject = Subject(named(job["case"]), getattr(torch, job["dtype"]))
+    except Exception as error:  # noqa: BLE001 - a model that torch cannot run is no finding
+        say(call=job["first"], **dataclasses.asdict(Outcome(SKIPPED, line(error))))
+        return
+    beside = 2 if job["beside"] else 1
+    for call in range(job["first"], beside):
+        start = time.monotonic()
+
+        def progress(step: str, call: int = call) -> None:
+            say(call=call, step=step)
+
+        outcome = MEASURES[call](subject, progress)
+        outcome.seconds = round(time.monotonic() - start, 1)
+        say(call=call, **dataclasses.asdict(outcome))
+
+
+if __name__ == "__main__":
+    main()

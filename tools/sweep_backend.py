@@ -1,0 +1,78 @@
+"""Optimize the models of onnx's own backend tests and run them before and after.
+
+python tools/sweep_backend.py                   go on where build/backend.jsonl ends
+python tools/sweep_backend.py --failed          again what went wrong there
+python tools/sweep_backend.py --fresh           everything from the start: some minutes
+python tools/sweep_backend.py --only 'loop'     models whose name an expression finds
+python tools/sweep_backend.py --record          write the totals for docs/onnx_models.md
+
+Each model goes through ``OnnxProgram.load`` and ``optimize``; a model passes if onnxruntime then
+gives what it gave before. ``make test-onnx`` runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or not it is installed
+
+from tests.backend.models import backend_models  # noqa: E402
+from tests.backend.records import RECORD, Job, Records  # noqa: E402
+from tests.coverage.crew import Found, measure_all  # noqa: E402
+from tests.coverage.journal import Journal  # noqa: E402
+
+WORKER = (sys.executable, "-m", "tests.backend.worker")
+
+
+def main() -> int:
+    """Run what is asked for and print the totals; 1 if anything went wrong."""
+    options = _parser().parse_args()
+    if options.fresh:
+        options.out.unlink(missing_ok=True)
+    journal = Journal(options.out)
+    names = [name for name in backend_models() if re.search(options.only, name)]
+    if options.failed:
+        bad = {model for model, *_ in Records(journal.found).failures()}
+        names = [name for name in names if name in bad]
+    else:
+        names = [name for name in names if (name,) not in journal.found]
+    _run([Job(name) for name in names], journal, options.workers)
+    records = Records(journal.found)
+    print(json.dumps(records.totals(), indent=1))
+    for model, target, status, detail in records.failures():
+        print(f"{status:18} {model} [{target}] {detail}")
+    if options.record:
+        RECORD.write_text(json.dumps(records.summary(), indent=1) + "\n", encoding="utf-8")
+    return 1 if records.failures() else 0
+
+
+def _run(jobs: list[Job], journal: Journal, workers: int) -> None:
+    with tqdm(total=len(jobs), unit="model", smoothing=0.05) as bar:
+
+        def tell(job: Job, found: Found) -> None:
+            journal.add(job.key, found)
+            bar.update()
+
+        measure_all(jobs, tell, workers=workers, command=WORKER, batch=len(jobs))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="models whose name this expression finds")
+    parser.add_argument("--failed", action="store_true", help="only what went wrong so far")
+    parser.add_argument("--fresh", action="store_true", help="forget what was found before")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "backend.jsonl")
+    parser.add_argument("--record", action="store_true", help="write tests/backend/results.json")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Measure the converter on models of other libraries, in processes that may crash.
+
+python tools/sweep_foreign.py                  go on where build/foreign.jsonl ends
+python tools/sweep_foreign.py --failed         again what is wrong, refused or crashed there
+python tools/sweep_foreign.py --fresh          everything from the start
+python tools/sweep_foreign.py --only '^timm'   cases that an expression finds; --dtypes float32
+python tools/sweep_foreign.py --record         write the totals for docs/foreign_models.md
+
+It runs in the environment of tools/make_foreign_environment: ``make test-foreign`` does both. A
+model passes if its program gives, at two sizes, on bodies and on kernels, what torch gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or not it is installed
+
+from tests.coverage.crew import Found, measure_all  # noqa: E402
+from tests.coverage.journal import Journal  # noqa: E402
+from tests.foreign.cases import CASES, DTYPES, LIBRARY  # noqa: E402
+from tests.foreign.measuring import SECONDS  # noqa: E402
+from tests.foreign.records import RECORD, Job, Records  # noqa: E402
+
+WORKER = (sys.executable, "-m", "tests.foreign.worker")
+PATIENCE = 2 * SECONDS
+"""Seconds without a line after which a worker counts as stuck."""
+BATCH = 40
+"""Jobs after which a worker makes room for a fresh one: models leave caches behind."""
+
+
+def main() -> int:
+    """Run what is asked for and print the tables; 1 if a model is wrong, refused or crashes."""
+    options = _parser().parse_args()
+    if options.fresh:
+        options.out.unlink(missing_ok=True)
+    journal = Journal(options.out)
+    every = [
+        Job(case.name, dtype, beside=dtype == "float32" and not options.alone)
+        for dtype in DTYPES
+        for case in CASES
+        if dtype in case.dtypes
+    ]
+    _run(_open(every, Records(journal.found, LIBRARY), options), journal, options.workers)
+    known = {job.key: journal.found[job.key] for job in every if job.key in journal.found}
+    records = Records(known, LIBRARY)
+    print(records.table())
+    for (case, dtype), status, detail in records.failures():
+        print(f"{status:18} {case} [{dtype}] {detail}")
+    if options.record:
+        summary = {"runs": len(every), "measured": len(known), **records.summary()}
+        RECORD.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return 1 if records.failures() else 0
+
+
+def _open(every: list[Job], records: Records, options: argparse.Namespace) -> list[Job]:
+    """Return the jobs to run."""
+    dtypes = options.dtypes.split(",")
+    chosen = [j for j in every if j.dtype in dtypes and re.search(options.only, j.case)]
+    if options.failed:
+        bad = {key for key, *_ in records.failures()}
+        return [job for job in chosen if job.key in bad]
+    return chosen if options.again else [job for job in chosen if not records.holds(job)]
+
+
+def _run(jobs: list[Job], journal: Journal, workers: int) -> None:
+    with tqdm(total=len(jobs), unit="model", smoothing=0.05) as bar:
+
+        def tell(job: Job, found: Found) -> None:
+            journal.add(job.key, found)
+            bar.set_postfix_str(f"{job.dtype} {job.case}"[:40])
+            bar.update()
+
+        measure_all(jobs, tell, workers=workers, command=WORKER, patience=PATIENCE, batch=BATCH)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="separated by commas")
+    parser.add_argument("--only", default="", help="cases whose name this expression finds")
+    parser.add_argument("--failed", action="store_true", help="only what does not pass so far")
+    parser.add_argument("--again", action="store_true", help="what is chosen, done or not")
+    parser.add_argument("--alone", action="store_true", help="without torch.onnx.export beside it")
+    parser.add_argument("--fresh", action="store_true", help="forget what was found before")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "foreign.jsonl")
+    parser.add_argument("--record", action="store_true", help="write tests/foreign/results.json")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
