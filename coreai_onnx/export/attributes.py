@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 
 from coreai_onnx.errors import DroppedStateWarning
 
@@ -127,15 +129,36 @@ def attributes_kept(model: torch.nn.Module) -> Iterator[Attributes]:
             hook.remove()
         attributes.restore()
     if attributes.dropped:
-        names = list(dict.fromkeys(attributes.dropped))
-        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+        warn_of_dropped(attributes.dropped)
+
+
+def warn_of_dropped(paths: Iterable[str]) -> None:
+    """Warn that what a forward keeps at these paths is no state of the converted model."""
+    warnings.warn(
+        f"forward keeps something from call to call in {_shown(paths)}, and the converted model "
+        "does not\n  state is a tensor of one shape and dtype: hold it in a buffer "
+        "(register_buffer), or make it an input and an output",
+        DroppedStateWarning,
+        stacklevel=3,
+    )
+
+
+def warn_of_changed_parameters(program: ExportedProgram) -> None:
+    """Warn if a forward changes parameters: they are constants, and each call starts from them."""
+    specs = program.graph_signature.output_specs
+    names = [str(s.target) for s in specs if s.kind == OutputKind.PARAMETER_MUTATION]
+    if names:
         warnings.warn(
-            f"forward keeps something from call to call in {shown}, and the converted model does "
-            "not\n  state is a tensor of one shape and dtype: hold it in a buffer (register_buffer)"
-            ", or make it an input and an output",
+            f"forward changes the parameters {_shown(names)}; in the converted model every call "
+            "does so anew\n  hold in a buffer (register_buffer) what changes from call to call",
             DroppedStateWarning,
             stacklevel=2,
         )
+
+
+def _shown(paths: Iterable[str]) -> str:
+    names = list(dict.fromkeys(paths))
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
 def _is_tensor(x: Any) -> bool:
@@ -143,8 +166,12 @@ def _is_tensor(x: Any) -> bool:
 
 
 def _fits(new: torch.Tensor, old: torch.Tensor) -> bool:
-    sizes = [list(map(str, x.shape)) for x in (new, old)]  # comparing symbols would fix them
-    return sizes[0] == sizes[1] and new.dtype == old.dtype
+    return same_sizes(new, old) and new.dtype == old.dtype
+
+
+def same_sizes(new: torch.Tensor, old: torch.Tensor) -> bool:
+    """Whether tensors have one shape; a comparison of symbols would fix them."""
+    return list(map(str, new.shape)) == list(map(str, old.shape))
 
 
 def _is_dropped(old: Any, new: Any) -> bool:

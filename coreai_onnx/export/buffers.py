@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.export.attributes import same_sizes, warn_of_dropped
 from coreai_onnx.export.compat.torch_names import TorchDispatchMode, pytree
 
 aten = torch.ops.aten
@@ -35,16 +37,28 @@ def buffers_of(module: torch.nn.Module) -> list[torch.Tensor]:
 
 
 @contextmanager
-def written_in_place(module: torch.nn.Module) -> Iterator[None]:
-    """Write what is assigned to a buffer into the buffer, as an export expects of state."""
-    registries: list[dict[str, Any]] = [vars(inner)["_buffers"] for inner in module.modules()]
-    before = [dict(registry) for registry in registries]
-    yield
-    for registry, old in zip(registries, before, strict=True):
+def written_in_place(module: torch.nn.Module) -> Iterator[list[str]]:
+    """Write what is assigned to a buffer into the buffer, as an export expects of state.
+
+    A buffer that is replaced by a tensor of another shape keeps its value.
+
+    Yields:
+        The paths of such buffers; empty until the block is left.
+    """
+    holders = [(path, vars(inner)["_buffers"]) for path, inner in module.named_modules()]
+    before = [dict(registry) for _, registry in holders]
+    dropped: list[str] = []
+    yield dropped
+    for (path, registry), old in zip(holders, before, strict=True):
         for name, tensor in old.items():
             new = registry[name]
-            if new is not tensor and tensor is not None and new is not None:
-                registry[name] = tensor.copy_(new)
+            if new is tensor or tensor is None or new is None:
+                continue
+            if same_sizes(new, tensor):
+                tensor.copy_(new)
+            else:
+                dropped.append(f"{path}.{name}".lstrip("."))
+            registry[name] = tensor
 
 
 @contextmanager
@@ -52,11 +66,15 @@ def assignments_kept(model: torch.nn.Module) -> Iterator[None]:
     """While active, ``self.buffer = new`` in the forward of a model is exported as a change of it.
 
     torch's export keeps in-place changes of buffers, and forgets tensors that take their places.
+
+    Warns:
+        DroppedStateWarning: A buffer is replaced by a tensor of another shape.
     """
     inside = contextlib.ExitStack()
+    dropped: list[list[str]] = []
 
     def enter(*_: Any) -> None:
-        inside.enter_context(written_in_place(model))
+        dropped.append(inside.enter_context(written_in_place(model)))
 
     def leave(*_: Any) -> None:
         inside.close()
@@ -66,6 +84,8 @@ def assignments_kept(model: torch.nn.Module) -> Iterator[None]:
             hooks.callback(model.register_forward_pre_hook(enter).remove)
             hooks.callback(model.register_forward_hook(leave).remove)
         yield
+    if any(dropped):
+        warn_of_dropped(itertools.chain.from_iterable(dropped))
 
 
 class Substituted:

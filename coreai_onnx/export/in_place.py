@@ -34,6 +34,7 @@ aten = torch.ops.aten
 _MUTATIONS = {
     InputKind.BUFFER: OutputKind.BUFFER_MUTATION,
     InputKind.CONSTANT_TENSOR: OutputKind.BUFFER_MUTATION,
+    InputKind.PARAMETER: OutputKind.PARAMETER_MUTATION,
     InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION,
 }
 _DROPOUTS = (
@@ -355,7 +356,7 @@ def _signature(
     for name, node in zip(changed, results, strict=False):
         source = by_name[name]
         kind = _MUTATIONS[source.kind]
-        target = source.target if kind is OutputKind.BUFFER_MUTATION else name
+        target = name if kind is OutputKind.USER_INPUT_MUTATION else source.target
         specs.append(OutputSpec(kind, TensorArgument(name=node.name), target))
     for spec, node in zip(given.output_specs, results[len(changed) :], strict=True):
         named = isinstance(node, fx.Node) and hasattr(spec.arg, "name")

@@ -245,7 +245,7 @@ def _results(
                 f"{spec.target} in place",
                 advice="return the new value instead, or leave it out of externalize_modules",
             )
-        elif value is not None:
+        elif value is not None and spec.kind != OutputKind.PARAMETER_MUTATION:
             outputs.append(value)
     unexpected = changed.keys() - set(call.changed or ())
     if unexpected:

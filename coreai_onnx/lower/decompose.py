@@ -47,6 +47,7 @@ def decompose(node: fx.Node) -> fx.GraphModule | None:
         return None
     leaves, spec = pytree.tree_flatten((node.args, dict(node.kwargs)))
     inputs = [leaf.meta["val"] for leaf in leaves if isinstance(leaf, fx.Node)]
+    results = pytree.tree_leaves(node.meta.get("val"))
 
     def call(*values: Any) -> Any:
         given = iter(values)
@@ -58,7 +59,7 @@ def decompose(node: fx.Node) -> fx.GraphModule | None:
         return result
 
     try:
-        graph_module = trace(call, inputs)
+        graph_module = trace(call, inputs, like=results)
     except NotImplementedError:
         return None
     if any(n.target is target for n in graph_module.graph.nodes):
@@ -66,12 +67,19 @@ def decompose(node: fx.Node) -> fx.GraphModule | None:
     return graph_module
 
 
-def trace(function: Callable[..., Any], examples: Sequence[Any]) -> fx.GraphModule:
+def trace(
+    function: Callable[..., Any], examples: Sequence[Any], like: Sequence[Any] = ()
+) -> fx.GraphModule:
     """Trace a function on fake tensors and symbolic numbers, one placeholder each.
 
     What the function changes in place is made anew in the graph.
+
+    Args:
+        function: What to trace.
+        examples: Its arguments.
+        like: Results, which tell the fake mode where no argument is a tensor.
     """
-    fakes = (e for e in examples if isinstance(e, FakeTensor))
+    fakes = (e for e in (*examples, *like) if isinstance(e, FakeTensor))
     mode = next((f.fake_mode for f in fakes), None)
     with torch.no_grad(), _entered(mode):
         traced = make_fx(function, _allow_non_fake_inputs=True)(*examples)

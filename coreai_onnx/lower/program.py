@@ -25,6 +25,7 @@ from torch.export.graph_signature import (
 
 from coreai_onnx.contents import COMPLEX
 from coreai_onnx.errors import ConversionError, UnsupportedOpsError
+from coreai_onnx.export.attributes import warn_of_changed_parameters
 from coreai_onnx.export.relations import Relation, relations
 from coreai_onnx.export.symbols import range_constraints, symbol_names
 from coreai_onnx.lower.builder import OpBuilder
@@ -113,6 +114,7 @@ class ProgramLowering:
         if self.context.missing:
             raise UnsupportedOpsError(self.context.missing)
         self._make_outputs(list(results))
+        warn_of_changed_parameters(self.program)
         self._drop_unused_weights()
         ranges = range_constraints(self.program, self.context.symbols)
         conditions = relations(self.program, self.context.symbols)

@@ -27,6 +27,7 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _READS_ELEMENT = ("aten._local_scalar_dense.default", "aten.item.default")
 IGNORED = frozenset(
     {
+        "aten._assert_async.default",
         "aten._assert_async.msg",
         "aten._assert_scalar.default",
         "aten._assert_tensor_metadata.default",
@@ -35,6 +36,7 @@ IGNORED = frozenset(
         "aten._functional_sym_constrain_range.default",
         "aten._functional_sym_constrain_range_for_size.default",
         "aten._functional_assert_async.msg",
+        "aten._functional_assert_scalar.default",
     }
 )
 """Checks of the exported program; they compute nothing."""

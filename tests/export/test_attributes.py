@@ -134,3 +134,44 @@ def test_a_program_of_the_users_own_has_the_state_too() -> None:
     session, eager = coreai_onnx.session(program, kernels=False), Total()
     for step in range(3):
         assert_close(session.run(X + step)[0], eager(X + step))
+
+
+class Scaled(torch.nn.Module):
+    """Scales its weight once, before the first call, as RWKV does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((3,), 8.0))
+        self.is_scaled = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.is_scaled:
+            with torch.no_grad():
+                self.weight.div_(2)
+            self.is_scaled = True
+        return x * self.weight
+
+
+@pytest.mark.parametrize("decompose", [False, True])
+def test_parameters_that_forward_changes_are_named(decompose: bool) -> None:
+    module = Scaled()
+    program = torch.export.export(Scaled(), (X,))
+    if decompose:
+        program = program.run_decompositions()
+    with pytest.warns(DroppedStateWarning, match="changes the parameters weight; in the converted"):
+        converted = coreai_onnx.TorchConverter().add_exported_program(program).to_onnx()
+    session = coreai_onnx.session(converted, kernels=False)
+    assert session.states == ()
+    for _ in range(2):
+        assert_close(session.run(X)[0], module(X))
+
+
+def test_a_module_keeps_its_parameters_through_a_conversion() -> None:
+    module = Scaled()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        coreai_onnx.convert(module, (X,))
+    texts = [str(w.message) for w in caught if w.category is DroppedStateWarning]
+    assert ["is_scaled" in text for text in texts] == [True, False]
+    assert "the parameters weight;" in texts[1]
+    assert_close(module.weight, torch.full((3,), 8.0))

@@ -12,7 +12,7 @@ from torch.export import Dim
 
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
-from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.errors import DroppedStateWarning, ExternalizationError
 from coreai_onnx.program import OnnxProgram
 from tests.externalised import calls, functions, kernels_built, untouched
 from tests.tolerances import assert_close
@@ -275,3 +275,27 @@ def test_an_argument_that_is_changed_is_refused_with_advice() -> None:
 def test_what_is_assigned_to_a_buffer_is_kept_without_externalisation() -> None:
     program = steps(torch.nn.Sequential(Replaced(4.0)), [], torch.randn(3))
     assert coreai_onnx.session(program, kernels=False).states == ("0.total",)
+
+
+class Grid(torch.nn.Module):
+    """Computes a table anew where the input has another size, as ConViT of timm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.zeros(1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.table.shape[1] != x.shape[1]:
+            self.table = torch.arange(float(x.shape[1]))[None]
+        return x + self.table
+
+
+def test_a_buffer_that_becomes_another_shape_is_computed_in_each_call() -> None:
+    module, x = torch.nn.Sequential(Grid()), torch.randn(2, 4)
+    with pytest.warns(DroppedStateWarning, match="(?s)in 0.table, and .* a tensor of one shape"):
+        program = coreai_onnx.convert(module, (x,))
+    session = coreai_onnx.session(program, kernels=False)
+    assert session.states == ()
+    assert_close(module[0].table, torch.zeros(1, 1))
+    for _ in range(2):
+        assert_close(session.run(x)[0], x + torch.arange(4.0))

@@ -200,7 +200,7 @@ def _without_nan(op: OpBuilder, x: Value) -> Value:
 
 
 # ---------------------------------------------------------------------- truth
-@lowers("aten.any.default")
+@lowers("aten.any.default", "aten._is_any_true.default")
 def any_all(op: OpBuilder, self: Value) -> Value:
     """Whether any element is not zero."""
     return _any(op, self, None, keepdim=False)
@@ -220,7 +220,7 @@ def any_dims(op: OpBuilder, self: Value, dim: Axes = None, keepdim: bool = False
     return _any(op, self, dim, keepdim=keepdim)
 
 
-@lowers("aten.all.default")
+@lowers("aten.all.default", "aten._is_all_true.default")
 def all_all(op: OpBuilder, self: Value) -> Value:
     """Whether no element is zero."""
     return _all(op, self, None, keepdim=False)

@@ -92,3 +92,16 @@ def test_prims() -> None:
         lambda x: (prims.sum(x, [0]), prims.prod(x, [0, 1])),
         X,
     )
+
+
+@pytest.mark.parametrize("decompose", [False, True])
+def test_checks_of_all_and_any_elements(decompose: bool) -> None:
+    """transformers asserts in this way that there are as many image tokens as image features."""
+
+    def checked(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        torch._assert_async(torch._is_all_true(x > -100))
+        torch._assert_async(torch._is_any_true(x < 100), "all are large")
+        return torch._is_all_true(x > 0), torch._is_any_true(x > 0), x + 1
+
+    check(checked, torch.tensor([1.0, -1.0, 2.0]), decompose=decompose)
+    check(checked, torch.ones(3), decompose=decompose)
