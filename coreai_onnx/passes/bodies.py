@@ -35,7 +35,7 @@ class Bodies:
         """
         self._main = main
         self._by_name: dict[tuple[str, str], gs.Function] = {}
-        self._indexed: Sequence[gs.Function] | None = None
+        self._indexed: Sequence[gs.Function] = ()
         self._calls = CallIndex()
 
     @property
@@ -85,7 +85,7 @@ class Bodies:
                 if (node.domain, node.op) == (DOMAIN, old):
                     node.op = new
         function.name = new
-        self._indexed = None
+        self._indexed = ()
         self._calls = CallIndex()
         pure = scope_of(self._main).pure_calls
         if (DOMAIN, old) in pure:
