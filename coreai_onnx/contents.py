@@ -39,6 +39,8 @@ _OLDEST = (1, 21)
 """The oldest onnxruntime that the files are tested with; it has the other ops of its domain."""
 
 _COMPLEX_DTYPES = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
+MOST_CALLS = 10**15
+"""Counts end there: functions that call functions twice make numbers of any length."""
 
 Dim = int | str | None
 """A fixed size, a symbolic name or expression, or nothing known."""
@@ -233,7 +235,7 @@ def op_name(domain: str, op_type: str) -> str:
 def composite_calls(model: ir.Model) -> dict[str, int]:
     """Count the calls of composites and modules, through every function body.
 
-    A call inside a function counts as often as that function is called.
+    A call inside a function counts as often as that function is called, up to ``MOST_CALLS``.
 
     Returns:
         Name (``ai.coreai::rms_norm``) to count, most frequent first.
@@ -325,20 +327,50 @@ _Op = tuple[str, str]
 
 def _count(model: ir.Model, *, expand: frozenset[ir.OperatorIdentifier]) -> Counter[_Op]:
     """Count calls from the main graph, adding the body of each call named in ``expand``."""
-    done: dict[ir.OperatorIdentifier, Counter[_Op]] = {}
+    times: Counter[ir.OperatorIdentifier] = Counter()
+    counts: Counter[_Op] = Counter()
 
-    def total(graph: ir.Graph | ir.Function) -> Counter[_Op]:
-        counts: Counter[_Op] = Counter()
-        for node in ir.traversal.RecursiveGraphIterator(graph):
-            counts[node.domain, node.op_type] += 1
-            key = node.op_identifier()
+    def add(body: Mapping[ir.OperatorIdentifier, int], calls: int) -> None:
+        for key, count in body.items():
+            counts[key[0], key[1]] = min(counts[key[0], key[1]] + count * calls, MOST_CALLS)
             if key in expand:
-                if key not in done:
-                    done[key] = total(model.functions[key])
-                counts.update(done[key])
-        return counts
+                times[key] = min(times[key] + count * calls, MOST_CALLS)
 
-    return total(model.graph)
+    main = _ops(model.graph)
+    bodies = {key: _ops(model.functions[key]) for key in expand}
+    add(main, 1)
+    for key in _callers_first(main, bodies):
+        add(bodies[key], times[key])
+    return counts
+
+
+def _ops(graph: ir.Graph | ir.Function) -> Counter[ir.OperatorIdentifier]:
+    return Counter(node.op_identifier() for node in ir.traversal.RecursiveGraphIterator(graph))
+
+
+def _callers_first(
+    main: Mapping[ir.OperatorIdentifier, int],
+    bodies: Mapping[ir.OperatorIdentifier, Mapping[ir.OperatorIdentifier, int]],
+) -> list[ir.OperatorIdentifier]:
+    """Return the functions that are called, each after those that call it.
+
+    Functions that call each other in a circle, which ONNX forbids, come in some order.
+    """
+    finished: list[ir.OperatorIdentifier] = []
+    seen: set[ir.OperatorIdentifier] = set()
+    stack = [iter(main)]
+    names: list[ir.OperatorIdentifier] = []
+    while stack:
+        key = next((k for k in stack[-1] if k in bodies and k not in seen), None)
+        if key is not None:
+            seen.add(key)
+            names.append(key)
+            stack.append(iter(bodies[key]))
+            continue
+        stack.pop()
+        if names:
+            finished.append(names.pop())
+    return finished[::-1]
 
 
 def _named(counts: Mapping[_Op, int]) -> dict[str, int]:

@@ -17,6 +17,7 @@ import onnx.parser
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
+from coreai_onnx.passes.calls import CallIndex, sorted_callers_first
 from coreai_onnx.passes.composite_bodies import BODIES, FORMULAS
 from coreai_onnx.passes.entering import Importer
 from coreai_onnx.passes.facts import STANDARD_DOMAINS
@@ -35,7 +36,8 @@ class Bodies:
         """
         self._main = main
         self._by_name: dict[tuple[str, str], gs.Function] = {}
-        self._indexed: Sequence[gs.Function] | None = None
+        self._indexed: Sequence[gs.Function] = ()
+        self._calls = CallIndex()
 
     @property
     def opset(self) -> int:
@@ -111,7 +113,8 @@ class Bodies:
                 if (node.domain, node.op) == (DOMAIN, old):
                     node.op = new
         function.name = new
-        self._indexed = None
+        self._indexed = ()
+        self._calls = CallIndex()
         pure = scope_of(self._main).pure_calls
         if (DOMAIN, old) in pure:
             self._set_pure(pure - {(DOMAIN, old)} | {(DOMAIN, new)})
@@ -137,25 +140,22 @@ class Bodies:
         """Yield every function after those that call it, and those that are added on the way."""
         done: set[int] = set()
         while left := [one for one in self._main.functions if id(one) not in done]:
-            called = {
-                (node.domain or "", node.op)
-                for one in left
-                for graph in with_subgraphs(one)
-                for node in graph.nodes
-            }
-            free = (one for one in left if (one.domain, one.name) not in called)
-            chosen = next(free, left[0])
-            done.add(id(chosen))
-            yield chosen
+            functions, count = self._main.functions, len(self._main.functions)
+            for chosen in sorted_callers_first(left):
+                if self._main.functions is not functions or len(functions) != count:
+                    break  # a pass added functions, or removed some
+                done.add(id(chosen))
+                yield chosen
+
+    def changed(self, root: gs.Graph) -> None:
+        """Take note that calls in a root graph may be others than before."""
+        self._calls.changed(root)
 
     def calls(self, function: gs.Function) -> list[gs.Node]:
         """Return the nodes that call a function, wherever they stand."""
-        return [
-            node
-            for graph in self._graphs()
-            for node in graph.nodes
-            if (node.domain or "", node.op) == (function.domain, function.name)
-        ]
+        key = function.domain, function.name
+        nodes = self._calls.of(key, (self._main, *self._main.functions))
+        return [node for node in nodes if (node.domain or "", node.op) == key]
 
     def arguments(self, function: gs.Function) -> list[list[gs.Tensor]]:
         """Return, for each input of a function, the tensors that its calls pass."""

@@ -6,7 +6,9 @@ for a tensor with thousands of readers; the methods here work by identity.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,14 +22,27 @@ class Edit:
     """Changes to one graph on behalf of one pass, which ends with ``finish``."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        """Note the outputs of the graph and of its subgraphs: those tensors must stay."""
+        """Start without a change: what a pass that changes nothing need not know is not noted."""
         self.graph = graph
-        self._outputs = {id(t) for inner in with_subgraphs(graph) for t in inner.outputs}
-        self._inputs = {id(t) for t in graph.inputs}
-        self._local = {id(t) for node in graph.nodes for t in node.outputs}
-        self._nodes = {id(node) for node in graph.nodes}
         self._dead: set[int] = set()
         self._added: dict[int, list[gs.Node]] = {}
+
+    @functools.cached_property
+    def _outputs(self) -> set[int]:
+        """The outputs of the graph and of its subgraphs: those tensors must stay."""
+        return {id(t) for inner in with_subgraphs(self.graph) for t in inner.outputs}
+
+    @functools.cached_property
+    def _local(self) -> set[int]:
+        """What nodes of the graph itself produce."""
+        return {id(t) for node in self._all_nodes() for t in node.outputs}
+
+    @functools.cached_property
+    def _nodes(self) -> set[int]:
+        return {id(node) for node in self._all_nodes()}
+
+    def _all_nodes(self) -> Iterator[gs.Node]:
+        return itertools.chain(self.graph.nodes, *self._added.values())
 
     def holds(self, node: gs.Node) -> bool:
         """Whether ``node`` stands in this graph itself, not inside or outside of it."""

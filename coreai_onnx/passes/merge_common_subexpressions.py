@@ -76,20 +76,22 @@ def _is_pure(node: gs.Node, pure_calls: frozenset[tuple[str, str]]) -> bool:
 def pure_functions(functions: Iterable[gs.Function]) -> frozenset[tuple[str, str]]:
     """Return (domain, name) of the functions whose bodies, and what they call, are all pure."""
     bodies = {(f.domain, f.name): f for f in functions}
+    every = frozenset(bodies)
+    callers: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    waiting: list[tuple[str, str]] = []
+    for call, body in bodies.items():
+        nodes = [node for graph in with_subgraphs(body) for node in graph.nodes]
+        if not all(_is_pure(node, every) for node in nodes):
+            waiting.append(call)
+        for inner in {(node.domain, node.op) for node in nodes} & every:
+            callers.setdefault(inner, []).append(call)
     impure: set[tuple[str, str]] = set()
-    while True:
-        pure = frozenset(bodies.keys() - impure)
-        found = {
-            call
-            for call, body in bodies.items()
-            if call not in impure
-            and not all(
-                _is_pure(node, pure) for graph in with_subgraphs(body) for node in graph.nodes
-            )
-        }
-        if not found:
-            return pure
-        impure |= found
+    while waiting:
+        call = waiting.pop()
+        if call not in impure:
+            impure.add(call)
+            waiting += callers.get(call, ())
+    return every - impure
 
 
 def _key(node: gs.Node) -> tuple[Any, ...]:

@@ -79,8 +79,9 @@ def run_passes(
         if result is None:
             return run.report
         _check_result(model, result)
-    except _BadPassError as error:
-        last, wrong = _last_valid(model, chosen, run.steps)
+    except _BadPassError as first:
+        error, steps = _first_bad(model, chosen, first, run.steps)
+        last, wrong = _last_valid(model, chosen, steps)
         _adopt(last, model)
         error = wrong or error
         raise error.kind(f"{error}\n  the model is as the passes before left it") from error
@@ -109,6 +110,24 @@ def _adopt(result: ir.Model | None, model: ir.Model) -> None:
     model.graph = result.graph
     model.functions.clear()
     model.functions.update(result.functions)
+
+
+def _first_bad(
+    model: ir.Model, passes: Sequence[Pass], found: _BadPassError, steps: int
+) -> tuple[_BadPassError, int]:
+    """Return which pass was the first to break a graph, and the number of steps before it.
+
+    A run looks at graphs after passes that say they changed something, and after each round. The
+    steps are repeated with a look after each.
+    """
+    again = _Run(model, passes, None, limit=steps + len(passes), check_all=True)
+    try:
+        again.all()
+    except _BadPassError as error:
+        return error, again.steps
+    except _Enough:
+        pass
+    return found, steps
 
 
 def _last_valid(
@@ -163,6 +182,8 @@ class _Run:
         passes: Sequence[Pass],
         progress: Progress | None,
         limit: int | None = None,
+        *,
+        check_all: bool = False,
     ) -> None:
         self.main = open_model(model)
         self.report = PassReport(
@@ -170,11 +191,13 @@ class _Run:
         )
         self.steps, self.last = 0, ""
         self._passes, self._progress, self._limit = passes, progress, limit
+        self._check_all = check_all
+        self._bodies = Bodies(self.main)
 
     def all(self) -> None:
         """Run the passes on every graph."""
         main = self.main
-        pure, bodies = pure_functions(main.functions), Bodies(main)
+        pure, bodies = pure_functions(main.functions), self._bodies
         for root in (main, *main.functions):
             for graph in with_subgraphs(root):
                 scope_of(graph).pure_calls, scope_of(graph).bodies = pure, bodies
@@ -208,12 +231,17 @@ class _Run:
                     self._progress(label, name_of(one), number)
                 why = Why()
                 count = _run_one(one, root, why, label)
-                _check(one, root, interface, label)
+                if count or self._check_all:
+                    self._bodies.changed(root)
+                    _check(one, root, interface, label)
                 self.steps += 1
                 self.last = f"{name_of(one)} on {label}"
                 changed += count
                 self.report.counts[name_of(one)] += count
                 misses += [PassMiss(name_of(one), label, replace(miss)) for miss in why.misses]
+            if self._passes:
+                self._bodies.changed(root)
+                _check(self._passes[-1], root, interface, label)
             self.report.rounds = max(self.report.rounds, number)
             if not changed:
                 return list({(m.pass_name, m.miss.reason, m.miss.op): m for m in misses}.values())

@@ -73,6 +73,8 @@ def scope_of(graph: gs.Graph) -> Scope:
 def attribute_graphs(node: gs.Node) -> list[gs.Graph]:
     """Return the subgraphs that a node's attributes hold, in order."""
     graphs: list[gs.Graph] = []
+    if not node.attrs:
+        return graphs
     for value in node.attrs.values():
         if isinstance(value, gs.Graph):
             graphs.append(value)
