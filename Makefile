@@ -10,8 +10,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help environment build build-tests quickstart test check format wheel sanitize fuzz fuzz-files
-.PHONY: test-foreign test-onnx test-torch clean
+.PHONY: help environment build build-tests test-programs quickstart test check format wheel
+.PHONY: sanitize fuzz fuzz-files test-foreign test-onnx test-torch clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -22,12 +22,15 @@ help:
 
 environment: $(READY)
 
-.venv/.ready: pyproject.toml tools/constraints.txt tools/make_environment
+.venv/.ready: pyproject.toml tools/constraints.txt tools/weights.txt tools/make_environment
 	@tools/make_environment
 	@touch $@
 
 build: $(READY)
 	@VENV=$(VENV) tools/build_kernels
+
+test-programs:
+	@tools/install_test_programs
 
 build-tests: $(READY)
 	@VENV=$(VENV) tools/build_kernels --tests
@@ -35,7 +38,7 @@ build-tests: $(READY)
 quickstart: build
 	@$(PYTHON) tools/quickstart.py
 
-test: build-tests
+test: build-tests test-programs
 	@$(PYTHON) tools/run_tests.py
 
 # On demand (docs/foreign_models.md): models of other libraries, models of onnx's backend tests.

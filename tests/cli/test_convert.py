@@ -156,6 +156,76 @@ def test_errors_write_nothing(
     assert not list(Path(models).parent.glob(".*.tmp"))
 
 
+def test_exported_programs(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(models).with_name("net.pt2")
+    rows = {"input": {0: torch.export.Dim("rows")}}
+    linear = torch.nn.Linear(8, 8)
+    exported = torch.export.export(linear, (torch.randn(2, 8),), dynamic_shapes=rows)
+    torch.export.save(exported, path)
+    output = path.with_suffix(".onnx")
+    assert main(["convert", str(path), "-o", str(output)]) == 0
+    assert [str(info) for info in session(output).inputs] == ["input: float32[input_dim_0, 8]"]
+    assert main(["compare", str(output), str(path)]) == 0
+    capsys.readouterr()
+    for name, value in (
+        ("--dynamic", "input:0=n"),
+        ("--input", "input=float32[2,8]"),
+        ("--externalize", "auto"),
+    ):
+        assert main(["convert", str(path), "-o", str(output), name, value]) == 2
+        assert capsys.readouterr().err.startswith(f"error: {name} is for modules: ")
+
+
+def test_a_factory_with_random_weights(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(models)
+    path.write_text(f"{path.read_text()}\ndef drawn(): return Net(), (torch.randn(2, 8),)\n")
+    output = convert(models, "drawn", "--seed", "3")
+    assert main(["compare", str(output), f"{models}:drawn", "--seed", "3"]) == 0
+    assert "note" not in capsys.readouterr().out
+    assert main(["compare", str(output), f"{models}:drawn"]) == 1
+    assert "makes random weights, here those of --seed 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["bfloat16[2,8]", "float8_e5m2[2,8]", "complex64[2,8]", "int8[8]"])
+def test_example_inputs_of_every_dtype(models: str, text: str) -> None:
+    path = Path(models)
+    path.write_text(f"{path.read_text()}\nsame = torch.nn.Identity()\n")
+    opened = session(convert(models, "same", "--input", f"input={text}", "--no-optimize"))
+    assert opened.inputs[0].type_text.replace(" ", "") == text
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_complex_modules_from_the_command_line(models: str) -> None:
+    path = Path(models)
+    code = "class Turn(torch.nn.Module):\n    def forward(self, z): return z * 2j, z.conj()\n"
+    z = "def z(): return Turn(), (torch.randn(3, dtype=torch.complex64),)\n"
+    path.write_text(f"{path.read_text()}\n{code}turn = Turn()\n{z}")
+    output = convert(models, "z", "--dynamic", "z:0=n")
+    assert main(["compare", str(output), f"{models}:z"]) == 0
+    assert main(["run", str(output), "--dim", "n=5"]) == 0
+    half = session(convert(models, "turn", "--input", "z=complex32[4]"))
+    assert str(half.inputs[0]) == "z: complex32[4]"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--input", "z=float32[2]"], "unknown input 'z'; forward() takes x, y"),
+        (["--input", "x=float32[2,8]"], "input 'x' is given twice, by position and by name"),
+        (["--dynamic", "x:7=batch"], "--dynamic x:7=batch: the input has the axes 0 to 1"),
+        (["--dynamic", "x:0=batch[5..3]"], "batch is from 5 to 3"),
+        (["--dynamic", "x:0=batch[3..9]"], "the example has 2 there"),
+    ],
+)
+def test_inputs_and_dims_that_are_not_there(
+    models: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["convert", f"{models}:one", "-o", f"{models}.onnx", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert main(["convert", f"{models}:net", "-o", f"{models}.onnx"]) == 2
+    assert "missing input 'x'; forward() takes x, y" in capsys.readouterr().err
+
+
 class Mixed(torch.nn.Module):
     def forward(self, a: Any, *rest: Any, flag: bool = True, x: Any = 0, **more: Any) -> Any:
         return a + sum(rest) + x + sum(more.values())

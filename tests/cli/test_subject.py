@@ -99,6 +99,54 @@ def test_a_file_is_executed_once(models: str) -> None:
     assert load_object(f"{models}.py:Outer.Inner") is outer.Inner
 
 
+def test_factories_draw_the_numbers_of_the_seed(tmp_path: Path) -> None:
+    path = tmp_path / "drawing.py"
+    path.write_text(
+        "import random, numpy, torch\nAT_IMPORT = torch.nn.Linear(3, 2)\n"
+        "def model(): return torch.nn.Linear(3, 2), "
+        "(torch.randn(2), random.random(), numpy.random.rand())\n"
+    )
+
+    def made(name: str, seed: int) -> Any:
+        sys.modules.pop("drawing", None)
+        subject = load_subject(f"{path}:{name}", seed)
+        x, *numbers = (
+            a.tolist() if isinstance(a, torch.Tensor) else a for a in subject.args or [0]
+        )
+        return subject.module.weight.tolist(), x, numbers
+
+    for name in ("model", "AT_IMPORT"):
+        assert made(name, 1) == made(name, 1) != made(name, 2)
+
+
+def test_exported_programs(tmp_path: Path) -> None:
+    path, linear = tmp_path / "m.pt2", torch.nn.Linear(3, 2)
+    torch.export.save(torch.export.export(linear, (torch.ones(1, 3),)), path)
+    subject = load_subject(str(path))
+    assert subject.program is not None
+    assert torch.equal(subject.module(*subject.args), linear(torch.ones(1, 3)))
+
+
+def test_what_is_no_exported_program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    weights = tmp_path / "weights.pt2"
+    torch.save({"weight": torch.ones(2)}, weights)
+    text = tmp_path / "text.pt2"
+    text.write_text("no archive")
+    for path in (weights, text):
+        with pytest.raises(CommandError, match=r"is not what torch\.export\.save writes"):
+            load_subject(str(path))
+    with pytest.raises(CommandError, match="no such file"):
+        load_subject(str(tmp_path / "nowhere.pt2"))
+    assert "raceback" not in capfd.readouterr().err
+
+
+def test_a_module_that_leaves_while_it_is_imported(tmp_path: Path) -> None:
+    path = tmp_path / "leaving.py"
+    path.write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(CommandError, match=r"cannot import .*leaving\.py: SystemExit: 3"):
+        load_subject(f"{path}:model")
+
+
 def test_nested_names(models: str) -> None:
     found: Any = load_object(f"{models}:Outer.Inner")
     assert found.__qualname__ == "Outer.Inner"

@@ -80,6 +80,20 @@ def test_random_integers_are_zero_or_one_and_floats_are_normal(rng: np.random.Ge
     assert 0.8 < float(floats.std()) < 1.2
 
 
+@pytest.mark.parametrize("dtype", ["complex32", "complex64", "complex128"])
+def test_random_complex_numbers_have_two_parts(dtype: str, rng: np.random.Generator) -> None:
+    array = random_tensor(dtype, (50, 2), rng)
+    assert array.dtype.name == TensorInfo("x", dtype, ()).numpy_dtype
+    assert min(array.real.std(), array.imag.std()) > 0.5
+    assert random_tensor(dtype, (), rng).shape == ()
+
+
+@pytest.mark.parametrize("text", ["float32[99999999999999]", "float32[" + "1," * 70 + "1]"])
+def test_tensors_that_cannot_be_made(text: str, rng: np.random.Generator) -> None:
+    with pytest.raises(CommandError, match="cannot be made"):
+        read_tensor(text, rng)
+
+
 def test_dims_are_filled() -> None:
     info = TensorInfo("x", "int64", ("batch", 3, "seq"))
     assert fill_dims(info, {"batch": 2, "seq": 5}) == (2, 3, 5)
@@ -94,6 +108,20 @@ def test_dynamic_dims() -> None:
         "ids": (DynamicDim(0, "batch"), DynamicDim(1, "seq", 1, 512)),
         "mask": (DynamicDim(0, "batch"), DynamicDim(1, "seq", None, 8)),
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x:0=n[5..3]", "n is from 5 to 3"),
+        ("x:0=n[3..3]", "n is from 3 to 3"),
+        ("x:0=n[..1]", "n is from 0 to 1"),
+        ("x:0=n,0=m", "axis 0 is given twice"),
+    ],
+)
+def test_dims_without_a_choice(text: str, message: str) -> None:
+    with pytest.raises(CommandError, match=message):
+        parse_dynamic([text])
 
 
 @pytest.mark.parametrize(

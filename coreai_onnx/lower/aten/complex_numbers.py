@@ -11,6 +11,7 @@ from coreai_onnx.lower.aten import cumulative, reduction, unary_math  # noqa: F4
 from coreai_onnx.lower.aten.complex_parts import (
     Parts,
     as_pairs,
+    broadcast_with,
     by_parts,
     join,
     parts_of,
@@ -100,7 +101,7 @@ def _broadcast(op: OpBuilder, re: Value, im: Value) -> Value:
     """Return the pairs of two parts of any shapes."""
     if dims_of(re) == dims_of(im):
         return join(op, re, im)
-    return join(op, op.Add(re, op.Mul(im, 0.0)), op.Add(im, op.Mul(re, 0.0)))
+    return join(op, broadcast_with(op, re, im), broadcast_with(op, im, re))
 
 
 # ---------------------------------------------------------------------- sizes and angles

@@ -44,8 +44,17 @@ def parts_of(op: OpBuilder, x: Any, dtype: torch.dtype) -> Parts:
         return op.cast(re, dtype), op.cast(im, dtype)
     if isinstance(x, complex):
         return op.const(x.real, dtype), op.const(x.imag, dtype)
-    re = as_value(op, x, dtype)
-    return re, op.Mul(re, 0.0) if isinstance(x, ir.Value) else op.const(0.0, dtype)
+    re, zero = as_value(op, x, dtype), op.const(0.0, dtype)
+    return re, broadcast_with(op, zero, re) if isinstance(x, ir.Value) else zero
+
+
+def broadcast_with(op: OpBuilder, x: Value, other: Value) -> Value:
+    """Return ``x`` in the shape that it and ``other`` broadcast to.
+
+    The values of ``other`` do not matter: a sum with 0 * other would be NaN where it is infinite.
+    """
+    result: Value = op.Where(op.Equal(other, other), x, x)
+    return result
 
 
 def promoted_parts(op: OpBuilder, *operands: Any) -> list[Parts]:
