@@ -11,6 +11,7 @@ import torch
 from tests.foreign.case import Case, Inputs, Size, imported
 
 FEATURES, OUT = 16, 8
+GRAPHS = 3
 _RELATIONS = 3
 
 Extra = Callable[[Size], Inputs]
@@ -76,15 +77,15 @@ def _around(name: str, **given: Any) -> Case:
 
 
 def _pooled(name: str, **given: Any) -> Case:
-    """Return the case of a pooling: nodes to graphs, of which there are three."""
+    """Return the case of a pooling: nodes to graphs."""
 
     def make() -> torch.nn.Module:
         made: torch.nn.Module = imported(f"torch_geometric.nn.aggr.{name}")(**given)
         return made
 
     def inputs(size: Size) -> Inputs:
-        index = torch.arange(_nodes(size)) * 3 // _nodes(size)
-        return {"x": torch.randn(_nodes(size), FEATURES), "index": index}
+        index = torch.arange(_nodes(size)) * GRAPHS // _nodes(size)
+        return {"x": torch.randn(_nodes(size), FEATURES), "index": index, "dim_size": GRAPHS}
 
     return Case(f"torch_geometric/{name}", "torch_geometric", make, inputs)
 

@@ -167,6 +167,11 @@ def measure_ours(subject: Subject, progress: Progress) -> Outcome:
     return run_at_both(subject, _runner(program), sorted({False, kernels_built()}))
 
 
+def _reason(error: Exception) -> str:
+    """Return all that our own errors say, on one line; of others the innermost cause."""
+    return " ".join(str(error).split())[:300] if isinstance(error, CoreaiError) else line(error)
+
+
 def _refused(subject: Subject, error: CoreaiError) -> Outcome:
     """Return whether torch.export, too, takes the model not."""
     if isinstance(error, ExportError):
@@ -175,7 +180,7 @@ def _refused(subject: Subject, error: CoreaiError) -> Outcome:
         except Exception as reason:  # noqa: BLE001 - torch.export raises anything
             return Outcome(NOT_EXPORTED, line(reason))
     own_fault = "this is a defect" in str(error)
-    return Outcome(CONVERSION_FAILED if own_fault else REFUSED, line(error))
+    return Outcome(CONVERSION_FAILED if own_fault else REFUSED, _reason(error))
 
 
 def _runner(program: OnnxProgram) -> Run:
@@ -208,7 +213,7 @@ def _run(subject: Subject, run: Run, size: Size, kernels: bool) -> Outcome:
         with limited(SECONDS):
             actual = run(subject.flat(size), kernels)
     except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions share no base
-        return Outcome(RUN_FAILED, line(error))
+        return Outcome(RUN_FAILED, _reason(error))
     difference = subject.difference(actual, size)
     if difference:
         return Outcome(MISMATCH, " ".join(difference.split())[:300])

@@ -21,7 +21,8 @@ def base(family: str, **given: Any) -> torch.nn.Module:
 
 
 def _make(config: str, family: str, given: dict[str, Any]) -> torch.nn.Module:
-    peft_config = imported(f"peft.{config}")(**given)
+    # A task's model has the arguments of a forward by name, which dynamic_shapes needs.
+    peft_config = imported(f"peft.{config}")(task_type="FEATURE_EXTRACTION", **given)
     made: torch.nn.Module = imported("peft.get_peft_model")(base(family), peft_config)
     return made
 
@@ -47,7 +48,7 @@ PEFT = (
     _case("HRAConfig", r=4, target_modules=_LINEAR),
     _case("FourierFTConfig", n_frequency=20, target_modules=_LINEAR),
     _case("LNTuningConfig", target_modules=["input_layernorm"]),
-    _case("PromptTuningConfig", num_virtual_tokens=4, task_type="FEATURE_EXTRACTION"),
-    _case("PrefixTuningConfig", num_virtual_tokens=4, task_type="FEATURE_EXTRACTION"),
+    _case("PromptTuningConfig", num_virtual_tokens=4),
+    _case("PrefixTuningConfig", num_virtual_tokens=4),
 )
 """Every case, in the order of the sweep."""
