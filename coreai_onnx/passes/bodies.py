@@ -19,8 +19,12 @@ import onnx_ir as ir
 
 from coreai_onnx.passes.entering import Importer
 from coreai_onnx.passes.facts import STANDARD_DOMAINS
+from coreai_onnx.passes.integrity import too_new
 from coreai_onnx.passes.match import DOMAIN
 from coreai_onnx.passes.scope import scope_of, with_subgraphs
+
+_FUNCTIONS_SINCE = 8
+"""The IR version from which on a model can hold functions."""
 
 
 class Bodies:
@@ -52,9 +56,13 @@ class Bodies:
                 those of the functions.
 
         Returns:
-            The op type to call, or None if the model has another function of that name.
+            The op type to call, or None if the model has another function of that name, or is too
+            old for this one.
         """
         wanted = self._parsed(name, text, doc, calls or {})
+        old = (self._main.ir_version or _FUNCTIONS_SINCE) < _FUNCTIONS_SINCE
+        if old or too_new(wanted, self.opset, known=False):
+            return None
         known = self.named(name)
         if known is not None:
             return name if outline(known) == outline(wanted) else None

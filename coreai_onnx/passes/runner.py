@@ -12,7 +12,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import PassError
 from coreai_onnx.passes.bodies import Bodies
 from coreai_onnx.passes.body_types import forget_types, learn_types
-from coreai_onnx.passes.integrity import BrokenGraphError, check, interface_of
+from coreai_onnx.passes.integrity import BrokenGraphError, check, interface_of, too_new
 from coreai_onnx.passes.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.order import ORDER, Pass
 from coreai_onnx.passes.report import PassMiss, PassReport
@@ -31,6 +31,15 @@ class _BadPassError(Exception):
     """A pass raised or broke a graph; the message says which and where."""
 
 
+class _TooNewError(Exception):
+    """A pass wrote what the opset of the graph does not have."""
+
+    def __init__(self, one: Pass) -> None:
+        """Remember the pass."""
+        super().__init__(name_of(one))
+        self.one = one
+
+
 class _Enough(Exception):  # noqa: N818 - no error: as many steps as were asked for
     """The run has made all its steps."""
 
@@ -45,7 +54,8 @@ def run_passes(
 
     Every pass runs on the main graph, on its subgraphs and on every function body. A graph is done
     when a round of all passes changes nothing in it. A model that no pass changes is left as it is,
-    down to its objects.
+    down to its objects. A pass that writes what the opset of an old model does not have is left
+    out.
 
     Args:
         model: The model; on an error it is as the passes before the bad one left it.
@@ -63,6 +73,9 @@ def run_passes(
     run = _Run(model, chosen, progress)
     try:
         run.all()
+    except _TooNewError as error:  # an old model; nothing has touched it yet
+        fitting = tuple(one for one in chosen if one is not error.one)
+        return run_passes(model, fitting, progress=progress)
     except _BadPassError as error:
         _redo(model, chosen, run.steps)
         raise PassError(f"{error}\n  the model is as the passes before left it") from error
@@ -135,6 +148,7 @@ class _Run:
         """Run rounds over one root graph until one changes nothing; return the last near misses."""
         label = "main" if scope_of(root).kind == "main" else f"{root.domain}::{root.name}"
         interface = interface_of(root)
+        opset = int(root.opset or self.main.opset)
         for number in range(1, MAX_ROUNDS + 1):
             changed, misses = 0, []
             for one in self._passes:
@@ -145,6 +159,8 @@ class _Run:
                 why = Why()
                 count = _run_one(one, root, why, label)
                 _check(one, root, interface, label)
+                if count and too_new(root, opset):
+                    raise _TooNewError(one)
                 self.steps += 1
                 changed += count
                 self.report.counts[name_of(one)] += count
