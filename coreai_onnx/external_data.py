@@ -27,6 +27,8 @@ from coreai_onnx.table import size_text
 
 _STRING_FIELD, _MESSAGE_FIELD = 9, 11
 """Numbers of field types in protobuf's descriptors."""
+_VALUE_FIELDS = {onnx.AttributeProto.TENSOR: "t", onnx.AttributeProto.GRAPH: "g"}
+"""Fields that protobuf would make up: a tensor without a type, a graph of nothing."""
 _NUMBER_DIGITS = 19
 """Digits of the largest 64-bit number."""
 
@@ -156,12 +158,21 @@ def check_strings_and_tensors(proto: onnx.ModelProto, folder: Path, *, data: boo
         if isinstance(message, onnx.TensorProto) and (wrong := _fault(message, folder, data=data)):
             name = f"weight {message.name!r}" if message.name else "a tensor without a name"
             return f"{name} {wrong}"
+        if isinstance(message, onnx.AttributeProto) and (field_name := _absent(message)):
+            return f"attribute {message.name!r} has no {field_name}"
         for field, value in message.ListFields():
             if field.type == _MESSAGE_FIELD:
                 waiting.extend((value,) if hasattr(value, "ListFields") else value)
             elif field.type == _STRING_FIELD and (spoiled := _not_text(value)):
                 return f"a {message.DESCRIPTOR.name} has the {field.name} {spoiled!r}, not UTF-8"
     return ""
+
+
+def _absent(attribute: onnx.AttributeProto) -> str:
+    """Return the field in which an attribute should have its value and has none."""
+    name = _VALUE_FIELDS.get(attribute.type, "")
+    absent = name and not attribute.ref_attr_name and not attribute.HasField(name)
+    return name if absent else ""
 
 
 def _not_text(value: Any) -> bytes | None:

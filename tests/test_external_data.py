@@ -169,6 +169,15 @@ def test_strings_in_a_data_file_are_refused(folder: Path) -> None:
     assert "strings cannot be in a data file" in fault(path)
 
 
+@pytest.mark.parametrize("kind", ["TENSOR", "GRAPH"])
+def test_attributes_without_a_value(folder: Path, kind: str) -> None:
+    model = host()
+    attribute(model.graph.node[0], kind)
+    path = folder / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert f"attribute 'extra' has no {kind[0].lower()}" in fault(path)
+
+
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     path = saved(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"biased", b"\xff\xfeased"))

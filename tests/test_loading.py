@@ -12,10 +12,11 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.contents import graphs
-from coreai_onnx.errors import LoadError
+from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.external_data import FileTensor
 from coreai_onnx.loading import fault, load_model
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime.session import session
 from coreai_onnx.saving import save_models
 from tests.small_models import counter_model, layers_model, linear_model, linear_weights, parse
 from tests.tolerances import assert_close
@@ -194,6 +195,28 @@ def test_metadata_that_cannot_be_read(tmp_path: Path, key: str, text: str) -> No
     model = linear_model()
     model.metadata_props[key] = text
     assert f"its metadata {key} cannot be read" in refused(saved(tmp_path, model))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("coreai.states", "[" * 100_000, "nested too deeply"),
+        ("coreai.states", '[{"input": 3, "output": "y"}]', "has no text 'input'"),
+        ("coreai.range_constraints", '{"n": {"min": "a"}}', "min of 'n' is 'a', not a whole number"),
+        ("coreai.range_constraints", '{"n": {"max": 1.5}}', "max of 'n' is 1.5, not a whole number"),
+        ("coreai.range_constraints", '{"n": [1, 2]}', "the bounds of 'n' are [1, 2]"),
+        ("coreai.range_constraints", '{"a":' * 5000, "nested too deeply"),
+        ("coreai.relations", '[{"holds": 3}]', "has no text 'holds'"),
+        ("coreai.relations", f'[{{"holds": "{"n" * 100_000}"}}]', "has 100000 characters"),
+    ],
+)  # fmt: skip
+def test_metadata_of_wrong_types(tmp_path: Path, key: str, text: str, message: str) -> None:
+    model = linear_model()
+    model.metadata_props[key] = text
+    path = saved(tmp_path, model)
+    assert message in refused(path)
+    with pytest.raises(SessionError, match=key):
+        session(path)
 
 
 def test_states_are_checked_and_kept(tmp_path: Path) -> None:

@@ -62,9 +62,9 @@ def inspect_model(path: str | PathLike[str]) -> Inspection:
     """
     path = Path(path)
     program = OnnxProgram.load(path, data=False)
-    models = files_of(path)
-    data = {file for model in program.models.values() for file in data_files(model)}
-    files = {file: _size(file) for file in (*models, *sorted(data))}
+    with failures_as(LoadError, f"{path}: cannot be inspected"):
+        data = {file for model in program.models.values() for file in data_files(model)}
+        files = {file: _size(file) for file in (*files_of(path), *sorted(data))}
     return Inspection(program, files, dict(next(iter(program.models.values())).metadata_props))
 
 
