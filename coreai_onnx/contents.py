@@ -16,6 +16,15 @@ STANDARD_DOMAIN = "ai.coreai"
 COMPOSITE_DOMAINS = (STANDARD_DOMAIN, "ai.coreai.user", MODULE_DOMAIN)
 """As in ``composite_ops/declaration.py``, which imports torch; a test keeps the two equal."""
 
+COMPOSITE_INPUTS = {
+    "avg_pool_2d": 1, "avg_pool_3d": 1, "batch_norm": 5, "gated_delta_update": 5, "gather_mm": 2,
+    "geglu": 2, "gelu": 1, "group_norm": 1, "hard_sigmoid": 1, "hard_swish": 1, "instance_norm": 1,
+    "kv_cache_update": 3, "layer_norm": 1, "linalg_vector_norm": 1, "log_softmax": 1,
+    "pixel_shuffle": 1, "rms_norm": 1, "rope": 1, "scaled_dot_product_attention": 3, "silu": 1,
+    "skip_layer_norm": 2, "skip_rms_norm": 2, "swiglu": 2,
+}  # fmt: skip
+"""Standard composites and how many inputs they need; a test keeps it equal, as above."""
+
 ENTRYPOINT = "coreai.entrypoint"
 """Model metadata: the name of the program."""
 STATES = "coreai.states"

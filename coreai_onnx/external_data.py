@@ -15,17 +15,20 @@ import stat
 import weakref
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
 
 from coreai_onnx.contents import graphs, initializers
 from coreai_onnx.errors import LoadError, reason_of
 from coreai_onnx.table import size_text
 
+_STRING_FIELD, _MESSAGE_FIELD = 9, 11
+"""Numbers of field types in protobuf's descriptors."""
+_VALUE_FIELDS = {onnx.AttributeProto.TENSOR: "t", onnx.AttributeProto.GRAPH: "g"}
+"""Fields that protobuf would make up: a tensor without a type, a graph of nothing."""
 _NUMBER_DIGITS = 19
 """Digits of the largest 64-bit number."""
 
@@ -141,34 +144,41 @@ class FileTensor(ir.LazyTensor):
         return array
 
 
-def check_strings_and_tensors(proto: Message, folder: Path, *, data: bool) -> str:
+def check_strings_and_tensors(proto: onnx.ModelProto, folder: Path, *, data: bool) -> str:
     """Return what is wrong with the texts and the tensors of a message; empty if nothing is.
 
     Args:
-        proto: A model, or a part of one.
+        proto: The model.
         folder: The folder that data files have to be in.
         data: Whether data files have to be there whole, and tensors of the model file as well.
     """
-    waiting: list[Message] = [proto]
+    waiting: list[Any] = [proto]
     while waiting:
         message = waiting.pop()
-        if isinstance(message, onnx.TensorProto) and (
-            wrong := _fault(message, folder, data=data)
-        ):
+        if isinstance(message, onnx.TensorProto) and (wrong := _fault(message, folder, data=data)):
             name = f"weight {message.name!r}" if message.name else "a tensor without a name"
             return f"{name} {wrong}"
+        if isinstance(message, onnx.AttributeProto) and (field_name := _absent(message)):
+            return f"attribute {message.name!r} has no {field_name}"
         for field, value in message.ListFields():
-            if field.type == FieldDescriptor.TYPE_MESSAGE:
-                waiting.extend((value,) if isinstance(value, Message) else value)
-            elif field.type == FieldDescriptor.TYPE_STRING and (wrong := _not_text(value)):
-                return f"a {message.DESCRIPTOR.name} has the {field.name} {wrong!r}, not UTF-8"
+            if field.type == _MESSAGE_FIELD:
+                waiting.extend((value,) if hasattr(value, "ListFields") else value)
+            elif field.type == _STRING_FIELD and (spoiled := _not_text(value)):
+                return f"a {message.DESCRIPTOR.name} has the {field.name} {spoiled!r}, not UTF-8"
     return ""
 
 
-def _not_text(value: object) -> object:
+def _absent(attribute: onnx.AttributeProto) -> str:
+    """Return the field in which an attribute should have its value and has none."""
+    name = _VALUE_FIELDS.get(attribute.type, "")
+    absent = name and not attribute.ref_attr_name and not attribute.HasField(name)
+    return name if absent else ""
+
+
+def _not_text(value: Any) -> bytes | None:
     """Return what protobuf could not decode: it gives such strings as bytes."""
     texts = (value,) if isinstance(value, str | bytes) else value
-    return next((text for text in texts if isinstance(text, bytes)), None)  # type: ignore[attr-defined]
+    return next((text for text in texts if isinstance(text, bytes)), None)
 
 
 def _fault(tensor: onnx.TensorProto, folder: Path, *, data: bool) -> str:
@@ -266,7 +276,7 @@ def _held(tensor: onnx.TensorProto) -> str:
 def _size(tensor: onnx.TensorProto) -> int:
     """Return the bytes that a tensor of this type and shape takes."""
     bits = ir.DataType(tensor.data_type).bitwidth * math.prod(tensor.dims)
-    return -(-bits // 8)
+    return int(-(-bits // 8))
 
 
 def bring_in(model: ir.Model, folder: Path, *, data: bool) -> None:

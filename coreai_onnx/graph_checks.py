@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 import onnx.defs
 import onnx_ir as ir
 
-from coreai_onnx.contents import attribute_graphs, op_name
+from coreai_onnx.contents import COMPOSITE_INPUTS, STANDARD_DOMAIN, attribute_graphs, op_name
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _Body = ir.Graph | ir.Function
@@ -29,18 +29,22 @@ def arrange(model: ir.Model) -> str:
     Returns:
         What is wrong with the model; empty if nothing is.
     """
+    functions = model.functions
+    order = _callees_first(functions)
+    if isinstance(order, ir.Function):
+        return f"function {op_name(order.domain, order.name)} is broken: it calls itself"
+    needed: dict[ir.OperatorIdentifier, AbstractSet[ir.Value]] = {}
+    for key in order:
+        needed[key] = _needed(functions[key], functions, needed)
     bodies: list[tuple[str, _Body]] = [("the graph", model.graph)]
-    for function in model.functions.values():
-        bodies.append((f"function {op_name(function.domain, function.name)}", function))
-    needed: dict[ir.Function, AbstractSet[ir.Value]] = {}
+    bodies += [(f"function {op_name(f.domain, f.name)}", f) for f in functions.values()]
     for name, body in bodies:
-        checked = _Checked(model.functions, body.opset_imports, needed)
+        checked = _Checked(functions, body.opset_imports, needed)
         if wrong := checked.fault(body, ()):
             return f"{name} is broken: {wrong}"
         if not checked.in_order and not _sorted(body):
             return f"{name} is broken: its nodes read each other in a circle"
-    recursive = _recursive(model.functions)
-    return f"function {op_name(*recursive[:2])} is broken: it calls itself" if recursive else ""
+    return ""
 
 
 class _Checked:
@@ -54,7 +58,7 @@ class _Checked:
         self,
         functions: Mapping[ir.OperatorIdentifier, ir.Function],
         opsets: Mapping[str, int],
-        needed: dict[ir.Function, AbstractSet[ir.Value]],
+        needed: Mapping[ir.OperatorIdentifier, AbstractSet[ir.Value]],
     ) -> None:
         self.in_order = True
         self._functions = functions
@@ -96,25 +100,28 @@ class _Checked:
 
     def _interface_fault(self, node: ir.Node) -> str:
         """Return what is wrong with the inputs, outputs and attributes of a node."""
-        function = self._functions.get(node.op_identifier())
         if any(a.type == ir.AttributeType.UNDEFINED for a in node.attributes.values()):
             return "has an attribute without a type"
+        if node.domain == STANDARD_DOMAIN:
+            least = COMPOSITE_INPUTS.get(node.op_type.partition(".")[0], 0)
+            if wrong := _too_few(node, least, min(least, 1)):
+                return wrong
+        function = self._functions.get(node.op_identifier())
         if function is not None:
             return self._call_fault(node, function)
         if node.domain in _STANDARD_DOMAINS and not {*_STANDARD_DOMAINS} & set(self._opsets):
             return "is an operator of ONNX, of which no opset is imported"
-        schema = _schema_of(node, self._opsets)
-        return "" if schema is None else _schema_fault(node, schema)
+        version = _version(node, self._opsets)
+        return "" if version is None else _operator_fault(node, version)
 
     def _call_fault(self, node: ir.Node, function: ir.Function) -> str:
         """Return what is wrong with a call of a function."""
         if wrong := _too_many(node, len(function.inputs), len(function.outputs)):
             return wrong
-        if function not in self._needed:
-            self._needed[function] = _needed(function)
+        needed = self._needed[function.identifier()]
         for index, parameter in enumerate(function.inputs):
             given = index < len(node.inputs) and node.inputs[index] is not None
-            if not given and parameter in self._needed[function]:
+            if not given and parameter in needed:
                 return f"lacks the input {parameter.name!r}, which the function needs"
         return ""
 
@@ -129,47 +136,64 @@ def _too_many(node: ir.Node, inputs: int, outputs: int) -> str:
     return ""
 
 
-def _needed(function: ir.Function) -> AbstractSet[ir.Value]:
-    """Return the inputs that an operator of a function's body cannot do without."""
-    found: set[ir.Value | None] = set()
-    for node in function.all_nodes():
-        schema = _schema_of(node, function.opset_imports)
-        if schema is not None:
-            found.update(node.inputs[: schema.min_input])
-    return {value for value in found if value is not None}
+def _too_few(node: ir.Node, inputs: int, outputs: int) -> str:
+    if len(node.outputs) < outputs:
+        return f"has {len(node.outputs)} outputs, at least {outputs} are needed"
+    given = sum(value is not None for value in node.inputs[:inputs])
+    return f"has {given} of the {inputs} inputs that it needs" if given < inputs else ""
 
 
-def _schema_fault(node: ir.Node, schema: onnx.defs.OpSchema) -> str:
+def _operator_fault(node: ir.Node, version: int) -> str:
+    """Return what is wrong with a node of an operator that ONNX may know."""
+    domain = _domain(node)
+    schema = schema_of(node.op_type, version, domain)
+    if schema is None:
+        since = _first_version(node.op_type, domain)
+        late = since is not None and since > version
+        return f"is an operator since opset {since}, this one is {version}" if late else ""
+    if schema.deprecated:
+        return ""
     if wrong := _too_many(node, schema.max_input, schema.max_output):
         return wrong
-    if len(node.outputs) < schema.min_output:
-        return f"has {len(node.outputs)} outputs, at least {schema.min_output} are needed"
-    given = sum(value is not None for value in node.inputs[: schema.min_input])
-    if given < schema.min_input:
-        return f"has {given} of the {schema.min_input} inputs that it needs"
+    if wrong := _too_few(node, schema.min_input, schema.min_output):
+        return wrong
     for name, declared in schema.attributes.items():
         attribute = node.attributes.get(name)
         if attribute is None and declared.required:
             return f"lacks the attribute {name!r}"
-        if attribute is not None and attribute.type.value != declared.type.value:
+        if attribute is not None and attribute.type.value != int(declared.type):  # type: ignore[call-overload]
             return f"has the attribute {name!r} of the type {attribute.type.name}"
     return ""
 
 
-def _schema_of(node: ir.Node, opsets: Mapping[str, int]) -> onnx.defs.OpSchema | None:
-    """Return what ONNX says of the operator of a node; None where it does not know it."""
-    domain = "" if node.domain in _STANDARD_DOMAINS else node.domain
-    version = opsets.get(domain, None if domain else opsets.get("ai.onnx"))
-    return None if version is None else _schema(node.op_type, version, domain)
+def _domain(node: ir.Node) -> str:
+    return "" if node.domain in _STANDARD_DOMAINS else node.domain
+
+
+def _version(node: ir.Node, opsets: Mapping[str, int]) -> int | None:
+    """Return the version that a body imports of a node's domain."""
+    domain = _domain(node)
+    return opsets.get(domain, None if domain else opsets.get("ai.onnx"))
 
 
 @functools.cache
-def _schema(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
+def schema_of(op_type: str, version: int, domain: str = "") -> onnx.defs.OpSchema | None:
+    """Return what ONNX says of an operator in an opset; None where it does not know it."""
     try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
+        return onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
-    return None if schema.deprecated else schema
+
+
+@functools.cache
+def _first_version(op_type: str, domain: str) -> int | None:
+    """Return the opset from which on ONNX knows an operator."""
+    versions = (
+        schema.since_version
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if schema.name == op_type and schema.domain == domain
+    )
+    return min(versions, default=None)
 
 
 def _sorted(body: _Body) -> bool:
@@ -181,34 +205,56 @@ def _sorted(body: _Body) -> bool:
     return True
 
 
-def _recursive(
-    functions: Mapping[ir.OperatorIdentifier, ir.Function],
-) -> ir.OperatorIdentifier | None:
-    """Return a function that calls itself, be it through others."""
-    done: set[ir.OperatorIdentifier] = set()
+_Functions = Mapping[ir.OperatorIdentifier, ir.Function]
+
+
+def _callees_first(functions: _Functions) -> list[ir.OperatorIdentifier] | ir.Function:
+    """Return the functions after those that they call, or one that calls itself."""
+    done: dict[ir.OperatorIdentifier, None] = {}
     for root in functions:
         path: dict[ir.OperatorIdentifier, Iterator[ir.OperatorIdentifier]] = {}
-        waiting = [root]
-        while waiting or path:
-            if waiting:
-                key = waiting.pop()
-                if key in path:
-                    return key
-                if key in done:
-                    continue
-                path[key] = iter(_called(functions[key], functions))
+        entered: ir.OperatorIdentifier | None = root
+        while entered is not None or path:
+            if entered in path:
+                return functions[entered]
+            if entered is not None and entered not in done:
+                path[entered] = iter(_called(functions[entered], functions))
+            if not path:
+                break
             last, called = next(reversed(path.items()))
-            following = next(called, None)
-            if following is None:
+            entered = next(called, None)
+            if entered is None:
                 del path[last]
-                done.add(last)
-            else:
-                waiting.append(following)
-    return None
+                done[last] = None
+    return list(done)
 
 
-def _called(
-    function: ir.Function, functions: Mapping[ir.OperatorIdentifier, ir.Function]
-) -> list[ir.OperatorIdentifier]:
+def _called(function: ir.Function, functions: _Functions) -> list[ir.OperatorIdentifier]:
     calls = dict.fromkeys(node.op_identifier() for node in function.all_nodes())
     return [key for key in calls if key in functions]
+
+
+def _needed(
+    function: ir.Function,
+    functions: _Functions,
+    needed: Mapping[ir.OperatorIdentifier, AbstractSet[ir.Value]],
+) -> AbstractSet[ir.Value]:
+    """Return the inputs that an operator of a function's body cannot do without.
+
+    Args:
+        function: The function.
+        functions: All functions.
+        needed: The inputs that the functions it calls need.
+    """
+    found: set[ir.Value | None] = set()
+    for node in function.all_nodes():
+        key = node.op_identifier()
+        if key in functions:
+            pairs = zip(functions[key].inputs, node.inputs, strict=False)
+            found.update(given for parameter, given in pairs if parameter in needed[key])
+            continue
+        version = _version(node, function.opset_imports)
+        schema = None if version is None else schema_of(node.op_type, version, _domain(node))
+        if schema is not None:
+            found.update(node.inputs[: schema.min_input])
+    return {value for value in found if value is not None}

@@ -121,7 +121,11 @@ def _parsed(path: Path, *, data: bool) -> ir.Model:
     if wrong := check_strings_and_tensors(proto, path.absolute().parent, data=data):
         raise LoadError(f"{path}: {wrong}")
     with without_warnings():
-        return ir.from_proto(proto)
+        model = ir.from_proto(proto)
+    for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values())):
+        if "ai.onnx" in imports:  # the long name of the domain
+            imports[""] = imports.pop("ai.onnx")
+    return model
 
 
 def read_proto(path: Path) -> onnx.ModelProto:

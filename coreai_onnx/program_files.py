@@ -147,7 +147,7 @@ def _saved_together(file: Path, path: Path) -> tuple[str, ...]:
         names = json.loads(metadata.get(ENTRYPOINTS) or "[]")
     except (ValueError, RecursionError):
         return ()
-    own = metadata.get(ENTRYPOINT)
+    own = metadata.get(ENTRYPOINT, MAIN)
     if not isinstance(names, list) or own not in names or not all(map(_is_name, names)):
         return ()
     return tuple(dict.fromkeys(names)) if file == _file_of(path, own) else ()

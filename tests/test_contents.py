@@ -7,14 +7,18 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
+from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import DOMAIN, MODULE_DOMAIN, USER_DOMAIN
 from coreai_onnx.contents import (
     COMPOSITE_DOMAINS,
+    COMPOSITE_INPUTS,
     TensorInfo,
     as_complex,
     composite_calls,
     contrib_needs,
     dtype_name,
+    graphs,
+    initializers,
     interface,
     op_histogram,
     read_states,
@@ -136,3 +140,24 @@ def test_ops_of_onnxruntime_need_a_release(call: str, needed: str) -> None:
     model = ir.from_proto(onnx.parser.parse_model(text))
     assert contrib_needs(model) == needed
     assert ("needs onnxruntime" in summarize("main", model)) == bool(needed)
+
+
+def test_the_inputs_of_composites_are_those_of_their_declarations() -> None:
+    needed = {c.name: [one.optional for one in c.inputs].count(False) for c in COMPOSITES.values()}
+    assert needed == COMPOSITE_INPUTS
+
+
+def test_graphs_are_those_of_functions_and_of_defaults_as_well() -> None:
+    model = parse("""<ir_version: 10, opset_import: ["": 21, "f": 1]>
+    g (float[n] x, bool c) => (float[n] y) { y = f.f(x, c) }
+    <domain: "f", opset_import: ["": 21]>
+    f (x, c) => (y) {
+      y = If<then_branch = t () => (float[n] p) <float[1] w = {1.0}> { p = Add(x, w) },
+             else_branch = e () => (float[n] q) { q = Relu(x) }>(c) }""")
+    function = next(iter(model.functions.values()))
+    default = parse('<ir_version: 10, opset_import: ["": 21]> d () => () <float[1] v = {1.0}> {}')
+    function.attributes["body"] = ir.AttrGraph("body", default.graph)
+    names = [graph.name for graph in graphs(model) if graph.name]
+    assert sorted(names) == ["d", "e", "g", "t"]
+    assert sorted(value.name for value in initializers(model)) == ["v", "w"]
+    assert weights(model) == (2, 8)

@@ -99,7 +99,13 @@ def test_an_unknown_level() -> None:
         pass
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"nodes":["9"],"sources":[],"odd":[]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", '{"nodes":["9"],"sources":[],"odd":[]}', "[" * 100_000,
+        '{"nodes":[["9"]],"sources":[],"odd":[],"classes":{}}',
+    ],
+)  # fmt: skip
 def test_a_table_that_does_not_fit_is_left_alone(text: str) -> None:
     model = layers_model()
     model.metadata_props[TABLE] = text

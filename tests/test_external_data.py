@@ -59,7 +59,7 @@ PLACES: dict[str, Place] = {
     "graphs": lambda m: attribute(m.graph.node[0], "GRAPHS").graphs.add().initializer.add(),
     "sparse initializer": lambda m: m.graph.sparse_initializer.add().values,
     "indices": lambda m: m.graph.sparse_initializer.add().indices,
-    "sparse attribute": lambda m: attribute(branch(m.graph.node[0]), "SPARSE_TENSOR").sparse_tensor.values,
+    "sparse attribute": lambda m: attribute(m.graph.node[0], "SPARSE_TENSOR").sparse_tensor.values,
     "training": lambda m: m.training_info.add().initialization.initializer.add(),
 }  # fmt: skip
 
@@ -109,7 +109,7 @@ def test_models_in_memory_read_in_the_current_folder_only(
         crafted(folder, "subgraph", location.format(folder.parent)), load_external_data=False
     )
     for source in (proto, proto.SerializeToString()):
-        with pytest.raises(SessionError, match="the given .*(outside of|which is not there)"):
+        with pytest.raises(SessionError, match=r"the given .*(outside of|which is not there)"):
             session(source)
     (folder / "secret").write_bytes(SECRET)
     if location == "secret":
@@ -169,6 +169,15 @@ def test_strings_in_a_data_file_are_refused(folder: Path) -> None:
     assert "strings cannot be in a data file" in fault(path)
 
 
+@pytest.mark.parametrize("kind", ["TENSOR", "GRAPH"])
+def test_attributes_without_a_value(folder: Path, kind: str) -> None:
+    model = host()
+    attribute(model.graph.node[0], kind)
+    path = folder / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert f"attribute 'extra' has no {kind[0].lower()}" in fault(path)
+
+
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     path = saved(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"biased", b"\xff\xfeased"))
@@ -217,11 +226,11 @@ def test_weights_of_many_tensors_share_one_mapping(tmp_path: Path) -> None:
     path = saved(tmp_path, external=True)
     model = load_model(path)
     assert data_files(model) == [tmp_path / "m.onnx.data"]
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     tensor = model.graph.initializers["weight"].const_value
     assert isinstance(tensor, FileTensor)
     assert tensor.tobytes() == tensor.numpy().tobytes() == linear_weights()["weight"].tobytes()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize("dtype", ["INT4", "FLOAT4E2M1", "BFLOAT16", "BOOL", "COMPLEX64", "UINT2"])

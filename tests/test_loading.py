@@ -12,10 +12,11 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.contents import graphs
-from coreai_onnx.errors import LoadError
+from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.external_data import FileTensor
 from coreai_onnx.loading import fault, load_model
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime.session import session
 from coreai_onnx.saving import save_models
 from tests.small_models import counter_model, layers_model, linear_model, linear_weights, parse
 from tests.tolerances import assert_close
@@ -135,7 +136,7 @@ def test_changed_bytes_never_raise_anything_else(tmp_path: Path) -> None:
         (lambda m: setattr(m.opset_import[0], "version", 99), "its opset is 99, the newest that"),
         (lambda m: setattr(m.opset_import[0], "version", 0), "its opset is 0; opsets begin with 1"),
         (lambda m: m.opset_import.pop(), "it has no opset"),
-        (lambda m: setattr(weight(m), "data_type", 77), "weight 'weight' has the unknown data type 77"),
+        (lambda m: setattr(weight(m), "data_type", 77), "has the unknown data type 77"),
         (lambda m: setattr(weight(m), "raw_data", b"12345"), "has 5 bytes, its shape takes 2048"),
         (lambda m: weight(m).dims.insert(0, -8), "has the shape [-8, 8, 64]"),
         (lambda m: rewired(m.graph.node[1], "lost"), "reads 'lost', which nothing produces"),
@@ -204,6 +205,28 @@ def test_complex_names_that_do_not_hold_pairs(tmp_path: Path, text: str) -> None
     model = linear_model()
     model.metadata_props["coreai.complex"] = text
     assert "its metadata coreai.complex cannot be read" in refused(saved(tmp_path, model))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("coreai.states", "[" * 100_000, "nested too deeply"),
+        ("coreai.states", '[{"input": 3, "output": "y"}]', "has no text 'input'"),
+        ("coreai.range_constraints", '{"n": {"min": "a"}}', "min of 'n' is 'a', not a whole number"),
+        ("coreai.range_constraints", '{"n": {"max": 1.5}}', "max of 'n' is 1.5, not a whole number"),
+        ("coreai.range_constraints", '{"n": [1, 2]}', "the bounds of 'n' are [1, 2]"),
+        ("coreai.range_constraints", '{"a":' * 5000, "nested too deeply"),
+        ("coreai.relations", '[{"holds": 3}]', "has no text 'holds'"),
+        ("coreai.relations", f'[{{"holds": "{"n" * 100_000}"}}]', "has 100000 characters"),
+    ],
+)  # fmt: skip
+def test_metadata_of_wrong_types(tmp_path: Path, key: str, text: str, message: str) -> None:
+    model = linear_model()
+    model.metadata_props[key] = text
+    path = saved(tmp_path, model)
+    assert message in refused(path)
+    with pytest.raises(SessionError, match=key):
+        session(path)
 
 
 def test_states_are_checked_and_kept(tmp_path: Path) -> None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import onnx_ir as ir
 import pytest
 
+from coreai_onnx.cli import main
 from coreai_onnx.printable import LINE_LIMIT, TEXT_LIMIT, printable, printable_lines
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime.session import session
+from coreai_onnx.saving import save_models
+from tests.small_models import layers_model
 
 
 @pytest.mark.parametrize(
@@ -44,3 +52,62 @@ def test_a_long_message_keeps_its_first_and_last_lines() -> None:
     assert any("lines are left out" in line for line in lines)
     assert len(text) < TEXT_LIMIT
     assert len(printable_lines("\n" * 10**6)) < TEXT_LIMIT
+
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
+
+
+def evil_model() -> ir.Model:
+    """A model whose every name and text holds escape sequences."""
+    proto = ir.to_proto(layers_model())
+    nodes = [*proto.graph.node, *(n for f in proto.functions for n in f.node)]
+    for index, node in enumerate(nodes):
+        node.name = f"{EVIL}{index}"
+    for function in proto.functions:
+        for call in (n for g in (proto.graph, *proto.functions) for n in g.node):
+            if call.op_type == function.name:
+                call.op_type = f"{EVIL}{function.name}"
+        function.name = f"{EVIL}{function.name}"
+    for node in proto.graph.node:
+        names = [*node.input, *node.output]
+        del node.input[:], node.output[:]
+        node.input.extend(f"{EVIL}{name}" for name in names[:-1])
+        node.output.append(f"{EVIL}{names[-1]}")
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.name = f"{EVIL}{value.name}"
+        value.type.tensor_type.shape.dim[0].dim_param = f"{EVIL}n"
+    for key in ("coreai.target", "coreai.entrypoint", EVIL):
+        proto.metadata_props.add(key=key, value=f"{EVIL}\n" + "x" * 10_000)
+    return ir.from_proto(proto)
+
+
+def test_nothing_of_a_file_controls_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    evil, plain, broken = (str(tmp_path / f"{name}.onnx") for name in ("evil", "plain", "broken"))
+    model = evil_model()
+    save_models({Path(evil): model}, tmp_path / "data")
+    save_models({Path(plain): layers_model()}, tmp_path / "data")
+    model.graph.outputs[0].name = f"{EVIL}lost"
+    proto = ir.to_proto(model)
+    proto.graph.node[0].input[0] = f"{EVIL}nothing" + "x" * 10**6
+    Path(broken).write_bytes(proto.SerializeToString())
+    optimized = str(tmp_path / "out.onnx")
+    commands = [
+        ["inspect", evil],
+        ["inspect", evil, "--histogram", plain],
+        ["diff", plain, evil],
+        ["optimize", evil, "-o", optimized, "--near-misses"],
+        ["run", evil],
+        ["run", evil, "--input", "nobody=float32[2]"],
+        ["inspect", broken],
+        ["run", broken],
+    ]
+    for command in commands:
+        main(command)
+        shown = "".join(capfd.readouterr())
+        assert shown
+        assert shown.replace("\n", "").isprintable(), command
+        assert len(shown) < 2 * TEXT_LIMIT, command
+    for text in (repr(session(evil, kernels=False)), repr(OnnxProgram.load(evil))):
+        assert text.replace("\n", "").isprintable()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import onnx
@@ -20,7 +19,11 @@ def program(*names: str) -> OnnxProgram:
     return OnnxProgram({name: linear_model(seed=i) for i, name in enumerate(names)})
 
 
-NAMES = ["m.onnx", "m[1].onnx", "m*?.onnx", "m.v2.onnx", "m", ".onnx", "é ü.onnx", "a.b.c", "-m.onnx"]  # fmt: skip
+def names_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+NAMES = "m.onnx|m[1].onnx|m*?.onnx|m.v2.onnx|m|.onnx|é ü.onnx|a.b.c|-m.onnx".split("|")
 
 
 @pytest.mark.parametrize("external", [False, True])
@@ -58,7 +61,7 @@ def test_a_missing_file_is_not_another_one(tmp_path: Path) -> None:
 def test_a_missing_entrypoint_is_named(tmp_path: Path) -> None:
     program("a", "b").save(tmp_path / "m.onnx")
     (tmp_path / "m.b.onnx").unlink()
-    with pytest.raises(LoadError, match="of which m.b.onnx is missing"):
+    with pytest.raises(LoadError, match=r"of which m.b.onnx is missing"):
         OnnxProgram.load(tmp_path / "m.onnx")
     (tmp_path / "m.b.onnx").write_bytes(b"damaged")
     with pytest.raises(LoadError, match=r"m\.b\.onnx: is not an ONNX model"):
@@ -93,14 +96,14 @@ def test_a_file_that_would_be_loaded_instead_is_not_passed_over(tmp_path: Path) 
     program("main").save(tmp_path / "m.onnx")
     with pytest.raises(SaveError, match="which would be loaded in place of"):
         program("a", "b").save(tmp_path / "m.onnx")
-    assert os.listdir(tmp_path) == ["m.onnx"]
+    assert names_in(tmp_path) == ["m.onnx"]
 
 
 @pytest.mark.parametrize("name", ["a/b", "../a", "a\0b", "", "a\\b"])
 def test_entrypoints_that_no_file_can_be_named_after(tmp_path: Path, name: str) -> None:
     with pytest.raises(SaveError, match="cannot be part of a file's name"):
         program("a", name).save(tmp_path / "m.onnx")
-    assert not os.listdir(tmp_path)
+    assert not names_in(tmp_path)
     program("a", name).save(tmp_path / "m.onnx", entrypoint=name)
 
 
@@ -126,7 +129,7 @@ def test_saving_leaves_the_metadata_as_it_was(tmp_path: Path) -> None:
 
 def test_names_that_no_file_can_have(tmp_path: Path) -> None:
     for name in ("a\0b.onnx", "a" * 300 + ".onnx"):
-        with pytest.raises(LoadError, match="no such file|File name too long"):
+        with pytest.raises(LoadError, match=r"no such file|File name too long"):
             OnnxProgram.load(tmp_path / name)
-        with pytest.raises(SessionError, match="no such file|File name too long"):
+        with pytest.raises(SessionError, match=r"no such file|File name too long"):
             session(tmp_path / name)

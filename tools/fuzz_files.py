@@ -33,7 +33,7 @@ SHOWN = 2000
 def work(start: int, count: int) -> None:
     """Work on the files of some seeds, and print what is found: the child's side."""
     sys.path.insert(0, str(REPO))
-    from tests.fuzzing.exercise import Exerciser, Finding
+    from tests.fuzzing.exercise import Exerciser, FoundError
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     with tempfile.TemporaryDirectory() as name:
@@ -45,7 +45,7 @@ def work(start: int, count: int) -> None:
             signal.alarm(SECONDS)
             try:
                 exerciser.run(seed)
-            except Finding as finding:
+            except FoundError as finding:
                 print(f"found {str(finding)[:SHOWN]!r}", flush=True)
             signal.alarm(0)
 

@@ -98,7 +98,9 @@ def optimize(program: OnnxProgram, options: argparse.Namespace) -> None:
         minimum_onnxruntime=options.minimum_onnxruntime,
     )
     for name, report in program.pass_reports.items():
-        print(report if len(program.entrypoints) == 1 else f"entrypoint {printable(name)}, {report}")
+        print(
+            report if len(program.entrypoints) == 1 else f"entrypoint {printable(name)}, {report}"
+        )
         if options.near_misses and report.near_misses:
             print(f"near misses:\n{report.near_miss_table()}")
     print()

@@ -62,12 +62,17 @@ def inspect_model(path: str | PathLike[str]) -> Inspection:
     """
     path = Path(path)
     program = OnnxProgram.load(path, data=False)
-    models = files_of(path)
-    data = {file for model in program.models.values() for file in data_files(model)}
-    files = {
-        file: file.stat().st_size if file.is_file() else None for file in (*models, *sorted(data))
-    }
+    with failures_as(LoadError, f"{path}: cannot be inspected"):
+        data = {file for model in program.models.values() for file in data_files(model)}
+        files = {file: _size(file) for file in (*files_of(path), *sorted(data))}
     return Inspection(program, files, dict(next(iter(program.models.values())).metadata_props))
+
+
+def _size(file: Path) -> int | None:
+    try:
+        return file.stat().st_size if file.is_file() else None
+    except OSError:  # a name that is too long
+        return None
 
 
 def _short(text: str, limit: int = 100) -> str:

@@ -21,8 +21,12 @@ from coreai_onnx.passes.calls import CallIndex, sorted_callers_first
 from coreai_onnx.passes.composite_bodies import BODIES, FORMULAS
 from coreai_onnx.passes.entering import Importer
 from coreai_onnx.passes.facts import STANDARD_DOMAINS
+from coreai_onnx.passes.integrity import too_new
 from coreai_onnx.passes.match import DOMAIN
 from coreai_onnx.passes.scope import scope_of, with_subgraphs
+
+_FUNCTIONS_SINCE = 8
+"""The IR version from which on a model can hold functions."""
 
 
 class Bodies:
@@ -84,9 +88,13 @@ class Bodies:
                 those of the functions.
 
         Returns:
-            The op type to call, or None if the model has another function of that name.
+            The op type to call, or None if the model has another function of that name, or is too
+            old for this one.
         """
         wanted = self._parsed(name, text, doc, calls or {})
+        old = (self._main.ir_version or _FUNCTIONS_SINCE) < _FUNCTIONS_SINCE
+        if old or too_new(wanted, self.opset, known=False):
+            return None
         known = self.named(name)
         if known is not None:
             return name if outline(known) == outline(wanted) else None

@@ -200,8 +200,9 @@ def opset_ids(imports: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
 
 def dtype_of_value(value: ir.Value) -> np.dtype | None:
     """Return the element dtype of a value, if known."""
-    unknown = value.dtype in (None, ir.DataType.UNDEFINED)
-    return None if unknown else value.dtype.numpy()
+    if value.dtype is None or value.dtype == ir.DataType.UNDEFINED:
+        return None
+    return value.dtype.numpy()
 
 
 def shape_of_value(value: ir.Value) -> list[int | str | None] | None:

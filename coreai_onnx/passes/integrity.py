@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import onnx_graphsurgeon as gs
+import onnx_ir as ir
 
+from coreai_onnx.graph_checks import schema_of
+from coreai_onnx.passes.facts import STANDARD_DOMAINS
 from coreai_onnx.passes.scope import attribute_graphs, with_subgraphs
 
 
@@ -31,6 +34,30 @@ def check(root: gs.Graph, interface: tuple[tuple[str, ...], tuple[str, ...]]) ->
         raise BrokenGraphError(f"inputs and outputs were {interface}, now {interface_of(root)}")
     _check_names(root)
     _check_graph(root, set())
+
+
+def too_new(root: gs.Graph, opset: int, *, known: bool = True) -> str:
+    """Return a node that passes wrote and the opset does not have; empty if there is none.
+
+    Args:
+        root: The main graph or a function body.
+        opset: Its ``ai.onnx`` opset.
+        known: Whether nodes that came with the model are passed over.
+    """
+    for graph in with_subgraphs(root):
+        for node in graph.nodes:
+            if (known and not _is_new(node)) or node.domain not in STANDARD_DOMAINS:
+                continue
+            schema = schema_of(node.op, opset)
+            fits = schema is not None and schema.min_input <= len(node.inputs) <= schema.max_input
+            if schema is None or not fits or not node.attrs.keys() <= schema.attributes.keys():
+                return f"{node.op} with {len(node.inputs)} inputs"
+    return ""
+
+
+def _is_new(node: gs.Node) -> bool:
+    source: ir.Node | None = node.__dict__.get("origin")
+    return source is None or (source.op_type, len(source.inputs)) != (node.op, len(node.inputs))
 
 
 def interface_of(graph: gs.Graph) -> tuple[tuple[str, ...], tuple[str, ...]]:

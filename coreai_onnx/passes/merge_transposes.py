@@ -31,7 +31,7 @@ def merge_transposes(graph: gs.Graph, why: Why) -> int:
         inner = made_by(node.inputs[0], "Transpose")
         if inner is not None:
             perm = _perm(inner)
-            if perm is not None and len(perm) == len(outer):
+            if perm is not None and sorted(perm) == sorted(outer) == list(range(len(perm))):
                 set_input(node, 0, inner.inputs[0])
                 node.attrs["perm"] = [perm[axis] for axis in outer]
                 count += 1

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import PassError, SpecViolationError
 from coreai_onnx.passes.bodies import Bodies
 from coreai_onnx.passes.body_types import BodyTypes, forget_types
-from coreai_onnx.passes.integrity import BrokenGraphError, check, interface_of
+from coreai_onnx.passes.integrity import BrokenGraphError, check, interface_of, too_new
 from coreai_onnx.passes.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.order import ORDER, Pass
 from coreai_onnx.passes.report import PassMiss, PassReport
@@ -41,6 +41,15 @@ class _BadPassError(Exception):
         self.kind = kind
 
 
+class _TooNewError(Exception):
+    """A pass wrote what the opset of the graph does not have."""
+
+    def __init__(self, one: Pass) -> None:
+        """Remember the pass."""
+        super().__init__(name_of(one))
+        self.one = one
+
+
 class _Enough(Exception):  # noqa: N818 - no error: as many steps as were asked for
     """The run has made all its steps."""
 
@@ -55,7 +64,8 @@ def run_passes(
 
     Every pass runs on the main graph, on its subgraphs and on every function body. A graph is done
     when a round of all passes changes nothing in it. A model that no pass changes is left as it is,
-    down to its objects.
+    down to its objects. A pass that writes what the opset of an old model does not have is left
+    out.
 
     Args:
         model: The model; on an error it is as the passes before the bad one left it.
@@ -79,6 +89,9 @@ def run_passes(
         if result is None:
             return run.report
         _check_result(model, result)
+    except _TooNewError as error:  # an old model; nothing has touched it yet
+        fitting = tuple(one for one in chosen if one is not error.one)
+        return run_passes(model, fitting, progress=progress)
     except _BadPassError as first:
         error, steps = _first_bad(model, chosen, first, run.steps)
         last, wrong = _last_valid(model, chosen, steps)
@@ -161,6 +174,10 @@ def _last_valid(
     return last, wrong
 
 
+def _is_ours(one: Pass) -> bool:
+    return str(getattr(one, "__module__", "")).startswith("coreai_onnx.")
+
+
 def name_of(one: Pass) -> str:
     """Return the name under which a pass is reported."""
     return str(getattr(one, "__name__", type(one).__name__))
@@ -222,6 +239,7 @@ class _Run:
         """Run rounds over one root graph until one changes nothing; return the last near misses."""
         label = "main" if scope_of(root).kind == "main" else f"{root.domain}::{root.name}"
         interface = interface_of(root)
+        opset = int(root.opset or self.main.opset)
         for number in range(1, MAX_ROUNDS + 1):
             changed, misses = 0, []
             for one in self._passes:
@@ -234,6 +252,8 @@ class _Run:
                 if count or self._check_all:
                     self._bodies.changed(root)
                     _check(one, root, interface, label)
+                if count and _is_ours(one) and too_new(root, opset):
+                    raise _TooNewError(one)
                 self.steps += 1
                 self.last = f"{name_of(one)} on {label}"
                 changed += count

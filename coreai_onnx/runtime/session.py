@@ -178,9 +178,7 @@ class Session:
         how = "kernels" if self.kernels else "bodies"
         lines = [f"Session ({how})", *(f"  input   {info}" for info in self.inputs)]
         lines += [f"  state   {info}" for info in self.state_inputs]
-        return printable_lines(
-            "\n".join([*lines, *(f"  output  {info}" for info in self.outputs)])
-        )
+        return printable_lines("\n".join([*lines, *(f"  output  {info}" for info in self.outputs)]))
 
     def _run_ort(self, feeds: dict[str, ort.OrtValue]) -> dict[str, ort.OrtValue]:
         names = [node.name for node in self.ort.get_outputs()]

@@ -15,7 +15,23 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-NUMBERS = (0, 1, -1, 2, 3, 7, 16, 21, 26, 99, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, -(1 << 63))
+NUMBERS = (
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    16,
+    21,
+    26,
+    99,
+    1 << 20,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 63) - 1,
+    -(1 << 63),
+)
 TEXTS = ("", "x", "y", "\x1b[2J\x1b]0;owned\x07", "a" * 3000, "../secret", "/etc/passwd", "nul\0", "é→",
          "\u202e", "location", "main", "batch", "%s{0}", "\n\n  at line 1", "2*seq + 1")  # fmt: skip
 OPS = ("Add", "Slice", "Reshape", "Where", "Concat", "Constant", "If", "Loop", "Scan", "Split", "Cast",
@@ -61,6 +77,10 @@ def _spoiled(content: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
+def _is_repeated(value: Any) -> bool:
+    return hasattr(value, "extend")
+
+
 def _messages(root: Message) -> list[Message]:
     found, waiting = [], [root]
     while waiting:
@@ -84,17 +104,21 @@ def _field(model: onnx.ModelProto, rng: random.Random) -> None:
         message.ClearField(field.name)
     elif field.type == FieldDescriptor.TYPE_MESSAGE:
         _nested(message, field, value, messages, rng)
-    elif field.is_repeated:
+    elif _is_repeated(value):
         _repeated(value, field, model, rng)
     else:
         setattr(message, field.name, _scalar(field, model, rng))
 
 
 def _nested(
-    message: Message, field: FieldDescriptor, value: Any, messages: list[Message], rng: random.Random
+    message: Message,
+    field: FieldDescriptor,
+    value: Any,
+    messages: list[Message],
+    rng: random.Random,
 ) -> None:
     others = [one for one in messages if one.DESCRIPTOR is field.message_type]
-    if not field.is_repeated:
+    if not _is_repeated(value):
         if others and rng.random() < 0.7:
             other = type(others[0])()
             other.CopyFrom(rng.choice(others))
@@ -119,7 +143,9 @@ def _nested(
         value.add()
 
 
-def _repeated(value: Any, field: FieldDescriptor, model: onnx.ModelProto, rng: random.Random) -> None:
+def _repeated(
+    value: Any, field: FieldDescriptor, model: onnx.ModelProto, rng: random.Random
+) -> None:
     kind = rng.randrange(4)
     if kind == 0 and len(value):
         del value[rng.randrange(len(value))]
@@ -184,7 +210,10 @@ def _json(rng: random.Random, depth: int) -> Any:
     if kind < 5:
         return rng.choice((None, True, 0, -1, 1e400, 1 << 70, "x", "y", "0*3", "count", "\x1b[2J"))
     if kind == 5:
-        return {rng.choice(("input", "output", "min", "max", "holds", "n")): _json(rng, depth - 1) for _ in range(2)}
+        return {
+            rng.choice(("input", "output", "min", "max", "holds", "n")): _json(rng, depth - 1)
+            for _ in range(2)
+        }
     return [_json(rng, depth - 1) for _ in range(rng.randrange(4))]
 
 
@@ -198,7 +227,10 @@ def _external(model: onnx.ModelProto, rng: random.Random) -> None:
         tensor.ClearField("raw_data")
     del tensor.external_data[:]
     for key, values in (
-        ("location", ("data", "data", "data", "../secret", "/etc/passwd", "", "d", "*/_ORT_MEM_ADDR_/*")),
+        (
+            "location",
+            ("data", "data", "data", "../secret", "/etc/passwd", "", "d", "*/_ORT_MEM_ADDR_/*"),
+        ),
         ("offset", ("0", "64", "-1", "9" * 20, "x", "4095")),
         ("length", ("0", "256", "-1", "9" * 19, "1.5")),
     ):
@@ -220,7 +252,9 @@ def _calls(model: onnx.ModelProto, rng: random.Random) -> None:
 def _opset(model: onnx.ModelProto, rng: random.Random) -> None:
     owner = rng.choice((model, *model.functions))
     if owner.opset_import:
-        rng.choice(owner.opset_import).version = rng.choice((1, 5, 6, 7, 8, 9, 10, 11, 12, 13, 18, 25, 26))
+        rng.choice(owner.opset_import).version = rng.choice(
+            (1, 5, 6, 7, 8, 9, 10, 11, 12, 13, 18, 25, 26)
+        )
 
 
 def _no_inputs(model: onnx.ModelProto, rng: random.Random) -> None:

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 
-from coreai_onnx.passes import open_model
-from coreai_onnx.passes.integrity import BrokenGraphError, check, interface_of
+from coreai_onnx.passes import open_model, run_passes
+from coreai_onnx.passes.bodies import Bodies
+from coreai_onnx.passes.edit import Edit
+from coreai_onnx.passes.integrity import BrokenGraphError, check, interface_of, too_new
+from coreai_onnx.passes.remove_identities import remove_identities
+from coreai_onnx.passes.why import Why
 from tests.passes.rewriting import parse
 
 TEXT = """main (bool c, float[2] x) => (float[2] y) {
@@ -88,3 +93,53 @@ def test_a_produced_input_or_constant() -> None:
     graph = opened()
     graph.nodes[0].outputs[0] = graph.inputs[0]
     fails(graph, "graph input 'c' is produced by a node|reads 'a', which nothing produces")
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attrs", "opset", "fits"),
+    [
+        ("Unsqueeze", 2, {}, 13, True),
+        ("Unsqueeze", 2, {}, 12, False),
+        ("Shape", 1, {"start": 0}, 15, True),
+        ("Shape", 1, {"start": 0}, 14, False),
+        ("Gelu", 1, {}, 19, False),
+    ],
+)
+def test_what_an_opset_has(
+    op: str, inputs: int, attrs: dict[str, int], opset: int, fits: bool
+) -> None:
+    graph = opened()
+    assert too_new(graph, 1) == ""
+    given = [gs.Variable(f"v{i}") for i in range(inputs)]
+    graph.nodes.append(gs.Node(op, "new", attrs, given, [gs.Variable("made")]))
+    assert too_new(graph, opset) == ("" if fits else f"{op} with {inputs} inputs")
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_a_pass_that_writes_what_an_old_opset_lacks_is_left_out(opset: int) -> None:
+    def unsqueezes(graph: gs.Graph, why: Why) -> int:
+        edit, count = Edit(graph), 0
+        for node in graph.nodes:
+            if node.op == "Neg":
+                axes = edit.constant("axes", np.array([0]))
+                edit.become(node, "Unsqueeze", [node.inputs[0], axes])
+                count += 1
+        edit.finish()
+        return count
+
+    model = parse("main (float[2] x) => (float[1, 2] y) { a = Identity (x)  y = Neg (a) }", opset)
+    report = run_passes(model, (remove_identities, unsqueezes))
+    ops = [node.op_type for node in model.graph]
+    assert ops == (["Unsqueeze"] if opset == 13 else ["Neg"])
+    assert report.total == (2 if opset == 13 else 1)
+
+
+def test_a_model_too_old_for_functions_gets_none() -> None:
+    text = """<ir_version: VERSION, opset_import: ["": 21]>
+    main (float[2, 8] x) => (float[2, 8] y) { s = Sigmoid (x)  y = Mul (x, s) }"""
+    for version, functions in ((7, 0), (10, 1)):
+        graph = open_model(parse(text.replace("VERSION", str(version))))
+        body = "(x) => (y) { s = Sigmoid (x)  y = Mul (x, s) }"
+        name = Bodies(graph).provide("silu", body)
+        assert len(graph.functions) == functions
+        assert name == ("silu" if functions else None)

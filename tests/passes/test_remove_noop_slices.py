@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from coreai_onnx.passes.remove_noop_slices import remove_noop_slices
+from coreai_onnx.passes.slices_of_concats import slices_of_concats
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 WITH = """main (float[n, 8] x) => (float[p, q] z)
@@ -62,3 +63,22 @@ def test_computed_bounds_stay() -> None:
         remove_noop_slices,
         "axes or steps are computed",
     )
+
+
+@pytest.mark.parametrize(
+    ("one", "reason"),
+    [
+        (remove_noop_slices, "starts and ends are attributes, as before opset 10"),
+        (slices_of_concats, None),
+    ],
+)
+def test_slices_of_old_opsets_say_their_bounds_as_attributes(one, reason) -> None:
+    text = """<ir_version: 8, opset_import: ["": 9]>
+    main (float[4, 8] x) => (float[4, 8] z) <float[4, 16] w>
+    { w = Concat <axis = 1> (x, x)  y = Slice <starts = [0], ends = [8], axes = [1]> (w)  z = Neg (y) }"""
+    leaves(text, one, reason)
+
+
+def test_bounds_of_different_lengths_stay() -> None:
+    text = case().replace("int64[1] ends = {9223372036854775807}", "int64[2] ends = {9, 9}")
+    leaves(text, remove_noop_slices, "starts, ends, axes and steps are not of one length")

@@ -30,6 +30,11 @@ from coreai_onnx.runtime.expressions import evaluate, holds, names_in, solve
         ("a ** 2", None),
         ("a / 2", None),
         ("'a'", None),
+        ("(" * 1500 + "a" + ")" * 1500, None),
+        ("-" * 4000 + "a", None),
+        ("a" * 100_000, None),
+        ("a\0", None),
+        ("", None),
     ],
 )
 def test_dim_expressions(text: str, value: int | None) -> None:
