@@ -89,8 +89,8 @@ def run_passes(
         if result is None:
             return run.report
         _check_result(model, result)
-    except _TooNewError as error:  # an old model; nothing has touched it yet
-        fitting = tuple(one for one in chosen if one is not error.one)
+    except _TooNewError as late:  # an old model; nothing has touched it yet
+        fitting = tuple(one for one in chosen if one is not late.one)
         return run_passes(model, fitting, progress=progress)
     except _BadPassError as first:
         error, steps = _first_bad(model, chosen, first, run.steps)
