@@ -38,7 +38,10 @@ def buffers_of(module: torch.nn.Module) -> list[torch.Tensor]:
 @contextmanager
 def written_in_place(module: torch.nn.Module) -> Iterator[None]:
     """Write what is assigned to a buffer into the buffer, as an export expects of state."""
-    registries: list[dict[str, Any]] = [vars(inner)["_buffers"] for inner in module.modules()]
+    registries: list[dict[str, Any]] = [
+        vars(inner).get("_buffers", {})  # a traced module keeps its own in C++
+        for inner in module.modules()
+    ]
     before = [dict(registry) for registry in registries]
     yield
     for registry, old in zip(registries, before, strict=True):
