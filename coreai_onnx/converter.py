@@ -122,7 +122,7 @@ class TorchConverter:
 
     def add_pytorch_module(
         self,
-        model: torch.nn.Module,
+        model: torch.nn.Module | Callable[..., Any],
         *,
         export_fn: Callable[[torch.nn.Module], ExportedProgram],
         externalize_modules: Targets = None,
@@ -134,7 +134,8 @@ class TorchConverter:
         """Export a module and stage it; some of its submodules may stay whole.
 
         Args:
-            model: The module; it is as it was when this returns or raises.
+            model: The module; it is as it was when this returns or raises. A function is taken
+                as :func:`convert` takes it.
             export_fn: Exports the module; called once, with ``"auto"`` perhaps again.
             externalize_modules: Module classes that become functions of their own, or
                 :class:`ExternalizeSpec` for composites; ``"auto"``, alone or in the list, makes
@@ -329,15 +330,15 @@ def convert(
 ) -> OnnxProgram:
     """Export, convert and optimise a module in one call.
 
-    If ``torch.export`` fails over sizes, it is tried again: with checks at run time in place of
-    guards, without branches for sizes 0 and 1, with the ranges that torch suggests, and strict.
+    If ``torch.export`` fails over sizes, it is tried again in other ways, see
+    :mod:`coreai_onnx.export.attempts`.
 
     Args:
         module: The module, usually in ``eval()``; a function, lambda, ``functools.partial`` or
             bound method; what ``torch.compile`` or ``torch.jit.trace`` made of one; or an
             ``ExportedProgram``, which needs no arguments.
-        args: Example positional arguments: a tuple, or a single tensor; a mapping is taken as
-            keyword arguments. A tensor may be given several times; the inputs are separate.
+        args: Example positional arguments: a tuple, or one tensor; a mapping is taken as keyword
+            arguments. One tensor may be several inputs.
         kwargs: Example keyword arguments.
         dynamic_shapes: As for ``torch.export.export``; a dim may be a string, ``{0: "batch"}``.
         strict: As for ``torch.export.export``.
@@ -363,20 +364,17 @@ def convert(
     positional, named = as_arguments(args, kwargs)
     if isinstance(module, ExportedProgram):
         refuse_options(
-            {
-                "dynamic_shapes": dynamic_shapes,
-                "strict": strict,
-                "prefer_deferred_runtime_asserts_over_guards": (
-                    prefer_deferred_runtime_asserts_over_guards
-                ),
-                "externalize_modules": externalize_modules,
-            }
+            dynamic_shapes=dynamic_shapes,
+            strict=strict,
+            prefer_deferred_runtime_asserts_over_guards=prefer_deferred_runtime_asserts_over_guards,
+            externalize_modules=externalize_modules,
         )
         refuse_arguments(module, positional, named)
         converter.add_exported_program(module)
     else:
         export = TorchExport(
-            *separated((positional, named)),
+            separated(positional),
+            separated(named),
             with_named_dims(dynamic_shapes),
             strict=strict,
             deferred=prefer_deferred_runtime_asserts_over_guards,

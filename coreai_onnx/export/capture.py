@@ -15,15 +15,16 @@ from coreai_onnx.export.attributes import attributes_kept
 from coreai_onnx.export.automatic import Automatic, wants
 from coreai_onnx.export.bodies import BodyExport, known_loops, trust
 from coreai_onnx.export.buffers import assignments_kept
-from coreai_onnx.export.exported import check_program
 from coreai_onnx.export.decompositions import functional, table_of_the_user
 from coreai_onnx.export.explain import explained
+from coreai_onnx.export.exported import check_program
 from coreai_onnx.export.externalize import Externalization
 from coreai_onnx.export.failures import export_error
 from coreai_onnx.export.module_call import OP, ModuleCall
 from coreai_onnx.export.recognition import Recognition
 from coreai_onnx.export.sparse import dense_buffers
 from coreai_onnx.export.specs import as_specs
+from coreai_onnx.export.torch_export import TorchExport, size_oblivious
 
 ExportFunction = Callable[[torch.nn.Module], ExportedProgram]
 
@@ -102,6 +103,7 @@ def _attempt(
             assignments_kept(model),
             dense_buffers(model),
             explained() as explanation,
+            size_oblivious(when=isinstance(export_fn, TorchExport) and export_fn.oblivious),
         ):
             exported = export_fn(model)
             check_program(exported)

@@ -61,16 +61,16 @@ def _user_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
     return [node for node in placeholders if kinds[node.name] is InputKind.USER_INPUT]
 
 
-def refuse_options(given: Mapping[str, Any]) -> None:
+def refuse_options(**options: Any) -> None:
     """Refuse options of an export, with a program that is exported already.
 
     Args:
-        given: The options by name; those that are None or False are not given.
+        options: The options; those that are None or False are not given.
 
     Raises:
         StagingError: With the names of those that are given.
     """
-    names = [name for name, value in given.items() if value]
+    names = [name for name, value in options.items() if value]
     if names:
         raise StagingError(
             f"the ExportedProgram is exported already: {', '.join(names)} cannot change it\n"

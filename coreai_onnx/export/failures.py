@@ -68,8 +68,7 @@ def _on_data(error: Exception) -> str:
         lines.append(f"  at {where.line}")
     lines += [
         f"  {reason}",
-        "  a branch: write it with torch.cond(condition, if_true, if_false, operands), which keeps "
-        "both, or with torch.where",
+        "  a branch: torch.cond(condition, if_true, if_false, operands) keeps both sides of it",
         "  a size or an index: say what holds for it with torch._check(0 <= n)",
     ]
     return "\n".join(lines)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.jit import ScriptModule, TopLevelTracedModule
+from torch.jit import ScriptModule, TracedModule  # type: ignore[attr-defined]
 
 from coreai_onnx.errors import StagingError
 
@@ -86,7 +86,7 @@ def _as_module(subject: Any) -> torch.nn.Module:
     original = getattr(subject, "_orig_mod", None)  # of a module that torch.compile returned
     if isinstance(original, torch.nn.Module):
         return original
-    if isinstance(subject, TopLevelTracedModule):
+    if isinstance(subject, TracedModule):
         return FunctionModule(subject)
     if isinstance(subject, torch.nn.Module):
         return subject
@@ -106,13 +106,11 @@ def _advice(subject: Any) -> str:
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that ``torch.compile`` was given, or the function itself."""
     original = getattr(function, "_torchdynamo_orig_callable", None)
-    return function if original is None else original  # type: ignore[no-any-return]
+    return function if original is None else original
 
 
 def _is_scripted(module: torch.nn.Module) -> bool:
-    return isinstance(module, ScriptModule) and not isinstance(
-        module, TopLevelTracedModule | torch.jit._trace.TracedModule
-    )
+    return isinstance(module, ScriptModule) and not isinstance(module, TracedModule)
 
 
 def _is_empty(tensor: torch.Tensor) -> bool:
@@ -120,25 +118,28 @@ def _is_empty(tensor: torch.Tensor) -> bool:
 
 
 def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function, or one that calls it, if Python knows no signature of it."""
-    if not isinstance(function, torch.nn.Module):
-        try:
-            inspect.signature(function)
-        except ValueError:  # written in C, or traced
-            pass
-        else:
-            return function
+    """Return the function, or one that calls it: torch.export reads the code of a forward."""
+    if isinstance(function, types.FunctionType | types.MethodType):
+        return function
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
+    vars(forward)["__signature__"] = _signature(function) or inspect.signature(forward)
+    return forward
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    """Return the parameters of what may be written in C, or traced; None if unknown."""
     schema = getattr(getattr(function, "forward", function), "schema", None)
     if schema is not None:  # of torch.jit
         names = [argument.name for argument in schema.arguments if argument.name != "self"]
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        parameters = [inspect.Parameter(name, kind) for name in names]
-        vars(forward)["__signature__"] = inspect.Signature(parameters)
-    return forward
+        return inspect.Signature([inspect.Parameter(name, kind) for name in names])
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        return None
 
 
 def _modules_of(function: Any) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -43,9 +43,7 @@ class TorchExport:
     def __call__(self, model: torch.nn.Module) -> ExportedProgram:
         """Export a module."""
         with contextlib.ExitStack() as contexts:
-            if self.oblivious:
-                patch: Any = symbolic_shapes_config.patch  # type: ignore[attr-defined]
-                contexts.enter_context(patch(backed_size_oblivious=True))
+            contexts.enter_context(size_oblivious(when=self.oblivious))
             if self.detached:
                 contexts.enter_context(_DetachedData())
             return torch.export.export(
@@ -56,6 +54,20 @@ class TorchExport:
                 strict=self.strict,
                 prefer_deferred_runtime_asserts_over_guards=self.deferred,
             )
+
+
+def size_oblivious(*, when: bool = True) -> contextlib.AbstractContextManager[Any]:
+    """While active, torch traces one graph for all sizes: without branches for 0 and 1.
+
+    Else an operator may ask whether a size is 1, and torch answers for the example's size.
+
+    Args:
+        when: Whether it is active at all.
+    """
+    if not when:
+        return contextlib.nullcontext()
+    patch: Any = symbolic_shapes_config.patch  # type: ignore[attr-defined]
+    return patch(backed_size_oblivious=True)  # type: ignore[no-any-return]
 
 
 class _DetachedData(TorchFunctionMode):

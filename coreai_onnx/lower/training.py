@@ -47,8 +47,7 @@ def warn_about_training(programs: Iterable[ExportedProgram]) -> None:
 _TEXTS: dict[type[UserWarning], tuple[str, str]] = {
     TrainingModeWarning: (
         "the converted model computes as in training:",
-        "call model.eval() before the conversion, unless that is what you want; "
-        "F.dropout(x) drops always, F.dropout(x, training=self.training) only in training",
+        "call model.eval() before the conversion; F.dropout needs training=self.training",
     ),
     RandomnessWarning: (
         "the converted model draws random numbers, others in every run than torch does:",
@@ -71,17 +70,17 @@ def _kind(node: fx.Node) -> type[UserWarning] | None:
     target: Any = node.target
     names = {argument.name for argument in target._schema.arguments}
     if not names.isdisjoint(_FLAGS):
-        return TrainingModeWarning if _trains(_arguments(node)) else None
+        return TrainingModeWarning if _trains(target, _arguments(node)) else None
     if "dropout_p" in names:
         return TrainingModeWarning if _arguments(node)["dropout_p"] else None
     return RandomnessWarning if torch.Tag.nondeterministic_seeded in target.tags else None
 
 
-def _trains(given: Mapping[str, Any]) -> bool:
+def _trains(target: torch._ops.OpOverload, given: Mapping[str, Any]) -> bool:
     """Whether an op that has a flag for it computes as in training."""
     flag = next(given[name] for name in _FLAGS if name in given)
-    if "running_mean" in given:  # without one, a norm has the statistics of its input always
-        return bool(flag) and given["running_mean"] is not None
+    if "_norm" in target._schema.name:  # without running statistics it never uses others
+        return bool(flag) and given.get("running_mean") is not None
     rate = next((given[name] for name in _RATES if name in given), None)
     return flag is not False and rate != 0
 
