@@ -21,8 +21,8 @@ _ADVICE = {
     ),
 }
 """What helps, by a part of torch's message."""
-_CALLS_TORCH = ("capture.py", "attempts.py", "torch_export.py")
-"""Files of this package that an export passes through on its way to torch."""
+_CALLS = ("capture.py", "attempts.py", "torch_export.py", "subjects.py")
+"""Files of this package that only call torch, or what the user gave."""
 
 
 def export_error(error: Exception, *, after_export: bool) -> ExportError:
@@ -52,11 +52,7 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
 def _is_by_us(frames: traceback.StackSummary) -> bool:
     """Whether code of this package was the last to run, that of torch apart."""
     inner = [frame for frame in frames if not is_torch(frame.filename)]
-    return bool(inner) and is_ours(inner[-1].filename) and not _only_calls_torch(inner[-1])
-
-
-def _only_calls_torch(frame: traceback.FrameSummary) -> bool:
-    return frame.filename.endswith(_CALLS_TORCH)
+    return bool(inner) and is_ours(inner[-1].filename) and not inner[-1].filename.endswith(_CALLS)
 
 
 def _on_data(error: Exception) -> str:
