@@ -20,18 +20,23 @@ from coreai_onnx.errors import (
     RegistrationError,
     StagingError,
 )
+from coreai_onnx.export.arguments import as_arguments, separated
 from coreai_onnx.export.capture import capture, check_calls
 from coreai_onnx.export.compat.turns import turn
 from coreai_onnx.export.decompositions import functional
 from coreai_onnx.export.explain import warn_about_fixed_dims
+from coreai_onnx.export.exported import check_program, refuse_arguments, refuse_options
 from coreai_onnx.export.externalize import ExternalizeSpec, ModuleCall
 from coreai_onnx.export.recognition import Recognition
+from coreai_onnx.export.subjects import as_module
+from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.export.versions import warn_if_untested
 from coreai_onnx.functions import ModuleCalls, composite_functions
 from coreai_onnx.lower import Context, IONames, ProgramLowering
 from coreai_onnx.lower.composites import CompositeCalls
 from coreai_onnx.lower.opsets import chosen_opset
 from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
+from coreai_onnx.lower.training import warn_about_training
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.program_files import MAIN
 from coreai_onnx.stages import begin
@@ -116,6 +121,7 @@ class TorchConverter:
             SpecializationWarning: If a dim that was to be dynamic is fixed in the program.
         """
         self._check_free(entrypoint_name)
+        check_program(exported_program)
         names = IONames(input_names, output_names, state_names)
         given = externalized if externalized is not None else _externalized_exported_programs
         calls = {call.tag: call for call in given or ()}
@@ -127,7 +133,7 @@ class TorchConverter:
     @turn()
     def add_pytorch_module(
         self,
-        model: torch.nn.Module,
+        model: torch.nn.Module | Callable[..., Any],
         *,
         export_fn: Callable[[torch.nn.Module], ExportedProgram],
         externalize_modules: Targets = None,
@@ -139,7 +145,8 @@ class TorchConverter:
         """Export a module and stage it; some of its submodules may stay whole.
 
         Args:
-            model: The module; it is as it was when this returns or raises.
+            model: The module; it is as it was when this returns or raises. A function is taken
+                as :func:`convert` takes it.
             export_fn: Exports the module; called once, with ``"auto"`` perhaps again.
             externalize_modules: Module classes that become functions of their own, or
                 :class:`ExternalizeSpec` for composites; ``"auto"``, alone or in the list, makes
@@ -165,7 +172,7 @@ class TorchConverter:
         self._check_free(entrypoint_name)
         names = IONames(input_names, output_names, state_names)
         begin("export")
-        captured = capture(model, export_fn, externalize_modules)
+        captured = capture(as_module(model), export_fn, externalize_modules)
         self._staged[entrypoint_name] = _Staged(
             captured.program, names, captured.calls, captured.recognised
         )
@@ -268,6 +275,8 @@ class TorchConverter:
         from coreai_onnx import __version__  # which imports this file
 
         begin("lower")
+        bodies = (call.body for call in staged.module_calls.values() if call.body is not None)
+        warn_about_training([staged.program, *bodies])
         ends = ("placeholder", "output")
         total = sum(node.op not in ends for node in staged.program.graph.nodes)
         with tqdm(
@@ -339,11 +348,13 @@ def _as_lowering(function: Any) -> Lowering:
 
 
 def convert(
-    module: torch.nn.Module,
-    args: Sequence[Any] = (),
+    module: torch.nn.Module | Callable[..., Any] | ExportedProgram,
+    args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
+    strict: bool = False,
+    prefer_deferred_runtime_asserts_over_guards: bool = False,
     externalize_modules: Targets = None,
     opset_version: int | None = None,
     minimum_onnxruntime: str | None = None,
@@ -351,32 +362,58 @@ def convert(
 ) -> OnnxProgram:
     """Export, convert and optimise a module in one call.
 
+    If ``torch.export`` fails over sizes, it is tried again in other ways, see
+    :mod:`coreai_onnx.export.attempts`.
+
     Args:
-        module: The module, usually in ``eval()``.
-        args: Example positional arguments.
+        module: The module, usually in ``eval()``; a function, lambda, ``functools.partial`` or
+            bound method; what ``torch.compile`` or ``torch.jit.trace`` made of one; or an
+            ``ExportedProgram``, which needs no arguments.
+        args: Example positional arguments: a tuple, or one tensor; a mapping is taken as keyword
+            arguments. One tensor may be several inputs.
         kwargs: Example keyword arguments.
-        dynamic_shapes: As for ``torch.export.export``.
+        dynamic_shapes: As for ``torch.export.export``; a dim may be a string, ``{0: "batch"}``.
+        strict: As for ``torch.export.export``.
+        prefer_deferred_runtime_asserts_over_guards: As for ``torch.export.export``.
         externalize_modules: As for :meth:`TorchConverter.add_pytorch_module`.
         opset_version: As for :meth:`TorchConverter.to_onnx`.
         minimum_onnxruntime: As for :meth:`TorchConverter.to_onnx`.
         optimize: Whether to run the graph passes.
 
     Raises:
+        StagingError: If ``module`` is nothing that can be exported, or arguments do not fit it.
         DynamicShapesError: If a dim that is to be dynamic cannot be.
         ExportError: If the module does not export.
         ConversionError: If it cannot be expressed in ONNX.
 
     Warns:
+        ExportRetryWarning: If ``torch.export`` failed as asked, and succeeded otherwise.
         SpecializationWarning: If torch fixed a dim that may be dynamic (``Dim.AUTO``).
+        RandomnessWarning: If the model draws random numbers.
+        TrainingModeWarning: If it computes as in training.
     """
-
-    def export(model: torch.nn.Module) -> ExportedProgram:
-        return torch.export.export(
-            model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes
-        )
-
     converter = TorchConverter()
-    converter.add_pytorch_module(module, export_fn=export, externalize_modules=externalize_modules)
+    positional, named = as_arguments(args, kwargs)
+    if isinstance(module, ExportedProgram):
+        refuse_options(
+            dynamic_shapes=dynamic_shapes,
+            strict=strict,
+            prefer_deferred_runtime_asserts_over_guards=prefer_deferred_runtime_asserts_over_guards,
+            externalize_modules=externalize_modules,
+        )
+        refuse_arguments(module, positional, named)
+        converter.add_exported_program(module)
+    else:
+        export = TorchExport(
+            separated(positional),
+            separated(named),
+            with_named_dims(dynamic_shapes),
+            strict=strict,
+            deferred=prefer_deferred_runtime_asserts_over_guards,
+        )
+        converter.add_pytorch_module(
+            module, export_fn=export, externalize_modules=externalize_modules
+        )
     program = converter.to_onnx(
         opset_version=opset_version, minimum_onnxruntime=minimum_onnxruntime
     )

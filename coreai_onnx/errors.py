@@ -158,12 +158,32 @@ class TorchVersionError(CoreaiError, ImportError):
     """The installed torch lacks something that this package needs."""
 
 
+class InternalError(ExportError):
+    """This package failed over a model that ``torch.export`` may well take; please report it."""
+
+
 class DynamicShapesError(ExportError):
     """``dynamic_shapes`` asks for more than the model allows; the message names the lines."""
 
 
 class SpecializationWarning(UserWarning):
     """A size that was to be dynamic is fixed in the converted model."""
+
+
+class ExportRetryWarning(UserWarning):
+    """``torch.export`` failed as asked, and succeeded in another way; the message says which."""
+
+
+class AliasedInputsWarning(UserWarning):
+    """A program was exported with one tensor as several inputs, and reads only one of them."""
+
+
+class RandomnessWarning(UserWarning):
+    """The converted model draws random numbers."""
+
+
+class TrainingModeWarning(UserWarning):
+    """The converted model computes as in training: with dropout, or with statistics of a batch."""
 
 
 class DroppedStateWarning(UserWarning):
@@ -175,7 +195,7 @@ class ExternalizationError(ConversionError):
 
 
 class StagingError(CoreaiError, ValueError):
-    """A program cannot be staged: name taken, wrong number of names, unknown entrypoint."""
+    """A program cannot be staged: no module or program, name taken, unknown entrypoint."""
 
 
 class NothingToConvertError(CoreaiError, RuntimeError):

@@ -112,7 +112,7 @@ def _homes(model: torch.nn.Module) -> list[dict[str, Any]]:
     """Return the globals of every forward in a model, torch's own apart."""
     found: dict[int, dict[str, Any]] = {}
     for module in model.modules():
-        forward = inspect.unwrap(type(module).forward)
+        forward: Any = inspect.unwrap(getattr(type(module), "forward", module))
         home = getattr(forward, "__globals__", {})
         if str(home.get("__name__", "torch")).partition(".")[0] != "torch":
             found[id(home)] = home

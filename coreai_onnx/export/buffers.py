@@ -45,7 +45,9 @@ def written_in_place(module: torch.nn.Module) -> Iterator[list[str]]:
     Yields:
         The paths of such buffers; empty until the block is left.
     """
-    holders = [(path, vars(inner)["_buffers"]) for path, inner in module.named_modules()]
+    holders = [  # a traced module keeps its own in C++
+        (path, vars(inner).get("_buffers", {})) for path, inner in module.named_modules()
+    ]
     before = [dict(registry) for _, registry in holders]
     dropped: list[str] = []
     yield dropped

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from coreai_onnx.errors import CoreaiError, ExportError, StagingError
+from coreai_onnx.errors import CoreaiError, StagingError
+from coreai_onnx.export.attempts import with_retries
 from coreai_onnx.export.attributes import attributes_kept
 from coreai_onnx.export.automatic import Automatic, wants
 from coreai_onnx.export.bodies import BodyExport, known_loops, trust
@@ -17,15 +18,15 @@ from coreai_onnx.export.buffers import assignments_kept
 from coreai_onnx.export.compat.user_table import table_of_the_user
 from coreai_onnx.export.decompositions import functional
 from coreai_onnx.export.explain import explained
+from coreai_onnx.export.exported import check_program
 from coreai_onnx.export.externalize import Externalization
+from coreai_onnx.export.failures import export_error
 from coreai_onnx.export.module_call import OP, ModuleCall
 from coreai_onnx.export.recognition import Recognition
+from coreai_onnx.export.sparse import dense_buffers
 from coreai_onnx.export.specs import as_specs
+from coreai_onnx.export.torch_export import TorchExport, size_oblivious
 
-_CACHE_ADVICE = (
-    "\n  torch.export takes a DynamicCache once transformers.integrations.executorch."
-    "register_dynamic_cache_export_support() was called"
-)
 ExportFunction = Callable[[torch.nn.Module], ExportedProgram]
 
 
@@ -88,21 +89,30 @@ def _with_known_blocks(model: torch.nn.Module, export_fn: ExportFunction, specs:
 def _export(
     model: torch.nn.Module, export_fn: ExportFunction, trusts: Callable[[str], bool]
 ) -> ExportedProgram:
+    return with_retries(export_fn, lambda export: _attempt(model, export, trusts))
+
+
+def _attempt(
+    model: torch.nn.Module, export_fn: ExportFunction, trusts: Callable[[str], bool]
+) -> ExportedProgram:
+    exported: ExportedProgram | None = None
     try:
         with (
             torch.no_grad(),
             known_loops(model, trusts),
             attributes_kept(model) as attributes,
             assignments_kept(model),
+            dense_buffers(model),
             explained() as explanation,
+            size_oblivious(when=isinstance(export_fn, TorchExport) and export_fn.oblivious),
         ):
             exported = export_fn(model)
+            check_program(exported)
             program = functional(exported, attributes.names)
     except CoreaiError:
         raise
     except Exception as error:
-        advice = _CACHE_ADVICE if "transformers.cache_utils.DynamicCache" in str(error) else ""
-        raise ExportError(f"Your model failed to export: {error}{advice}") from error
+        raise export_error(error, after_export=exported is not None) from error
     explanation.warn(exported)
     return program
 

@@ -12,6 +12,7 @@ from coreai_onnx.errors import ExportError
 from coreai_onnx.export.compat.torch_names import VMAP_MARKS
 from coreai_onnx.export.in_place import mutates, without_in_place
 from coreai_onnx.export.lifted import changed_by, lifted
+from coreai_onnx.export.subclasses import unwrapped
 
 aten = torch.ops.aten
 
@@ -54,7 +55,7 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
     An undecomposed program may mutate buffers, inputs and views; the result has every mutated
     buffer and input as an extra output. It also works out what ``vmap`` left as marks of batch
     axes around ops. So is a tensor that the module holds in a plain attribute and changes: it
-    becomes a buffer.
+    becomes a buffer. Weights that are tensor subclasses become the plain tensors inside.
 
     Args:
         program: The program.
@@ -63,6 +64,7 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
     Raises:
         ExportError: A tensor in a plain attribute is changed in a way that cannot be followed.
     """
+    program = unwrapped(program)
     if not _needs_work(program):
         return program
     made: ExportedProgram | None = without_in_place(program, names or {})

@@ -38,6 +38,7 @@ _ZERO_OR_ONE = re.compile(
 )
 _CLASHES = (UserErrorType.CONSTRAINT_VIOLATION, UserErrorType.DYNAMIC_DIM)
 _RANGES = "conflicts between user-specified ranges"
+_FIXES = "Suggested fixes:\n"
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -102,10 +103,10 @@ def warn_about_fixed_dims(program: ExportedProgram, others: list[FixedDim] | Non
     if others:
         advice = "give an example of a larger size"
     lines.append(f"  {advice}, or leave the dim out of dynamic_shapes")
-    warnings.warn("\n".join(lines), SpecializationWarning, stacklevel=_outside())
+    warnings.warn("\n".join(lines), SpecializationWarning, stacklevel=outside())
 
 
-def _outside() -> int:
+def outside() -> int:
     """Return how many frames above the caller the user's own code is."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and _is_ours(frame.f_globals.get("__name__", "")):
@@ -143,7 +144,7 @@ def _zero_or_one(explanation: Explanation) -> Iterator[None]:
 
 def _reasons(message: str, environments: list[ShapeEnv]) -> str:
     """Return torch's reasons, each with the line of the model, and what torch suggests."""
-    text, _, suggested = message.partition("Suggested fixes:\n")
+    text, _, _ = message.partition(_FIXES)
     lines = ["dynamic_shapes asks for more than the model allows"]
     env = environments[-1] if environments else None
     for reason in dict.fromkeys(re.findall(r"^\s*- (.*)$", text, re.MULTILINE)):
@@ -151,12 +152,18 @@ def _reasons(message: str, environments: list[ShapeEnv]) -> str:
         place = _place(reason, env) if env is not None else None
         if place:
             lines.append(f"    by {place}")
-    fixes = re.findall(r"^  (\w.* = .*)$", suggested, re.MULTILINE)
+    fixes = suggested_fixes(message)
     if fixes:
         lines.append("  torch suggests: " + ", ".join(fixes))
     if len(lines) == 1:
         lines.append(f"  {message}")
     return "\n".join(lines)
+
+
+def suggested_fixes(message: str) -> list[str]:
+    """Return what a message of torch suggests for the dims, one each: ``n = Dim('n', min=2)``."""
+    _, _, suggested = message.partition(_FIXES)
+    return re.findall(r"^  (\w.* = .*)$", suggested, re.MULTILINE)
 
 
 def _reason(text: str, env: ShapeEnv | None) -> str:

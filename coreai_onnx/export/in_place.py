@@ -168,7 +168,7 @@ class _Rebuild:
         first = {n.name: n for n in self.given.nodes if n.op == "placeholder"}
         for node in self.given.nodes:
             own = _memory(node, remade_values.get(node, node.meta.get("val")))
-            if _returns_its_argument(node):
+            if _returns_its_argument(node) or _writes_back(node):
                 same.update(zip(own, self._groups[node.args[0]], strict=True))
             groups = self._groups[node] = tuple(dict.fromkeys(same.get(key, key) for key in own))
             for key in groups:
@@ -330,6 +330,11 @@ def _is_list(node: fx.Node) -> bool:
 def _returns_its_argument(node: fx.Node) -> bool:
     """Whether a node is a dropout that does nothing: torch returns the very tensor."""
     return node.op == "call_function" and node.target in _DROPOUTS and not node.args[2]
+
+
+def _writes_back(node: fx.Node) -> bool:
+    """Whether a node writes a buffer's new value; torch gives some of them memory of their own."""
+    return node.target is aten.copy_.default
 
 
 def _keeps_the_dtype(node: fx.Node) -> bool:

@@ -19,13 +19,18 @@ def is_torch(file: str) -> bool:
     return file.startswith((_TORCH, "<eval_with_key", "<frozen "))
 
 
+def is_ours(file: str) -> bool:
+    """Whether a file is part of this package."""
+    return file.startswith(_OURS)
+
+
 def is_users(file: str) -> bool:
     """Whether a file is of the user's model: neither torch's nor of this package.
 
     A recognised block is called by the line of the model that called the block, not by what took
     its place.
     """
-    return not is_torch(file) and not file.startswith(_OURS)
+    return not is_torch(file) and not is_ours(file)
 
 
 @functools.lru_cache(maxsize=1024)

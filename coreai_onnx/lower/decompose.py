@@ -22,6 +22,7 @@ from coreai_onnx.export.compat.torch_names import (
     pytree,
 )
 from coreai_onnx.export.in_place import mutates, without_in_place_inside
+from coreai_onnx.export.torch_export import size_oblivious
 
 
 @functools.cache
@@ -72,7 +73,8 @@ def trace(
 ) -> fx.GraphModule:
     """Trace a function on fake tensors and symbolic numbers, one placeholder each.
 
-    What the function changes in place is made anew in the graph.
+    What the function changes in place is made anew in the graph. The export is over: a question
+    about a size that it did not ask must not be answered for the size of the example.
 
     Args:
         function: What to trace.
@@ -81,7 +83,7 @@ def trace(
     """
     fakes = (e for e in (*examples, *like) if isinstance(e, FakeTensor))
     mode = next((f.fake_mode for f in fakes), None)
-    with torch.no_grad(), _entered(mode):
+    with torch.no_grad(), _entered(mode), size_oblivious():
         traced = make_fx(function, _allow_non_fake_inputs=True)(*examples)
         if not any(map(mutates, traced.graph.nodes)):
             return traced

@@ -11,7 +11,7 @@ from torch.export import Dim
 
 from coreai_onnx import TorchConverter, convert
 from coreai_onnx.errors import DynamicShapesError, ExportError, SpecializationWarning
-from coreai_onnx.export.explain import explained, warn_about_fixed_dims
+from coreai_onnx.export.explain import explained, suggested_fixes, warn_about_fixed_dims
 from tests.export.sizes import line_of
 
 
@@ -29,8 +29,17 @@ HALVES = line_of(Views, "rows = y.view(-1, 2)")
 
 
 def refused(x: Any, y: Any = None, args: Any = ARGS) -> str:
+    return refusal(Views(), args, {"x": {0: x}, "y": y and {0: y}})
+
+
+def refusal(module: torch.nn.Module, args: Any, shapes: Any) -> str:
+    """Return what a user reads whose own export fails; `convert` would try other ways."""
+
+    def export(model: torch.nn.Module) -> torch.export.ExportedProgram:
+        return torch.export.export(model, args, dynamic_shapes=shapes)
+
     with pytest.raises(DynamicShapesError) as raised:
-        convert(Views(), args, dynamic_shapes={"x": {0: x}, "y": y and {0: y}})
+        TorchConverter().add_pytorch_module(module, export_fn=export)
     return str(raised.value)
 
 
@@ -72,10 +81,9 @@ def test_bounds_that_clash_are_an_error_with_the_line() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x[:6] * torch.ones(6)
 
-    with pytest.raises(DynamicShapesError) as raised:
-        convert(Head(), (torch.randn(8),), dynamic_shapes=({0: Dim("n", max=9)},))
-    assert "6 <= x.shape[0]" in str(raised.value)
-    assert f"by {line_of(Head, 'return x[:6] * torch.ones(6)')}" in str(raised.value)
+    text = refusal(Head(), (torch.randn(8),), ({0: Dim("n", max=9)},))
+    assert "6 <= x.shape[0]" in text
+    assert f"by {line_of(Head, 'return x[:6] * torch.ones(6)')}" in text
 
 
 def test_sizes_that_must_be_equal_are_an_error_with_the_line() -> None:
@@ -83,14 +91,10 @@ def test_sizes_that_must_be_equal_are_an_error_with_the_line() -> None:
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return x + y
 
-    with pytest.raises(DynamicShapesError) as raised:
-        convert(
-            Adds(), (torch.randn(3), torch.randn(3)), dynamic_shapes=({0: Dim("a")}, {0: Dim("b")})
-        )
-    assert "The values of b = y.shape[0] and a = x.shape[0] must always be equal" in str(
-        raised.value
-    )
-    assert f"by {line_of(Adds, 'return x + y')}" in str(raised.value)
+    args = (torch.randn(3), torch.randn(3))
+    text = refusal(Adds(), args, ({0: Dim("a")}, {0: Dim("b")}))
+    assert "The values of b = y.shape[0] and a = x.shape[0] must always be equal" in text
+    assert f"by {line_of(Adds, 'return x + y')}" in text
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -143,3 +147,9 @@ def test_a_dynamic_model_is_silent() -> None:
         warnings.simplefilter("error")
         program = convert(torch.nn.ReLU(), (torch.randn(3),), dynamic_shapes=({0: Dim.AUTO},))
     assert str(program.model.graph.inputs[0].shape[0]) == "input_dim_0"
+
+
+def test_what_torch_suggests() -> None:
+    text = "broken\nSuggested fixes:\n  n = Dim('n', min=2)\n  m = 2*n\n\nThe error above = this"
+    assert suggested_fixes(text) == ["n = Dim('n', min=2)", "m = 2*n"]
+    assert suggested_fixes("  n = 3") == []

@@ -108,6 +108,6 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _globals_of_forward(module: torch.nn.Module) -> dict[str, Any]:
     """Return the names that a module's forward finds outside itself."""
-    forward = inspect.unwrap(type(module).forward)
+    forward: Any = inspect.unwrap(getattr(type(module), "forward", module))
     found: dict[str, Any] = getattr(forward, "__globals__", {})
     return found

@@ -38,6 +38,12 @@ def mm(op: OpBuilder, self: Value, mat2: Value) -> Value:
     return product(op, self, mat2)
 
 
+@lowers("aten._sparse_mm.default")
+def sparse_mm(op: OpBuilder, sparse: Value, dense: Value) -> Value:
+    """sparse @ dense, both of them dense in the converted model."""
+    return product(op, sparse, dense)
+
+
 @lowers("aten.mm.dtype", "aten.bmm.dtype")
 def mm_dtype(op: OpBuilder, self: Value, mat2: Value, out_dtype: torch.dtype) -> Value:
     """self @ mat2, summed and returned in ``out_dtype``."""

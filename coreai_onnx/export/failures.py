@@ -1,0 +1,80 @@
+"""What a user reads when an export fails: whose doing it is, where, and what helps."""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from coreai_onnx.errors import ExportError, InternalError, Where
+from coreai_onnx.export.source_files import is_ours, is_torch, is_users, relative_path
+
+_ADVICE = {
+    "transformers.cache_utils.DynamicCache": (
+        "torch.export takes a DynamicCache once transformers.integrations.executorch."
+        "register_dynamic_cache_export_support() was called"
+    ),
+    "found a fake tensor in the exported program constant's list": (
+        "torch.export cannot follow tensor.data: write tensor.detach()"
+    ),
+}
+"""What helps, by a part of torch's message."""
+_CALLS = ("capture.py", "attempts.py", "torch_export.py", "subjects.py")
+"""Files of this package that only call torch, or what the user gave."""
+
+
+def export_error(error: Exception, *, after_export: bool) -> ExportError:
+    """Return the error that a user gets for one that broke an export off.
+
+    Args:
+        error: What was raised.
+        after_export: Whether ``torch.export`` had returned.
+    """
+    if isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException):
+        return ExportError(_on_data(error))
+    frames = traceback.extract_tb(error.__traceback__)
+    if after_export or _is_by_us(frames):
+        place = next((f for f in reversed(frames) if is_ours(f.filename)), frames[-1])
+        return InternalError(
+            "coreai_onnx failed while it exported your model: "
+            f"{type(error).__name__}: {error}\n"
+            f"  at {relative_path(place.filename)}:{place.lineno}   {place.line}\n"
+            "  this is a defect of coreai_onnx: please report it with the model and the traceback"
+        )
+    advice = next((text for part, text in _ADVICE.items() if part in str(error)), "")
+    return ExportError(
+        f"Your model failed to export: {error}" + (f"\n  {advice}" if advice else "")
+    )
+
+
+def _is_by_us(frames: traceback.StackSummary) -> bool:
+    """Whether code of this package was the last to run, that of torch apart."""
+    inner = [frame for frame in frames if not is_torch(frame.filename)]
+    return bool(inner) and is_ours(inner[-1].filename) and not inner[-1].filename.endswith(_CALLS)
+
+
+def _on_data(error: Exception) -> str:
+    """Say which line of the model asks for a value that only a run can tell."""
+    where = _line_of_the_model(error.__traceback__)
+    reason = next(iter(str(error).splitlines()), "")
+    lines = ["Your model failed to export: forward depends in Python on values of tensors"]
+    if where is not None:
+        lines.append(f"  at {where.line}")
+    lines += [
+        f"  {reason}",
+        "  a branch: torch.cond(condition, if_true, if_false, operands) keeps both sides of it",
+        "  a size or an index: say what holds for it with torch._check(0 <= n)",
+    ]
+    return "\n".join(lines)
+
+
+def _line_of_the_model(tb: TracebackType | None) -> Where | None:
+    """Return the innermost line of the model in a traceback."""
+    frames = traceback.extract_tb(tb)
+    users = [frame for frame in frames if is_users(frame.filename)]
+    if not users:
+        return None
+    last = users[-1]
+    return Where(source=f"{relative_path(last.filename)}:{last.lineno}", code=last.line or "")

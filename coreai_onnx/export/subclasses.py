@@ -1,0 +1,31 @@
+"""Weights that are tensor subclasses, as torchao's ``quantize_`` makes them."""
+
+from __future__ import annotations
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+
+def unwrapped(program: ExportedProgram) -> ExportedProgram:
+    """Return the program with each subclass among its weights replaced by the tensors inside.
+
+    A weight that keeps int8 values and a scale becomes two weights, and the operators that its
+    class computes with become nodes of the program. A program without subclasses is returned as
+    it is.
+
+    Args:
+        program: The program; it is not changed.
+    """
+    if not _has_subclasses(program):
+        return program
+    with torch.no_grad():
+        made: ExportedProgram = program.run_decompositions({})
+    return made
+
+
+def _has_subclasses(program: ExportedProgram) -> bool:
+    placeholders = (node for node in program.graph.nodes if node.op == "placeholder")
+    values = pytree.tree_leaves([node.meta.get("val") for node in placeholders])
+    return any(isinstance(x, torch.Tensor) and is_traceable_wrapper_subclass(x) for x in values)
