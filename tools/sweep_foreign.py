@@ -30,7 +30,7 @@ from tests.foreign.measuring import SECONDS  # noqa: E402
 from tests.foreign.records import RECORD, Job, Records  # noqa: E402
 
 WORKER = (sys.executable, "-m", "tests.foreign.worker")
-PATIENCE = 3 * SECONDS
+PATIENCE = 5 * SECONDS
 """Seconds without a line after which a worker counts as stuck."""
 BATCH = 40
 """Jobs after which a worker makes room for a fresh one: models leave caches behind."""

@@ -73,6 +73,10 @@ def _written(size: Size) -> Inputs:
     }
 
 
+def _written_early(size: Size) -> Inputs:
+    return {**_written(size), "timestep": torch.rand(size.batch)}
+
+
 def _sd3(size: Size) -> Inputs:
     return {**_written(size), "pooled_projections": torch.randn(size.batch, 64)}
 
@@ -268,7 +272,7 @@ DIFFUSERS = (
     ),
     _case(
         "AuraFlowTransformer2DModel",
-        _written,
+        _written_early,
         sample_size=16,
         in_channels=4,
         out_channels=4,

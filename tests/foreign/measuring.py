@@ -35,7 +35,7 @@ from tests.models.architecture import expected_outputs
 from tests.tolerances import as_numpy, assert_close
 
 SECONDS = 120
-"""At most for one step."""
+"""At most for one step, of the processor's time."""
 WIDER = {
     torch.float32: torch.float64,
     torch.float16: torch.float32,
