@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -67,9 +67,18 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attribute.as_graphs()
 
 
-def reads(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values that a node reads itself."""
-    return (value for value in node.inputs if value is not None and value.name)
+def values_read(nodes: Sequence[ir.Node]) -> dict[ir.Value, None]:
+    """Return the values that nodes and the outputs of their subgraphs read, in order."""
+    outputs = (value for node in nodes for graph in subgraphs(node) for value in graph.outputs)
+    inputs = (v for node in nodes for v in node.inputs if v is not None and v.name)
+    return dict.fromkeys((*inputs, *outputs))
+
+
+def without_shape(given: onnx.TypeProto | None) -> onnx.TypeProto | None:
+    """Return a type of tensors without their shape."""
+    if given is None or not given.HasField("tensor_type"):
+        return given
+    return onnx.helper.make_tensor_type_proto(given.tensor_type.elem_type, None)
 
 
 def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:

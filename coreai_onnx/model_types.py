@@ -22,10 +22,11 @@ from coreai_onnx.model_protos import (
     frozen,
     is_small,
     node_proto,
-    reads,
     small_proto,
     subgraphs,
     type_of_tensor,
+    values_read,
+    without_shape,
 )
 from coreai_onnx.onnx_rules import (
     Opsets,
@@ -153,7 +154,7 @@ class ModelTypes:
     def _variant(self, call: _Call) -> tuple[_Call, tuple[Any, ...] | None]:
         """Return the call with as much of its types as is inferred apart, and its key."""
         for shapes in (True, False):
-            arguments = call.arguments if shapes else tuple(map(_without_shape, call.arguments))
+            arguments = call.arguments if shapes else tuple(map(without_shape, call.arguments))
             key = (
                 id(call.function),
                 tuple(t.SerializeToString(deterministic=True) if t else b"" for t in arguments),
@@ -301,7 +302,7 @@ class _Walk:
         made = {value.name: value for node in nodes for value in node.outputs if value.name}
         numbered: list[ir.Node] = []
         protos = [self._proto(node, numbered) for node in nodes]
-        outer = [v for v in _read(numbered) if made.get(v.name or "") is not v]
+        outer = [v for v in values_read(numbered) if made.get(v.name or "") is not v]
         graph = onnx.GraphProto(
             name="graph",
             node=protos,
@@ -333,7 +334,7 @@ class _Walk:
         inside = {value for one in inner for value in one.outputs}
         inside |= {value for one in (node, *inner) for g in subgraphs(one) for value in g.inputs}
         hidden = {value for one in inner if self._is_hidden(one) for value in one.outputs}
-        wanted = hidden | {v for v in _read([node, *inner]) if v not in inside}
+        wanted = hidden | {v for v in values_read([node, *inner]) if v not in inside}
         return all(value in self.known for value in wanted)
 
     def _info(self, value: ir.Value) -> onnx.ValueInfoProto:
@@ -380,18 +381,6 @@ class _Walk:
         return onnx.ValueInfoProto(name=value.name or "", type=found)
 
 
-def _read(nodes: Sequence[ir.Node]) -> dict[ir.Value, None]:
-    """Return the values that nodes and the outputs of their subgraphs read, in order."""
-    outputs = (value for node in nodes for graph in subgraphs(node) for value in graph.outputs)
-    return dict.fromkeys((*(value for node in nodes for value in reads(node)), *outputs))
-
-
-def _without_shape(given: Type | None) -> Type | None:
-    if given is None or not given.HasField("tensor_type"):
-        return given
-    return onnx.helper.make_tensor_type_proto(given.tensor_type.elem_type, None)
-
-
 def _loop_inputs(
     node: ir.Node, body: ir.Graph, known: Mapping[ir.Value, Type]
 ) -> Iterator[tuple[ir.Value, Type]]:
@@ -399,6 +388,6 @@ def _loop_inputs(
     for value, element in zip(body.inputs, (_INT64, _BOOL), strict=False):
         yield value, onnx.helper.make_tensor_type_proto(element, ())
     for value, given in zip(body.inputs[2:], node.inputs[2:], strict=False):
-        found = _without_shape(known.get(given)) if given is not None else None
+        found = without_shape(known.get(given)) if given is not None else None
         if found is not None:
             yield value, found

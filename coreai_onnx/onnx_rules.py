@@ -22,6 +22,7 @@ _FAULT = re.compile(r"\(op_type:[^)]*?node name: (\d+)\): ")
 _KIND = re.compile(r"^\[\w+Error\] ")
 _UNKNOWN = re.compile(r"\bnull\b|[Tt]ype info")
 """A fault that says so follows from a type that is not known: it is no contradiction."""
+_SELF = re.compile(r"^Node ?\(\d+\)('s| with) ")
 _DTYPES = re.compile(r"Inferred elem type differs from existing elem type: \((\d+)\) vs \((\d+)\)")
 _LIST = re.compile(r"(\[ShapeInferenceError\] )?Inference error\(s\): ")
 
@@ -78,26 +79,11 @@ def schema_faults(
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = ir_version, dict(opsets)
     scope = onnx.checker.C.LexicalScopeContext()
-    absent = list(_absent_inputs(nodes, opsets))
     try:  # all at once, which takes a tenth of the time
         onnx.checker.C.check_function(_as_function(nodes, opsets), context, scope)
     except onnx.checker.ValidationError:
-        return [*_faults_one_by_one(nodes, context, scope), *absent]
-    return absent
-
-
-def _absent_inputs(nodes: Iterable[onnx.NodeProto], opsets: Opsets) -> Iterator[NodeFault]:
-    """Yield the nodes that leave out an input which they must have; the checker counts it."""
-    for node in nodes:
-        if "" not in node.input or not has_schema(node.domain, node.op_type, opsets):
-            continue
-        domain = _plain(node.domain)
-        formal = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain).inputs
-        for name, parameter in zip(node.input, formal, strict=False):
-            if not name and parameter.option == onnx.defs.OpSchema.FormalParameterOption.Single:
-                what = f"its input {parameter.name} is absent, which it must have"
-                yield NodeFault(int(node.name), what, int(node.name))
-                break
+        return list(_faults_one_by_one(nodes, context, scope))
+    return []
 
 
 def _faults_one_by_one(
@@ -110,8 +96,7 @@ def _faults_one_by_one(
             onnx.checker.C.check_node(node.SerializeToString(), context, scope)
         except onnx.checker.ValidationError as error:
             what = str(error).partition("\n\n==> Context")[0].strip().rstrip(".")
-            what = what.removeprefix("Node(0) with ").replace(f"'{node.name} : ", "'")
-            what = what.removeprefix(f"Node({node.name}) with ")
+            what = _SELF.sub("", what).replace(f"'{node.name} : ", "'")
             yield NodeFault(int(node.name), what, int(node.name))
 
 
