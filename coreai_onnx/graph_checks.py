@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 import onnx.defs
 import onnx_ir as ir
 
-from coreai_onnx.contents import COMPOSITE_INPUTS, STANDARD_DOMAIN, attribute_graphs, op_name
+from coreai_onnx.contents import COMPOSITE_SIZES, STANDARD_DOMAIN, attribute_graphs, op_name
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _Body = ir.Graph | ir.Function
@@ -103,8 +103,8 @@ class _Checked:
         if any(a.type == ir.AttributeType.UNDEFINED for a in node.attributes.values()):
             return "has an attribute without a type"
         if node.domain == STANDARD_DOMAIN:
-            least = COMPOSITE_INPUTS.get(node.op_type.partition(".")[0], 0)
-            if wrong := _too_few(node, least, min(least, 1)):
+            sizes = COMPOSITE_SIZES.get(node.op_type.partition(".")[0])
+            if sizes is not None and (wrong := _composite_fault(node, *sizes)):
                 return wrong
         function = self._functions.get(node.op_identifier())
         if function is not None:
@@ -141,6 +141,10 @@ def _too_few(node: ir.Node, inputs: int, outputs: int) -> str:
         return f"has {len(node.outputs)} outputs, at least {outputs} are needed"
     given = sum(value is not None for value in node.inputs[:inputs])
     return f"has {given} of the {inputs} inputs that it needs" if given < inputs else ""
+
+
+def _composite_fault(node: ir.Node, least: int, most: int, outputs: int) -> str:
+    return _too_few(node, least, 1) or _too_many(node, most, outputs)
 
 
 def _operator_fault(node: ir.Node, version: int) -> str:

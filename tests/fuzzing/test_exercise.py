@@ -13,7 +13,7 @@ from tests.fuzzing.exercise import Exerciser, FoundError
 from tests.fuzzing.seeds import DATA, seeds
 
 FOUND = (32, 35, 112, 144, 332, 362, 423, 550, 1141, 1589)
-FOUND += (200979, 201257, 201258, 202506, 202710, 202990, 205906, 208709)
+FOUND += (200979, 201257, 201258, 202506, 202710, 202990, 205906, 208709, 301809, 305774)
 """Seeds of files that were findings once."""
 
 
