@@ -17,6 +17,8 @@ import onnx_ir as ir
 from coreai_onnx.contents import COMPOSITE_SIZES, STANDARD_DOMAIN, attribute_graphs, op_name
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
+_DTYPES = ("to", "dtype", "output_dtype")
+"""Attributes of ONNX's operators that hold a data type."""
 _Body = ir.Graph | ir.Function
 
 
@@ -167,6 +169,10 @@ def _operator_fault(node: ir.Node, version: int) -> str:
             return f"lacks the attribute {name!r}"
         if attribute is not None and attribute.type.value != int(declared.type):  # type: ignore[call-overload]
             return f"has the attribute {name!r} of the type {attribute.type.name}"
+        if attribute is not None and name in _DTYPES and not attribute.is_ref():
+            least = ir.DataType.FLOAT if declared.required else ir.DataType.UNDEFINED
+            if not least <= attribute.as_int() <= max(ir.DataType):
+                return f"has the unknown data type {attribute.as_int()}"
     return ""
 
 

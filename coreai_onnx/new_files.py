@@ -65,15 +65,15 @@ class NewFiles:
         """
         if "\0" in str(target):
             raise OSError(errno.EINVAL, "a file name cannot hold a NUL character")
+        if target.is_dir():
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if target.exists() and not target.is_file():
+            file: BinaryIO = io.BytesIO()
+            self._files[target] = _New(file, None)
+            return file
         place = Path(os.path.realpath(target))
         if place.is_symlink():
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        if place.is_dir():
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if place.exists() and not place.is_file():
-            file: BinaryIO = io.BytesIO()
-            self._files[place] = _New(file, None)
-            return file
         temporary = _beside(place)
         model = next((one for one in (place, like) if one is not None and one.is_file()), None)
         mode = 0o666 if model is None else 0o600

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.contents import graphs
+from coreai_onnx.debugging import inspect_model
 from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.external_data import FileTensor
 from coreai_onnx.loading import fault, load_model
@@ -155,6 +156,38 @@ def test_a_weight_of_too_few_numbers(tmp_path: Path) -> None:
         weight(proto).float_data.extend([1.0, 2.0])
 
     assert "weight 'weight'" in refused(changed(tmp_path, numbers))
+
+
+def untyped(number: int) -> Change:
+    def change(proto: onnx.ModelProto) -> None:
+        proto.graph.input[0].type.tensor_type.elem_type = number
+
+    return change
+
+
+def test_inputs_of_unknown_types(tmp_path: Path) -> None:
+    """A type that ONNX lacks is refused; one that is not said is left to who runs the model."""
+    assert "99 is not a valid DataType" in refused(changed(tmp_path, untyped(99)))
+    path = changed(tmp_path, untyped(0))
+    assert "undefined" in str(inspect_model(path))
+    OnnxProgram.load(path).optimize().save(tmp_path / "optimized.onnx")
+    with pytest.raises(SessionError, match="onnxruntime"):
+        session(path)
+    proto = onnx.load(path)
+    proto.graph.input[0].ClearField("type")
+    path.write_bytes(proto.SerializeToString())
+    OnnxProgram.load(path).optimize().save(tmp_path / "optimized.onnx")
+
+
+@pytest.mark.parametrize("number", [99, 0, -1])
+def test_casts_to_what_is_no_type(tmp_path: Path, number: int) -> None:
+    def cast(proto: onnx.ModelProto) -> None:
+        node = proto.graph.node[1]
+        node.op_type = "Cast"
+        del node.input[1:]
+        node.attribute.append(onnx.helper.make_attribute("to", number))
+
+    assert f"has the unknown data type {number}" in refused(changed(tmp_path, cast))
 
 
 def test_a_broken_function_is_named(tmp_path: Path) -> None:

@@ -84,6 +84,15 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["pipe"]
 
 
+def test_an_open_pipe_is_written_to_by_its_number() -> None:
+    """As by ``/dev/stdout`` of a command whose output another one reads."""
+    reading, writing = os.pipe()
+    program().save(f"/dev/fd/{writing}")
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        assert onnx.load_from_string(file.read()).graph.node
+
+
 def test_devices_stay_devices(tmp_path: Path) -> None:
     for name, link in (("/dev/null", "null"), ("/dev/full", "full")):
         (tmp_path / link).symlink_to(name)

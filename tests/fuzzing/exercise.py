@@ -82,7 +82,8 @@ class Exerciser:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        if what != "run" and isinstance(cause, CAUSES) and not _from_reader(cause):
+        causes = (*CAUSES, ValueError) if "raised on" in text else CAUSES
+        if what != "run" and isinstance(cause, causes) and not _from_reader(cause):
             raise FoundError(f"{what}: an error that nothing checked for: {text}") from error
 
     def _optimized(self, target: Any) -> bool:
