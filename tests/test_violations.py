@@ -32,7 +32,7 @@ def model(body: str, functions: str = "") -> ir.Model:
         "a = d.add (i, i)  b = Cast <to = 1> (a)  y = d.twice (b, x)",
         (
             "y = If (c) <then_branch = t () => (float[2, n] u) { u = d.twice (x, x) }, "
-            "else_branch = e () => (float[2, n] v) { w = com.microsoft.Anything (x)  v = Add (w, x) }>"
+            "else_branch = e () => (float[2, n] v) { w = com.microsoft.Any (x)  v = Add (w, x) }>"
         ),
     ],
 )
