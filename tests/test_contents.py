@@ -12,6 +12,7 @@ from coreai_onnx.composite_ops.declaration import DOMAIN, MODULE_DOMAIN, USER_DO
 from coreai_onnx.contents import (
     COMPOSITE_DOMAINS,
     COMPOSITE_SIZES,
+    MOST_CALLS,
     TensorInfo,
     as_complex,
     composite_calls,
@@ -164,3 +165,21 @@ def test_graphs_are_those_of_functions_and_of_defaults_as_well() -> None:
     assert sorted(names) == ["d", "e", "g", "t"]
     assert sorted(value.name for value in initializers(model)) == ["v", "w"]
     assert weights(model) == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [("a = ai.coreai.module.f{0} (x)  y = Neg (a)", 1),
+     ("a = ai.coreai.module.f{0} (x)  y = ai.coreai.module.f{0} (a)", MOST_CALLS)],
+)  # fmt: skip
+def test_functions_that_call_functions_are_counted_to_any_depth(body: str, count: int) -> None:
+    function = '<domain: "ai.coreai.module", opset_import: ["": 21, "ai.coreai.module": 1]> '
+    bodies = [f"{function} f{i} (x) => (y) {{ {body.format(i + 1)} }}" for i in range(2000)]
+    model = parse(
+        '<ir_version: 10, opset_import: ["": 21, "ai.coreai.module": 1]>\n'
+        "main (float x) => (float y) { y = ai.coreai.module.f0 (x) }\n"
+        + "\n".join([*bodies, f"{function} f2000 (x) => (y) {{ y = Abs (x) }}"])
+    )
+    assert op_histogram(model)["Abs"] == count
+    assert composite_calls(model)["ai.coreai.module::f2000"] == count
+    assert composite_calls(model)["ai.coreai.module::f0"] == 1

@@ -15,6 +15,7 @@ from coreai_onnx import TorchConverter, get_decomp_table
 from coreai_onnx.errors import (
     ConversionError,
     ExportError,
+    InvalidModelError,
     NothingToConvertError,
     RegistrationError,
     StagingError,
@@ -220,6 +221,62 @@ def test_registering_a_lowering_checks_its_name() -> None:
     converter.add_exported_program(exported(torch.nn.ReLU(), torch.ones(2)))
     (actual,) = converter.to_onnx().run(torch.ones(2), kernels=False)
     assert_close(actual, -torch.ones(2))
+
+
+class Outer(torch.nn.Module):
+    def forward(self, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.outer(x, i) + 1
+
+
+def untyped(op: Any, op_type: str, x: Any, **attributes: Any) -> Any:
+    """Append a node of which the builder checks nothing."""
+    result = op.scope.append(op_type, [x], attributes).outputs[0]
+    result.dtype = x.dtype
+    return result
+
+
+@pytest.mark.parametrize(
+    ("lowering", "what"),
+    [
+        (lambda op, x, i: op.Mul(op.unsqueeze(x, [1]), i), "Mul(float[3, 1], int64[4]), node"),
+        (lambda op, x, i: untyped(op, "Nonsense", x), "No Op registered for Nonsense"),
+        (lambda op, x, i: untyped(op, "Conv", x), "has input size 1 not in range"),
+        (lambda op, x, i: untyped(op, "Neg", x, axis=1), "Unrecognized attribute: axis"),
+        (lambda op, x, i: untyped(op, "Softmax", x, axis=1.5), "attribute type in 'axis'"),
+        (lambda op, x, i: op.unsqueeze(x, [1]), "differ in dimension 1: (1) vs (4)"),
+        (
+            lambda op, x, i: op.Mul(op.unsqueeze(x, [1]), op.cast(op.unsqueeze(i, [1]), x.dtype)),
+            "Mul(float[3, 1], float[4, 1]), node 'inner.Mul', at opset 23: Incompatible dimensions",
+        ),
+    ],
+)
+def test_a_lowering_that_makes_an_invalid_node_is_named(lowering: Any, what: str) -> None:
+    """The op, the ATen op it was made for, the module, the user's line, and what to do."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Outer()
+
+        def forward(self, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+            return self.inner(x, i)
+
+    converter = TorchConverter()
+    converter.add_exported_program(exported(Model(), torch.randn(3), torch.arange(4)))
+
+    @converter.register_torch_lowering("aten::outer.default", allow_override=True)
+    def wrong(op: Any, self: Any, vec2: Any) -> Any:
+        return lowering(op, self, vec2)
+
+    with pytest.raises(InvalidModelError) as raised:
+        converter.to_onnx()
+    first, second, third, fourth = str(raised.value).splitlines()
+    assert first == "aten.outer.default: a node of its lowering breaks the rules of ONNX"
+    assert what in second
+    assert third.startswith("  at inner (Outer)   ")
+    assert "test_converter.py:" in third
+    assert third.endswith("   return torch.outer(x, i) + 1")
+    assert fourth == "  the lowering that is registered for it makes this node: correct it there"
 
 
 def test_conversion_is_deterministic() -> None:

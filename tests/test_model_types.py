@@ -86,7 +86,8 @@ def test_attributes_of_a_call_reach_the_body() -> None:
         HEAD
         + "main (float[2, 3] x) => (y) { a = d.f <perm = [1, 0], to = 7> (x)  y = d.g (a) }\n"
         + FUNCTION
-        + "f <perm, to> (x) => (y) { a = Transpose <perm: ints = @perm> (x)  y = Cast <to: int = @to> (a) }\n"
+        + "f <perm, to> (x) => (y) "
+        + "{ a = Transpose <perm: ints = @perm> (x)  y = Cast <to: int = @to> (a) }\n"
         + FUNCTION
         + "g <to: int = 1> (x) => (y) { y = Cast <to: int = @to> (x) }"
     )  # fmt: skip

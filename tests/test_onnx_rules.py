@@ -40,7 +40,8 @@ def tensor(element: int, *dims: int | str | None) -> onnx.TypeProto:
     [
         ("Nonsense (x)", "No Op registered for Nonsense with domain_version of 23"),
         ("Conv (x)", "schema(::Conv:22) has input size 1 not in range [min=2, max=3]"),
-        ("Softmax <axis = 1.5> (x)", "Mismatched attribute type in 'axis'. Expected: 'INT', actual: 'FLOAT'"),
+        ("Softmax <axis = 1.5> (x)", ("Mismatched attribute type in 'axis'. "
+         "Expected: 'INT', actual: 'FLOAT'")),
         ("Neg <size = 1> (x)", "Unrecognized attribute: size for operator Neg"),
         ("Concat (x, x)", "Required attribute 'axis' is missing"),
         ('Add (x, "")', "input 1 is marked single but has an empty string in the graph"),
@@ -67,8 +68,10 @@ def test_nodes_of_other_domains_and_optional_inputs_pass() -> None:
         ("y = Add (x, i)", 0, "B has inconsistent type tensor(int64)"),
         ("a = Neg (x)  y = MatMul (a, w)", 1, "Incompatible dimensions for matrix multiplication"),
         (
-            "y = If (c) <then_branch = t () => (u) { u = Add (x, i) }, "
-            "else_branch = e () => (v) { v = Neg (x) }>",
+            (
+                "y = If (c) <then_branch = t () => (u) { u = Add (x, i) }, "
+                "else_branch = e () => (v) { v = Neg (x) }>"
+            ),
             0,
             "B has inconsistent type tensor(int64)",
         ),

@@ -6,10 +6,11 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.errors import PassError
-from coreai_onnx.passes import ORDER, run_passes
+from coreai_onnx.errors import PassError, SpecViolationError
+from coreai_onnx.passes import ORDER, Pass, run_passes, runner
 from coreai_onnx.passes.remove_identities import remove_identities
 from coreai_onnx.passes.runner import MAX_ROUNDS
+from coreai_onnx.passes.why import Why
 from tests.passes.rewriting import parse, same_bytes, shown
 
 TEXT = """<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1]>
@@ -139,3 +140,105 @@ def test_results_do_not_depend_on_addresses() -> None:
         run_passes(model)
         results.add(ir.to_proto(model).SerializeToString(deterministic=True))
     assert len(results) == 1
+
+
+def turning_neg_into(op: str, *more: int, **attributes: object) -> Pass:
+    """A user's pass that leaves a node of another op, with further graph inputs."""
+
+    def wrong(graph: gs.Graph, why: Why) -> int:
+        nodes = [node for node in graph.nodes if node.op == "Neg" and graph.name == "main"]
+        for node in nodes:
+            node.op = op
+            node.attrs.update(attributes)
+            node.inputs.extend(graph.inputs[i] for i in more)
+        return len(nodes)
+
+    return wrong
+
+
+INVALID = """main (float[n] x, int64[n] i) => (float[n] y) {
+  a = Identity (x)  b = Neg (a)  c = Identity (b)  y = Abs (c) }"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (turning_neg_into("Nonsense"), "Nonsense, node 'neg', at opset 23: No Op registered"),
+        (turning_neg_into("Conv"), "Conv, node 'neg', at opset 23: schema"),
+        (turning_neg_into("Softmax", axis=1.5), "Mismatched attribute type in 'axis'"),
+        (turning_neg_into("Add", 1), r"Add\(float\[n\], int64\[n\]\), node 'neg', at opset 23: B has"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("before", [1, 12])
+def test_a_pass_that_leaves_an_invalid_node_is_refused(wrong: Pass, what: str, before: int) -> None:
+    """Whichever passes run before and after it, and though these may fail on that node first."""
+    model, good = parse(INVALID), parse(INVALID)
+    for one in (model, good):
+        one.graph[1].name = "neg"
+        one.graph[1].metadata_props.update({"coreai.scope": "mlp", "coreai.source": "m.py:3"})
+    ahead = (remove_identities, *ORDER)[:before]
+    with pytest.raises(
+        SpecViolationError, match=rf"pass wrong on main left an invalid node\n.*{what}"
+    ) as error:
+        run_passes(model, [*ahead, wrong, *ORDER])
+    assert "\n  at mlp   m.py:3\n  the model is as the passes before left it" in str(error.value)
+    run_passes(good, ahead[:1])
+    assert [node.op_type for node in model.graph] == [node.op_type for node in good.graph]
+
+
+def test_an_invalid_node_in_a_function_is_refused() -> None:
+    def wrong(graph: gs.Graph, why: Why) -> int:
+        if not isinstance(graph, gs.Function) or graph.nodes[-1].op != "Neg":
+            return 0
+        graph.nodes[-1].op = "Not"
+        return 1
+
+    with pytest.raises(SpecViolationError, match=r"wrong on ai.coreai::f left .*\n  Not\(float\["):
+        run_passes(parse(TEXT), [wrong])
+
+
+def test_a_model_that_was_invalid_before_is_not_blamed_on_a_pass() -> None:
+    text = "main (float[n] x, int64[n] i) => (float[n] y) { a = Identity (x)  y = Add (a, i) }"
+    model = parse(text)
+    assert run_passes(model, [remove_identities]).total == 1
+    with pytest.raises(SpecViolationError, match="Nonsense"):
+        run_passes(
+            parse(text.replace("Add (a, i)", "Add (b, i)  b = Neg (a)")),
+            [turning_neg_into("Nonsense")],
+        )
+
+
+def test_a_graph_that_is_broken_by_a_pass_that_says_nothing_is_blamed_on_it() -> None:
+    def silent(graph: gs.Graph, why: Why) -> int:
+        if graph.name == "main":
+            graph.nodes[-1].outputs[0].inputs.clear()
+        return 0
+
+    with pytest.raises(PassError, match="pass silent broke main"):
+        run_passes(parse(INVALID), [silent, remove_identities, *ORDER])
+
+
+def checked_graphs(model: ir.Model, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many nodes the runner looks at to see whether graphs are whole."""
+    seen = 0
+    check = runner.check
+
+    def counting(root: gs.Graph, interface: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
+        nonlocal seen
+        seen += len(root.nodes)
+        check(root, interface)
+
+    monkeypatch.setattr(runner, "check", counting)
+    run_passes(model)
+    monkeypatch.undo()
+    return seen
+
+
+def test_graphs_are_looked_at_after_changes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = "".join(f"  v{i + 1} = Tanh (v{i})" for i in range(50))
+    model = parse(f"main (float[n] v0) => (float[n] y) {{{nodes}  y = Neg (v50) }}")
+    assert checked_graphs(model, monkeypatch) == 51
+
+
+def test_no_passes_do_nothing() -> None:
+    assert run_passes(parse(TEXT), []).total == 0
