@@ -49,7 +49,8 @@ def main() -> int:
     for model, target, status, detail in records.failures():
         print(f"{status:18} {model} [{target}] {detail}")
     if options.record:
-        RECORD.write_text(json.dumps(records.summary(), indent=1) + "\n", encoding="utf-8")
+        summary = {"models": len(backend_models()), **records.summary()}
+        RECORD.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return 1 if records.failures() else 0
 
 

@@ -29,6 +29,7 @@ from tests.coverage.measuring import (
     RUN_FAILED,
     limited,
     line,
+    reason,
 )
 from tests.tolerances import assert_close
 
@@ -102,7 +103,7 @@ def measure(model: BackendModel, target: Target, before: Before) -> Outcome:
         with limited():
             after = run(_opened(program, target), data[0])
     except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions share no base
-        return Outcome(RUN_FAILED, line(error))
+        return Outcome(RUN_FAILED, reason(error))
     changed = difference(after, before.results)
     return Outcome(MISMATCH, changed) if changed else Outcome(PASS)
 

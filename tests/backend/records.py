@@ -70,7 +70,7 @@ class Records:
             if calls[0]["status"] == NOT_RUN
         )
         return {
-            "models": len(self.found),
+            "measured": len(self.found),
             "kinds": dict(Counter(key[0].partition("/")[0] for key in self.found)),
             "targets": self.totals(),
             "not run": dict(reasons.most_common()),

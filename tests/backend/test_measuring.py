@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -76,7 +78,7 @@ def test_models_on_disk_come_with_their_inputs(tmp_path) -> None:
         for i, array in enumerate(arrays):
             proto = onnx.numpy_helper.from_array(array)
             (folder / f"{name}_{i}.pb").write_bytes(proto.SerializeToString())
-    stored = BackendModel(model.case._replace(model=None, data_sets=None, model_dir=str(tmp_path)))
+    stored = BackendModel(replace(model.case, model=None, data_sets=None, model_dir=str(tmp_path)))
     read, expected = stored.first_data()
     assert [list(x) for x in read] == [list(x) for x in inputs]
     assert list(expected[0]) == list(outputs[0])

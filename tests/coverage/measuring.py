@@ -267,3 +267,8 @@ def line(error: BaseException) -> str:
     while (cause := seen.__cause__ or seen.__context__) is not None and cause is not seen:
         seen = cause
     return f"{type(seen).__name__}: {' '.join(str(seen).split())}"[:300]
+
+
+def reason(error: BaseException) -> str:
+    """Return all that one of our own errors says, on one line; of others the innermost cause."""
+    return " ".join(str(error).split())[:300] if isinstance(error, CoreaiError) else line(error)

@@ -29,6 +29,7 @@ from tests.coverage.measuring import (
     RUN_FAILED,
     limited,
     line,
+    reason,
 )
 from tests.foreign.case import FIRST, SECOND, Case, Inputs, Size, in_dtype
 from tests.models.architecture import expected_outputs
@@ -167,20 +168,15 @@ def measure_ours(subject: Subject, progress: Progress) -> Outcome:
     return run_at_both(subject, _runner(program), sorted({False, kernels_built()}))
 
 
-def _reason(error: Exception) -> str:
-    """Return all that our own errors say, on one line; of others the innermost cause."""
-    return " ".join(str(error).split())[:300] if isinstance(error, CoreaiError) else line(error)
-
-
 def _refused(subject: Subject, error: CoreaiError) -> Outcome:
     """Return whether torch.export, too, takes the model not."""
     if isinstance(error, ExportError):
         try:
             subject.exported()
-        except Exception as reason:  # noqa: BLE001 - torch.export raises anything
-            return Outcome(NOT_EXPORTED, line(reason))
+        except Exception as own:  # noqa: BLE001 - torch.export raises anything
+            return Outcome(NOT_EXPORTED, line(own))
     own_fault = "this is a defect" in str(error)
-    return Outcome(CONVERSION_FAILED if own_fault else REFUSED, _reason(error))
+    return Outcome(CONVERSION_FAILED if own_fault else REFUSED, reason(error))
 
 
 def _runner(program: OnnxProgram) -> Run:
@@ -213,7 +209,7 @@ def _run(subject: Subject, run: Run, size: Size, kernels: bool) -> Outcome:
         with limited(SECONDS):
             actual = run(subject.flat(size), kernels)
     except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions share no base
-        return Outcome(RUN_FAILED, _reason(error))
+        return Outcome(RUN_FAILED, reason(error))
     difference = subject.difference(actual, size)
     if difference:
         return Outcome(MISMATCH, " ".join(difference.split())[:300])

@@ -10,6 +10,8 @@ from tests.foreign.case import FIRST, SECOND, Case, Inputs, Size
 from tests.foreign.measuring import Outcome, Subject, measure_ours, run_at_both
 from tests.foreign.torch_onnx import measure_torch_onnx
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # as the worker does
+
 
 def _rows(size: Size) -> Inputs:
     return {"x": torch.randn(size.batch, size.length)}
