@@ -102,7 +102,7 @@ def mutates(node: fx.Node) -> bool:
     if target is aten.detach_.default:
         return False  # on the copy of a literal; it changes no number
     if target in (aten.batch_norm.default, aten.instance_norm.default):
-        return bool(node.args[5])  # training, or use_input_stats with running statistics
+        return bool(node.args[5] and node.args[3])  # from the input, beside running statistics
     return target._schema.is_mutable
 
 

@@ -281,3 +281,15 @@ def test_traced_graphs_are_rebuilt_too() -> None:
     assert_close(plain(X), through_views(X))
     changes = torch.fx.experimental.proxy_tensor.make_fx(input_itself, tracing_mode="fake")(X)
     assert without_in_place_inside(changes) is None
+
+
+@pytest.mark.parametrize("norm", [torch.nn.utils.weight_norm, torch.nn.utils.spectral_norm])
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated", "ignore:The tensor attribute")
+def test_weights_that_a_hook_computes_before_an_instance_norm(norm: Any) -> None:
+    """The norm has no running statistics to change; the weight is an attribute that torch sets."""
+    model = torch.nn.Sequential(norm(torch.nn.Conv2d(3, 4, 3)), torch.nn.InstanceNorm2d(4)).eval()
+    x = torch.randn(1, 3, 8, 8)
+    program = TorchConverter().add_pytorch_module(
+        model, export_fn=lambda module: torch.export.export(module, (x,))
+    )
+    assert_close(program.to_onnx().run(x)[0], model(x))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ from coreai_onnx.lower.aten.trigonometry import atan2
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
 from coreai_onnx.lower.values import (
-    Dim,
     Value,
     dims_of,
     dtype_of,
@@ -348,51 +346,3 @@ def to_dtype(
 def convert_element_type(op: OpBuilder, a: Value, dtype: torch.dtype) -> Value:
     """a in another dtype."""
     return _converted(op, a, dtype)
-
-
-# ---------------------------------------------------------------------- constants
-@lowers("aten.full.default", complex=True)
-def full(
-    op: OpBuilder,
-    size: Sequence[Dim],
-    fill_value: Operand,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-) -> Value:
-    """A number everywhere."""
-    wanted = real_part(dtype if dtype is not None else torch.get_default_dtype())
-    number = complex(fill_value)
-    return op.expand(op.const([number.real, number.imag], wanted), [*size, 2])
-
-
-@lowers("aten.scalar_tensor.default", complex=True)
-def scalar_tensor(
-    op: OpBuilder,
-    s: Operand,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-) -> Value:
-    """A number with no axes."""
-    return full(op, [], s, dtype=dtype)
-
-
-@lowers("aten.full_like.default", complex=True)
-def full_like(
-    op: OpBuilder,
-    self: Value,
-    fill_value: Operand,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-    memory_format: Any = None,
-) -> Value:
-    """A number everywhere, with the sizes of self."""
-    return full(op, dims_of(self), fill_value, dtype=dtype or dtype_of(self))

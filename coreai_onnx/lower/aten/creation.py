@@ -6,7 +6,7 @@ symbolic tensors are computed in the graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
@@ -15,7 +15,7 @@ import torch
 
 from coreai_onnx.lower.aten.indices import LARGEST_CONSTANT
 from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.registry import F, lowers
 from coreai_onnx.lower.values import (
     Dim,
     Number,
@@ -24,6 +24,7 @@ from coreai_onnx.lower.values import (
     dtype_of,
     is_static,
     numel,
+    real_part,
     scalar_dtype,
     set_dims,
 )
@@ -34,6 +35,8 @@ Scalar: TypeAlias = Number | sympy.Expr
 # ---------------------------------------------------------------------- one value everywhere
 def filled(op: OpBuilder, size: Sequence[Dim], value: Any, dtype: torch.dtype) -> Value:
     """Return a tensor of one value: stored if small, else made by the graph."""
+    if dtype.is_complex:
+        return op.expand(_pair(op, value, dtype), [*size, 2])
     if isinstance(value, sympy.Basic):
         return op.expand(op.cast(op.dim(value), dtype), size)
     if is_static(size) and int(numel(size)) <= LARGEST_CONSTANT:
@@ -44,7 +47,24 @@ def filled(op: OpBuilder, size: Sequence[Dim], value: Any, dtype: torch.dtype) -
     return set_dims(op.ConstantOfShape(op.shape(size), value=one), tuple(size))
 
 
-@lowers("aten.full.default")
+def _pair(op: OpBuilder, value: Any, dtype: torch.dtype) -> Value:
+    """Return the real and imaginary part of a number."""
+    if isinstance(value, sympy.Basic):
+        real = op.cast(op.dim(value), real_part(dtype))
+        return set_dims(op.Mul(real, [1.0, 0.0]), (2,))
+    return op.const(torch.view_as_real(torch.tensor(complex(value), dtype=dtype)))
+
+
+def _creates(*names: str) -> Callable[[F], F]:
+    """Register the lowering of ops that make tensors of real or of complex numbers."""
+
+    def register(function: F) -> F:
+        return lowers(*names, complex=True)(lowers(*names)(function))
+
+    return register
+
+
+@_creates("aten.full.default")
 def full(
     op: OpBuilder,
     size: Sequence[Dim],
@@ -59,7 +79,7 @@ def full(
     return filled(op, size, fill_value, dtype or scalar_dtype(fill_value))
 
 
-@lowers("prims.full.default")
+@_creates("prims.full.default")
 def prims_full(
     op: OpBuilder,
     shape: Sequence[Dim],
@@ -73,7 +93,7 @@ def prims_full(
     return filled(op, shape, fill_value, dtype)
 
 
-@lowers("aten.full_like.default")
+@_creates("aten.full_like.default")
 def full_like(
     op: OpBuilder,
     self: Value,
@@ -89,7 +109,7 @@ def full_like(
     return filled(op, dims_of(self), fill_value, dtype or dtype_of(self))
 
 
-@lowers("prims.full_like.default")
+@_creates("prims.full_like.default")
 def prims_full_like(
     op: OpBuilder,
     a: Value,
@@ -103,7 +123,7 @@ def prims_full_like(
     return filled(op, dims_of(a), fill_value, dtype)
 
 
-@lowers("aten.new_full.default")
+@_creates("aten.new_full.default")
 def new_full(
     op: OpBuilder,
     self: Value,
@@ -119,7 +139,7 @@ def new_full(
     return filled(op, size, fill_value, dtype or dtype_of(self))
 
 
-@lowers("aten.fill.Scalar", "prims.fill.default")
+@_creates("aten.fill.Scalar", "prims.fill.default")
 def fill(op: OpBuilder, self: Value, value: Scalar) -> Value:
     """A value everywhere, with the sizes and dtype of self."""
     return filled(op, dims_of(self), value, dtype_of(self))
@@ -137,7 +157,7 @@ def copy(op: OpBuilder, self: Value, src: Value, non_blocking: bool = False) -> 
     return fill_tensor(op, self, src)
 
 
-@lowers("aten.zero.default")
+@_creates("aten.zero.default")
 def zero(op: OpBuilder, self: Value) -> Value:
     """Zeros with the sizes and dtype of self."""
     return filled(op, dims_of(self), 0, dtype_of(self))
@@ -146,7 +166,7 @@ def zero(op: OpBuilder, self: Value) -> Value:
 def _register_sized(name: str, value: int) -> None:
     """Register ``aten.<name>``, which takes sizes."""
 
-    @lowers(f"aten.{name}")
+    @_creates(f"aten.{name}")
     def lowering(
         op: OpBuilder,
         size: Sequence[Dim],
@@ -163,7 +183,7 @@ def _register_sized(name: str, value: int) -> None:
 def _register_like(name: str, value: int) -> None:
     """Register ``aten.<name>``, which takes a tensor to be like."""
 
-    @lowers(f"aten.{name}")
+    @_creates(f"aten.{name}")
     def lowering(
         op: OpBuilder,
         self: Value,
@@ -181,7 +201,7 @@ def _register_like(name: str, value: int) -> None:
 def _register_new(name: str, value: int) -> None:
     """Register ``aten.<name>``, which takes sizes and a tensor for the dtype."""
 
-    @lowers(f"aten.{name}")
+    @_creates(f"aten.{name}")
     def lowering(
         op: OpBuilder,
         self: Value,
@@ -205,7 +225,7 @@ _register_like("empty_like.default", 0)
 _register_new("new_empty.default", 0)
 
 
-@lowers("aten.empty.memory_format")
+@_creates("aten.empty.memory_format")
 def empty(
     op: OpBuilder,
     size: Sequence[Dim],
@@ -220,7 +240,7 @@ def empty(
     return filled(op, size, 0, dtype or torch.get_default_dtype())
 
 
-@lowers("aten.empty_permuted.default")
+@_creates("aten.empty_permuted.default")
 def empty_permuted(
     op: OpBuilder,
     size: Sequence[Dim],
@@ -235,7 +255,7 @@ def empty_permuted(
     return filled(op, size, 0, dtype or torch.get_default_dtype())
 
 
-@lowers("aten.empty_strided.default")
+@_creates("aten.empty_strided.default")
 def empty_strided(
     op: OpBuilder,
     size: Sequence[Dim],
@@ -250,7 +270,7 @@ def empty_strided(
     return filled(op, size, 0, dtype or torch.get_default_dtype())
 
 
-@lowers("aten.new_empty_strided.default")
+@_creates("aten.new_empty_strided.default")
 def new_empty_strided(
     op: OpBuilder,
     self: Value,
@@ -266,7 +286,7 @@ def new_empty_strided(
     return filled(op, size, 0, dtype or dtype_of(self))
 
 
-@lowers("prims.empty.default")
+@_creates("prims.empty.default")
 def prims_empty(
     op: OpBuilder, shape: Sequence[Dim], *, dtype: torch.dtype, device: Any, requires_grad: bool
 ) -> Value:
@@ -274,7 +294,7 @@ def prims_empty(
     return filled(op, shape, 0, dtype)
 
 
-@lowers("prims.empty_permuted.default")
+@_creates("prims.empty_permuted.default")
 def prims_empty_permuted(
     op: OpBuilder,
     shape: Sequence[Dim],
@@ -288,7 +308,7 @@ def prims_empty_permuted(
     return filled(op, shape, 0, dtype)
 
 
-@lowers("prims.empty_strided.default")
+@_creates("prims.empty_strided.default")
 def prims_empty_strided(
     op: OpBuilder,
     shape: Sequence[Dim],
@@ -303,7 +323,7 @@ def prims_empty_strided(
 
 
 # ---------------------------------------------------------------------- one number
-@lowers("aten.scalar_tensor.default")
+@_creates("aten.scalar_tensor.default")
 def scalar_tensor(
     op: OpBuilder,
     s: Scalar,
@@ -314,10 +334,11 @@ def scalar_tensor(
     pin_memory: Any = None,
 ) -> Value:
     """A number as a 0-d tensor."""
-    return filled(op, [], s, dtype or torch.get_default_dtype())
+    default = torch.promote_types(torch.get_default_dtype(), scalar_dtype(s))
+    return filled(op, [], s, dtype or default)
 
 
-@lowers("prims.scalar_tensor.default")
+@_creates("prims.scalar_tensor.default")
 def prims_scalar_tensor(
     op: OpBuilder, s: Scalar, *, dtype: torch.dtype | None = None, device: Any = None
 ) -> Value:

@@ -253,6 +253,8 @@ def hinge_embedding_loss(
     """self where the target is 1, max(0, margin - self) where it is -1."""
     if dtype_of(self) in (torch.float16, torch.bfloat16):
         self = op.cast(self, torch.float32)  # sums are rounded once
+    if is_bool(target):
+        target = op.cast(target, torch.int64)  # -1 as a boolean would be true
     zero = op.like(self, 0)
     far = op.Where(op.Equal(target, 1), zero, op.Max(op.Sub(margin, self), zero))
     near = op.Where(op.Equal(target, -1), zero, self)

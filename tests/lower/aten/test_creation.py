@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -76,3 +78,30 @@ def test_prims() -> None:
         ),
         X,
     )
+
+
+@pytest.mark.parametrize("make", [torch.zeros, torch.ones, torch.empty])
+def test_complex_tensors_of_symbolic_sizes(make: Callable[..., torch.Tensor]) -> None:
+    def made(x: torch.Tensor) -> torch.Tensor:
+        return make(x.shape[0], 2, dtype=torch.complex64) * 0 + x.sum()
+
+    sizes = ({0: torch.export.Dim.DYNAMIC},)
+    check(made, torch.randn(3, 2), dynamic_shapes=sizes, others=[(torch.randn(5, 2),)])
+
+
+def test_complex_numbers_everywhere() -> None:
+    def made(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n = x.shape[0]
+        zeros, ones = (f(n, 2, dtype=torch.complex64) for f in (torch.zeros, torch.ones))
+        like = x.new_zeros((n,), dtype=torch.complex64), x.new_ones((n,), dtype=torch.complex64)
+        return (
+            zeros,
+            ones,
+            *like,
+            torch.full((n, 1), 1 + 2j),
+            x.new_full((n,), 2j, dtype=torch.complex64),
+            torch.fft.fft(x).new_full((n,), 2j),
+        )
+
+    sizes = ({0: torch.export.Dim.DYNAMIC},)
+    check(made, torch.randn(3, 2), dynamic_shapes=sizes, others=[(torch.randn(5, 2),)])

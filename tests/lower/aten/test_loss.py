@@ -110,3 +110,8 @@ def test_chunked_linear_cross_entropy(reduction: str) -> None:
     options = (reduction, -100, 0.0, 2, "compact", torch.float32, True, False, False, False)
     chunked = ops._linear_cross_entropy_batch_chunked
     check(lambda x, w, t, b: chunked(x, w, t, b, b, *options)[0], x, w, t, weight)
+
+
+def test_hinges_of_booleans() -> None:
+    x, target = torch.randn(5), torch.tensor([True, False, True, False, False])
+    check(F.hinge_embedding_loss, x, target)
