@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from coreai_onnx.contents import TensorInfo
 from coreai_onnx.debugging.difference import Array, Difference, difference
@@ -17,6 +19,7 @@ from coreai_onnx.debugging.torch_side import (
     arguments_of,
     as_array,
     feeds_of,
+    reference_of,
 )
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.runtime.library import kernels_built
@@ -101,7 +104,7 @@ class Comparison:
 
 def compare(
     path_or_program: Source,
-    module: torch.nn.Module,
+    module: torch.nn.Module | Callable[..., Any] | ExportedProgram,
     inputs: InputSet | list[InputSet],
     *,
     tolerances: Tolerances = None,
@@ -114,7 +117,8 @@ def compare(
 
     Args:
         path_or_program: What `session` takes.
-        module: The module, in the mode (``eval()``) in which it was converted. It is not changed.
+        module: The module, in the mode (``eval()``) in which it was converted, or what else
+            `convert` was given. It is not changed.
         inputs: One call's arguments, a tuple of positional or a dict of keyword arguments; or a
             **list** of such calls.
         tolerances: (relative, absolute) for everything, or by output or dtype name. By default
@@ -128,7 +132,8 @@ def compare(
         ComparisonError: If the module's arguments or results do not match the model's.
     """
     calls = [arguments_of(one) for one in (inputs if isinstance(inputs, list) else [inputs])]
-    eager = EagerModule(module)
+    reference = reference_of(module)
+    eager = EagerModule(reference)
     expected = [eager.call(args, kwargs) for args, kwargs in calls]
     sessions = {"bodies": Session(path_or_program, kernels=False)}
     if kernels_built():
@@ -136,7 +141,7 @@ def compare(
     rows: list[Row] = []
     for index, (args, kwargs) in enumerate(calls):
         for execution, session in sessions.items():
-            outputs = session.run(**feeds_of(session, module, args, kwargs))
+            outputs = session.run(**feeds_of(session, reference, args, kwargs))
             for name, pair in _pairs(session, outputs, expected[index]):
                 actual, wanted = pair
                 tolerance = tolerance_of(name, wanted.dtype.name, tolerances)
