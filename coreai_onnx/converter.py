@@ -246,6 +246,10 @@ class TorchConverter:
             UnsupportedOpsError: With every op that has no lowering.
             ConversionError: If a program cannot be expressed in ONNX.
             InvalidModelError: If a lowering made a node that breaks the rules of ONNX.
+
+        Warns:
+            RandomnessWarning: If the model draws random numbers.
+            TrainingModeWarning: If it computes as in training.
         """
         opset = chosen_opset(opset_version, minimum_onnxruntime)
         names = list(self._staged) if entrypoints is None else list(entrypoints)
@@ -362,9 +366,6 @@ def convert(
 ) -> OnnxProgram:
     """Export, convert and optimise a module in one call.
 
-    If ``torch.export`` fails over sizes, it is tried again in other ways, see
-    :mod:`coreai_onnx.export.attempts`.
-
     Args:
         module: The module, usually in ``eval()``; a function, lambda, ``functools.partial`` or
             bound method; what ``torch.compile`` or ``torch.jit.trace`` made of one; or an
@@ -387,13 +388,12 @@ def convert(
         ConversionError: If it cannot be expressed in ONNX.
 
     Warns:
-        ExportRetryWarning: If ``torch.export`` failed as asked, and succeeded otherwise.
+        ExportRetryWarning: If ``torch.export`` failed over sizes as asked, and another attempt
+            succeeded, see :mod:`coreai_onnx.export.attempts`.
         SpecializationWarning: If torch fixed a dim that may be dynamic (``Dim.AUTO``).
-        RandomnessWarning: If the model draws random numbers.
-        TrainingModeWarning: If it computes as in training.
+        RandomnessWarning, TrainingModeWarning: As for :meth:`TorchConverter.to_onnx`.
     """
-    converter = TorchConverter()
-    positional, named = as_arguments(args, kwargs)
+    converter, (positional, named) = TorchConverter(), as_arguments(args, kwargs)
     if isinstance(module, ExportedProgram):
         refuse_options(
             dynamic_shapes=dynamic_shapes,

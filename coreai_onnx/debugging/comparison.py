@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from coreai_onnx.debugging.difference import Array, Difference, difference
 from coreai_onnx.debugging.tolerances import Tolerances, tolerance_of
@@ -17,6 +18,7 @@ from coreai_onnx.debugging.torch_side import (
     arguments_of,
     as_array,
     feeds_of,
+    reference_of,
 )
 from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.runtime.library import kernels_built
@@ -101,7 +103,7 @@ class Comparison:
 
 def compare(
     path_or_program: Source,
-    module: torch.nn.Module,
+    module: torch.nn.Module | Callable[..., Any] | ExportedProgram,
     inputs: InputSet | list[InputSet],
     *,
     tolerances: Tolerances = None,
@@ -114,7 +116,8 @@ def compare(
 
     Args:
         path_or_program: What `session` takes.
-        module: The module, in the mode (``eval()``) in which it was converted. It is not changed.
+        module: The module, in the mode (``eval()``) in which it was converted, or what else
+            `convert` was given. It is not changed.
         inputs: One call's arguments, a tuple of positional or a dict of keyword arguments; or a
             **list** of such calls.
         tolerances: (relative, absolute) for everything, or by output or dtype name. By default
@@ -128,19 +131,20 @@ def compare(
         ComparisonError: If the module's arguments or results do not match the model's.
     """
     calls = [arguments_of(one) for one in (inputs if isinstance(inputs, list) else [inputs])]
-    eager = EagerModule(module)
+    reference = reference_of(module)
+    eager = EagerModule(reference)
     expected = [eager.call(args, kwargs) for args, kwargs in calls]
     sessions = {"bodies": Session(path_or_program, kernels=False)}
     if kernels_built():
         sessions["kernels"] = Session(path_or_program, kernels=True)
     with failures_as(ComparisonError, "the model's results cannot be compared"):
-        rows = _rows(sessions, module, calls, expected, tolerances)
+        rows = _rows(sessions, reference, calls, expected, tolerances)
     return Comparison(tuple(rows), "kernels" in sessions)
 
 
 def _rows(
     sessions: Mapping[str, Session],
-    module: torch.nn.Module,
+    reference: torch.nn.Module,
     calls: Sequence[tuple[Any, Any]],
     expected: Sequence[Expected],
     tolerances: Tolerances,
@@ -149,7 +153,7 @@ def _rows(
     rows: list[Row] = []
     for index, (args, kwargs) in enumerate(calls):
         for execution, session in sessions.items():
-            outputs = session.run(**feeds_of(session, module, args, kwargs))
+            outputs = session.run(**feeds_of(session, reference, args, kwargs))
             for name, dtype, actual, wanted in _pairs(session, outputs, expected[index]):
                 diff = difference(actual, wanted, tolerance_of(name, dtype, tolerances))
                 rows.append(Row(index, name, execution, dtype, wanted.shape, diff))

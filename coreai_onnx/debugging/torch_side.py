@@ -8,11 +8,14 @@ import inspect
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch.export import ExportedProgram
 
 from coreai_onnx.contents import TensorInfo
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import ComparisonError, InputError
+from coreai_onnx.export.arguments import as_arguments
 from coreai_onnx.export.compat.torch_names import pytree
+from coreai_onnx.export.subjects import as_module
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.runtime.values import to_numpy
 
@@ -47,11 +50,21 @@ def arguments_of(inputs: InputSet) -> tuple[tuple[object, ...], dict[str, object
     """Split one input set into positional and keyword arguments."""
     if isinstance(inputs, Arguments):
         return inputs.args, dict(inputs.kwargs)
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    if isinstance(inputs, torch.Tensor):
-        return (inputs,), {}
-    return tuple(inputs), {}
+    return as_arguments(inputs)
+
+
+def reference_of(subject: object) -> torch.nn.Module:
+    """Return what a model is compared with as a module.
+
+    Args:
+        subject: A module, an ``ExportedProgram``, or what ``convert`` takes for a module.
+
+    Raises:
+        StagingError: If it is something else.
+    """
+    if isinstance(subject, ExportedProgram):
+        return subject.module()
+    return subject if isinstance(subject, torch.jit.ScriptModule) else as_module(subject)
 
 
 class EagerModule:

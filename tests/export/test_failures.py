@@ -35,7 +35,10 @@ class Indexes(torch.nn.Module):
 
 @pytest.mark.parametrize(
     ("model", "code"),
-    [(Branches, "if x.sum() > 0:"), (Indexes, "return rows.sum() if rows.shape[0] > 2 else x.sum()")],
+    [
+        (Branches, "if x.sum() > 0:"),
+        (Indexes, "return rows.sum() if rows.shape[0] > 2 else x.sum()"),
+    ],
 )
 def test_a_branch_on_values_names_the_line_and_cond(model: Any, code: str) -> None:
     with pytest.raises(ExportError, match=r"torch\.cond") as raised:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -20,7 +19,13 @@ from coreai_onnx.export.torch_export import (
 )
 
 X = torch.randn(3, 4)
-Pair = namedtuple("Pair", ["first", "second"])
+
+
+class Pair(NamedTuple):
+    """Two tensors, as a forward may take them."""
+
+    first: Any
+    second: Any
 
 
 def names(spec: Any) -> Any:

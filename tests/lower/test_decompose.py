@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from coreai_onnx.export.torch_export import TorchExport
 from coreai_onnx.lower.decompose import decompose, decomposition_table, trace
 
 
@@ -64,3 +65,24 @@ def test_a_trace_of_a_function() -> None:
 
 def test_the_table_is_made_once() -> None:
     assert decomposition_table() is decomposition_table()
+
+
+def test_a_question_about_a_size_is_not_answered_for_the_example() -> None:
+    def columns(x: torch.Tensor) -> torch.Tensor:
+        count = (x.shape[0] + 7) // 8  # 1 for the example
+        column = x.new_ones(count, 1)
+        return torch.einsum("ab,cb->ac", column, column)
+
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return columns(x)
+
+    export = TorchExport(
+        (torch.randn(5),), {}, ({0: torch.export.Dim("n")},), deferred=True, oblivious=True
+    )
+    program = export(Module())
+    (node,) = [n for n in program.graph.nodes if str(n.target) == "aten.einsum.default"]
+    before = len(node.meta["val"].fake_mode.shape_env.guards)
+    body = decompose(node)
+    assert body is not None
+    assert len(node.meta["val"].fake_mode.shape_env.guards) == before
