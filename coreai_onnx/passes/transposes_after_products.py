@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ def transposes_after_products(graph: gs.Graph, why: Why) -> int:
     x:f16[s, b, 8] ─Transpose([1, 0, 2])→ ─MatMul(w:[8, 4])→ y
     becomes     x ─MatMul(w)→ ─Transpose([1, 0, 2])→ y
 
-    onnxruntime crashes when it opens a model with the former (seen in 1.21 to 1.31): between the
-    two it inserts a Cast to float32, if the model has none, and then MatmulTransposeFusion exchanges
+    onnxruntime crashes when it opens a model with the former (seen in 1.21 to 1.31): it inserts a
+    Cast to float32 between the two, if the model has none, and its MatmulTransposeFusion exchanges
     Cast and Transpose without connecting them again where the operands have different ranks. Where
     the product cannot come first, the operand of lower rank gets leading dims of 1 instead.
     """
@@ -37,16 +38,17 @@ def transposes_after_products(graph: gs.Graph, why: Why) -> int:
             ranks = [rank_of(tensor) for tensor in node.inputs]
             if None in ranks:
                 why("the rank of an operand is not known", node)
-            elif ranks[0] != ranks[1]:
-                _rewrite(edit, node, transpose, index, [rank or 0 for rank in ranks])
+            elif ranks[0] != ranks[1] and _rewrite(edit, node, transpose, index):
                 count += 1
                 break
+            elif ranks[0] != ranks[1]:
+                why("an operand is a row, and the product cannot come first", node)
     edit.finish()
     return count
 
 
 def _converted_transpose(operand: gs.Tensor) -> gs.Node | None:
-    """Return the Transpose that onnxruntime would move behind a Cast, of which it takes care not."""
+    """Return the Transpose that onnxruntime would move behind the Cast that reads it."""
     cast = made_by(operand, "Cast")
     if cast is None and dtype_of(operand) != _HALF:
         return None
@@ -59,19 +61,21 @@ def _converted_transpose(operand: gs.Tensor) -> gs.Node | None:
     return transpose if moves_batch else None
 
 
-def _rewrite(
-    edit: Edit, node: gs.Node, transpose: gs.Node, index: int, ranks: list[int]
-) -> None:
-    perm = list(transpose.attrs["perm"])
+def _rewrite(edit: Edit, node: gs.Node, transpose: gs.Node, index: int) -> bool:
+    """Rewrite a product; return whether there is a way."""
+    perm, shapes = list(transpose.attrs["perm"]), [list(tensor.shape) for tensor in node.inputs]
+    ranks = [len(shape) for shape in shapes]
     if index == 0 and perm[-1] == len(perm) - 1 and ranks[1] <= 2:
         _commute(edit, node, transpose, perm if ranks[1] == 2 else perm[:-1])
-        return
-    lower = int(ranks[0] > ranks[1])
-    axes = edit.constant("axes", np.arange(abs(ranks[0] - ranks[1]), dtype=np.int64))
-    source = node.inputs[lower]
-    wide = edit.node("Unsqueeze", node, [source, axes]).outputs[0]
-    _describe(wide, source.dtype, [1] * abs(ranks[0] - ranks[1]), shape_of(source))
+        return True
+    if min(ranks) < 2:
+        return False
+    lower, missing = int(ranks[0] > ranks[1]), abs(ranks[0] - ranks[1])
+    axes = edit.constant("axes", np.arange(missing, dtype=np.int64))
+    wide = edit.node("Unsqueeze", node, [node.inputs[lower], axes]).outputs[0]
+    _describe(wide, node.inputs[lower].dtype, [1] * missing + shapes[lower])
     set_input(node, lower, wide)
+    return True
 
 
 def _commute(edit: Edit, node: gs.Node, transpose: gs.Node, perm: list[int]) -> None:
@@ -80,16 +84,13 @@ def _commute(edit: Edit, node: gs.Node, transpose: gs.Node, perm: list[int]) -> 
     cast = made_by(operand, "Cast")
     if cast is not None:
         source = edit.node("Cast", node, [source], **cast.attrs).outputs[0]
-        _describe(source, operand.dtype, [], shape_of(transpose.inputs[0]))
+        _describe(source, operand.dtype, shape_of(transpose.inputs[0]))
     product = edit.node("MatMul", node, [source, node.inputs[1]]).outputs[0]
     shape = shape_of(result)
-    order = None if shape is None else tuple(shape[perm.index(axis)] for axis in range(len(perm)))
-    _describe(product, result.dtype, [], order)
+    order = None if shape is None else [shape[perm.index(axis)] for axis in range(len(perm))]
+    _describe(product, result.dtype, order)
     edit.become(node, "Transpose", [product], perm=perm)
 
 
-def _describe(
-    tensor: gs.Tensor, dtype: Any, lead: list[int], shape: tuple[Any, ...] | None
-) -> None:
-    tensor.dtype = dtype
-    tensor.shape = None if shape is None else [*lead, *shape]
+def _describe(tensor: gs.Tensor, dtype: Any, shape: Sequence[Any] | None) -> None:
+    tensor.dtype, tensor.shape = dtype, None if shape is None else list(shape)

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 READ_BYTES = 1 << 28
-"""Larger files than 256 MiB are not read only to find out: they are opened without the optimizer."""
+"""Files of more than 256 MiB are not read to find out: they are opened without the optimizer."""
 
 _CRASHES = "MatmulTransposeFusion"
 

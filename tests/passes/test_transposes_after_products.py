@@ -70,14 +70,12 @@ def test_a_cast_stays_before_the_product() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "widened"), [("inner", "w"), ("right", "w"), ("lower", "t")]
-)
+@pytest.mark.parametrize(("name", "widened"), [("inner", "w"), ("right", "w"), ("lower", "t")])
 def test_elsewhere_the_operands_get_one_rank(name: str, widened: str) -> None:
     model = parse(ALL[name])
     assert run_passes(model, [transposes_after_products]).total == 1
     assert [node.op_type for node in model.graph] == ["Transpose", "Unsqueeze", "MatMul"]
-    assert [value.name for value in model.graph[1].inputs][0] == widened
+    assert model.graph[1].inputs[0].name == widened
     shapes = {len(value.shape) for value in model.graph[2].inputs if value is not None}
     assert len(shapes) == 1
 
@@ -117,9 +115,16 @@ def _run(model: ir.Model) -> np.ndarray:
         (HALF.replace("float16", "float"), None),  # onnxruntime inserts no Cast
         (HALF.replace("float16[4, 3]", "float16[1, 4, 3]"), None),  # one rank: it connects them
         (HALF.replace("[1, 0, 2]", "[2, 1, 0]").replace("[a, b, 4] x", "[4, a, b] x"), None),
-        (LOWER.replace("float16[d, b, 4, 3] w", "float16[] w"), "the rank of an operand is not known"),
+        (
+            LOWER.replace("float16[d, b, 4, 3] w", "float16[] w"),
+            "the rank of an operand is not known",
+        ),
+        (
+            INNER.replace(MATRIX, "float16[4] w = {1, 2, 3, 4}").replace("[b, c, 3]", "[b, c]"),
+            "an operand is a row, and the product cannot come first",
+        ),
     ],
-    ids=["float32", "one_rank", "other_perm", "unknown"],
+    ids=["float32", "one_rank", "other_perm", "unknown", "row"],
 )
 def test_others_stay(text: str, reason: str | None) -> None:
     leaves(text, transposes_after_products, reason)

@@ -15,9 +15,9 @@ from coreai_onnx.runtime.optimizers import disabled_optimizers, read_graph
 
 CRASHES = ["MatmulTransposeFusion"]
 HEAD = '<ir_version: 10, opset_import: ["": 21, "f": 1]>\n'
-MODEL = """main ({kind}[a, b, 4] x) => ({result}[b, a, 3] y) <{result}[4, 3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}}, {kind}[b, a, 4] t, {result}[b, a, 4] c> {{
-  t = Transpose <perm = {perm}> (x)  {body}
-}}"""
+MODEL = """main ({kind}[a, b, 4] x) => ({result}[b, a, 3] y)
+<{result}[4, 3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}}, {kind}[b, a, 4] t, {result}[b, a, 4] c>
+{{ t = Transpose <perm = {perm}> (x)  {body} }}"""
 CAST = "c = Cast <to = 1> (t)  y = MatMul (c, w)"
 CALL = """y = f.linear (t, w)
 }
@@ -38,8 +38,10 @@ def proto(kind: str, body: str = "y = MatMul (t, w)", perm: str = "[1, 0, 2]") -
 
 
 @pytest.mark.parametrize(
-    "model", [proto("float16"), proto("bfloat16", CAST), proto("float16", CALL)], ids=["f16", "cast", "call"]
-)  # fmt: skip
+    "model",
+    [proto("float16"), proto("bfloat16", CAST), proto("float16", CALL)],
+    ids=["float16", "cast", "call"],
+)
 def test_the_optimizer_that_crashes_is_disabled(model: onnx.ModelProto, tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "model.onnx")
     for source in (model, model.SerializeToString(), tmp_path / "model.onnx"):
