@@ -114,17 +114,19 @@ def _check_attention(
     """Check ranks, heads, lanes and lengths; each message names what does not fit."""
     named = {"query": query, "key": key, "value": value}
     for name, x in named.items():
-        _check_shape(x.ndim == 4, f"{name} must have rank 4, has shape {tuple(x.shape)}")
-    heads = query.shape[1]
+        _check_shape(
+            x.ndim >= 3, f"{name} must be [..., heads, tokens, lanes], has shape {tuple(x.shape)}"
+        )
+    heads = query.shape[-3]
     for name, x in list(named.items())[1:]:
-        groups = x.shape[1]
+        groups = x.shape[-3]
         _check_shape(
             heads % groups == 0,
             f"query has {heads} heads, not a multiple of the {groups} heads of {name}",
         )
-    lanes = query.shape[3], key.shape[3]
+    lanes = query.shape[-1], key.shape[-1]
     _check_shape(lanes[0] == lanes[1], f"query has {lanes[0]} lanes, key {lanes[1]}")
-    tokens = key.shape[2], value.shape[2]
+    tokens = key.shape[-2], value.shape[-2]
     _check_shape(tokens[0] == tokens[1], f"key has {tokens[0]} tokens, value {tokens[1]}")
     if sinks is not None:
         fits = sinks.ndim == 1 and sinks.shape[0] == heads

@@ -28,11 +28,12 @@ def scaled_dot_product_attention(
     """Return softmax(mask(scale * query @ keyᵀ)) @ value, after Vaswani et al. 2017, eq. 1.
 
     Args:
-        query: ``[batch, heads, query_length, head_dim]``, floating.
-        key: ``[batch, key_heads, key_length, head_dim]``; ``heads % key_heads == 0``, head ``h``
+        query: ``[..., heads, query_length, head_dim]``, floating. Leading dims of query, key and
+            value are broadcast against each other; a call in a model has one, ``batch``.
+        key: ``[..., key_heads, key_length, head_dim]``; ``heads % key_heads == 0``, head ``h``
             reads key head ``h // (heads / key_heads)``.
-        value: ``[batch, value_heads, key_length, value_dim]``, grouped like ``key``.
-        attn_mask: Broadcastable to ``[batch, heads, query_length, key_length]``; bool (True:
+        value: ``[..., value_heads, key_length, value_dim]``, grouped like ``key``.
+        attn_mask: Broadcastable to ``[..., heads, query_length, key_length]``; bool (True:
             attend) or floating (added to the scores). Given, it is used alone.
         sinks: ``[heads]`` raw logits, one extra softmax column that attends to nothing.
         scale: Factor on the scores, ``head_dim ** -0.5`` by default.
@@ -43,7 +44,7 @@ def scaled_dot_product_attention(
         softcap: Above zero: scores become ``softcap * tanh(scores / softcap)`` before masking.
 
     Returns:
-        ``[batch, heads, query_length, value_dim]`` in the dtype of ``query``. A row that may
+        ``[..., heads, query_length, value_dim]`` in the dtype of ``query``. A row that may
         attend to nothing is zero, as ``torch.nn.functional.scaled_dot_product_attention`` has it.
     """
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -53,7 +54,7 @@ def scaled_dot_product_attention(
         scores = softcap * torch.tanh(scores / softcap)
     if attn_mask is None:
         attn_mask = position_mask(
-            query.shape[2], key.shape[2], is_causal, window_size, causal_alignment, query.device
+            query.shape[-2], key.shape[-2], is_causal, window_size, causal_alignment, query.device
         )
     weights = _masked_softmax(scores, attn_mask, sinks)
     return _grouped_matmul(weights, value.to(wide)).to(query.dtype)
@@ -80,11 +81,11 @@ def position_mask(
 
 
 def _grouped_matmul(x: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-    """Multiply ``[B, H, M, N] @ [B, K, N, P]``; each group of H / K heads shares a matrix."""
-    batch, heads, rows = x.shape[0], x.shape[1], x.shape[2]
-    groups, columns = shared.shape[1], shared.shape[3]
-    grouped = x.reshape(batch, groups, heads // groups, rows, x.shape[3])
-    return (grouped @ shared.unsqueeze(2)).reshape(batch, heads, rows, columns)
+    """Multiply ``[..., H, M, N] @ [..., K, N, P]``; each group of H / K heads shares a matrix."""
+    *lead, heads, rows, columns = x.shape
+    groups = shared.shape[-3]
+    grouped = x.reshape(*lead, groups, heads // groups, rows, columns)
+    return (grouped @ shared.unsqueeze(-3)).flatten(-4, -3)
 
 
 def _masked_softmax(
@@ -97,7 +98,7 @@ def _masked_softmax(
         else:
             scores = scores + mask.to(scores.dtype)
     if sinks is not None:
-        column = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:-1], 1)
+        column = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
         scores = torch.cat([scores, column], dim=-1)
     weights = torch.softmax(scores, dim=-1)
     if sinks is not None:

@@ -166,7 +166,7 @@ def _unproven(inputs: Sequence[torch.Tensor | None], attributes: Mapping[str, An
     window = attributes.get("window_size") or 0
     if window <= 0 or inputs[3] is not None or inputs[1] is None:
         return ""
-    keys = inputs[1].shape[2]
+    keys = inputs[1].shape[-2]
     return f"{keys} keys do not show a window of {window}" if keys <= window else ""
 
 

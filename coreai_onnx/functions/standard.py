@@ -18,9 +18,10 @@ from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.module_call import ModuleCall
 from coreai_onnx.functions.attributes import composite_attributes
 from coreai_onnx.functions.probe import probe_difference
+from coreai_onnx.lower.attention_call import call_attention
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.composite_checks import CompositeCallError
-from coreai_onnx.lower.values import Value, dims_of, dtype_of
+from coreai_onnx.lower.values import Value, dtype_of
 
 
 class _Differs(Exception):  # noqa: N818 - no error: it carries a reason
@@ -81,11 +82,10 @@ def call_standard(
         kind, name = match.sources.get(declared.name, ("", ""))
         found = weight(name) if kind == "weight" else arguments.get(name)
         inputs.append(_as_value(op, declared, found))
-    attributes = dict(match.attributes)
-    if composite.name == "scaled_dot_product_attention":
-        _complete_attention(op, attributes, inputs)
     try:
-        return op.composite_outputs(composite.name, inputs, **attributes)
+        if composite.name == "scaled_dot_product_attention":
+            return [call_attention(op, inputs, match.attributes, grouped=True)]
+        return op.composite_outputs(composite.name, inputs, **match.attributes)
     except CompositeCallError as refusal:
         if call.is_reference:
             raise
@@ -252,19 +252,3 @@ def _as_value(op: OpBuilder, declared: Input, found: Any) -> Value | None:
         return op.const(int(found)) if known else op.dim(sympy.sympify(found))
     taken = declared.dtype != "index" or dtype_of(found) in (torch.int32, torch.int64)
     return found if taken else op.cast(found, torch.int64)
-
-
-def _complete_attention(
-    op: OpBuilder, attributes: dict[str, Any], inputs: list[Value | None]
-) -> None:
-    """Write the default scale; a size that is not known is divided out of the query."""
-    query = inputs[0]
-    assert query is not None
-    head_dim = dims_of(query)[-1]
-    if attributes.get("scale") is not None:
-        return
-    if isinstance(head_dim, int):
-        attributes["scale"] = float(head_dim**-0.5)
-        return
-    inputs[0] = op.Div(query, op.Sqrt(op.cast(op.dim(head_dim), dtype_of(query))))
-    attributes["scale"] = 1.0

@@ -69,8 +69,9 @@ def test_attention_says_which_heads_do_not_match() -> None:
 @pytest.mark.parametrize("name", ["query", "key", "value"])
 def test_attention_says_what_has_the_wrong_rank(name: str) -> None:
     inputs = {n: torch.randn(1, 2, 3, 8) for n in ("query", "key", "value")}
-    inputs[name] = torch.randn(2, 3, 8)
-    with pytest.raises(RuntimeError, match=rf"{name} must have rank 4, has shape \(2, 3, 8\)"):
+    inputs[name] = torch.randn(3, 8)
+    needed = rf"{name} must be \[..., heads, tokens, lanes\], has shape \(3, 8\)"
+    with pytest.raises(RuntimeError, match=needed):
         SDPA()(**inputs)
 
 

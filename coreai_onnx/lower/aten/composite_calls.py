@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES
 from coreai_onnx.lower.aten.normalization import default_eps
+from coreai_onnx.lower.attention_call import call_attention
 from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.inference import broadcast_dims
 from coreai_onnx.lower.registry import composes
 from coreai_onnx.lower.values import (
     Dim,
@@ -15,8 +15,6 @@ from coreai_onnx.lower.values import (
     dims_of,
     dtype_of,
     is_complex,
-    is_float,
-    numel,
     rank_of,
 )
 
@@ -97,32 +95,16 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Value | None:
     """The composite of the same name; causal alignment is upper left, as in torch."""
-    del enable_gqa
-    if dropout_p or not is_float(query) or min(rank_of(x) for x in (query, key, value)) < 2:
+    tensors = query, key, value
+    if dropout_p or not is_covered(*tensors) or min(rank_of(x) for x in tensors) < 2:
         return None
-    lead = dims_of(query)[:-2]
-    for x in (key, value):
-        lead = lead if rank_of(x) == rank_of(query) == 4 else broadcast_dims(lead, dims_of(x)[:-2])
-    tensors = [_rank4(op, x, lead) for x in (query, key, value)]
-    if attn_mask is not None and rank_of(attn_mask) > 4:
-        attn_mask = _rank4(op, attn_mask, lead)
-    elif attn_mask is not None and len(lead) < 2:
-        attn_mask = op.unsqueeze(attn_mask, list(range(4 - rank_of(attn_mask))))
-    head_dim = dims_of(query)[-1]
-    if scale is None and isinstance(head_dim, int):
-        scale = float(head_dim) ** -0.5
-    elif scale is None:
-        root = op.Sqrt(op.cast(op.dim(head_dim), dtype_of(query)))
-        tensors[0], scale = op.Div(tensors[0], root), 1.0
-    result = op.composite(
-        "scaled_dot_product_attention",
-        [*tensors, attn_mask],
-        scale=scale,
-        is_causal=int(is_causal and attn_mask is None),
-        causal_alignment="upper_left" if is_causal and attn_mask is None else "lower_right",
-    )
-    dims = (*lead, dims_of(query)[-2], dims_of(value)[-1])
-    return op.reshape(_with_dims(result, tensors[0], value), dims)
+    causal = is_causal and attn_mask is None
+    attributes = {
+        "scale": scale,
+        "is_causal": int(causal),
+        "causal_alignment": "upper_left" if causal else "lower_right",
+    }
+    return call_attention(op, [*tensors, attn_mask], attributes, grouped=enable_gqa)
 
 
 @composes("aten._scaled_dot_product_flash_attention_for_cpu.default")
@@ -139,7 +121,7 @@ def flash_attention(
 ) -> list[Value | None] | None:
     """What torch's own decomposition makes of attention on the CPU."""
     result = scaled_dot_product_attention(
-        op, query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+        op, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=True
     )
     return None if result is None else [result, None]
 
@@ -158,20 +140,3 @@ def _trailing_axes(input: Value, normalized_shape: Sequence[Dim]) -> list[int] |
     """Return the normalised axes, negative; None where the composite does not apply."""
     count = len(normalized_shape)
     return list(range(-count, 0)) if is_covered(input) and count else None
-
-
-def _rank4(op: OpBuilder, x: Value, lead: Sequence[Dim]) -> Value:
-    """Return ``x`` as ``[batch, heads, length, dim]``, leading dims before the heads merged."""
-    dims = dims_of(x)
-    if len(dims) == 4 and len(lead) == 2:
-        return x
-    if len(lead) < 2:
-        return op.unsqueeze(x, list(range(4 - len(dims))))
-    x = op.expand(x, [*lead[:-1], dims[-3], *dims[-2:]])
-    return op.reshape(x, [numel(lead[:-1]), dims[-3], *dims[-2:]])
-
-
-def _with_dims(result: Value, query: Value, value: Value) -> Value:
-    """Record the dims of the attention's result, whose last one is the values'."""
-    result.meta["dims"] = (*dims_of(query)[:-1], dims_of(value)[-1])
-    return result
