@@ -56,10 +56,10 @@ BACKEND_HEAD = """
 ## Models of onnx's backend tests
 
 `make test-onnx` takes the {models:,} models that come with onnx through `OnnxProgram.load` and
-`optimize`, once for every target, and runs them before and after. `passed`
-models give the same results; `not run` are those that onnxruntime does not run as they come, or
-that are random: they are loaded and optimized all the same. `refused` ends in a typed error
-(`coreai_onnx.errors`) before anything is changed. {measured:,} models were measured: {kinds}.
+`optimize`, once for every target, and runs them before and after. `passed` models give the same
+results; `not run` are those that onnxruntime does not run as they come, or that are random: they
+are loaded and optimized all the same. `refused` ends in a typed error (`coreai_onnx.errors`) before
+anything is changed. {measured:,} models were measured: {kinds}.
 
 | target | passed | not run | refused | changed result | other errors |
 |---|---:|---:|---:|---:|---:|

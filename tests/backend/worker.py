@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import os
 import sys
-import warnings
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -19,18 +16,13 @@ from coreai_onnx.passes.targets import TARGETS
 from tests.backend.measuring import NOT_RUN, measure, run_stock
 from tests.backend.models import backend_models
 from tests.coverage.measuring import CONVERSION_FAILED
+from tests.coverage.reporting import reporter
 
 
 def main() -> None:
     """Serve jobs until the input ends."""
-    lines = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")
+    say = reporter()
     models = backend_models()
-
-    def say(**fields: Any) -> None:
-        lines.write(json.dumps(fields) + "\n")
 
     say(done=True)
     for text in sys.stdin:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import os
 import sys
-import warnings
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,19 +18,14 @@ import torch
 
 from tests.coverage.entries import calls, entries
 from tests.coverage.measuring import SKIPPED, Outcome, measure
+from tests.coverage.reporting import reporter
 
 
 def main() -> None:
     """Serve jobs until the input ends."""
-    lines = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # libraries print where they like
-    logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")
+    say = reporter()
     torch.set_num_threads(1)
     infos = entries()
-
-    def say(**fields: Any) -> None:
-        lines.write(json.dumps(fields) + "\n")
 
     say(done=True)
     for line in sys.stdin:

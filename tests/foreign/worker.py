@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import os
 import sys
 import time
-import warnings
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,6 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 
 from tests.coverage.measuring import SKIPPED, line
+from tests.coverage.reporting import reporter
 from tests.foreign.cases import named
 from tests.foreign.measuring import Outcome, Subject, measure_ours
 from tests.foreign.torch_onnx import measure_torch_onnx
@@ -30,15 +29,9 @@ MEASURES = (measure_ours, measure_torch_onnx)
 
 def main() -> None:
     """Serve jobs until the input ends."""
-    lines = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # libraries print where they like
-    logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")
+    say = reporter()
     torch.set_num_threads(1)
     declare_torchvision_ops()
-
-    def say(**fields: Any) -> None:
-        lines.write(json.dumps(fields) + "\n")
 
     say(done=True)
     for text in sys.stdin:
