@@ -34,6 +34,7 @@ WHOLE: tuple[Any, ...] = (
     aten.replication_pad1d.default,
     aten.replication_pad2d.default,
     aten.replication_pad3d.default,
+    aten.take.default,  # its decomposition reads an index without axes
 )
 """Ops that the decomposition table leaves alone."""
 
@@ -65,6 +66,7 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
         ExportError: A tensor in a plain attribute is changed in a way that cannot be followed.
     """
     program = unwrapped(program)
+    _settle_overloads(program)
     if not _needs_work(program):
         return program
     made: ExportedProgram | None = without_in_place(program, names or {})
@@ -83,10 +85,31 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
     return retraced
 
 
+def _settle_overloads(program: ExportedProgram) -> None:
+    """Let nodes that call a packet (``aten.round``) call the overload that their arguments choose.
+
+    A pass that rewrites the graph may leave such nodes; they compute the same afterwards.
+    """
+    for node in _nodes(program):
+        target = node.target
+        if isinstance(target, torch._ops.OpOverloadPacket):
+            given: Any = (node.args, node.kwargs)
+            args, kwargs = torch.fx.map_arg(given, lambda n: n.meta["val"])
+            name = str(target).replace(".", "::", 1)
+            resolve = torch._C._jit_resolve_packet  # noqa: SLF001 - torch has no public name for it
+            chosen = resolve(name, *args, **kwargs)
+            node.target = getattr(target, chosen or "default")
+
+
 def _needs_work(program: ExportedProgram) -> bool:
-    modules = program.graph_module.modules()
-    graphs = [m.graph for m in modules if isinstance(m, torch.fx.GraphModule)]
-    return any(mutates(n) or _marks_batch(n) for graph in graphs for n in graph.nodes)
+    return any(mutates(node) or _marks_batch(node) for node in _nodes(program))
+
+
+def _nodes(program: ExportedProgram) -> Iterator[torch.fx.Node]:
+    """Yield the nodes of a program's graph, and of those that its nodes call."""
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield from module.graph.nodes
 
 
 def _marks_batch(node: torch.fx.Node) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx import get_decomp_table
+from coreai_onnx import TorchConverter, get_decomp_table
 from coreai_onnx.export.decompositions import WHOLE, functional
 from tests.tolerances import assert_close
 
@@ -68,3 +68,30 @@ def test_batch_norm_in_training_is_a_mutation() -> None:
     inference = torch.export.export(norm.eval(), (x,))
     assert functional(inference) is inference
     assert_close(inference.module()(x).detach(), norm(x).detach())
+
+
+def test_packets_become_the_overloads_that_their_arguments_choose() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.round(x, decimals=1) + torch.pow(x, 2) * x.round()
+
+    x = torch.rand(3)
+    program = torch.export.export(Model(), (x,))
+    calls = [n for n in program.graph.nodes if n.op == "call_function"]
+    overloads = [n.target for n in calls]
+    for node in calls:
+        node.target = node.target.overloadpacket
+    converted = TorchConverter().add_exported_program(program).to_onnx()
+    assert_close(converted.run(x)[0], Model()(x))
+    assert [n.target for n in calls] == overloads
+
+
+def test_an_element_taken_by_an_index_without_axes() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+            return torch.take(x, index)
+
+    x, index = torch.rand(3, 4), torch.tensor(5)
+    program = torch.export.export(Model(), (x, index)).run_decompositions(get_decomp_table())
+    converted = TorchConverter().add_exported_program(program).to_onnx()
+    assert_close(converted.run(x, index)[0], x[1, 1])

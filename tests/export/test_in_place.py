@@ -284,7 +284,7 @@ def test_traced_graphs_are_rebuilt_too() -> None:
 
 
 @pytest.mark.parametrize("norm", [torch.nn.utils.weight_norm, torch.nn.utils.spectral_norm])
-@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated", "ignore:The tensor attribute")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # torch's own
 def test_weights_that_a_hook_computes_before_an_instance_norm(norm: Any) -> None:
     """The norm has no running statistics to change; the weight is an attribute that torch sets."""
     model = torch.nn.Sequential(norm(torch.nn.Conv2d(3, 4, 3)), torch.nn.InstanceNorm2d(4)).eval()
