@@ -36,9 +36,11 @@ def test_every_name_is_there(name: str) -> None:
 
 def test_the_page_lists_names_and_runs() -> None:
     assert len(NAMES) > 8
-    for version in ("2.12.1", "2.15.0"):
-        for suite in SUITES:
-            row = rf"^\| {re.escape(version)} \| {suite} \| \d+ \| \d+ \| 0 \|$"
-            assert re.search(row, PAGE, re.MULTILINE), (version, suite)
+    rows = re.findall(
+        r"^\| (2\.\d+\.\d+) \| ([\w ]+) \| \d+ \| \d+ \| (\d+) \|$", PAGE, re.MULTILINE
+    )
+    assert {version for version, *_ in rows} == {"2.12.1", "2.15.0"}
+    assert all(suite in SUITES and failed == "0" for _, suite, failed in rows)
+    for version, *_ in rows:
         for test in known(version):
             assert test.rpartition(".")[2].partition("[")[0] in PAGE
