@@ -18,6 +18,7 @@ from coreai_onnx.export.compat.recurrent import whole
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.decompositions import functional
 from coreai_onnx.export.module_call import ModuleCall, classify, invoke
+from coreai_onnx.export.torch_export import TorchExport, size_oblivious
 
 
 class Body(torch.nn.Module):
@@ -78,8 +79,10 @@ class BodyExport:
 
     def __call__(self, body: Body, inputs: Any, dynamic_shapes: Any) -> ExportedProgram:
         """Return the exported program of a body; functional, its weights under ``module.``."""
-        with torch.no_grad(), known_loops(body, self._trusts):
-            program = torch.export.export(body, inputs, dynamic_shapes=dynamic_shapes)
+        # The program that calls the body has asked of the sizes what there is to ask.
+        with torch.no_grad(), known_loops(body, self._trusts), size_oblivious():
+            export = TorchExport(inputs, dynamic_shapes=dynamic_shapes, deferred=True)
+            program = export(body)
             if self._decompositions:
                 program = program.run_decompositions(self._decompositions)
             return functional(program)

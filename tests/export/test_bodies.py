@@ -9,7 +9,7 @@ import torch
 from torch.export import Dim
 
 import coreai_onnx
-from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.errors import ExportRetryWarning, ExternalizationError
 from coreai_onnx.export.bodies import Body, example_inputs
 from coreai_onnx.export.externalize import Externalization, ModuleCall
 
@@ -96,3 +96,22 @@ def test_a_body_that_does_not_export_says_which() -> None:
     model = torch.nn.Sequential(Once())
     with pytest.raises(ExternalizationError, match=r"module 0 \(Once\) failed to export by itself"):
         coreai_onnx.convert(model, (torch.ones(2),), externalize_modules=[Once])
+
+
+def test_a_body_is_not_made_for_the_sizes_of_the_example() -> None:
+    class Chunks(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            count = (x.shape[0] + 7) // 8  # 1 for the example
+            column = torch.arange(count).view(count, 1).float()
+            return torch.einsum("ab,cb->ac", column, column + 1)
+
+    model = torch.nn.Sequential(torch.nn.ReLU(), Chunks())
+    with pytest.warns(ExportRetryWarning):
+        program = coreai_onnx.convert(
+            model,
+            torch.randn(5),
+            dynamic_shapes=({0: "n"},),
+            externalize_modules=[Chunks],
+        )
+    for size in (5, 20):
+        coreai_onnx.compare(program, model, torch.randn(size)).assert_close()
