@@ -103,6 +103,29 @@ assert program.pass_report.counts["remove_double_negations"] == 1
 np.testing.assert_array_equal(program.run(torch.ones(3))[0], np.full(3, 2, np.float32))
 ```
 
+After the passes the model is checked against ONNX's op schemas and type inference. A pass that
+leaves a node no runtime would take is refused with a `SpecViolationError`, and the program stays as
+the passes before left it:
+
+```python
+import pytest
+from coreai_onnx.errors import SpecViolationError
+
+
+def forget_an_input(graph, why: Why) -> int:
+    \"\"\"Add of one input, which does not exist.\"\"\"
+    found = [node for node in graph.nodes if node.op == "Add" and len(node.inputs) == 2]
+    for node in found:
+        del node.inputs[1]
+    return len(found)
+
+
+with pytest.raises(SpecViolationError, match="pass forget_an_input on main left an invalid node"):
+    program.optimize(passes=[forget_an_input, *ORDER])
+```
+
+A model that was invalid before is optimized all the same; only what a pass adds is refused.
+
 """
 
 GROUPS = {
