@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coreai_onnx.converter import TorchConverter, convert
+    from coreai_onnx.conversion import convert
+    from coreai_onnx.converter import TorchConverter
     from coreai_onnx.debugging import compare
     from coreai_onnx.export.decompositions import get_decomp_table
     from coreai_onnx.export.externalize import ExternalizeSpec
@@ -44,7 +45,7 @@ _HOMES = {
     "_patch_model_for_externalization": "coreai_onnx.export.two_step",
     "_subexport_and_restore": "coreai_onnx.export.two_step",
     "compare": "coreai_onnx.debugging",
-    "convert": "coreai_onnx.converter",
+    "convert": "coreai_onnx.conversion",
     "get_decomp_table": "coreai_onnx.export.decompositions",
     "ops_library_path": "coreai_onnx.runtime",
     "patch_for_externalization": "coreai_onnx.export.two_step",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from coreai_onnx.converter import convert
+from coreai_onnx.conversion import convert
 from coreai_onnx.stages import begin, reported_to
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from coreai_onnx.errors import StagingError
+from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
 from coreai_onnx.export.sparse import dense
 
 
@@ -63,7 +63,7 @@ def separated(arguments: Any) -> Any:
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     given = tensor.detach()
-    if tensor.is_meta and not isinstance(tensor, torch._subclasses.FakeTensor):
+    if tensor.is_meta and not isinstance(tensor, FakeTensor):
         own = torch.zeros_like(given, device="cpu")
     else:
         own = dense(given).clone()

@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from torch._dynamo.exc import UserError, UserErrorType
-from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.export import Dim
 from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
-from torch.fx.experimental.symbolic_shapes import (
-    ConstraintViolationError,
-    GuardOnDataDependentSymNode,
-)
 
 from coreai_onnx.errors import ExportError, ExportRetryWarning
+from coreai_onnx.export.compat.torch_names import (
+    ConstraintViolationError,
+    DataDependentOutputException,
+    GuardOnDataDependentSymNode,
+    UserError,
+    UserErrorType,
+)
 from coreai_onnx.export.explain import outside, suggested_fixes
 from coreai_onnx.export.torch_export import TorchExport, dims_in
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import ExportError
-from coreai_onnx.export.compat.torch_names import VMAP_MARKS
+from coreai_onnx.export.compat.torch_names import VMAP_MARKS, OpOverloadPacket, resolve_packet
 from coreai_onnx.export.in_place import mutates, without_in_place
 from coreai_onnx.export.lifted import changed_by, lifted
 from coreai_onnx.export.subclasses import unwrapped
@@ -92,12 +92,11 @@ def _settle_overloads(program: ExportedProgram) -> None:
     """
     for node in _nodes(program):
         target = node.target
-        if isinstance(target, torch._ops.OpOverloadPacket):
+        if isinstance(target, OpOverloadPacket):
             given: Any = (node.args, node.kwargs)
             args, kwargs = torch.fx.map_arg(given, lambda n: n.meta["val"])
             name = str(target).replace(".", "::", 1)
-            resolve = torch._C._jit_resolve_packet  # noqa: SLF001 - torch has no public name for it
-            chosen = resolve(name, *args, **kwargs)
+            chosen = resolve_packet(name, *args, **kwargs)
             node.target = getattr(target, chosen or "default")
 
 

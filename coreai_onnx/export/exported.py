@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
-from torch.utils import _pytree as pytree
 
 from coreai_onnx.errors import AliasedInputsWarning, StagingError
+from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.explain import outside
 from coreai_onnx.export.subjects import refuse_without_values
 

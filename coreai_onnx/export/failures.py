@@ -5,10 +5,11 @@ from __future__ import annotations
 import traceback
 from types import TracebackType
 
-from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
 from coreai_onnx.errors import ExportError, InternalError, Where
+from coreai_onnx.export.compat.torch_names import (
+    DataDependentOutputException,
+    GuardOnDataDependentSymNode,
+)
 from coreai_onnx.export.source_files import is_ours, is_torch, is_users, relative_path
 
 _ADVICE = {

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from coreai_onnx.export.compat.torch_names import mkldnn_layout
+
 
 @contextmanager
 def dense_buffers(model: torch.nn.Module) -> Iterator[None]:
@@ -34,7 +36,7 @@ def _registries(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """Return a sparse tensor as a dense one, of the same kind; any other as it is."""
-    if tensor.layout in (torch.strided, torch._mkldnn):  # type: ignore[attr-defined]  # noqa: SLF001 - torch has no public name for it
+    if tensor.layout in (torch.strided, mkldnn_layout):
         return tensor
     values = tensor.detach().to_dense()
     if isinstance(tensor, torch.nn.Parameter):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from coreai_onnx.export.compat.torch_names import is_traceable_wrapper_subclass, pytree
 
 
 def unwrapped(program: ExportedProgram) -> ExportedProgram:

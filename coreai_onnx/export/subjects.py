@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.jit import ScriptModule, TracedModule  # type: ignore[attr-defined]
 
 from coreai_onnx.errors import StagingError
+from coreai_onnx.export.compat.torch_names import FakeTensor
 
 _SHOWN = 3
 _TAKES = "give a torch.nn.Module, a function of tensors or a torch.export.ExportedProgram"
@@ -114,7 +115,7 @@ def _is_scripted(module: torch.nn.Module) -> bool:
 
 
 def _is_empty(tensor: torch.Tensor) -> bool:
-    return tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor)
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
-from torch.fx.experimental import _config as symbolic_shapes_config
 from torch.overrides import TorchFunctionMode
 
 from coreai_onnx.errors import DynamicShapesError
+from coreai_onnx.export.compat.torch_names import symbolic_shapes_config
 
 _READS_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # a property written in C
 
@@ -28,7 +28,7 @@ class TorchExport:
         strict: As for ``torch.export.export``.
         deferred: ``prefer_deferred_runtime_asserts_over_guards`` of ``torch.export.export``.
         oblivious: Whether torch takes no branch for a size of 0 or 1
-            (``torch.fx.experimental._config.backed_size_oblivious``).
+            (``backed_size_oblivious``).
         detached: Whether ``tensor.data`` is read as ``tensor.detach()``.
     """
 

@@ -11,6 +11,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import RandomnessWarning, TrainingModeWarning
+from coreai_onnx.export.compat.torch_names import OpOverload
 from coreai_onnx.export.explain import outside
 from coreai_onnx.lower.binding import bind_arguments
 from coreai_onnx.lower.location import where_of
@@ -62,7 +63,7 @@ def _graphs(program: ExportedProgram) -> list[fx.Graph]:
 
 
 def _is_op(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload)
+    return isinstance(node.target, OpOverload)
 
 
 def _kind(node: fx.Node) -> type[UserWarning] | None:
@@ -76,7 +77,7 @@ def _kind(node: fx.Node) -> type[UserWarning] | None:
     return RandomnessWarning if torch.Tag.nondeterministic_seeded in target.tags else None
 
 
-def _trains(target: torch._ops.OpOverload, given: Mapping[str, Any]) -> bool:
+def _trains(target: OpOverload, given: Mapping[str, Any]) -> bool:
     """Whether an op that has a flag for it computes as in training."""
     flag = next(given[name] for name in _FLAGS if name in given)
     if "_norm" in target._schema.name:  # without running statistics it never uses others

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.converter import convert
+from coreai_onnx.conversion import convert
 from coreai_onnx.debugging.comparison import compare
 from coreai_onnx.errors import ComparisonError, CoreaiError
 from coreai_onnx.program import OnnxProgram

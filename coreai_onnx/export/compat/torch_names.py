@@ -13,23 +13,28 @@ import torch
 from coreai_onnx.export.versions import lacks
 
 try:
+    from torch import _mkldnn as mkldnn_layout  # type: ignore[attr-defined]
+    from torch._C import _jit_resolve_packet as resolve_packet
     from torch._decomp import core_aten_decompositions
     from torch._decomp import decomposition_table as all_decompositions
     from torch._dynamo.exc import UserError, UserErrorType
     from torch._dynamo.source import ConstantSource
     from torch._higher_order_ops.flex_attention import math_attention
-    from torch._ops import HigherOrderOperator, OpOverload
+    from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
     from torch._subclasses import FakeTensor, FakeTensorMode
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+    from torch.fx.experimental import _config as symbolic_shapes_config
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import (
         ConstraintViolationError,
         DimDynamic,
+        GuardOnDataDependentSymNode,
         ShapeEnv,
         ShapeGuardPythonPrinter,
         uninteresting_files,
     )
     from torch.utils import _pytree as pytree
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
     from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
     from torch.utils._sympy.functions import FloorDiv, Max, Min, MinMaxBase, Mod, PythonMod
     from torch.utils._sympy.printers import PythonPrinter
@@ -86,16 +91,19 @@ __all__ = [
     "VMAP_MARKS",
     "ConstantSource",
     "ConstraintViolationError",
+    "DataDependentOutputException",
     "DimDynamic",
     "FakeTensor",
     "FakeTensorMode",
     "FloorDiv",
+    "GuardOnDataDependentSymNode",
     "HigherOrderOperator",
     "Max",
     "Min",
     "MinMaxBase",
     "Mod",
     "OpOverload",
+    "OpOverloadPacket",
     "PythonMod",
     "PythonPrinter",
     "ShapeEnv",
@@ -107,9 +115,13 @@ __all__ = [
     "bound_sympy",
     "core_aten_decompositions",
     "disable_current_modes",
+    "is_traceable_wrapper_subclass",
     "make_fx",
     "math_attention",
+    "mkldnn_layout",
     "pytree",
     "require",
+    "resolve_packet",
+    "symbolic_shapes_config",
     "uninteresting_files",
 ]
