@@ -70,6 +70,11 @@ EXCEPTIONS: dict[str, dict[str, Tolerance]] = {
             "torch rounds every intermediate of a model to float16, onnxruntime computes matrix "
             "products and norms in float32; the roundings that differ add up over the layers",
         ),
+        "bfloat16": Tolerance(
+            8e-2,
+            6.4e-2,
+            "the same with three bits less: eight times as wide",
+        ),
     },
 }
 """``name -> dtype -> Tolerance``; a dtype that a row does not name keeps its default."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -93,6 +94,7 @@ def _native(b: BodyBuilder, call: _Call) -> Value:
         mask = mask if call.mask == "bool" else _always_cast(op, mask, call)
         rows, columns = op.Shape(query, start=2, end=3), op.Shape(key, start=2, end=3)
         mask = op.Expand(mask, op.Concat(rows, columns, axis=0))
+        mask = mask if call.mask == "bool" else _above_lowest(op, mask)
     wide: Value = op.Attention(
         op.cast(query, call.wide),
         op.cast(key, call.wide),
@@ -185,6 +187,18 @@ def _softmax(op: OpBuilder, scores: Value, sinks: Value | None, call: _Call) -> 
 def _always_cast(op: OpBuilder, x: Value, call: _Call) -> Value:
     """Cast a mask or sinks, whatever their dtype is, so that one body serves them all."""
     result: Value = op.Cast(x, to=int(ir_dtype(call.wide)))
+    return result
+
+
+def _above_lowest(op: OpBuilder, mask: Value) -> Value:
+    """Replace the lowest finite number by the next, which adds up to the same scores.
+
+    From 1.29 on, onnxruntime takes the lowest one for a key that is hidden, and gives zeros for a
+    row of them; torch only does so for -inf.
+    """
+    lowest = np.finfo(np.float32).min
+    hides = op.Equal(mask, float(lowest))
+    result: Value = op.Where(hides, float(np.nextafter(lowest, np.float32(0))), mask)
     return result
 
 

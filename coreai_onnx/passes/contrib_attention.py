@@ -214,12 +214,16 @@ class _Writer:
         if mask in self._biases:
             return self._biases[mask]
         edit, shape = self._edit, list(mask.shape)
-        bias, least = mask, -np.inf
-        if dtype_of(mask) != np.dtype(np.float32):
-            zero = edit.constant(f"{mask.name}_zero", np.zeros((), np.float32))
-            lowest = edit.constant(f"{mask.name}_low", np.array(np.finfo(np.float32).min))
-            bias = self._typed(edit.node("Where", like, [mask, zero, lowest]), shape)
+        lowest = edit.constant(f"{mask.name}_low", np.array(np.finfo(np.float32).min))
+        if dtype_of(mask) == np.dtype(np.float32):  # to onnxruntime, the lowest number hides a key
+            least, above = -np.inf, np.nextafter(np.finfo(np.float32).min, np.float32(0))
+            next_one = edit.constant(f"{mask.name}_above", np.array(above))
+            hides = edit.node("Equal", like, [mask, lowest]).outputs[0]
+            bias = self._typed(edit.node("Where", like, [hides, next_one, mask]), shape)
+        else:
             least = float(np.finfo(np.float32).min)
+            zero = edit.constant(f"{mask.name}_zero", np.zeros((), np.float32))
+            bias = self._typed(edit.node("Where", like, [mask, zero, lowest]), shape)
         last = edit.constant(f"{mask.name}_axis", np.array([-1], np.int64))
         low = edit.constant(f"{mask.name}_least", np.array(least, np.float32))
         best = edit.node("ReduceMax", like, [bias, last], keepdims=1)

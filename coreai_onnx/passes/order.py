@@ -55,6 +55,7 @@ from coreai_onnx.passes.remove_single_inputs import remove_single_inputs
 from coreai_onnx.passes.remove_unused_functions import remove_unused_functions
 from coreai_onnx.passes.slices_of_concats import slices_of_concats
 from coreai_onnx.passes.split_after_heads import split_after_heads
+from coreai_onnx.passes.transposes_after_products import transposes_after_products
 from coreai_onnx.passes.why import Why
 
 
@@ -104,6 +105,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     fold_batch_norms,  # after statistics are constant
     add_to_conv_bias,  # also of convolutions with folded statistics
     matmul_add_to_gemm,  # after reshapes that added a batch of one
+    transposes_after_products,  # after transposes were merged, and products of two dims are Gemm
     fuse_cache_updates,  # after neutral operands, which stand between positions and their use
     fuse_rms_norm,  # after subexpressions: patterns share nodes
     fuse_rope,  # likewise; its angles are then the same for all layers

@@ -18,6 +18,7 @@ from coreai_onnx.contents import TensorInfo, standard_op_types, weights
 from coreai_onnx.errors import SessionError
 from coreai_onnx.loading import fault
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
+from coreai_onnx.runtime.optimizers import disabled_optimizers, read_graph
 from coreai_onnx.runtime.outputs import Array, Outputs
 from coreai_onnx.runtime.signature import Signature
 from coreai_onnx.runtime.values import dtype_of, from_ort, to_numpy, to_ort
@@ -95,6 +96,7 @@ class Session:
                 )
             options.intra_op_num_threads = threads
         self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
+        self._disabled = disabled_optimizers(_graph(source))
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.ort = self._open(source, options)
         self._signature = _signature(self.ort, source)
@@ -216,7 +218,12 @@ class Session:
         self, model: str | bytes, options: ort.SessionOptions, what: str
     ) -> ort.InferenceSession:
         try:
-            return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            return ort.InferenceSession(
+                model,
+                options,
+                providers=["CPUExecutionProvider"],
+                disabled_optimizers=self._disabled,
+            )
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
             wrong = fault(Path(model)) if isinstance(model, str) else ""
             if wrong:
@@ -249,6 +256,13 @@ def _advice(message: str, *, kernels: bool) -> str:
             f'"{ort.__version__}"'
         )
     return "\n  kernels=False runs the function bodies instead" if kernels else ""
+
+
+def _graph(source: Source) -> ir.Model | None:
+    """Return the model; None where finding out would mean reading many weights."""
+    if isinstance(source, HasModel):
+        return source.model
+    return source if isinstance(source, ir.Model) else read_graph(source)
 
 
 def _op_types(source: Source) -> list[str] | None:

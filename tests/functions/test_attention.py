@@ -60,3 +60,25 @@ def test_more_queries_than_keys_leave_the_first_rows_empty(opset: int) -> None:
     (actual,) = run_model(case.model(torch.float32, dynamic=True, opset=opset), inputs)
     assert_close(actual, case.expected(inputs))
     assert not actual[:, :, :3].any()
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("hidden", [0, 3], ids=["all_lowest", "some_hidden"])
+def test_a_row_of_the_lowest_number_is_the_mean_of_the_values(
+    hidden: int, dtype: torch.dtype, opset: int
+) -> None:
+    case = Case(NAME, (*SHAPES, (5, 9)), label="lowest")
+    query, key, value, mask, *_ = inputs = case.inputs(dtype)
+    assert mask is not None
+    mask[2], mask[3, 1:] = torch.finfo(dtype).min, torch.finfo(dtype).min
+    if hidden:
+        mask[2, -hidden:] = float("-inf")
+    (actual,) = run_model(case.model(dtype, dynamic=True, opset=opset), inputs)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *(x.float() for x in (query, key, value, mask))
+    )
+    assert_close(actual, expected.to(dtype))
+    mean = value[:, :, : 9 - hidden].float().mean(2)
+    if dtype != torch.float16:  # the lowest number of float16 still leaves room for scores
+        assert_close(actual[:, :, 2], mean.to(dtype))

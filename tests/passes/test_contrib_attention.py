@@ -8,6 +8,7 @@ import torch
 from coreai_onnx.composite_ops.sdpa import scaled_dot_product_attention
 from coreai_onnx.passes import ORDER, run_passes
 from coreai_onnx.passes.contrib_attention import contrib_attention
+from coreai_onnx.passes.contrib_open_attention import contrib_open_attention
 from tests.passes.rewriting import leaves, parse, run
 from tests.tolerances import assert_close
 
@@ -161,3 +162,24 @@ def mask_of(attention: ir.Node) -> ir.Value | None:
     assert "causal" not in attention.attributes
     assert len(attention.outputs) == 3  # older onnxruntimes want all of them
     return attention.inputs[10] if len(attention.inputs) > 10 else None
+
+
+@pytest.mark.parametrize("change", [{}, {"k": "2", "w": 16, "d": 16}], ids=["plain", "grouped"])
+@pytest.mark.parametrize("hidden", [0, 2], ids=["all_lowest", "some_hidden"])
+def test_a_row_of_the_lowest_number_is_no_row_without_a_key(
+    hidden: int, change: dict[str, object]
+) -> None:
+    model = parse(text(mask=True, kind="float", low=-1e30, **change))
+    passes = [contrib_open_attention if change else contrib_attention]
+    assert run_passes(model, passes).total == 1
+    heads, width = int(str(change.get("k", 4))), int(str(change.get("w", 8)))
+    rng = np.random.default_rng(0)
+    shapes = {"q": (2, 4, 5, width), "k": (2, heads, 5, width), "v": (2, heads, 5, width)}
+    feeds = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+    feeds["m"] = rng.standard_normal((2, 1, 5, 5)).astype(np.float32)
+    feeds["m"][:, :, 2], feeds["m"][0, :, 3, 1:] = (np.finfo(np.float32).min,) * 2
+    if hidden:
+        feeds["m"][:, :, 2, -hidden:] = -np.inf
+    expected = scaled_dot_product_attention(*map(torch.from_numpy, feeds.values()), scale=0.5)
+    (actual,) = run(model, feeds)
+    assert_close(actual, expected)

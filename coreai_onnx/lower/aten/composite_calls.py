@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES
-from coreai_onnx.lower.attention_call import call_attention
 from coreai_onnx.lower.aten.normalization import default_eps
+from coreai_onnx.lower.attention_call import call_attention
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import composes
 from coreai_onnx.lower.values import (

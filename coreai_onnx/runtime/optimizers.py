@@ -1,0 +1,70 @@
+"""Optimizers of onnxruntime that a model must be opened without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+READ_BYTES = 1 << 28
+"""Files of more than 256 MiB are not read to find out: they are opened without the optimizer."""
+
+_CRASHES = "MatmulTransposeFusion"
+
+
+def disabled_optimizers(model: ir.Model | None) -> list[str]:
+    """Return the names of the optimizers of onnxruntime that crash on a model.
+
+    ``MatmulTransposeFusion`` exchanges a Transpose and the Cast behind it, one that onnxruntime
+    itself inserts for float16 included, and loses the connection to the MatMul that reads it if the
+    Transpose moves the first axis and the operands have different ranks (seen in 1.21 to 1.31). The
+    pass ``transposes_after_products`` leaves no such product inside a graph.
+
+    Args:
+        model: The model; None if it is not known.
+    """
+    return [_CRASHES] if model is None or any(map(_may_crash, _transposes(model))) else []
+
+
+def read_graph(source: str | PathLike[str] | bytes | onnx.ModelProto) -> ir.Model | None:
+    """Return the model in a file, bytes or a proto; None for a large or a broken one."""
+    if isinstance(source, onnx.ModelProto):
+        return ir.from_proto(source)
+    try:
+        if isinstance(source, bytes):
+            return ir.from_proto(onnx.ModelProto.FromString(source))
+        path = Path(source)
+        return ir.load(path) if path.stat().st_size <= READ_BYTES else None
+    except Exception:  # noqa: BLE001 - whatever is wrong with the file, onnxruntime says it
+        return None
+
+
+def _transposes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield what transposes the first axis behind the second."""
+    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for node in (node for root in roots for node in root.all_nodes()):
+        if node.op_type == "Transpose" and node.domain in ("", "ai.onnx"):
+            perm = node.attributes.get("perm")
+            if perm is not None and not perm.is_ref() and [*perm.as_ints()][:1] == [1]:
+                yield node
+
+
+def _may_crash(transpose: ir.Node) -> bool:
+    """Whether a product of other rank, or a function, reads it, a Cast at most between."""
+    result = transpose.outputs[0]
+    if result.dtype in (None, ir.DataType.FLOAT16) and any(map(_mixed, result.consumers())):
+        return True
+    casts = [node for node in result.consumers() if node.op_type == "Cast"]
+    return any(_mixed(reader) for cast in casts for reader in cast.outputs[0].consumers())
+
+
+def _mixed(reader: ir.Node) -> bool:
+    """Whether a node is a product of operands of different or unknown rank, or a function."""
+    if reader.domain not in ("", "ai.onnx"):
+        return True
+    shapes = [None if x is None else x.shape for x in reader.inputs]
+    ranks = {None if shape is None else len(shape) for shape in shapes}
+    return reader.op_type == "MatMul" and (None in ranks or len(ranks) > 1)
