@@ -33,7 +33,8 @@ def call_attention(
     Returns:
         ``[..., heads, query_length, value_dim]``, without heads where no input has any.
     """
-    query, key, value, mask, *sinks = (*inputs, *[None] * (4 - len(inputs)))
+    padded: list[Value | None] = [*inputs, *[None] * (4 - len(inputs))]
+    query, key, value, mask, *sinks = padded
     assert query is not None
     assert key is not None
     assert value is not None
@@ -50,7 +51,7 @@ def call_attention(
             None if mask is None else _merged_mask(op, mask, lead),
             *sinks,
         ],
-        **(attributes | {"scale": scale}),
+        **{**attributes, "scale": scale},
     )
     inner = heads, dims_of(query)[-2], dims_of(value)[-1]
     set_dims(result, (numel(lead), *inner))

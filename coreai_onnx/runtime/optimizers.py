@@ -31,13 +31,12 @@ def disabled_optimizers(model: ir.Model | None) -> list[str]:
 
 def read_graph(source: str | PathLike[str] | bytes | onnx.ModelProto) -> ir.Model | None:
     """Return the model in a file, bytes or a proto; None for a large or a broken one."""
-    if isinstance(source, onnx.ModelProto):
-        return ir.from_proto(source)
     try:
-        if isinstance(source, bytes):
-            return ir.from_proto(onnx.ModelProto.FromString(source))
-        path = Path(source)
-        return ir.load(path) if path.stat().st_size <= READ_BYTES else None
+        if isinstance(source, str | PathLike):
+            small = Path(source).stat().st_size <= READ_BYTES
+            return ir.load(source) if small else None
+        proto = onnx.ModelProto.FromString(source) if isinstance(source, bytes) else source
+        return ir.from_proto(proto)
     except Exception:  # noqa: BLE001 - whatever is wrong with the file, onnxruntime says it
         return None
 
