@@ -41,7 +41,8 @@ difference in units of what `tests/tolerances.py` allows (`half_model`), and the
 beyond it. Mixtures of experts choose by scores: in 16 bits a tie may fall otherwise, and such a
 token differs. Release 1.29 alone adds up products of float16 in float16. Releases before 1.23 run
 files of opset 21, the others files of opset 23. "no export" is a model that `torch.export` refuses
-in that dtype, because its Python code branches on the values of a tensor.
+in that dtype, because its Python code branches on the values of a tensor; "not run" is one whose
+export, in checks at run time instead of guards, was not waited for.
 
 onnxruntime crashes when it opens a product of a matrix and a transposed tensor of 16 bits. The pass
 `transposes_after_products` writes such products in another order, so that any session opens an
