@@ -70,12 +70,13 @@ def described(value: Array | ort.OrtValue, info: TensorInfo) -> tuple[str, tuple
     return found.dtype, tuple(value.shape())[: len(found.dims)]
 
 
-def to_ort(array: Array, info: TensorInfo) -> ort.OrtValue:
+def to_ort(array: Array, info: TensorInfo | None = None) -> ort.OrtValue:
     """Return an OrtValue over the array's memory; keep the array while the value is in use.
 
-    A complex array becomes pairs of real numbers, rounded to float16 for a complex32 input.
+    A complex array becomes pairs of real numbers for a complex input, rounded to float16 for
+    complex32.
     """
-    if info.is_complex:
+    if info is not None and info.is_complex:
         pairs = array[..., np.newaxis].view(array.real.dtype)
         array = pairs.astype(np.float16) if info.dtype == "complex32" else pairs
     if array.dtype.isbuiltin == 1:
@@ -85,12 +86,12 @@ def to_ort(array: Array, info: TensorInfo) -> ort.OrtValue:
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, element)
 
 
-def from_ort(value: ort.OrtValue, info: TensorInfo) -> Array:
+def from_ort(value: ort.OrtValue, info: TensorInfo | None = None) -> Array:
     """Return a copy of an OrtValue's tensor as a numpy (or ``ml_dtypes``) array.
 
-    The pairs of a complex tensor become a complex array, complex64 for a complex32 tensor.
+    The pairs of a complex output become a complex array, complex64 for complex32.
     """
-    if info.is_complex:
+    if info is not None and info.is_complex:
         whole = np.dtype(info.numpy_dtype)
         pairs = value.numpy().astype(np.zeros(0, whole).real.dtype, copy=False)
         return cast(Array, pairs.view(whole)[..., 0])

@@ -35,6 +35,14 @@ from tests.tolerances import assert_close
 
 NOT_RUN = "optimized, not run"
 """onnxruntime does not run the model, or gives other results from one run to the next."""
+FAULTY = {
+    f"node/test_affine_grid_2d{suffix}_expanded": (
+        "gives Range inputs of rank 1, behind an If with a condition that becomes a constant: "
+        "onnxruntime then sees their rank and refuses the model"
+    )
+    for suffix in ("", "_align_corners")
+}
+"""Models that break ONNX's rules where a runtime does not look before they are optimized."""
 
 
 @dataclass
@@ -103,6 +111,8 @@ def measure(model: BackendModel, target: Target, before: Before) -> Outcome:
         with limited():
             after = run(_opened(program, target), data[0])
     except Exception as error:  # noqa: BLE001 - onnxruntime's exceptions share no base
+        if model.name in FAULTY:
+            return Outcome(NOT_RUN, FAULTY[model.name])
         return Outcome(RUN_FAILED, reason(error))
     changed = difference(after, before.results)
     return Outcome(MISMATCH, changed) if changed else Outcome(PASS)

@@ -30,6 +30,11 @@ class BackendModel:
     case: TestCase
 
     @property
+    def name(self) -> str:
+        """The name with its kind, ``node/test_abs``."""
+        return f"{self.case.kind}/{self.case.name}"
+
+    @property
     def proto(self) -> onnx.ModelProto:
         """The model."""
         if self.case.model is not None:

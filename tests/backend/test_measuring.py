@@ -13,9 +13,15 @@ from onnx.backend.test.case.test_case import TestCase
 from coreai_onnx import OnnxProgram
 from coreai_onnx.errors import LoadError
 from coreai_onnx.passes.targets import TARGETS
-from tests.backend.measuring import NOT_RUN, Before, measure, run_stock
+from tests.backend.measuring import FAULTY, NOT_RUN, Before, measure, run_stock
 from tests.backend.models import BackendModel
-from tests.coverage.measuring import CONVERSION_FAILED, MISMATCH, PASS, REFUSED
+from tests.coverage.measuring import (
+    CONVERSION_FAILED,
+    MISMATCH,
+    PASS,
+    REFUSED,
+    RUN_FAILED,
+)
 
 
 def _model(op: str = "Add", inputs: int = 2) -> BackendModel:
@@ -50,6 +56,14 @@ def test_what_does_not_run_is_optimized_all_the_same() -> None:
     before = run_stock(_model("NoSuchOp"))
     assert before.results is None
     assert measure(_model("Add"), "onnxruntime", before).status == NOT_RUN
+
+
+def test_a_model_known_to_be_at_fault_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, before = _model("NoSuchOp"), Before([np.zeros(3, np.float32)])
+    assert measure(model, "onnxruntime", before).status == RUN_FAILED
+    monkeypatch.setitem(FAULTY, model.name, "why")
+    outcome = measure(model, "onnxruntime", before)
+    assert (outcome.status, outcome.detail) == (NOT_RUN, "why")
 
 
 def test_random_results_are_not_compared() -> None:
