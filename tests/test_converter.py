@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from typing import Any
 
-import onnx
 import pytest
 import torch
 from tqdm import tqdm
@@ -286,21 +285,6 @@ def test_conversion_is_deterministic() -> None:
         for _ in range(2)
     ]
     assert protos[0].SerializeToString() == protos[1].SerializeToString()
-
-
-def test_convert_is_the_whole_road() -> None:
-    module, x = Scaled().eval(), torch.randn(2, 4)
-    program = coreai_onnx.convert(
-        module, (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}}
-    )
-    proto = program.to_proto()
-    onnx.checker.check_model(proto, full_check=True)
-    made_by = proto.producer_name, proto.producer_version
-    assert made_by == ("coreai_onnx", coreai_onnx.__version__)
-    for batch in (1, 7):
-        x = torch.randn(batch, 4)
-        (actual,) = program.run(x, kernels=False)
-        assert_close(actual, module(x).detach())
 
 
 def test_a_long_conversion_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

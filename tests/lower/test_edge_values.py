@@ -195,7 +195,7 @@ def test_of_equal_elements_the_first_are_taken() -> None:
     check(lambda x: (x.argmax(1), x.argmin(1), x.max(1)[1], x.min(1)[1], x.sort(1)[1]), x)
     check(lambda x: (x.sort(1, descending=True)[1], x.mode(1)[0], x.median(1)[1]), x)
     check(lambda x: (torch.topk(x, 2)[0], torch.topk(x, 3, sorted=False)[0].sum()), x)
-    check(lambda x: torch.topk(x, 3), x.long())
+    check(lambda x: torch.topk(x, 3)[0], x.long())  # torch does not say which of equal ones
 
 
 def test_half_way_is_rounded_to_even() -> None:
