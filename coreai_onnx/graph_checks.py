@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
@@ -161,8 +162,10 @@ def _operator_fault(node: ir.Node, version: int) -> str:
         return ""
     if wrong := _too_many(node, schema.max_input, schema.max_output):
         return wrong
-    if wrong := _too_few(node, schema.min_input, schema.min_output):
+    if wrong := _too_few(node, _required(schema), schema.min_output):
         return wrong
+    if len(node.inputs) < schema.min_input:
+        return f"has {len(node.inputs)} inputs, at least {schema.min_input} are needed"
     for name, declared in schema.attributes.items():
         attribute = node.attributes.get(name)
         if attribute is None and declared.required:
@@ -174,6 +177,13 @@ def _operator_fault(node: ir.Node, version: int) -> str:
             if not least <= attribute.as_int() <= max(ir.DataType):
                 return f"has the unknown data type {attribute.as_int()}"
     return ""
+
+
+def _required(schema: onnx.defs.OpSchema) -> int:
+    """Return how many of the first inputs have to be there; Scan 8 begins with an optional one."""
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    required = itertools.takewhile(lambda parameter: parameter.option == single, schema.inputs)
+    return len(list(required))
 
 
 def _domain(node: ir.Node) -> str:

@@ -94,6 +94,12 @@ def test_functions_in_a_long_row_do_not_call_themselves() -> None:
     assert arrange(graph("z = f.f0(x)", functions=functions)) == ""
 
 
+def test_the_optional_first_input_of_an_old_scan_may_be_absent() -> None:
+    scan = "z = Scan<num_scan_inputs = 1, body = g (float a) => (float b) { b = Neg(a) }>({})"
+    assert arrange(graph(scan.replace("{}", '"", x'), '"": 8')) == ""
+    assert "has 1 inputs, at least 2 are needed" in arrange(graph(scan.replace("{}", "x"), '"": 8'))
+
+
 def test_operators_without_an_opset() -> None:
     assert "of which no opset is imported" in arrange(graph("z = Neg(x)", '"f": 1'))
 
