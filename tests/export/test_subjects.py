@@ -15,7 +15,10 @@ from coreai_onnx import TorchConverter, compare, convert
 from coreai_onnx.errors import StagingError
 from coreai_onnx.export.subjects import FunctionModule
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+pytestmark = [  # torch 2.15 changed the category
+    pytest.mark.filterwarnings(f"ignore:`torch.jit:{category}")
+    for category in ("DeprecationWarning", "FutureWarning")
+]
 X = torch.randn(2, 4)
 LAYER = torch.nn.Linear(4, 4)
 NET = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).eval()
