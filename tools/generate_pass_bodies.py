@@ -1,4 +1,4 @@
-"""Write ``coreai_onnx/passes/composite_bodies.py``: the bodies of the composites that passes make.
+"""Write the bodies of the composites that passes make, ``passes/engine/composite_bodies.py``.
 
 Passes know no torch and cannot run the writers of ``coreai_onnx/functions``. This tool runs them
 for every dtype and opset and stores the functions in ONNX's text form, so that a body has one
