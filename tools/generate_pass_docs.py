@@ -201,7 +201,7 @@ def section(one: Pass) -> str:
     for paragraph in paragraphs:
         drawn = "becomes" in paragraph
         parts.append(f"```text\n{paragraph}\n```" if drawn else paragraph)
-    parts.append(f"Source: `coreai_onnx/passes/{name_of(one)}.py`")
+    parts.append(f"Source: `{one.__module__.replace('.', '/')}.py`")
     return "\n\n".join(parts)
 
 

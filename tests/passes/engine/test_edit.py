@@ -122,6 +122,6 @@ def test_thousands_of_readers_take_linear_time() -> None:
 
 def test_every_pass_finishes_its_edit() -> None:
     (folder,) = map(Path, passes.__path__)
-    made = {p.stem: p.read_text() for p in folder.glob("*.py") if "Edit(graph)" in p.read_text()}
+    made = {p.stem: p.read_text() for p in folder.rglob("*.py") if "Edit(graph)" in p.read_text()}
     assert len(made) > 30
     assert [name for name, text in made.items() if not re.search(r"edit\.finish\(\)", text)] == []
