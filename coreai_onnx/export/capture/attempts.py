@@ -138,9 +138,8 @@ def _changes(asked: TorchExport, done: TorchExport) -> Iterator[str]:
     if done.strict > asked.strict:
         yield "strict=True: the code of forward is compiled, not run"
     before, after = dims_in(asked.dynamic_shapes), dims_in(done.dynamic_shapes)
-    for old, new in dict.fromkeys(zip(before, after, strict=True)):
-        if old is not new:
-            yield f"{_text(old)} narrowed to {_text(new)}"
+    pairs = [pair for pair in zip(before, after, strict=True) if pair[0] is not pair[1]]
+    yield from dict.fromkeys(f"{_text(old)} narrowed to {_text(new)}" for old, new in pairs)
 
 
 def _text(dim: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from torch.export import Dim
 
 from coreai_onnx import TorchConverter, compare, convert
 from coreai_onnx.errors import DynamicShapesError, ExportError, ExportRetryWarning, InputError
-from coreai_onnx.export.capture.attempts import with_retries
+from coreai_onnx.export.capture.attempts import _changes, with_retries
 from coreai_onnx.export.torch_export import TorchExport
 from coreai_onnx.runtime import session
 
@@ -145,6 +145,15 @@ def test_what_a_second_attempt_saves(name: str) -> None:
     assert caught[0].filename == __file__
     for args in (case.args, *case.others):
         compare(program, module, args).assert_close()
+
+
+def test_dims_without_a_name_are_reported_as_well() -> None:
+    hint = torch.export.Dim.DYNAMIC
+    asked = TorchExport((torch.ones(2, 2),), {}, ({0: hint, 1: hint},))
+    done = replace(asked, dynamic_shapes=({0: hint, 1: torch.export.Dim.AUTO},), deferred=True)
+    deferred, narrowed = _changes(asked, done)
+    assert DEFERRED in deferred
+    assert "narrowed to" in narrowed
 
 
 def test_what_must_hold_is_checked_in_a_session() -> None:
