@@ -46,7 +46,7 @@ summation.
 |---|---|---|
 | `"onnxruntime"` | functions, all that passes recognize | a stock onnxruntime, and our kernels |
 | `"kernels"` | the same today | our kernels |
-| `"contrib"` | onnxruntime's own ops, `com.microsoft` | onnxruntime since `minimum_onnxruntime` |
+| `"contrib"` | onnxruntime's own ops, `com.microsoft` | onnxruntime ≥ `minimum_onnxruntime` |
 | `"portable"` | inlined: opset 18, standard ops | other or old runtimes, converters |
 
 The default target makes every composite that has a kernel. A stock onnxruntime inlines the bodies
