@@ -76,9 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="write every result to this file")
     parser.add_argument("--merge", action="store_true", help="keep the other results of --out")
     parser.add_argument("--again", action="store_true", help="repeat what does not pass in --out")
-    parser.add_argument(
-        "--report", type=Path, help="print the tables of an --out file, run nothing"
-    )
+    parser.add_argument("--report", type=Path, help="print the tables of an --out file")
     parser.add_argument("--record", action="store_true", help="write tests/coverage/results.json")
     return parser
 
