@@ -7,15 +7,15 @@ if TYPE_CHECKING:
     from coreai_onnx.conversion import convert
     from coreai_onnx.converter import TorchConverter
     from coreai_onnx.debugging import compare
-    from coreai_onnx.export.decompositions import get_decomp_table
-    from coreai_onnx.export.externalize import ExternalizeSpec
-    from coreai_onnx.export.two_step import (
+    from coreai_onnx.export.externalize.externalize import ExternalizeSpec
+    from coreai_onnx.export.externalize.two_step import (
         _patch_model_for_externalization,
         _subexport_and_restore,
         patch_for_externalization,
         restore_externalization,
         subexport_and_restore,
     )
+    from coreai_onnx.export.functionalize.decompositions import get_decomp_table
     from coreai_onnx.program import OnnxProgram
     from coreai_onnx.runtime import ops_library_path, session
 
@@ -39,19 +39,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ExternalizeSpec": "coreai_onnx.export.externalize",
+    "ExternalizeSpec": "coreai_onnx.export.externalize.externalize",
     "OnnxProgram": "coreai_onnx.program",
     "TorchConverter": "coreai_onnx.converter",
-    "_patch_model_for_externalization": "coreai_onnx.export.two_step",
-    "_subexport_and_restore": "coreai_onnx.export.two_step",
+    "_patch_model_for_externalization": "coreai_onnx.export.externalize.two_step",
+    "_subexport_and_restore": "coreai_onnx.export.externalize.two_step",
     "compare": "coreai_onnx.debugging",
     "convert": "coreai_onnx.conversion",
-    "get_decomp_table": "coreai_onnx.export.decompositions",
+    "get_decomp_table": "coreai_onnx.export.functionalize.decompositions",
     "ops_library_path": "coreai_onnx.runtime",
-    "patch_for_externalization": "coreai_onnx.export.two_step",
-    "restore_externalization": "coreai_onnx.export.two_step",
+    "patch_for_externalization": "coreai_onnx.export.externalize.two_step",
+    "restore_externalization": "coreai_onnx.export.externalize.two_step",
     "session": "coreai_onnx.runtime",
-    "subexport_and_restore": "coreai_onnx.export.two_step",
+    "subexport_and_restore": "coreai_onnx.export.externalize.two_step",
 }
 """Imported when first asked for: an app that only runs models needs no torch."""
 

@@ -9,8 +9,8 @@ import torch
 from torch.export import ExportedProgram
 
 from coreai_onnx.converter import Targets, TorchConverter
-from coreai_onnx.export.arguments import as_arguments, separated
-from coreai_onnx.export.exported import refuse_arguments, refuse_options
+from coreai_onnx.export.capture.arguments import as_arguments, separated
+from coreai_onnx.export.capture.exported import refuse_arguments, refuse_options
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.program import OnnxProgram
 
@@ -53,7 +53,7 @@ def convert(
 
     Warns:
         ExportRetryWarning: If ``torch.export`` failed over sizes as asked, and another attempt
-            succeeded, see :mod:`coreai_onnx.export.attempts`.
+            succeeded, see :mod:`coreai_onnx.export.capture.attempts`.
         SpecializationWarning: If torch fixed a dim that may be dynamic (``Dim.AUTO``).
         RandomnessWarning, TrainingModeWarning: As for :meth:`TorchConverter.to_onnx`.
     """

@@ -12,33 +12,33 @@ import torch
 from torch.export import ExportedProgram
 from tqdm import tqdm
 
-from coreai_onnx.contents import MINIMUM_ONNXRUNTIME
-from coreai_onnx.debug_info import DebugInfo
 from coreai_onnx.errors import (
     InvalidModelError,
     NothingToConvertError,
     RegistrationError,
     StagingError,
 )
-from coreai_onnx.export.capture import capture, check_calls
+from coreai_onnx.export.capture.capture import capture, check_calls
+from coreai_onnx.export.capture.explain import warn_about_fixed_dims
+from coreai_onnx.export.capture.exported import check_program
+from coreai_onnx.export.capture.subjects import as_module
 from coreai_onnx.export.compat.turns import turn
-from coreai_onnx.export.decompositions import functional
-from coreai_onnx.export.explain import warn_about_fixed_dims
-from coreai_onnx.export.exported import check_program
-from coreai_onnx.export.externalize import ExternalizeSpec, ModuleCall
-from coreai_onnx.export.recognition import Recognition
-from coreai_onnx.export.subjects import as_module
+from coreai_onnx.export.externalize.externalize import ExternalizeSpec, ModuleCall
+from coreai_onnx.export.functionalize.decompositions import functional
+from coreai_onnx.export.recognize.recognition import Recognition
 from coreai_onnx.export.versions import warn_if_untested
+from coreai_onnx.files.program_files import MAIN
 from coreai_onnx.functions import ModuleCalls, composite_functions
 from coreai_onnx.lower import Context, IONames, ProgramLowering
 from coreai_onnx.lower.composites import CompositeCalls
 from coreai_onnx.lower.opsets import chosen_opset
 from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
 from coreai_onnx.lower.training import warn_about_training
+from coreai_onnx.model.contents import MINIMUM_ONNXRUNTIME
+from coreai_onnx.model.debug_info import DebugInfo
+from coreai_onnx.model.violations import violations
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.program_files import MAIN
 from coreai_onnx.stages import begin
-from coreai_onnx.violations import violations
 
 warn_if_untested(torch.__version__)
 Targets = Sequence[ExternalizeSpec | type | Literal["auto"]] | Literal["auto"] | None

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.contents import (
+from coreai_onnx.errors import SaveError, StagingError, failures_as
+from coreai_onnx.files.program_files import MAIN, entrypoint_files, load_models, marked
+from coreai_onnx.files.saving import save_models, to_proto
+from coreai_onnx.model.contents import (
     TARGET,
     composite_calls,
     contrib_needs,
@@ -19,18 +22,15 @@ from coreai_onnx.contents import (
     op_name,
     weights,
 )
-from coreai_onnx.debug_info import DebugInfo
-from coreai_onnx.errors import SaveError, StagingError, failures_as
+from coreai_onnx.model.debug_info import DebugInfo
 from coreai_onnx.printable import printable
-from coreai_onnx.program_files import MAIN, entrypoint_files, load_models, marked
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
-from coreai_onnx.saving import save_models, to_proto
 from coreai_onnx.stages import begin
 from coreai_onnx.table import render, size_text
 
 if TYPE_CHECKING:
-    from coreai_onnx.export.recognition import Recognition
+    from coreai_onnx.export.recognize.recognition import Recognition
     from coreai_onnx.passes import Pass, PassReport, Target
 
 

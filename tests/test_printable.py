@@ -8,10 +8,10 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.cli import main
+from coreai_onnx.files.saving import save_models
 from coreai_onnx.printable import LINE_LIMIT, TEXT_LIMIT, printable, printable_lines
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.session import session
-from coreai_onnx.saving import save_models
 from tests.small_models import layers_model
 
 

@@ -30,7 +30,7 @@ and to every function body, in this order, again and again until a round changes
 pass could have rewritten, and the reason why it did not. If a pass raises or leaves a broken graph,
 the error names the pass, and the program is as the passes before it left it.
 
-Graphs enter and leave onnx-graphsurgeon through `coreai_onnx/passes/surgeon.py`, which keeps
+Graphs enter and leave onnx-graphsurgeon through `coreai_onnx/passes/engine/surgeon.py`, which keeps
 metadata, functions and weights. Weights that are transposed, joined or folded are computed when the
 model is written, one at a time, so that they are never held twice. Rewrites are exact: no result
 changes by a bit, apart from `Exp`, `Log`, `Sin`, `Cos` and `Pow` of constants, which become the
@@ -73,8 +73,8 @@ import numpy as np
 import torch
 import coreai_onnx
 from coreai_onnx.passes import ORDER, Why
-from coreai_onnx.passes.edit import Edit
-from coreai_onnx.passes.match import made_by
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.match import made_by
 
 
 def remove_double_negations(graph, why: Why) -> int:
@@ -201,7 +201,7 @@ def section(one: Pass) -> str:
     for paragraph in paragraphs:
         drawn = "becomes" in paragraph
         parts.append(f"```text\n{paragraph}\n```" if drawn else paragraph)
-    parts.append(f"Source: `coreai_onnx/passes/{name_of(one)}.py`")
+    parts.append(f"Source: `{one.__module__.replace('.', '/')}.py`")
     return "\n\n".join(parts)
 
 

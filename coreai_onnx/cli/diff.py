@@ -9,7 +9,7 @@ from coreai_onnx.cli.numbers import whole
 from coreai_onnx.debugging.diff_page import page
 from coreai_onnx.debugging.model_diff import diff_models
 from coreai_onnx.errors import CommandError
-from coreai_onnx.saving import write_text
+from coreai_onnx.files.saving import write_text
 
 NAME = "diff"
 DESCRIPTION = """\

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from coreai_onnx.cli.subject import load_object
-from coreai_onnx.debug_info import LEVELS
 from coreai_onnx.errors import CommandError
+from coreai_onnx.model.debug_info import LEVELS
 from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.table import size_text

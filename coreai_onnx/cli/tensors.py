@@ -10,9 +10,9 @@ from pathlib import Path
 import ml_dtypes  # noqa: F401 - teaches numpy the name bfloat16
 import numpy as np
 
-from coreai_onnx.contents import TensorInfo, type_text
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import CommandError
+from coreai_onnx.model.contents import TensorInfo, type_text
 
 _DTYPES = {
     *("float16", "float32", "float64", "bfloat16"),

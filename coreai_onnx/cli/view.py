@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coreai_onnx.cli.numbers import whole
 from coreai_onnx.errors import CommandError
-from coreai_onnx.loading import load_model
+from coreai_onnx.files.loading import load_model
 
 NAME = "view"
 DESCRIPTION = """\

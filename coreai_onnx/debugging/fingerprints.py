@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from coreai_onnx.contents import op_name
-from coreai_onnx.saving import EXTERNAL_TENSOR_BYTES
+from coreai_onnx.files.saving import EXTERNAL_TENSOR_BYTES
+from coreai_onnx.model.contents import op_name
 
 _CHUNK = 1 << 24
 

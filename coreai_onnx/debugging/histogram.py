@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from coreai_onnx.contents import op_histogram
 from coreai_onnx.errors import LoadError, failures_as
+from coreai_onnx.model.contents import op_histogram
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.table import render
 

@@ -7,9 +7,9 @@ from os import PathLike
 from pathlib import Path
 
 from coreai_onnx.errors import LoadError, failures_as
-from coreai_onnx.external_data import data_files
+from coreai_onnx.files.external_data import data_files
+from coreai_onnx.files.program_files import files_of
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.program_files import files_of
 from coreai_onnx.table import render, size_text
 
 

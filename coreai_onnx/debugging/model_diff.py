@@ -10,7 +10,6 @@ from typing import Literal, TypeVar
 
 import onnx_ir as ir
 
-from coreai_onnx.contents import interface, op_histogram, op_name
 from coreai_onnx.debugging.fingerprints import (
     attribute_texts,
     graph_digest,
@@ -19,6 +18,7 @@ from coreai_onnx.debugging.fingerprints import (
     tensor_digest,
 )
 from coreai_onnx.errors import LoadError, failures_as
+from coreai_onnx.model.contents import interface, op_histogram, op_name
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.table import render
 

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 
 from coreai_onnx.errors import ExternalizationError
-from coreai_onnx.export.module_call import ModuleCall
+from coreai_onnx.export.externalize.module_call import ModuleCall
 
 
 class AttributeTypeError(ExternalizationError, TypeError):

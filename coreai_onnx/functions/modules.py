@@ -16,9 +16,9 @@ from torch.export.graph_signature import InputKind, OutputKind
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import MODULE_DOMAIN, USER_DOMAIN
 from coreai_onnx.errors import ConversionError, ExternalizationError
+from coreai_onnx.export.capture.symbols import symbol_names
 from coreai_onnx.export.compat.torch_names import pytree
-from coreai_onnx.export.module_call import ModuleCall
-from coreai_onnx.export.symbols import symbol_names
+from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.functions.attributes import composite_attributes
 from coreai_onnx.functions.standard import call_standard
 from coreai_onnx.lower.builder import OpBuilder

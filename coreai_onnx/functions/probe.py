@@ -11,7 +11,7 @@ import torch
 
 from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.export.compat.torch_names import pytree
-from coreai_onnx.export.module_call import ModuleCall, invoke
+from coreai_onnx.export.externalize.module_call import ModuleCall, invoke
 
 _SEED = 20260101
 _RELATIVE = 1e-4

@@ -15,7 +15,7 @@ import torch
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 from coreai_onnx.errors import ExternalizationError
-from coreai_onnx.export.module_call import ModuleCall
+from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.functions.attributes import composite_attributes
 from coreai_onnx.functions.probe import probe_difference
 from coreai_onnx.lower.attention_call import call_attention

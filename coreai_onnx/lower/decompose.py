@@ -21,7 +21,7 @@ from coreai_onnx.export.compat.torch_names import (
     make_fx,
     pytree,
 )
-from coreai_onnx.export.in_place import mutates, without_in_place_inside
+from coreai_onnx.export.functionalize.in_place import mutates, without_in_place_inside
 from coreai_onnx.export.torch_export import size_oblivious
 
 

@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind
 
 from coreai_onnx.errors import ConversionError
-from coreai_onnx.export.io_names import output_names
+from coreai_onnx.export.capture.io_names import output_names
 from coreai_onnx.lower.scope import Names
 
 

@@ -23,17 +23,17 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
-from coreai_onnx.contents import COMPLEX
 from coreai_onnx.errors import ConversionError, UnsupportedOpsError
-from coreai_onnx.export.attributes import warn_of_changed_parameters
-from coreai_onnx.export.relations import Relation, relations
-from coreai_onnx.export.symbols import range_constraints, symbol_names
+from coreai_onnx.export.capture.relations import Relation, relations
+from coreai_onnx.export.capture.symbols import range_constraints, symbol_names
+from coreai_onnx.export.functionalize.attributes import warn_of_changed_parameters
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.interface import IONames, interface
 from coreai_onnx.lower.scope import Names, Scope
 from coreai_onnx.lower.values import Value, ir_dtype, is_complex, real_part, set_dims
 from coreai_onnx.lower.walker import Walker
+from coreai_onnx.model.contents import COMPLEX
 
 IR_VERSION = 10
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import Where
 from coreai_onnx.lower.shapes import DimTable
 from coreai_onnx.lower.values import Value, set_dims
-from coreai_onnx.violations import TORCH_OP, WHERE
+from coreai_onnx.model.violations import TORCH_OP, WHERE
 
 if TYPE_CHECKING:
     from coreai_onnx.lower.builder import AttributeRef, OpBuilder

@@ -11,8 +11,8 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import RandomnessWarning, TrainingModeWarning
+from coreai_onnx.export.capture.explain import outside
 from coreai_onnx.export.compat.torch_names import OpOverload
-from coreai_onnx.export.explain import outside
 from coreai_onnx.lower.binding import bind_arguments
 from coreai_onnx.lower.location import where_of
 

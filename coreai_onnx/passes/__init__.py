@@ -1,11 +1,11 @@
 """Passes: tidy an ``onnx_ir`` model with onnx-graphsurgeon."""
 
+from coreai_onnx.passes.engine.report import PassMiss, PassReport
+from coreai_onnx.passes.engine.surgeon import close_model, open_model
+from coreai_onnx.passes.engine.why import NearMiss, Why
 from coreai_onnx.passes.order import CONTRIB, LAYOUT, ORDER, Pass
-from coreai_onnx.passes.report import PassMiss, PassReport
 from coreai_onnx.passes.runner import run_passes
-from coreai_onnx.passes.surgeon import close_model, open_model
 from coreai_onnx.passes.targets import TARGETS, Target, optimize_for, passes_for
-from coreai_onnx.passes.why import NearMiss, Why
 
 __all__ = [
     "CONTRIB",

@@ -6,57 +6,57 @@ from typing import Final, Protocol
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.add_to_conv_bias import add_to_conv_bias
-from coreai_onnx.passes.attention_of_rows import attention_of_rows
-from coreai_onnx.passes.constant_reshapes import constant_reshapes
-from coreai_onnx.passes.contrib_activations import contrib_activations
-from coreai_onnx.passes.contrib_attention import contrib_attention
-from coreai_onnx.passes.contrib_cached_attention import contrib_cached_attention
-from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
-from coreai_onnx.passes.contrib_matmul_nbits import contrib_matmul_nbits
-from coreai_onnx.passes.contrib_moe import contrib_moe
-from coreai_onnx.passes.contrib_open_attention import contrib_open_attention
-from coreai_onnx.passes.contrib_packed_projections import contrib_packed_projections
-from coreai_onnx.passes.contrib_rope import contrib_rope
-from coreai_onnx.passes.contrib_skip_norms import contrib_skip_norms
-from coreai_onnx.passes.fold_batch_norms import fold_batch_norms
-from coreai_onnx.passes.fold_constants import fold_constants
-from coreai_onnx.passes.fold_shapes import fold_shapes
-from coreai_onnx.passes.fuse_cache_updates import fuse_cache_updates
-from coreai_onnx.passes.fuse_causal_masks import fuse_causal_masks
-from coreai_onnx.passes.fuse_gated_activations import fuse_gated_activations
-from coreai_onnx.passes.fuse_rms_norm import fuse_rms_norm
-from coreai_onnx.passes.fuse_rope import fuse_rope
-from coreai_onnx.passes.fuse_skip_norms import fuse_skip_norms
-from coreai_onnx.passes.gathers_of_one_row import gathers_of_one_row
-from coreai_onnx.passes.gathers_of_ranges import gathers_of_ranges
-from coreai_onnx.passes.matmul_add_to_gemm import matmul_add_to_gemm
-from coreai_onnx.passes.merge_casts import merge_casts
-from coreai_onnx.passes.merge_common_subexpressions import merge_common_subexpressions
-from coreai_onnx.passes.merge_duplicate_constants import merge_duplicate_constants
-from coreai_onnx.passes.merge_projections import merge_projections
-from coreai_onnx.passes.merge_reshapes import merge_reshapes
-from coreai_onnx.passes.merge_transposes import merge_transposes
-from coreai_onnx.passes.pretranspose_weights import pretranspose_weights
-from coreai_onnx.passes.remove_broadcast_expands import remove_broadcast_expands
-from coreai_onnx.passes.remove_dead_code import remove_dead_code
-from coreai_onnx.passes.remove_expands_in_functions import remove_expands_in_functions
-from coreai_onnx.passes.remove_identities import remove_identities
-from coreai_onnx.passes.remove_known_conditions import remove_known_conditions
-from coreai_onnx.passes.remove_neutral_operands import remove_neutral_operands
-from coreai_onnx.passes.remove_noop_casts import remove_noop_casts
-from coreai_onnx.passes.remove_noop_expands import remove_noop_expands
-from coreai_onnx.passes.remove_noop_reshapes import remove_noop_reshapes
-from coreai_onnx.passes.remove_noop_slices import remove_noop_slices
-from coreai_onnx.passes.remove_noop_transposes import remove_noop_transposes
-from coreai_onnx.passes.remove_open_masks import remove_open_masks
-from coreai_onnx.passes.remove_repeated_heads import remove_repeated_heads
-from coreai_onnx.passes.remove_single_inputs import remove_single_inputs
-from coreai_onnx.passes.remove_unused_functions import remove_unused_functions
-from coreai_onnx.passes.slices_of_concats import slices_of_concats
-from coreai_onnx.passes.split_after_heads import split_after_heads
-from coreai_onnx.passes.transposes_after_products import transposes_after_products
-from coreai_onnx.passes.why import Why
+from coreai_onnx.passes.cleanup.constant_reshapes import constant_reshapes
+from coreai_onnx.passes.cleanup.fold_constants import fold_constants
+from coreai_onnx.passes.cleanup.fold_shapes import fold_shapes
+from coreai_onnx.passes.cleanup.gathers_of_one_row import gathers_of_one_row
+from coreai_onnx.passes.cleanup.gathers_of_ranges import gathers_of_ranges
+from coreai_onnx.passes.cleanup.merge_casts import merge_casts
+from coreai_onnx.passes.cleanup.merge_common_subexpressions import merge_common_subexpressions
+from coreai_onnx.passes.cleanup.merge_duplicate_constants import merge_duplicate_constants
+from coreai_onnx.passes.cleanup.merge_reshapes import merge_reshapes
+from coreai_onnx.passes.cleanup.merge_transposes import merge_transposes
+from coreai_onnx.passes.cleanup.remove_broadcast_expands import remove_broadcast_expands
+from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
+from coreai_onnx.passes.cleanup.remove_expands_in_functions import remove_expands_in_functions
+from coreai_onnx.passes.cleanup.remove_identities import remove_identities
+from coreai_onnx.passes.cleanup.remove_known_conditions import remove_known_conditions
+from coreai_onnx.passes.cleanup.remove_neutral_operands import remove_neutral_operands
+from coreai_onnx.passes.cleanup.remove_noop_casts import remove_noop_casts
+from coreai_onnx.passes.cleanup.remove_noop_expands import remove_noop_expands
+from coreai_onnx.passes.cleanup.remove_noop_reshapes import remove_noop_reshapes
+from coreai_onnx.passes.cleanup.remove_noop_slices import remove_noop_slices
+from coreai_onnx.passes.cleanup.remove_noop_transposes import remove_noop_transposes
+from coreai_onnx.passes.cleanup.remove_repeated_heads import remove_repeated_heads
+from coreai_onnx.passes.cleanup.remove_single_inputs import remove_single_inputs
+from coreai_onnx.passes.cleanup.remove_unused_functions import remove_unused_functions
+from coreai_onnx.passes.cleanup.slices_of_concats import slices_of_concats
+from coreai_onnx.passes.contrib.contrib_activations import contrib_activations
+from coreai_onnx.passes.contrib.contrib_attention import contrib_attention
+from coreai_onnx.passes.contrib.contrib_cached_attention import contrib_cached_attention
+from coreai_onnx.passes.contrib.contrib_linear_attention import contrib_linear_attention
+from coreai_onnx.passes.contrib.contrib_matmul_nbits import contrib_matmul_nbits
+from coreai_onnx.passes.contrib.contrib_moe import contrib_moe
+from coreai_onnx.passes.contrib.contrib_open_attention import contrib_open_attention
+from coreai_onnx.passes.contrib.contrib_packed_projections import contrib_packed_projections
+from coreai_onnx.passes.contrib.contrib_rope import contrib_rope
+from coreai_onnx.passes.contrib.contrib_skip_norms import contrib_skip_norms
+from coreai_onnx.passes.engine.why import Why
+from coreai_onnx.passes.fuse.add_to_conv_bias import add_to_conv_bias
+from coreai_onnx.passes.fuse.fold_batch_norms import fold_batch_norms
+from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
+from coreai_onnx.passes.fuse.fuse_causal_masks import fuse_causal_masks
+from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
+from coreai_onnx.passes.fuse.fuse_rms_norm import fuse_rms_norm
+from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
+from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
+from coreai_onnx.passes.fuse.matmul_add_to_gemm import matmul_add_to_gemm
+from coreai_onnx.passes.fuse.remove_open_masks import remove_open_masks
+from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
+from coreai_onnx.passes.layout.merge_projections import merge_projections
+from coreai_onnx.passes.layout.pretranspose_weights import pretranspose_weights
+from coreai_onnx.passes.layout.split_after_heads import split_after_heads
+from coreai_onnx.passes.layout.transposes_after_products import transposes_after_products
 
 
 class Pass(Protocol):
@@ -70,7 +70,7 @@ class Pass(Protocol):
         """Rewrite ``graph``.
 
         Args:
-            graph: A graph of onnx-graphsurgeon; see ``coreai_onnx.passes.surgeon``.
+            graph: A graph of onnx-graphsurgeon; see ``coreai_onnx.passes.engine.surgeon``.
             why: Called with a reason and a node where the pass nearly fired.
 
         Returns:

@@ -10,16 +10,16 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, SpecViolationError
-from coreai_onnx.passes.bodies import Bodies
-from coreai_onnx.passes.body_types import BodyTypes, forget_types
-from coreai_onnx.passes.integrity import BrokenGraphError, check, interface_of, too_new
-from coreai_onnx.passes.merge_common_subexpressions import pure_functions
+from coreai_onnx.model.violations import new_violations
+from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
+from coreai_onnx.passes.engine.bodies import Bodies
+from coreai_onnx.passes.engine.body_types import BodyTypes, forget_types
+from coreai_onnx.passes.engine.integrity import BrokenGraphError, check, interface_of, too_new
+from coreai_onnx.passes.engine.report import PassMiss, PassReport
+from coreai_onnx.passes.engine.scope import adopt_constants, scope_of, with_subgraphs
+from coreai_onnx.passes.engine.surgeon import close_model, open_model
+from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.order import ORDER, Pass
-from coreai_onnx.passes.report import PassMiss, PassReport
-from coreai_onnx.passes.scope import adopt_constants, scope_of, with_subgraphs
-from coreai_onnx.passes.surgeon import close_model, open_model
-from coreai_onnx.passes.why import Why
-from coreai_onnx.violations import new_violations
 
 MAX_ROUNDS = 32
 """Rounds after which a set of passes is said to undo its own work."""

@@ -8,24 +8,24 @@ from typing import Literal, get_args
 
 import onnx_ir as ir
 
-from coreai_onnx.contents import MINIMUM_ONNXRUNTIME, TARGET
 from coreai_onnx.errors import PassError, TargetError, failures_as
-from coreai_onnx.passes.contrib_attention import contrib_attention
-from coreai_onnx.passes.contrib_linear_attention import contrib_linear_attention
-from coreai_onnx.passes.contrib_moe import contrib_moe
-from coreai_onnx.passes.contrib_open_attention import contrib_open_attention
-from coreai_onnx.passes.contrib_skip_norms import contrib_skip_norms
-from coreai_onnx.passes.fuse_cache_updates import fuse_cache_updates
-from coreai_onnx.passes.fuse_causal_masks import fuse_causal_masks
-from coreai_onnx.passes.fuse_gated_activations import fuse_gated_activations
-from coreai_onnx.passes.fuse_rms_norm import fuse_rms_norm
-from coreai_onnx.passes.fuse_rope import fuse_rope
-from coreai_onnx.passes.fuse_skip_norms import fuse_skip_norms
+from coreai_onnx.model.contents import MINIMUM_ONNXRUNTIME, TARGET
+from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
+from coreai_onnx.passes.contrib.contrib_attention import contrib_attention
+from coreai_onnx.passes.contrib.contrib_linear_attention import contrib_linear_attention
+from coreai_onnx.passes.contrib.contrib_moe import contrib_moe
+from coreai_onnx.passes.contrib.contrib_open_attention import contrib_open_attention
+from coreai_onnx.passes.contrib.contrib_skip_norms import contrib_skip_norms
+from coreai_onnx.passes.engine.report import PassReport
+from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
+from coreai_onnx.passes.fuse.fuse_causal_masks import fuse_causal_masks
+from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
+from coreai_onnx.passes.fuse.fuse_rms_norm import fuse_rms_norm
+from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
+from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
+from coreai_onnx.passes.fuse.remove_open_masks import remove_open_masks
 from coreai_onnx.passes.order import CONTRIB, ORDER, Pass
 from coreai_onnx.passes.portable import check_portable, make_portable
-from coreai_onnx.passes.remove_dead_code import remove_dead_code
-from coreai_onnx.passes.remove_open_masks import remove_open_masks
-from coreai_onnx.passes.report import PassReport
 from coreai_onnx.passes.runner import run_passes
 
 Target = Literal["onnxruntime", "portable", "kernels", "contrib"]

@@ -14,16 +14,16 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coreai_onnx.contents import TensorInfo, standard_op_types, weights
 from coreai_onnx.errors import LoadError, SessionError, failures_as
-from coreai_onnx.loading import check_places, fault
+from coreai_onnx.files.loading import check_places, fault
+from coreai_onnx.files.saving import save_models, to_proto
+from coreai_onnx.model.contents import TensorInfo, standard_op_types, weights
 from coreai_onnx.printable import printable_lines
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.optimizers import disabled_optimizers, read_graph
 from coreai_onnx.runtime.outputs import Array, Outputs
 from coreai_onnx.runtime.signature import Signature
 from coreai_onnx.runtime.values import described, from_ort, to_numpy, to_ort
-from coreai_onnx.saving import save_models, to_proto
 
 
 @runtime_checkable

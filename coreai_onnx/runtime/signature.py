@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import onnxruntime as ort
 
-from coreai_onnx.contents import (
+from coreai_onnx.errors import InputError
+from coreai_onnx.model.contents import (
     Dim,
     StateInfo,
     TensorInfo,
@@ -18,7 +19,6 @@ from coreai_onnx.contents import (
     read_states,
     type_text,
 )
-from coreai_onnx.errors import InputError
 from coreai_onnx.runtime.expressions import evaluate, holds, names_in, solve
 from coreai_onnx.runtime.values import dtype_of
 

@@ -4,7 +4,7 @@
 
 Nothing is asserted beyond the results being right. The weights are one tensor of 2.3 GiB and others
 of 512 MiB, all of them pages of zeros that the system does not hold, so that what is measured is
-what saving needs. `tests/test_saving.py` holds the offsets and contents to the same bounds.
+what saving needs. `tests/files/test_saving.py` holds the offsets and contents to the same bounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coreai_onnx.saving import save_models
+from coreai_onnx.files.saving import save_models
 from tests.small_models import parse
 
 WIDTH = 1024

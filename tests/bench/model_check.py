@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from coreai_onnx import TorchConverter
-from coreai_onnx.violations import violations
+from coreai_onnx.model.violations import violations
 from tests.bench.conversion import subject
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from coreai_onnx.cli.tensors import (
     restore_dtype,
     split_assignments,
 )
-from coreai_onnx.contents import TensorInfo
 from coreai_onnx.errors import CommandError
+from coreai_onnx.model.contents import TensorInfo
 
 
 @pytest.fixture

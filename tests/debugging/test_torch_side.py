@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from coreai_onnx.contents import TensorInfo
 from coreai_onnx.debugging.torch_side import (
     Arguments,
     EagerModule,
@@ -18,6 +17,7 @@ from coreai_onnx.debugging.torch_side import (
     feeds_of,
 )
 from coreai_onnx.errors import ComparisonError
+from coreai_onnx.model.contents import TensorInfo
 from coreai_onnx.runtime.session import Session
 from tests.small_models import add_model, counter_model
 from tests.tolerances import assert_close

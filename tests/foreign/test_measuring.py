@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.coverage.measuring import MISMATCH, PASS, REFUSED, REJECTED, RUN_FAILED
+from tests.coverage.measuring import (
+    MISMATCH,
+    NOT_EXPORTED,
+    PASS,
+    REFUSED,
+    REJECTED,
+    RUN_FAILED,
+)
 from tests.foreign.case import FIRST, SECOND, Case, Inputs, Size
 from tests.foreign.measuring import Outcome, Subject, measure_ours, run_at_both
 from tests.foreign.torch_onnx import measure_torch_onnx
@@ -47,6 +54,19 @@ def test_a_model_that_agrees_at_both_sizes_passes(measure) -> None:
 def test_a_size_that_torch_fixes_is_no_failure() -> None:
     outcome = measure_ours(_subject(OneLength()), str)
     assert (outcome.status, outcome.resized) == (PASS, {"second size": REJECTED})
+
+
+class OtherInExport(torch.nn.Module):
+    """Computes something else while it is exported, as some models do."""
+
+    def forward(self, x):
+        return x * 3 if torch.compiler.is_exporting() else x * 2
+
+
+def test_a_program_that_torch_itself_exports_wrong_is_no_failure_of_ours() -> None:
+    outcome = measure_ours(_subject(OtherInExport()), str)
+    assert outcome.status == NOT_EXPORTED
+    assert "torch.export's own program differs" in outcome.detail
 
 
 def test_an_op_without_a_lowering_is_refused_by_its_name() -> None:

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 from coreai_onnx.composite_ops import COMPOSITES
-from coreai_onnx.export.externalize import ExternalizeSpec
-from coreai_onnx.export.module_call import ModuleCall
+from coreai_onnx.export.externalize.externalize import ExternalizeSpec
+from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.functions.probe import probe_difference
 
 Tensor = torch.Tensor

@@ -13,7 +13,7 @@ import numpy as np
 from coreai_onnx.debugging import diff_models, inspect_model
 from coreai_onnx.debugging.histogram import histogram
 from coreai_onnx.errors import CoreaiError
-from coreai_onnx.loading import fault
+from coreai_onnx.files.loading import fault
 from coreai_onnx.printable import TEXT_LIMIT
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.session import Session

@@ -7,7 +7,7 @@ import functools
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.debug_info import written_as
+from coreai_onnx.model.debug_info import written_as
 from tests.small_models import (
     add_model,
     cache_model,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coreai_onnx.errors import LoadError
-from coreai_onnx.loading import fault
+from coreai_onnx.files.loading import fault
 from tests.fuzzing.exercise import Exerciser, FoundError
 from tests.fuzzing.seeds import DATA, seeds
 

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.dlpack import from_dlpack
 
 from coreai_onnx.composite_ops.declaration import DOMAIN
-from coreai_onnx.export.decompositions import functional
+from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.lower import Context, IONames, ProgramLowering
 from tests.tolerances import assert_close
 

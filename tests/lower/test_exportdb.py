@@ -17,7 +17,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from coreai_onnx.errors import ConversionError
-from coreai_onnx.export.decompositions import functional
+from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.lower import Context, IONames, LoweredProgram, ProgramLowering
 from tests.lower.checking import run_model
 from tests.tolerances import assert_close

@@ -8,9 +8,9 @@ import pytest
 
 from coreai_onnx.errors import PassError, SpecViolationError
 from coreai_onnx.passes import ORDER, Pass, run_passes, runner
-from coreai_onnx.passes.remove_identities import remove_identities
+from coreai_onnx.passes.cleanup.remove_identities import remove_identities
+from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.runner import MAX_ROUNDS
-from coreai_onnx.passes.why import Why
 from tests.passes.rewriting import parse, same_bytes, shown
 
 TEXT = """<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1]>

@@ -11,8 +11,8 @@ import torch
 
 import coreai_onnx
 from coreai_onnx import OnnxProgram, TorchConverter
-from coreai_onnx.contents import TARGET
 from coreai_onnx.errors import TargetError
+from coreai_onnx.model.contents import TARGET
 from coreai_onnx.passes import ORDER, TARGETS, optimize_for, passes_for
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import named

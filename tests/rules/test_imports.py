@@ -41,10 +41,8 @@ def test_a_wrong_turn_is_seen(tmp_path: Path, room: str, line: str, contract: st
         *rooms,
         "export",
         "composite_ops",
-        "contents",
-        "debug_info",
-        "mapped_memory",
-        "saving",
+        "files",
+        "model",
         "errors",
     ):
         (tmp_path / "coreai_onnx" / name).mkdir(parents=True, exist_ok=True)

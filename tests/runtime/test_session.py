@@ -13,11 +13,11 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from coreai_onnx import saving
 from coreai_onnx.errors import CoreaiError, InputError, KernelsNotBuiltError, SessionError
+from coreai_onnx.files import saving
+from coreai_onnx.files.saving import save_models, to_proto
 from coreai_onnx.runtime import library
 from coreai_onnx.runtime.session import Session, session
-from coreai_onnx.saving import save_models, to_proto
 from tests.small_models import (
     add_model,
     cache_model,

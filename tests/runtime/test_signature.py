@@ -9,10 +9,10 @@ from typing import Any
 import onnxruntime as ort
 import pytest
 
-from coreai_onnx.contents import TensorInfo
 from coreai_onnx.errors import InputError
+from coreai_onnx.files.saving import to_proto
+from coreai_onnx.model.contents import TensorInfo
 from coreai_onnx.runtime.signature import Range, Relation, Signature
-from coreai_onnx.saving import to_proto
 from tests.small_models import add_model, cache_model, counter_model
 
 

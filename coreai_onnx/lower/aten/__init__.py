@@ -1,72 +1,68 @@
 """Lowerings of torch ops, one file per family; importing this package registers them."""
 
-from coreai_onnx.lower.aten import (
-    activation,
-    adaptive_pooling,
-    arithmetic,
-    batch_normalization,
-    combining,
-    comparison,
-    complex_numbers,
-    complex_shapes,
+from coreai_onnx.lower.aten.complex import complex_numbers, complex_shapes
+from coreai_onnx.lower.aten.composite import (
     composite_activation,
     composite_calls,
     composite_normalization,
     composite_pooling,
-    conversion,
-    convolution,
-    creation,
-    cumulative,
-    distance,
-    embedding,
-    error_function,
-    extremes,
-    float_bits,
-    fourier,
-    fourier_calls,
+    own_composites,
+)
+from coreai_onnx.lower.aten.indexing import indexing, partial_writes, scatter
+from coreai_onnx.lower.aten.linalg import (
     grouped_matmul,
-    hashing,
-    histograms,
-    indexing,
     linalg_cholesky,
     linalg_ldl,
     linalg_lu,
     linalg_qr,
     linalg_spectral,
-    logic,
-    loss,
-    masking,
     matmul,
-    moments,
+)
+from coreai_onnx.lower.aten.nn import (
+    adaptive_pooling,
+    batch_normalization,
+    convolution,
+    embedding,
+    loss,
     normalization,
-    own_composites,
-    padding,
-    partial_writes,
     pooling,
-    powers,
-    quantiles,
-    quantization,
-    randomness,
-    ranges,
     recurrent,
-    reduction,
     sampling_grid,
-    scatter,
-    searching,
     softmax,
-    sorting,
+    upsampling,
+)
+from coreai_onnx.lower.aten.ordering import histograms, quantiles, searching, sorting, unique
+from coreai_onnx.lower.aten.pointwise import (
+    activation,
+    arithmetic,
+    comparison,
+    conversion,
+    error_function,
+    float_bits,
+    logic,
+    masking,
+    powers,
+    quantization,
+    trigonometry,
+    unary_math,
+)
+from coreai_onnx.lower.aten.random import hashing, randomness
+from coreai_onnx.lower.aten.reduction import cumulative, distance, extremes, moments, reduction
+from coreai_onnx.lower.aten.shape import (
+    combining,
+    creation,
+    padding,
+    ranges,
+    splitting,
+    strided,
+    views,
+)
+from coreai_onnx.lower.aten.signal import fourier, fourier_calls, windows
+from coreai_onnx.lower.aten.special import (
     special_airy,
     special_bessel,
     special_gamma,
     special_polynomial,
-    splitting,
-    strided,
-    trigonometry,
-    unary_math,
-    unique,
-    upsampling,
-    views,
-    windows,
 )
 
 __all__ = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from coreai_onnx.export.decompositions import functional
+from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.lower import Context, IONames, ProgramLowering
 from tests.lower.checking import check, run_model
 from tests.tolerances import assert_close

@@ -1,0 +1,70 @@
+"""The example arguments of an export, as ``torch.export`` takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from coreai_onnx.errors import StagingError
+from coreai_onnx.export.capture.sparse import dense
+from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
+
+
+def as_arguments(args: Any, kwargs: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Split what a user gives as one call into positional and keyword arguments.
+
+    Args:
+        args: A tuple or list of positional arguments, a mapping of keyword arguments, or a single
+            argument that is none of these, such as a tensor.
+        kwargs: A mapping of keyword arguments, or None.
+
+    Raises:
+        StagingError: If ``kwargs`` is no mapping with strings as keys, or both are mappings.
+    """
+    given = _by_name({} if kwargs is None else kwargs)
+    if isinstance(args, Mapping):
+        if given:
+            raise StagingError(
+                "args is a mapping, which is taken as keyword arguments, and kwargs is given too\n"
+                "  for a parameter that is a dict, give args as a tuple: (mapping,)"
+            )
+        return (), _by_name(args)
+    if isinstance(args, str | torch.Tensor) or not isinstance(args, Iterable):
+        return (args,), given
+    if hasattr(args, "__array__"):
+        return (args,), given
+    return tuple(args), given
+
+
+def _by_name(kwargs: Any) -> dict[str, Any]:
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        raise StagingError(
+            "keyword arguments are given as a mapping of parameter names to values, "
+            f'{{"x": tensor}}, not as a {type(kwargs).__name__}'
+        )
+    return dict(kwargs)
+
+
+def separated(arguments: Any) -> Any:
+    """Return arguments whose tensors are copies: each with memory of its own.
+
+    torch.export takes one tensor that is given twice, or is given and held by the module as well,
+    for one value; the exported program then reads only one of its inputs. A tensor on the meta
+    device, which has a shape and a dtype and no values, becomes zeros on the CPU; a sparse one
+    becomes dense.
+
+    Args:
+        arguments: Any nesting of containers that torch's pytrees know.
+    """
+    return pytree.tree_map_only(torch.Tensor, _copy, arguments)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    given = tensor.detach()
+    if tensor.is_meta and not isinstance(tensor, FakeTensor):
+        own = torch.zeros_like(given, device="cpu")
+    else:
+        own = dense(given).clone()
+    return own.requires_grad_(tensor.requires_grad)

@@ -1,0 +1,151 @@
+"""Exports that a second attempt saves: other ways to treat sizes, tried one after the other.
+
+torch.export refuses a model whose operators ask something of a size that it cannot prove for every
+size in the range. Most such models export if the question becomes a check at run time, if sizes
+of 0 and 1 get no branches of their own, or if the range is narrowed as torch suggests.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from torch.export import Dim
+from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
+
+from coreai_onnx.errors import ExportError, ExportRetryWarning
+from coreai_onnx.export.capture.explain import outside, suggested_fixes
+from coreai_onnx.export.compat.torch_names import (
+    ConstraintViolationError,
+    DataDependentOutputException,
+    GuardOnDataDependentSymNode,
+    UserError,
+    UserErrorType,
+)
+from coreai_onnx.export.torch_export import TorchExport, dims_in
+
+_Result = TypeVar("_Result")
+_MOST_FIXES = 3
+"""Narrowing one dim may show that another has to be narrowed."""
+_OVER_SIZES = (UserErrorType.CONSTRAINT_VIOLATION, UserErrorType.DYNAMIC_DIM)
+_FAKE_CONSTANT = "found a fake tensor in the exported program constant's list"
+_IS_FIXED = "to be a constant ("
+
+
+def with_retries(export: Any, once: Callable[[Any], _Result]) -> _Result:
+    """Export a model; if that fails over sizes, in other ways.
+
+    Args:
+        export: Exports a module; only a :class:`TorchExport` is tried in other ways.
+        once: Makes one attempt with a given export function.
+
+    Raises:
+        ExportError: That of the first attempt, if no other succeeds.
+
+    Warns:
+        ExportRetryWarning: If a later attempt succeeds; with what was changed.
+    """
+    try:
+        return once(export)
+    except ExportError as error:
+        if not isinstance(export, TorchExport):
+            raise
+        first = error
+    for way in _ways(export, first):
+        result = _attempt(way, once)
+        if result is not None:
+            _warn(first, list(_changes(export, result[0])))
+            return result[1]
+    raise first
+
+
+def _attempt(
+    way: TorchExport, once: Callable[[Any], _Result]
+) -> tuple[TorchExport, _Result] | None:
+    """Try one way, and again with the ranges that torch suggests; None if it fails."""
+    for _ in range(1 + _MOST_FIXES):
+        try:
+            return way, once(way)
+        except ExportError as error:
+            narrowed = _narrowed(way, error) if way.oblivious else None
+        if narrowed is None:
+            return None
+        way = narrowed
+    return None
+
+
+def _ways(export: TorchExport, error: ExportError) -> Iterator[TorchExport]:
+    """Yield what may help against an error."""
+    if _FAKE_CONSTANT in str(error):
+        yield replace(export, detached=True)
+        return
+    if not _is_over_sizes(error.__cause__):
+        return
+    yield replace(export, deferred=True)
+    yield replace(export, deferred=True, oblivious=True)
+    narrowed = _narrowed(export, error)
+    if narrowed is not None:
+        yield narrowed
+    if not export.strict:
+        yield replace(export, strict=True, deferred=True, oblivious=True)
+
+
+def _is_over_sizes(error: BaseException | None) -> bool:
+    """Whether torch.export broke off over sizes, and the model does not fix one at a number."""
+    if _IS_FIXED in str(error):
+        return False
+    if isinstance(error, UserError):
+        return error.error_type in _OVER_SIZES
+    kinds = (ConstraintViolationError, GuardOnDataDependentSymNode, DataDependentOutputException)
+    return isinstance(error, kinds)
+
+
+def _narrowed(export: TorchExport, error: ExportError) -> TorchExport | None:
+    """Return the export with the dims that torch suggests; None if one would be a number."""
+    fixes = suggested_fixes(str(error.__cause__))
+    named = all(dim is None or isinstance(dim, int | Dim) for dim in dims_in(export.dynamic_shapes))
+    if not fixes or not named or any(fix.rpartition(" = ")[2].isdigit() for fix in fixes):
+        return None
+    message = "\n".join(["Suggested fixes:", *fixes])
+    shapes = refine_dynamic_shapes_from_suggested_fixes(message, export.dynamic_shapes)
+    return replace(export, dynamic_shapes=shapes)
+
+
+def _warn(first: ExportError, changes: list[str]) -> None:
+    if not changes:  # tensor.detach() for tensor.data, which is the same
+        return
+    lines = ["torch.export failed as asked, and succeeded with"]
+    lines += [f"  {change}" for change in changes]
+    lines.append("compare the result with torch at several sizes; the first error was")
+    lines += [f"  {line}" for line in str(first).splitlines()[:_SHOWN]]
+    warnings.warn("\n".join(lines), ExportRetryWarning, stacklevel=outside())
+
+
+_SHOWN = 4
+
+
+def _changes(asked: TorchExport, done: TorchExport) -> Iterator[str]:
+    """Yield what one export does otherwise than another."""
+    if done.deferred > asked.deferred:
+        yield (
+            "prefer_deferred_runtime_asserts_over_guards=True: conditions on sizes are checked at "
+            "run time as far as the session knows them"
+        )
+    if done.oblivious > asked.oblivious:
+        yield "backed_size_oblivious=True: sizes of 0 and 1 get no branches of their own"
+    if done.strict > asked.strict:
+        yield "strict=True: the code of forward is compiled, not run"
+    before, after = dims_in(asked.dynamic_shapes), dims_in(done.dynamic_shapes)
+    for old, new in dict.fromkeys(zip(before, after, strict=True)):
+        if old is not new:
+            yield f"{_text(old)} narrowed to {_text(new)}"
+
+
+def _text(dim: Any) -> str:
+    """Return a dim with its range."""
+    bounds = {"min": getattr(dim, "min", None), "max": getattr(dim, "max", None)}
+    given = ", ".join(f"{key}={int(x)}" for key, x in bounds.items() if str(x).isdigit() and x)
+    name = getattr(dim, "__name__", str(dim))
+    return f"Dim({name!r}, {given})" if given else f"Dim({name!r})"

@@ -1,0 +1,115 @@
+"""Programs that are exported already: what is wrong with them, and what fits them."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from coreai_onnx.errors import AliasedInputsWarning, StagingError
+from coreai_onnx.export.capture.explain import outside
+from coreai_onnx.export.capture.subjects import refuse_without_values
+from coreai_onnx.export.compat.torch_names import pytree
+
+
+def check_program(program: Any) -> None:
+    """Check that a program can be converted.
+
+    Raises:
+        StagingError: If it is no ``ExportedProgram``, or its weights have no values.
+
+    Warns:
+        AliasedInputsWarning: If it was exported with one tensor as several inputs.
+    """
+    if not isinstance(program, ExportedProgram):
+        raise StagingError(
+            f"a {type(program).__name__} is not a torch.export.ExportedProgram\n"
+            "  convert a module with convert() or TorchConverter.add_pytorch_module()"
+        )
+    refuse_without_values({**program.state_dict, **program.constants})
+    for used, unused in _aliases(program):
+        warnings.warn(
+            f"the program was exported with one tensor as {used!r} and {unused!r}, so it reads "
+            f"only {used!r}\n  where they may differ, export with tensors of their own (x.clone())",
+            AliasedInputsWarning,
+            stacklevel=outside(),
+        )
+
+
+def _aliases(program: ExportedProgram) -> Iterator[tuple[str, str]]:
+    """Yield pairs of inputs that were one tensor, of which the program reads only the first."""
+    if program.example_inputs is None:
+        return
+    given = pytree.tree_leaves(program.example_inputs)
+    inputs = _user_inputs(program)
+    if len(given) != len(inputs):
+        return
+    for (x, first), (y, second) in itertools.combinations(zip(given, inputs, strict=True), 2):
+        if x is y and isinstance(x, torch.Tensor) and bool(first.users) != bool(second.users):
+            used, unused = (first, second) if first.users else (second, first)
+            yield used.name, unused.name
+
+
+def _user_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
+    kinds = {s.arg.name: s.kind for s in program.graph_signature.input_specs}
+    placeholders = (node for node in program.graph.nodes if node.op == "placeholder")
+    return [node for node in placeholders if kinds[node.name] is InputKind.USER_INPUT]
+
+
+def refuse_options(**options: Any) -> None:
+    """Refuse options of an export, with a program that is exported already.
+
+    Args:
+        options: The options; those that are None or False are not given.
+
+    Raises:
+        StagingError: With the names of those that are given.
+    """
+    names = [name for name, value in options.items() if value]
+    if names:
+        raise StagingError(
+            f"the ExportedProgram is exported already: {', '.join(names)} cannot change it\n"
+            "  give them to torch.export.export, or give convert() the module"
+        )
+
+
+def refuse_arguments(
+    program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Refuse example arguments that do not fit a program; it needs none.
+
+    Raises:
+        StagingError: If their number, or the dtype or shape of a tensor, is another.
+    """
+    if not args and not kwargs:
+        return
+    given, inputs = pytree.tree_leaves((args, dict(kwargs))), _user_inputs(program)
+    misfits = [f"{len(given)} arguments for {len(inputs)} inputs"]
+    if len(given) == len(inputs):
+        pairs = zip(given, inputs, strict=True)
+        misfits = [text for x, node in pairs if (text := _misfit(x, node))]
+    if misfits:
+        raise StagingError(
+            f"the arguments do not fit the ExportedProgram: {'; '.join(misfits)}\n"
+            "  leave them out: the program keeps those that it was exported with"
+        )
+
+
+def _misfit(value: Any, node: torch.fx.Node) -> str:
+    expected = node.meta.get("val")
+    if not isinstance(expected, torch.Tensor):
+        return ""
+    wanted = f"{node.name} is {expected.dtype} {list(expected.shape)}"
+    if not isinstance(value, torch.Tensor):
+        return f"{wanted}, not a {type(value).__name__}"
+    same_rank = len(value.shape) == len(expected.shape)
+    sizes = zip(value.shape, expected.shape, strict=False)
+    fits = all(isinstance(size, torch.SymInt) or size == own for own, size in sizes)
+    if value.dtype != expected.dtype or not same_rank or not fits:
+        return f"{wanted}, not {value.dtype} {list(value.shape)}"
+    return ""

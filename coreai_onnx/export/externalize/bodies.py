@@ -1,0 +1,125 @@
+"""The body of an externalised module: exported by itself, on the shapes of a call site."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import Dim, ExportedProgram
+
+from coreai_onnx.export.compat.experts import gathered
+from coreai_onnx.export.compat.linear_attention import scanned
+from coreai_onnx.export.compat.multiples import multiples_compared
+from coreai_onnx.export.compat.recurrent import whole
+from coreai_onnx.export.compat.torch_names import pytree
+from coreai_onnx.export.externalize.module_call import ModuleCall, classify, invoke
+from coreai_onnx.export.functionalize.buffers import written_in_place
+from coreai_onnx.export.functionalize.decompositions import functional
+from coreai_onnx.export.torch_export import TorchExport, size_oblivious
+
+
+class Body(torch.nn.Module):
+    """Calls a module's own forward on flat tensors; hooks belong to the caller and do not run."""
+
+    def __init__(self, call: ModuleCall) -> None:
+        """Keep the module, so that its weights are exported as ``module.<name>``."""
+        super().__init__()
+        self.module = call.module
+        self._call = [call]
+
+    def forward(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> Any:
+        """Run the module; returns the tensors of its result, in flattened order."""
+        call = self._call[0]
+        with written_in_place(self.module):
+            result = invoke(call.original, call.arguments(tensors, numbers))
+        flat, call.out_tree = pytree.tree_flatten(result)
+        call.out_leaves, outputs, _ = classify(flat)
+        return outputs
+
+
+def trust(_composite: str) -> bool:
+    """Trust every replacement of a loop by a composite."""
+    return True
+
+
+@contextlib.contextmanager
+def known_loops(model: torch.nn.Module, trusts: Callable[[str], bool] = trust) -> Iterator[None]:
+    """While active, loops that torch would unroll are exported as one op each.
+
+    Args:
+        model: The model that is exported.
+        trusts: Whether a loop may become the composite of this name.
+    """
+    with contextlib.ExitStack() as contexts:
+        contexts.enter_context(whole())
+        contexts.enter_context(multiples_compared())
+        if trusts("gated_delta_update"):
+            contexts.enter_context(scanned(model))
+        if trusts("gather_mm"):
+            contexts.enter_context(gathered())
+        yield
+
+
+class BodyExport:
+    """Exports bodies by themselves.
+
+    Args:
+        decompositions: A decomposition table for them; an empty one leaves them as they are.
+        trusts: As for :func:`known_loops`.
+    """
+
+    def __init__(
+        self, decompositions: Mapping[Any, Any], trusts: Callable[[str], bool] = trust
+    ) -> None:
+        """Keep the table."""
+        self._decompositions, self._trusts = dict(decompositions), trusts
+
+    def __call__(self, body: Body, inputs: Any, dynamic_shapes: Any) -> ExportedProgram:
+        """Return the exported program of a body; functional, its weights under ``module.``."""
+        # The program that calls the body has asked of the sizes what there is to ask.
+        with torch.no_grad(), known_loops(body, self._trusts), size_oblivious():
+            export = TorchExport(inputs, dynamic_shapes=dynamic_shapes, deferred=True)
+            program = export(body)
+            if self._decompositions:
+                program = program.run_decompositions(self._decompositions)
+            return functional(program)
+
+
+def example_inputs(node: fx.Node) -> tuple[tuple[Any, ...], Any]:
+    """Return concrete inputs with the shapes of a call site, and which of their dims are dynamic.
+
+    Args:
+        node: A ``module_call`` node.
+
+    Returns:
+        ``(tensors, numbers)`` as for :class:`Body`, and the matching ``dynamic_shapes``.
+    """
+    tensors, shapes = [], []
+    arguments: Any = node.args[0]
+    for argument in arguments:
+        fake = argument.meta["val"]
+        sizes = [_hint(d) for d in fake.shape]
+        tensors.append(_example(sizes, fake.dtype))
+        shapes.append(
+            {i: Dim.AUTO for i, d in enumerate(fake.shape) if isinstance(d, torch.SymInt)}
+        )
+    symbolic: Any = node.args[2]
+    numbers = [_hint(_value(n)) for n in symbolic]
+    return (tensors, numbers), (shapes, [Dim.DYNAMIC] * len(numbers))
+
+
+def _example(sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(sizes, dtype=torch.float32).to(dtype)
+    return torch.zeros(sizes, dtype=dtype)
+
+
+def _value(x: Any) -> Any:
+    return x.meta["val"] if isinstance(x, fx.Node) else x
+
+
+def _hint(x: Any) -> int:
+    return int(x.node.hint if isinstance(x, torch.SymInt) else x)

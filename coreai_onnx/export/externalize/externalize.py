@@ -1,0 +1,293 @@
+"""Modules that stay whole: each call of one is a single op in the exported program."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MethodType
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from coreai_onnx.composite_ops import COMPOSITES
+from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.export.compat.torch_names import pytree
+from coreai_onnx.export.externalize.bodies import Body, example_inputs
+from coreai_onnx.export.externalize.likeness import STANDS_FOR, Same, Tree, likeness, structure
+from coreai_onnx.export.externalize.module_call import OP, ModuleCall, classify, fill
+from coreai_onnx.export.externalize.reads import Reads, is_recording, recording
+from coreai_onnx.export.externalize.specs import ExternalizeSpec, as_specs
+from coreai_onnx.export.functionalize.buffers import buffer_paths, buffers_of
+
+__all__ = ["Externalization", "ExternalizeSpec", "ModuleCall"]
+
+
+@dataclass(eq=False)
+class Externalization:
+    """The externalised modules of one model, patched while it is exported.
+
+    Calls that are alike (same class and structure, arguments and shapes, and every attribute that
+    the first one's forward read has the same value) share what the first one gave: the layout of
+    its results and its body.
+
+    Args:
+        model: The model; it may be a target itself.
+        specs: What to externalise, or bare classes; the first that matches a module wins.
+
+    Attributes:
+        calls: Every way of calling a module that was seen, by tag.
+        matches: Path, module and spec of every module that matches.
+    """
+
+    model: torch.nn.Module
+    specs: Sequence[ExternalizeSpec | type]
+    calls: dict[str, ModuleCall] = field(default_factory=dict)
+    matches: list[tuple[str, torch.nn.Module, ExternalizeSpec]] = field(default_factory=list)
+    _inside: list[torch.nn.Module] = field(default_factory=list)
+    _known: dict[Any, list[ModuleCall]] = field(default_factory=dict)
+    _patches: list[tuple[torch.nn.Module, Any, Any]] = field(default_factory=list)
+
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        """Make every matching module a single op for as long as the block runs."""
+        self.patch()
+        try:
+            yield
+        finally:
+            self.restore()
+
+    def patch(self) -> None:
+        """Make every matching module a single op; an error leaves the model as it was."""
+        try:
+            self.matches = self.matches or self._matches()
+            for path, module, spec in self.matches:
+                replacement = self._replacement(path, module, spec)
+                self._patches.append((module, vars(module).get("forward"), replacement))
+                module.forward = replacement
+        except BaseException:
+            self.restore()
+            raise
+
+    def restore(self) -> None:
+        """Give every module its own forward back."""
+        for module, forward, replacement in reversed(self._patches):
+            if vars(module).get("forward") is not replacement:
+                continue  # another library put its own on top, which calls ours
+            if forward is None:
+                del vars(module)["forward"]
+            else:
+                module.forward = forward
+        self._patches.clear()
+
+    def export_bodies(
+        self,
+        program: ExportedProgram,
+        prepare: Callable[..., ExportedProgram],
+        show: Callable[[list[Any]], Iterable[Any]] = iter,
+    ) -> list[ModuleCall]:
+        """Export one body for all calls that are alike, nested ones too; to be used while patched.
+
+        Args:
+            program: The exported program of the model.
+            prepare: Exports a body from its module, arguments and dynamic shapes.
+            show: Shows the progress over the calls of the program.
+
+        Returns:
+            The calls in the program and in the bodies.
+
+        Raises:
+            ExternalizationError: If a module does not export by itself.
+        """
+        found: dict[str, ModuleCall] = {}
+        for node, call in show(self._calls_in(program)):
+            if call.is_reference:
+                found[call.tag] = call
+                continue
+            if call.leader.body is None:
+                self._export_body(call.leader, node, prepare)
+            if call.leader is not call and not self._shares(call.leader, call.module):
+                call.leader, call.changed = call, call.leader.changed
+                self._export_body(call, node, prepare)
+            assert call.leader.body is not None
+            found |= {call.tag: call, call.leader.tag: call.leader}
+            found |= {c.tag: c for c in self._nested(call.leader.body)}
+        return list(found.values())
+
+    def not_called(self, called: Sequence[ModuleCall]) -> list[str]:
+        """Return the paths of modules that match and that neither the calls nor their bodies call.
+
+        Args:
+            called: What :meth:`export_bodies` returned.
+        """
+        paths = {call.path for call in called}
+        for call in called:
+            leader = call.leader
+            if leader is not call and leader.body is not None:
+                own = {c.path for c in self._nested(leader.body)}
+                inside = (p for p in own if p.startswith(leader.inner_path("")))
+                paths |= {call.inner_path(p.removeprefix(leader.inner_path(""))) for p in inside}
+        return [path for path, _, _ in self.matches if path not in paths]
+
+    def _nested(self, program: ExportedProgram) -> Iterator[ModuleCall]:
+        for _, call in self._calls_in(program):
+            yield call
+            if call.leader.body is not None:
+                yield from self._nested(call.leader.body)
+
+    # ------------------------------------------------------------------ bodies
+    def _calls_in(self, program: ExportedProgram) -> list[tuple[torch.fx.Node, ModuleCall]]:
+        return [(n, self.calls[n.args[3]]) for n in program.graph.nodes if n.target is OP]
+
+    def _shares(self, leader: ModuleCall, module: torch.nn.Module) -> bool:
+        """Whether what a body read, and the bodies nested in it, is the same for a module."""
+        if leader.reads is None or not leader.reads.hold_for(module, latest=True):
+            return False
+        assert leader.body is not None
+        places, own = Tree(leader.module), Tree(module)
+        for _, inner in self._calls_in(leader.body):
+            path = places.paths.get(id(vars(inner.module)))
+            if path is None or inner.is_reference:
+                continue  # the same module for both, or one whose calls are checked already
+            if not self._shares(inner.leader, own.owner(own.dicts[path][0])):
+                return False
+        return True
+
+    def _export_body(
+        self, call: ModuleCall, node: torch.fx.Node, prepare: Callable[..., Any]
+    ) -> None:
+        inputs, dynamic_shapes = example_inputs(node)
+        self._inside.append(call.module)
+        call.reads = call.reads or Reads()
+        try:
+            with call.reads.as_they_were(call.module), recording(call.module, call.reads):
+                call.body = prepare(Body(call), inputs, dynamic_shapes)
+        except Exception as error:
+            raise ExternalizationError(
+                f"the externalised module {call.path or '(root)'} ({type(call.module).__name__}) "
+                f"failed to export by itself: {error}",
+                advice="externalise a part of it, or leave it out of externalize_modules",
+            ) from error
+        finally:
+            self._inside.pop()
+        assert call.body is not None
+        self.export_bodies(call.body, prepare)
+
+    # ------------------------------------------------------------------ patches
+    def _matches(self) -> list[tuple[str, torch.nn.Module, ExternalizeSpec]]:
+        specs = as_specs(self.specs)
+        found: list[tuple[str, torch.nn.Module, ExternalizeSpec]] = []
+        for path, module in self.model.named_modules():
+            spec = next((s for s in specs if isinstance(module, s.target_class)), None)
+            if spec is None:
+                continue
+            if hasattr(vars(module).get("forward"), STANDS_FOR):
+                raise ExternalizationError(
+                    f"{path or '(root)'} ({type(module).__name__}) is already marked",
+                    advice="one externalisation of a model must end before the next begins",
+                )
+            found.append((path, module, spec))
+        used = {id(spec) for _, _, spec in found}
+        unmatched = [s.target_class.__name__ for s in specs if id(s) not in used]
+        if unmatched:
+            warnings.warn(
+                "externalize_modules: the following target class(es) did not match any "
+                f"submodule: {', '.join(unmatched)}",
+                UserWarning,
+                stacklevel=5,
+            )
+        return found
+
+    def _replacement(
+        self, path: str, module: torch.nn.Module, spec: ExternalizeSpec
+    ) -> Callable[..., Any]:
+        original = module.forward
+        signature = inspect.signature(original)
+        code = original.__func__ if isinstance(original, MethodType) else original
+        own = Tree(module)
+        alike = (Same(spec), likeness(original, own))
+        kind = (type(module), *alike, structure(module))
+        buffers = buffer_paths(module)
+
+        @functools.wraps(code)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if not self._patches or (self._inside and self._inside[-1] is module):
+                return original(*args, **kwargs)
+            arguments = dict(signature.bind(*args, **kwargs).arguments)
+            flat, tree = pytree.tree_flatten(arguments)
+            leaves, tensors, numbers = classify(flat)
+            given = buffers_of(module)
+            call = self._call(
+                ModuleCall(
+                    module, path, spec, original, tree, leaves, buffers,
+                    kind=(kind, likeness(leaves), _layouts((*tensors, *given))),
+                )
+            )  # fmt: skip
+            outputs = OP(tensors, given, numbers, call.tag)
+            return _result(call.leader, module, outputs)
+
+        vars(forward)[STANDS_FOR] = alike
+        vars(forward).pop("__wrapped__", None)
+        vars(forward)["__signature__"] = signature
+        return forward
+
+    def _call(self, new: ModuleCall) -> ModuleCall:
+        """Return the call that was made this way before, or the new one with its leader."""
+        _touch_attributes(new)
+        known = self._known.setdefault(new.kind, [])
+        for call in known:
+            if call.reads is None or call.out_tree is None or call.tree != new.tree:
+                continue
+            if not call.reads.hold_for(new.module):
+                continue
+            call.reads.repeat(new.module)
+            if call.module is new.module:
+                return call
+            new.leader = call
+            same = (c for c in self.calls.values() if c.leader is call and c.module is new.module)
+            earlier = next(same, None)
+            if earlier is not None:
+                return earlier
+            break
+        else:
+            known.append(new)
+        self.calls[new.tag] = new
+        return new
+
+
+def _touch_attributes(call: ModuleCall) -> None:
+    """Read what stands on the node of a composite, so that a recording around it knows."""
+    name = call.spec.composite_op_name
+    if name is None or not is_recording():
+        return
+    names = list(call.spec.composite_attrs or [])
+    for attribute in COMPOSITES[name].attributes if name in COMPOSITES else ():
+        names += [attribute.name, *attribute.aliases]
+    for each in names:
+        getattr(call.module, each, None)
+
+
+def _layouts(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """Return what a trace sees of tensors, sizes in words."""
+    return tuple(
+        (t.dtype, t.device, *(tuple(map(str, s)) for s in (t.shape, _strides(t)))) for t in tensors
+    )
+
+
+def _strides(tensor: torch.Tensor) -> Sequence[Any]:
+    return tensor.stride() if tensor.layout == torch.strided else ()
+
+
+def _result(leader: ModuleCall, module: torch.nn.Module, outputs: Sequence[torch.Tensor]) -> Any:
+    """Return what the module returns, and put the new values into the buffers it changes."""
+    changed = leader.changed or ()
+    count = len(outputs) - len(changed)
+    places = dict(module.named_buffers()) if changed else {}
+    for path, new in zip(changed, outputs[count:], strict=True):
+        places[path].copy_(new)
+    filled = fill(leader.out_leaves, outputs[:count], leader.out_numbers)
+    return pytree.tree_unflatten(filled, leader.out_tree)

@@ -1,0 +1,272 @@
+"""The op that a call of an externalised module is in an exported program."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary, ref
+
+import torch
+from torch.export import ExportedProgram
+
+from coreai_onnx.composite_ops import SDPA, GatedDeltaUpdate, GatherMM, RMSNormImpl, RoPE
+from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
+from coreai_onnx.export.externalize.reads import Reads, recording
+from coreai_onnx.export.externalize.specs import ExternalizeSpec
+from coreai_onnx.export.functionalize.buffers import Substituted
+
+
+@dataclass(eq=False)
+class ModuleCall:
+    """One way a module is called: its arguments apart from the values of the tensors.
+
+    Attributes:
+        module: The module.
+        path: Its path in the model; empty for the model itself.
+        spec: What it was externalised as.
+        original: Its own forward.
+        tree: Structure of the bound arguments, a dictionary by parameter name.
+        leaves: Per flattened argument: ``"tensor"``, ``"number"``, or the constant in a tuple.
+        buffers: Paths in the module of the buffers that are passed along.
+        kind: Equal for calls that may be alike: class, structure, arguments, shapes.
+        leader: The call that this one is alike to, whose results and body it shares.
+        reads: What the module's forward read when it ran for this call.
+        out_tree: Structure of the result, once it ran.
+        out_leaves: Like ``leaves``, for the result.
+        out_numbers: Symbolic numbers among the result of the latest run.
+        changed: Paths in the module of the buffers it changes; their new values are the last
+            outputs of the op.
+        body: The module's own exported program, its weights under ``module.``.
+        results: Layouts of its results, for the calls that are alike.
+    """
+
+    module: torch.nn.Module
+    path: str
+    spec: ExternalizeSpec
+    original: Callable[..., Any]
+    tree: Any
+    leaves: tuple[Any, ...]
+    buffers: tuple[str, ...] = ()
+    kind: Any = None
+    tag: str = ""
+    leader: ModuleCall = None  # type: ignore[assignment]  # itself, until it is found alike
+    reads: Reads | None = None
+    out_tree: Any = None
+    out_leaves: tuple[Any, ...] = ()
+    out_numbers: Sequence[Any] = ()
+    changed: tuple[str, ...] | None = None
+    body: ExportedProgram | None = None
+    results: list[_Result] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Give the call a tag of its own, under which the op finds it."""
+        self.tag = f"{self.path}#{next(_counter)}"
+        self.leader = self
+        _CALLS[self.tag] = self
+
+    def arguments(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> dict[str, Any]:
+        """Return the bound arguments, by parameter name."""
+        filled = fill(self.leaves, tensors, numbers)
+        arguments: dict[str, Any] = pytree.tree_unflatten(filled, self.tree)
+        return arguments
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether the module computes the reference of the composite it is externalised as."""
+        own = _REFERENCES.get(self.spec.composite_op_name or "")
+        return own is not None and getattr(self.original, "__func__", None) is own.forward
+
+    def inner_path(self, path: str) -> str:
+        """Return the path in the model of something in the module."""
+        return f"{self.path}.{path}" if self.path else path
+
+
+@dataclass(frozen=True)
+class _Result:
+    """The results of a call in one fake mode: they are those of every call alike."""
+
+    mode: ref[Any]
+    inputs: tuple[Any, ...]
+    outputs: tuple[tuple[Any, Any, torch.dtype, torch.device], ...]
+
+
+_REFERENCES: dict[str, type[torch.nn.Module]] = {
+    "gated_delta_update": GatedDeltaUpdate,
+    "gather_mm": GatherMM,
+    "rms_norm": RMSNormImpl,
+    "rope": RoPE,
+    "scaled_dot_product_attention": SDPA,
+}
+"""Modules of this package: they need no check, and no body of their own."""
+_counter: Iterator[int] = itertools.count()
+_CALLS: WeakValueDictionary[str, ModuleCall] = WeakValueDictionary()
+_library = torch.library.Library("coreai_onnx", "DEF")
+_library.define(
+    "module_call(Tensor[] tensors, Tensor[] buffers, SymInt[] numbers, str tag) -> Tensor[]"
+)
+OP = torch.ops.coreai_onnx.module_call.default
+
+
+def _run_call(
+    tensors: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor],
+    numbers: Sequence[Any],
+    tag: str,
+) -> list[torch.Tensor]:
+    """Run the module behind a tag; returns its results and the new values of what it changes."""
+    call = _CALLS.get(tag)
+    if call is None:
+        raise ExternalizationError(
+            f"the externalised module behind {tag} is no longer there",
+            advice="keep what subexport_and_restore returned for as long as the program is used",
+        )
+    inputs, mode = _signature(tensors, buffers, numbers)
+    known = _known(call.leader, mode, inputs)
+    if known is not None:
+        return known
+    outputs = _run(call.leader, call, tensors, buffers, numbers)
+    if mode is not None:
+        _remember(call.leader, mode, inputs, outputs)
+    return outputs
+
+
+def _run(
+    leader: ModuleCall,
+    call: ModuleCall,
+    tensors: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor],
+    numbers: Sequence[Any],
+) -> list[torch.Tensor]:
+    places = Substituted(call.module, buffers)
+    with places.active():
+        if leader.reads is None:
+            leader.reads = Reads()
+            with recording(call.module, leader.reads):
+                result = invoke(call.original, call.arguments(tensors, numbers))
+        else:
+            result = invoke(call.original, call.arguments(tensors, numbers))
+    flat, leader.out_tree = pytree.tree_flatten(result)
+    leader.out_leaves, outputs, leader.out_numbers = classify(flat)
+    changed = places.changed()
+    if leader.changed is None:
+        leader.changed = tuple(changed)
+    unexpected = changed.keys() - set(leader.changed)
+    if unexpected:
+        raise ExternalizationError(
+            f"the externalised module {call.path} changes {', '.join(sorted(unexpected))} "
+            "in place, but not in its first run",
+            advice="leave it out of externalize_modules",
+        )
+    return _unshared([*outputs, *places.values(leader.changed)], tensors)
+
+
+def _unshared(
+    outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Return outputs that are tensors of their own: none an input, none another output."""
+    taken = {id(t) for t in inputs}
+    own: list[torch.Tensor] = []
+    for tensor in outputs:
+        own.append(tensor.clone() if id(tensor) in taken else tensor)
+        taken.add(id(tensor))
+    return own
+
+
+torch.library.impl(_library, "module_call", "CompositeExplicitAutograd")(_run_call)
+torch.library.register_fake("coreai_onnx::module_call", _run_call, lib=_library)
+
+
+# ---------------------------------------------------------------------- results of calls alike
+def _signature(
+    tensors: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor], numbers: Sequence[Any]
+) -> tuple[tuple[Any, ...], Any]:
+    """Return what the shapes of the results depend on, and the fake mode; None if values count."""
+    fake = [t for t in (*tensors, *buffers) if isinstance(t, FakeTensor)]
+    if not fake or len(fake) != len(tensors) + len(buffers):
+        return (), None
+    if any(t.layout != torch.strided for t in fake):
+        return (), None
+    parts = [(t.dtype, _sizes(t.shape), _sizes(t.stride())) for t in fake]
+    return (*parts, _sizes(numbers)), fake[0].fake_mode
+
+
+def _sizes(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(s.node.expr if isinstance(s, torch.SymInt) else s for s in sizes)
+
+
+def _known(call: ModuleCall, mode: Any, inputs: tuple[Any, ...]) -> list[torch.Tensor] | None:
+    """Return fresh results like those of an earlier run with the same inputs."""
+    if mode is None:
+        return None
+    for result in call.results:
+        if result.mode() is mode and result.inputs == inputs:
+            return [
+                torch.empty_strided(size, stride, dtype=dtype, device=device)
+                for size, stride, dtype, device in result.outputs
+            ]
+    return None
+
+
+def _remember(
+    call: ModuleCall, mode: Any, inputs: tuple[Any, ...], outputs: Sequence[torch.Tensor]
+) -> None:
+    """Keep the layout of results, unless it hangs on the numbers in the inputs."""
+    if any(t.layout != torch.strided for t in outputs) or any(map(_is_data, outputs)):
+        return
+    if any(_is_unbacked(n) for n in call.out_numbers):
+        return
+    layouts = tuple((t.size(), t.stride(), t.dtype, t.device) for t in outputs)
+    call.results.append(_Result(ref(mode), inputs, layouts))
+
+
+def _is_data(tensor: torch.Tensor) -> bool:
+    return any(_is_unbacked(s) for s in (*tensor.shape, *tensor.stride()))
+
+
+def _is_unbacked(size: Any) -> bool:
+    return isinstance(size, torch.SymInt) and not size.node.has_hint()
+
+
+# ---------------------------------------------------------------------- arguments
+def classify(flat: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any], list[Any]]:
+    """Split flattened leaves into tensors, symbolic numbers and constants.
+
+    Raises:
+        ExternalizationError: For a symbolic float or bool.
+    """
+    leaves: list[Any] = []
+    tensors: list[Any] = []
+    numbers: list[Any] = []
+    for leaf in flat:
+        if isinstance(leaf, torch.Tensor):
+            leaves.append("tensor")
+            tensors.append(leaf)
+        elif isinstance(leaf, torch.SymInt):
+            leaves.append("number")
+            numbers.append(leaf)
+        elif isinstance(leaf, torch.SymFloat | torch.SymBool):
+            raise ExternalizationError(
+                f"an externalised module takes or returns the symbolic number {leaf}, which has no "
+                "form at the border of a function",
+                advice="pass it as a tensor, or leave the module out of externalize_modules",
+            )
+        else:
+            leaves.append((leaf,))
+    return tuple(leaves), tensors, numbers
+
+
+def fill(leaves: Sequence[Any], tensors: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+    """Put tensors and numbers back in their places."""
+    rest = {"tensor": iter(tensors), "number": iter(numbers)}
+    return [next(rest[leaf]) if isinstance(leaf, str) else leaf[0] for leaf in leaves]
+
+
+def invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call a function with arguments bound by name, variadic ones included."""
+    bound = inspect.signature(function).bind_partial()
+    bound.arguments.update(arguments)
+    return function(*bound.args, **bound.kwargs)

@@ -1,0 +1,182 @@
+"""What a module's forward read of its module while it was traced.
+
+A trace is a function of the code, the arguments, and what the code looked up. Two modules of one
+class and one structure run the same code; if every attribute that the first one's forward read has
+the same value in the second, the second's forward gives the same trace. ``layer_idx`` may differ
+where nothing reads it.
+
+Tensors that are parameters or buffers count by their place, dtype and layout, never by their
+numbers: an export cannot look at those. What a forward reads otherwise than from its arguments and
+its modules' attributes (globals, class attributes) is taken to be the same for all modules of a
+class.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import MemberDescriptorType
+from typing import Any
+
+import torch
+
+from coreai_onnx.export.compat.module_reads import reads_noted
+from coreai_onnx.export.externalize.likeness import MISSING, Tree, likeness
+
+_STRUCTURE = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"})
+"""Attributes that :func:`coreai_onnx.export.externalize.likeness.structure` compares as a whole."""
+_DICT = "__dict__"
+
+
+class Reads:
+    """Attributes read of a module and the modules in it, with what was found."""
+
+    def __init__(self) -> None:
+        """Start with nothing read."""
+        self._tree: Tree | None = None
+        self._found: dict[tuple[str, str], Any] = {}
+        self._values: dict[tuple[str, str], Any] = {}
+        self._before: frozenset[tuple[str, str]] = frozenset()
+
+    def begin(self, module: torch.nn.Module) -> None:
+        """Take notes of a module, with its weights as they are now."""
+        self._tree = Tree(module)
+        self._before = frozenset(self._found)
+
+    def end(self) -> None:
+        """Take no more notes; the module is not kept."""
+        self._tree = None
+
+    def note(self, own: dict[str, Any], kind: type, name: str) -> None:
+        """Note that an attribute was read, as it was at its first read.
+
+        Args:
+            own: ``__dict__`` of the module it was read of; others than those in the tree count not.
+            kind: Class of that module.
+            name: The attribute; ``__dict__`` stands for all of them.
+        """
+        tree = self._tree
+        path = None if tree is None else tree.paths.get(id(own))
+        if tree is None or path is None or name in _STRUCTURE or (path, name) in self._found:
+            return
+        if name == _DICT:
+            self._found[path, name] = _names(own)
+            for each in list(own):
+                self.note(own, kind, each)
+        elif name in own or not _is_of_class(own, kind, name):
+            self._found[path, name] = _look_up(tree, own, kind, name)
+            self._values[path, name] = own.get(name, MISSING)
+
+    def repeat(self, module: torch.nn.Module) -> None:
+        """Let the recordings that are under way see the same reads on another module."""
+        active = _active()
+        if not active:
+            return
+        dicts = Tree(module).dicts
+        for path, name in self._found:
+            own, kind = dicts[path]
+            for reads in active:
+                reads.note(own, kind, name)
+
+    @contextmanager
+    def as_they_were(self, module: torch.nn.Module) -> Iterator[None]:
+        """Give attributes that changed since they were read the values that were read."""
+        tree = Tree(module)
+        changed: list[tuple[dict[str, Any], str, Any]] = []
+        for (path, name), value in self._values.items():
+            own, kind = tree.dicts[path]
+            if _look_up(tree, own, kind, name) != self._found[path, name]:
+                changed.append((own, name, own.get(name, MISSING)))
+                _put(own, name, value)
+        try:
+            yield
+        finally:
+            for own, name, value in changed:
+                _put(own, name, value)
+
+    def hold_for(self, module: torch.nn.Module, *, latest: bool = False) -> bool:
+        """Whether the same reads find the same on a module of the same structure.
+
+        Args:
+            module: The module.
+            latest: Look only at what the latest recording added.
+        """
+        tree = Tree(module)
+        for (path, name), found in self._found.items():
+            if latest and (path, name) in self._before:
+                continue
+            own, kind = tree.dicts[path]
+            now = _names(own) if name == _DICT else _look_up(tree, own, kind, name)
+            if now != found:
+                return False
+        return True
+
+
+@contextmanager
+def recording(module: torch.nn.Module, reads: Reads | None = None) -> Iterator[Reads]:
+    """Record what is read of a module and the modules in it, in this thread.
+
+    Args:
+        module: The module.
+        reads: Receives the reads; those that are in it stay.
+    """
+    reads = reads if reads is not None else Reads()
+    reads.begin(module)
+    active = _active()
+    active.append(reads)
+    try:
+        with contextlib.nullcontext() if len(active) > 1 else reads_noted(_note):
+            yield reads
+    finally:
+        active.remove(reads)
+        reads.end()
+
+
+def is_recording() -> bool:
+    """Whether reads are recorded in this thread."""
+    return bool(_active())
+
+
+_local = threading.local()
+
+
+def _active() -> list[Reads]:
+    found: list[Reads] = _local.__dict__.setdefault("active", [])
+    return found
+
+
+def _note(module: torch.nn.Module, own: dict[str, Any], name: str) -> None:
+    for reads in _active():
+        reads.note(own, type(module), name)
+
+
+# ---------------------------------------------------------------------- one attribute
+def _names(own: dict[str, Any]) -> frozenset[str]:
+    return frozenset(own)
+
+
+def _is_of_class(own: dict[str, Any], kind: type, name: str) -> bool:
+    """Whether a name is a weight, a submodule, or the class's, the same for all its modules."""
+    if any(name in own.get(registry, ()) for registry in ("_parameters", "_buffers", "_modules")):
+        return True
+    owner = next((c for c in kind.__mro__ if name in c.__dict__), None)
+    return owner is not None and not isinstance(owner.__dict__[name], MemberDescriptorType)
+
+
+def _put(own: dict[str, Any], name: str, value: Any) -> None:
+    if value is MISSING:
+        own.pop(name, None)
+    else:
+        own[name] = value
+
+
+def _look_up(tree: Tree, own: dict[str, Any], kind: type, name: str) -> Any:
+    if name in own:
+        return likeness(own[name], tree)
+    slot = next((c.__dict__[name] for c in kind.__mro__ if name in c.__dict__), None)
+    if isinstance(slot, MemberDescriptorType):
+        with contextlib.suppress(AttributeError):  # nothing is in the slot yet
+            return likeness(slot.__get__(tree.owner(own)), tree)
+    return MISSING

@@ -1,0 +1,119 @@
+"""Externalisation in two steps, around an export of the user's own (a quantiser's, say)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from tqdm import tqdm
+
+from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.export.compat.turns import turn
+from coreai_onnx.export.externalize.bodies import BodyExport
+from coreai_onnx.export.externalize.externalize import Externalization
+from coreai_onnx.export.externalize.module_call import ModuleCall
+from coreai_onnx.export.externalize.specs import ExternalizeSpec
+
+__all__ = ["patch_for_externalization", "restore_externalization", "subexport_and_restore"]
+
+_KEPT = "_coreai_externalization"
+
+
+def patch_for_externalization(
+    model: torch.nn.Module, targets: Sequence[ExternalizeSpec | type]
+) -> None:
+    """Make every module of the given classes a single op, until the model is restored.
+
+    The first of two steps; between them the model is exported, as often and by whatever is wanted.
+
+    ```python
+    patch_for_externalization(model, [LlamaDecoderLayer])
+    exported = torch.export.export(model, args)
+    externalized = subexport_and_restore(model, exported)
+    TorchConverter().add_exported_program(exported, externalized=externalized)
+    ```
+
+    Args:
+        model: The model; changed in place: its modules' ``forward``, nothing else.
+        targets: Module classes, or :class:`ExternalizeSpec` for composites.
+
+    Raises:
+        ExternalizationError: If the model is patched already.
+        TypeError: If a target is neither a module class nor a spec.
+
+    Warns:
+        UserWarning: If a class matches no module.
+    """
+    if _KEPT in vars(model):
+        raise ExternalizationError(
+            f"{type(model).__name__} is already marked for externalisation",
+            advice="call subexport_and_restore or restore_externalization first",
+        )
+    externalization = Externalization(model, targets)
+    externalization.patch()
+    vars(model)[_KEPT] = externalization
+
+
+@turn()
+def subexport_and_restore(
+    model: torch.nn.Module,
+    exported_program: ExportedProgram,
+    *,
+    decompositions: Mapping[Any, Any] | None = None,
+    progress_bar: Any = None,
+) -> list[ModuleCall]:
+    """Export the externalised modules that a program calls, and restore the model.
+
+    Args:
+        model: A model that :func:`patch_for_externalization` patched. It is restored also when
+            this raises. For a model that is not patched the result is empty.
+        exported_program: What was made of the model; quantised, decomposed, exported again.
+        decompositions: A decomposition table for the modules' own programs; without one they
+            are lowered as they are.
+        progress_bar: Called with an iterable of modules, as ``tqdm.tqdm`` is; None shows one for
+            an export that takes longer than a second.
+
+    Returns:
+        What :meth:`TorchConverter.add_exported_program` takes as ``externalized``.
+
+    Raises:
+        ExternalizationError: If a module does not export by itself.
+
+    Warns:
+        UserWarning: For each externalised module that the program does not call.
+    """
+    externalization: Externalization | None = vars(model).pop(_KEPT, None)
+    if externalization is None:
+        return []
+    try:
+        show = progress_bar or _quiet_bar
+        table = dict(decompositions or {})
+        called = externalization.export_bodies(exported_program, BodyExport(table), show)
+        missing = externalization.not_called(called)
+    finally:
+        externalization.restore()
+    for path in missing:
+        warnings.warn(
+            f"No call sites found for externalized submodule {path!r} in exported_program",
+            UserWarning,
+            stacklevel=3,  # the turn is in between
+        )
+    return called
+
+
+def restore_externalization(model: torch.nn.Module) -> None:
+    """Restore a model that was patched and will not be converted; others are left alone."""
+    externalization: Externalization | None = vars(model).pop(_KEPT, None)
+    if externalization is not None:
+        externalization.restore()
+
+
+def _quiet_bar(calls: Sequence[ModuleCall]) -> Any:
+    return tqdm(calls, desc="exporting modules", disable=None, delay=1.0, leave=False)
+
+
+_patch_model_for_externalization = patch_for_externalization
+_subexport_and_restore = subexport_and_restore

@@ -1,0 +1,1 @@
+"""Programs without in-place operators."""

@@ -1,0 +1,211 @@
+"""Buffers of a module while it runs as a single op: reads come in, what changes goes out."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.export.compat.torch_names import TorchDispatchMode, pytree
+from coreai_onnx.export.functionalize.attributes import same_sizes, warn_of_dropped
+
+aten = torch.ops.aten
+_NORMS_THAT_WRITE = frozenset(
+    {
+        aten.batch_norm.default,
+        aten.cudnn_batch_norm.default,
+        aten.instance_norm.default,
+        aten.native_batch_norm.default,
+    }
+)
+"""Ops that change their arguments 3 and 4 if argument 5 is true; their schemas do not say so."""
+
+
+def buffer_paths(module: torch.nn.Module) -> tuple[str, ...]:
+    """Return the path of every buffer in a module, one for a buffer under several names."""
+    return tuple(name for name, _ in module.named_buffers())
+
+
+def buffers_of(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Return every buffer in a module as it is now, in the order of :func:`buffer_paths`."""
+    return [tensor for _, tensor in module.named_buffers()]
+
+
+@contextmanager
+def written_in_place(module: torch.nn.Module) -> Iterator[list[str]]:
+    """Write what is assigned to a buffer into the buffer, as an export expects of state.
+
+    A buffer that is replaced by a tensor of another shape keeps its value.
+
+    Yields:
+        The paths of such buffers; empty until the block is left.
+    """
+    holders = [  # a traced module keeps its own in C++
+        (path, vars(inner).get("_buffers", {})) for path, inner in module.named_modules()
+    ]
+    before = [dict(registry) for _, registry in holders]
+    dropped: list[str] = []
+    yield dropped
+    for (path, registry), old in zip(holders, before, strict=True):
+        for name, tensor in old.items():
+            new = registry[name]
+            if new is tensor or tensor is None or new is None:
+                continue
+            if same_sizes(new, tensor):
+                tensor.copy_(new)
+            else:
+                dropped.append(f"{path}.{name}".lstrip("."))
+            registry[name] = tensor
+
+
+@contextmanager
+def assignments_kept(model: torch.nn.Module) -> Iterator[None]:
+    """While active, ``self.buffer = new`` in the forward of a model is exported as a change of it.
+
+    torch's export keeps in-place changes of buffers, and forgets tensors that take their places.
+
+    Warns:
+        DroppedStateWarning: A buffer is replaced by a tensor of another shape.
+    """
+    inside = contextlib.ExitStack()
+    dropped: list[list[str]] = []
+
+    def enter(*_: Any) -> None:
+        dropped.append(inside.enter_context(written_in_place(model)))
+
+    def leave(*_: Any) -> None:
+        inside.close()
+
+    with contextlib.ExitStack() as hooks:
+        if any(True for _ in model.buffers()):
+            hooks.callback(model.register_forward_pre_hook(enter).remove)
+            hooks.callback(model.register_forward_hook(leave).remove)
+        yield
+    if any(dropped):
+        warn_of_dropped(itertools.chain.from_iterable(dropped))
+
+
+class Substituted:
+    """The buffers of a module while others stand in their places.
+
+    Args:
+        module: The module.
+        given: What stands in the places, in the order of :func:`buffer_paths`.
+    """
+
+    def __init__(self, module: torch.nn.Module, given: Sequence[torch.Tensor]) -> None:
+        """Find the places; one buffer may have several."""
+        own = {id(tensor): (path, i) for i, (path, tensor) in enumerate(module.named_buffers())}
+        self._places: list[tuple[dict[str, Any], str, int]] = []
+        self._paths = [path for path, _ in own.values()]
+        for inner in module.modules():
+            registry: dict[str, Any] = vars(inner)["_buffers"]
+            for name, tensor in registry.items():
+                if tensor is not None:
+                    self._places.append((registry, name, own[id(tensor)][1]))
+        self._given = [x.clone() for x in given]
+        self._after: dict[int, Any] = {}
+        self._writes = _Writes(self._given)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Put the given tensors in place, and the module's own back afterwards."""
+        before = [registry[name] for registry, name, _ in self._places]
+        for registry, name, i in self._places:
+            registry[name] = self._given[i]
+        try:
+            with self._writes:
+                yield
+            self._after = {i: registry.get(name) for registry, name, i in self._places}
+        finally:
+            for (registry, name, _), tensor in zip(self._places, before, strict=True):
+                registry[name] = tensor
+
+    def changed(self) -> dict[str, torch.Tensor]:
+        """Return the new value of every buffer that was written or replaced, by path.
+
+        Raises:
+            ExternalizationError: If a buffer was replaced by something of another shape or dtype.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for i, (path, given) in enumerate(zip(self._paths, self._given, strict=True)):
+            now = self._after[i]
+            if now is given and _address(given) not in self._writes.found:
+                continue
+            if not isinstance(now, torch.Tensor) or (now.dtype, now.shape) != (
+                given.dtype,
+                given.shape,
+            ):
+                raise ExternalizationError(
+                    f"the buffer {path} of an externalised module becomes another shape or dtype",
+                    advice="state has one shape; leave the module out of externalize_modules",
+                )
+            found[path] = now
+        return found
+
+    def values(self, paths: Sequence[str]) -> list[torch.Tensor]:
+        """Return the values of some buffers as they are now."""
+        index = {path: i for i, path in enumerate(self._paths)}
+        return [self._after[index[path]] for path in paths]
+
+
+class _Writes(TorchDispatchMode):
+    """Notes which of some tensors ops write to, through views as well.
+
+    Args:
+        watched: The tensors; nothing else shares their memory.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, watched: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._watched = {_address(x) for x in watched}
+        self.found: set[int] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for argument in _written(func, args, kwargs or {}):
+            for tensor in pytree.tree_leaves(argument):
+                if isinstance(tensor, torch.Tensor):
+                    address = _address(tensor)
+                    if address in self._watched:
+                        self.found.add(address)
+        return result
+
+    def __enter__(self) -> Any:
+        return super().__enter__() if self._watched else self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._watched:
+            super().__exit__(*exception)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Return what views of one storage have in common; fake tensors have no data pointer."""
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch has no public name for it
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments an op writes to."""
+    if func in _NORMS_THAT_WRITE:
+        return list(args[3:5]) if args[5] else []
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    given = {a.name: x for a, x in zip(schema.arguments, args, strict=False)} | dict(kwargs)
+    declared = {a.name: a.alias_info for a in schema.arguments}
+    return [
+        x for name, x in given.items() if (info := declared[name]) is not None and info.is_write
+    ]

@@ -1,0 +1,116 @@
+"""Which ops torch takes apart before conversion, and which stay whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from coreai_onnx.errors import ExportError
+from coreai_onnx.export.compat.torch_names import VMAP_MARKS, OpOverloadPacket, resolve_packet
+from coreai_onnx.export.functionalize.in_place import mutates, without_in_place
+from coreai_onnx.export.functionalize.lifted import changed_by, lifted
+from coreai_onnx.export.functionalize.subclasses import unwrapped
+
+aten = torch.ops.aten
+
+WHOLE: tuple[Any, ...] = (
+    # composites, or ops with a better direct form than their decomposition
+    aten.scaled_dot_product_attention.default,
+    aten.layer_norm.default,
+    aten.rms_norm.default,
+    aten.group_norm.default,
+    aten.instance_norm.default,
+    aten.silu.default,
+    aten.hardsigmoid.default,
+    aten.hardswish.default,
+    aten.pixel_shuffle.default,
+    aten.linear.default,
+    aten.reflection_pad1d.default,
+    aten.reflection_pad2d.default,
+    aten.reflection_pad3d.default,
+    aten.replication_pad1d.default,
+    aten.replication_pad2d.default,
+    aten.replication_pad3d.default,
+    aten.take.default,  # its decomposition reads an index without axes
+)
+"""Ops that the decomposition table leaves alone."""
+
+
+def get_decomp_table() -> dict[Any, Callable[..., Any]]:
+    """Return a fresh decomposition table for ``ExportedProgram.run_decompositions``.
+
+    It is torch's default table without the ops that are lowered whole.
+    """
+    table = torch.export.default_decompositions()
+    for op in WHOLE:
+        table.pop(op, None)
+    return dict(table.items())
+
+
+def functional(program: ExportedProgram, names: Mapping[int, str] | None = None) -> ExportedProgram:
+    """Return the program without in-place ops, hidden mutations and maps; itself if it has none.
+
+    An undecomposed program may mutate buffers, inputs and views; the result has every mutated
+    buffer and input as an extra output. It also works out what ``vmap`` left as marks of batch
+    axes around ops. So is a tensor that the module holds in a plain attribute and changes: it
+    becomes a buffer. Weights that are tensor subclasses become the plain tensors inside.
+
+    Args:
+        program: The program.
+        names: Names for such tensors, by their id; others are named as their placeholders.
+
+    Raises:
+        ExportError: A tensor in a plain attribute is changed in a way that cannot be followed.
+    """
+    program = unwrapped(program)
+    _settle_overloads(program)
+    if not _needs_work(program):
+        return program
+    made: ExportedProgram | None = without_in_place(program, names or {})
+    if made is not None and not _needs_work(made):
+        return made
+    mutations = [node for node in program.graph.nodes if mutates(node)]
+    changed = changed_by(mutations, program.graph, lifted(program, names))
+    if changed:  # torch's retrace cannot
+        raise ExportError(
+            f"forward changes {', '.join(changed)}, which to torch are constants, by ops or "
+            "through views that cannot be followed\n  give them to register_buffer, and take views "
+            "of them inside of forward"
+        )
+    with torch.no_grad():
+        retraced: ExportedProgram = program.run_decompositions({})
+    return retraced
+
+
+def _settle_overloads(program: ExportedProgram) -> None:
+    """Let nodes that call a packet (``aten.round``) call the overload that their arguments choose.
+
+    A pass that rewrites the graph may leave such nodes; they compute the same afterwards.
+    """
+    for node in _nodes(program):
+        target = node.target
+        if isinstance(target, OpOverloadPacket):
+            given: Any = (node.args, node.kwargs)
+            args, kwargs = torch.fx.map_arg(given, lambda n: n.meta["val"])
+            name = str(target).replace(".", "::", 1)
+            chosen = resolve_packet(name, *args, **kwargs)
+            node.target = getattr(target, chosen or "default")
+
+
+def _needs_work(program: ExportedProgram) -> bool:
+    return any(mutates(node) or _marks_batch(node) for node in _nodes(program))
+
+
+def _nodes(program: ExportedProgram) -> Iterator[torch.fx.Node]:
+    """Yield the nodes of a program's graph, and of those that its nodes call."""
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield from module.graph.nodes
+
+
+def _marks_batch(node: torch.fx.Node) -> bool:
+    """Whether a node is a mark of ``vmap``."""
+    return getattr(node.target, "__module__", "") == VMAP_MARKS

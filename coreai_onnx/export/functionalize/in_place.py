@@ -1,0 +1,377 @@
+"""Programs without in-place ops: what they change is made anew, with every view of it.
+
+torch makes a program functional by retracing the whole of it, ten milliseconds a node. The traced
+program says which tensors share memory (its fake tensors share theirs), which is all there is to
+know: an in-place op becomes the plain op, its result goes back through the views that it was
+written through, and views are taken anew where they are next read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from coreai_onnx.export.compat.torch_names import OpOverload
+from coreai_onnx.export.functionalize.lifted import Lifted, lifted, remade
+from coreai_onnx.export.functionalize.plain_ops import plain_form
+from coreai_onnx.export.functionalize.views import Write, undone
+
+aten = torch.ops.aten
+_MUTATIONS = {
+    InputKind.BUFFER: OutputKind.BUFFER_MUTATION,
+    InputKind.CONSTANT_TENSOR: OutputKind.BUFFER_MUTATION,
+    InputKind.PARAMETER: OutputKind.PARAMETER_MUTATION,
+    InputKind.USER_INPUT: OutputKind.USER_INPUT_MUTATION,
+}
+_DROPOUTS = (
+    aten.dropout.default,
+    aten.feature_dropout.default,
+    aten.alpha_dropout.default,
+    aten.feature_alpha_dropout.default,
+)
+
+
+class _CannotError(Exception):
+    """Something here only torch itself can make functional."""
+
+
+def without_in_place(
+    program: ExportedProgram, names: Mapping[int, str] | None = None
+) -> ExportedProgram | None:
+    """Return the program with plain ops only; mutated buffers and inputs are further outputs.
+
+        y = x[0]; add_(y, 1); mul(x, 2)
+        becomes
+        y = x[0]; z = add(y, 1); x2 = select_scatter(x, z, 0, 0); mul(x2, 2)
+
+    Args:
+        program: The program; it is not changed.
+        names: Names of state that torch takes for constants, by the id of the tensor.
+
+    Returns:
+        A new program, or None where that takes a retrace: training batch norms, custom ops that
+        mutate, views that overlap.
+    """
+    constants = lifted(program, names or {})
+    try:
+        root = _rebuilt(program.graph_module, constants)
+    except _CannotError:
+        return None
+    signature = _signature(program, root, constants)
+    states = {str(s.target): constants.tensors.get(s.arg.name) for s in signature.input_specs}
+    return ExportedProgram(
+        root=root,
+        graph=root.graph,
+        graph_signature=signature,
+        state_dict=program.state_dict,
+        range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants=program.constants | {k: x for k, x in states.items() if x is not None},
+        verifiers=program.verifiers,
+    )
+
+
+def without_in_place_inside(module: fx.GraphModule) -> fx.GraphModule | None:
+    """Return a traced graph with plain ops only, or None where that takes a retrace."""
+    try:
+        return _rebuilt(module, None)
+    except _CannotError:
+        return None
+
+
+def mutates(node: fx.Node) -> bool:
+    """Whether a node changes one of its arguments."""
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return False
+    if target is aten.detach_.default:
+        return False  # on the copy of a literal; it changes no number
+    if target in (aten.batch_norm.default, aten.instance_norm.default):
+        return bool(node.args[5] and node.args[3])  # from the input, beside running statistics
+    return target._schema.is_mutable
+
+
+def _rebuilt(module: fx.GraphModule, constants: Lifted | None) -> fx.GraphModule:
+    """Return a module with its graph, and the graphs its nodes call, without in-place ops."""
+    graph = _Rebuild(module.graph, constants).run()
+    made = fx.GraphModule(module, graph)
+    for name, child in module.named_children():
+        if isinstance(child, fx.GraphModule) and any(map(mutates, child.graph.nodes)):
+            setattr(made, name, _rebuilt(child, None))
+    return made
+
+
+class _Rebuild:
+    """Copies a graph node by node, with what in-place ops do spelled out.
+
+    A tensor that shares memory with others is in a group with them. Each in-place op raises the
+    group's version; a view of an earlier version is taken anew where it is used. A tensor that an
+    op like ``transpose_`` turns is another view of its memory from then on.
+
+    Args:
+        given: The graph; its nodes have their fake values.
+        constants: Those of a program; None for a graph inside, whose inputs nothing may change.
+    """
+
+    def __init__(self, given: fx.Graph, constants: Lifted | None) -> None:
+        self.given, self.outer = given, constants is not None
+        self._constants = constants or Lifted()
+        self.graph = fx.Graph()
+        self._current: dict[fx.Node, fx.Node] = {}
+        self._inputs: dict[fx.Node, fx.Node] = {}
+        self._made_at: dict[fx.Node, int] = {}
+        self._versions: dict[StorageWeakRef, int] = {}
+        self._turned: set[StorageWeakRef] = set()
+        self._order = {node: i for i, node in enumerate(given.nodes)}
+        self._groups: dict[fx.Node, tuple[StorageWeakRef, ...]] = {}
+        self._members: dict[StorageWeakRef, list[fx.Node]] = {}
+        self._parents: dict[fx.Node, fx.Node | None] = {}
+        self._find_shared_memory()
+
+    def run(self) -> fx.Graph:
+        """Return the new graph."""
+        for node in self.given.nodes:
+            if node.op == "output":
+                self._output(node)
+            elif mutates(node):
+                self._mutation(node)
+            elif (twin := self._twin(node)) is not None:
+                self._settle(node, self._use(twin))
+            else:
+                copied = self.graph.node_copy(node, self._use)
+                if node.op == "placeholder":
+                    self._inputs[node] = copied
+                    copied.name = node.name  # an argument called input would become input_1
+                self._settle(node, copied)
+        return self.graph
+
+    # ------------------------------------------------------------------ memory
+    def _find_shared_memory(self) -> None:
+        """Note the memory of each node's results, and the argument they are a view of."""
+        same: dict[StorageWeakRef, StorageWeakRef] = {}
+        remade_values = remade(self.given, self._constants)
+        first = {n.name: n for n in self.given.nodes if n.op == "placeholder"}
+        for node in self.given.nodes:
+            own = _memory(node, remade_values.get(node, node.meta.get("val")))
+            if _returns_its_argument(node) or _writes_back(node):
+                same.update(zip(own, self._groups[node.args[0]], strict=True))
+            groups = self._groups[node] = tuple(dict.fromkeys(same.get(key, key) for key in own))
+            for key in groups:
+                self._members.setdefault(key, []).append(node)
+            sources = node.all_input_nodes if node.op == "call_function" else []
+            if node.op == "placeholder" and node.name in self._constants.twins:
+                sources = [first[self._constants.twins[node.name]]]
+            shared = (a for a in sources if not set(groups).isdisjoint(self._groups[a]))
+            parent = next(shared, None)
+            if parent is not None and _is_list(parent) and self._parents[parent] is None:
+                parent = None  # one of several results; none is a view
+            self._parents[node] = parent
+
+    def _version(self, node: fx.Node) -> int:
+        return sum(self._versions.get(key, 0) for key in self._groups[node])
+
+    def _settle(self, node: fx.Node, made: fx.Node) -> None:
+        self._current[node] = made
+        self._made_at[node] = self._version(node)
+
+    def _twin(self, node: fx.Node) -> fx.Node | None:
+        """Return the node whose very tensor a node is, without changing it."""
+        if _returns_its_argument(node) or node.name in self._constants.twins:
+            return self._parents[node]
+        return None
+
+    def _is_its_parent(self, node: fx.Node) -> bool:
+        return mutates(node) or self._twin(node) is not None
+
+    # ------------------------------------------------------------------ reading
+    def _use(self, node: fx.Node) -> fx.Node:
+        """Return a node of the new graph with the present value; views are taken anew."""
+        if self._made_at.get(node) != self._version(node):
+            parent = self._parents[node]
+            if parent is None or self._made_at.get(node) == _LOST:
+                raise _CannotError(node)
+            if self._is_its_parent(node):
+                self._settle(node, self._use(parent))
+            else:
+                self._settle(node, self.graph.node_copy(node, self._use))
+        return self._current[node]
+
+    # ------------------------------------------------------------------ writing
+    def _mutation(self, node: fx.Node) -> None:
+        functional, changed = plain_form(node.target), node.args[0] if node.args else None
+        if functional is None or not isinstance(changed, fx.Node):
+            raise _CannotError(node)
+        groups = self._groups[changed]
+        if len(groups) != 1 or groups != self._groups[node]:
+            raise _CannotError(node)  # the fake tensors do not tell what shares memory
+        args, kwargs = fx.map_arg((node.args, node.kwargs), self._use)
+        new = self._call(functional, args, kwargs, node)
+        if torch.Tag.inplace_view in node.target.tags:  # type: ignore[union-attr]  # an op
+            self._turned.add(groups[0])
+            self._settle(changed, new)
+            self._settle(node, new)
+            return
+        if groups[0] in self._turned:
+            raise _CannotError(node)  # how the views lie in the memory is no longer known
+        if not _keeps_the_dtype(node):
+            new = self._in_its_dtype(new, node)
+        self._write(node, changed, new, groups[0])
+        self._settle(node, new)
+
+    def _call(self, target: Any, args: Any, kwargs: Any, like: fx.Node) -> fx.Node:
+        name = target._schema.name.partition("::")[2].strip("_")
+        made = self.graph.create_node("call_function", target, args, kwargs, name)
+        made.meta = dict(like.meta)
+        return made
+
+    def _in_its_dtype(self, new: fx.Node, node: fx.Node) -> fx.Node:
+        """Return the result of the plain op in the dtype of the tensor that is changed."""
+        expected = node.meta["val"]
+        args, kwargs = fx.map_arg((new.args, new.kwargs), lambda n: n.meta["val"])
+        with expected.fake_mode, torch.no_grad():
+            new.meta["val"] = new.target(*args, **kwargs)  # type: ignore[operator]  # an op
+        if new.meta["val"].dtype == expected.dtype:
+            return new
+        return self._call(aten.to.dtype, (new, expected.dtype), {}, node)
+
+    def _write(self, node: fx.Node, changed: fx.Node, new: fx.Node, group: StorageWeakRef) -> None:
+        """Make ``new`` the value of a tensor, and write it into what the tensor is a view of."""
+        values: list[tuple[fx.Node, fx.Node | None]] = [(changed, new)]
+        view, value = changed, new
+        while (parent := self._parents[view]) is not None:
+            if not self._is_read_later(node, parent, group):
+                values.append((parent, None))
+                break
+            if _is_list(parent):  # the views of a split
+                parent = self._parents[parent]
+                assert parent is not None
+            if self._is_its_parent(view):
+                result: fx.Node | None = value
+            else:
+                result = undone(Write(self.graph, view, self._use(parent), value, self._use))
+            if result is None:
+                raise _CannotError(view)
+            values.append((parent, result))
+            view, value = parent, result
+        self._versions[group] = self._versions.get(group, 0) + 1
+        for tensor, present in values:
+            if present is None:
+                self._made_at[tensor] = _LOST
+            else:
+                self._settle(tensor, present)
+
+    def _is_read_later(self, node: fx.Node, parent: fx.Node, group: StorageWeakRef) -> bool:
+        """Whether anything but the changed tensor itself is read after an in-place op."""
+        if self._root(parent).op == "placeholder":
+            return True
+        now, changed = self._order[node], node.args[0]
+        others = (m for m in self._members[group] if m not in (node, changed))
+        return any(self._order[user] > now for m in others for user in m.users)
+
+    def _root(self, node: fx.Node) -> fx.Node:
+        while (parent := self._parents[node]) is not None:
+            node = parent
+        return node
+
+    # ------------------------------------------------------------------ outputs
+    def _output(self, node: fx.Node) -> None:
+        """Return the inputs' new values first, then what the graph returned."""
+        changed = [n for n in self.given.nodes if n.op == "placeholder" and self._is_changed(n)]
+        if changed and not self.outer:
+            raise _CannotError(node)
+        result: Any = fx.map_arg(node.args[0], self._use)
+        new = tuple(self._use(p) for p in changed)
+        made = self.graph.output((*new, *result) if self.outer else result)
+        made.meta = dict(node.meta)
+        made.meta["changed"] = [p.name for p in changed]
+
+    def _is_changed(self, node: fx.Node) -> bool:
+        """Whether an input has a new value; scratch memory that is never read has none."""
+        if node.name in self._constants.twins or self._current[node].op == "placeholder":
+            return False
+        if node.name not in self._constants.tensors:
+            return True
+        given = self._inputs[node]
+        return any(x.target is not aten.copy.default or given in x.args[1:] for x in given.users)
+
+
+_LOST = -1
+
+
+def _memory(node: fx.Node, value: Any) -> list[StorageWeakRef]:
+    """Return what tells the memory of a node's results."""
+    leaves = value if isinstance(value, list | tuple) else (value,)
+    tensors = (x for x in leaves if isinstance(x, torch.Tensor) and x.layout == torch.strided)
+    try:
+        return [StorageWeakRef(x.untyped_storage()) for x in tensors]
+    except NotImplementedError as error:  # what vmap is working on has no memory of its own
+        raise _CannotError(node) from error
+
+
+def _is_list(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), list | tuple)
+
+
+def _returns_its_argument(node: fx.Node) -> bool:
+    """Whether a node is a dropout that does nothing: torch returns the very tensor."""
+    return node.op == "call_function" and node.target in _DROPOUTS and not node.args[2]
+
+
+def _writes_back(node: fx.Node) -> bool:
+    """Whether a node writes a buffer's new value; torch gives some of them memory of their own."""
+    return node.target is aten.copy_.default
+
+
+def _keeps_the_dtype(node: fx.Node) -> bool:
+    """Whether the plain op surely gives the dtype of the tensor that is changed."""
+    values: Any = fx.map_arg(node.args, lambda n: n.meta.get("val"))
+    target, *others = values
+    tensors = (x for x in others if isinstance(x, torch.Tensor))
+    numbers = (x for x in others if isinstance(x, float | torch.SymFloat | complex))
+    return all(x.dtype == target.dtype for x in tensors) and not any(numbers)
+
+
+def _signature(
+    program: ExportedProgram, root: fx.GraphModule, constants: Lifted
+) -> ExportGraphSignature:
+    """Return the signature of the rebuilt program: inputs' new values come first."""
+    given = program.graph_signature
+    output = root.graph.output_node()
+    changed: list[str] = output.meta.pop("changed")
+    results: Any = output.args[0]
+    specs: list[OutputSpec] = []
+    inputs = [s for s in given.input_specs if s.arg.name not in constants.twins]
+    inputs = [_as_buffer(s, constants.names) if s.arg.name in changed else s for s in inputs]
+    by_name = {s.arg.name: s for s in inputs}
+    for name, node in zip(changed, results, strict=False):
+        source = by_name[name]
+        kind = _MUTATIONS[source.kind]
+        target = name if kind is OutputKind.USER_INPUT_MUTATION else source.target
+        specs.append(OutputSpec(kind, TensorArgument(name=node.name), target))
+    for spec, node in zip(given.output_specs, results[len(changed) :], strict=True):
+        named = isinstance(node, fx.Node) and hasattr(spec.arg, "name")
+        arg = dataclasses.replace(spec.arg, name=node.name) if named else spec.arg
+        specs.append(dataclasses.replace(spec, arg=arg))
+    return ExportGraphSignature(inputs, specs)
+
+
+def _as_buffer(spec: InputSpec, names: Mapping[str, str]) -> InputSpec:
+    """Return a constant that is changed as a buffer."""
+    if spec.kind is not InputKind.CONSTANT_TENSOR:
+        return spec
+    return InputSpec(InputKind.BUFFER, spec.arg, names[spec.arg.name], persistent=False)

@@ -1,0 +1,1 @@
+"""Blocks of models that are composites."""

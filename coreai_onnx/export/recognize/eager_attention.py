@@ -1,0 +1,69 @@
+"""Attention that transformers spells out: with sinks or a soft cap, torch has no op for it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from coreai_onnx.composite_ops.call import call
+from coreai_onnx.export.recognize.recognition import Block
+
+NAME = "eager_attention_forward"
+_PARAMETERS = ["module", "query", "key", "value", "attention_mask"]
+
+
+def is_eager_attention(name: str, function: Any) -> bool:
+    """Whether a function is, by name and parameters, the attention of transformers' models."""
+    if name != NAME or not callable(function):
+        return False
+    return list(inspect.signature(function).parameters)[:5] == _PARAMETERS
+
+
+def attention_block(place: str, function: Callable[..., Any]) -> Block:
+    """Return a function as a block that the composite replaces.
+
+    Only the first result counts: the weights are not computed, so that a model that returns them
+    keeps its own attention.
+    """
+    replacement = _replacement(function)
+    name = "scaled_dot_product_attention"
+    return Block(place, NAME, name, replacement, compared=lambda result: result[0])
+
+
+def _replacement(function: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    def replacement(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+        bound = signature.bind(*args, **kwargs)
+        given = {k: v for k, v in bound.arguments.items() if k != "kwargs"}
+        given |= bound.arguments.get("kwargs", {})
+        module, query = given["module"], given["query"]
+        if given.get("position_bias") is not None or _wants_weights(module, given):
+            raise ValueError("it is asked for its weights, or adds a bias")
+        if given.get("dropout") and module.training:
+            raise ValueError("it drops out weights")
+        scale = given.get("scaling")
+        if scale is None:
+            scale = getattr(module, "head_dim", query.shape[-1]) ** -0.5
+        sinks = given.get("s_aux", getattr(module, "sinks", None))
+        output = call(
+            "scaled_dot_product_attention",
+            query,
+            given["key"],
+            given["value"],
+            given["attention_mask"],
+            sinks,
+            scale=float(scale),
+            softcap=float(given.get("softcap") or 0.0),
+        )
+        return output.transpose(1, 2).contiguous(), None
+
+    return replacement
+
+
+def _wants_weights(module: Any, given: dict[str, Any]) -> bool:
+    config = getattr(module, "config", None)
+    return bool(given.get("output_attentions") or getattr(config, "output_attentions", False))

@@ -1,0 +1,227 @@
+"""Modules that are norms, whatever their class is called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from coreai_onnx.composite_ops import COMPOSITES
+from coreai_onnx.composite_ops.call import call
+from coreai_onnx.export.recognize.recognition import RAISES, Block, difference, first_line
+
+_SEED = 20260101
+_MAGNITUDES = (1.0, 1e-3, 8.0)
+"""Ordinary inputs; inputs so small that eps shows; inputs and weights so large that a cap shows."""
+_EPS = ("eps", *COMPOSITES["rms_norm"].attribute("eps").aliases, "layer_norm_eps")
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """What a module that may be a norm has.
+
+    Attributes:
+        weight: Name of its scale; empty without one.
+        bias: Name of its offset; empty without one.
+        eps: What is added to the mean square.
+        arguments: Number of tensors its forward takes.
+    """
+
+    weight: str
+    bias: str
+    eps: float
+    arguments: int
+
+
+def norm_block(place: str, module: torch.nn.Module) -> Block | None:
+    """Return a module as a block that a norm may replace, None if it does not look like one.
+
+    It looks like one if it has no submodules and no buffers, at most a scale and an offset of one
+    axis, an eps, and a forward of one tensor (and perhaps a gate). Whether it is one is found by
+    running it: on random inputs of three magnitudes, with random weights. The block is refused if
+    no form agrees.
+    """
+    if type(module).__module__.startswith("torch.nn."):
+        return None  # torch's own norms are composites already
+    seen = _looks_like_a_norm(module)
+    if seen is None:
+        return None
+    reason, kind = "", type(module).__name__
+    for index, (composite, form) in enumerate(_forms(seen)):
+        found = _probe(module, seen, form)
+        if not found:
+            return Block(place, kind, composite, _bound(module, form), meaning=(seen, index))
+        reason = reason or found
+    return Block(place, kind, "rms_norm", _bound(module, form), reason=reason)
+
+
+def _looks_like_a_norm(module: torch.nn.Module) -> _Norm | None:
+    if any(True for _ in module.children()) or any(True for _ in module.buffers(recurse=False)):
+        return None
+    own = dict(module.named_parameters(recurse=False))
+    if len(own) > 2 or any(p.ndim != 1 or not p.is_floating_point() for p in own.values()):
+        return None
+    if len({p.shape for p in own.values()}) > 1:
+        return None
+    eps = next((vars(module)[n] for n in _EPS if isinstance(vars(module).get(n), float)), None)
+    bias = next((n for n in own if n in ("bias", "beta")), "")
+    weight = next((n for n in own if n != bias), "")
+    if eps is None or (bias and not weight) or not hasattr(type(module), "forward"):
+        return None
+    parameters = [
+        p
+        for p in inspect.signature(module.forward).parameters.values()
+        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    needed = [p for p in parameters if p.default is p.empty or p.name == "gate"]
+    if not parameters or not 1 <= len(needed) <= 2 or len(needed) != len(parameters):
+        return None
+    return _Norm(weight, bias, eps, len(needed))
+
+
+# ---------------------------------------------------------------------- forms
+_Form = Callable[..., Tensor]
+
+
+def _forms(norm: _Norm) -> Iterator[tuple[str, _Form]]:
+    """Yield what the module may mean: the composite, and a function of the module and its inputs.
+
+    Each calls the composite, and computes around it what the composite does not.
+    """
+    if norm.bias:
+        yield "layer_norm", _layer_norm(norm)
+        return
+    scales = [_as_it_is, _in_float32, _one_plus] if norm.weight else [_none]
+    for scale in scales:
+        if norm.arguments == 1:
+            yield "rms_norm", _rms_norm(norm, scale)
+        else:
+            yield "rms_norm", _then_gate(norm, scale)
+            yield "rms_norm", _after_gate(norm, scale)
+    if norm.arguments == 1:
+        yield "layer_norm", _layer_norm(norm)
+
+
+def _as_it_is(weight: Tensor) -> Tensor:
+    return weight
+
+
+def _in_float32(weight: Tensor) -> Tensor:
+    return weight.float()
+
+
+def _one_plus(weight: Tensor) -> Tensor:
+    return 1.0 + weight.float()
+
+
+def _none(_: Any) -> None:
+    return None
+
+
+def _rms_norm(norm: _Norm, scale: Callable[..., Any]) -> _Form:
+    def form(module: torch.nn.Module, x: Tensor) -> Tensor:
+        weight = scale(getattr(module, norm.weight)) if norm.weight else None
+        return call("rms_norm", x, weight, eps=norm.eps)
+
+    return form
+
+
+def _then_gate(norm: _Norm, scale: Callable[..., Any]) -> _Form:
+    plain = _rms_norm(norm, scale)
+
+    def form(module: torch.nn.Module, x: Tensor, gate: Tensor) -> Tensor:
+        return (plain(module, x) * F.silu(gate.float())).to(x.dtype)
+
+    return form
+
+
+def _after_gate(norm: _Norm, scale: Callable[..., Any]) -> _Form:
+    plain = _rms_norm(norm, scale)
+
+    def form(module: torch.nn.Module, x: Tensor, gate: Tensor) -> Tensor:
+        return plain(module, (x.float() * F.silu(gate.float()))).to(x.dtype)
+
+    return form
+
+
+def _layer_norm(norm: _Norm) -> _Form:
+    def form(module: torch.nn.Module, x: Tensor) -> Tensor:
+        weight = getattr(module, norm.weight) if norm.weight else None
+        bias = getattr(module, norm.bias) if norm.bias else None
+        return F.layer_norm(x, x.shape[-1:], weight, bias, norm.eps)
+
+    return form
+
+
+def _bound(module: torch.nn.Module, form: _Form) -> Callable[..., Any]:
+    """Return a form as a forward: of the module, with the forward's own parameter names."""
+    signature = inspect.signature(module.forward)
+
+    def forward(*args: Any, **kwargs: Any) -> Tensor:
+        return form(module, *signature.bind(*args, **kwargs).args)
+
+    return forward
+
+
+# ---------------------------------------------------------------------- by numbers
+def _probe(module: torch.nn.Module, norm: _Norm, form: _Form) -> str:
+    """Return what differs between a module and a form; empty if nothing does."""
+    generator = torch.Generator().manual_seed(_SEED)
+    own = dict(module.named_parameters(recurse=False))
+    like = next(iter(own.values()), None)
+    width = 16 if like is None else like.shape[0]
+    dtype = torch.float32 if like is None else like.dtype
+    forward = _Forward(module)
+    for magnitude, lead in zip(_MAGNITUDES, ((2, 3), (4,), (2, 2, 3)), strict=True):
+        size = max(magnitude, 1.0)
+        weights = {
+            f"module.{name}": (torch.randn(p.shape, generator=generator) * size).to(p.dtype)
+            for name, p in own.items()
+        }
+        inputs = [
+            (torch.randn((*lead, width), generator=generator) * magnitude).to(dtype)
+            for _ in range(norm.arguments)
+        ]
+        try:
+            with torch.no_grad():
+                wanted = torch.func.functional_call(forward, weights, tuple(inputs))
+                with _weights(module, weights):
+                    given = form(module, *inputs)
+        except RAISES as error:
+            return f"it fails on random inputs ({first_line(error)})"
+        found, _ = difference(given, wanted)
+        if found:
+            return f"{found} on random inputs"
+    return ""
+
+
+class _Forward(torch.nn.Module):
+    """A module's own forward without its hooks."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return type(self.module).forward(self.module, *inputs)
+
+
+class _weights:  # noqa: N801 - used like a function: with _weights(...)
+    """Weights in the places of a module's own, by ``module.<name>``."""
+
+    def __init__(self, module: torch.nn.Module, weights: dict[str, Tensor]) -> None:
+        self._registry, self._new = vars(module)["_parameters"], weights
+        self._before: dict[str, Any] = {}
+
+    def __enter__(self) -> None:
+        self._before = dict(self._registry)
+        for name, tensor in self._new.items():
+            self._registry[name.removeprefix("module.")] = tensor
+
+    def __exit__(self, *_: object) -> None:
+        self._registry.update(self._before)

@@ -1,0 +1,113 @@
+"""Functions that rotate queries and keys by position, whatever their convention is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from coreai_onnx.composite_ops.call import call
+from coreai_onnx.export.recognize.recognition import RAISES, Block, difference, first_line
+
+_SEED = 20260101
+_TENSORS = ("q", "k", "x")
+Tensor = torch.Tensor
+_Halves = Callable[[Tensor], Tensor]
+
+
+def is_rotary(name: str, function: Any) -> bool:
+    """Whether a function is, by name and parameters, one that applies a rotary embedding."""
+    if not name.startswith("apply_rotary") or not callable(function):
+        return False
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return False
+    return "cos" in names and "sin" in names and any(n in names for n in _TENSORS)
+
+
+def rotary_block(place: str, function: Callable[..., Any]) -> Block:
+    """Return a function as a block, with the convention that agrees with it on random inputs.
+
+    Cosines come in full width, both halves alike, or every one twice, or in half width; pairs of
+    lanes are halves or neighbours. The block is refused if no convention agrees.
+    """
+    name = getattr(function, "__name__", place)
+    reason = ""
+    for widen, halve, interleaved in _conventions():
+        replacement = _replacement(function, halve, interleaved)
+        found = _probe(function, replacement, widen)
+        if not found:
+            return Block(place, name, "rope", replacement)
+        reason = reason or found
+    return Block(place, name, "rope", replacement, reason=reason)
+
+
+def _conventions() -> Iterator[tuple[_Halves, _Halves, int]]:
+    """Yield how half-width angles are widened, how that is undone, and what a pair is."""
+    halves = (lambda a: torch.cat([a, a], dim=-1)), (lambda c: c[..., : c.shape[-1] // 2])
+    twice = (lambda a: a.repeat_interleave(2, dim=-1)), (lambda c: c[..., ::2])
+    as_is = (lambda a: a), (lambda c: c)
+    for widen, halve in (halves, as_is, twice):
+        for interleaved in (0, 1):
+            yield widen, halve, interleaved
+
+
+def _replacement(
+    function: Callable[..., Any], halve: _Halves, interleaved: int
+) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        unknown = given.keys() - {*_TENSORS, "cos", "sin", "position_ids", "unsqueeze_dim"}
+        if unknown or given.get("position_ids") is not None:
+            raise ValueError(f"arguments {sorted(unknown) or ['position_ids']} mean something else")
+        axis = given.get("unsqueeze_dim", 1)
+        cos, sin = halve(given["cos"]), halve(given["sin"])
+        tensors = [given[name] for name in _TENSORS if name in given]
+        results = tuple(_rotate(x, cos, sin, axis, interleaved) for x in tensors)
+        return results if len(results) > 1 else results[0]
+
+    return replacement
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, axis: int, interleaved: int) -> Tensor:
+    """Rotate ``[batch, heads, length, lanes]`` (axis 1) or ``[batch, length, heads, lanes]``."""
+    if axis not in (1, 2) or x.ndim != 4:
+        raise ValueError(f"heads on axis {axis} of a tensor of rank {x.ndim}")
+    heads_first = x if axis == 1 else x.transpose(1, 2)
+    rotated = 2 * cos.shape[-1]
+    turned = call(
+        "rope",
+        heads_first,
+        cos.unsqueeze(1),
+        sin.unsqueeze(1),
+        dims=rotated if rotated < x.shape[-1] else 0,
+        interleaved=interleaved,
+    )
+    return turned if axis == 1 else turned.transpose(1, 2)
+
+
+def _probe(function: Callable[..., Any], replacement: Callable[..., Any], widen: _Halves) -> str:
+    """Return what differs on random tensors and angles; empty if nothing does."""
+    generator = torch.Generator().manual_seed(_SEED)
+    angles = widen(torch.randn(2, 5, 4, generator=generator))
+    names = inspect.signature(function).parameters
+    tensors = {
+        name: torch.randn(2, 3 + i, 5, 8, generator=generator)
+        for i, name in enumerate(n for n in _TENSORS if n in names)
+    }
+    arguments = {**tensors, "cos": angles.cos(), "sin": angles.sin()}
+    try:
+        with torch.no_grad():
+            wanted = function(**arguments)
+            given = replacement(**arguments)
+    except RAISES as error:
+        return f"it fails on random inputs ({first_line(error)})"
+    found, _ = difference(given, wanted)
+    return f"{found} on random inputs" if found else ""

@@ -1,0 +1,229 @@
+"""Reading model files. What is wrong with one is told with its name, and what to do about it."""
+
+from __future__ import annotations
+
+import mmap
+from os import PathLike
+from pathlib import Path
+
+import onnx
+import onnx.defs
+import onnx_ir as ir
+
+from coreai_onnx.errors import LoadError, failures_as, reason_of
+from coreai_onnx.files.external_data import bring_in, check_strings_and_tensors
+from coreai_onnx.model.contents import (
+    COMPLEX,
+    RANGES,
+    RELATIONS,
+    STATES,
+    graphs,
+    interface,
+    read_complex,
+    read_ranges,
+    read_relations,
+    read_states,
+)
+from coreai_onnx.model.debug_info import restore
+from coreai_onnx.model.graph_checks import arrange
+from coreai_onnx.quiet import without_warnings
+
+_STARTS = {
+    b"version https://git-lfs": "is a pointer of Git LFS, not the model: run git lfs pull",
+    b"PK\x03\x04": "is a zip archive, as torch's own files are; a .onnx file is wanted",
+    b"<": "is a web page or XML: what was downloaded is not the model",
+    b"\x80\x02": "is a pickle; a .onnx file is wanted",
+}
+"""How files begin that are often taken for models, and what they are."""
+_MESSAGE_LIMIT = 1 << 31
+_VERSION_LIMIT = 1 << 31
+_LOCATION = b"location"
+"""The key of a tensor's data file, which a message holds as it is."""
+
+
+def load_model(path: str | PathLike[str], *, data: bool = True) -> ir.Model:
+    """Read one ``.onnx`` file; weights in a data file stay there until they are used.
+
+    Weights are read from the folder of the model only, wherever the file says they are.
+
+    Args:
+        path: The file.
+        data: Whether the weights have to be there whole. A reader of the graph alone can do
+            without.
+
+    Returns:
+        The model, its nodes in an order in which they can run. Reading a weight raises `LoadError`
+        if another process has written to its data file in the meantime.
+
+    Raises:
+        LoadError: The file is missing, unreadable, cut short or no ONNX model, is of a newer ONNX
+            than is installed, its graph is broken, its data file is missing, too short or in
+            another folder, or its metadata cannot be read.
+    """
+    path = Path(path)
+    with failures_as(LoadError, f"{path}: is a broken ONNX model"):
+        model = _parsed(path, data=data)
+        _check_versions(model, path)
+        bring_in(model, path.absolute().parent, data=data)
+        _forget_shapes_without_type(model)
+        if wrong := arrange(model):
+            raise LoadError(f"{path}: {wrong}")
+        restore(model)
+        _check_metadata(model, path)
+    return model
+
+
+def fault(path: Path) -> str:
+    """Return what is wrong with a file that something else could not load; empty if nothing is."""
+    try:
+        load_model(path)
+    except LoadError as error:
+        return str(error)
+    return ""
+
+
+def check_places(source: str | PathLike[str] | bytes | onnx.ModelProto) -> None:
+    """Check that a model names no data file outside of its folder, before a runtime opens it.
+
+    Args:
+        source: A file, or a model in memory, whose folder is the current one.
+
+    Raises:
+        LoadError: A weight is elsewhere, is not there whole, or the model cannot be read.
+    """
+    if isinstance(source, onnx.ModelProto):
+        proto, what, folder = source, "the given model", Path.cwd()
+    elif isinstance(source, bytes):
+        if _LOCATION not in source:
+            return
+        proto, what, folder = onnx.ModelProto(), "the given bytes", Path.cwd()
+        with failures_as(LoadError, f"{what}: is not an ONNX model"):
+            proto.ParseFromString(source)
+    else:
+        path = Path(source)
+        if not _names_a_data_file(path):
+            return
+        proto, what, folder = read_proto(path), str(path), path.absolute().parent
+    if wrong := check_strings_and_tensors(proto, folder, data=True):
+        raise LoadError(f"{what}: {wrong}")
+
+
+def _names_a_data_file(path: Path) -> bool:
+    """Return whether a file may name a data file: one that does has the key that it does so by."""
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(_LOCATION) >= 0
+
+
+def _parsed(path: Path, *, data: bool) -> ir.Model:
+    proto = read_proto(path)
+    if wrong := check_strings_and_tensors(proto, path.absolute().parent, data=data):
+        raise LoadError(f"{path}: {wrong}")
+    with without_warnings():
+        model = ir.from_proto(proto)
+    for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values())):
+        if "ai.onnx" in imports:  # the long name of the domain
+            imports[""] = imports.pop("ai.onnx")
+    return model
+
+
+def read_proto(path: Path) -> onnx.ModelProto:
+    """Read the message in a model file, without its data files and unchecked.
+
+    Raises:
+        LoadError: The file is missing, unreadable or no ONNX model.
+    """
+    start = _start(path)
+    try:
+        # Not onnx_ir's reader, which lets a file in the current folder name weights anywhere.
+        proto = onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf's errors and those of its text formats share no base
+        raise LoadError(f"{path}: {_no_model(path, start)}\n  {reason_of(error)}") from error
+    if not proto.opset_import:
+        raise LoadError(f"{path}: {_no_model(path, start)}\n  it has no opset")
+    return proto
+
+
+def _start(path: Path) -> bytes:
+    """Return how the file begins."""
+    try:
+        if not path.is_file():
+            what = "is not a regular file" if path.exists() else "no such file"
+            raise LoadError(f"{path}: {'is a folder' if path.is_dir() else what}")
+        with path.open("rb") as file:
+            return file.read(64)
+    except OSError as error:
+        raise LoadError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _no_model(path: Path, start: bytes) -> str:
+    if not start:
+        return "is not an ONNX model: the file is empty; make or fetch it again"
+    if path.stat().st_size >= _MESSAGE_LIMIT:
+        return "is not an ONNX model: it is larger than 2 GiB; weights belong in a data file"
+    known = (what for head, what in _STARTS.items() if start.lstrip().startswith(head))
+    return next(known, "is not an ONNX model, or cut short or damaged: make or fetch it again")
+
+
+def _check_versions(model: ir.Model, path: Path) -> None:
+    """Refuse what the installed onnx does not know: its meaning would be guessed."""
+    advice = f"update onnx (installed: {onnx.__version__}), or convert the model for an older one"
+    if model.ir_version > onnx.IR_VERSION:
+        raise LoadError(
+            f"{path}: its IR version is {model.ir_version}, the newest that is known here is "
+            f"{onnx.IR_VERSION}\n  {advice}"
+        )
+    newest = onnx.defs.onnx_opset_version()
+    for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values())):
+        opset = imports.get("", 1)
+        if opset > newest:
+            raise LoadError(
+                f"{path}: its opset is {opset}, the newest that is known here is {newest}"
+                f"\n  {advice}"
+            )
+        if opset < 1:
+            raise LoadError(f"{path}: its opset is {opset}; opsets begin with 1")
+        for domain, version in imports.items():
+            if not 0 <= version < _VERSION_LIMIT:
+                raise LoadError(f"{path}: the version of domain {domain!r} is {version}")
+
+
+def _forget_shapes_without_type(model: ir.Model) -> None:
+    """Remove the shapes of values of unknown type: ONNX has no place to write them to."""
+    for graph in graphs(model):
+        for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
+            if value.type is None:
+                value.shape = None
+
+
+def _check_metadata(model: ir.Model, path: Path) -> None:
+    key = STATES
+    try:
+        _check_states(model)
+        key = RANGES
+        read_ranges(model.metadata_props)
+        key = RELATIONS
+        read_relations(model.metadata_props)
+        key = COMPLEX
+        _check_complex(model)
+    except ValueError as error:
+        raise LoadError(
+            f"{path}: its metadata {key} cannot be read: {reason_of(error)}\n"
+            "  another tool changed it: convert the model again, or remove that entry"
+        ) from error
+
+
+def _check_complex(model: ir.Model) -> None:
+    there = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    if strangers := read_complex(model.metadata_props) - there:
+        raise ValueError(f"there is no input or output {min(strangers)!r}")
+    interface(model)
+
+
+def _check_states(model: ir.Model) -> None:
+    inputs = {value.name for value in model.graph.inputs}
+    outputs = {value.name for value in model.graph.outputs}
+    for state in read_states(model.metadata_props):
+        if state.input not in inputs or state.output not in outputs:
+            raise ValueError(f"there is no input {state.input!r} with an output {state.output!r}")

@@ -1,0 +1,162 @@
+"""Which files make up a program of several entrypoints: each of them says so in its metadata.
+
+``save("lm.onnx")`` writes the entrypoints ``prefill`` and ``decode`` to ``lm.prefill.onnx`` and
+``lm.decode.onnx``. Their names alone say little: ``lm.backup.onnx`` may be anything. So every file
+holds its entrypoint and those that were saved with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import onnx_ir as ir
+
+from coreai_onnx.errors import LoadError, SaveError, failures_as
+from coreai_onnx.files.loading import load_model, read_proto
+from coreai_onnx.model.contents import ENTRYPOINT
+
+ENTRYPOINTS = "coreai.entrypoints"
+"""Model metadata: a JSON list of the entrypoints that were saved together, in their order."""
+MAIN = "main"
+"""Name of the entrypoint that a program has when the user names none."""
+
+
+def entrypoint_files(path: Path, names: Iterable[str]) -> dict[str, Path]:
+    """Return the file of every entrypoint of a program of several that is saved to ``path``.
+
+    Raises:
+        SaveError: An entrypoint has a name that no file can have, or there is a file at ``path``,
+            which would be loaded instead.
+    """
+    if os.path.lexists(path):
+        raise SaveError(
+            f"cannot write {path}: there is a file of that name, which would be loaded in place of "
+            "the files of the entrypoints\n  remove it, or choose another name"
+        )
+    for name in names:
+        if not _is_name(name):
+            raise SaveError(
+                f"cannot write {path}: entrypoint {name!r} cannot be part of a file's name\n"
+                "  save it alone: save(path, entrypoint=...)"
+            )
+    return {name: _file_of(path, name) for name in names}
+
+
+@contextlib.contextmanager
+def marked(models: Mapping[str, ir.Model], *, together: bool) -> Iterator[None]:
+    """Let models say, for a while, which entrypoints they are.
+
+    Args:
+        models: Entrypoint to model.
+        together: Whether they are saved as several files of one program.
+    """
+    kept = {name: dict(model.metadata_props) for name, model in models.items()}
+    try:
+        for name, model in models.items():
+            model.metadata_props.pop(ENTRYPOINTS, None)
+            if together:
+                model.metadata_props[ENTRYPOINT] = name
+                model.metadata_props[ENTRYPOINTS] = json.dumps(list(models))
+        yield
+    finally:
+        for name, model in models.items():
+            model.metadata_props.clear()
+            model.metadata_props.update(kept[name])
+
+
+def load_models(path: Path, *, data: bool) -> dict[str, ir.Model]:
+    """Read what is at ``path``: the file, or the files of the program that was saved to it.
+
+    Returns:
+        Entrypoint to model.
+
+    Raises:
+        LoadError: There is no such file, one cannot be read, or files of a program are missing.
+    """
+    models: dict[str, ir.Model] = {}
+    for file in files_of(path):
+        model = load_model(file, data=data)
+        model.metadata_props.pop(ENTRYPOINTS, None)
+        models[model.metadata_props.get(ENTRYPOINT, MAIN)] = model
+    return models
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Return the file at ``path``, or the files of the program that was saved to it, in its order.
+
+    Raises:
+        LoadError: There is neither, or files of the program are missing.
+    """
+    with failures_as(LoadError, f"{path}: cannot be read"):
+        if path.exists():
+            return (path,)
+        found = _programs(path)
+    whole = [files for files in found if all(file.is_file() for file in files)]
+    if len(whole) == 1:
+        return whole[0]
+    if whole:
+        names = "\n  ".join(", ".join(file.name for file in files) for files in whole)
+        raise LoadError(
+            f"{path}: the folder has {len(whole)} programs of this name\n  {names}\n"
+            "  remove the files of the one that is not wanted, or load one file by its own name"
+        )
+    if found:
+        missing = ", ".join(file.name for file in found[0] if not file.is_file())
+        raise LoadError(
+            f"{path}: is a program of several files, of which {missing} is missing\n"
+            "  the files of a program travel together"
+        )
+    raise LoadError(f"{path}: no such file")
+
+
+def _programs(path: Path) -> list[tuple[Path, ...]]:
+    """Return the programs that files beside ``path`` say they are a part of.
+
+    A file that names other entrypoints than their files do is left from an older save.
+    """
+    said = {}
+    for file in _candidates(path):
+        with contextlib.suppress(LoadError):  # what cannot be read is told when it is loaded
+            said[file] = _saved_together(file, path)
+    programs = []
+    for names in dict.fromkeys(filter(None, said.values())):
+        files = tuple(_file_of(path, name) for name in names)
+        if all(said.get(file, names) == names for file in files):
+            programs.append(files)
+    return programs
+
+
+def _candidates(path: Path) -> list[Path]:
+    """Return the files whose names begin and end as those of entrypoints do."""
+    start, end = f"{path.stem}.", path.suffix
+    if not path.stem or not path.parent.is_dir():
+        return []
+    names = (file.name for file in path.parent.iterdir() if file.is_file())
+    fitting = (n for n in names if n.startswith(start) and n[len(start) :].endswith(end))
+    return [path.with_name(name) for name in sorted(fitting)]
+
+
+def _saved_together(file: Path, path: Path) -> tuple[str, ...]:
+    """Return the entrypoints a file says it was saved with; none if it says nothing of the kind."""
+    metadata = {entry.key: entry.value for entry in read_proto(file).metadata_props}
+    try:
+        names = json.loads(metadata.get(ENTRYPOINTS) or "[]")
+    except (ValueError, RecursionError):
+        return ()
+    own = metadata.get(ENTRYPOINT, MAIN)
+    if not isinstance(names, list) or own not in names or not all(map(_is_name, names)):
+        return ()
+    return tuple(dict.fromkeys(names)) if file == _file_of(path, own) else ()
+
+
+def _file_of(path: Path, name: str) -> Path:
+    return path.with_name(f"{path.stem}.{name}{path.suffix}")
+
+
+def _is_name(name: object) -> bool:
+    """Return whether an entrypoint's name can be part of a file's name."""
+    return isinstance(name, str) and bool(name) and not {"/", "\\", "\0"} & set(name)

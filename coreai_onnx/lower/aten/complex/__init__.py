@@ -1,0 +1,1 @@
+"""Complex tensors, stored as pairs of real numbers."""

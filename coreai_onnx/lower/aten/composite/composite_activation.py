@@ -1,0 +1,61 @@
+"""Activations and the logarithm of the softmax as composites."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.lower.aten.composite.composite_calls import is_covered
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import composes
+from coreai_onnx.lower.values import Value, dtype_of, rank_of, wrap
+
+
+@composes("aten.gelu.default")
+def gelu(op: OpBuilder, self: Value, *, approximate: str = "none") -> Value | None:
+    """The composite ``gelu``."""
+    return op.composite("gelu", [self], approximate=approximate) if is_covered(self) else None
+
+
+@composes("aten.silu.default")
+def silu(op: OpBuilder, self: Value) -> Value | None:
+    """The composite ``silu``."""
+    return op.composite("silu", [self]) if is_covered(self) else None
+
+
+@composes("aten.hardsigmoid.default")
+def hardsigmoid(op: OpBuilder, self: Value) -> Value | None:
+    """The composite ``hard_sigmoid``."""
+    return op.composite("hard_sigmoid", [self]) if is_covered(self) else None
+
+
+@composes("aten.hardswish.default")
+def hardswish(op: OpBuilder, self: Value) -> Value | None:
+    """The composite ``hard_swish``."""
+    return op.composite("hard_swish", [self]) if is_covered(self) else None
+
+
+@composes("aten.log_softmax.int")
+def log_softmax(
+    op: OpBuilder, self: Value, dim: int, dtype: torch.dtype | None = None
+) -> Value | None:
+    """The composite ``log_softmax``, after a cast if a dtype is given."""
+    if rank_of(self) == 0:
+        return None
+    x = self if dtype is None or dtype == dtype_of(self) else op.cast(self, dtype)
+    if not is_covered(x):
+        return None
+    return op.composite("log_softmax", [x], axis=wrap(dim, rank_of(self)))
+
+
+@composes("aten.special_log_softmax.default")
+def special_log_softmax(
+    op: OpBuilder, self: Value, dim: int, *, dtype: torch.dtype | None = None
+) -> Value | None:
+    """The same under another name."""
+    return log_softmax(op, self, dim, dtype)
+
+
+@composes("aten._log_softmax.default")
+def _log_softmax(op: OpBuilder, self: Value, dim: int, half_to_float: bool) -> Value | None:
+    """The same, where a half may become a float."""
+    return log_softmax(op, self, dim, torch.float32 if half_to_float else None)

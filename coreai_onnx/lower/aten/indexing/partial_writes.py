@@ -1,0 +1,144 @@
+"""A tensor with one part of it replaced: a slice, a row, a diagonal, a strided view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from coreai_onnx.lower.aten.indexing.indexing import flattened, index_put
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, dtype_of, is_static, rank_of, wrap
+
+
+@lowers("aten.select_scatter.default")
+def select_scatter(op: OpBuilder, self: Value, src: Value, dim: int, index: Dim) -> Value:
+    """self with self.select(dim, index) replaced by src."""
+    axis = wrap(dim, rank_of(self))
+    row = op.unsqueeze(op.expand(src, _without(dims_of(self), axis)), [axis])
+    return _spliced(op, self, row, axis, _from_begin(index, dims_of(self)[axis]))
+
+
+@lowers("aten.slice_scatter.default")
+def slice_scatter(
+    op: OpBuilder,
+    self: Value,
+    src: Value,
+    dim: int = 0,
+    start: Dim | None = None,
+    end: Dim | None = None,
+    step: Dim = 1,
+) -> Value:
+    """self with self[start:end:step] along ``dim`` replaced by src."""
+    axis = wrap(dim, rank_of(self))
+    size = dims_of(self)[axis]
+    first: Dim = 0 if start is None else _from_begin(start, size)
+    if isinstance(first, int) and isinstance(size, int):
+        first = min(max(first, 0), size)
+    length = _length(src, axis, first, end, size, step)
+    target = list(dims_of(self))
+    target[axis] = length
+    rows = op.expand(src, target)
+    if length == 0:
+        return self
+    if step == 1:
+        return _spliced(op, self, rows, axis, first)
+    last = op.dim(as_dim(first + (length - 1) * step + 1))
+    places = op.Range(op.dim(first), last, op.dim(step))
+    return index_put(op, self, [*[None] * axis, op.reshape(places, [length])], rows)
+
+
+@lowers("aten.diagonal_scatter.default")
+def diagonal_scatter(
+    op: OpBuilder, self: Value, src: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    """self with the diagonal of two axes replaced by src, whose last axis runs along it."""
+    rank = rank_of(self)
+    first, second = wrap(dim1, rank), wrap(dim2, rank)
+    rest = [a for a in range(rank) if a not in (first, second)]
+    order = [first, second, *rest]
+    length = dims_of(src)[-1]
+    steps = op.Range(0, op.dim(length), 1)
+    rows, columns = op.Add(steps, max(-offset, 0)), op.Add(steps, max(offset, 0))
+    places = [op.reshape(rows, [length]), op.reshape(columns, [length])]
+    block = op.transpose(src, [rank_of(src) - 1, *range(rank_of(src) - 1)])
+    written = index_put(op, op.transpose(self, order), places, block)
+    return op.transpose(written, sorted(range(rank), key=order.__getitem__))
+
+
+@lowers("aten.as_strided_scatter.default")
+def as_strided_scatter(
+    op: OpBuilder,
+    self: Value,
+    src: Value,
+    size: Sequence[Dim],
+    stride: Sequence[Dim],
+    storage_offset: Dim | None = None,
+) -> Value:
+    """self, dense, with the elements of a strided view of its memory replaced by src."""
+    places = strided_places(op, size, stride, storage_offset or 0)
+    block = flattened(op, op.expand(src, size))
+    written = index_put(op, flattened(op, self), [flattened(op, places)], block)
+    return op.reshape(written, dims_of(self))
+
+
+@lowers("prims.as_strided_scatter.default")
+def prims_as_strided_scatter(
+    op: OpBuilder,
+    self: Value,
+    src: Value,
+    size: Sequence[Dim],
+    stride: Sequence[Dim],
+    storage_offset: Dim,
+) -> Value:
+    """Like as_strided_scatter."""
+    return as_strided_scatter(op, self, src, size, stride, storage_offset)
+
+
+def strided_places(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim) -> Value:
+    """Return offset + Σ index * stride for every index of a view."""
+    if is_static(size) and is_static(stride) and isinstance(offset, int):
+        places = torch.tensor(offset)
+        for axis, (s, t) in enumerate(zip(size, stride, strict=True)):
+            steps = torch.arange(int(s)) * int(t)
+            places = places + steps.view([-1] + [1] * (len(size) - axis - 1))
+        return op.const(places)
+    total = op.dim(offset)
+    for axis, (s, t) in enumerate(zip(size, stride, strict=True)):
+        steps = op.Mul(op.Range(0, op.dim(s), 1), op.dim(t))
+        total = op.Add(total, op.reshape(steps, [s] + [1] * (len(size) - axis - 1)))
+    return op.expand(total, size)
+
+
+# ---------------------------------------------------------------------- parts
+def _spliced(op: OpBuilder, self: Value, rows: Value, axis: int, first: Dim) -> Value:
+    """Return the rows before, the new rows, and the rows after, joined."""
+    dims = dims_of(self)
+    after = as_dim(first + dims_of(rows)[axis])
+    rows = op.cast(rows, dtype_of(self))
+    parts = [rows]
+    if first != 0:
+        parts.insert(0, op.slice(self, axis, 0, first))
+    if after != dims[axis]:
+        parts.append(op.slice(self, axis, after, 2**62))
+    result: Value = rows if len(parts) == 1 else op.Concat(*parts, axis=axis)
+    return result
+
+
+def _length(src: Value, axis: int, first: Dim, end: Dim | None, size: Dim, step: Dim) -> Dim:
+    """Return how many rows a slice has; the source says so unless it is to be broadcast."""
+    length = dims_of(src)[axis] if rank_of(src) > axis else 1
+    stop = size if end is None else _from_begin(end, size)
+    if all(isinstance(d, int) for d in (first, stop, size, step)):
+        return len(range(min(int(first), int(size)), min(int(stop), int(size)), int(step)))
+    return length
+
+
+def _from_begin(index: Dim, size: Dim) -> Dim:
+    """Return a position counted from the begin."""
+    return as_dim(index + size) if isinstance(index, int) and index < 0 else index
+
+
+def _without(dims: Sequence[Dim], axis: int) -> list[Dim]:
+    return [*dims[:axis], *dims[axis + 1 :]]

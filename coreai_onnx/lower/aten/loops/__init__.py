@@ -1,0 +1,1 @@
+"""Loops over steps whose number is known only at run time."""

@@ -1,0 +1,259 @@
+"""Batch and instance normalization, with running and with batch statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from coreai_onnx.lower.aten.nn.normalization import moments, wide
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Value, dims_of, dtype_of, numel, rank_of
+
+
+@lowers("aten.batch_norm.default")
+def batch_norm(
+    op: OpBuilder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Value:
+    """(x - mean) / √(var + eps) * weight + bias per channel."""
+    if training or running_mean is None or running_var is None:
+        return _trained(op, input, weight, bias, eps, running_mean)[0]
+    return _with_running(op, input, weight, bias, running_mean, running_var, eps)
+
+
+@lowers("aten._native_batch_norm_legit_no_training.default")
+def no_training(
+    op: OpBuilder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    """The batch norm with running statistics, and two empty tensors."""
+    result = _with_running(op, input, weight, bias, running_mean, running_var, eps)
+    return result, _nothing(op), _nothing(op)
+
+
+@lowers("aten._batch_norm_no_update.default")
+def no_update(
+    op: OpBuilder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value, Value, Value]:
+    """The batch norm with running statistics, and three empty tensors."""
+    if running_mean is None or running_var is None:
+        return (*_trained(op, input, weight, bias, eps, running_mean), _nothing(op))
+    result = _with_running(op, input, weight, bias, running_mean, running_var, eps)
+    return result, _nothing(op), _nothing(op), _nothing(op)
+
+
+@lowers("aten.native_batch_norm.default")
+def native_batch_norm(
+    op: OpBuilder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    """The batch norm and, of training, the batch's mean and 1 / √(var + eps)."""
+    if training or running_mean is None or running_var is None:
+        return _trained(op, input, weight, bias, eps, running_mean)
+    result = _with_running(op, input, weight, bias, running_mean, running_var, eps)
+    return result, _nothing(op), _nothing(op)
+
+
+@lowers("aten._native_batch_norm_legit.no_stats")
+def no_stats(
+    op: OpBuilder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    """The batch norm with the batch's own statistics, its mean and 1 / √(var + eps)."""
+    return _trained(op, input, weight, bias, eps)
+
+
+@lowers("aten._native_batch_norm_legit_functional.default")
+def functional(
+    op: OpBuilder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:
+    """The batch norm, the batch's mean and 1 / √(var + eps), and the new running statistics."""
+    if not training:
+        result = _with_running(op, input, weight, bias, running_mean, running_var, eps)
+        return result, _nothing(op), _nothing(op), running_mean, running_var
+    new = _updated(op, input, running_mean, running_var, momentum)
+    return (*_trained(op, input, weight, bias, eps, running_mean), *new)
+
+
+@lowers("aten._batch_norm_with_update_functional.default")
+def with_update_functional(
+    op: OpBuilder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:
+    """The batch norm, its statistics, an empty tensor, and the new running statistics."""
+    new = _updated(op, input, running_mean, running_var, momentum)
+    return (*_trained(op, input, weight, bias, eps, running_mean), _nothing(op), *new)
+
+
+@lowers("aten.instance_norm.default")
+def instance_norm(
+    op: OpBuilder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Value:
+    """(x - mean) / √(var + eps) * weight + bias per sample and channel."""
+    if not use_input_stats and running_mean is not None and running_var is not None:
+        return _with_running(op, input, weight, bias, running_mean, running_var, eps)
+    if 0 in dims_of(input):
+        return input
+    x = wide(op, input)
+    if dtype_of(input) == torch.float32:
+        scale, shift = _per_channel(op, x, weight, 1), _per_channel(op, x, bias, 0)
+        result: Value = op.InstanceNormalization(x, scale, shift, epsilon=eps)
+        return result
+    found = moments(op, x, list(range(2, rank_of(x))), eps)
+    mean, rstd = (_stored(op, s, input, (weight, bias, running_mean)) for s in found)
+    return _scaled(op, op.Mul(op.Sub(x, mean), rstd), weight, bias)
+
+
+# ---------------------------------------------------------------------- parts
+def _with_running(
+    op: OpBuilder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value,
+    variance: Value,
+    eps: float,
+) -> Value:
+    """Normalize by given statistics, in at least float32."""
+    x = wide(op, input)
+    if 0 in dims_of(input):
+        return input
+    parameters = [
+        _per_channel(op, x, weight, 1),
+        _per_channel(op, x, bias, 0),
+        op.cast(mean, dtype_of(x)),
+        op.cast(variance, dtype_of(x)),
+    ]
+    result: Value = op.BatchNormalization(x, *parameters, epsilon=eps)
+    return result
+
+
+def _trained(
+    op: OpBuilder,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    eps: float,
+    running: Value | None = None,
+) -> tuple[Value, Value, Value]:
+    """Normalize by the batch's statistics; return them too, [C]."""
+    x = wide(op, input)
+    found = moments(op, x, _batch_axes(x), eps)
+    mean, rstd = (_stored(op, s, input, (weight, bias, running)) for s in found)
+    result = _scaled(op, op.Mul(op.Sub(x, mean), rstd), weight, bias)
+    channels = [dims_of(x)[1]]
+    return result, op.reshape(mean, channels), op.reshape(rstd, channels)
+
+
+def _stored(
+    op: OpBuilder, statistic: Value, input: Value, parameters: Sequence[Value | None]
+) -> Value:
+    """Return a statistic as torch keeps it: rounded to a narrow input's dtype.
+
+    Unless a parameter is wider, then it is kept in float32.
+    """
+    if any(p is not None and p.dtype != input.dtype for p in parameters):
+        return statistic
+    return op.cast(op.cast(statistic, dtype_of(input)), dtype_of(statistic))
+
+
+def _updated(
+    op: OpBuilder, input: Value, mean: Value, variance: Value, momentum: float
+) -> tuple[Value, Value]:
+    """Return running statistics moved towards the batch's mean and unbiased variance."""
+    x, dims = wide(op, input), dims_of(input)
+    axes = _batch_axes(x)
+    batch_mean = op.ReduceMean(x, axes, keepdims=1)
+    centered = op.Sub(x, batch_mean)
+    squares = op.ReduceSum(op.Mul(centered, centered), axes, keepdims=0)
+    count = numel([dims[0], *dims[2:]])
+    unbiased = op.Div(squares, op.cast(op.dim(count - 1), dtype_of(x)))
+
+    def moved(old: Value, new: Value) -> Value:
+        current = op.cast(new, dtype_of(old))
+        result: Value = op.Add(op.Mul(old, 1 - momentum), op.Mul(current, momentum))
+        return result
+
+    return moved(mean, op.reshape(batch_mean, [dims[1]])), moved(variance, unbiased)
+
+
+def _batch_axes(x: Value) -> list[int]:
+    return [0, *range(2, rank_of(x))]
+
+
+def _per_channel(op: OpBuilder, x: Value, parameter: Value | None, default: float) -> Value:
+    """Return a parameter [C] in the dtype of x."""
+    if parameter is None:
+        return op.expand(op.like(x, default), [dims_of(x)[1]])
+    return op.cast(parameter, dtype_of(x))
+
+
+def _scaled(op: OpBuilder, x: Value, weight: Value | None, bias: Value | None) -> Value:
+    shape = [dims_of(x)[1], *[1] * (rank_of(x) - 2)]
+    if weight is not None:
+        x = op.Mul(x, op.reshape(op.cast(weight, dtype_of(x)), shape))
+    if bias is not None:
+        x = op.Add(x, op.reshape(op.cast(bias, dtype_of(x)), shape))
+    return x
+
+
+def _nothing(op: OpBuilder) -> Value:
+    return op.const(torch.zeros(0))

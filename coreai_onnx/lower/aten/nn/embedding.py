@@ -1,0 +1,169 @@
+"""Rows looked up in a table, and bags of them."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.lower.aten.indexing.advanced_index import reduction_dtype
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of
+
+_SUM, _MEAN, _MAX = 0, 1, 2
+
+
+@lowers("aten.embedding.default")
+def embedding(
+    op: OpBuilder,
+    weight: Value,
+    indices: Value,
+    padding_idx: Dim = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Value:
+    """weight[indices]; the padding row is a row like any other."""
+    result: Value = op.Gather(weight, indices, axis=0)
+    return result
+
+
+@lowers("aten.embedding_renorm.default")
+def embedding_renorm(
+    op: OpBuilder, self: Value, indices: Value, max_norm: float, norm_type: float
+) -> Value:
+    """The table, with the rows named by indices scaled down to a norm of at most max_norm."""
+    size = dims_of(self)[0]
+    power = op.Pow(op.Abs(self), norm_type)
+    norms = op.Pow(op.ReduceSum(power, [1], keepdims=1), 1 / norm_type)
+    rows = op.Reshape(indices, [-1, 1])
+    named = op.ScatterND(
+        op.expand(op.const(False), [size]),
+        op.cast(rows, torch.int64),
+        op.Expand(op.const(True), op.Shape(rows, end=1)),
+    )
+    large = op.And(op.Greater(norms, max_norm), op.reshape(named, [size, 1]))
+    scale = op.Where(large, op.Div(max_norm, op.Add(norms, 1e-7)), op.like(norms, 1))
+    result: Value = op.Mul(self, scale)
+    return result
+
+
+@lowers("aten.embedding_bag.default")
+def embedding_bag(
+    op: OpBuilder,
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Value | None = None,
+    include_last_offset: bool = False,
+) -> tuple[Value, ...]:
+    """The sum, mean or maximum of the rows of every bag; a bag is a run of indices."""
+    return _bags(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, None)
+
+
+@lowers("aten.embedding_bag.padding_idx")
+def embedding_bag_padding(
+    op: OpBuilder,
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Value | None,
+    include_last_offset: bool,
+    padding_idx: int | None,
+) -> tuple[Value, ...]:
+    """Like embedding_bag, without the padding row."""
+    if padding_idx is not None and padding_idx < 0:
+        size = dims_of(weight)[0]
+        assert isinstance(size, int)
+        padding_idx += size
+    return _bags(
+        op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx
+    )
+
+
+@lowers("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
+def _embedding_bag(
+    op: OpBuilder,
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Value | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Value, ...]:
+    """Like embedding_bag; a negative padding_idx is none."""
+    skip = padding_idx if padding_idx >= 0 else None
+    return _bags(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, skip)
+
+
+def _bags(
+    op: OpBuilder,
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    mode: int,
+    per_sample_weights: Value | None,
+    include_last_offset: bool,
+    padding_idx: int | None,
+) -> tuple[Value, Value, Value, Value]:
+    """Return the bags, the bag of every index, the counts and, of a maximum, the winners."""
+    columns = dims_of(weight)[1]
+    count = dims_of(offsets)[0] - int(include_last_offset)
+    places = op.cast(indices, torch.int64)
+    bag_of = _bag_of(op, places, offsets)
+    valid = None if padding_idx is None else op.Not(op.Equal(places, padding_idx))
+    ones = (
+        op.Expand(op.const(1), op.Shape(places)) if valid is None else op.cast(valid, torch.int64)
+    )
+    target = op.Unsqueeze(bag_of, [1])
+    sizes = op.ScatterND(op.expand(op.const(0), [count]), target, ones, reduction="add")
+    dtype = reduction_dtype(dtype_of(weight))
+    rows = op.cast(op.Gather(weight, places, axis=0), dtype)
+    if per_sample_weights is not None:
+        rows = op.Mul(rows, op.Unsqueeze(op.cast(per_sample_weights, dtype), [1]))
+    neutral = -torch.inf if mode == _MAX else 0
+    if valid is not None:
+        rows = op.Where(op.Unsqueeze(valid, [1]), rows, op.const(neutral, dtype))
+    start = op.expand(op.const(neutral, dtype), [count, columns])
+    bags = op.ScatterND(start, target, rows, reduction="max" if mode == _MAX else "add")
+    per_bag = op.Unsqueeze(sizes, [1])
+    if mode == _MEAN:
+        bags = op.Div(bags, op.cast(op.Max(per_bag, 1), dtype))
+    # torch keeps a place for the end that stands among the offsets
+    stored = op.Concat(sizes, op.const([0]), axis=0) if include_last_offset else sizes
+    if mode != _MAX:
+        (length,) = op.scope.traced.result[1].shape
+        if isinstance(length, int) and length == 0:  # torch sums without asking whose bag it is
+            bag_of = op.const([])
+        return bags, bag_of, stored, op.Identity(sizes)
+    bags = op.Where(op.Greater(per_bag, 0), bags, op.const(0, dtype))
+    return bags, bag_of, stored, _winners(op, rows, bags, places, bag_of, [count, columns])
+
+
+def _bag_of(op: OpBuilder, indices: Value, offsets: Value) -> Value:
+    """Return the bag of every index: how many bags begin at or before it, less one."""
+    length = op.Shape(indices)
+    places = op.Reshape(op.cast(offsets, torch.int64), [-1, 1])
+    ones = op.Expand(op.const(1), op.Shape(places, end=1))
+    none = op.Expand(op.const(0), op.Add(length, 1))
+    begun = op.ScatterND(none, places, ones, reduction="add")
+    result: Value = op.Sub(op.Slice(op.CumSum(begun, op.const(0)), [0], length, [0]), 1)
+    return result
+
+
+def _winners(
+    op: OpBuilder, rows: Value, bags: Value, indices: Value, bag_of: Value, dims: list[Dim]
+) -> Value:
+    """Return which index gave the maximum of every bag and column, -1 in an empty bag."""
+    equal = op.Equal(rows, op.Gather(bags, bag_of, axis=0))
+    here = op.Where(equal, op.Unsqueeze(indices, [1]), op.const(-1))
+    lowest = op.expand(op.const(-1), dims)
+    result: Value = op.ScatterND(lowest, op.Unsqueeze(bag_of, [1]), here, reduction="max")
+    return result

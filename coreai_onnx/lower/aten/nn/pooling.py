@@ -1,0 +1,255 @@
+"""Maxima and averages over windows of one, two and three axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from coreai_onnx.lower.aten.nn.exact_pooling import exact_average, exact_maximum
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Value, dims_of, dtype_of, numel, rank_of
+
+_MAX_DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int8,
+    torch.uint8,
+)
+_AVERAGE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+# ---------------------------------------------------------------------- maxima
+@lowers("aten.max_pool1d.default")
+def max_pool1d(
+    op: OpBuilder,
+    self: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> Value:
+    """The maximum of every window."""
+    return _max_pool(op, self, 1, kernel_size, stride, padding, dilation, ceil_mode)[0]
+
+
+@lowers("aten.max_pool2d.default", "aten.mkldnn_max_pool2d.default")
+def max_pool2d(
+    op: OpBuilder,
+    self: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> Value:
+    """The maximum of every window."""
+    return _max_pool(op, self, 2, kernel_size, stride, padding, dilation, ceil_mode)[0]
+
+
+@lowers("aten.max_pool3d.default", "aten.mkldnn_max_pool3d.default")
+def max_pool3d(
+    op: OpBuilder,
+    self: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> Value:
+    """The maximum of every window."""
+    return _max_pool(op, self, 3, kernel_size, stride, padding, dilation, ceil_mode)[0]
+
+
+@lowers("aten.max_pool1d_with_indices.default")
+def max_pool1d_with_indices(
+    op: OpBuilder,
+    self: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Value, Value]:
+    """The maximum of every window, and its position."""
+    given = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _with_indices(op, self, 1, *given)
+
+
+@lowers("aten.max_pool2d_with_indices.default")
+def max_pool2d_with_indices(
+    op: OpBuilder,
+    self: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Value, Value]:
+    """The maximum of every window, and its position in the flattened plane."""
+    given = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _with_indices(op, self, 2, *given)
+
+
+@lowers("aten.max_pool3d_with_indices.default")
+def max_pool3d_with_indices(
+    op: OpBuilder,
+    self: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Value, Value]:
+    """The maximum of every window, and its position in the flattened volume."""
+    given = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _with_indices(op, self, 3, *given)
+
+
+# ---------------------------------------------------------------------- averages
+@lowers("aten.avg_pool1d.default")
+def avg_pool1d(
+    op: OpBuilder,
+    self: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Value:
+    """The average of every window."""
+    return _avg_pool(op, self, 1, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+
+
+@lowers("aten.avg_pool2d.default")
+def avg_pool2d(
+    op: OpBuilder,
+    self: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Value:
+    """The sum of every window, divided by the count of its elements or by the given divisor."""
+    given = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return _avg_pool(op, self, 2, *given)
+
+
+@lowers("aten.avg_pool3d.default")
+def avg_pool3d(
+    op: OpBuilder,
+    self: Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Value:
+    """The sum of every window, divided by the count of its elements or by the given divisor."""
+    given = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return _avg_pool(op, self, 3, *given)
+
+
+# ---------------------------------------------------------------------- parts
+def _max_pool(
+    op: OpBuilder,
+    x: Value,
+    axes: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: bool = False,
+) -> tuple[Value, Value | None]:
+    """Return the maxima and, if asked for, their positions within the pooled axes."""
+    kernel, pads = per_axis(kernel_size, axes), per_axis(padding, axes)
+    strides, dilations = per_axis(stride or kernel_size, axes), per_axis(dilation, axes)
+    batched = op.unsqueeze(x, [0]) if rank_of(x) == axes + 1 else x
+    found: Value | None = None
+    if dtype_of(x) in _MAX_DTYPES:
+        results = op.MaxPool(
+            batched,
+            kernel_shape=kernel,
+            strides=strides,
+            pads=[*pads, *pads],
+            dilations=dilations,
+            ceil_mode=int(ceil_mode),
+            _outputs=2 if indices else 1,
+        )
+        if indices:
+            # ONNX counts positions through batch and channels, torch within the pooled axes
+            found = op.Mod(results[1], op.dim(numel(dims_of(x)[-axes:])))
+        largest = results[0] if indices else results
+    else:
+        largest, found = exact_maximum(
+            op, batched, kernel, strides, pads, dilations, ceil_mode, indices=indices
+        )
+    if batched is not x:
+        return op.squeeze(largest, [0]), None if found is None else op.squeeze(found, [0])
+    return largest, found
+
+
+def _with_indices(
+    op: OpBuilder,
+    x: Value,
+    axes: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> tuple[Value, Value]:
+    largest, found = _max_pool(
+        op, x, axes, kernel_size, stride, padding, dilation, ceil_mode, indices=True
+    )
+    assert found is not None
+    return largest, found
+
+
+def _avg_pool(
+    op: OpBuilder,
+    x: Value,
+    axes: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Value:
+    """Return the averages; a given divisor takes the place of the count."""
+    kernel, pads = per_axis(kernel_size, axes), per_axis(padding, axes)
+    strides = per_axis(stride or kernel_size, axes)
+    batched = op.unsqueeze(x, [0]) if rank_of(x) == axes + 1 else x
+    # a window that sticks out is averaged over what is inside, so its sum cannot be told from it
+    if dtype_of(x) in _AVERAGE_DTYPES and not (divisor is not None and ceil_mode):
+        result = op.AveragePool(
+            batched,
+            kernel_shape=kernel,
+            strides=strides,
+            pads=[*pads, *pads],
+            ceil_mode=int(ceil_mode),
+            count_include_pad=int(count_include_pad or divisor is not None),
+        )
+        if divisor is not None:
+            size = numel(kernel)
+            assert isinstance(size, int)
+            result = op.Mul(result, size / divisor)
+    else:
+        result = exact_average(
+            op, batched, kernel, strides, pads, ceil_mode, count_include_pad, divisor
+        )
+    return op.squeeze(result, [0]) if batched is not x else result
+
+
+def per_axis(given: Sequence[int], axes: int) -> list[int]:
+    """Return one number per axis; a single one given is for all."""
+    return [int(g) for g in given] * (axes if len(given) == 1 else 1)

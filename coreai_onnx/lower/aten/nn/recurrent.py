@@ -1,0 +1,259 @@
+"""LSTM, GRU and plain recurrent layers, as ONNX's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from coreai_onnx.errors import LoweringError
+from coreai_onnx.export.compat.recurrent import NAMESPACE
+from coreai_onnx.lower.aten.linalg.matmul import linear
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, dtype_of, rank_of, set_dims
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How torch's layer maps to ONNX's.
+
+    Attributes:
+        op_type: ONNX op.
+        gates: Place among torch's gates of every gate of ONNX.
+        states: How many states are carried: hidden, and the cell of an LSTM.
+        attributes: Further attributes, the activations once per direction.
+    """
+
+    op_type: str
+    gates: tuple[int, ...]
+    states: int = 1
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+
+LSTM = Cell("LSTM", (0, 3, 1, 2), states=2)
+GRU = Cell("GRU", (1, 0, 2), attributes=(("linear_before_reset", 1),))
+TANH = Cell("RNN", (0,), attributes=(("activations", "Tanh"),))
+RELU = Cell("RNN", (0,), attributes=(("activations", "Relu"),))
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What a stack of recurrent layers consists of.
+
+    Attributes:
+        cell: The kind.
+        params: Weights and biases, as torch orders them.
+        has_biases: Whether there are biases.
+        count: Number of layers.
+        dropout: Share of the elements dropped between layers.
+        bidirectional: Whether every layer runs both ways.
+    """
+
+    cell: Cell
+    params: Sequence[Value]
+    has_biases: bool
+    count: int
+    dropout: float
+    bidirectional: bool
+
+
+# ---------------------------------------------------------------------- torch's names
+@lowers("aten.lstm.input", f"{NAMESPACE}.lstm.default")
+def lstm(
+    op: OpBuilder,
+    input: Value,
+    hx: Sequence[Value],
+    params: Sequence[Value],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> list[Value]:
+    """All hidden states, the last hidden states, the last cell states."""
+    layers = Layers(LSTM, params, has_biases, num_layers, dropout * train, bidirectional)
+    return _sequence(op, layers, input, hx, batch_first=batch_first)
+
+
+def _register(name: str, cell: Cell) -> None:
+    """Register a layer with one state."""
+
+    @lowers(f"aten.{name}.input", f"{NAMESPACE}.{name}.default")
+    def plain(
+        op: OpBuilder,
+        input: Value,
+        hx: Value,
+        params: Sequence[Value],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> list[Value]:
+        """All hidden states, and the last ones."""
+        layers = Layers(cell, params, has_biases, num_layers, dropout * train, bidirectional)
+        return _sequence(op, layers, input, [hx], batch_first=batch_first)
+
+
+_register("gru", GRU)
+_register("rnn_tanh", TANH)
+_register("rnn_relu", RELU)
+
+
+# ---------------------------------------------------------------------- single steps
+@lowers("aten.lstm_cell.default")
+def lstm_cell(
+    op: OpBuilder,
+    input: Value,
+    hx: Sequence[Value],
+    w_ih: Value,
+    w_hh: Value,
+    b_ih: Value | None = None,
+    b_hh: Value | None = None,
+) -> tuple[Value, Value]:
+    """c' = σ(f) c + σ(i) tanh(g), h' = σ(o) tanh(c'), with i, f, g, o from input and h."""
+    gates = op.Add(linear(op, input, w_ih, b_ih), linear(op, hx[0], w_hh, b_hh))
+    i, f, g, o = op.Split(gates, axis=-1, num_outputs=4, _outputs=4)
+    kept, added = op.Mul(op.Sigmoid(f), hx[1]), op.Mul(op.Sigmoid(i), op.Tanh(g))
+    cell = op.Add(kept, added)
+    return op.Mul(op.Sigmoid(o), op.Tanh(cell)), cell
+
+
+@lowers("aten.gru_cell.default")
+def gru_cell(
+    op: OpBuilder,
+    input: Value,
+    hx: Value,
+    w_ih: Value,
+    w_hh: Value,
+    b_ih: Value | None = None,
+    b_hh: Value | None = None,
+) -> Value:
+    """h' = n + σ(z) (h - n), with n = tanh(n_x + σ(r) n_h)."""
+    parts = [linear(op, input, w_ih, b_ih), linear(op, hx, w_hh, b_hh)]
+    (rx, zx, nx), (rh, zh, nh) = (op.Split(p, axis=-1, num_outputs=3, _outputs=3) for p in parts)
+    reset, update = op.Sigmoid(op.Add(rx, rh)), op.Sigmoid(op.Add(zx, zh))
+    new = op.Tanh(op.Add(nx, op.Mul(reset, nh)))
+    result: Value = op.Add(new, op.Mul(update, op.Sub(hx, new)))
+    return result
+
+
+def _register_cell(name: str, activation: str) -> None:
+    """Register a cell that is one activation."""
+
+    @lowers(f"aten.{name}.default")
+    def cell(
+        op: OpBuilder,
+        input: Value,
+        hx: Value,
+        w_ih: Value,
+        w_hh: Value,
+        b_ih: Value | None = None,
+        b_hh: Value | None = None,
+    ) -> Value:
+        """The activation of both products."""
+        total = op.Add(linear(op, input, w_ih, b_ih), linear(op, hx, w_hh, b_hh))
+        result: Value = op.node(activation, (total,), {})
+        return result
+
+
+_register_cell("rnn_tanh_cell", "Tanh")
+_register_cell("rnn_relu_cell", "Relu")
+
+
+# ---------------------------------------------------------------------- layers
+def _sequence(
+    op: OpBuilder, layers: Layers, x: Value, hx: Sequence[Value], *, batch_first: bool
+) -> list[Value]:
+    """Run over [steps, batch, features], [batch, steps, features] or [steps, features]."""
+    unbatched = rank_of(x) == 2
+    states = [op.unsqueeze(h, [1]) if unbatched else h for h in hx]
+    x = op.unsqueeze(x, [1]) if unbatched else x
+    swap = batch_first and not unbatched
+    y, *last = _run(op, layers, op.transpose(x, [1, 0, 2]) if swap else x, states)
+    if unbatched:
+        return [op.squeeze(y, [1]), *(op.squeeze(h, [1]) for h in last)]
+    return [op.transpose(y, [1, 0, 2]) if swap else y, *last]
+
+
+def _run(op: OpBuilder, layers: Layers, x: Value, hx: Sequence[Value]) -> list[Value]:
+    """Return all hidden states [steps, batch, directions * hidden], and the last states."""
+    directions = 2 if layers.bidirectional else 1
+    per_direction = 4 if layers.has_biases else 2
+    if len(layers.params) != layers.count * directions * per_direction:
+        raise LoweringError(
+            "a recurrent layer with projections (proj_size) has no ONNX op",
+            op.scope.where,
+            "put a linear layer behind each layer, or decompose it first",
+        )
+    collected: list[list[Value]] = [[] for _ in hx]
+    per_layer = directions * per_direction
+    for layer in range(layers.count):
+        params = layers.params[layer * per_layer : (layer + 1) * per_layer]
+        parts = [params[i : i + per_direction] for i in range(0, per_layer, per_direction)]
+        first, end = layer * directions, (layer + 1) * directions
+        states = [op.slice(h, 0, first, end) if layers.count > 1 else h for h in hx]
+        x, *last = _layer(op, layers.cell, x, parts, states)
+        for found, h in zip(collected, last, strict=True):
+            found.append(h)
+        if layers.dropout and layer < layers.count - 1:
+            x = set_dims(op.Dropout(x, layers.dropout, True), dims_of(x))
+    return [x, *(h[0] if len(h) == 1 else op.Concat(*h, axis=0) for h in collected)]
+
+
+def _layer(
+    op: OpBuilder,
+    cell: Cell,
+    x: Value,
+    params: Sequence[Sequence[Value]],
+    states: Sequence[Value],
+) -> list[Value]:
+    """Return one layer's hidden states [steps, batch, directions * hidden] and last states."""
+    steps, batch, _ = dims_of(x)
+    hidden = dims_of(params[0][1])[1]
+    stacked = [_stacked(op, [_reordered(op, p[i], cell, hidden) for p in params]) for i in (0, 1)]
+    bias = None
+    if len(params[0]) == 4:
+        both = [
+            op.Concat(*(_reordered(op, b, cell, hidden) for b in p[2:]), axis=0) for p in params
+        ]
+        bias = _stacked(op, both)
+    options = dict(cell.attributes)
+    if "activations" in options:
+        options["activations"] = [options["activations"]] * len(params)
+    # onnxruntime's kernels take float32 alone, whatever they are registered for
+    operands = [x, *stacked, bias, None, *states]
+    y, *last = getattr(op, cell.op_type)(
+        *(v if v is None else op.cast(v, torch.float32) for v in operands),
+        hidden_size=int(hidden),
+        direction="bidirectional" if len(params) == 2 else "forward",
+        _outputs=1 + cell.states,
+        **options,
+    )
+    joined: Dim = as_dim(hidden * len(params))
+    if len(params) == 1:
+        flat = op.squeeze(y, [1])
+    else:
+        flat = op.reshape(op.transpose(y, [0, 2, 1, 3]), [steps, batch, joined])
+    results = [op.cast(v, dtype_of(x)) for v in (flat, *last)]
+    return [set_dims(results[0], [steps, batch, joined]), *results[1:]]
+
+
+def _stacked(op: OpBuilder, parts: Sequence[Value]) -> Value:
+    rows = [op.unsqueeze(p, [0]) for p in parts]
+    result: Value = rows[0] if len(rows) == 1 else op.Concat(*rows, axis=0)
+    return result
+
+
+def _reordered(op: OpBuilder, weight: Value, cell: Cell, hidden: Dim) -> Value:
+    """Return a weight with its gates in ONNX's order."""
+    if len(cell.gates) == 1:
+        return weight
+    parts = [op.slice(weight, 0, as_dim(g * hidden), as_dim((g + 1) * hidden)) for g in cell.gates]
+    result: Value = op.Concat(*parts, axis=0)
+    return result

@@ -1,0 +1,219 @@
+"""Images and signals brought to another size, or their pixels moved between axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from coreai_onnx.errors import LoweringError
+from coreai_onnx.lower.aten.nn.separable import (
+    CUBIC,
+    LINEAR,
+    antialias_weights,
+    resample,
+    sources,
+    taps,
+)
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, dtype_of, is_static, rank_of
+
+_SCALABLE = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def resize(
+    op: OpBuilder,
+    x: Value,
+    output_size: Sequence[Dim] | None,
+    scales: Sequence[float | None] | None,
+    mode: str,
+    *,
+    align_corners: bool = False,
+    antialias: bool = False,
+    exact: bool = False,
+) -> Value:
+    """Return [N, C, *sizes] resized.
+
+    Args:
+        op: Makes nodes.
+        x: The input.
+        output_size: The new sizes; None if the scales say them (rounded down).
+        scales: New over old size per axis; they decide where pixels are read, unless corners are
+            aligned. None, or None for an axis: the ratio of the sizes.
+        mode: "nearest", "linear" or "cubic".
+        align_corners: Whether the centers of the corner pixels stay where they are.
+        antialias: Whether the filter is stretched when the image shrinks.
+        exact: Whether "nearest" looks from the center of a pixel, not from its corner.
+    """
+    axes = rank_of(x) - 2
+    factors = [None] * axes if align_corners else _factors(x, output_size, scales, axes)
+    sizes = output_size if output_size is not None else _sizes(x, scales)
+    if sizes is not None and is_static(sizes) and is_static(dims_of(x)[2:]):
+        if tuple(sizes) == dims_of(x)[2:] and not any(factors):
+            return x
+        if mode == "nearest" and not _whole(x, sizes, factors):
+            return _gathered(op, x, sizes, factors, exact=exact)
+        if antialias:
+            return _antialiased(op, x, sizes, factors, mode, align_corners=align_corners)
+        if mode != "nearest" and dtype_of(x) not in _SCALABLE:
+            return _filtered(op, x, sizes, factors, mode, align_corners=align_corners)
+    if antialias:
+        # onnxruntime's antialiased Resize gives other pixels than torch
+        raise LoweringError("antialiased resizing needs sizes that are known", op.scope.where)
+    coordinates = "align_corners" if align_corners else "half_pixel"
+    options: dict[str, Any] = {"mode": mode}
+    if mode == "nearest":
+        options["nearest_mode"] = "round_prefer_ceil" if exact else "floor"
+        coordinates = "half_pixel" if exact else "asymmetric"
+    if mode == "cubic":
+        options["cubic_coeff_a"] = -0.75
+    options["coordinate_transformation_mode"] = coordinates
+    data = x if dtype_of(x) in _SCALABLE else op.cast(x, torch.float32)
+    if any(factors):
+        known = [f or 1.0 for f in factors]
+        result = op.Resize(data, None, [1.0, 1.0, *known], **options)
+    else:
+        result = op.Resize(data, None, None, _size_vector(op, x, sizes, scales), **options)
+    return op.cast(result, dtype_of(x))
+
+
+# ---------------------------------------------------------------------- sizes
+def _factors(
+    x: Value,
+    output_size: Sequence[Dim] | None,
+    scales: Sequence[float | None] | None,
+    axes: int,
+) -> list[float | None]:
+    """Return the scales that matter: those that are not the ratio of the sizes anyway."""
+    if scales is None or not any(scales):
+        return [None] * axes
+    found: list[float | None] = []
+    for i, scale in enumerate(scales):
+        size = dims_of(x)[2 + i]
+        target = output_size[i] if output_size is not None else None
+        if scale and isinstance(size, int):
+            target = int(size * scale) if target is None else target
+            found.append(None if target == size * scale else scale)
+        else:
+            found.append(
+                None if scale and target == as_dim(size * int(scale)) == size * scale else scale
+            )
+    if not any(found):
+        return found
+    return [
+        f or (s or _ratio(x, output_size, i))
+        for i, (f, s) in enumerate(zip(found, scales, strict=True))
+    ]
+
+
+def _ratio(x: Value, output_size: Sequence[Dim] | None, i: int) -> float:
+    size = dims_of(x)[2 + i]
+    if output_size is None or not isinstance(size, int) or not isinstance(output_size[i], int):
+        return 1.0
+    return int(output_size[i]) / size
+
+
+def _sizes(x: Value, scales: Sequence[float | None] | None) -> list[Dim] | None:
+    """Return the sizes the scales give, where they can be said without computing."""
+    found: list[Dim] = []
+    for size, scale in zip(dims_of(x)[2:], scales or (), strict=True):
+        assert scale is not None
+        if isinstance(size, int):
+            found.append(int(size * scale))
+        elif scale == int(scale):
+            found.append(as_dim(size * int(scale)))
+        else:
+            ratio = Fraction(scale).limit_denominator(1024)
+            if float(ratio) != scale:
+                return None
+            found.append(as_dim(size * ratio.numerator // ratio.denominator))
+    return found
+
+
+def _size_vector(
+    op: OpBuilder,
+    x: Value,
+    sizes: Sequence[Dim] | None,
+    scales: Sequence[float | None] | None,
+) -> Value:
+    """Return all sizes of the result as a 1-D value."""
+    if sizes is not None:
+        return op.shape([*dims_of(x)[:2], *sizes])
+    old = op.cast(op.shape(dims_of(x)[2:]), torch.float64)
+    new = op.Floor(op.Mul(old, [float(s or 1.0) for s in scales or ()]))
+    result: Value = op.Concat(op.shape(dims_of(x)[:2]), op.cast(new, torch.int64), axis=0)
+    return result
+
+
+def _whole(x: Value, sizes: Sequence[Dim], factors: Sequence[float | None]) -> bool:
+    """Whether every axis grows by a whole factor, so that no coordinate is rounded."""
+    if any(factors) or dtype_of(x) not in _SCALABLE:
+        return False
+    old = [int(d) for d in dims_of(x)[2:]]
+    return all(o > 0 and int(s) % o == 0 for s, o in zip(sizes, old, strict=True))
+
+
+# ---------------------------------------------------------------------- spelled out
+def _gathered(
+    op: OpBuilder,
+    x: Value,
+    sizes: Sequence[Dim],
+    factors: Sequence[float | None],
+    *,
+    exact: bool,
+) -> Value:
+    """Return the nearest pixels, gathered axis by axis from the places torch itself computes."""
+    mode = "nearest-exact" if exact else "nearest"
+    for i, (size, factor) in enumerate(zip(sizes, factors, strict=True)):
+        old = int(dims_of(x)[2 + i])
+        line = torch.arange(old, dtype=torch.float64)[None, None]
+        if factor:
+            places = F.interpolate(line, scale_factor=factor, mode=mode)
+        else:
+            places = F.interpolate(line, size=int(size), mode=mode)
+        x = op.Gather(x, op.const(places[0, 0].to(torch.int64)), axis=2 + i)
+    return x
+
+
+def _filtered(
+    op: OpBuilder,
+    x: Value,
+    sizes: Sequence[Dim],
+    factors: Sequence[float | None],
+    mode: str,
+    *,
+    align_corners: bool,
+) -> Value:
+    """Return weighted sums of neighbors, axis by axis, in the dtype of x."""
+    kernel = LINEAR if mode == "linear" else CUBIC
+    for i, (size, factor) in enumerate(zip(sizes, factors, strict=True)):
+        old = int(dims_of(x)[2 + i])
+        where = sources(old, int(size), factor, align_corners=align_corners)
+        x = resample(op, x, 2 + i, *taps(where, old, kernel))
+    return x
+
+
+def _antialiased(
+    op: OpBuilder,
+    x: Value,
+    sizes: Sequence[Dim],
+    factors: Sequence[float | None],
+    mode: str,
+    *,
+    align_corners: bool,
+) -> Value:
+    """Return rows @ x @ columnsᵀ, with the weights of an antialiasing filter in both matrices."""
+    rows, columns = (
+        antialias_weights(int(old), int(new), factor, mode, align_corners=align_corners)
+        for old, new, factor in zip(dims_of(x)[2:], sizes, factors, strict=True)
+    )
+    wide = op.cast(x, torch.float32) if dtype_of(x) != torch.float64 else x
+    dtype = dtype_of(wide)
+    shorter = op.MatMul(wide, op.const(columns.T.contiguous(), dtype))
+    result = op.MatMul(op.const(rows, dtype), shorter)
+    if dtype_of(x) == torch.uint8:
+        result = op.Clip(op.Round(result), 0.0, 255.0)
+    return op.cast(result, dtype_of(x))

@@ -1,0 +1,124 @@
+"""Quantiles, between neighbours by the chosen interpolation."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.lower.aten.ordering.sorting import ranked
+from coreai_onnx.lower.aten.shape.indices import flat, move_last
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Value, dims_of, dtype_of, rank_of, set_dims, wrap
+
+
+@lowers("aten.quantile.default")
+def quantile(
+    op: OpBuilder,
+    self: Value,
+    q: Value,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Value:
+    """The elements at fractions q of the sorted ones, NaN where there is one."""
+    return _quantile(op, self, q, dim, keepdim, interpolation, ignore_nan=False)
+
+
+@lowers("aten.quantile.scalar")
+def quantile_scalar(
+    op: OpBuilder,
+    self: Value,
+    q: float,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Value:
+    """The element at a fraction q of the sorted ones, NaN where there is one."""
+    number = op.const(q, dtype_of(self))
+    return _quantile(op, self, number, dim, keepdim, interpolation, ignore_nan=False)
+
+
+@lowers("aten.nanquantile.default")
+def nanquantile(
+    op: OpBuilder,
+    self: Value,
+    q: Value,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Value:
+    """The elements at fractions q of the sorted ones that are not NaN."""
+    return _quantile(op, self, q, dim, keepdim, interpolation, ignore_nan=True)
+
+
+@lowers("aten.nanquantile.scalar")
+def nanquantile_scalar(
+    op: OpBuilder,
+    self: Value,
+    q: float,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Value:
+    """The element at a fraction q of the sorted ones that are not NaN."""
+    number = op.const(q, dtype_of(self))
+    return _quantile(op, self, number, dim, keepdim, interpolation, ignore_nan=True)
+
+
+def _quantile(
+    op: OpBuilder,
+    x: Value,
+    q: Value,
+    dim: int | None,
+    keepdim: bool,
+    interpolation: str,
+    *,
+    ignore_nan: bool,
+) -> Value:
+    """Sort along the last axis, take the neighbours of q * (n - 1), put the axis of q in front."""
+    rank = rank_of(x)
+    axis = 0 if dim is None else wrap(dim, rank)
+    rows = flat(op, x) if dim is None or rank == 0 else move_last(op, x, axis)
+    size = dims_of(rows)[-1]
+    last = rank_of(rows) - 1
+    values, _ = ranked(op, rows, size, last, descending=False)
+    highest = op.cast(op.dim(size - 1), dtype_of(x))
+    missing = op.cast(op.IsNaN(rows), dtype_of(x))
+    count = op.ReduceSum(missing, [last], keepdims=1)
+    fractions = op.reshape(q, [1]) if rank_of(q) == 0 else q
+    if ignore_nan:
+        places = op.Mul(fractions, op.Max(op.Sub(highest, count), 0.0))
+    else:
+        places = op.Where(op.Greater(count, 0.0), highest, op.Mul(fractions, highest))
+    set_dims(places, (*dims_of(rows)[:-1], *dims_of(fractions)))
+    found = _between(op, values, places, last, interpolation)
+    found = op.transpose(found, [last, *range(last)])
+    if keepdim:
+        new = range(1, rank + 1) if dim is None else [axis + 1]
+        found = op.unsqueeze(found, list(new))
+    return op.squeeze(found, [0]) if rank_of(q) == 0 else found
+
+
+def _between(op: OpBuilder, values: Value, places: Value, axis: int, interpolation: str) -> Value:
+    """Return the values at fractional places."""
+
+    def at(places: Value) -> Value:
+        index = op.cast(places, torch.int64)
+        return op.GatherElements(values, index, axis=axis)
+
+    rounding = {"lower": "Floor", "higher": "Ceil", "nearest": "Round"}
+    if interpolation in rounding:
+        found = at(op.node(rounding[interpolation], (places,), {}))
+        return set_dims(found, dims_of(places))
+    floor = op.Floor(places)
+    below, above = at(floor), at(op.Ceil(places))
+    weight = op.like(places, 0.5) if interpolation == "midpoint" else op.Sub(places, floor)
+    gap = op.Sub(above, below)
+    # from the nearer end, as torch's lerp
+    near = op.Add(below, op.Mul(weight, gap))
+    far = op.Sub(above, op.Mul(gap, op.Sub(1.0, weight)))
+    return set_dims(op.Where(op.Less(weight, 0.5), near, far), dims_of(places))

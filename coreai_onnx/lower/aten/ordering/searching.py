@@ -1,0 +1,164 @@
+"""Places of values in sorted sequences, sets and counts."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.lower.aten.reduction.reduction import reduced
+from coreai_onnx.lower.aten.shape.creation import filled
+from coreai_onnx.lower.aten.shape.indices import flat
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.promotion import promote
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import (
+    Dim,
+    Number,
+    Value,
+    dims_of,
+    dtype_of,
+    numel,
+    rank_of,
+    set_dims,
+)
+
+
+# ---------------------------------------------------------------------- sorted sequences
+def insertion_index(op: OpBuilder, sequence: Value, x: Value, *, right: bool) -> Value:
+    """Return how many elements of a sorted sequence are below each value (or equal, if right)."""
+    sequence, x = promote(op, sequence, x)
+    row = op.unsqueeze(sequence, [rank_of(sequence) - 1]) if rank_of(sequence) > 1 else sequence
+    column = op.unsqueeze(x, [rank_of(x)])
+    beyond = op.node("Greater" if right else "GreaterOrEqual", (row, column), {})
+    below = op.cast(op.Not(beyond), torch.int64)
+    below = set_dims(below, (*dims_of(x), dims_of(sequence)[-1]))
+    return reduced(op, "ReduceSum", below, -1, keepdim=False)
+
+
+@lowers("aten.searchsorted.Tensor")
+def searchsorted(
+    op: OpBuilder,
+    sorted_sequence: Value,
+    self: Value,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Value | None = None,
+) -> Value:
+    """Where each value would be put into a sorted sequence, before its equals or after them."""
+    if sorter is not None:
+        axis = rank_of(sorted_sequence) - 1
+        dims = dims_of(sorted_sequence)
+        sorted_sequence = set_dims(
+            op.GatherElements(sorted_sequence, op.cast(sorter, torch.int64), axis=axis), dims
+        )
+    return insertion_index(op, sorted_sequence, self, right=right or side == "right")
+
+
+@lowers("aten.searchsorted.Scalar")
+def searchsorted_scalar(
+    op: OpBuilder,
+    sorted_sequence: Value,
+    self: Number,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Value | None = None,
+) -> Value:
+    """Where a number would be put into a sorted sequence."""
+    x = op.const(self)
+    return searchsorted(op, sorted_sequence, x, right=right, side=side, sorter=sorter)
+
+
+@lowers("aten.bucketize.Tensor")
+def bucketize(
+    op: OpBuilder,
+    self: Value,
+    boundaries: Value,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+) -> Value:
+    """The bin of each value between sorted boundaries."""
+    return insertion_index(op, boundaries, self, right=right)
+
+
+@lowers("aten.bucketize.Scalar")
+def bucketize_scalar(
+    op: OpBuilder,
+    self: Number,
+    boundaries: Value,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+) -> Value:
+    """The bin of a number between sorted boundaries."""
+    return insertion_index(op, boundaries, op.const(self), right=right)
+
+
+# ---------------------------------------------------------------------- sets
+@lowers("aten.isin.Tensor_Tensor")
+def isin(
+    op: OpBuilder,
+    elements: Value,
+    test_elements: Value,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> Value:
+    """Whether each element is among the test elements."""
+    elements, test_elements = promote(op, elements, test_elements)
+    column = op.unsqueeze(elements, [rank_of(elements)])
+    equal = op.Equal(column, flat(op, test_elements))
+    counted = op.cast(equal, torch.int64)
+    set_dims(counted, (*dims_of(elements), numel(dims_of(test_elements))))
+    hits = op.cast(reduced(op, "ReduceSum", counted, -1, keepdim=False), torch.bool)
+    return op.Not(hits) if invert else hits
+
+
+@lowers("aten.isin.Tensor_Scalar")
+def isin_scalar(
+    op: OpBuilder,
+    elements: Value,
+    test_element: Number,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> Value:
+    """Whether each element is a number."""
+    left, right = promote(op, elements, test_element)
+    equal = op.Equal(left, right)
+    return op.Not(equal) if invert else equal
+
+
+@lowers("aten.isin.Scalar_Tensor")
+def isin_tensor(
+    op: OpBuilder,
+    element: Number,
+    test_elements: Value,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> Value:
+    """Whether a number is among the test elements."""
+    number, tests = promote(op, element, test_elements)
+    return isin(op, number, tests, invert=invert)
+
+
+# ---------------------------------------------------------------------- counts
+@lowers("aten.bincount.default")
+def bincount(op: OpBuilder, self: Value, weights: Value | None = None, minlength: Dim = 0) -> Value:
+    """How often each of 0, 1, … occurs, or the sum of the weights where it does."""
+    (size,) = dims_of(self)
+    dtype = torch.int64 if weights is None else dtype_of(weights)
+    if weights is not None and dtype not in (torch.float32, torch.float64):
+        dtype = torch.float64
+    if size == 0:
+        return filled(op, [minlength], 0, torch.int64)
+    index = op.cast(self, torch.int64)
+    length = op.Add(op.ReduceMax(index, keepdims=0), 1)
+    length = op.Max(length, op.dim(minlength))
+    target = op.Expand(op.const(0, dtype), op.unsqueeze(length, [0]))
+    ones = op.expand(op.const(1, dtype), [size]) if weights is None else op.cast(weights, dtype)
+    return op.ScatterElements(target, index, ones, axis=0, reduction="add")

@@ -1,0 +1,183 @@
+"""Order along an axis: sorted values, their indices, and single ranks.
+
+torch documents no order for equal elements, except where a sort is stable. Here they keep the order
+that they had, always.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.lower.aten.reduction.extremes import extreme_index, order_key
+from coreai_onnx.lower.aten.reduction.reduction import reduced
+from coreai_onnx.lower.aten.shape.indices import flat, floor_div
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import (
+    Dim,
+    Value,
+    dims_of,
+    is_float,
+    rank_of,
+    set_dims,
+    wrap,
+)
+
+
+@lowers("aten.topk.default")
+def topk(
+    op: OpBuilder, self: Value, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Value, Value]:
+    """The k greatest or least elements along an axis, and their indices.
+
+    The place of a NaN is left to the runtime, as torch documents none.
+    """
+    rank = rank_of(self)
+    if rank == 0:
+        return self, op.const(0)
+    return _top(op, self, k, wrap(dim, rank), largest=largest)
+
+
+def _top(op: OpBuilder, x: Value, k: Dim, axis: int, *, largest: bool) -> tuple[Value, Value]:
+    """Return TopK in order; of equal elements the one with the lower index comes first."""
+    values, indices = op.TopK(x, op.shape([k]), axis=axis, largest=int(largest), _outputs=2)
+    dims = dims_of(x)
+    for result in (values, indices):
+        set_dims(result, (*dims[:axis], k, *dims[axis + 1 :]))
+    return values, indices
+
+
+def ranked(op: OpBuilder, x: Value, k: Dim, axis: int, *, descending: bool) -> tuple[Value, Value]:
+    """Return the first k elements in stable order, NaN being the greatest, and their indices."""
+    values, indices = _top(op, order_key(op, x), k, axis, largest=descending)
+    if is_float(x):
+        values = op.GatherElements(x, indices, axis=axis)
+    return values, indices
+
+
+@lowers("aten.sort.default")
+def sort(
+    op: OpBuilder, self: Value, dim: int = -1, descending: bool = False
+) -> tuple[Value, Value]:
+    """Elements along an axis in order, and where they were."""
+    rank = rank_of(self)
+    if rank == 0:
+        return self, op.const(0)
+    axis = wrap(dim, rank)
+    return ranked(op, self, dims_of(self)[axis], axis, descending=descending)
+
+
+@lowers("aten.sort.stable")
+def sort_stable(
+    op: OpBuilder, self: Value, *, stable: bool | None, dim: int = -1, descending: bool = False
+) -> tuple[Value, Value]:
+    """Elements along an axis in order, and where they were; equal ones keep their order."""
+    return sort(op, self, dim, descending)
+
+
+@lowers("aten.argsort.default")
+def argsort(op: OpBuilder, self: Value, dim: int = -1, descending: bool = False) -> Value:
+    """Where the elements of an axis in order were."""
+    return sort(op, self, dim, descending)[1]
+
+
+@lowers("aten.argsort.stable")
+def argsort_stable(
+    op: OpBuilder, self: Value, *, stable: bool, dim: int = -1, descending: bool = False
+) -> Value:
+    """Where the elements of an axis in order were; equal ones keep their order."""
+    return sort(op, self, dim, descending)[1]
+
+
+@lowers("aten.msort.default")
+def msort(op: OpBuilder, self: Value) -> Value:
+    """Elements along the first axis in order."""
+    return sort(op, self, 0)[0]
+
+
+# ---------------------------------------------------------------------- one rank
+@lowers("aten.kthvalue.default")
+def kthvalue(
+    op: OpBuilder, self: Value, k: Dim, dim: int = -1, keepdim: bool = False
+) -> tuple[Value, Value]:
+    """The k-th least element along an axis, and its index."""
+    rank = rank_of(self)
+    if rank == 0:
+        return self, op.const(0)
+    return _kth(op, self, k, wrap(dim, rank), keepdim=keepdim)
+
+
+def _kth(op: OpBuilder, x: Value, k: Dim, axis: int, *, keepdim: bool) -> tuple[Value, Value]:
+    """Return the last of the first k elements in stable order, and its index."""
+    values, indices = ranked(op, x, k, axis, descending=False)
+    return _last(op, values, axis, keepdim=keepdim), _last(op, indices, axis, keepdim=keepdim)
+
+
+def _last(op: OpBuilder, x: Value, axis: int, *, keepdim: bool) -> Value:
+    return op.Gather(x, op.const([-1] if keepdim else -1), axis=axis)
+
+
+@lowers("aten.median.default")
+def median_all(op: OpBuilder, self: Value) -> Value:
+    """The lower median of all elements, NaN if there is one or nothing else."""
+    if 0 in dims_of(self):
+        return op.like(self, float("nan"))
+    return median(op, flat(op, self), 0)[0]
+
+
+@lowers("aten.median.dim")
+def median(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The lower median along an axis and its index; the first NaN if there is one."""
+    rank = rank_of(self)
+    if rank == 0:
+        return self, op.const(0)
+    axis = wrap(dim, rank)
+    middle = floor_div(dims_of(self)[axis] + 1, 2)
+    values, indices = _kth(op, self, middle, axis, keepdim=keepdim)
+    if not is_float(self):
+        return values, indices
+    has_nan = reduced(op, "ReduceMax", op.IsNaN(self), axis, keepdim=keepdim)
+    first = extreme_index(op, self, axis, largest=True, keepdim=keepdim)
+    return op.Where(has_nan, float("nan"), values), op.Where(has_nan, first, indices)
+
+
+@lowers("aten.nanmedian.default")
+def nanmedian_all(op: OpBuilder, self: Value) -> Value:
+    """The lower median of all elements that are not NaN."""
+    if 0 in dims_of(self):
+        return op.like(self, float("nan"))
+    return nanmedian(op, flat(op, self), 0)[0]
+
+
+@lowers("aten.nanmedian.dim")
+def nanmedian(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The lower median of what is not NaN along an axis, and its index."""
+    rank = rank_of(self)
+    if rank == 0 or not is_float(self):
+        return median(op, self, dim, keepdim)
+    axis = wrap(dim, rank)
+    values, indices = ranked(op, self, dims_of(self)[axis], axis, descending=False)
+    there = op.cast(op.Not(op.IsNaN(self)), torch.int64)
+    count = reduced(op, "ReduceSum", set_dims(there, dims_of(self)), axis, keepdim=True)
+    middle = op.Max(op.Div(op.Sub(count, 1), 2), 0)
+    pair = [op.GatherElements(x, middle, axis=axis) for x in (values, indices)]
+    return tuple(x if keepdim else op.squeeze(x, [axis]) for x in pair)  # type: ignore[return-value]
+
+
+@lowers("aten.mode.default")
+def mode(op: OpBuilder, self: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    """The most frequent element along an axis, the least of several, and its last index."""
+    rank = rank_of(self)
+    if rank == 0:
+        return self, op.const(0)
+    axis = wrap(dim, rank)
+    key = op.cast(self, torch.int64) if not is_float(self) else self
+    equal = op.Equal(op.unsqueeze(key, [axis]), op.unsqueeze(key, [axis + 1]))
+    counts = op.ReduceSum(op.cast(equal, torch.int64), [axis + 1], keepdims=0)
+    most = op.ReduceMax(counts, [axis], keepdims=1)
+    unlike = float("inf") if is_float(key) else 2**63 - 1
+    least = op.ReduceMin(op.Where(op.Equal(counts, most), key, unlike), [axis], keepdims=1)
+    hits = op.cast(op.Equal(key, least), torch.uint8)
+    where = op.ArgMax(hits, axis=axis, keepdims=1, select_last_index=1)
+    pair = (least, where)
+    return tuple(x if keepdim else op.squeeze(x, [axis]) for x in pair)  # type: ignore[return-value]

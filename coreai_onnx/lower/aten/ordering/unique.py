@@ -1,0 +1,121 @@
+"""Distinct elements and slices, and runs of equal ones."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.lower.aten.shape.indices import flat, positions
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Value, dims_of, dtype_of, is_float, rank_of, set_dims, wrap
+
+Distinct = tuple[Value, Value | None, Value | None]
+"""Distinct elements, the place of each element among them, and how many each; None: not asked."""
+
+
+@lowers("aten._unique2.default")
+def unique2(
+    op: OpBuilder,
+    self: Value,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Distinct:
+    """The distinct elements in order, the place of each element among them, and how many each."""
+    found = _distinct(op, flat(op, self), self, None)
+    return _asked(found, return_inverse, return_counts)
+
+
+@lowers("aten._unique.default")
+def unique(
+    op: OpBuilder, self: Value, sorted: bool = True, return_inverse: bool = False
+) -> tuple[Value, Value | None]:
+    """The distinct elements in order, and the place of each element among them."""
+    return _asked(_distinct(op, flat(op, self), self, None), return_inverse, False)[:2]
+
+
+@lowers("aten.unique_dim.default")
+def unique_dim(
+    op: OpBuilder,
+    self: Value,
+    dim: int,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Distinct:
+    """The distinct slices along an axis in order, and so on."""
+    found = _distinct(op, self, self, wrap(dim, rank_of(self)))
+    return _asked(found, return_inverse, return_counts)
+
+
+def _asked(found: tuple[Value, Value, Value], inverse: bool, counts: bool) -> Distinct:
+    """Leave out what was not asked for; torch gives it other sizes."""
+    return found[0], found[1] if inverse else None, found[2] if counts else None
+
+
+def _distinct(op: OpBuilder, x: Value, like: Value, axis: int | None) -> tuple[Value, Value, Value]:
+    key = x if is_float(x) else op.cast(x, torch.int64)
+    if 0 in dims_of(x):
+        none = op.const([], torch.int64)
+        inverse = op.reshape(none, dims_of(like)) if axis is None else none
+        return x, inverse, none
+    values, _, inverse, counts = op.Unique(key, sorted=1, axis=axis, _outputs=4)
+    for x_, dtype in ((values, key.dtype), (inverse, None), (counts, None)):
+        x_.dtype = dtype if dtype is not None else op.const(0).dtype
+    if axis is None:
+        set_dims(inverse, (dims_of(x)[0],))
+        inverse = op.reshape(inverse, dims_of(like))
+    return op.cast(values, dtype_of(x)), inverse, counts
+
+
+@lowers("aten.unique_consecutive.default")
+def unique_consecutive(
+    op: OpBuilder,
+    self: Value,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Distinct:
+    """One element of every run of equal ones, the run of each element, and the lengths."""
+    if dim is not None:
+        return unique_dim_consecutive(op, self, dim, return_inverse, return_counts)
+    values, inverse, counts = _runs(op, flat(op, self), 0)
+    found = values, op.reshape(inverse, dims_of(self)), counts
+    return _asked(found, return_inverse, return_counts)
+
+
+@lowers("aten.unique_dim_consecutive.default")
+def unique_dim_consecutive(
+    op: OpBuilder,
+    self: Value,
+    dim: int,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Distinct:
+    """One slice of every run of equal ones along an axis, and so on."""
+    found = _runs(op, self, wrap(dim, rank_of(self)))
+    return _asked(found, return_inverse, return_counts)
+
+
+def _runs(op: OpBuilder, x: Value, axis: int) -> tuple[Value, Value, Value]:
+    dims = dims_of(x)
+    size = dims[axis]
+    if 0 in dims:
+        none = op.const([], torch.int64)
+        return x, none, none
+    later, earlier = op.slice(x, axis, 1, 2**63 - 1), op.slice(x, axis, 0, -1)
+    differ = op.Not(op.Equal(later, earlier))
+    others = [i for i in range(len(dims)) if i != axis]
+    steps = op.cast(differ, torch.int64)
+    if others:
+        steps = op.ReduceMax(steps, others, keepdims=0)
+    starts = op.Concat(op.const([1]), steps, axis=0)
+    set_dims(starts, (size,))
+    first = op.cast(starts, torch.bool)
+    # Compress takes no bfloat16
+    wide = op.cast(x, torch.float32) if dtype_of(x) == torch.bfloat16 else x
+    values = op.Compress(wide, first, axis=axis)
+    inverse = set_dims(op.Sub(op.CumSum(starts, op.const(0)), 1), (size,))
+    begins = op.Compress(positions(op, size), first, axis=0)
+    ends = op.Concat(op.slice(begins, 0, 1, 2**63 - 1), op.shape([size]), axis=0)
+    return values, inverse, op.Sub(ends, begins)

@@ -1,0 +1,155 @@
+"""Circular and hyperbolic functions and their inverses.
+
+onnxruntime has float32 kernels only for most of them; in float64 they are spelled with sine,
+cosine, exponential, logarithm and square root.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from coreai_onnx.lower.aten.pointwise.numerics import is_double, is_negative, widen, with_sign_of
+from coreai_onnx.lower.aten.pointwise.unary_math import log1p_of
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.promotion import promote_to_float
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Value
+
+
+@lowers("aten.tan.default", "prims.tan.default")
+def tan(op: OpBuilder, self: Value) -> Value:
+    """sin(self) / cos(self)."""
+    (x,) = promote_to_float(op, self)
+    return op.Div(op.Sin(x), op.Cos(x)) if is_double(x) else op.Tan(x)
+
+
+def atan_of(op: OpBuilder, x: Value) -> Value:
+    """Return the arc tangent; float64 by one step of correction from the float32 kernel.
+
+    With y near atan(x), the rest is atan of d = (x cos y - sin y) / (cos y + x sin y); d is about
+    1e-7, so that d is the rest to 1e-21.
+    """
+    if not is_double(x):
+        return op.Atan(x)
+    near = op.Clip(x, -1e30, 1e30)
+    y = op.Cast(op.Atan(op.Cast(near, to=int(ir.DataType.FLOAT))), to=int(ir.DataType.DOUBLE))
+    sine, cosine = op.Sin(y), op.Cos(y)
+    rest = op.Div(op.Sub(op.Mul(near, cosine), sine), op.Add(cosine, op.Mul(near, sine)))
+    result: Value = op.Add(y, rest)
+    return result
+
+
+@lowers("aten.atan.default", "prims.atan.default")
+def atan(op: OpBuilder, self: Value) -> Value:
+    """Arc tangent."""
+    return atan_of(op, promote_to_float(op, self)[0])
+
+
+@lowers("aten.asin.default", "prims.asin.default")
+def asin(op: OpBuilder, self: Value) -> Value:
+    """Arc sine: atan(x / sqrt((1 - x)(1 + x)))."""
+    (x,) = promote_to_float(op, self)
+    if not is_double(x):
+        return op.Asin(x)
+    return atan_of(op, op.Div(x, op.Sqrt(op.Mul(op.Sub(1.0, x), op.Add(x, 1.0)))))
+
+
+@lowers("aten.acos.default", "prims.acos.default")
+def acos(op: OpBuilder, self: Value) -> Value:
+    """Arc cosine: 2 atan(sqrt((1 - x) / (1 + x)))."""
+    (x,) = promote_to_float(op, self)
+    if not is_double(x):
+        return op.Acos(x)
+    return op.Mul(atan_of(op, op.Sqrt(op.Div(op.Sub(1.0, x), op.Add(x, 1.0)))), 2.0)
+
+
+@lowers("aten.atan2.default", "prims.atan2.default")
+def atan2(op: OpBuilder, self: Value, other: Value) -> Value:
+    """The angle of the point (other, self), in [-pi, pi], signs of zeros included."""
+    y, x = widen(op, self, other)
+    both_zero = op.And(op.Equal(y, 0.0), op.Equal(x, 0.0))
+    both_infinite = op.And(op.IsInf(y), op.IsInf(x))
+    ratio = op.Div(op.Abs(y), op.Abs(x))
+    ratio = op.Where(both_zero, op.like(x, 0.0), ratio)
+    ratio = op.Where(both_infinite, op.like(x, 1.0), ratio)
+    angle = atan_of(op, ratio)
+    angle = op.Where(is_negative(op, x), op.Sub(math.pi, angle), angle)
+    return with_sign_of(op, angle, y)
+
+
+@lowers("aten.angle.default")
+def angle(op: OpBuilder, self: Value) -> Value:
+    """The angle of real numbers: pi below zero, 0 above, NaN for NaN."""
+    (x,) = promote_to_float(op, self)
+    turned = op.Where(op.Less(x, 0.0), op.like(x, math.pi), op.like(x, 0.0))
+    return op.Where(op.IsNaN(x), x, turned)
+
+
+@lowers("aten.sinh.default", "prims.sinh.default")
+def sinh(op: OpBuilder, self: Value) -> Value:
+    """Hyperbolic sine: (e + e / (e + 1)) / 2 with the sign put back, where e = exp(|x|) - 1."""
+    (x,) = promote_to_float(op, self)
+    if not is_double(x):
+        return op.Sinh(x)
+    size = op.Abs(x)
+    half = op.Tanh(op.Mul(size, 0.5))
+    rise = op.Mul(half, op.Add(op.Exp(size), 1.0))
+    grown = op.Mul(
+        op.Add(rise, op.Where(op.IsInf(rise), op.like(x, 1.0), op.Div(rise, op.Add(rise, 1.0)))),
+        0.5,
+    )
+    return op.Where(op.Less(x, 0.0), op.Neg(grown), grown)
+
+
+@lowers("aten.cosh.default", "prims.cosh.default")
+def cosh(op: OpBuilder, self: Value) -> Value:
+    """Hyperbolic cosine: (exp(x) + exp(-x)) / 2."""
+    (x,) = promote_to_float(op, self)
+    if not is_double(x):
+        return op.Cosh(x)
+    return op.Mul(op.Add(op.Exp(x), op.Exp(op.Neg(x))), 0.5)
+
+
+@lowers("aten.asinh.default", "prims.asinh.default")
+def asinh(op: OpBuilder, self: Value) -> Value:
+    """Inverse hyperbolic sine: log1p(|x| + x² / (1 + sqrt(1 + x²))) with the sign of x."""
+    (x,) = promote_to_float(op, self)
+    if not is_double(x):
+        return op.Asinh(x)
+    size = op.Abs(x)
+    square = op.Mul(size, size)
+    small = log1p_of(op, op.Add(size, op.Div(square, op.Add(op.Sqrt(op.Add(square, 1.0)), 1.0))))
+    large = op.Add(op.Log(size), math.log(2.0))
+    value = op.Where(op.Greater(size, 1e8), large, small)
+    return op.Where(op.Less(x, 0.0), op.Neg(value), value)
+
+
+@lowers("aten.acosh.default", "prims.acosh.default")
+def acosh(op: OpBuilder, self: Value) -> Value:
+    """Inverse hyperbolic cosine: log1p(t + sqrt(2 t + t²)) with t = x - 1."""
+    (x,) = promote_to_float(op, self)
+    if not is_double(x):
+        return op.Acosh(x)
+    t = op.Sub(x, 1.0)
+    small = log1p_of(op, op.Add(t, op.Sqrt(op.Mul(t, op.Add(t, 2.0)))))
+    return op.Where(op.Greater(x, 1e8), op.Add(op.Log(x), math.log(2.0)), small)
+
+
+@lowers("aten.atanh.default", "prims.atanh.default")
+def atanh(op: OpBuilder, self: Value) -> Value:
+    """Inverse hyperbolic tangent: log1p(2 x / (1 - x)) / 2."""
+    (x,) = promote_to_float(op, self)
+    if not is_double(x):
+        return op.Atanh(x)
+    return op.Mul(log1p_of(op, op.Div(op.Mul(x, 2.0), op.Sub(1.0, x))), 0.5)
+
+
+@lowers("aten.sinc.default")
+def sinc(op: OpBuilder, self: Value) -> Value:
+    """sin(pi x) / (pi x); 1 at 0."""
+    (x,) = widen(op, self)
+    angle = op.Mul(x, math.pi)
+    value = op.Div(op.Sin(angle), angle)
+    return op.Where(op.Equal(x, 0.0), op.like(x, 1.0), value)

@@ -1,0 +1,233 @@
+"""Functions of one element: signs, rounding, exponentials and logarithms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import onnx_ir as ir
+import torch
+
+from coreai_onnx.lower.aten.pointwise.numerics import (
+    in_double,
+    truncated,
+    widen,
+)
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.promotion import promote_to_float
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Value, is_bool, is_float, is_integer
+
+_FLOATING = {
+    "exp": "Exp",
+    "log": "Log",
+    "sigmoid": "Sigmoid",
+    "special_expit": "Sigmoid",
+    "tanh": "Tanh",
+    "sin": "Sin",
+    "cos": "Cos",
+}
+_ROUNDING = {"ceil": "Ceil", "floor": "Floor", "round": "Round"}
+
+
+def _floating(op_type: str) -> Callable[..., Value]:
+    def compute(op: OpBuilder, self: Value) -> Value:
+        """One ONNX op; integers become floating first."""
+        result: Value = op.node(op_type, promote_to_float(op, self), {})
+        return result
+
+    return compute
+
+
+def _rounding(op_type: str) -> Callable[..., Value]:
+    def compute(op: OpBuilder, self: Value) -> Value:
+        """One ONNX op; integers are whole already."""
+        return op.node(op_type, [self], {}) if is_float(self) else self
+
+    return compute
+
+
+for _name, _op_type in _FLOATING.items():
+    _names = [f"aten.{_name}.default"]
+    if hasattr(torch.ops.prims, _name):
+        _names.append(f"prims.{_name}.default")
+    lowers(*_names)(_floating(_op_type))
+for _name, _op_type in _ROUNDING.items():
+    lowers(f"aten.{_name}.default", f"prims.{_name}.default")(_rounding(_op_type))
+
+
+# ---------------------------------------------------------------- signs
+@lowers("aten.abs.default", "prims.abs.default")
+def abs(op: OpBuilder, self: Value) -> Value:
+    """The absolute value; the lowest integer stays as it is."""
+    return self if is_bool(self) else op.Abs(self)
+
+
+@lowers("aten.neg.default", "prims.neg.default")
+def neg(op: OpBuilder, self: Value) -> Value:
+    """-self; an unsigned integer wraps around."""
+    if is_integer(self) and self.dtype in (ir.DataType.UINT8, ir.DataType.UINT16):
+        return op.Sub(op.like(self, 0), self)
+    return op.Neg(self)
+
+
+@lowers("aten.sign.default", "aten.sgn.default", "prims.sign.default")
+def sign(op: OpBuilder, self: Value) -> Value:
+    """-1, 0 or 1; 0 for NaN."""
+    if is_bool(self):
+        return self
+    if not is_float(self):
+        return op.Sign(self)
+    return op.Where(op.IsNaN(self), op.like(self, 0.0), op.Sign(self))
+
+
+# ---------------------------------------------------------------- rounding
+@lowers("aten.trunc.default", "aten.fix.default", "prims.trunc.default")
+def trunc(op: OpBuilder, self: Value) -> Value:
+    """Rounded towards zero."""
+    return truncated(op, self)
+
+
+@lowers("aten.frac.default")
+def frac(op: OpBuilder, self: Value) -> Value:
+    """self - trunc(self)."""
+    return op.Sub(self, truncated(op, self))
+
+
+@lowers("aten.round.decimals")
+def round_decimals(op: OpBuilder, self: Value, *, decimals: int) -> Value:
+    """Rounded half to even at a decimal place, scaled by a power of ten as torch does."""
+    if not is_float(self):
+        return self
+    (x,) = widen(op, self)
+    if decimals == 0:
+        return op.Round(x)
+    scale = op.like(x, 10.0 ** math.fabs(decimals))
+    if decimals > 0:
+        return op.Div(op.Round(op.Mul(x, scale)), scale)
+    return op.Mul(op.Round(op.Div(x, scale)), scale)
+
+
+# ---------------------------------------------------------------- exponentials and logarithms
+@lowers("aten.exp2.default", "aten.special_exp2.default", "prims.exp2.default")
+def exp2(op: OpBuilder, self: Value) -> Value:
+    """2 ** self."""
+    (x,) = promote_to_float(op, self)
+    return op.Pow(op.like(x, 2.0), x)
+
+
+def expm1_of(op: OpBuilder, x: Value) -> Value:
+    """Return exp(x) - 1 as tanh(x / 2) * (exp(x) + 1), which keeps its digits near zero."""
+    result: Value = op.Mul(op.Tanh(op.Mul(x, 0.5)), op.Add(op.Exp(x), 1.0))
+    return result
+
+
+@lowers("aten.expm1.default", "aten.special_expm1.default", "prims.expm1.default")
+def expm1(op: OpBuilder, self: Value) -> Value:
+    """exp(self) - 1, accurate near zero."""
+    return expm1_of(op, widen(op, self)[0])
+
+
+def log1p_of(op: OpBuilder, x: Value) -> Value:
+    """Return log(1 + x) with the rounding error of 1 + x put right.
+
+    W. Kahan's correction: with u = fl(1 + x), log(1 + x) = log(u) + (x - (u - 1)) / u to first
+    order, exact to the last bits; where u - 1 == x there is none (and 0/0, inf - inf are avoided).
+    """
+    u = op.Add(x, 1.0)
+    back = op.Sub(u, 1.0)
+    logarithm = op.Log(u)
+    corrected = op.Add(logarithm, op.Div(op.Sub(x, back), u))
+    result: Value = op.Where(op.Equal(back, x), logarithm, corrected)
+    return result
+
+
+@lowers("aten.log1p.default", "aten.special_log1p.default", "prims.log1p.default")
+def log1p(op: OpBuilder, self: Value) -> Value:
+    """log(1 + self), accurate near zero."""
+    return log1p_of(op, widen(op, self)[0])
+
+
+@lowers("aten.log2.default", "prims.log2.default")
+def log2(op: OpBuilder, self: Value) -> Value:
+    """Logarithm to base 2, in float64, so that powers of two give whole numbers."""
+    return op.Div(op.Log(*in_double(op, self)), math.log(2.0))
+
+
+@lowers("aten.log10.default", "prims.log10.default")
+def log10(op: OpBuilder, self: Value) -> Value:
+    """Logarithm to base 10, in float64, so that powers of ten give whole numbers."""
+    return op.Div(op.Log(*in_double(op, self)), math.log(10.0))
+
+
+@lowers("aten.logit.default", "aten.special_logit.default")
+def logit(op: OpBuilder, self: Value, eps: float | None = None) -> Value:
+    """log(x / (1 - x)), of x clamped to [eps, 1 - eps] if eps is given."""
+    (x,) = widen(op, self)
+    if eps is not None and eps >= 0:
+        x = op.Clip(x, eps, 1.0 - eps)
+    return op.Log(op.Div(x, op.Sub(1.0, x)))
+
+
+@lowers("aten.logaddexp.default")
+def logaddexp(op: OpBuilder, self: Value, other: Value) -> Value:
+    """log(exp(self) + exp(other)) without overflow."""
+    a, b = widen(op, self, other)
+    gap = log1p_of(op, op.Exp(op.Neg(op.Abs(op.Sub(a, b)))))
+    return op.Where(op.Equal(a, b), op.Add(a, math.log(2.0)), op.Add(op.Max(a, b), gap))
+
+
+@lowers("aten.logaddexp2.default")
+def logaddexp2(op: OpBuilder, self: Value, other: Value) -> Value:
+    """log2(2 ** self + 2 ** other) without overflow."""
+    a, b = widen(op, self, other)
+    ratio = op.Pow(op.like(a, 2.0), op.Neg(op.Abs(op.Sub(a, b))))
+    gap = op.Div(log1p_of(op, ratio), math.log(2.0))
+    return op.Where(op.Equal(a, b), op.Add(a, 1.0), op.Add(op.Max(a, b), gap))
+
+
+@lowers("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other")
+def xlogy(op: OpBuilder, self: Value | float, other: Value | float) -> Value:
+    """self * log(other); 0 if self is 0, NaN if other is."""
+    a, b = widen(op, self, other)
+    return _times(op, a, op.Log(b), b)
+
+
+@lowers(
+    "aten.special_xlog1py.default",
+    "aten.special_xlog1py.self_scalar",
+    "aten.special_xlog1py.other_scalar",
+)
+def xlog1py(op: OpBuilder, self: Value | float, other: Value | float) -> Value:
+    """self * log(1 + other); 0 if self is 0, NaN if other is."""
+    a, b = widen(op, self, other)
+    return _times(op, a, log1p_of(op, b), b)
+
+
+def _times(op: OpBuilder, a: Value, logarithm: Value, b: Value) -> Value:
+    """Return a * logarithm, 0 where a is 0, and NaN where b is."""
+    vanishes = op.And(op.Equal(a, 0.0), op.Not(op.IsNaN(b)))
+    result: Value = op.Where(vanishes, op.like(a, 0.0), op.Mul(a, logarithm))
+    return result
+
+
+@lowers("aten.special_entr.default")
+def entr(op: OpBuilder, self: Value) -> Value:
+    """-x * log(x); 0 at 0, -inf below."""
+    (x,) = widen(op, self)
+    inside = op.Where(op.Equal(x, 0.0), op.like(x, 0.0), op.Mul(op.Neg(x), op.Log(x)))
+    return op.Where(op.Less(x, 0.0), op.like(x, -math.inf), inside)
+
+
+@lowers("aten.deg2rad.default")
+def deg2rad(op: OpBuilder, self: Value) -> Value:
+    """Degrees as radians."""
+    (x,) = promote_to_float(op, self)
+    return op.Mul(x, math.pi / 180)
+
+
+@lowers("aten.rad2deg.default")
+def rad2deg(op: OpBuilder, self: Value) -> Value:
+    """Radians as degrees."""
+    (x,) = promote_to_float(op, self)
+    return op.Mul(x, 180 / math.pi)

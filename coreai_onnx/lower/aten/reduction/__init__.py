@@ -1,0 +1,1 @@
+"""Sums, extremes, moments and norms along axes."""

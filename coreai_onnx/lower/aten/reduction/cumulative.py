@@ -1,0 +1,139 @@
+"""Running sums, products, extremes and differences along an axis."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.lower.aten.loops.scanning import scan
+from coreai_onnx.lower.aten.pointwise.numerics import widen
+from coreai_onnx.lower.aten.shape.combining import cat
+from coreai_onnx.lower.aten.shape.creation import filled
+from coreai_onnx.lower.aten.shape.indices import positions
+from coreai_onnx.lower.aten.shape.splitting import sliced
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import (
+    Dim,
+    Value,
+    dims_of,
+    dtype_of,
+    is_bool,
+    is_float,
+    rank_of,
+    set_dims,
+    wrap,
+)
+
+
+def _accumulated(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
+    """Return ``x`` in the dtype torch accumulates it in: integers in int64."""
+    if dtype is not None and dtype != dtype_of(x):
+        x = op.cast(x, dtype)
+    return x if is_float(x) else op.cast(x, torch.int64)
+
+
+@lowers("aten.cumsum.default")
+def cumsum(op: OpBuilder, self: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
+    """Sum of the elements up to each."""
+    x = _accumulated(op, self, dtype)
+    rank = rank_of(x)
+    return op.CumSum(x, op.const(wrap(dim, rank))) if rank else x
+
+
+@lowers("aten.cumprod.default")
+def cumprod(op: OpBuilder, self: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
+    """Product of the elements up to each."""
+    x = _accumulated(op, self, dtype)
+    dims = dims_of(x)
+    if not dims:
+        return x
+    axis = wrap(dim, len(dims))
+    if op.opset >= 26:
+        return op.CumProd(x, op.const(axis))
+    if 0 in dims:
+        return x
+    (wide,) = widen(op, x) if is_float(x) else (x,)
+    ones = filled(op, _slice_dims(dims, axis), 1, dtype_of(wide))
+    return scan(op, [wide], axis, [ones], lambda o, state, x: [o.Mul(state[0], x[0])])[0]
+
+
+def _slice_dims(dims: tuple[Dim, ...], axis: int) -> tuple[Dim, ...]:
+    return (*dims[:axis], *dims[axis + 1 :])
+
+
+@lowers("aten.logcumsumexp.default", "aten._logcumsumexp.default")
+def logcumsumexp(op: OpBuilder, self: Value, dim: int) -> Value:
+    """log Σ exp over the elements up to each, without overflow."""
+    (x,) = widen(op, self)
+    dims = dims_of(x)
+    if not dims or 0 in dims:
+        return x
+    axis = wrap(dim, len(dims))
+    start = filled(op, _slice_dims(dims, axis), -float("inf"), dtype_of(x))
+    return scan(op, [x], axis, [start], lambda o, state, x: [_logaddexp(o, state[0], x[0])])[0]
+
+
+def _logaddexp(op: OpBuilder, a: Value, b: Value) -> Value:
+    """max + log(1 + exp(min - max)); two equal infinities stay."""
+    gap = op.Where(op.Equal(a, b), 0.0, op.Sub(op.Min(a, b), op.Max(a, b)))
+    return op.Add(op.Max(a, b), op.Log(op.Add(op.Exp(gap), 1.0)))
+
+
+@lowers("aten.cummax.default")
+def cummax(op: OpBuilder, self: Value, dim: int) -> tuple[Value, Value]:
+    """Greatest element up to each, and its last index."""
+    return _running_extreme(op, self, dim, "GreaterOrEqual")
+
+
+@lowers("aten.cummin.default")
+def cummin(op: OpBuilder, self: Value, dim: int) -> tuple[Value, Value]:
+    """Least element up to each, and its last index."""
+    return _running_extreme(op, self, dim, "LessOrEqual")
+
+
+def _running_extreme(op: OpBuilder, x: Value, dim: int, beats: str) -> tuple[Value, Value]:
+    """A NaN beats everything, and only a NaN beats a NaN."""
+    dims = dims_of(x)
+    if not dims or 0 in dims:
+        return x, filled(op, dims, 0, torch.int64)
+    axis = wrap(dim, len(dims))
+    rest = _slice_dims(dims, axis)
+    wide = op.cast(x, torch.uint8) if is_bool(x) else x
+
+    def step(o: OpBuilder, state: list[Value], given: list[Value]) -> list[Value]:
+        (best, where), (new, index) = state, given
+        better = o.node(beats, (new, best), {})
+        if is_float(new):
+            better = o.Or(o.IsNaN(new), o.And(better, o.Not(o.IsNaN(best))))
+        return [o.Where(better, new, best), o.Where(better, index, where)]
+
+    first = set_dims(op.squeeze(op.slice(wide, axis, 0, 1), [axis]), rest)
+    shape = [1] * len(dims)
+    shape[axis] = dims[axis]
+    index = op.expand(op.reshape(positions(op, dims[axis]), shape), dims)
+    values, indices = scan(op, [wide, index], axis, [first, filled(op, rest, 0, torch.int64)], step)
+    return values, indices
+
+
+@lowers("aten.diff.default")
+def diff(
+    op: OpBuilder,
+    self: Value,
+    n: int = 1,
+    dim: int = -1,
+    prepend: Value | None = None,
+    append: Value | None = None,
+) -> Value:
+    """x[i + 1] - x[i], n times; on booleans, whether they differ."""
+    axis = wrap(dim, rank_of(self))
+    x = self
+    if n > 0 and (prepend is not None or append is not None):
+        x = cat(op, [part for part in (prepend, self, append) if part is not None], axis)
+    for _ in range(n):
+        size = dims_of(x)[axis]
+        later, earlier = sliced(op, x, axis, 1, None), sliced(op, x, axis, 0, -1)
+        dims = list(dims_of(x))
+        dims[axis] = max(size - 1, 0) if isinstance(size, int) else size - 1
+        x = op.Xor(later, earlier) if is_bool(x) else op.Sub(later, earlier)
+        set_dims(x, dims)
+    return x

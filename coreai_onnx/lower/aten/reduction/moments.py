@@ -1,0 +1,243 @@
+"""Variances, standard deviations, norms and logarithms of sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from coreai_onnx.lower.aten.pointwise.numerics import widen
+from coreai_onnx.lower.aten.reduction.extremes import extreme
+from coreai_onnx.lower.aten.reduction.reduction import Axes, reduced, reduced_count
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Dim, Number, Value, dtype_of, rank_of, wrap_all
+
+
+# ---------------------------------------------------------------------- variance
+def variance(
+    op: OpBuilder, x: Value, axes: Axes, correction: Number | None, *, keepdim: bool
+) -> tuple[Value, Value]:
+    """Return Σ(x - mean)² / max(0, n - correction) and the mean, in the dtype to compute in."""
+    (wide,) = widen(op, x)
+    center = reduced(op, "ReduceMean", wide, axes, keepdim=True)
+    squares = op.Pow(op.Sub(wide, center), 2.0)
+    count = reduced_count(x, axes)
+    less = 1 if correction is None else correction
+    mean = center if keepdim else _dropped(op, center, wide, axes)
+    if less == 0 and count != 0:
+        return reduced(op, "ReduceMean", squares, axes, keepdim=keepdim), mean
+    total = reduced(op, "ReduceSum", squares, axes, keepdim=keepdim)
+    if count == 0:
+        return op.Div(total, 0.0), op.Div(mean, 0.0)
+    return op.Div(total, _degrees(op, count, less, dtype_of(wide))), mean
+
+
+def _dropped(op: OpBuilder, center: Value, x: Value, axes: Axes) -> Value:
+    return op.squeeze(center, wrap_all(axes, rank_of(x)))
+
+
+def _degrees(op: OpBuilder, count: Dim, correction: Number, dtype: torch.dtype) -> Value:
+    """Return max(0, count - correction) as a 0-d value."""
+    if isinstance(count, int):
+        return op.const(max(0.0, count - float(correction)), dtype)
+    size = op.cast(op.dim(count), dtype)
+    return op.Max(op.Sub(size, op.const(float(correction), dtype)), op.const(0.0, dtype))
+
+
+@lowers("aten.var.default")
+def var_all(op: OpBuilder, self: Value, unbiased: bool = True) -> Value:
+    """Variance of all elements."""
+    return variance(op, self, None, int(unbiased), keepdim=False)[0]
+
+
+@lowers("aten.var.dim")
+def var_dim(
+    op: OpBuilder, self: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
+) -> Value:
+    """Variance over axes."""
+    return variance(op, self, dim, int(unbiased), keepdim=keepdim)[0]
+
+
+@lowers("aten.var.correction")
+def var(
+    op: OpBuilder,
+    self: Value,
+    dim: Axes = None,
+    *,
+    correction: Number | None = None,
+    keepdim: bool = False,
+) -> Value:
+    """Variance over axes, with n - correction degrees of freedom."""
+    return variance(op, self, dim, correction, keepdim=keepdim)[0]
+
+
+@lowers("prims.var.default")
+def prims_var(
+    op: OpBuilder,
+    inp: Value,
+    dims: Axes,
+    correction: Number | None = 1,
+    *,
+    output_dtype: torch.dtype | None = None,
+) -> Value:
+    """Variance over axes, with n - correction degrees of freedom."""
+    return variance(op, inp, dims, correction, keepdim=False)[0]
+
+
+@lowers("aten.std.default")
+def std_all(op: OpBuilder, self: Value, unbiased: bool = True) -> Value:
+    """Square root of the variance of all elements."""
+    return op.Sqrt(var_all(op, self, unbiased))
+
+
+@lowers("aten.std.dim")
+def std_dim(
+    op: OpBuilder, self: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
+) -> Value:
+    """Square root of the variance over axes."""
+    return op.Sqrt(var_dim(op, self, dim, unbiased, keepdim))
+
+
+@lowers("aten.std.correction")
+def std(
+    op: OpBuilder,
+    self: Value,
+    dim: Axes = None,
+    *,
+    correction: Number | None = None,
+    keepdim: bool = False,
+) -> Value:
+    """Square root of the variance over axes."""
+    return op.Sqrt(var(op, self, dim, correction=correction, keepdim=keepdim))
+
+
+@lowers("aten.var_mean.default")
+def var_mean_all(op: OpBuilder, self: Value, unbiased: bool = True) -> tuple[Value, Value]:
+    """Variance and mean of all elements."""
+    return variance(op, self, None, int(unbiased), keepdim=False)
+
+
+@lowers("aten.var_mean.dim")
+def var_mean_dim(
+    op: OpBuilder, self: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
+) -> tuple[Value, Value]:
+    """Variance and mean over axes."""
+    return variance(op, self, dim, int(unbiased), keepdim=keepdim)
+
+
+@lowers("aten.var_mean.correction")
+def var_mean(
+    op: OpBuilder,
+    self: Value,
+    dim: Axes = None,
+    *,
+    correction: Number | None = None,
+    keepdim: bool = False,
+) -> tuple[Value, Value]:
+    """Variance and mean over axes."""
+    return variance(op, self, dim, correction, keepdim=keepdim)
+
+
+@lowers("aten.std_mean.default")
+def std_mean_all(op: OpBuilder, self: Value, unbiased: bool = True) -> tuple[Value, Value]:
+    """Standard deviation and mean of all elements."""
+    return _rooted(op, var_mean_all(op, self, unbiased))
+
+
+@lowers("aten.std_mean.dim")
+def std_mean_dim(
+    op: OpBuilder, self: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
+) -> tuple[Value, Value]:
+    """Standard deviation and mean over axes."""
+    return _rooted(op, var_mean_dim(op, self, dim, unbiased, keepdim))
+
+
+@lowers("aten.std_mean.correction")
+def std_mean(
+    op: OpBuilder,
+    self: Value,
+    dim: Axes = None,
+    *,
+    correction: Number | None = None,
+    keepdim: bool = False,
+) -> tuple[Value, Value]:
+    """Standard deviation and mean over axes."""
+    return _rooted(op, var_mean(op, self, dim, correction=correction, keepdim=keepdim))
+
+
+def _rooted(op: OpBuilder, pair: tuple[Value, Value]) -> tuple[Value, Value]:
+    return op.Sqrt(pair[0]), pair[1]
+
+
+# ---------------------------------------------------------------------- log Σ exp
+@lowers("aten.logsumexp.default", "aten.special_logsumexp.default")
+def logsumexp(op: OpBuilder, self: Value, dim: Axes, keepdim: bool = False) -> Value:
+    """log Σ exp(x), without overflow."""
+    (x,) = widen(op, self)
+    return reduced(op, "ReduceLogSumExp", x, dim, keepdim=keepdim)
+
+
+# ---------------------------------------------------------------------- norms
+@lowers("aten.linalg_vector_norm.default")
+def vector_norm(
+    op: OpBuilder,
+    self: Value,
+    ord: Number = 2,
+    dim: Axes = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    """(Σ|x|ᵖ)^(1/p); the greatest or least |x| for an infinite order, a count for order 0."""
+    (x,) = widen(op, self if dtype is None else op.cast(self, dtype))
+    order = float(ord)
+    if order == 0:
+        there = op.cast(op.Not(op.Equal(x, 0.0)), dtype_of(x))
+        return reduced(op, "ReduceSum", there, dim, keepdim=keepdim)
+    if math.isinf(order):
+        return extreme(op, op.Abs(x), dim, largest=order > 0, keepdim=keepdim)
+    if order in (1, 2):
+        # a 0-d tensor has no axis for the reduction
+        return reduced(op, f"ReduceL{int(order)}", _at_least_1d(op, x), dim, keepdim=keepdim)
+    powers = op.Pow(op.Abs(x), op.like(x, order))
+    return op.Pow(reduced(op, "ReduceSum", powers, dim, keepdim=keepdim), op.like(x, 1 / order))
+
+
+def _at_least_1d(op: OpBuilder, x: Value) -> Value:
+    return op.Abs(x) if rank_of(x) == 0 else x
+
+
+@lowers("aten.norm.Scalar")
+def norm(op: OpBuilder, self: Value, p: Number = 2) -> Value:
+    """The norm of all elements."""
+    return vector_norm(op, self, p)
+
+
+@lowers("aten.norm.ScalarOpt_dim")
+def norm_dim(
+    op: OpBuilder, self: Value, p: Number | None, dim: Sequence[int], keepdim: bool = False
+) -> Value:
+    """The norm over axes."""
+    return vector_norm(op, self, 2 if p is None else p, dim, keepdim)
+
+
+@lowers("aten.norm.ScalarOpt_dtype")
+def norm_dtype(op: OpBuilder, self: Value, p: Number | None, *, dtype: torch.dtype) -> Value:
+    """The norm of all elements, computed in a dtype."""
+    return vector_norm(op, self, 2 if p is None else p, dtype=dtype)
+
+
+@lowers("aten.norm.ScalarOpt_dim_dtype")
+def norm_dim_dtype(
+    op: OpBuilder,
+    self: Value,
+    p: Number | None,
+    dim: Sequence[int],
+    keepdim: bool,
+    *,
+    dtype: torch.dtype,
+) -> Value:
+    """The norm over axes, computed in a dtype."""
+    return vector_norm(op, self, 2 if p is None else p, dim, keepdim, dtype=dtype)

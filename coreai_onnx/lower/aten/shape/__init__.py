@@ -1,0 +1,1 @@
+"""Creating, joining, splitting, padding and viewing tensors."""

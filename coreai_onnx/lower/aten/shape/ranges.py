@@ -1,0 +1,258 @@
+"""Ranges, identity matrices and triangles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+
+from coreai_onnx.lower.aten.shape.creation import Scalar
+from coreai_onnx.lower.aten.shape.indices import LARGEST_CONSTANT, positions
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.promotion import as_value
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Dim, Number, Value, scalar_dtype, set_dims
+
+
+# ---------------------------------------------------------------------- ranges
+@lowers("aten.arange.default")
+def arange(
+    op: OpBuilder,
+    end: Scalar,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """0, 1, … below end."""
+    return _range(op, 0, end, 1, dtype)
+
+
+@lowers("aten.arange.start")
+def arange_start(
+    op: OpBuilder,
+    start: Scalar,
+    end: Scalar,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """start, start + 1, … below end."""
+    return _range(op, start, end, 1, dtype)
+
+
+@lowers("aten.arange.start_step")
+def arange_step(
+    op: OpBuilder,
+    start: Scalar,
+    end: Scalar,
+    step: Scalar = 1,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """start, start + step, … before end."""
+    return _range(op, start, end, step, dtype)
+
+
+@lowers("aten.range.step")
+def range_step(
+    op: OpBuilder,
+    start: Number,
+    end: Number,
+    step: Number = 1,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """start, start + step, … up to end, which is included."""
+    count = int((end - start) / step) + 1
+    target = dtype or torch.get_default_dtype()
+    return op.const((start + torch.arange(count, dtype=torch.float64) * step).to(target))
+
+
+@lowers("aten.range.default")
+def range_(
+    op: OpBuilder,
+    start: Number,
+    end: Number,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """start, start + 1, … up to end, which is included."""
+    return range_step(op, start, end, 1, dtype=dtype)
+
+
+def _range(
+    op: OpBuilder, start: Scalar, end: Scalar, step: Scalar, dtype: torch.dtype | None
+) -> Value:
+    """Return start + i * step, computed in float64 as torch does unless all are integers."""
+    numbers = (start, end, step)
+    floating = any(scalar_dtype(x).is_floating_point for x in numbers)
+    target = dtype or (torch.get_default_dtype() if floating else torch.int64)
+    if not any(isinstance(x, sympy.Basic) for x in numbers):
+        stored: torch.Tensor = torch.arange(start, end, step, dtype=target)
+        if floating or stored.numel() <= LARGEST_CONSTANT:
+            return op.const(stored)
+    if not floating:
+        if start == 0 and step == 1:
+            return op.cast(positions(op, end), target)
+        parts = [as_value(op, x, torch.int64) for x in numbers]
+        return op.cast(op.Range(*parts), target)
+    first, last, pace = (as_value(op, x, torch.float64) for x in numbers)
+    if not target.is_floating_point:  # torch truncates the start and the step, not the length
+        return _truncated_range(op, first, last, pace, target)
+    return op.cast(op.Range(first, last, pace), target)
+
+
+def _truncated_range(
+    op: OpBuilder, start: Value, end: Value, step: Value, target: torch.dtype
+) -> Value:
+    count = op.cast(op.Ceil(op.Div(op.Sub(end, start), step)), torch.int64)
+    steps = op.Mul(op.Range(op.const(0), count, op.const(1)), op.cast(step, torch.int64))
+    return op.cast(op.Add(op.cast(start, torch.int64), steps), target)
+
+
+@lowers("prims.iota.default")
+def iota(
+    op: OpBuilder,
+    length: Dim,
+    *,
+    start: Dim,
+    step: Dim,
+    dtype: torch.dtype,
+    device: Any,
+    requires_grad: bool,
+) -> Value:
+    """start + i * step for length values of i."""
+    steps = positions(op, length)
+    if step != 1:
+        steps = op.Mul(steps, step)
+    return op.cast(op.Add(steps, start) if start != 0 else steps, dtype)
+
+
+@lowers("aten.linspace.default")
+def linspace(
+    op: OpBuilder,
+    start: Number,
+    end: Number,
+    steps: int,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """``steps`` evenly spaced numbers from start to end."""
+    return op.const(torch.linspace(start, end, steps, dtype=dtype))
+
+
+@lowers("aten.logspace.default")
+def logspace(
+    op: OpBuilder,
+    start: Number,
+    end: Number,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """base to the power of ``steps`` evenly spaced numbers from start to end."""
+    return op.const(torch.logspace(start, end, steps, base, dtype=dtype))
+
+
+# ---------------------------------------------------------------------- matrices
+@lowers("aten.eye.default")
+def eye(
+    op: OpBuilder,
+    n: Dim,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """The identity matrix."""
+    return eye_m(op, n, n, dtype=dtype)
+
+
+@lowers("aten.eye.m")
+def eye_m(
+    op: OpBuilder,
+    n: Dim,
+    m: Dim,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """An n × m matrix with ones on its main diagonal."""
+    target = dtype or torch.get_default_dtype()
+    if isinstance(n, int) and isinstance(m, int) and n * m <= LARGEST_CONSTANT:
+        return op.const(torch.eye(n, m, dtype=target))
+    rows = op.unsqueeze(positions(op, n), [1])
+    return set_dims(op.cast(op.Equal(rows, positions(op, m)), target), (n, m))
+
+
+@lowers("aten.tril.default")
+def tril(op: OpBuilder, self: Value, diagonal: Dim = 0) -> Value:
+    """self with zeros above a diagonal."""
+    return _triangle(op, self, diagonal, upper=False)
+
+
+@lowers("aten.triu.default")
+def triu(op: OpBuilder, self: Value, diagonal: Dim = 0) -> Value:
+    """self with zeros below a diagonal."""
+    return _triangle(op, self, diagonal, upper=True)
+
+
+def _triangle(op: OpBuilder, x: Value, diagonal: Dim, *, upper: bool) -> Value:
+    k = None if diagonal == 0 else op.dim(diagonal)
+    return op.Trilu(x, k, upper=int(upper))
+
+
+@lowers("aten.tril_indices.default")
+def tril_indices(
+    op: OpBuilder,
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: torch.dtype | None = torch.int64,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """Row and column indices of the lower triangle."""
+    return op.const(torch.tril_indices(row, col, offset, dtype=dtype or torch.int64))
+
+
+@lowers("aten.triu_indices.default")
+def triu_indices(
+    op: OpBuilder,
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: torch.dtype | None = torch.int64,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Value:
+    """Row and column indices of the upper triangle."""
+    return op.const(torch.triu_indices(row, col, offset, dtype=dtype or torch.int64))

@@ -1,0 +1,171 @@
+"""Parts of a tensor: one element of an axis, ranges, and lists of ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coreai_onnx.lower.aten.shape.indices import INT_MAX, ceil_div, floor_div
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Dim, Value, dims_of, rank_of, set_dims, wrap
+
+
+# ---------------------------------------------------------------------- one range
+@lowers("aten.select.int", "aten.select_copy.int")
+def select(op: OpBuilder, self: Value, dim: int, index: Dim) -> Value:
+    """self[..., index, ...], without the axis."""
+    where = op.const(index) if isinstance(index, int) else op.dim(index)
+    return op.Gather(self, where, axis=wrap(dim, rank_of(self)))
+
+
+@lowers("aten.slice.Tensor", "aten.slice_copy.Tensor")
+def slice_(
+    op: OpBuilder,
+    self: Value,
+    dim: int = 0,
+    start: Dim | None = None,
+    end: Dim | None = None,
+    step: int = 1,
+) -> Value:
+    """self[..., start:end:step, ...] by Python's rules."""
+    return sliced(op, self, wrap(dim, rank_of(self)), start, end, step)
+
+
+def sliced(
+    op: OpBuilder, x: Value, axis: int, start: Dim | None, end: Dim | None, step: int = 1
+) -> Value:
+    """Return ``x[start:end:step]`` along an axis; no node if that is everything."""
+    size = dims_of(x)[axis]
+    first: Dim = 0 if start is None else start
+    last: Dim = INT_MAX if end is None or _at_least(end, size) else end
+    if first == 0 and last == INT_MAX and step == 1:
+        return x
+    return op.slice(x, axis, first, last, step)
+
+
+def _at_least(end: Dim, size: Dim) -> bool:
+    """Whether an end is known not to cut anything off."""
+    if end == size:
+        return True
+    return isinstance(end, int) and end >= (size if isinstance(size, int) else INT_MAX)
+
+
+@lowers("aten.narrow.default", "aten.narrow_copy.default")
+def narrow(op: OpBuilder, self: Value, dim: int, start: Dim, length: Dim) -> Value:
+    """self[..., start:start + length, ...]."""
+    axis = wrap(dim, rank_of(self))
+    if isinstance(start, int) and start < 0:
+        start = dims_of(self)[axis] + start
+    return sliced(op, self, axis, start, start + length)
+
+
+# ---------------------------------------------------------------------- all elements of an axis
+@lowers("aten.unbind.int", "aten.unbind_copy.int")
+def unbind(op: OpBuilder, self: Value, dim: int = 0) -> list[Value]:
+    """self[..., i, ...] for every i of an axis."""
+    axis = wrap(dim, rank_of(self))
+    parts = _equal_parts(op, self, axis, 1, len(op.scope.traced.result))
+    return [op.squeeze(part, [axis]) for part in parts]
+
+
+# ---------------------------------------------------------------------- lists of ranges
+@lowers(
+    "aten.split.Tensor",
+    "aten.split_copy.Tensor",
+    "aten.unsafe_split.Tensor",
+)
+def split(op: OpBuilder, self: Value, split_size: Dim, dim: int = 0) -> list[Value]:
+    """Ranges of split_size elements, the last one possibly shorter."""
+    axis = wrap(dim, rank_of(self))
+    return _equal_parts(op, self, axis, split_size, len(op.scope.traced.result))
+
+
+@lowers("aten.chunk.default", "aten.unsafe_chunk.default")
+def chunk(op: OpBuilder, self: Value, chunks: int, dim: int = 0) -> list[Value]:
+    """At most ``chunks`` ranges of ceil(size / chunks) elements, the last one possibly shorter."""
+    axis = wrap(dim, rank_of(self))
+    size = dims_of(self)[axis]
+    count = len(op.scope.traced.result)
+    if size == 0:
+        return [self] * count
+    return _equal_parts(op, self, axis, ceil_div(size, chunks), count)
+
+
+def _equal_parts(op: OpBuilder, x: Value, axis: int, length: Dim, count: int) -> list[Value]:
+    """Return ``count`` ranges of ``length``, the last one as long as what is left."""
+    size = dims_of(x)[axis]
+    if count == 1:
+        return [x]
+    if isinstance(size, int) and isinstance(length, int):
+        lengths = [max(0, min(length, size - i * length)) for i in range(count)]
+        return _parts(op, x, axis, lengths)
+    bounds = [length * i for i in range(count)]
+    return [
+        sliced(op, x, axis, start, None if i == count - 1 else start + length)
+        for i, start in enumerate(bounds)
+    ]
+
+
+@lowers(
+    "aten.split_with_sizes.default",
+    "aten.split_with_sizes_copy.default",
+    "aten.unsafe_split_with_sizes.default",
+)
+def split_with_sizes(
+    op: OpBuilder, self: Value, split_sizes: Sequence[Dim], dim: int = 0
+) -> list[Value]:
+    """Ranges of the given lengths."""
+    return _parts(op, self, wrap(dim, rank_of(self)), split_sizes)
+
+
+@lowers("aten.split.sizes")
+def split_sizes(op: OpBuilder, self: Value, split_size: Sequence[Dim], dim: int = 0) -> list[Value]:
+    """Ranges of the given lengths."""
+    return split_with_sizes(op, self, split_size, dim)
+
+
+def _parts(op: OpBuilder, x: Value, axis: int, lengths: Sequence[Dim]) -> list[Value]:
+    """Return consecutive ranges of the given lengths."""
+    if len(lengths) == 1:
+        return [x]
+    if not lengths:
+        return []
+    parts = list(op.Split(x, op.shape(lengths), axis=axis, _outputs=len(lengths)))
+    dims = dims_of(x)
+    for part, length in zip(parts, lengths, strict=True):
+        set_dims(part, (*dims[:axis], length, *dims[axis + 1 :]))
+    return parts
+
+
+@lowers("aten.tensor_split.sections")
+def tensor_split(op: OpBuilder, self: Value, sections: int, dim: int = 0) -> list[Value]:
+    """``sections`` ranges, the first size % sections of them one element longer."""
+    axis = wrap(dim, rank_of(self))
+    size = dims_of(self)[axis]
+    if isinstance(size, int):
+        base, longer = divmod(size, sections)
+        return _parts(op, self, axis, [base + (i < longer) for i in range(sections)])
+    ends = [_ends_before(size, sections, i) for i in range(sections + 1)]
+    return [sliced(op, self, axis, ends[i], ends[i + 1]) for i in range(sections)]
+
+
+def _ends_before(size: Dim, sections: int, count: int) -> Dim:
+    """Elements in the first ``count`` ranges: count * base + min(count, size % sections)."""
+    if count in (0, sections):
+        return 0 if count == 0 else size
+    # sum of ceil((size - i) / sections) for i < count
+    total: Dim = 0
+    for i in range(count):
+        total = total + floor_div(size - i + sections - 1, sections)
+    return total
+
+
+@lowers("aten.tensor_split.indices")
+def tensor_split_indices(
+    op: OpBuilder, self: Value, indices: Sequence[Dim], dim: int = 0
+) -> list[Value]:
+    """The ranges between indices, by Python's slice rules."""
+    axis = wrap(dim, rank_of(self))
+    starts: list[Dim | None] = [0, *indices]
+    ends: list[Dim | None] = [*indices, None]
+    return [sliced(op, self, axis, a, b) for a, b in zip(starts, ends, strict=True)]

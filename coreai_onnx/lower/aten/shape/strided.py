@@ -1,0 +1,178 @@
+"""Overlapping and diagonal views, taken by index arithmetic on the flattened elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+import torch
+
+from coreai_onnx.errors import LoweringError
+from coreai_onnx.export.compat.torch_names import Max, Min
+from coreai_onnx.lower.aten.shape.indices import (
+    LARGEST_CONSTANT,
+    flat,
+    floor_div,
+    move_last,
+    positions,
+)
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, is_static, numel, set_dims, wrap
+
+
+# ---------------------------------------------------------------------- windows
+@lowers("aten.unfold.default", "aten.unfold_copy.default")
+def unfold(op: OpBuilder, self: Value, dimension: int, size: int, step: int) -> Value:
+    """All windows of an axis: their number in its place, their elements in a new last axis."""
+    dims = dims_of(self)
+    if not dims:
+        return op.slice(op.reshape(self, [1]), 0, 0, size)
+    axis = wrap(dimension, len(dims))
+    count = floor_div(dims[axis] - size, step) + 1
+    starts = op.unsqueeze(positions(op, count), [1])
+    if step != 1:
+        starts = op.Mul(starts, step)
+    windows = op.Gather(self, op.Add(starts, op.const(torch.arange(size))), axis=axis)
+    set_dims(windows, (*dims[:axis], count, size, *dims[axis + 1 :]))
+    return move_last(op, windows, axis + 1)
+
+
+# ---------------------------------------------------------------------- strides
+@lowers("aten.as_strided.default", "aten.as_strided_copy.default")
+def as_strided(
+    op: OpBuilder,
+    self: Value,
+    size: Sequence[Dim],
+    stride: Sequence[Dim],
+    storage_offset: Dim | None = None,
+) -> Value:
+    """Element [i, j, …] is the one at storage_offset + i * stride[0] + j * stride[1] + … ."""
+    storage, base = _storage(op, self)
+    offset = as_dim((base if storage_offset is None else storage_offset) - base)
+    count = dims_of(storage)[0]
+    if offset == 0 and numel(size) == count and list(stride) == _contiguous_strides(size):
+        return op.reshape(storage, size)
+    index = strided_index(op, size, stride, offset)
+    return op.Gather(storage, index, axis=0)
+
+
+def strided_index(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim) -> Value:
+    """Return offset + i * stride[0] + j * stride[1] + … for every [i, j, …] below ``size``."""
+    parts = (*size, *stride, offset)
+    if is_static(parts) and int(numel(size)) <= LARGEST_CONSTANT:
+        total = torch.full([int(d) for d in size], int(offset))
+        for axis, (n, s) in enumerate(zip(size, stride, strict=True)):
+            steps = torch.arange(int(n)) * int(s)
+            total += steps.reshape([-1] + [1] * (len(size) - 1 - axis))
+        return op.const(total)
+    index: Value = op.dim(offset)
+    for axis, (n, s) in enumerate(zip(size, stride, strict=True)):
+        along = positions(op, n) if s == 1 else op.Mul(positions(op, n), op.dim(s))
+        index = op.Add(index, op.unsqueeze(along, list(range(1, len(size) - axis))))
+    return set_dims(index, tuple(size))
+
+
+def _storage(op: OpBuilder, x: Value) -> tuple[Value, Dim]:
+    """Return the elements of ``x`` in the order of its storage, and where the first one lies.
+
+    Raises:
+        LoweringError: If ``x`` is a part of a larger storage, whose other elements are not here.
+    """
+    example = op.scope.traced.inputs[0]
+    base = as_dim(example.storage_offset())
+    if example.is_contiguous():
+        return flat(op, x), base
+    strides = [as_dim(s) for s in example.stride()]
+    for axis in [i for i, s in enumerate(strides) if s == 0]:
+        x = op.slice(x, axis, 0, 1)
+    dims = dims_of(x)
+    if not is_static((*dims, *strides)):
+        raise _hidden_storage(op)
+    order = sorted(range(len(dims)), key=lambda i: (-int(strides[i]), i))
+    inner = [i for i in order if dims[i] != 1]
+    expected = _contiguous_strides([dims[i] for i in inner])
+    if [strides[i] for i in inner] != expected:
+        raise _hidden_storage(op)
+    return flat(op, op.transpose(x, order)), base
+
+
+def _hidden_storage(op: OpBuilder) -> LoweringError:
+    return LoweringError(
+        "aten.as_strided.default: reads a storage of which its input is only a part",
+        op.scope.where,
+        "call .contiguous() on the input first",
+    )
+
+
+def _contiguous_strides(size: Sequence[Dim]) -> list[Dim]:
+    return [numel(size[i + 1 :]) for i in range(len(size))]
+
+
+# ---------------------------------------------------------------------- diagonals
+@lowers("aten.diagonal.default", "aten.diagonal_copy.default")
+def diagonal(op: OpBuilder, self: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """self[..., i, ..., i + offset, ...] in a new last axis."""
+    dims = dims_of(self)
+    first, second = wrap(dim1, len(dims)), wrap(dim2, len(dims))
+    rest = [i for i in range(len(dims)) if i not in (first, second)]
+    rows, columns = dims[first], dims[second]
+    count = diagonal_length(rows, columns, offset)
+    matrix = op.transpose(self, [*rest, first, second])
+    batch = [dims[i] for i in rest]
+    elements = op.reshape(matrix, [*batch, as_dim(rows * columns)])
+    start = offset if offset >= 0 else as_dim(-offset * columns)
+    index = strided_index(op, [count], [as_dim(columns + 1)], start)
+    return op.Gather(elements, index, axis=len(batch))
+
+
+@lowers("aten.linalg_diagonal.default")
+def linalg_diagonal(
+    op: OpBuilder, A: Value, *, offset: int = 0, dim1: int = -2, dim2: int = -1
+) -> Value:
+    """A[..., i, i + offset] in a new last axis."""
+    return diagonal(op, A, offset, dim1, dim2)
+
+
+def diagonal_length(rows: Dim, columns: Dim, offset: int) -> Dim:
+    """Return how many elements a diagonal has."""
+    if offset >= 0:
+        columns = columns - offset
+    else:
+        rows = rows + offset
+    if isinstance(rows, int) and isinstance(columns, int):
+        return max(0, min(rows, columns))
+    shorter = Min(sympy.sympify(rows), sympy.sympify(columns))
+    return as_dim(Max(sympy.Integer(0), shorter))
+
+
+@lowers("aten.diag_embed.default")
+def diag_embed(
+    op: OpBuilder, self: Value, offset: int = 0, dim1: int = -2, dim2: int = -1
+) -> Value:
+    """Matrices with the last axis of self on a diagonal, zeros elsewhere."""
+    dims = dims_of(self)
+    rank = len(dims) + 1
+    size = as_dim(dims[-1] + abs(offset))
+    row, column = op.unsqueeze(positions(op, size), [1]), positions(op, size)
+    shifted = op.Add(row, offset) if offset else row
+    before = max(-offset, 0)
+    pads = op.const([0] * (len(dims) - 1) + [max(offset, 0)] + [0] * (len(dims) - 1) + [before])
+    along = op.Pad(self, pads)  # entry j belongs to column j
+    kept = op.Where(op.Equal(shifted, column), op.unsqueeze(along, [len(dims) - 1]), 0)
+    set_dims(kept, (*dims[:-1], size, size))
+    first, second = wrap(dim1, rank), wrap(dim2, rank)
+    rest = iter(range(rank - 2))
+    order = [
+        rank - 2 if i == first else rank - 1 if i == second else next(rest) for i in range(rank)
+    ]
+    return op.transpose(kept, order)
+
+
+@lowers("aten.trace.default")
+def trace(op: OpBuilder, self: Value) -> Value:
+    """Sum of the main diagonal."""
+    rows, columns = dims_of(self)
+    elements = set_dims(diagonal(op, self), (diagonal_length(rows, columns, 0),))
+    wide = elements if elements.dtype.is_floating_point() else op.cast(elements, torch.int64)  # type: ignore[union-attr]
+    return op.ReduceSum(wide, keepdims=0)

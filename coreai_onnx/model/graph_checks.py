@@ -1,0 +1,280 @@
+"""What a graph has to be before anything works on it; passes and runtimes take it for granted.
+
+* Every value comes from somewhere, and nodes do not read each other in a circle.
+* No function calls itself, and no call has more inputs or outputs than the function.
+* Nodes of ONNX's own operators have the inputs, outputs and attributes of their schema.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+
+import onnx.defs
+import onnx_ir as ir
+
+from coreai_onnx.model.contents import COMPOSITE_SIZES, STANDARD_DOMAIN, attribute_graphs, op_name
+
+_STANDARD_DOMAINS = ("", "ai.onnx")
+_DTYPES = ("to", "dtype", "output_dtype")
+"""Attributes of ONNX's operators that hold a data type."""
+_Body = ir.Graph | ir.Function
+
+
+def arrange(model: ir.Model) -> str:
+    """Bring the nodes of every graph into an order in which they can run.
+
+    Args:
+        model: The model; its nodes are sorted in place, if they are out of order.
+
+    Returns:
+        What is wrong with the model; empty if nothing is.
+    """
+    functions = model.functions
+    order = _callees_first(functions)
+    if isinstance(order, ir.Function):
+        return f"function {op_name(order.domain, order.name)} is broken: it calls itself"
+    needed: dict[ir.OperatorIdentifier, AbstractSet[ir.Value]] = {}
+    for key in order:
+        needed[key] = _needed(functions[key], functions, needed)
+    bodies: list[tuple[str, _Body]] = [("the graph", model.graph)]
+    bodies += [(f"function {op_name(f.domain, f.name)}", f) for f in functions.values()]
+    for name, body in bodies:
+        checked = _Checked(functions, body.opset_imports, needed)
+        if wrong := checked.fault(body, ()):
+            return f"{name} is broken: {wrong}"
+        if not checked.in_order and not _sorted(body):
+            return f"{name} is broken: its nodes read each other in a circle"
+    return ""
+
+
+class _Checked:
+    """One body with its subgraphs.
+
+    Attributes:
+        in_order: Whether every node so far comes after those that it reads.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[ir.OperatorIdentifier, ir.Function],
+        opsets: Mapping[str, int],
+        needed: Mapping[ir.OperatorIdentifier, AbstractSet[ir.Value]],
+    ) -> None:
+        self.in_order = True
+        self._functions = functions
+        self._opsets = opsets
+        self._needed = needed
+
+    def fault(self, graph: _Body, outer: tuple[AbstractSet[ir.Value], ...]) -> str:
+        """Return what is wrong with a graph.
+
+        Args:
+            graph: The graph.
+            outer: The values of the graphs around it, one set for each.
+        """
+        ready = set(graph.inputs)
+        if isinstance(graph, ir.Graph):
+            ready |= set(graph.initializers.values())
+        every = ready | {value for node in graph for value in node.outputs}
+        for node in graph:
+            if wrong := self._interface_fault(node):
+                return f"{node.op_type} node {node.name!r} {wrong}"
+            for value in node.inputs:
+                if value is None or value in ready or any(value in values for values in outer):
+                    continue
+                if value not in every:
+                    return (
+                        f"{node.op_type} node {node.name!r} reads {value.name!r}, "
+                        "which nothing produces"
+                    )
+                self.in_order = False
+            for attribute in node.attributes.values():
+                for inner in attribute_graphs(attribute):
+                    if wrong := self.fault(inner, (*outer, every)):
+                        return wrong
+            ready |= set(node.outputs)
+        for value in graph.outputs:
+            if value not in every and not any(value in values for values in outer):
+                return f"nothing produces the output {value.name!r}"
+        return ""
+
+    def _interface_fault(self, node: ir.Node) -> str:
+        """Return what is wrong with the inputs, outputs and attributes of a node."""
+        if any(a.type == ir.AttributeType.UNDEFINED for a in node.attributes.values()):
+            return "has an attribute without a type"
+        if node.domain == STANDARD_DOMAIN:
+            sizes = COMPOSITE_SIZES.get(node.op_type.partition(".")[0])
+            if sizes is not None and (wrong := _composite_fault(node, *sizes)):
+                return wrong
+        function = self._functions.get(node.op_identifier())
+        if function is not None:
+            return self._call_fault(node, function)
+        if node.domain in _STANDARD_DOMAINS and not {*_STANDARD_DOMAINS} & set(self._opsets):
+            return "is an operator of ONNX, of which no opset is imported"
+        version = _version(node, self._opsets)
+        return "" if version is None else _operator_fault(node, version)
+
+    def _call_fault(self, node: ir.Node, function: ir.Function) -> str:
+        """Return what is wrong with a call of a function."""
+        if wrong := _too_many(node, len(function.inputs), len(function.outputs)):
+            return wrong
+        needed = self._needed[function.identifier()]
+        for index, parameter in enumerate(function.inputs):
+            given = index < len(node.inputs) and node.inputs[index] is not None
+            if not given and parameter in needed:
+                return f"lacks the input {parameter.name!r}, which the function needs"
+        return ""
+
+
+def _too_many(node: ir.Node, inputs: int, outputs: int) -> str:
+    for kind, count, limit in (
+        ("inputs", len(node.inputs), inputs),
+        ("outputs", len(node.outputs), outputs),
+    ):
+        if count > limit:
+            return f"has {count} {kind}, at most {limit} are allowed"
+    return ""
+
+
+def _too_few(node: ir.Node, inputs: int, outputs: int) -> str:
+    if len(node.outputs) < outputs:
+        return f"has {len(node.outputs)} outputs, at least {outputs} are needed"
+    given = sum(value is not None for value in node.inputs[:inputs])
+    return f"has {given} of the {inputs} inputs that it needs" if given < inputs else ""
+
+
+def _composite_fault(node: ir.Node, least: int, most: int, outputs: int) -> str:
+    return _too_few(node, least, 1) or _too_many(node, most, outputs)
+
+
+def _operator_fault(node: ir.Node, version: int) -> str:
+    """Return what is wrong with a node of an operator that ONNX may know."""
+    domain = _domain(node)
+    schema = schema_of(node.op_type, version, domain)
+    if schema is None:
+        since = _first_version(node.op_type, domain)
+        late = since is not None and since > version
+        return f"is an operator since opset {since}, this one is {version}" if late else ""
+    if schema.deprecated:
+        return ""
+    if wrong := _too_many(node, schema.max_input, schema.max_output):
+        return wrong
+    if wrong := _too_few(node, _required(schema), schema.min_output):
+        return wrong
+    if len(node.inputs) < schema.min_input:
+        return f"has {len(node.inputs)} inputs, at least {schema.min_input} are needed"
+    for name, declared in schema.attributes.items():
+        attribute = node.attributes.get(name)
+        if attribute is None and declared.required:
+            return f"lacks the attribute {name!r}"
+        if attribute is not None and attribute.type.value != int(declared.type):  # type: ignore[call-overload]
+            return f"has the attribute {name!r} of the type {attribute.type.name}"
+        if attribute is not None and name in _DTYPES and not attribute.is_ref():
+            least = ir.DataType.FLOAT if declared.required else ir.DataType.UNDEFINED
+            if not least <= attribute.as_int() <= max(ir.DataType):
+                return f"has the unknown data type {attribute.as_int()}"
+    return ""
+
+
+def _required(schema: onnx.defs.OpSchema) -> int:
+    """Return how many of the first inputs have to be there; Scan 8 begins with an optional one."""
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    required = itertools.takewhile(lambda parameter: parameter.option == single, schema.inputs)
+    return len(list(required))
+
+
+def _domain(node: ir.Node) -> str:
+    return "" if node.domain in _STANDARD_DOMAINS else node.domain
+
+
+def _version(node: ir.Node, opsets: Mapping[str, int]) -> int | None:
+    """Return the version that a body imports of a node's domain."""
+    domain = _domain(node)
+    return opsets.get(domain, None if domain else opsets.get("ai.onnx"))
+
+
+@functools.cache
+def schema_of(op_type: str, version: int, domain: str = "") -> onnx.defs.OpSchema | None:
+    """Return what ONNX says of an operator in an opset; None where it does not know it."""
+    try:
+        return onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+@functools.cache
+def _first_version(op_type: str, domain: str) -> int | None:
+    """Return the opset from which on ONNX knows an operator."""
+    versions = (
+        schema.since_version
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if schema.name == op_type and schema.domain == domain
+    )
+    return min(versions, default=None)
+
+
+def _sorted(body: _Body) -> bool:
+    """Sort the nodes of a body; return False if they read each other in a circle."""
+    try:
+        body.sort()
+    except ValueError:
+        return False
+    return True
+
+
+_Functions = Mapping[ir.OperatorIdentifier, ir.Function]
+
+
+def _callees_first(functions: _Functions) -> list[ir.OperatorIdentifier] | ir.Function:
+    """Return the functions after those that they call, or one that calls itself."""
+    done: dict[ir.OperatorIdentifier, None] = {}
+    for root in functions:
+        path: dict[ir.OperatorIdentifier, Iterator[ir.OperatorIdentifier]] = {}
+        entered: ir.OperatorIdentifier | None = root
+        while entered is not None or path:
+            if entered in path:
+                return functions[entered]
+            if entered is not None and entered not in done:
+                path[entered] = iter(_called(functions[entered], functions))
+            if not path:
+                break
+            last, called = next(reversed(path.items()))
+            entered = next(called, None)
+            if entered is None:
+                del path[last]
+                done[last] = None
+    return list(done)
+
+
+def _called(function: ir.Function, functions: _Functions) -> list[ir.OperatorIdentifier]:
+    calls = dict.fromkeys(node.op_identifier() for node in function.all_nodes())
+    return [key for key in calls if key in functions]
+
+
+def _needed(
+    function: ir.Function,
+    functions: _Functions,
+    needed: Mapping[ir.OperatorIdentifier, AbstractSet[ir.Value]],
+) -> AbstractSet[ir.Value]:
+    """Return the inputs that an operator of a function's body cannot do without.
+
+    Args:
+        function: The function.
+        functions: All functions.
+        needed: The inputs that the functions it calls need.
+    """
+    found: set[ir.Value | None] = set()
+    for node in function.all_nodes():
+        key = node.op_identifier()
+        if key in functions:
+            pairs = zip(functions[key].inputs, node.inputs, strict=False)
+            found.update(given for parameter, given in pairs if parameter in needed[key])
+            continue
+        version = _version(node, function.opset_imports)
+        schema = None if version is None else schema_of(node.op_type, version, _domain(node))
+        if schema is not None:
+            found.update(node.inputs[: schema.min_input])
+    return {value for value in found if value is not None}

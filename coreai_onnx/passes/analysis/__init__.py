@@ -1,0 +1,1 @@
+"""What follows from a graph: sizes, positions, constant values."""

@@ -1,0 +1,221 @@
+"""Matrices made of whole steps times scales, each scale that of a block of a row or column."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.computed import Computed, computed
+from coreai_onnx.passes.engine.facts import (
+    attribute_of,
+    dtype_of,
+    input_of,
+    is_standard,
+    static_shape_of,
+)
+from coreai_onnx.passes.engine.match import made_by, maker
+
+_FLOAT = np.dtype(np.float32)
+_VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
+_FEW_BITS = ("int4", "uint4", "int2", "uint2")
+_EXACT = 1 << 24
+"""Whole numbers below are exact in float32, and so are their sums here."""
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """A matrix ``(steps - zeros) * scales``.
+
+    Attributes:
+        steps: Whole numbers, in the order of the matrix.
+        shape: The matrix.
+        axis: Along which axis the elements of a block follow each other.
+        block: How many elements share a scale; the last block of a row may be shorter.
+        scales: In float32, one per block, as they were before ``per_block``.
+        zeros: Whole numbers, one per block, after ``per_block``.
+        form: What scales are broadcast to.
+    """
+
+    steps: Computed
+    shape: tuple[int, int]
+    axis: int
+    block: int
+    scales: Computed
+    zeros: np.ndarray
+    form: tuple[int, ...]
+
+    def limits(self) -> tuple[int, int] | None:
+        """Return the smallest and the largest step or zero point; None if a runtime may differ."""
+        steps = self.steps.values()
+        if steps is None:
+            return None
+        if steps.dtype.kind not in "iu":  # 4 bits, which numpy does not compare
+            steps = steps.astype(np.int8)
+        low, high = int(steps.min()), int(steps.max())
+        return min(low, int(self.zeros.min())), max(high, int(self.zeros.max()))
+
+    def per_block(self, values: np.ndarray) -> np.ndarray:
+        """Lay numbers out like the matrix, one for each block."""
+        return _per_block(values, self.form, self.shape, self.axis)
+
+
+def quantized_weight(tensor: gs.Tensor) -> QuantizedWeight | None:
+    """Return what a matrix is made of; None if it is not made so, or not of constants.
+
+    Either a ``DequantizeLinear`` makes it, or products and differences, as models write it that
+    keep groups of 4 bits in whole numbers, packed or not.
+    """
+    shape = static_shape_of(tensor)
+    if shape is None or len(shape) != 2 or dtype_of(tensor) != _FLOAT or not math.prod(shape):
+        return None
+    linear = made_by(tensor, "DequantizeLinear")
+    if linear is not None:
+        return _linear(linear, (shape[0], shape[1]))
+    product = made_by(_behind_views(tensor), "Mul")
+    return None if product is None else _product(product, (shape[0], shape[1]))
+
+
+def _linear(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
+    """Read a ``DequantizeLinear``."""
+    steps, scales, form = *map(computed, node.inputs[:2]), static_shape_of(node.inputs[1])
+    if steps is None or scales is None or not form or dtype_of(node.inputs[1]) != _FLOAT:
+        return None
+    axis, block = attribute_of(node, "axis", 1) % 2, attribute_of(node, "block_size", 0)
+    if not block:  # one scale for each row or column
+        axis, block = 1 - axis, shape[1 - axis]
+    if math.prod(form) != -(-shape[axis] // block) * shape[1 - axis]:
+        return None
+    given = input_of(node, 2)
+    zeros = np.zeros(form, np.int64) if given is None else _whole(given)
+    if zeros is None:
+        return None
+    zeros = _per_block(zeros, form, shape, axis)
+    return QuantizedWeight(steps, shape, axis, block, scales, zeros, form)
+
+
+def _product(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
+    """Read ``(steps - zeros) * scales`` where each op is a node, before views of it."""
+    full = static_shape_of(node.outputs[0])
+    if full is None or len(node.inputs) != 2:
+        return None
+    for centred, scale in (node.inputs, node.inputs[::-1]):
+        scales, form = computed(scale), static_shape_of(scale)
+        if scales is None or form is None or math.prod(form) >= math.prod(full):
+            continue
+        found = _centred(centred, full)
+        if found is None:
+            continue
+        steps, zeros = found
+        return _blocks(steps, scales, zeros, np.broadcast_shapes(form, zeros.shape), full, shape)
+    return None
+
+
+def _blocks(
+    steps: Computed,
+    scales: Computed,
+    zeros: np.ndarray,
+    form: tuple[int, ...],
+    full: tuple[int, ...],
+    shape: tuple[int, int],
+) -> QuantizedWeight | None:
+    """Find the axis of the elements that share a scale and a zero point, and its place in a view.
+
+    Args:
+        steps: The steps.
+        scales: The scales.
+        zeros: The zero points.
+        form: What scales and zero points are broadcast to.
+        full: What the steps are.
+        shape: The matrix as which they are viewed then.
+    """
+    form = (1,) * (len(full) - len(form)) + form
+    if len(full) < 2:
+        return None
+    if form[-1] == 1 and shape[1] % full[-1] == 0:
+        axis, block, wanted = 1, full[-1], (*full[:-1], 1)
+    elif form[-2] == 1 and shape[1] == full[-1] and shape[0] % full[-2] == 0:
+        axis, block, wanted = 0, full[-2], (*full[:-2], 1, full[-1])
+    else:
+        return None
+    zeros = _per_block(zeros, wanted, shape, axis)
+    return QuantizedWeight(steps, shape, axis, block, scales, zeros, wanted)
+
+
+def _per_block(
+    values: np.ndarray, form: tuple[int, ...], shape: tuple[int, int], axis: int
+) -> np.ndarray:
+    whole = np.broadcast_to(values, form)
+    return whole.reshape((shape[0], -1) if axis else (-1, shape[1]))
+
+
+def _centred(tensor: gs.Tensor, full: tuple[int, ...]) -> tuple[Computed, np.ndarray] | None:
+    """Return steps of that shape, and the sum of what is subtracted from them."""
+    zeros = np.zeros((), np.int64)
+    while (node := maker(tensor)) is not None:
+        if is_standard(node, "Cast") and _keeps_steps(node):
+            tensor = node.inputs[0]
+            continue
+        found = _subtracted(node, math.prod(full)) if _is_signed(tensor) else None
+        if found is None:
+            break
+        tensor, zero = found
+        zeros = zeros + zero
+    steps = computed(tensor)
+    if steps is None or not _is_whole(dtype_of(tensor)) or static_shape_of(tensor) != full:
+        return None
+    return steps, zeros
+
+
+def _subtracted(node: gs.Node, size: int) -> tuple[gs.Tensor, np.ndarray] | None:
+    """Return what numbers smaller than a tensor of that size are subtracted from, and them."""
+    if not is_standard(node, "Add", "Sub"):
+        return None
+    for whole, part in (node.inputs, node.inputs[::-1]):
+        shape = static_shape_of(part)
+        zero = _whole(part) if shape is not None and math.prod(shape) < size else None
+        if zero is not None:
+            return whole, zero if node.op == "Sub" else -zero
+        if node.op == "Sub":
+            break
+    return None
+
+
+def _keeps_steps(cast: gs.Node) -> bool:
+    """Whether a cast changes no whole number of few bits."""
+    source, target = dtype_of(cast.inputs[0]), dtype_of(cast.outputs[0])
+    if source is None or target is None or not _is_whole(source):
+        return False
+    return target == _FLOAT or (target.kind == "i" and target.itemsize > source.itemsize)
+
+
+def _is_whole(dtype: np.dtype | None) -> bool:
+    """Whether numbers of a dtype are whole."""
+    return dtype is not None and (dtype.kind in "iu" or dtype.name in _FEW_BITS)
+
+
+def _is_signed(tensor: gs.Tensor) -> bool:
+    """Whether differences of few bits are what they are, and do not wrap around."""
+    dtype = dtype_of(tensor)
+    return dtype is not None and (dtype == _FLOAT or dtype.kind == "i")
+
+
+def _whole(tensor: gs.Tensor) -> np.ndarray | None:
+    """Return the values of a constant if all are whole numbers."""
+    found = computed(tensor)
+    values = None if found is None else found.values()
+    if values is None:
+        return None
+    wide = np.asarray(values).astype(np.float64)
+    if not np.all((wide == np.rint(wide)) & (np.abs(wide) < _EXACT)):
+        return None
+    return wide.astype(np.int64)
+
+
+def _behind_views(tensor: gs.Tensor) -> gs.Tensor:
+    """Follow changes of shape that keep the order of the elements."""
+    while (view := made_by(tensor, *_VIEWS)) is not None:
+        tensor = view.inputs[0]
+    return tensor

@@ -1,0 +1,87 @@
+"""Nodes whose inputs are all constant."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.evaluate import CannotEvaluateError, can_evaluate, evaluate
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import is_standard
+from coreai_onnx.passes.engine.why import Why
+
+LIMIT = 128 << 10
+"""Largest input and result in bytes. What is bigger is a weight, and weights keep their names."""
+GROWTH_LIMIT = 16 << 10
+"""Largest result in bytes that may be bigger than what it is computed from: the file grows."""
+
+
+def fold_constants(graph: gs.Graph, why: Why) -> int:
+    """A standard op on constants → its result, if it is exact and small.
+
+    Mul(2, 3) → a, Add(x, a) → y     becomes     a = 6, Add(x, a) → y
+
+    Weights bigger than the limit are never read. Quantize, dequantize, and everything outside the
+    standard domain stays.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        if not is_standard(node, node.op) or not can_evaluate(node.op) or not _is_constant(node):
+            continue
+        if any(edit.is_output(tensor) for tensor in node.outputs):
+            count += _fold_output(edit, node, why)
+            continue
+        results = _results(node, why)
+        if results is None:
+            continue
+        for tensor, values in zip(node.outputs, results, strict=True):
+            if not tensor.is_empty():
+                edit.fix(tensor, values)
+        edit.remove(node)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _is_constant(node: gs.Node) -> bool:
+    """Whether all inputs are constant. Nodes without input (random ones) are not."""
+    return bool(node.inputs) and all(
+        isinstance(tensor, gs.Constant) or tensor.is_empty() for tensor in node.inputs
+    )
+
+
+def _results(node: gs.Node, why: Why) -> list[np.ndarray] | None:
+    constants = [tensor for tensor in node.inputs if not tensor.is_empty()]
+    read = sum(_nbytes(constant) for constant in constants)
+    if read > LIMIT and node.op not in ("Shape", "Size"):
+        return why("an input is bigger than the limit", node) or None
+    arrays = [None if t.is_empty() else np.asarray(t.values) for t in node.inputs]
+    try:
+        results = evaluate(node, arrays, limit=LIMIT)
+    except CannotEvaluateError as error:
+        return why(str(error), node) or None
+    made = sum(result.nbytes for result in results)
+    if made > LIMIT or made > max(read, GROWTH_LIMIT):
+        return why("the result is bigger than the limit", node) or None
+    return [np.ascontiguousarray(result).reshape(result.shape) for result in results]
+
+
+def _nbytes(constant: gs.Constant) -> int:
+    return int(math.prod(constant.shape) * np.dtype(constant.dtype).itemsize)
+
+
+def _fold_output(edit: Edit, node: gs.Node, why: Why) -> int:
+    """Let an Identity of the result produce a graph output: outputs are never constants."""
+    if len(node.outputs) != 1:
+        why("several results, one of them a graph output", node)
+        return 0
+    results = _results(node, why)
+    if results is None:
+        return 0
+    output = node.outputs[0]
+    constant = edit.constant(f"{output.name}_value", results[0])
+    constant.maker = node.__dict__.get("origin")
+    edit.become(node, "Identity", [constant])
+    return 1

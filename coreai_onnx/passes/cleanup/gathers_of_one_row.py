@@ -1,0 +1,57 @@
+"""Rows of a table that are the same row everywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.counting import Counting
+from coreai_onnx.passes.analysis.counts import Count
+from coreai_onnx.passes.engine.edit import Edit, set_input
+from coreai_onnx.passes.engine.facts import attribute_of, constant_of, is_standard, same_known_shape
+from coreai_onnx.passes.engine.why import Why
+
+_LARGEST = 1 << 20
+"""Bigger tables are not read."""
+
+
+def gathers_of_one_row(graph: gs.Graph, why: Why) -> int:
+    """Gather of the same row everywhere, added to a tensor of its shape → the row.
+
+    Gather(table:[2, 64], 0 everywhere:[b, s]) → r:[b, s, 64], Add(x:[b, s, 64], r)
+    becomes     Add(x, table[0]:[64])
+
+    As of the one kind of tokens that an encoder of a single text knows.
+    """
+    edit, count, counting = Edit(graph), 0, Counting()
+    for node in graph.nodes:
+        if not is_standard(node, "Gather") or attribute_of(node, "axis", 0) != 0:
+            continue
+        table, known = node.inputs[0], counting.of(node.inputs[1])
+        if not isinstance(table, gs.Constant) or not isinstance(known, Count):
+            continue
+        index, rows = known.everywhere, table.shape[0] if table.shape else 0
+        if index is None or not node.inputs[1].shape or not -rows <= index < rows:
+            continue
+        if not all(_is_added(node.outputs[0], reader) for reader in node.outputs[0].outputs):
+            why("it is not only added to tensors of its shape", node)
+            continue
+        values = constant_of(table, at_most=_LARGEST)
+        if values is None or edit.is_output(node.outputs[0]):
+            why("the table is large, or the rows are an output", node)
+            continue
+        row = edit.constant(f"{table.name}_{index}", np.ascontiguousarray(values[index]))
+        for reader in list(node.outputs[0].outputs):
+            set_input(reader, list(reader.inputs).index(node.outputs[0]), row)
+        edit.remove(node)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _is_added(rows: gs.Tensor, reader: gs.Node) -> bool:
+    """Whether a node adds the rows to something that has their shape without them."""
+    if not is_standard(reader, "Add"):
+        return False
+    others = [tensor for tensor in reader.inputs if tensor is not rows]
+    return len(others) == 1 and same_known_shape(others[0], rows)

@@ -1,0 +1,124 @@
+"""Nodes that compute the same thing twice."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.digest import digest
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import STANDARD_DOMAINS, attribute_of, constant_of, input_of
+from coreai_onnx.passes.engine.scope import attribute_graphs, scope_of, with_subgraphs
+from coreai_onnx.passes.engine.why import Why
+
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
+     "Bernoulli"}
+)  # fmt: skip
+_SMALL = 1024
+"""Attribute tensors of more bytes are equal only if they are the same object."""
+
+
+def merge_common_subexpressions(graph: gs.Graph, why: Why) -> int:
+    """Two nodes of one op, the same inputs and attributes → the first, with its name and metadata.
+
+    Cos(a) → b, Cos(a) → c, Mul(b, c)     becomes     Cos(a) → b, Mul(b, b)
+    """
+    edit, count = Edit(graph), 0
+    pure = scope_of(graph).pure_calls
+    first: dict[tuple[Any, ...], gs.Node] = {}
+    for node in graph.nodes:
+        if attribute_graphs(node) or not _is_pure(node, pure):
+            continue
+        known = first.setdefault(_key(node), node)
+        if known is node:
+            continue
+        pairs = _pairs(node, known)
+        if (
+            not all(edit.can_replace(old, new) for old, new in pairs)
+            or len({id(old) for old, _ in pairs if edit.is_output(old)}) > 1
+        ):
+            why("both results are graph outputs", node)
+            continue
+        for old, new in pairs:
+            edit.replace(old, new)
+        edit.remove(node)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _pairs(node: gs.Node, known: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor]]:
+    """Pair the results of a node with those of its double."""
+    both = zip(node.outputs, known.outputs, strict=True)
+    return [(old, new) for old, new in both if not old.is_empty()]
+
+
+def _is_pure(node: gs.Node, pure_calls: frozenset[tuple[str, str]]) -> bool:
+    """Whether the same inputs always give the same results."""
+    if node.domain not in STANDARD_DOMAINS:
+        return (node.domain, node.op) in pure_calls
+    if node.op == "Dropout":
+        mode = input_of(node, 2)
+        if mode is None:
+            return True
+        training = constant_of(mode, at_most=1)
+        return training is not None and not bool(training.any())
+    if node.op == "BatchNormalization":
+        return bool(attribute_of(node, "training_mode", 0) == 0)
+    return node.op not in _RANDOM
+
+
+def pure_functions(functions: Iterable[gs.Function]) -> frozenset[tuple[str, str]]:
+    """Return (domain, name) of the functions whose bodies, and what they call, are all pure."""
+    bodies = {(f.domain, f.name): f for f in functions}
+    every = frozenset(bodies)
+    callers: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    waiting: list[tuple[str, str]] = []
+    for call, body in bodies.items():
+        nodes = [node for graph in with_subgraphs(body) for node in graph.nodes]
+        if not all(_is_pure(node, every) for node in nodes):
+            waiting.append(call)
+        for inner in {(node.domain, node.op) for node in nodes} & every:
+            callers.setdefault(inner, []).append(call)
+    impure: set[tuple[str, str]] = set()
+    while waiting:
+        call = waiting.pop()
+        if call not in impure:
+            impure.add(call)
+            waiting += callers.get(call, ())
+    return every - impure
+
+
+def _key(node: gs.Node) -> tuple[Any, ...]:
+    origin = node.__dict__.get("origin")
+    return (
+        node.domain or "",
+        node.op,
+        origin.overload if origin is not None else "",
+        tuple("" if tensor.is_empty() else id(tensor) for tensor in node.inputs),
+        tuple(tensor.is_empty() for tensor in node.outputs),
+        tuple(sorted((name, _frozen(value)) for name, value in node.attrs.items())),
+    )
+
+
+def _frozen(value: Any) -> str:
+    """Return a text that is equal for equal attribute values only: 0, 0.0, -0.0, nan differ."""
+    if isinstance(value, float):
+        return f"float {struct.pack('<d', value).hex()}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_frozen(item) for item in value)}]"
+    if isinstance(value, gs.Node.AttributeRef):
+        return f"attribute {value.name}"
+    if isinstance(value, gs.Constant):
+        size = int(np.prod(value.shape, dtype=np.int64)) * np.dtype(value.dtype).itemsize
+        if size <= _SMALL and np.dtype(value.dtype).kind != "O":
+            return f"tensor {np.dtype(value.dtype).name} {value.shape} {digest(value).hex()}"
+        return f"tensor at {id(value)}"
+    if isinstance(value, int | str | bytes):
+        return f"{type(value).__name__} {value!r}"
+    return f"object at {id(value)}"

@@ -1,0 +1,69 @@
+"""Reshapes of reshapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.cleanup.constant_reshapes import target_of
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import attribute_of, is_standard, shape_of
+from coreai_onnx.passes.engine.match import axes_of, made_by, rank_of
+from coreai_onnx.passes.engine.why import Why
+
+_OPS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+def merge_reshapes(graph: gs.Graph, why: Why) -> int:
+    """Reshape, Flatten, Squeeze or Unsqueeze of one of them → one of the first input.
+
+    x:[s] ─Unsqueeze(0)→ ─Unsqueeze(2)→ [1, s, 1]     becomes     x ─Unsqueeze([0, 2])→ [1, s, 1]
+    x:[b, 4, 8] ─Squeeze→ ─Reshape→ [b, 32]     becomes     x ─Reshape([0, 32])→ [b, 32]
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        if not is_standard(node, *_OPS):
+            continue
+        inner = made_by(node.inputs[0], *_OPS)
+        if inner is None:
+            continue
+        if _join(edit, node, inner):
+            count += 1
+        else:
+            why("too few dims are known for one target", node)
+    edit.finish()
+    return count
+
+
+def _join(edit: Edit, node: gs.Node, inner: gs.Node) -> bool:
+    """Let ``node`` read what ``inner`` reads; False if its target cannot be written down."""
+    source, result = inner.inputs[0], node.outputs[0]
+    if node.op == inner.op == "Unsqueeze":
+        axes = _joined_axes(node, inner)
+        if axes is not None:
+            constant = edit.constant(f"{result.name}_axes", np.array(axes, np.int64))
+            edit.become(node, "Unsqueeze", [source, constant])
+            return True
+    shape = shape_of(result)
+    if shape is None or None in shape or 0 in shape or attribute_of(node, "allowzero", 0) != 0:
+        return False
+    target = target_of(shape_of(source), shape)
+    if target is None:
+        return False
+    constant = edit.constant(f"{result.name}_shape", np.array(target, np.int64))
+    edit.become(node, "Reshape", [source, constant])
+    return True
+
+
+def _joined_axes(node: gs.Node, inner: gs.Node) -> list[int] | None:
+    """Return the axes of the result that neither of two Unsqueezes found in its input."""
+    outer_axes, inner_axes = axes_of(node), axes_of(inner)
+    rank = rank_of(node.inputs[0])
+    if rank is None and inner_axes is not None and rank_of(inner.inputs[0]) is not None:
+        rank = len(inner.inputs[0].shape) + len(inner_axes)
+    if outer_axes is None or inner_axes is None or rank is None:
+        return None
+    full = rank + len(outer_axes)
+    added = {axis % full for axis in outer_axes}
+    kept = [axis for axis in range(full) if axis not in added]
+    return sorted(added | {kept[axis % rank] for axis in inner_axes})

@@ -1,0 +1,59 @@
+"""Arithmetic that returns its operand."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import constant_of, dtype_of, is_standard
+from coreai_onnx.passes.engine.match import rank_of
+from coreai_onnx.passes.engine.why import Why
+
+_COMMUTATIVE = ("Add", "Mul", "And", "Or")
+
+
+def remove_neutral_operands(graph: gs.Graph, why: Why) -> int:
+    """Integers plus or minus 0, anything times or over 1, and True, or False → the other operand.
+
+    x ─Mul(1.0)→ y ─Relu→ z     becomes     x ─Relu→ z
+
+    A float plus 0 stays: -0 + 0 is 0.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        if not is_standard(node, *_COMMUTATIVE, "Sub", "Div") or len(node.inputs) != 2:
+            continue
+        kept = _kept(node)
+        if kept is None:
+            continue
+        if edit.bypass(node, kept):
+            count += 1
+        else:
+            why("it names a graph output", node)
+    edit.finish()
+    return count
+
+
+def _kept(node: gs.Node) -> gs.Tensor | None:
+    """Return the operand that is the result."""
+    sides = [(0, 1), (1, 0)] if node.op in _COMMUTATIVE else [(0, 1)]
+    for index, other in sides:
+        tensor, constant = node.inputs[index], constant_of(node.inputs[other], at_most=1)
+        if constant is None or constant.size != 1 or not _is_neutral(node, constant):
+            continue
+        rank = rank_of(tensor)
+        if constant.ndim == 0 or (rank is not None and rank >= constant.ndim):
+            return tensor
+    return None
+
+
+def _is_neutral(node: gs.Node, constant: np.ndarray) -> bool:
+    if node.op in ("And", "Or"):
+        return bool(constant.reshape(())) is (node.op == "And")
+    if constant.dtype.kind == "O":
+        return False
+    if node.op in ("Mul", "Div"):
+        return bool(np.all(constant == 1))
+    dtype = dtype_of(node.inputs[0]) or constant.dtype
+    return dtype.kind in "iu" and not constant.any()

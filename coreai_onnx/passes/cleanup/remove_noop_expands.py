@@ -1,0 +1,50 @@
+"""Expands and Tiles that repeat nothing."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.dims import Dims, DimsAnalysis
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import is_standard, same_known_shape, shape_of
+from coreai_onnx.passes.engine.why import Why
+
+
+def remove_noop_expands(graph: gs.Graph, why: Why) -> int:
+    """Expand to a shape that the tensor fills already, Tile once → nothing.
+
+    x:[batch, 8] ─Expand([1, 8])→ y ─Relu→ z     becomes     x:[batch, 8] ─Relu→ z
+    """
+    edit, analysis, count = Edit(graph), DimsAnalysis(), 0
+    for node in graph.nodes:
+        if not is_standard(node, "Expand", "Tile"):
+            continue
+        target = analysis.of(node.inputs[1])
+        if not same_known_shape(node.inputs[0], node.outputs[0]):
+            if target is None:
+                why("the target shape is not known", node)
+                continue
+            if not (_fills(node.inputs[0], target) if node.op == "Expand" else _once(target)):
+                continue
+        if edit.bypass(node, node.inputs[0]):
+            count += 1
+        else:
+            why("it names a graph output", node)
+    edit.finish()
+    return count
+
+
+def _fills(tensor: gs.Tensor, target: Dims) -> bool:
+    """Whether each target dim is 1 or the tensor's own, aligned at the end."""
+    shape = shape_of(tensor)
+    if shape is None or len(target.items) > len(shape):
+        return False
+    tail = shape[len(shape) - len(target.items) :]
+    return all(
+        want == 1 or (want == dim and dim is not None)
+        for want, dim in zip(target.items, tail, strict=True)
+    )
+
+
+def _once(repeats: Dims) -> bool:
+    return all(item == 1 for item in repeats.items)

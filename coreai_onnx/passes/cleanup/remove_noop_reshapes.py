@@ -1,0 +1,58 @@
+"""Reshapes to the shape a tensor has already."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.dims import DimsAnalysis
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import (
+    Dim,
+    attribute_of,
+    is_standard,
+    same_known_shape,
+    shape_of,
+)
+from coreai_onnx.passes.engine.why import Why
+
+
+def remove_noop_reshapes(graph: gs.Graph, why: Why) -> int:
+    """Reshape, Flatten, Squeeze to the same shape → nothing; equal names are equal dims.
+
+    x:[batch, 8] ─Reshape([0, 8])→ y ─Relu→ z     becomes     x:[batch, 8] ─Relu→ z
+    """
+    edit, analysis, count = Edit(graph), DimsAnalysis(), 0
+    for node in graph.nodes:
+        if not is_standard(node, "Reshape", "Flatten", "Squeeze"):
+            continue
+        shape = shape_of(node.inputs[0])
+        if shape is None:
+            why("the shape of the input is not known", node)
+            continue
+        if not same_known_shape(node.inputs[0], node.outputs[0]) and not (
+            node.op == "Reshape" and _keeps(node, shape, analysis)
+        ):
+            continue
+        if edit.bypass(node, node.inputs[0]):
+            count += 1
+        else:
+            why("it names a graph output", node)
+    edit.finish()
+    return count
+
+
+def _keeps(node: gs.Node, shape: tuple[Dim, ...], analysis: DimsAnalysis) -> bool:
+    """Whether each dim is copied, equal, or (one of them) inferred from all others being so."""
+    target = analysis.of(node.inputs[1])
+    if target is None or len(target.items) != len(shape):
+        return False
+    copies = attribute_of(node, "allowzero", 0) == 0
+    inferred = 0
+    for dim, wanted in zip(shape, target.items, strict=True):
+        if wanted is None:
+            return False
+        if wanted == -1:
+            inferred += 1
+        elif not (wanted == dim or (wanted == 0 and copies)):
+            return False
+    return inferred <= 1

@@ -1,0 +1,59 @@
+"""Keys and values repeated for every query head before an attention that groups heads itself."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.edit import Edit, set_input
+from coreai_onnx.passes.engine.facts import is_standard, shape_of
+from coreai_onnx.passes.engine.match import axes_of, composite, made_by
+from coreai_onnx.passes.engine.why import Why
+
+
+def remove_repeated_heads(graph: gs.Graph, why: Why) -> int:
+    """Heads of keys and values repeated before attention → the heads themselves.
+
+    k:[b, 2, s, d] ─Unsqueeze(2)→ ─Expand→ ─Reshape→ [b, 8, s, d], attention(q, …)
+    becomes     attention(q, k)
+
+    ``scaled_dot_product_attention`` lets head h of the queries read head h // (heads / key_heads),
+    which is what repeating each head in place says.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        if composite(node, "scaled_dot_product_attention") is None:
+            continue
+        key, value = (_unrepeated(node.inputs[index]) for index in (1, 2))
+        if key is None and value is None:
+            continue
+        if key is None or value is None:
+            why("only one of keys and values is repeated", node)
+            continue
+        if shape_of(key)[1] != shape_of(value)[1]:  # type: ignore[index]  # known, see below
+            why("keys and values have different numbers of heads", node)
+            continue
+        set_input(node, 1, key)
+        set_input(node, 2, value)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _unrepeated(tensor: gs.Tensor) -> gs.Tensor | None:
+    """Return ``k`` of ``Reshape(Expand(Unsqueeze(k, 2)))``, by the shapes along the way."""
+    reshape = made_by(tensor, "Reshape")
+    expand = None if reshape is None else made_by(reshape.inputs[0], "Expand")
+    unsqueeze = None if expand is None else made_by(expand.inputs[0], "Unsqueeze")
+    if expand is None or unsqueeze is None or axes_of(unsqueeze) not in ([2], [-3]):
+        return None
+    source = unsqueeze.inputs[0]
+    before, wide, after = shape_of(source), shape_of(expand.outputs[0]), shape_of(tensor)
+    if before is None or wide is None or after is None or len(before) != 4 or len(wide) != 5:
+        return None
+    heads, groups = before[1], wide[2]
+    kept = (wide[0], wide[1], *wide[3:]) == before and None not in before
+    whole = isinstance(heads, int) and isinstance(groups, int)
+    if not kept or not whole or not is_standard(reshape, "Reshape"):
+        return None
+    product = int(heads) * int(groups)  # type: ignore[arg-type]  # ints, as just seen
+    return source if after == (before[0], product, before[2], before[3]) else None

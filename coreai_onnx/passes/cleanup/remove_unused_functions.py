@@ -1,0 +1,22 @@
+"""Functions that nothing calls."""
+# ruff: noqa: ARG001 - every pass has the signature of a pass
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.scope import called_functions, scope_of
+from coreai_onnx.passes.engine.why import Why
+
+
+def remove_unused_functions(graph: gs.Graph, why: Why) -> int:
+    """A function that neither the main graph nor a used function calls → gone.
+
+    functions {rms_norm, rope}, nodes {rms_norm}     becomes     functions {rms_norm}
+    """
+    if scope_of(graph).kind != "main":
+        return 0
+    kept = called_functions(graph, graph.functions)
+    count = len(graph.functions) - len(kept)
+    graph.functions = kept
+    return count

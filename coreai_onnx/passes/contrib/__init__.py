@@ -1,0 +1,1 @@
+"""Passes that make ONNX Runtime's own operators."""

@@ -1,0 +1,51 @@
+"""Activations as onnxruntime's own ops."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, shape_of
+from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, composite, made_by
+from coreai_onnx.passes.engine.why import Why
+
+
+def contrib_activations(graph: gs.Graph, why: Why) -> int:
+    """gelu → Gelu, FastGelu or, behind a bias, BiasGelu; silu → QuickGelu with a factor of 1.
+
+    x ─Add(b)→ ─ai.coreai::gelu→ y     becomes     com.microsoft::BiasGelu(x, b) → y
+
+    In float32, the only dtype that onnxruntime has them in on a CPU.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        is_silu = composite(node, "silu") is not None
+        is_gelu = composite(node, "gelu") is not None or is_standard(node, "Gelu")
+        if not is_silu and not is_gelu:
+            continue
+        x = node.inputs[0]
+        if dtype_of(x) != np.dtype(np.float32):
+            why("the dtype is not float32", node)
+            continue
+        if is_silu:
+            edit.become(node, "QuickGelu", [x], domain=CONTRIB_DOMAIN, alpha=1.0)
+        elif attribute_of(node, "approximate", "none") == "tanh":
+            edit.become(node, "FastGelu", [x], domain=CONTRIB_DOMAIN)
+        else:
+            _gelu(edit, node, x)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _gelu(edit: Edit, node: gs.Node, x: gs.Tensor) -> None:
+    add = made_by(x, "Add")
+    if add is not None and len(x.outputs) == 1 and not edit.is_output(x) and edit.holds(add):
+        for tensor, bias in (add.inputs, add.inputs[::-1]):
+            shape, row = shape_of(tensor), shape_of(bias)
+            if shape and row is not None and len(row) == 1 and row == shape[-1:]:
+                edit.become(node, "BiasGelu", [tensor, bias], domain=CONTRIB_DOMAIN)
+                edit.remove(add)
+                return
+    edit.become(node, "Gelu", [x], domain=CONTRIB_DOMAIN)

@@ -1,0 +1,221 @@
+"""Products with weights of 4 bits as onnxruntime's own op, which keeps them so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.quantized_weights import QuantizedWeight, quantized_weight
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, input_of, is_standard, shape_of
+from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, made_by
+from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.tensor_table import TensorTable
+from coreai_onnx.passes.engine.why import Why
+
+_BLOCKS = (256, 128, 64, 32, 16)
+"""The sizes of blocks that onnxruntime takes."""
+_STEPS = 16
+"""How many steps 4 bits tell apart."""
+_MIDDLE = 8
+"""The zero point of an op without zero points."""
+
+
+@dataclass(frozen=True)
+class _Packing:
+    """How the op reads a weight: a row for each output, in blocks.
+
+    Attributes:
+        weight: What the weight is made of.
+        outputs: Rows.
+        inputs: Columns.
+        block: How many columns share a scale, as onnxruntime takes it.
+        lowest: The step whose bits are all zero.
+    """
+
+    weight: QuantizedWeight
+    outputs: int
+    inputs: int
+    block: int
+    lowest: int
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks a row has."""
+        return -(-self.inputs // self.block)
+
+    def steps(self, *sources: np.ndarray) -> np.ndarray:
+        """Return the weight, two steps a byte, the first in the lower bits: [n, blocks, bytes]."""
+        steps = self.weight.steps(*sources).astype(np.int16).reshape(self.weight.shape)
+        bits = np.zeros((self.outputs, self.blocks * self.block), np.uint8)
+        bits[:, : self.inputs] = self._by_rows(steps) - self.lowest
+        return _in_bytes(bits).reshape(self.outputs, self.blocks, -1)
+
+    def scales(self, *sources: np.ndarray) -> np.ndarray:
+        """Return the scales, ``[n, blocks]``."""
+        return self._split(self.weight.per_block(self.weight.scales(*sources)))
+
+    def zeros(self) -> np.ndarray | None:
+        """Return the zero points, two a byte; None for those of an op without any."""
+        zeros = self._split(self.weight.zeros) - self.lowest
+        if np.all(zeros == _MIDDLE):
+            return None
+        even = np.zeros((self.outputs, -(-self.blocks // 2) * 2), np.uint8)
+        even[:, : self.blocks] = zeros
+        return _in_bytes(even)
+
+    def _split(self, values: np.ndarray) -> np.ndarray:
+        """Repeat what belongs to a block for the smaller ones that onnxruntime takes."""
+        return np.repeat(self._by_rows(values), self.weight.block // self.block, axis=1)
+
+    def _by_rows(self, values: np.ndarray) -> np.ndarray:
+        return values if self.weight.axis else values.T
+
+
+def contrib_matmul_nbits(graph: gs.Graph, why: Why) -> int:
+    """MatMul or Gemm with a weight of 4 bits, dequantised in blocks → MatMulNBits.
+
+    DequantizeLinear(w:int4[n, k], scales, zeros) ─Transpose→ t, MatMul(x, t) → y
+    becomes     com.microsoft::MatMulNBits(x, w:uint8[n, k / 32, 16], scales, zeros) → y
+
+    Also where casts, differences and products dequantise it, from whole numbers that are packed
+    or not, if none of them needs more than 4 bits. The weight is packed when the model is written.
+    """
+    edit, count = Edit(graph), 0
+    packed = TensorTable[list[gs.Tensor]]()
+    for node in graph.nodes:
+        if not is_standard(node, "MatMul", "Gemm") or len(node.inputs) < 2:
+            continue
+        matrix, axis = _matrix(node)
+        weight = quantized_weight(matrix)
+        if weight is None:
+            continue
+        packing = _packing(weight, axis)
+        reason = _obstacle(node, packing) if isinstance(packing, _Packing) else packing
+        if reason or isinstance(packing, str):
+            why(reason, node)
+            continue
+        tensors = packed.get(matrix)
+        if tensors is None:
+            tensors = packed[matrix] = _tensors(edit, packing)
+        _write(edit, node, packing, tensors)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _matrix(node: gs.Node) -> tuple[gs.Tensor, int]:
+    """Return the second factor, before it is transposed, and which of its axes are inputs."""
+    tensor = node.inputs[1]
+    axis = int(node.op == "Gemm" and attribute_of(node, "transB", 0) == 1)
+    while (turn := made_by(tensor, "Transpose")) is not None:
+        if attribute_of(turn, "perm", [1, 0]) != [1, 0]:
+            break
+        tensor, axis = turn.inputs[0], 1 - axis
+    return tensor, axis
+
+
+def _obstacle(node: gs.Node, packing: _Packing) -> str:
+    """Return why the op does not mean the same as a product with its weight."""
+    dims = shape_of(node.inputs[0])
+    if dtype_of(node.inputs[0]) != np.dtype(np.float32):
+        return "the dtype is not float32"
+    if dims is None or len(dims) < 2:
+        return "the first factor is not known to be a matrix"
+    if node.op == "MatMul":
+        return ""
+    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
+    if any(attribute_of(node, name, value) != value for name, value in plain.items()):
+        return "the product is scaled or transposed"
+    bias = input_of(node, 2)
+    return "" if bias is None or shape_of(bias) == (packing.outputs,) else "the bias is no row"
+
+
+def _packing(weight: QuantizedWeight, axis: int) -> _Packing | str:
+    """Return how onnxruntime keeps a weight whose axis is the inputs, or why it does not."""
+    if weight.axis != axis:
+        return "the blocks do not go along the inputs"
+    inputs = weight.shape[axis]
+    sizes = (size for size in _BLOCKS if weight.block % size == 0)
+    block = next(sizes, None)
+    if block is None or (block != weight.block and inputs % weight.block):
+        return "onnxruntime has no blocks of that size"
+    limits = weight.limits()
+    if limits is None:
+        return "the weight is not the same in every runtime"
+    low, high = limits
+    if high - low >= _STEPS:
+        return "the weight needs more than 4 bits"  # onnxruntime makes floats of those at each run
+    fits = (first for first in (-_MIDDLE, 0) if first <= low and high < first + _STEPS)
+    return _Packing(weight, weight.shape[1 - axis], inputs, block, next(fits, low))
+
+
+def _tensors(edit: Edit, packing: _Packing) -> list[gs.Tensor]:
+    """Return the weight as the op reads it: steps, scales, and zero points where it has some."""
+    names, weight = scope_of(edit.graph).names, packing.weight
+    source = weight.steps.constants[0].name
+    size = [packing.outputs, packing.blocks]
+    steps = lazy_constant(
+        names.claim(f"{source}.4_bits"),
+        packing.steps,
+        weight.steps.constants,
+        [*size, packing.block // 2],
+        np.dtype(np.uint8),
+    )
+    scales = lazy_constant(
+        names.claim(f"{weight.scales.constants[0].name}.blocks"),
+        packing.scales,
+        weight.scales.constants,
+        size,
+        np.dtype(np.float32),
+    )
+    zeros = packing.zeros()
+    made: list[gs.Tensor] = [steps, scales]
+    return made if zeros is None else [*made, edit.constant(f"{source}.zero_points", zeros)]
+
+
+def _write(edit: Edit, node: gs.Node, packing: _Packing, tensors: list[gs.Tensor]) -> None:
+    """Put the op in the place of a product, and of the bias added to it."""
+    inputs, bias = [node.inputs[0], *tensors], input_of(node, 2)
+    last = node
+    if node.op == "MatMul":
+        found = _added_row(edit, node, packing.outputs)
+        if found is not None:
+            last, bias = found
+    if bias is not None:
+        absent = [gs.Variable.empty() for _ in range(5 - len(inputs))]
+        inputs += [*absent, bias]
+    edit.become(
+        last,
+        "MatMulNBits",
+        inputs,
+        domain=CONTRIB_DOMAIN,
+        K=packing.inputs,
+        N=packing.outputs,
+        bits=4,
+        block_size=packing.block,
+    )
+    if last is not node:
+        edit.remove(node)
+
+
+def _added_row(edit: Edit, product: gs.Node, columns: int) -> tuple[gs.Node, gs.Tensor] | None:
+    """Return the Add that alone reads a product and adds a constant row, and the row."""
+    result = product.outputs[0]
+    if len(result.outputs) != 1 or edit.is_output(result):
+        return None
+    (add,) = result.outputs
+    if not is_standard(add, "Add") or not edit.holds(add):
+        return None
+    row = add.inputs[1] if add.inputs[0] is result else add.inputs[0]
+    is_row = isinstance(row, gs.Constant) and shape_of(row) == (columns,)
+    return (add, row) if is_row else None
+
+
+def _in_bytes(bits: np.ndarray) -> np.ndarray:
+    """Put two numbers below 16 into each byte, the first into the lower bits."""
+    packed: np.ndarray = bits[..., ::2] | (bits[..., 1::2] << 4)
+    return packed

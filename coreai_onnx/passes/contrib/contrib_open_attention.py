@@ -1,0 +1,19 @@
+"""Attention of all pairs, in groups of heads, as onnxruntime's own op."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.contrib.contrib_attention import write_attentions
+from coreai_onnx.passes.engine.why import Why
+
+
+def contrib_open_attention(graph: gs.Graph, why: Why) -> int:
+    """Attention that is not causal, with grouped or rotated heads → GroupQueryAttention.
+
+    ai.coreai::scaled_dot_product_attention(q:[b, h, s, d], k:[b, h / 4, s, d], v) → y
+    becomes     GroupQueryAttention<causal = 0>(q:[b, s, h * d], k, v) → y:[b, s, h * d]
+
+    Apart from the other attentions, since onnxruntime takes it from 1.30 on.
+    """
+    return write_attentions(graph, why, open_groups=True)

@@ -1,0 +1,160 @@
+"""Queries, keys and values of onnxruntime's grouped attention, side by side from one product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import Dim, input_of, is_standard, shape_of
+from coreai_onnx.passes.engine.lazy import joined_name, lazy_constant
+from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, maker
+from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.why import Why
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A linear layer.
+
+    Attributes:
+        product: MatMul, or MatMulNBits.
+        weights: What it multiplies by: a matrix, or steps, scales and perhaps zero points.
+        axis: Along which the outputs of the layer lie in each of them.
+        bias: What is added.
+        last: The node whose output is the layer's.
+    """
+
+    product: gs.Node
+    weights: tuple[gs.Constant, ...]
+    axis: int
+    bias: gs.Constant | None
+    last: gs.Node
+
+    @property
+    def columns(self) -> int:
+        """How many outputs the layer has."""
+        return int(self.weights[0].shape[self.axis])
+
+    def fits(self, other: _Layer) -> bool:
+        """Whether one product can be both."""
+        mine, its = self.product, other.product
+        same = {name: value for name, value in mine.attrs.items() if name != "N"}
+        return (
+            mine.inputs[0] is its.inputs[0]
+            and mine.op == its.op
+            and all(its.attrs.get(name) == value for name, value in same.items())
+            and len(self.weights) == len(other.weights)
+            and (self.bias is None) == (other.bias is None)
+        )
+
+
+def contrib_packed_projections(graph: gs.Graph, why: Why) -> int:
+    """Three products that feed one GroupQueryAttention → one, which it splits itself.
+
+    MatMul(x, q) → a, MatMul(x, k) → b, MatMul(x, v) → c, GroupQueryAttention(a, b, c, …) → y
+    becomes     MatMul(x, q+k+v) → a, GroupQueryAttention(a, , , …) → y
+
+    Biases are joined too, and weights of 4 bits. The weights are joined when the model is written,
+    one result at a time. A weight that another node reads as well is left alone.
+    """
+    if scope_of(graph).kind == "function":
+        return 0  # weights are the function's inputs there
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        if (node.domain, node.op) != (CONTRIB_DOMAIN, "GroupQueryAttention"):
+            continue
+        if len(node.inputs) < 3 or any(tensor.is_empty() for tensor in node.inputs[:3]):
+            continue
+        layers = [_layer(tensor, node, edit) for tensor in node.inputs[:3]]
+        known = [layer for layer in layers if layer is not None]
+        if len(known) < len(layers):
+            why("not all of them are products that nothing else reads", node)
+            continue
+        if not all(known[0].fits(layer) for layer in known[1:]):
+            why("the products are not of one kind and of one input", node)
+            continue
+        _pack(edit, node, known)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _layer(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Layer | None:
+    """Return the linear layer whose output is read by that node only."""
+    last, bias = maker(tensor), None
+    if last is None or not _is_read_by(tensor, reader, edit) or not edit.holds(last):
+        return None
+    product = last
+    if is_standard(last, "Add"):
+        for inner, other in (last.inputs, last.inputs[::-1]):
+            found = maker(inner)
+            if found is not None and is_standard(found, "MatMul") and _is_row(other, inner):
+                product, bias = found, other
+        if product is last or not _is_read_by(product.outputs[0], last, edit):
+            return None
+    if is_standard(product, "MatMul") and edit.holds(product):
+        given, axis = product.inputs[1:2], 1
+    elif (product.domain, product.op) == (CONTRIB_DOMAIN, "MatMulNBits"):
+        given, axis, bias = product.inputs[1:4], 0, input_of(product, 5) if bias is None else bias
+    else:
+        return None
+    weights = [one for one in given if isinstance(one, gs.Constant)]
+    if len(weights) < sum(not one.is_empty() for one in given) or input_of(product, 4) is not None:
+        return None
+    owned = [*weights] if bias is None else [*weights, bias]
+    if any(len(one.outputs) > 1 or edit.is_output(one) for one in owned):
+        return None
+    if (axis and len(weights[0].shape) != 2) or not (bias is None or isinstance(bias, gs.Constant)):
+        return None
+    return _Layer(product, tuple(weights), axis, bias, last)
+
+
+def _is_read_by(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> bool:
+    return not edit.is_output(tensor) and len(tensor.outputs) == 1 and tensor.outputs[0] is reader
+
+
+def _is_row(tensor: gs.Tensor, product: gs.Tensor) -> bool:
+    shape = shape_of(product)
+    return isinstance(tensor, gs.Constant) and shape is not None and shape_of(tensor) == shape[-1:]
+
+
+def _pack(edit: Edit, node: gs.Node, layers: list[_Layer]) -> None:
+    """Let one product feed an attention."""
+    first, columns = layers[0], sum(layer.columns for layer in layers)
+    parts = zip(*(layer.weights for layer in layers), strict=True)
+    inputs: list[gs.Tensor] = [first.product.inputs[0]]
+    inputs += [_joined(edit, list(part), first.axis) for part in parts]
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    bias = _joined(edit, biases, 0) if biases else None
+    attrs = dict(first.product.attrs)
+    if "N" in attrs:
+        attrs["N"] = columns
+        if bias is not None:
+            inputs += [gs.Variable.empty() for _ in range(5 - len(inputs))]
+            inputs, bias = [*inputs, bias], None
+    op, domain = first.product.op, first.product.domain
+    made = edit.node(op, first.product, inputs, domain=domain, **attrs).outputs[0]
+    shape = shape_of(first.product.outputs[0])
+    wide: list[Dim] | None = None if shape is None else [*shape[:-1], columns]
+    made.dtype, made.shape = first.product.outputs[0].dtype, wide
+    if bias is not None:
+        added = edit.node("Add", first.last, [made, bias]).outputs[0]
+        added.dtype, added.shape = made.dtype, wide
+        made = added
+    absent = [gs.Variable.empty(), gs.Variable.empty()]
+    rest = list(node.inputs[3:])
+    edit.become(node, node.op, [made, *absent, *rest], domain=node.domain, **node.attrs)
+    for layer in layers:
+        edit.remove(layer.product)
+        edit.remove(layer.last)
+
+
+def _joined(edit: Edit, parts: list[gs.Constant], axis: int) -> gs.Constant:
+    """Return weights or biases one after the other."""
+    name = scope_of(edit.graph).names.claim(joined_name([part.name for part in parts]))
+    shape = [int(size) for size in parts[0].shape]
+    shape[axis] = sum(int(part.shape[axis]) for part in parts)
+    return lazy_constant(name, lambda *values: np.concatenate(values, axis=axis), parts, shape)

@@ -1,0 +1,120 @@
+"""Rotary embeddings as onnxruntime's own op."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import Dim, attribute_of, dtype_of, is_standard, shape_of
+from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, composite, made_by, maker
+from coreai_onnx.passes.engine.tensor_table import TensorTable
+from coreai_onnx.passes.engine.why import Why
+
+_ELEMENTWISE = ("Cast", "Cos", "Sin", "Mul")
+_VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
+
+
+def contrib_rope(graph: gs.Graph, why: Why) -> int:
+    """rope with the same angles in every row of the batch → RotaryEmbedding.
+
+    ai.coreai::rope(x, Expand(cos:[1, 1, s, f]), Expand(sin))
+    becomes     com.microsoft::RotaryEmbedding(x, [0], cos:[s, f], sin:[s, f])
+
+    Angles are read from the first position on, without one copy per row.
+    """
+    edit, count = Edit(graph), 0
+    tables = Tables(edit)
+    for node in graph.nodes:
+        if composite(node, "rope") is None:
+            continue
+        pair = tables.of(node)
+        if pair is None:
+            why("each row of the batch has angles of its own", node)
+            continue
+        start = edit.constant(f"{node.outputs[0].name}_start", np.zeros(1, np.int64))
+        inputs = [node.inputs[0], start, *pair]
+        edit.become(node, "RotaryEmbedding", inputs, domain=CONTRIB_DOMAIN)
+        count += 1
+    edit.finish()
+    return count
+
+
+class Tables:
+    """Cosines and sines of all rows of a batch as matrices, each made once."""
+
+    def __init__(self, edit: Edit) -> None:
+        """Make nodes by ``edit``."""
+        self._edit = edit
+        self._known: TensorTable[gs.Tensor] = TensorTable()
+
+    def of(self, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
+        """Return the tables of a rope, ``[length, lanes / 2]``; None if rows differ."""
+        if len(node.inputs) != 3 or any(tensor.is_empty() for tensor in node.inputs):
+            return None
+        if attribute_of(node, "dims", 0) != 0 or attribute_of(node, "interleaved", 0) != 0:
+            return None
+        shape, (cos, sin) = shape_of(node.inputs[0]), map(self._row, node.inputs[1:])
+        if shape is None or len(shape) != 4 or cos is None or sin is None:
+            return None
+        if {dtype_of(t) for t in (cos, sin)} != {dtype_of(node.inputs[0])}:
+            return None
+        return self._matrix(cos, node), self._matrix(sin, node)
+
+    def _row(self, table: gs.Tensor) -> gs.Tensor | None:
+        """Return the angles of one row of the batch."""
+        expand = made_by(table, "Expand")
+        for tensor in (table, *([] if expand is None else [expand.inputs[0]])):
+            if _is_row(tensor):
+                return tensor
+        return None
+
+    def _matrix(self, table: gs.Tensor, like: gs.Node) -> gs.Tensor:
+        """Return ``[1, 1, s, f]`` as ``[s, f]``: where it is made of such, each of them is."""
+        if table not in self._known:
+            dims = _dims(table)
+            assert dims is not None
+            matrix = table if len(table.shape) == 2 else self._made(table, dims, like)
+            if matrix is not table and matrix.shape is None:
+                matrix.dtype, matrix.shape = table.dtype, list(dims)
+            self._known[table] = matrix
+        return self._known[table]
+
+    def _made(self, table: gs.Tensor, dims: tuple[Dim, Dim], like: gs.Node) -> gs.Tensor:
+        """Compute a matrix from what a table is made of, before ``like``."""
+        edit, node = self._edit, maker(table)
+        if node is not None and is_standard(node, *_ELEMENTWISE) and _is_of_tables(node):
+            parts = [
+                tensor if len(tensor.shape) < 2 else self._matrix(tensor, like)
+                for tensor in node.inputs
+            ]
+            return edit.node(node.op, like, parts, **node.attrs).outputs[0]
+        if node is not None and is_standard(node, *_VIEWS):
+            if _dims(node.inputs[0]) == dims:
+                return self._matrix(node.inputs[0], like)
+            if shape_of(node.inputs[0]) == dims[:1]:  # what is left is the size of the last axis
+                last = edit.constant(f"{table.name}_last", np.array([1], np.int64))
+                return edit.node("Unsqueeze", like, [node.inputs[0], last]).outputs[0]
+        lead = np.arange(len(table.shape) - 2, dtype=np.int64)
+        axes = edit.constant(f"{table.name}_lead", lead)
+        return edit.node("Squeeze", like, [table, axes]).outputs[0]
+
+
+def _dims(table: gs.Tensor) -> tuple[Dim, Dim] | None:
+    """Return the last two dims of a table if all others are 1."""
+    shape = shape_of(table)
+    if shape is None or len(shape) < 2 or None in shape or set(shape[:-2]) - {1}:
+        return None
+    return shape[-2], shape[-1]
+
+
+def _is_of_tables(node: gs.Node) -> bool:
+    """Whether a node reads tables, and rows and numbers that are broadcast to them."""
+    shapes = [shape_of(tensor) for tensor in node.inputs]
+    few = [shape is not None and len(shape) < 2 for shape in shapes]
+    return all(a or _dims(b) is not None for a, b in zip(few, node.inputs, strict=True))
+
+
+def _is_row(tensor: gs.Tensor) -> bool:
+    """Whether a tensor is ``[1, 1, s, f]``: the same for all rows of a batch, and all heads."""
+    return _dims(tensor) is not None and len(tensor.shape) == 4

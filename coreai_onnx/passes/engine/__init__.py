@@ -1,0 +1,1 @@
+"""What every pass works with: graphs, facts, edits, function bodies."""

@@ -1,0 +1,119 @@
+"""Types of the tensors in the bodies of externalised modules, for as long as passes work on them.
+
+A body says nothing of types, since it may be called for others. What all its calls pass is known,
+and ONNX's own shape inference finds the rest, so that a layer in a function is optimised like one
+that is written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+
+from coreai_onnx.model.model_types import ModelTypes
+from coreai_onnx.passes.engine.bodies import Bodies
+from coreai_onnx.passes.engine.facts import Dim, dtype_of, shape_of
+from coreai_onnx.passes.engine.leaving import Exporter
+from coreai_onnx.passes.engine.match import DOMAIN
+
+_UNKNOWN = onnx.TensorProto.UNDEFINED
+
+
+class BodyTypes:
+    """Gives the tensors of bodies the types that follow from their calls.
+
+    What a body that is called inside of another does to types is inferred once, for all bodies.
+    """
+
+    def __init__(self, main: gs.Graph, bodies: Bodies) -> None:
+        """Start with nothing inferred.
+
+        Args:
+            main: The main graph.
+            bodies: Its functions.
+        """
+        self._bodies = bodies
+        self._types = ModelTypes(self._function, main.ir_version, data_propagation=True)
+        self._exported: dict[int, tuple[gs.Function, ir.Function]] = {}
+
+    def learn(self, function: gs.Function) -> None:
+        """Give the tensors of a body their types.
+
+        The bodies of composites stay without: they are made for every call that may come. So does
+        a function with attributes.
+        """
+        if function.domain == DOMAIN or function.attrs:
+            return
+        arguments = self._bodies.arguments(function)
+        if not arguments or not all(arguments):
+            return
+        for tensor, given in zip(function.inputs, arguments, strict=True):
+            tensor.dtype, tensor.shape = _shared_dtype(given), _shared_shape(given)
+        body = Exporter(function).function(function)
+        known = self._types.of_function(body, [_type(tensor) for tensor in function.inputs])
+        found = {value.name: kind.tensor_type for value, kind in known.items()}
+        for tensor in _variables(function):
+            info = found.get(tensor.name)
+            if tensor.dtype is None and info is not None and info.elem_type != _UNKNOWN:
+                tensor.dtype = ir.DataType(info.elem_type).numpy()
+                if info.HasField("shape"):
+                    tensor.shape = [_dim(dim) for dim in info.shape.dim]
+
+    def _function(self, node: ir.Node) -> ir.Function | None:
+        """Return the function that a node calls, as it was when a call of it was first met."""
+        found = self._bodies.find(node.domain, node.op_type)
+        if found is None:
+            return None
+        if id(found) not in self._exported:  # it is kept, so that no other object gets its id
+            self._exported[id(found)] = found, Exporter(found).function(found)
+        return self._exported[id(found)][1]
+
+
+def forget_types(function: gs.Function) -> None:
+    """Take the types away again."""
+    if function.domain == DOMAIN or function.attrs:
+        return
+    for tensor in _variables(function):
+        tensor.dtype = tensor.shape = None
+
+
+def _variables(function: gs.Function) -> list[gs.Variable]:
+    tensors = [*function.inputs, *(t for node in function.nodes for t in node.outputs)]
+    return [t for t in tensors if isinstance(t, gs.Variable) and t.type == "tensor_type"]
+
+
+def _shared_dtype(tensors: Sequence[gs.Tensor]) -> np.dtype | None:
+    found = {dtype_of(tensor) for tensor in tensors}
+    return found.pop() if len(found) == 1 else None
+
+
+def _shared_shape(tensors: Sequence[gs.Tensor]) -> list[Dim] | None:
+    """Return the dims of all calls; the dims ``batch`` and ``texts`` of two are ``batch|texts``."""
+    shapes = [shape_of(tensor) for tensor in tensors]
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes) or len({len(shape) for shape in known}) > 1:
+        return None
+    return [_name(dims) for dims in zip(*known, strict=True)]
+
+
+def _name(dims: tuple[Dim, ...]) -> Dim:
+    if None in dims:
+        return None
+    return dims[0] if len(set(dims)) == 1 else "|".join(str(dim) for dim in dims)
+
+
+def _type(tensor: gs.Tensor) -> onnx.TypeProto | None:
+    if tensor.dtype is None:
+        return None
+    element = ir.DataType.from_numpy(np.dtype(tensor.dtype))
+    return onnx.helper.make_tensor_type_proto(int(element), tensor.shape)
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value)
+    return dim.dim_param or None

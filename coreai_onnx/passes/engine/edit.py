@@ -1,0 +1,264 @@
+"""Rewiring a graph: replace a tensor, remove nodes, add nodes, all in time linear in the change.
+
+Graph-surgeon's synchronized lists compare nodes by value when they remove one, which is quadratic
+for a tensor with thousands of readers; the methods here work by identity.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.facts import Dim, shape_of
+from coreai_onnx.passes.engine.scope import scope_of, with_subgraphs
+
+
+class Edit:
+    """Changes to one graph on behalf of one pass, which ends with ``finish``."""
+
+    def __init__(self, graph: gs.Graph) -> None:
+        """Start without a change: what a pass that changes nothing need not know is not noted."""
+        self.graph = graph
+        self._dead: set[int] = set()
+        self._added: dict[int, list[gs.Node]] = {}
+
+    @functools.cached_property
+    def _outputs(self) -> set[int]:
+        """The outputs of the graph and of its subgraphs: those tensors must stay."""
+        return {id(t) for inner in with_subgraphs(self.graph) for t in inner.outputs}
+
+    @functools.cached_property
+    def _local(self) -> set[int]:
+        """What nodes of the graph itself produce."""
+        return {id(t) for node in self._all_nodes() for t in node.outputs}
+
+    @functools.cached_property
+    def _nodes(self) -> set[int]:
+        return {id(node) for node in self._all_nodes()}
+
+    def _all_nodes(self) -> Iterator[gs.Node]:
+        return itertools.chain(self.graph.nodes, *self._added.values())
+
+    def holds(self, node: gs.Node) -> bool:
+        """Whether ``node`` stands in this graph itself, not inside or outside of it."""
+        return id(node) in self._nodes
+
+    def is_output(self, tensor: gs.Tensor) -> bool:
+        """Whether ``tensor`` is an output of this graph or of a subgraph."""
+        return id(tensor) in self._outputs
+
+    def replace(self, old: gs.Tensor, new: gs.Tensor) -> bool:
+        """Let every reader of ``old`` read ``new``; they must be equal. False if impossible.
+
+        A graph output keeps its name: the producer of ``new`` then writes ``old`` itself. That is
+        impossible if ``new`` is an output too, or comes from elsewhere (an input, a constant).
+        """
+        if not self.is_output(old):
+            _learn(new, old)
+            _move_readers(old, new)
+            return True
+        if self.is_output(new) or id(new) not in self._local or isinstance(old, gs.Constant):
+            return False
+        _learn(old, new)
+        _move_readers(new, old)
+        _take_over_producer(new, old)
+        return True
+
+    def can_replace(self, old: gs.Tensor, new: gs.Tensor) -> bool:
+        """Whether ``replace`` would succeed."""
+        return not self.is_output(old) or (
+            not self.is_output(new) and id(new) in self._local and not isinstance(old, gs.Constant)
+        )
+
+    def bypass(self, node: gs.Node, source: gs.Tensor) -> bool:
+        """Remove a node whose first output equals ``source``. False if its output must stay."""
+        if not self.replace(node.outputs[0], source):
+            return False
+        self.remove(node)
+        return True
+
+    def remove(self, node: gs.Node) -> None:
+        """Mark a node as dead; ``finish`` takes it out of the graph."""
+        self._dead.add(id(node))
+
+    def is_removed(self, node: gs.Node) -> bool:
+        """Whether ``node`` was removed already."""
+        return id(node) in self._dead
+
+    def finish(self) -> None:
+        """Put new nodes into the graph, take removed ones out of it and of their tensors' lists.
+
+        Every pass calls it at its end, whichever changes it makes.
+        """
+        if not self._dead and not self._added:
+            return
+        dead: list[gs.Node] = []
+        kept: list[gs.Node] = []
+        for node in self.graph.nodes:
+            kept.extend(self._added.get(id(node), ()))
+            (dead if id(node) in self._dead else kept).append(node)
+        self.graph.nodes = kept
+        detach(dead)
+        self._dead.clear()
+        self._added.clear()
+
+    def fix(self, tensor: gs.Variable, values: np.ndarray) -> None:
+        """Turn a variable that is not a graph output into a constant of the same name."""
+        maker = tensor.inputs[0] if tensor.inputs else None
+        if maker is not None:
+            tensor.maker = maker.__dict__.get("origin")
+        tensor.imported_type = ()  # what the origin says of it is less than what is known now
+        list.clear(tensor.inputs)
+        tensor.to_constant(np.asarray(values))
+
+    def become(
+        self,
+        node: gs.Node,
+        op: str,
+        inputs: Sequence[gs.Tensor],
+        *,
+        domain: str | None = None,
+        **attrs: Any,
+    ) -> None:
+        """Turn a node into another op of other inputs; name, outputs and metadata stay."""
+        outputs = list(node.outputs)
+        detach([node])
+        node.op, node.domain, node.attrs = op, domain, dict(attrs)
+        node.inputs.extend(inputs)
+        node.outputs.extend(outputs)
+
+    def produce(self, node: gs.Node, tensor: gs.Tensor) -> None:
+        """Let ``node`` produce one more tensor, in the place of the node that does."""
+        _leave_producer(tensor)
+        node.outputs.append(tensor)
+
+    def constant(self, name: str, values: np.ndarray) -> gs.Constant:
+        """Return a new constant with a free name like ``name``."""
+        return gs.Constant(scope_of(self.graph).names.claim(name), np.asarray(values))
+
+    def size(self, dim: Dim, like: gs.Node) -> gs.Tensor | None:
+        """Return a vector of one int64, the size of a dim, computed before ``like``.
+
+        A named dim is read from an input of the graph that has it; None if there is none.
+        """
+        if isinstance(dim, int):
+            return self.constant("size", np.array([dim], np.int64))
+        for tensor in self.graph.inputs:
+            shape = shape_of(tensor) or ()
+            if dim is not None and dim in shape:
+                axis = shape.index(dim)
+                return self.node("Shape", like, [tensor], start=axis, end=axis + 1).outputs[0]
+        return None
+
+    def node(
+        self,
+        op: str,
+        like: gs.Node,
+        inputs: Sequence[gs.Tensor],
+        *,
+        outputs: Sequence[gs.Tensor] | None = None,
+        domain: str | None = None,
+        **attrs: Any,
+    ) -> gs.Node:
+        """Insert a node before ``like``, with its metadata and a name like its own.
+
+        ``finish`` puts it into the graph.
+
+        Args:
+            op: Its op type.
+            like: The node it stands before.
+            inputs: Its inputs.
+            outputs: Tensors it produces from now on, in the place of the nodes that do; by default
+                one without type, named like the first output of ``like``.
+            domain: Its domain; None for a standard op.
+            **attrs: Its attributes.
+        """
+        names = scope_of(self.graph).names
+        if outputs is None:
+            outputs = [gs.Variable(names.claim(f"{like.outputs[0].name}_{op.lower()}"))]
+        for tensor in outputs:
+            _leave_producer(tensor)
+        name = names.claim(f"{like.name}_{op.lower()}")
+        node = gs.Node(op, name, attrs, list(inputs), list(outputs), domain)
+        node.origin = like.__dict__.get("origin")
+        self._added.setdefault(id(like), []).append(node)
+        self._nodes.add(id(node))
+        self._local.update(id(tensor) for tensor in outputs)
+        return node
+
+
+def set_input(node: gs.Node, index: int, tensor: gs.Tensor) -> None:
+    """Let input ``index`` of ``node`` read ``tensor``."""
+    old = node.inputs[index]
+    position = next(i for i, reader in enumerate(old.outputs) if reader is node)
+    list.__delitem__(old.outputs, position)
+    list.__setitem__(node.inputs, index, tensor)
+    list.append(tensor.outputs, node)
+
+
+def detach(nodes: Sequence[gs.Node]) -> None:
+    """Take nodes out of the reader and producer lists of their tensors."""
+    dead = {id(node) for node in nodes}
+    touched = {id(t): t for node in nodes for t in (*node.inputs, *node.outputs)}
+    for tensor in touched.values():
+        readers = [node for node in tensor.outputs if id(node) not in dead]
+        makers = [node for node in tensor.inputs if id(node) not in dead]
+        list.__setitem__(tensor.outputs, slice(None), readers)
+        list.__setitem__(tensor.inputs, slice(None), makers)
+    for node in nodes:
+        list.clear(node.inputs)
+        list.clear(node.outputs)
+
+
+def _move_readers(old: gs.Tensor, new: gs.Tensor) -> None:
+    seen: set[int] = set()
+    for node in old.outputs:
+        list.append(new.outputs, node)
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        for index, tensor in enumerate(node.inputs):
+            if tensor is old:
+                list.__setitem__(node.inputs, index, new)
+    list.clear(old.outputs)
+
+
+def _take_over_producer(new: gs.Tensor, old: gs.Tensor) -> None:
+    """Let the producer of ``new`` write ``old``, and the producer of ``old`` write ``new``."""
+    (new_maker,), (old_maker,) = list(new.inputs), list(old.inputs)
+    new_index = next(i for i, t in enumerate(new_maker.outputs) if t is new)
+    old_index = next(i for i, t in enumerate(old_maker.outputs) if t is old)
+    list.__setitem__(new_maker.outputs, new_index, old)
+    list.__setitem__(old_maker.outputs, old_index, new)
+    list.__setitem__(old.inputs, slice(None), [new_maker])
+    list.__setitem__(new.inputs, slice(None), [old_maker])
+
+
+def _leave_producer(tensor: gs.Tensor) -> None:
+    """Take a tensor from the node that produces it."""
+    for maker in tensor.inputs:
+        index = next(i for i, output in enumerate(maker.outputs) if output is tensor)
+        list.__delitem__(maker.outputs, index)
+    list.clear(tensor.inputs)
+
+
+def _learn(kept: gs.Tensor, gone: gs.Tensor) -> None:
+    """Keep what was known of the type of an equal tensor that goes."""
+    if isinstance(kept, gs.Constant):
+        return
+    if kept.dtype is None and gone.dtype is not None:
+        kept.dtype = gone.dtype
+    if gone.shape is None:
+        return
+    if kept.shape is None:
+        kept.shape = list(gone.shape)
+    elif len(kept.shape) == len(gone.shape):
+        kept.shape = [
+            b if isinstance(b, int) or a is None else a
+            for a, b in zip(kept.shape, gone.shape, strict=True)
+        ]

@@ -1,0 +1,160 @@
+"""Is the graph whole? Checked after every pass, so that a broken graph is blamed on the right one.
+
+Nodes are put in topological order here as well: a pass may append nodes anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+
+from coreai_onnx.model.graph_checks import schema_of
+from coreai_onnx.passes.engine.facts import STANDARD_DOMAINS
+from coreai_onnx.passes.engine.scope import attribute_graphs, with_subgraphs
+
+
+class BrokenGraphError(Exception):
+    """The graph breaks a rule of ONNX; the message says which, and where."""
+
+
+def check(root: gs.Graph, interface: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
+    """Check a root graph with its subgraphs, and sort its nodes where they are out of order.
+
+    Args:
+        root: The main graph or a function body.
+        interface: The names of its inputs and outputs as they must be.
+
+    Raises:
+        BrokenGraphError: Two tensors of one name, a read of something nothing produces, a cycle, a
+            tensor with two producers, or other inputs or outputs than ``interface``.
+    """
+    if interface_of(root) != interface:
+        raise BrokenGraphError(f"inputs and outputs were {interface}, now {interface_of(root)}")
+    _check_names(root)
+    _check_graph(root, set())
+
+
+def too_new(root: gs.Graph, opset: int, *, known: bool = True) -> str:
+    """Return a node that passes wrote and the opset does not have; empty if there is none.
+
+    Args:
+        root: The main graph or a function body.
+        opset: Its ``ai.onnx`` opset.
+        known: Whether nodes that came with the model are passed over.
+    """
+    for graph in with_subgraphs(root):
+        for node in graph.nodes:
+            if (known and not _is_new(node)) or node.domain not in STANDARD_DOMAINS:
+                continue
+            schema = schema_of(node.op, opset)
+            fits = schema is not None and schema.min_input <= len(node.inputs) <= schema.max_input
+            if schema is None or not fits or not node.attrs.keys() <= schema.attributes.keys():
+                return f"{node.op} with {len(node.inputs)} inputs"
+    return ""
+
+
+def _is_new(node: gs.Node) -> bool:
+    source: ir.Node | None = node.__dict__.get("origin")
+    return source is None or (source.op_type, len(source.inputs)) != (node.op, len(node.inputs))
+
+
+def interface_of(graph: gs.Graph) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of a graph's inputs and outputs."""
+    return tuple(t.name for t in graph.inputs), tuple(t.name for t in graph.outputs)
+
+
+def _check_names(root: gs.Graph) -> None:
+    by_name: dict[str, gs.Tensor] = {}
+    for graph in with_subgraphs(root):
+        for tensor in _tensors(graph):
+            if tensor.name and by_name.setdefault(tensor.name, tensor) is not tensor:
+                raise BrokenGraphError(f"two tensors are named {tensor.name!r}")
+
+
+def _tensors(graph: gs.Graph) -> Iterable[gs.Tensor]:
+    yield from graph.inputs
+    for node in graph.nodes:
+        yield from node.inputs
+        yield from node.outputs
+    yield from graph.outputs
+
+
+def _check_graph(graph: gs.Graph, outer: set[int]) -> None:
+    """``outer`` holds the tensors that are visible here from outside."""
+    makers: dict[int, gs.Node] = {}
+    for node in graph.nodes:
+        for tensor in node.outputs:
+            if tensor.is_empty():
+                continue
+            if isinstance(tensor, gs.Constant):
+                raise BrokenGraphError(f"constant {tensor.name!r} has a producer")
+            if makers.setdefault(id(tensor), node) is not node:
+                raise BrokenGraphError(f"{tensor.name!r} is produced by two nodes")
+    visible = outer | {id(tensor) for tensor in graph.inputs}
+    for tensor in graph.inputs:
+        if id(tensor) in makers:
+            raise BrokenGraphError(f"graph input {tensor.name!r} is produced by a node")
+    _check_reads(graph, visible, makers)
+    for tensor in graph.outputs:
+        if not (isinstance(tensor, gs.Constant) or id(tensor) in visible or id(tensor) in makers):
+            raise BrokenGraphError(f"graph output {tensor.name!r} is produced by nothing")
+
+
+def _check_reads(graph: gs.Graph, visible: set[int], makers: dict[int, gs.Node]) -> None:
+    """Walk the nodes in order, adding what each makes visible; sort them on the first misfit."""
+    ready = set(visible)
+    in_order = True
+    for node in graph.nodes:
+        for tensor in node.inputs:
+            if id(tensor) in ready or isinstance(tensor, gs.Constant) or tensor.is_empty():
+                continue
+            if id(tensor) not in makers:
+                raise BrokenGraphError(
+                    f"{node.op} node {node.name!r} reads {tensor.name!r}, which nothing produces"
+                )
+            in_order = False
+        inner = attribute_graphs(node)
+        if inner:
+            in_order = in_order and all(
+                id(t) in ready or id(t) not in makers for g in inner for t in _captured(g)
+            )
+            for subgraph in inner:
+                _check_graph(subgraph, visible | makers.keys())
+        ready.update(id(tensor) for tensor in node.outputs)
+    if not in_order:
+        graph.nodes = _sorted_nodes(graph, makers)
+
+
+def _captured(graph: gs.Graph) -> Iterable[gs.Tensor]:
+    for inner in with_subgraphs(graph):
+        for node in inner.nodes:
+            yield from node.inputs
+        yield from inner.outputs
+
+
+def _sorted_nodes(graph: gs.Graph, makers: dict[int, gs.Node]) -> list[gs.Node]:
+    """Sort topologically and stably: a node moves only to stand before its readers."""
+    ordered: list[gs.Node] = []
+    state: dict[int, bool] = {}  # absent: untouched, False: being placed, True: placed
+    for root in graph.nodes:
+        stack = [] if id(root) in state else [root]
+        while stack:
+            node = stack[-1]
+            if id(node) in state:
+                stack.pop()
+                if not state[id(node)]:
+                    state[id(node)] = True
+                    ordered.append(node)
+                continue
+            state[id(node)] = False
+            reads = [*node.inputs, *(t for g in attribute_graphs(node) for t in _captured(g))]
+            for tensor in reversed(reads):
+                maker = makers.get(id(tensor))
+                if maker is None or state.get(id(maker)):
+                    continue
+                if id(maker) in state:
+                    raise BrokenGraphError(f"cycle through {maker.op} node {maker.name!r}")
+                stack.append(maker)
+    return ordered

@@ -1,0 +1,106 @@
+"""Batch normalisation behind a convolution, outside training."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import attribute_of, input_of, is_standard
+from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.match import composite, made_by
+from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.why import Why
+
+
+def fold_batch_norms(graph: gs.Graph, why: Why) -> int:
+    """Conv, then batch normalisation with known statistics → Conv with other weights.
+
+    x ─Conv(w, b)→ ─BatchNormalization(scale, bias, mean, var)→ y
+    becomes     x ─Conv(w * f, (b - mean) * f + bias)→ y, f = scale / sqrt(var + eps)
+
+    The weights are computed in float64 when the model is written, and rounded once.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        eps = _eps(node)
+        conv = None if eps is None else made_by(node.inputs[0], "Conv")
+        if eps is None or conv is None:
+            continue
+        reason = _obstacle(edit, node, conv)
+        if reason:
+            why(reason, node)
+            continue
+        weights = _folded(edit, node, conv, eps)
+        edit.become(node, "Conv", [conv.inputs[0], *weights], **conv.attrs)
+        edit.remove(conv)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _eps(node: gs.Node) -> float | None:
+    """Return eps of a batch normalisation outside training; None for any other node."""
+    if composite(node, "batch_norm") is not None:
+        eps = attribute_of(node, "eps", None)
+    elif is_standard(node, "BatchNormalization") and attribute_of(node, "training_mode", 0) == 0:
+        eps = attribute_of(node, "epsilon", 1e-5)
+    else:
+        return None
+    return eps if isinstance(eps, float) else None
+
+
+def _obstacle(edit: Edit, node: gs.Node, conv: gs.Node) -> str:
+    """Return why the two cannot be one."""
+    result, bias = conv.outputs[0], input_of(conv, 2)
+    if len(result.outputs) > 1 or edit.is_output(result) or not edit.holds(conv):
+        return "something else reads the convolution"
+    given = [conv.inputs[1], *node.inputs[1:5]]
+    if bias is not None:
+        given.append(bias)
+    if len(node.inputs) < 5 or not all(isinstance(tensor, gs.Constant) for tensor in given):
+        return "weights or statistics are computed"
+    channels = list(conv.inputs[1].shape[:1])
+    if not channels or any(list(tensor.shape) != channels for tensor in given[1:]):
+        return "statistics are not one number for each channel"
+    if len(conv.inputs[1].outputs) > 1:
+        return "something else reads the weight"
+    if len(node.outputs) > 1:
+        return "the statistics are read"
+    return ""
+
+
+def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Constant]:
+    weight, bias, statistics = conv.inputs[1], input_of(conv, 2), list(node.inputs[1:5])
+    dtype, names = np.dtype(weight.dtype), scope_of(edit.graph).names
+
+    def factor(scale: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        wide = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + eps)
+        return np.asarray(wide)
+
+    def folded_weight(w: np.ndarray, s: np.ndarray, v: np.ndarray) -> np.ndarray:
+        return np.asarray((w.astype(np.float64).T * factor(s, v)).T.astype(dtype))
+
+    def folded_bias(*given: np.ndarray) -> np.ndarray:
+        scale, shift, mean, variance = (x.astype(np.float64) for x in given[:4])
+        start = given[4].astype(np.float64) if len(given) > 4 else 0.0
+        return np.asarray((start - mean) * factor(scale, variance) + shift).astype(dtype)
+
+    scale, _, _, variance = statistics
+    own = [] if bias is None else [bias]
+    path = weight.name.removesuffix(".weight")
+    return [
+        lazy_constant(
+            names.claim(f"{path}.folded.weight"),
+            folded_weight,
+            [weight, scale, variance],
+            weight.shape,
+        ),
+        lazy_constant(
+            names.claim(f"{path}.folded.bias"),
+            folded_bias,
+            [*statistics, *own],
+            [weight.shape[0]],
+            dtype,
+        ),
+    ]

@@ -1,0 +1,115 @@
+"""New tokens copied into their places in a cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.amounts import Amount
+from coreai_onnx.passes.analysis.counting import Counting
+from coreai_onnx.passes.analysis.counts import Count
+from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, shape_of
+from coreai_onnx.passes.engine.match import DOMAIN, axes_of, made_by
+from coreai_onnx.passes.engine.why import Why
+
+NAME = "kv_cache_update"
+_AHEAD, _BACK = [2, 0, 1, 3], [1, 2, 0, 3]
+
+
+def fuse_cache_updates(graph: gs.Graph, why: Why) -> int:
+    """Tokens scattered along the places of a transposed cache → one ai.coreai::kv_cache_update.
+
+    Transpose(cache:[b, h, s, d]) → c:[s, b, h, d], ScatterND(c, p + [0, 1, …], u) ─Transpose→ y
+    becomes     kv_cache_update(cache, update, p) → y
+
+    So write ``index_copy`` and the static cache of transformers. The body does not transpose the
+    cache, and our kernel writes into it.
+    """
+    bodies = bodies_of(graph)
+    if bodies is None:
+        return 0
+    edit, count, counting = Edit(graph), 0, Counting()
+    for node in graph.nodes:
+        if not is_standard(node, "ScatterND"):
+            continue
+        cache, after = _cache(node), _after(node, edit)
+        if cache is None or after is None:
+            continue
+        position = _position(node.inputs[1], counting, edit)
+        if position is None:
+            why("the places may not follow each other", node)
+            continue
+        op_type = bodies.provide_composite(NAME, dtype_of(cache))
+        if op_type is None:
+            why("the model's kv_cache_update has another body", node)
+            continue
+        update = edit.node("Transpose", node, [node.inputs[2]], perm=_BACK).outputs[0]
+        _learn_shape(update, node.inputs[2])
+        edit.remove(node)
+        edit.become(after, op_type, [cache, update, position], domain=DOMAIN, version=1)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _cache(scatter: gs.Node) -> gs.Tensor | None:
+    """Return the cache whose places were brought to the front."""
+    if attribute_of(scatter, "reduction", "none") != "none":
+        return None
+    ahead = made_by(scatter.inputs[0], "Transpose")
+    if ahead is None or list(attribute_of(ahead, "perm", [])) != _AHEAD:
+        return None
+    return ahead.inputs[0]
+
+
+def _after(scatter: gs.Node, edit: Edit) -> gs.Node | None:
+    """Return the transpose that brings the places back, if nothing else reads the result."""
+    result = scatter.outputs[0]
+    if edit.is_output(result) or len(result.outputs) != 1:
+        return None
+    (after,) = result.outputs
+    if not is_standard(after, "Transpose") or not edit.holds(after):
+        return None
+    return after if list(attribute_of(after, "perm", [])) == _BACK else None
+
+
+def _position(indices: gs.Tensor, counting: Counting, edit: Edit) -> gs.Tensor | None:
+    """Return where the first token goes, if the others follow it."""
+    unsqueeze, shape = made_by(indices, "Unsqueeze"), shape_of(indices)
+    if unsqueeze is None or shape is None or axes_of(unsqueeze) not in ([-1], [1]):
+        return None
+    places = unsqueeze.inputs[0]
+    if len(shape) != 2 or dtype_of(places) is None:
+        return None
+    add = made_by(places, "Add")
+    for steps, start in (add.inputs, add.inputs[::-1]) if add is not None else ():
+        if _counts_from(steps, counting) == Amount(0) and _is_one(start):
+            return start
+    if shape[0] == 1:
+        return places
+    first = _counts_from(places, counting)
+    if first is None or first.number is None:
+        return None
+    return edit.constant(f"{indices.name}_first", np.array([first.number], np.int64))
+
+
+def _counts_from(tensor: gs.Tensor, counting: Counting) -> Amount | None:
+    """Return the first of positions that follow each other."""
+    known = counting.of(tensor)
+    if not isinstance(known, Count) or len(known.dims) != 1:
+        return None
+    single = known.dims[0] == Amount(1)
+    return known.start if known.steps == (1,) or single else None
+
+
+def _is_one(tensor: gs.Tensor) -> bool:
+    """Whether a tensor is one number."""
+    return shape_of(tensor) in ((), (1,))
+
+
+def _learn_shape(update: gs.Tensor, laid: gs.Tensor) -> None:
+    update.dtype, shape = laid.dtype, shape_of(laid)
+    if shape is not None:
+        update.shape = [shape[axis] for axis in _BACK]

@@ -1,0 +1,134 @@
+"""Root-mean-square normalisation spelled out by a model's own class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+
+from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, shape_of
+from coreai_onnx.passes.engine.match import DOMAIN, axes_of, cast_to, made_by, scalar_of, scaled
+from coreai_onnx.passes.engine.why import Why
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """What is normalised, and how."""
+
+    input: gs.Tensor
+    scale: gs.Tensor
+    eps: float
+
+
+def fuse_rms_norm(graph: gs.Graph, why: Why) -> int:
+    """x / sqrt(mean(x²) + eps) * w, in five to nine nodes → one ai.coreai::rms_norm.
+
+    x ─Pow(2)→ ─ReduceMean→ ─Add(eps)→ ─Sqrt→ ─Reciprocal→ r, Mul(w, Mul(x, r))
+    becomes     rms_norm(x, w)
+
+    Sums are rounded in another order than before.
+    """
+    bodies = bodies_of(graph)
+    if bodies is None:
+        return 0
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        norm = _norm(node) if is_standard(node, "Mul") else None
+        if norm is None or not _fits(norm, node, why):
+            continue
+        op_type = bodies.provide_composite("rms_norm", dtype_of(norm.input))
+        if op_type is None:
+            why("the model's rms_norm has another body", node)
+            continue
+        attrs = {"axes": [-1], "eps": norm.eps, "version": 1}
+        edit.become(node, op_type, [norm.input, norm.scale], domain=DOMAIN, **attrs)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _fits(norm: _Norm, node: gs.Node, why: Why) -> bool:
+    """Whether dtypes and shapes are those of the composite."""
+    dtype = dtype_of(norm.input)
+    if dtype is None or dtype_of(norm.scale) != dtype:
+        return why("the scale has another dtype than the input", node)
+    if dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
+        return why("the dtype is neither float32 nor float16", node)
+    shape, scale = shape_of(norm.input), shape_of(norm.scale)
+    if not shape or scale is None or len(scale) != 1 or scale[0] != shape[-1]:
+        return why("the scale has not the size of the last axis", node)
+    return True
+
+
+def _norm(node: gs.Node) -> _Norm | None:
+    """Match ``w * narrow(normalised)``, the factors in either order."""
+    for scale, other in (node.inputs, node.inputs[::-1]):
+        cast = made_by(other, "Cast")
+        normalised = cast.inputs[0] if cast is not None else other
+        found = _normalised(normalised)
+        if found is None:
+            continue
+        wide, eps = found
+        if cast is None:
+            return _Norm(wide, scale, eps)
+        inner = made_by(wide, "Cast")
+        if inner is None or cast_to(inner) != ir.DataType.FLOAT:
+            continue
+        source = dtype_of(inner.inputs[0])
+        if source is not None and source == ir.DataType(cast_to(cast) or 0).numpy():
+            return _Norm(inner.inputs[0], scale, eps)
+    return None
+
+
+def _normalised(tensor: gs.Tensor) -> tuple[gs.Tensor, float] | None:
+    """Match ``x * rsqrt(…)`` or ``x / sqrt(…)``; return x and eps."""
+    product, quotient = made_by(tensor, "Mul"), made_by(tensor, "Div")
+    if quotient is not None:
+        eps = _root(quotient.inputs[1], quotient.inputs[0])
+        return None if eps is None else (quotient.inputs[0], eps)
+    if product is None:
+        return None
+    for x, factor in (product.inputs, product.inputs[::-1]):
+        reciprocal, division = made_by(factor, "Reciprocal"), made_by(factor, "Div")
+        if reciprocal is not None:
+            root = reciprocal.inputs[0]
+        elif division is not None and scalar_of(division.inputs[0]) == 1.0:
+            root = division.inputs[1]
+        else:
+            power = made_by(factor, "Pow")
+            if power is None or scalar_of(power.inputs[1]) != -0.5:
+                continue
+            eps = _mean_square(power.inputs[0], x)
+            if eps is not None:
+                return x, eps
+            continue
+        eps = _root(root, x)
+        if eps is not None:
+            return x, eps
+    return None
+
+
+def _root(tensor: gs.Tensor, x: gs.Tensor) -> float | None:
+    """Match ``sqrt(mean(x²) + eps)``."""
+    root = made_by(tensor, "Sqrt")
+    return None if root is None else _mean_square(root.inputs[0], x)
+
+
+def _mean_square(tensor: gs.Tensor, x: gs.Tensor) -> float | None:
+    """Match ``mean(x²) + eps`` over the last axis; return eps."""
+    shifted = made_by(tensor, "Add")
+    parts = None if shifted is None else scaled(shifted)
+    mean = None if parts is None else made_by(parts[0], "ReduceMean")
+    if parts is None or mean is None or attribute_of(mean, "keepdims", 1) != 1:
+        return None
+    rank = None if x.shape is None else len(x.shape)
+    if axes_of(mean) not in ([-1], [rank and rank - 1]):
+        return None
+    square, product = made_by(mean.inputs[0], "Pow"), made_by(mean.inputs[0], "Mul")
+    is_power = square is not None and square.inputs[0] is x and scalar_of(square.inputs[1]) == 2.0
+    is_product = product is not None and all(factor is x for factor in product.inputs)
+    return parts[1] if is_power or is_product else None

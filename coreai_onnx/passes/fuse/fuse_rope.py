@@ -1,0 +1,171 @@
+"""Rotary position embeddings spelled out by a model's own function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.halves import Halves
+from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import (
+    Dim,
+    attribute_of,
+    dtype_of,
+    ints_of,
+    is_standard,
+    shape_of,
+)
+from coreai_onnx.passes.engine.match import DOMAIN, axes_of, made_by
+from coreai_onnx.passes.engine.why import Why
+
+_ATTRIBUTES = {"scale": 1.0, "base": 10000.0, "dims": 0, "interleaved": 0, "version": 1}
+
+
+@dataclass(frozen=True)
+class _Rotation:
+    """What is rotated, and the angles' cosines and sines, each once for both halves."""
+
+    input: gs.Tensor
+    cos: gs.Tensor
+    sin: gs.Tensor
+
+
+def fuse_rope(graph: gs.Graph, why: Why) -> int:
+    """x * cos + rotate_half(x) * sin, in seven nodes → one ai.coreai::rope.
+
+    Add(Mul(x, cos), Mul(Concat(Neg(x[h:]), x[:h]), sin)), cos = Cos(Concat(f, f))
+    becomes     rope(x, Cos(f), Sin(f))
+
+    Cosines and sines are those of all layers.
+    """
+    bodies, edit, count = bodies_of(graph), Edit(graph), 0
+    if bodies is None:
+        return 0
+    halves, rows = Halves(edit), _Rows(edit)
+    for node in graph.nodes:
+        rotation = _rotation(node) if is_standard(node, "Add") else None
+        if rotation is None or not _fits(rotation, node, why):
+            continue
+        cos, sin = halves.of(rotation.cos), halves.of(rotation.sin)
+        if cos is None or sin is None:
+            why("the cosines of both halves may differ", node)
+            continue
+        op_type = bodies.provide_composite("rope", dtype_of(rotation.input))
+        if op_type is None:
+            why("the model's rope has another body", node)
+            continue
+        cos, sin = (rows.of(half, rotation.input, node) for half in (cos, sin))
+        edit.become(node, op_type, [rotation.input, cos, sin], domain=DOMAIN, **_ATTRIBUTES)
+        count += 1
+    edit.finish()
+    return count
+
+
+class _Rows:
+    """Repeats cosines and sines for each row of the batch, once for all layers.
+
+    RotaryEmbedding wants them so, and each layer would do it otherwise.
+    """
+
+    def __init__(self, edit: Edit) -> None:
+        self._edit = edit
+        self._known: dict[tuple[int, Dim], gs.Tensor] = {}
+
+    def of(self, half: gs.Tensor, input: gs.Tensor, like: gs.Node) -> gs.Tensor:
+        """Return ``half`` with the batch of ``input``, or as it is if that cannot be named."""
+        batch, shape = (shape_of(input) or (None,))[0], shape_of(half)
+        if shape is None or shape[0] == batch:
+            return half
+        key = id(half), batch
+        if key not in self._known:
+            size = self._edit.size(batch, like)
+            self._known[key] = half if size is None else self._repeated(half, size, batch, like)
+        return self._known[key]
+
+    def _repeated(self, half: gs.Tensor, size: gs.Tensor, batch: Dim, like: gs.Node) -> gs.Tensor:
+        ones = self._edit.constant(f"{half.name}_ones", np.ones(3, np.int64))
+        rows = self._edit.node("Concat", like, [size, ones], axis=0).outputs[0]
+        repeated = self._edit.node("Expand", like, [half, rows]).outputs[0]
+        repeated.dtype, repeated.shape = half.dtype, [batch, *half.shape[1:]]
+        return repeated
+
+
+def _fits(rotation: _Rotation, node: gs.Node, why: Why) -> bool:
+    dtypes = {dtype_of(t) for t in (rotation.input, rotation.cos, rotation.sin)}
+    if len(dtypes) > 1 or dtypes.pop() not in (np.dtype(np.float32), np.dtype(np.float16)):
+        return why("the dtype is neither float32 nor float16", node)
+    shape, cos, sin = (shape_of(t) for t in (rotation.input, rotation.cos, rotation.sin))
+    if shape is None or cos is None or cos != sin or len(shape) != 4 or len(cos) != 4:
+        return why("input, cosines and sines have not four dims", node)
+    if cos[1] != 1 or cos[0] not in (1, shape[0]) or cos[2:] != shape[2:] or None in cos:
+        return why("the cosines are not [1 or batch, 1, length, lanes]", node)
+    return True
+
+
+def _rotation(node: gs.Node) -> _Rotation | None:
+    """Match the sum of two products, in any order."""
+    left, right = (made_by(tensor, "Mul") for tensor in node.inputs)
+    if left is None or right is None:
+        return None
+    for plain, turned in ((left, right), (right, left)):
+        for index in (0, 1):
+            x = _rotated_half(turned.inputs[index])
+            for position in (0, 1):
+                if x is not None and plain.inputs[position] is x:
+                    return _Rotation(x, plain.inputs[1 - position], turned.inputs[1 - index])
+    return None
+
+
+def _rotated_half(tensor: gs.Tensor) -> gs.Tensor | None:
+    """Return x of ``concat(-x[..., h:], x[..., :h])``."""
+    concat = made_by(tensor, "Concat")
+    if concat is None or len(concat.inputs) != 2:
+        return None
+    negative = made_by(concat.inputs[0], "Neg")
+    shape = shape_of(tensor)
+    if (
+        negative is None
+        or shape is None
+        or attribute_of(concat, "axis", 0)
+        not in (
+            -1,
+            len(shape) - 1,
+        )
+    ):
+        return None
+    second, first = _lanes(negative.inputs[0]), _lanes(concat.inputs[1])
+    if first is None or second is None or first[0] is not second[0]:
+        return None
+    lanes = shape[-1]
+    if not isinstance(lanes, int) or lanes % 2:
+        return None
+    return first[0] if (first[1:], second[1:]) == ((0, lanes // 2), (lanes // 2, lanes)) else None
+
+
+def _lanes(tensor: gs.Tensor) -> tuple[gs.Tensor, int, int] | None:
+    """Return x, start and end of a slice of the last axis."""
+    maker = tensor.inputs[0] if len(tensor.inputs) == 1 else None
+    if maker is None or not is_standard(maker, "Slice", "Split"):
+        return None
+    source = maker.inputs[0]
+    shape, out = shape_of(source), shape_of(tensor)
+    if shape is None or out is None or not isinstance(shape[-1], int):
+        return None
+    size, length = shape[-1], out[-1]
+    if not isinstance(length, int):
+        return None
+    if maker.op == "Split":
+        if attribute_of(maker, "axis", 0) not in (-1, len(shape) - 1) or len(maker.outputs) != 2:
+            return None
+        start = 0 if maker.outputs[0] is tensor else size - length
+        return source, start, start + length
+    starts, axes, steps = ints_of(maker.inputs[1]), axes_of(maker, 3), [1]
+    if len(maker.inputs) > 4:
+        steps = ints_of(maker.inputs[4]) or []
+    if starts is None or len(starts) != 1 or steps != [1] or axes not in ([-1], [len(shape) - 1]):
+        return None
+    start = starts[0] + size if starts[0] < 0 else starts[0]
+    return source, start, start + length

@@ -1,0 +1,67 @@
+"""Attention masks that hide nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask
+from coreai_onnx.passes.analysis.counting import Counting
+from coreai_onnx.passes.analysis.counts import Count
+from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import attribute_of, constant_of, dtype_of, input_of
+from coreai_onnx.passes.engine.match import DOMAIN, composite, made_by
+from coreai_onnx.passes.engine.why import Why
+
+_MOST = 1 << 16
+"""Bigger constants are not read."""
+
+
+def remove_open_masks(graph: gs.Graph, why: Why) -> int:
+    """Attention with a mask that is true everywhere → attention without a mask.
+
+    attention(q, k, v, Expand(True, [b, 1, s, s]))     becomes     attention(q, k, v)
+
+    From opset 23, where the body is ONNX's own Attention.
+    """
+    bodies = bodies_of(graph)
+    if bodies is None:
+        return 0
+    edit, count, counting = Edit(graph), 0, Counting()
+    for node in graph.nodes:
+        mask = input_of(node, 3) if composite(node, NAME) is not None else None
+        word = None if mask is None else _open_word(mask, counting)
+        if word is None:
+            continue
+        if bodies.opset < 23:
+            why("the opset has no Attention", node)
+            continue
+        if input_of(node, 4) is not None or attribute_of(node, "softcap", 0.0) != 0.0:
+            why("there are sinks or a soft cap", node)
+            continue
+        name = attention_without_mask(bodies, word)
+        if name is None:
+            why("the model has another body without a mask", node)
+            continue
+        edit.become(node, name, node.inputs[:3], domain=DOMAIN, **node.attrs)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _open_word(mask: gs.Tensor, counting: Counting) -> str | None:
+    """Return the variant of a mask that is true, or adds nothing, everywhere; None for others."""
+    known = counting.of(mask)
+    if isinstance(known, Count) and known.everywhere == 1 and dtype_of(mask) == np.dtype(np.bool_):
+        return "mask"
+    node = made_by(mask, "Expand", "Unsqueeze", "Reshape", "Identity")
+    while node is not None:
+        mask = node.inputs[0]
+        node = made_by(mask, "Expand", "Unsqueeze", "Reshape", "Identity")
+    values = constant_of(mask, at_most=_MOST)
+    if values is None or not values.size:
+        return None
+    if values.dtype == np.bool_:
+        return "mask" if values.all() else None
+    return None if np.any(values) else "bias"

@@ -1,0 +1,1 @@
+"""Passes that change how data lies in memory."""

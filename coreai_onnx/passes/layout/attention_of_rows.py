@@ -1,0 +1,126 @@
+"""Attention over rows with the heads side by side, inside the body of the composite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.attention_bodies import NAME
+from coreai_onnx.passes.engine.edit import Edit, set_input
+from coreai_onnx.passes.engine.facts import attribute_of, input_of, is_standard, shape_of
+from coreai_onnx.passes.engine.head_layout import PERM, joined_heads, split_heads
+from coreai_onnx.passes.engine.match import DOMAIN, made_by
+from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.why import Why
+
+_MASK = 3
+
+
+@dataclass(frozen=True)
+class _Heads:
+    """How many heads queries, keys and values have, and of which size."""
+
+    queries: int
+    keys: int
+    head_dim: int
+    value_dim: int
+
+
+def attention_of_rows(graph: gs.Graph, why: Why) -> int:
+    """Attention between transposes at every call → Attention of rows between opposite transposes.
+
+    f(q:[b, h, s, d], k, v) = Attention(q, k, v), every call's q, k, v and y are transposed
+    becomes     f(q, k, v) = Transpose(Reshape(Attention<q_num_heads = h>(rows of q, of k, of v)))
+
+    In the bodies of scaled_dot_product_attention: the node and its meaning stay, and our kernels
+    take it. A runtime that writes bodies out cancels the transposes against those of the calls, so
+    that nothing is copied from one layout to the other.
+    """
+    bodies = scope_of(graph).bodies
+    if not isinstance(graph, gs.Function) or bodies is None or graph.domain != DOMAIN:
+        return 0
+    if graph.name.partition(".")[0] != NAME:
+        return 0
+    attention = next((node for node in graph.nodes if is_standard(node, "Attention")), None)
+    if attention is None or "q_num_heads" in attention.attrs:
+        return 0
+    reason = _obstacle(attention, bodies.calls(graph))
+    heads = None if reason else _shared_heads(bodies.calls(graph))
+    end = None if heads is None else _end(graph, attention)
+    if heads is None or end is None:
+        why(reason or "the numbers and sizes of heads differ or are not known", attention)
+        return 0
+    _write(graph, attention, end, heads)
+    return 1
+
+
+def _obstacle(attention: gs.Node, calls: list[gs.Node]) -> str:
+    """Return why transposes would not cancel."""
+    if len(attention.outputs) != 1 or len(attention.inputs) > _MASK + 1:
+        return "it has a cache"
+    for call in calls:
+        if any(not _turned(tensor) for tensor in call.inputs[:3]):
+            return "queries, keys or values of a call are not transposed from rows"
+        readers = call.outputs[0].outputs
+        if not readers or any(attribute_of(r, "perm", None) != PERM for r in readers):
+            return "what a call gives is not transposed to rows"
+        mask = input_of(call, _MASK)
+        dims = (1, 1) if mask is None else shape_of(mask)
+        if dims is None or (mask is not None and len(dims) != 4) or dims[1] != 1:
+            return "the mask of a call is not one for all heads"
+    return ""
+
+
+def _turned(tensor: gs.Tensor) -> bool:
+    node = made_by(tensor, "Transpose")
+    return node is not None and attribute_of(node, "perm", None) == PERM
+
+
+def _shared_heads(calls: list[gs.Node]) -> _Heads | None:
+    """Return the heads that all calls have."""
+    found: set[_Heads] = set()
+    for call in calls:
+        query, key, value = (shape_of(tensor) for tensor in call.inputs[:3])
+        if query is None or key is None or value is None or {4} != {*map(len, (query, key, value))}:
+            return None
+        sizes = query[1], key[1], query[3], value[3]
+        if key[1] != value[1] or not all(isinstance(size, int) for size in sizes):
+            return None
+        found.add(_Heads(*(int(size) for size in sizes if isinstance(size, int))))
+    return found.pop() if len(found) == 1 else None
+
+
+def _end(graph: gs.Function, attention: gs.Node) -> gs.Node | None:
+    """Return the node whose result is the attention's with zeros in rows without a key."""
+    (attended,) = attention.outputs
+    readers = [
+        node for node in attended.outputs if node.inputs[0] is attended or node.op == "Where"
+    ]
+    if not readers:
+        return attention if any(output is attended for output in graph.outputs) else None
+    if len(readers) > 1:
+        return None
+    if is_standard(readers[0], "Cast", "CastLike"):
+        return attention
+    chosen = is_standard(readers[0], "Where") and readers[0].inputs[1] is attended
+    return readers[0] if chosen else None
+
+
+def _write(graph: gs.Function, attention: gs.Node, end: gs.Node, heads: _Heads) -> None:
+    edit = Edit(graph)
+    key_width, value_width = heads.keys * heads.head_dim, heads.keys * heads.value_dim
+    widths = heads.queries * heads.head_dim, key_width, value_width
+    for index, width in enumerate(widths):
+        _, row = joined_heads(edit, attention.inputs[index], attention, width)
+        set_input(attention, index, row)
+    attention.attrs |= {"q_num_heads": heads.queries, "kv_num_heads": heads.keys}
+    inputs, attrs = list(end.inputs), dict(end.attrs)
+    if end is not attention and len(graph.inputs) > _MASK:  # [b, 1, s, 1]: a row has a key
+        axis = edit.constant("heads", np.array([1], np.int64))
+        inputs[0] = edit.node("Squeeze", end, [inputs[0], axis]).outputs[0]
+    row = edit.node(end.op, end, inputs, **attrs).outputs[0]
+    apart = split_heads(edit, row, end, heads.queries, heads.value_dim)
+    edit.become(end, "Transpose", [apart], perm=PERM)
+    edit.finish()

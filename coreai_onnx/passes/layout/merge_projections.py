@@ -1,0 +1,136 @@
+"""Several linear layers of one input: queries, keys and values; gate and up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import Dim, is_standard, shape_of
+from coreai_onnx.passes.engine.lazy import joined_name, lazy_constant
+from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.why import Why
+
+
+@dataclass
+class _Projection:
+    """One linear layer: the product, its bias, and the node whose output is the result."""
+
+    product: gs.Node
+    weight: gs.Constant
+    bias: gs.Constant | None
+    last: gs.Node
+
+    @property
+    def columns(self) -> int:
+        return int(self.weight.shape[1])
+
+
+def merge_projections(graph: gs.Graph, why: Why) -> int:
+    """MatMuls of one input with weights → one MatMul, and a Split.
+
+    MatMul(x, q) → a, MatMul(x, k) → b, MatMul(x, v) → c
+    becomes     MatMul(x, q+k+v) ─Split→ a, b, c
+
+    Biases are joined too. The weights are joined when the model is written, one result at a time.
+    A weight that another node reads as well is left alone, so that it is stored once.
+    """
+    if scope_of(graph).kind == "function":
+        return 0  # weights are the function's inputs there
+    edit, count = Edit(graph), 0
+    groups: dict[tuple[int, str, int], list[_Projection]] = {}
+    for node in graph.nodes:
+        found = _projection(node, edit, why)
+        if found is not None:
+            key = (id(node.inputs[0]), str(np.dtype(found.weight.dtype)), found.weight.shape[0])
+            groups.setdefault(key, []).append(found)
+    for group in groups.values():
+        if len(group) > 1:
+            _merge(edit, group)
+            count += len(group) - 1
+    edit.finish()
+    return count
+
+
+def _projection(node: gs.Node, edit: Edit, why: Why) -> _Projection | None:
+    if not is_standard(node, "MatMul") or isinstance(node.inputs[0], gs.Constant):
+        return None
+    weight = node.inputs[1]
+    siblings = [
+        other
+        for other in node.inputs[0].outputs
+        if is_standard(other, "MatMul") and isinstance(other.inputs[1], gs.Constant)
+    ]
+    if not isinstance(weight, gs.Constant) or len(weight.shape) != 2 or len(siblings) < 2:
+        return None
+    if np.dtype(weight.dtype).kind != "f" and np.dtype(weight.dtype).name != "bfloat16":
+        return None
+    if len(weight.outputs) > 1 or edit.is_output(weight):
+        return why("something else reads the weight", node) or None
+    bias, last = None, node
+    result = node.outputs[0]
+    if len(result.outputs) == 1 and not edit.is_output(result):
+        (reader,) = result.outputs
+        others = [t for t in reader.inputs if t is not result]
+        if (
+            is_standard(reader, "Add")
+            and edit.holds(reader)
+            and len(others) == 1
+            and isinstance(others[0], gs.Constant)
+            and list(others[0].shape) == [weight.shape[1]]
+            and len(others[0].outputs) == 1
+        ):
+            bias, last = others[0], reader
+    return _Projection(node, weight, bias, last)
+
+
+def _merge(edit: Edit, group: list[_Projection]) -> None:
+    """Let the first layer compute all of them; a Split after it writes the results."""
+    names, first = scope_of(edit.graph).names, group[0]
+    sizes = [one.columns for one in group]
+    weights = [one.weight for one in group]
+    joined = lazy_constant(
+        names.claim(joined_name([w.name for w in weights])),
+        lambda *parts: np.concatenate(parts, axis=1),
+        weights,
+        [weights[0].shape[0], sum(sizes)],
+    )
+    whole = edit.node("MatMul", first.product, [first.product.inputs[0], joined])
+    shape = shape_of(first.product.outputs[0])
+    wide: list[Dim] | None = None if shape is None else [*shape[:-1], sum(sizes)]
+    biases = [one.bias for one in group]
+    known = [bias for bias in biases if bias is not None]
+    if known:
+        bias = _joined_biases(edit, biases, sizes)
+        _typed(whole.outputs[0], first, wide)
+        whole = edit.node("Add", first.product, [whole.outputs[0], bias])
+    _typed(whole.outputs[0], first, wide)
+    results = [one.last.outputs[0] for one in group]
+    lengths = edit.constant(f"{whole.outputs[0].name}_sizes", np.array(sizes, np.int64))
+    edit.node("Split", first.product, [whole.outputs[0], lengths], outputs=results, axis=-1)
+    for one in group:
+        edit.remove(one.product)
+        edit.remove(one.last)
+
+
+def _joined_biases(edit: Edit, biases: list[gs.Constant | None], sizes: list[int]) -> gs.Constant:
+    known = [bias for bias in biases if bias is not None]
+    present = [bias is not None for bias in biases]
+
+    def join(*parts: np.ndarray) -> np.ndarray:
+        rest = iter(parts)
+        return np.concatenate(
+            [
+                next(rest) if here else np.zeros(size, parts[0].dtype)
+                for here, size in zip(present, sizes, strict=True)
+            ]
+        )
+
+    name = joined_name([bias.name for bias in known])
+    return lazy_constant(scope_of(edit.graph).names.claim(name), join, known, [sum(sizes)])
+
+
+def _typed(tensor: gs.Tensor, like: _Projection, shape: list[Dim] | None) -> None:
+    tensor.dtype, tensor.shape = like.product.outputs[0].dtype, shape

@@ -1,0 +1,84 @@
+"""Queries, keys and values split before each of them is laid out by heads."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.facts import attribute_of, is_standard, shape_of
+from coreai_onnx.passes.engine.match import rank_of
+from coreai_onnx.passes.engine.why import Why
+
+
+def split_after_heads(graph: gs.Graph, why: Why) -> int:
+    """Split, then Reshape and Transpose of each part → Reshape, Transpose, then Split.
+
+    x ─Split→ q, k, v; each ─Reshape([0, 0, h, d])→ ─Transpose([0, 2, 1, 3])→
+    becomes     x ─Reshape([0, 0, 3h, d])→ ─Transpose([0, 2, 1, 3])→ ─Split(axis=1)→
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        if not is_standard(node, "Split") or rank_of(node.inputs[0]) != 3:
+            continue
+        if attribute_of(node, "axis", 0) not in (-1, 2):
+            continue
+        parts = [_laid_out(edit, tensor) for tensor in node.outputs]
+        if all(part is None for part in parts):
+            continue
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts) or len({part[1] for part in found}) > 1:
+            why("the parts are not all laid out by heads of one size", node)
+            continue
+        _move(edit, node, found)
+        count += 1
+    edit.finish()
+    return count
+
+
+_Part = tuple[int, int, gs.Node, gs.Node]
+
+
+def _laid_out(edit: Edit, tensor: gs.Tensor) -> _Part | None:
+    """Return heads, their size, the Reshape and the Transpose of one part."""
+    reshape = _only_reader(edit, tensor, "Reshape")
+    transpose = None if reshape is None else _only_reader(edit, reshape.outputs[0], "Transpose")
+    if reshape is None or transpose is None:
+        return None
+    before, after = shape_of(tensor), shape_of(reshape.outputs[0])
+    if before is None or after is None or len(after) != 4 or None in before:
+        return None
+    heads, size = after[2:]
+    if after[:2] != before[:2] or not isinstance(heads, int) or not isinstance(size, int):
+        return None
+    if attribute_of(transpose, "perm", None) != [0, 2, 1, 3] or before[2] != heads * size:
+        return None
+    return heads, size, reshape, transpose
+
+
+def _only_reader(edit: Edit, tensor: gs.Tensor, op: str) -> gs.Node | None:
+    if len(tensor.outputs) != 1 or edit.is_output(tensor):
+        return None
+    (reader,) = tensor.outputs
+    return reader if is_standard(reader, op) and edit.holds(reader) else None
+
+
+def _move(edit: Edit, split: gs.Node, parts: list[_Part]) -> None:
+    heads, size = [part[0] for part in parts], parts[0][1]
+    source, results = split.inputs[0], [part[3].outputs[0] for part in parts]
+    shape = shape_of(source)
+    assert shape is not None  # its rank is 3
+    name = split.outputs[0].name
+    target = edit.constant(f"{name}_heads", np.array([0, 0, sum(heads), size], np.int64))
+    reshape = edit.node("Reshape", split, [source, target])
+    rows = reshape.outputs[0]
+    rows.dtype, rows.shape = source.dtype, [*shape[:2], sum(heads), size]
+    transpose = edit.node("Transpose", split, [rows], perm=[0, 2, 1, 3])
+    columns = transpose.outputs[0]
+    columns.dtype, columns.shape = source.dtype, [shape[0], sum(heads), shape[1], size]
+    sizes = edit.constant(f"{name}_head_counts", np.array(heads, np.int64))
+    edit.node("Split", split, [columns, sizes], outputs=results, axis=1)
+    edit.remove(split)
+    for _, _, old_reshape, old_transpose in parts:
+        edit.remove(old_reshape)
+        edit.remove(old_transpose)

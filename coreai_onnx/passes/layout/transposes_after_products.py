@@ -1,0 +1,96 @@
+"""Transposes between a product of matrices and a conversion of its dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.edit import Edit, set_input
+from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, shape_of
+from coreai_onnx.passes.engine.match import made_by, rank_of
+from coreai_onnx.passes.engine.why import Why
+
+_HALF = np.dtype(np.float16)
+
+
+def transposes_after_products(graph: gs.Graph, why: Why) -> int:
+    """Product of a transposed tensor of 16 bits and a matrix → transposed product.
+
+    x:f16[s, b, 8] ─Transpose([1, 0, 2])→ ─MatMul(w:[8, 4])→ y
+    becomes     x ─MatMul(w)→ ─Transpose([1, 0, 2])→ y
+
+    onnxruntime crashes when it opens a model with the former (seen in 1.21 to 1.31): it inserts a
+    Cast to float32 between the two, if the model has none, and its MatmulTransposeFusion exchanges
+    Cast and Transpose without connecting them again where the operands have different ranks. Where
+    the product cannot come first, the operand of lower rank gets leading dims of 1 instead.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        if not is_standard(node, "MatMul"):
+            continue
+        for index in (0, 1):
+            transpose = _converted_transpose(node.inputs[index])
+            if transpose is None:
+                continue
+            ranks = [rank_of(tensor) for tensor in node.inputs]
+            if None in ranks:
+                why("the rank of an operand is not known", node)
+            elif ranks[0] != ranks[1] and _rewrite(edit, node, transpose, index):
+                count += 1
+                break
+            elif ranks[0] != ranks[1]:
+                why("an operand is a row, and the product cannot come first", node)
+    edit.finish()
+    return count
+
+
+def _converted_transpose(operand: gs.Tensor) -> gs.Node | None:
+    """Return the Transpose that onnxruntime would move behind the Cast that reads it."""
+    cast = made_by(operand, "Cast")
+    if cast is None and dtype_of(operand) != _HALF:
+        return None
+    transpose = made_by(operand if cast is None else cast.inputs[0], "Transpose")
+    perm = None if transpose is None else attribute_of(transpose, "perm", None)
+    if not isinstance(perm, list) or len(perm) < 3:
+        return None
+    last = len(perm) - 1
+    moves_batch = perm[:-2] == list(range(1, last)) and sorted(perm[-2:]) == [0, last]
+    return transpose if moves_batch else None
+
+
+def _rewrite(edit: Edit, node: gs.Node, transpose: gs.Node, index: int) -> bool:
+    """Rewrite a product; return whether there is a way."""
+    perm, shapes = list(transpose.attrs["perm"]), [list(tensor.shape) for tensor in node.inputs]
+    ranks = [len(shape) for shape in shapes]
+    if index == 0 and perm[-1] == len(perm) - 1 and ranks[1] <= 2:
+        _commute(edit, node, transpose, perm if ranks[1] == 2 else perm[:-1])
+        return True
+    if min(ranks) < 2:
+        return False
+    lower, missing = int(ranks[0] > ranks[1]), abs(ranks[0] - ranks[1])
+    axes = edit.constant("axes", np.arange(missing, dtype=np.int64))
+    wide = edit.node("Unsqueeze", node, [node.inputs[lower], axes]).outputs[0]
+    _describe(wide, node.inputs[lower].dtype, [1] * missing + shapes[lower])
+    set_input(node, lower, wide)
+    return True
+
+
+def _commute(edit: Edit, node: gs.Node, transpose: gs.Node, perm: list[int]) -> None:
+    """Let ``node`` become the Transpose of a new product."""
+    operand, source, result = node.inputs[0], transpose.inputs[0], node.outputs[0]
+    cast = made_by(operand, "Cast")
+    if cast is not None:
+        source = edit.node("Cast", node, [source], **cast.attrs).outputs[0]
+        _describe(source, operand.dtype, shape_of(transpose.inputs[0]))
+    product = edit.node("MatMul", node, [source, node.inputs[1]]).outputs[0]
+    shape = shape_of(result)
+    order = None if shape is None else [shape[perm.index(axis)] for axis in range(len(perm))]
+    _describe(product, result.dtype, order)
+    edit.become(node, "Transpose", [product], perm=perm)
+
+
+def _describe(tensor: gs.Tensor, dtype: Any, shape: Sequence[Any] | None) -> None:
+    tensor.dtype, tensor.shape = dtype, None if shape is None else list(shape)

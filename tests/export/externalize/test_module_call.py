@@ -1,0 +1,244 @@
+"""The op of a call: results shared by calls that are alike, bodies exported once."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch.export import Dim
+
+import coreai_onnx
+from coreai_onnx import ExternalizeSpec
+from coreai_onnx.composite_ops import RMSNormImpl
+from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.export.externalize import externalize, module_call
+from coreai_onnx.export.externalize.externalize import Externalization
+from coreai_onnx.export.externalize.module_call import OP
+from tests.externalised import calls, converted, functions
+
+Tensor = torch.Tensor
+
+
+class Counted:
+    """Counts how often forwards run, and how often bodies are exported."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bodies = 0
+        original = Externalization._export_body
+
+        def export(*args: Any) -> Any:
+            self.bodies += 1
+            return original(*args)
+
+        monkeypatch.setattr(Externalization, "_export_body", export)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+class Norm(torch.nn.Module):
+    """An RMS norm."""
+
+    def __init__(self, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.rand(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+class Layer(torch.nn.Module):
+    """Two norms and a linear layer; an index that nothing reads."""
+
+    runs = 0
+
+    def __init__(self, index: int, eps: tuple[float, float] = (1e-5, 1e-5)) -> None:
+        super().__init__()
+        self.layer_idx = index
+        self.before, self.after = Norm(eps[0]), Norm(eps[1])
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        type(self).runs += 1
+        return x + self.after(self.linear(self.before(x)))
+
+
+def stack(*layers: torch.nn.Module) -> torch.nn.Module:
+    return torch.nn.Sequential(*layers)
+
+
+DIMS = {"input": {0: Dim("batch")}}
+RMS_NORM = "ai.coreai::rms_norm"
+"""What a pass makes of the norms."""
+
+
+def test_layers_that_are_alike_run_and_export_once(counted: Counted) -> None:
+    model, x = stack(*(Layer(i) for i in range(8))), torch.randn(2, 8)
+    Layer.runs = 0
+    program = coreai_onnx.convert(model, (x,), dynamic_shapes=DIMS, externalize_modules=[Layer])
+    assert counted.bodies == 1
+    assert Layer.runs == 2  # once in the model's export, once in the body's
+    assert functions(program) == ["ai.coreai.module::Layer", RMS_NORM]
+    assert len(calls(program, "Layer")) == 8
+
+
+def test_nested_modules_export_once(counted: Counted) -> None:
+    model, x = stack(*(Layer(i) for i in range(4))), torch.randn(2, 8)
+    specs = [Layer, ExternalizeSpec(Norm, "rms_norm", ["eps"])]
+    program = converted(model, (x,), specs, dynamic_shapes=DIMS)
+    assert counted.bodies == 2
+    assert program.composites() == {"ai.coreai::rms_norm": 8, "ai.coreai.module::Layer": 4}
+
+
+@pytest.mark.parametrize("specs", [[Layer], [Layer, Norm], [Norm]])
+def test_what_the_layers_read_keeps_them_apart(specs: list[Any], counted: Counted) -> None:
+    """The second norm of the third layer has another eps: its own body, also in nested ones."""
+    layers = [Layer(0), Layer(1), Layer(2, (1e-5, 0.5)), Layer(3)]
+    program = converted(stack(*layers), (torch.randn(2, 8),), specs, dynamic_shapes=DIMS)
+    expected = {Layer: ["Layer", "Layer.2"], Norm: ["Norm", "Norm.2"]}
+    names = [name for kind in specs for name in expected[kind]]
+    assert sorted(f.rpartition("::")[2] for f in functions(program)) == sorted([*names, "rms_norm"])
+
+
+def test_attributes_on_inner_nodes_keep_layers_apart() -> None:
+    """The index is on the node of a composite inside: three bodies, though nothing computes it."""
+
+    class Tagged(torch.nn.Module):
+        def __init__(self, index: int) -> None:
+            super().__init__()
+            self.index = index
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    class Outer(torch.nn.Module):
+        def __init__(self, index: int) -> None:
+            super().__init__()
+            self.tagged = Tagged(index)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.tagged(x) + 1
+
+    model = stack(*(Outer(i) for i in (4, 5, 5)))
+    spec = ExternalizeSpec(Tagged, "tagged", ["index"])
+    program = converted(model, (torch.randn(3),), [Outer, spec])
+    nodes = calls(program, "tagged")
+    assert sorted(n.attributes["index"].value for n in nodes) == [4, 5]
+    assert [len(calls(program, name)) for name in ("Outer", "Outer.2")] == [1, 2]
+
+
+def test_constants_of_a_type_of_their_own() -> None:
+    class Scale(torch.nn.Module):
+        def forward(self, x: Tensor, by: Any) -> Tensor:
+            return x + type(by)(True) * by if isinstance(by, bool) else x * by
+
+    class Uses(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = Scale()
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            return self.scale(x, 1), self.scale(x, True), self.scale(x, 1.0)
+
+    converted(Uses(), (torch.arange(3),), [Scale])
+
+
+def test_another_shape_dtype_or_layout_is_another_call(counted: Counted) -> None:
+    class Uses(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norms = torch.nn.ModuleList([RMSNormImpl() for _ in range(6)])
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            a, b, c, d, e, f = self.norms
+            one = torch.ones(4)
+            return (
+                a(x, one), b(x, one), c(x[:2], one), d(x.double(), one.double()),
+                e(x.t().contiguous().t(), one), f(x, one),
+            )  # fmt: skip
+
+    converted(Uses(), (torch.randn(4, 4),), [ExternalizeSpec(RMSNormImpl, "norm")])
+    assert counted.bodies == 4
+
+
+def test_a_module_that_changed_between_its_calls() -> None:
+    class Toggles(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = Norm()
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            self.norm.eps = 1e-5
+            first = self.norm(x)
+            self.norm.eps = 0.5
+            second = self.norm(x)
+            self.norm.eps = 1e-5  # else the model would keep something that the program does not
+            return first, second
+
+    program = converted(Toggles(), (torch.randn(2, 8),), [Norm])
+    assert functions(program) == ["ai.coreai.module::Norm", "ai.coreai.module::Norm.2", RMS_NORM]
+
+
+def test_a_forward_of_an_instance_is_not_that_of_its_class() -> None:
+    model = stack(Norm(), Norm(), Norm())
+    model[1].forward = lambda x: x * 3
+    program = converted(model, (torch.randn(2, 8),), [Norm])
+    assert functions(program) == ["ai.coreai.module::Norm", "ai.coreai.module::Norm.2", RMS_NORM]
+
+
+def test_results_that_hang_on_numbers_run_each_time() -> None:
+    class Nonzero(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.nonzero() * 2
+
+    model = stack(Nonzero())
+
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = Nonzero(), Nonzero()
+
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return self.a(x), self.b(y)
+
+    x, y = torch.tensor([1.0, 0, 2]), torch.tensor([0, 0, 3.0])
+    converted(Twice(), (x, y), [Nonzero])
+    converted(model, (x,), [Nonzero])
+
+
+def test_the_whole_model_as_one_function() -> None:
+    model, x = Layer(0), torch.randn(2, 8)
+    program = converted(model, (x,), [Layer], dynamic_shapes={"x": {0: Dim("batch")}})
+    assert [n.op_type for n in program.model.graph] == ["Layer"]
+    assert set(program.model.graph.initializers) == {name for name, _ in model.named_parameters()}
+    assert [v.name for v in program.model.graph.inputs] == ["x"]
+    nested = converted(copy.deepcopy(model), (x,), [Layer, ExternalizeSpec(Norm, "rms_norm")])
+    assert nested.composites() == {"ai.coreai::rms_norm": 2, "ai.coreai.module::Layer": 1}
+
+
+def test_the_whole_model_as_a_standard_composite() -> None:
+    program = converted(Norm(), (torch.randn(2, 8),), [ExternalizeSpec(Norm, "rms_norm")])
+    assert [n.op_type for n in program.model.graph] == ["rms_norm"]
+
+
+def test_a_program_outlives_its_patches_but_not_its_calls() -> None:
+    model, x = stack(Norm()), torch.randn(2, 8)
+    externalization = Externalization(model, [Norm])
+    with externalization.patched(), torch.no_grad():
+        program = torch.export.export(model, (x,))
+    (node,) = [n for n in program.graph.nodes if n.target is OP]
+    torch.testing.assert_close(program.module()(x), model(x).detach())
+    del externalization
+    module_call._CALLS.pop(str(node.args[3]), None)
+    with pytest.raises(ExternalizationError, match="is no longer there"):
+        program.module()(x)
+
+
+def test_public_names_stay_where_they_were() -> None:
+    assert externalize.ExternalizeSpec is ExternalizeSpec
+    assert externalize.ModuleCall is module_call.ModuleCall

@@ -1,0 +1,63 @@
+"""What a user may ask for, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import coreai_onnx
+from coreai_onnx import ExternalizeSpec
+from coreai_onnx.export.externalize.specs import as_specs
+
+
+class Square(torch.nn.Module):
+    """x * x."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x
+
+
+def test_attributes_belong_to_a_composite() -> None:
+    with pytest.raises(ValueError, match="composite_attrs needs composite_op_name"):
+        ExternalizeSpec(Square, composite_attrs=["eps"])
+    assert ExternalizeSpec(Square, "square", []).composite_attrs == []
+
+
+@pytest.mark.parametrize("name", ["a.b", "a::b", "a b", "", "1st", "überlagerung"])
+def test_a_composite_name_is_a_name(name: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a name"):
+        ExternalizeSpec(Square, name)
+
+
+@pytest.mark.parametrize("attributes", ["eps", [1], [None]])
+def test_attributes_are_names(attributes: Any) -> None:
+    with pytest.raises(TypeError, match="must be a list of attribute names"):
+        ExternalizeSpec(Square, "square", attributes)
+
+
+def test_a_bare_class_is_a_plain_function() -> None:
+    given = ExternalizeSpec(Square, "square")
+    assert as_specs([Square, given]) == [ExternalizeSpec(Square), given]
+
+
+@pytest.mark.parametrize("target", ["Square", Square(), None, 3])
+def test_a_target_is_a_class(target: Any) -> None:
+    with pytest.raises(TypeError, match="must be a module class, is"):
+        as_specs([target])
+    with pytest.raises(TypeError, match="must be a module class, is"):
+        ExternalizeSpec(target)
+    with pytest.raises(TypeError, match="must be a module class, is"):
+        coreai_onnx.convert(Square(), (torch.ones(2),), externalize_modules=[target])
+
+
+def test_a_target_is_a_module_class() -> None:
+    with pytest.raises(TypeError, match=r"target_class int is no torch\.nn\.Module"):
+        as_specs([int])
+
+
+@pytest.mark.parametrize("targets", ["Square", Square, ExternalizeSpec(Square), 3])
+def test_targets_are_a_list(targets: Any) -> None:
+    with pytest.raises(TypeError, match="must be a list of module classes"):
+        as_specs(targets)

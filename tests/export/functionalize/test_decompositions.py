@@ -1,0 +1,97 @@
+"""The decomposition table, and programs made functional."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx import TorchConverter, get_decomp_table
+from coreai_onnx.export.functionalize.decompositions import WHOLE, functional
+from tests.tolerances import assert_close
+
+aten = torch.ops.aten
+
+
+def test_the_table_is_fresh_and_without_what_is_lowered_whole() -> None:
+    table = get_decomp_table()
+    default = torch.export.default_decompositions()
+    assert table is not get_decomp_table()
+    assert set(default) - set(table) <= set(WHOLE)
+    assert not set(WHOLE) & set(table)
+    table.clear()
+    assert get_decomp_table()
+
+
+def test_composites_survive_decomposition() -> None:
+    class Norms(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.LayerNorm(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.silu(self.norm(x))
+
+    program = torch.export.export(Norms(), (torch.randn(2, 4),))
+    decomposed = program.run_decompositions(get_decomp_table())
+    targets = [n.target for n in decomposed.graph.nodes if n.op == "call_function"]
+    assert targets == [aten.layer_norm.default, aten.silu.default]
+
+
+def test_a_pure_program_is_returned_as_it_is() -> None:
+    program = torch.export.export(torch.nn.Linear(3, 2), (torch.randn(1, 3),))
+    assert functional(program) is program
+
+
+def test_mutations_become_outputs() -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.total.add_(x)
+            return self.total * 2
+
+    program = functional(torch.export.export(Counter(), (torch.ones(2),)))
+    assert list(program.graph_signature.buffers_to_mutate.values()) == ["total"]
+    assert not any(n.target is aten.add_.Tensor for n in program.graph.nodes)
+
+
+def test_batch_norm_in_training_is_a_mutation() -> None:
+    norm = torch.nn.BatchNorm1d(3)
+    x = torch.randn(4, 3)
+    training = functional(torch.export.export(norm, (x,)))
+    assert set(training.graph_signature.buffers_to_mutate.values()) == {
+        "running_mean",
+        "running_var",
+        "num_batches_tracked",
+    }
+    inference = torch.export.export(norm.eval(), (x,))
+    assert functional(inference) is inference
+    assert_close(inference.module()(x).detach(), norm(x).detach())
+
+
+def test_packets_become_the_overloads_that_their_arguments_choose() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.round(x, decimals=1) + torch.pow(x, 2) * x.round()
+
+    x = torch.rand(3)
+    program = torch.export.export(Model(), (x,))
+    calls = [n for n in program.graph.nodes if n.op == "call_function"]
+    overloads = [n.target for n in calls]
+    for node in calls:
+        node.target = node.target.overloadpacket
+    converted = TorchConverter().add_exported_program(program).to_onnx()
+    assert_close(converted.run(x)[0], Model()(x))
+    assert [n.target for n in calls] == overloads
+
+
+def test_an_element_taken_by_an_index_without_axes() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+            return torch.take(x, index)
+
+    x, index = torch.rand(3, 4), torch.tensor(5)
+    program = torch.export.export(Model(), (x, index)).run_decompositions(get_decomp_table())
+    converted = TorchConverter().add_exported_program(program).to_onnx()
+    assert_close(converted.run(x, index)[0], x[1, 1])

@@ -1,0 +1,84 @@
+"""The report, and how a replacement is held to its original."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from coreai_onnx.export.recognize.recognition import Block, Recognition, difference, first_line
+
+ONE = torch.ones(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "reason"),
+    [
+        (ONE, ONE + 1e-6, ""),
+        ((ONE, None, 3), (ONE, None, 3), ""),
+        (ONE[:0], ONE[:0], ""),
+        (ONE * 0, ONE * 0, ""),
+        (ONE.half(), (ONE * 1.005).half(), ""),
+        (ONE, ONE * 1.005, "the result differs by 0.005"),
+        (ONE * float("nan"), ONE, "the result differs by nan"),
+        (ONE, ONE * float("nan"), "the result differs by nan"),
+        (ONE, ONE.double(), "gives torch.float32 (2, 3), the original torch.float64 (2, 3)"),
+        (ONE, ONE[0], "gives torch.float32 (2, 3), the original torch.float32 (3,)"),
+        (ONE, (ONE, ONE), "returns another structure"),
+        ((ONE, 3), (ONE, 4), "returns 3, the original 4"),
+    ],
+)
+def test_differences(given: Any, wanted: Any, reason: str) -> None:
+    found, distance = difference(given, wanted)
+    assert found.endswith(reason)
+    assert bool(found) == bool(reason)
+    assert distance >= 0 or math.isnan(distance)
+
+
+def test_the_first_line_of_an_error_or_its_kind() -> None:
+    assert first_line(ValueError("one\ntwo")) == "one"
+    assert first_line(ValueError()) == "ValueError"
+
+
+def block(replacement: Any, kind: str = "Norm") -> Block:
+    return Block("layers.0.norm", kind, "rms_norm", replacement)
+
+
+def test_a_block_is_refused_for_the_first_reason() -> None:
+    checked = block(lambda x: x * 2)
+    checked.check(ONE * 2, (ONE,), {})
+    assert (checked.reason, checked.calls) == ("", 1)
+    checked.check(ONE, (ONE,), {})
+    checked.check(ONE.double(), (ONE,), {})
+    assert checked.reason == "the result differs by 1"
+    assert (checked.calls, checked.worst) == (3, 1.0)
+
+
+def test_a_replacement_that_raises_is_refused() -> None:
+    checked = block(lambda x: x @ x)
+    checked.check(ONE, (ONE,), {})
+    assert checked.reason.startswith("the replacement does not take its arguments (")
+    assert "mat1 and mat2" in checked.reason
+
+
+def test_only_what_counts_is_compared() -> None:
+    checked = Block("f", "f", "rope", lambda x: (x, None), compared=lambda r: r[0])
+    checked.check((ONE, ONE), (ONE,), {})
+    assert not checked.reason
+
+
+def test_the_report_is_a_table() -> None:
+    blocks = [block(lambda x: x) for _ in range(3)] + [block(lambda x: x, "Other")]
+    for each in blocks[:2]:
+        each.check(ONE, (ONE,), {})
+    blocks[3].refuse("it is something else")
+    report = Recognition(blocks)
+    assert report.recognised == blocks[:2]
+    assert report.refused == blocks[3:]
+    lines = [line.split() for line in str(report).splitlines()]
+    assert lines[0] == ["block", "composite", "places", "calls", "difference", "result"]
+    assert lines[2] == ["Norm", "rms_norm", "2", "2", "0.0e+00", "recognised"]
+    assert lines[3] == ["Norm", "rms_norm", "1", "0", "not", "called"]
+    assert lines[4] == ["Other", "rms_norm", "1", "0", "it", "is", "something", "else"]

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from coreai_onnx.passes import run_passes
+from coreai_onnx.passes.cleanup.fold_constants import LIMIT, fold_constants
+from tests.passes.rewriting import leaves, parse, rewrite, same_numbers
+
+TEXT = """main (float[n] x) => (float[n] y) <float a = {2}, float b = {3}>
+{ c = Mul (a, b)  d = Add (c, a)  y = Add (x, d) }"""
+
+
+def test_a_chain_of_constants() -> None:
+    expected = """main (float[n] x) => (float[n] y) <float a = {2}, float b = {3}, float d = {8}>
+    { y = Add (x, d) }"""
+    rewrite(TEXT, fold_constants, 2, expected)
+    same_numbers(TEXT, fold_constants, {"x": np.ones(3, np.float32)})
+
+
+def test_in_a_function_the_result_is_a_constant_node() -> None:
+    head = '<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1]> main (float[n] x) => (float[n] y) { y = ai.coreai.f (x) }'
+    before = """<domain: "ai.coreai", opset_import: ["": 23]> f (x) => (y) {
+      a = Constant <value = float {2}> ()  b = Constant <value_float = 3.0> ()
+      c = Mul (a, b)  y = Add (x, c)
+    }"""
+    after = """<domain: "ai.coreai", opset_import: ["": 23]> f (x) => (y) {
+      c = Constant <value = float {6}> ()
+      a = Constant <value = float {2}> ()  b = Constant <value_float = 3.0> ()  y = Add (x, c)
+    }"""
+    model = parse(head + before)
+    model.functions["ai.coreai", "f", ""][2].metadata_props["coreai.scope"] = "encoder"
+    run_passes(model, [fold_constants])
+    (function,) = model.functions.values()
+    assert function[0].metadata_props["coreai.scope"] == "encoder"
+    rewrite(head + before, fold_constants, 1, head + after)
+    same_numbers(head + before, fold_constants, {"x": np.ones(3, np.float32)})
+
+
+def test_a_graph_output_is_produced_by_an_identity() -> None:
+    text = "main () => (float z) <float a = {2}> { z = Mul (a, a) }"
+    expected = (
+        "main () => (float z) <float a = {2}, float z_value = {4}> { z = Identity (z_value) }"
+    )
+    rewrite(text, fold_constants, 1, expected)
+    same_numbers(text, fold_constants, {})
+
+
+def test_an_output_of_a_branch() -> None:
+    text = """main (bool c) => (float y) <float a = {2}> {
+      y = If (c) <then_branch = a () => (float t) { t = Mul (a, a) },
+                  else_branch = b () => (float e) { k = Neg (a)  e = Neg (k) }>
+    }""".replace("a () =>", "p () =>").replace("b () =>", "q () =>")
+    same_numbers(text, fold_constants, {"c": np.array(True)})
+    same_numbers(text, fold_constants, {"c": np.array(False)})
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul", "Div", "Sub"])
+def test_bfloat16_is_exact(op) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(64).astype(ml_dtypes.bfloat16) for _ in range(2))
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.BFLOAT16), shape=ir.Shape([64]))
+    values = [ir.Value(name=n, const_value=ir.tensor(v, name=n)) for n, v in (("a", a), ("b", b))]
+    first = ir.node(op, values)
+    second = ir.node("Add", [x, first.outputs[0]])
+    first.outputs[0].name, second.outputs[0].name = "c", "y"
+    second.outputs[0].type, second.outputs[0].shape = x.type, ir.Shape([64])
+    graph = ir.Graph(
+        [x], second.outputs, nodes=[first, second], initializers=values, opset_imports={"": 23}
+    )
+    model = ir.Model(graph, ir_version=10)
+    assert run_passes(model, [fold_constants]).total == 1
+    folded = model.graph.initializers["c"].const_value
+    assert folded is not None
+    exact = {"Add": np.add, "Mul": np.multiply, "Div": np.divide, "Sub": np.subtract}[op]
+    expected = exact(a.astype(np.float32), b.astype(np.float32)).astype(ml_dtypes.bfloat16)
+    assert folded.dtype == ir.DataType.BFLOAT16
+    assert folded.numpy().tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("c = QuantizeLinear (a, b)  y = DequantizeLinear (c, b)", None),
+        ("c = ai.coreai.norm (a, b)  y = Add (x, c)", None),
+        ("c = MatMul (v, v)  y = Add (x, c)", None),
+        ("c = RandomNormalLike (a)  y = Add (x, c)", None),
+        ("c = ReduceSum (v)  y = Add (x, c)", "the order of a float sum is the runtime's choice"),
+        ("c = ConstantOfShape (big)  y = Add (x, c)", "the result is bigger than the limit"),
+        ("c = ConstantOfShape (some)  y = Add (x, c)", "the result is bigger than the limit"),
+        ("c = Div (i, zero)  y = Gather (x, c)", "division by zero"),
+        ("c = Gather (v, seven)  y = Add (x, c)", "inputs do not fit: IndexError"),
+    ],
+)  # fmt: skip
+def test_what_stays(body, reason) -> None:
+    text = f"""main (float[n] x) => (float[m] y) <float a = {{2}}, float b = {{3}}, float[2] v = {{1, 2}},
+    int64[2] big = {{100000, 100000}}, int64[1] some = {{5000}}, int64[1] i = {{1}}, int64[1] zero = {{0}},
+    int64[1] seven = {{7}}> {{ {body} }}"""
+    leaves(text, fold_constants, reason)
+
+
+def test_a_big_weight_is_never_read() -> None:
+    def fail() -> ir.Tensor:
+        raise AssertionError("the weight was read")
+
+    model = parse(
+        "main (float[n] x) => (float[n] y) <float[1] w = {1}> { c = Neg (w)  y = Add (x, c) }"
+    )
+    weight = ir.LazyTensor(fail, dtype=ir.DataType.FLOAT, shape=ir.Shape((LIMIT,)), name="w")
+    model.graph.initializers["w"].const_value = weight
+    report = run_passes(model, [fold_constants])
+    assert [m.miss.reason for m in report.near_misses] == ["an input is bigger than the limit"]
+
+
+def test_a_default_of_an_input_is_not_a_constant() -> None:
+    leaves("main (float[1] s = {2}) => (float[1] y) { a = Neg (s)  y = Neg (a) }", fold_constants)
+
+
+def test_an_attribute_of_the_caller() -> None:
+    leaves(
+        """<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1]>
+        main (float[n] x) => (float[n] y) { y = ai.coreai.f <axis = 0> (x) }
+        <domain: "ai.coreai", opset_import: ["": 23]>
+        f <axis> (x) => (y) { k = Constant <value = float[1] {1}> ()
+          c = Concat <axis: int = @axis> (k, k)  y = Add (x, c) }""",
+        fold_constants,
+        "an attribute is known only to the caller of the function",
+    )

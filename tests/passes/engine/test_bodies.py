@@ -1,0 +1,179 @@
+"""The bodies of the composites that passes make: held to the torch references, and found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+import pytest
+import torch
+
+from coreai_onnx.composite_ops import COMPOSITES
+from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES
+from coreai_onnx.lower.opsets import OPSETS
+from coreai_onnx.passes import run_passes
+from coreai_onnx.passes.analysis.attention_bodies import attention_without_mask
+from coreai_onnx.passes.engine.bodies import Bodies, outline
+from coreai_onnx.passes.engine.entering import Importer
+from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.surgeon import open_model
+from coreai_onnx.passes.engine.why import Why
+from tests.passes.rewriting import parse, run
+from tests.tolerances import assert_close
+from tools.generate_pass_bodies import CALLS, function_of
+
+Case = tuple[str, list[tuple[int, ...]], dict[str, Any]]
+"""Op type, shapes of the inputs, attributes."""
+Provided = Callable[[Bodies], "str | None"]
+CASES: list[Case] = [
+    ("rms_norm", [(2, 3, 8), (8,)], {"eps": 1e-3}),
+    ("rope", [(2, 4, 3, 8), (1, 1, 3, 4), (1, 1, 3, 4)], {}),
+    ("rope", [(2, 4, 3, 8), (2, 1, 3, 4), (2, 1, 3, 4)], {}),
+    ("swiglu", [(3, 8), (3, 8)], {}),
+    ("geglu", [(3, 8), (3, 8)], {}),
+    ("geglu.tanh", [(3, 8), (3, 8)], {"approximate": "tanh"}),
+]
+ATTENTION: Case = (
+    "scaled_dot_product_attention",
+    [(2, 4, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8)],
+    {"scale": 0.25},
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("opset", [18, 23])
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[0]}_{c[1][-1][0]}")
+def test_a_body_is_the_reference(case: Case, opset: int, dtype: torch.dtype) -> None:
+    numpy = np.dtype(str(dtype).removeprefix("torch."))
+    check(case, lambda bodies: bodies.provide_composite(case[0], numpy), opset, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_attention_without_its_mask_is_the_reference(causal: bool, dtype: torch.dtype) -> None:
+    name, shapes, attributes = ATTENTION
+    case = name, shapes, attributes | {"is_causal": int(causal)}
+    check(case, lambda b: attention_without_mask(b, "mask", causal=causal), 23, dtype)
+
+
+def check(case: Case, provided: Provided, opset: int, dtype: torch.dtype) -> None:
+    """Assert that a call of a body gives what the composite's reference gives."""
+    name, shapes, attributes = case
+    torch.manual_seed(0)
+    inputs = [torch.randn(shape).to(dtype) for shape in shapes]
+    wanted = COMPOSITES[name.partition(".")[0]].reference(*inputs, **attributes)
+    model = calling(name, provided, inputs, 1, attributes, opset)
+    actual = run(model, {f"i{k}": x.numpy() for k, x in enumerate(inputs)})
+    assert_close(list(actual), [wanted])
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+@pytest.mark.parametrize("name", CALLS)
+def test_a_body_is_the_converters(name: str, dtype: str, opset: int) -> None:
+    """Else a model that calls the composite could not have its other places fused."""
+    text = SAME.format(op="Mul").replace('"": 23', f'"": {opset}')
+    bodies = Bodies(open_model(parse(text)))
+    op_type = bodies.provide_composite(name, np.dtype(getattr(ml_dtypes, dtype, dtype)))
+    assert op_type == name
+    written = bodies.named(op_type)
+    assert written is not None
+    function = function_of(CALLS[name], dtype, opset)
+    assert outline(written) == outline(Importer().function(function))
+
+
+def test_a_second_dtype_has_a_name_of_its_own() -> None:
+    main, bodies = opened("Mul")
+    for dtype, op_type in (("float32", "rms_norm"), ("float64", "rms_norm.float64")):
+        assert bodies.provide_composite("rms_norm", np.dtype(dtype)) == op_type
+        assert bodies.provide_composite("rms_norm", np.dtype(dtype)) == op_type
+    assert [f.name for f in main.functions] == ["f", "rms_norm", "rms_norm.float64"]
+    assert bodies.provide_composite("rms_norm", np.dtype(np.int64)) is None
+    assert bodies.provide_composite("rms_norm", None) is None
+
+
+def calling(name, provided, inputs, outputs, attributes, opset) -> ir.Model:
+    """Return a model that is one call of a body that a pass writes."""
+    onnx_dtype = {torch.float16: "float16", torch.float64: "double"}.get(inputs[0].dtype, "float")
+    arguments = ", ".join(
+        f"{onnx_dtype}[{', '.join(map(str, x.shape))}] i{k}" for k, x in enumerate(inputs)
+    )
+    results = ", ".join(
+        f"{onnx_dtype}[{', '.join('abcd'[: inputs[0].ndim])}] o{k}" for k in range(outputs)
+    )
+    feed, fetch = (
+        ", ".join(f"{c}{k}" for k in range(n)) for c, n in (("i", len(inputs)), ("o", outputs))
+    )
+    axes = "axes: ints = [-1], " if "eps" in attributes else ""
+    given = {k: f'"{v}"' if isinstance(v, str) else v for k, v in attributes.items()}
+    written = axes + ", ".join(f"{key} = {value}" for key, value in given.items())
+    call = f"ai.coreai.{name.replace('.', '_')} {f'<{written}>' if written else ''} ({feed})"
+    model = parse(f"main ({arguments}) => ({results}) {{ {fetch} = {call} }}", opset)
+
+    model.graph[0].op_type = name
+
+    def provide(graph: gs.Graph, why: Why) -> int:
+        bodies = scope_of(graph).bodies
+        assert bodies is not None
+        missing = bodies.function(graph.nodes[0]) is None and not isinstance(graph, gs.Function)
+        found = provided(bodies) if missing else None
+        if found is not None:
+            graph.nodes[0].op = found
+        return int(found is not None)
+
+    assert run_passes(model, [provide]).total == 1
+    assert model.graph[0].op_type in {function.name for function in model.functions.values()}
+    return model
+
+
+SAME = """<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1]>
+main (float[n] x) => (float[n] y) {{ y = ai.coreai.f <k = 2.0> (x) }}
+<domain: "ai.coreai", opset_import: ["": 23]>
+f <k: float = 1.0> (x) => (y) {{ c = Constant <value_float: float = @k> ()  m = {op} (x, c)  y = Neg (m) }}
+"""
+TEXT = "<k: float = 1.0> (a) => (b) { d = Constant <value_float: float = @k> ()  e = Mul (a, d)  b = Neg (e) }"
+
+
+def opened(op: str) -> tuple[gs.Graph, Bodies]:
+    main = open_model(parse(SAME.format(op=op)))
+    return main, Bodies(main)
+
+
+def test_a_body_that_is_there_is_not_added_again() -> None:
+    main, bodies = opened("Mul")
+    assert bodies.provide("f", TEXT) == "f"
+    assert len(main.functions) == 1
+
+
+def test_another_body_of_that_name_is_not_touched() -> None:
+    main, bodies = opened("Add")
+    before = outline(main.functions[0])
+    assert bodies.provide("f", TEXT) is None
+    assert bodies.provide("g", TEXT, "k x") == "g"
+    first, second = main.functions
+    assert outline(first) == before != outline(second)
+    assert (second.name, second.doc_string) == ("g", "k x")
+
+
+def test_arguments_are_those_of_every_call() -> None:
+    main, bodies = opened("Mul")
+    (tensors,) = bodies.arguments(main.functions[0])
+    assert [tensor.name for tensor in tensors] == ["x"]
+    assert bodies.function(main.nodes[0]) is main.functions[0]
+    assert bodies.opset == 23
+
+
+def test_doc_strings_and_names_are_written() -> None:
+    def provided(bodies: Bodies) -> str | None:
+        return bodies.provide_composite("rms_norm", np.dtype(np.float32))
+
+    x = torch.ones(2, 8)
+    model = calling("rms_norm", provided, [x, x[0]], 1, {"eps": 1e-5}, 18)
+    (function,) = model.functions.values()
+    assert function.graph.doc_string == COMPOSITES["rms_norm"].formula
+    assert all(node.name for node in function)
+    assert np.all([a.name for a in function.attributes.values()])

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
+from tests.passes.rewriting import fuses, leaves
+
+HEAD = "main (float[b, 2, s, 4] x, float[1, 1, s, 2] f) => (float[b, 2, s, 4] y) <int64[1] zero = {0}, int64[1] h = {2}, int64[1] end = {9223372036854775807}, int64[1] ax = {3}>"
+ANGLES = "float[1, 1, s, 4] g = Concat <axis = 3> (f, f)  float[1, 1, s, 4] c = Cos (g)  float[1, 1, s, 4] n = Sin (g)"
+HALVES = "float[b, 2, s, 2] l = Slice (x, zero, h, ax)  float[b, 2, s, 2] r = Slice (x, h, end, ax)"
+TURN = "m = Neg (r)  float[b, 2, s, 4] k = Concat <axis = -1> (m, l)  u = Mul (x, c)  v = Mul (k, n)  y = Add (u, v)"
+FUSED = """main (float[b, 2, s, 4] x, float[1, 1, s, 2] f) => (float[b, 2, s, 4] y) <int64[3] c_cos_ones = {1, 1, 1}, int64[3] n_sin_ones = {1, 1, 1}> {
+  c_cos = Cos (f)  n_sin = Sin (f)
+  y_shape = Shape <start = 0, end = 1> (x)  y_concat = Concat <axis = 0> (y_shape, c_cos_ones)  y_expand = Expand (c_cos, y_concat)
+  y_shape_1 = Shape <start = 0, end = 1> (x)  y_concat_1 = Concat <axis = 0> (y_shape_1, n_sin_ones)  y_expand_1 = Expand (n_sin, y_concat_1)
+  y = ai.coreai.rope <scale = 1.0, base = 10000.0, dims = 0, interleaved = 0, version = 1> (x, y_expand, y_expand_1)
+}"""
+FEEDS = {
+    "x": np.random.default_rng(0).standard_normal((2, 2, 3, 4)).astype(np.float32),
+    "f": np.random.default_rng(1).standard_normal((1, 1, 3, 2)).astype(np.float32),
+}
+
+
+@pytest.mark.parametrize(("opset", "op"), [(23, "RotaryEmbedding"), (18, "Split")])
+@pytest.mark.parametrize(
+    "halves",
+    [HALVES, "float[b, 2, s, 2] l, float[b, 2, s, 2] r = Split <axis = -1, num_outputs = 2> (x)"],
+)
+def test_a_rotation_is_one_node(halves: str, opset: int, op: str) -> None:
+    text = f"{HEAD} {{ {ANGLES} {halves} {TURN} }}"
+    model = fuses(text, fuse_rope, 1, FUSED, FEEDS, opset=opset)
+    (function,) = model.functions.values()
+    assert op in [node.op_type for node in function]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("g = Concat <axis = 3> (f, f)", "g = Concat <axis = 3> (f, o)", "the cosines of both halves may differ"),
+        ("Concat <axis = -1> (m, l)", "Concat <axis = -1> (l, m)", None),
+        ("int64[1] h = {2}", "int64[1] h = {1}", None),
+        ("u = Mul (x, c)", "u = Mul (k, c)", None),
+    ],
+)  # fmt: skip
+def test_what_is_no_rotation_stays(old: str, new: str, reason: str | None) -> None:
+    text = f"{HEAD} {{ float[1, 1, s, 2] o = Neg (f)  {ANGLES} {HALVES} {TURN} }}"
+    leaves(text.replace(old, new), fuse_rope, reason)
