@@ -1,10 +1,10 @@
-# make quickstart   a real sentence encoder goes the whole road, with and without kernels
-# make test         the whole suite: C++ and Python
-# make check        linters, types, import rules, generated files
-# make build        the kernels, into build/ops
-# make wheel        what `pip install .` builds, into dist/
+# make quickstart   converts a real sentence encoder, runs it with and without the kernels
+# make test         runs the whole suite: C++ and Python
+# make check        runs linters, type checks, import rules, and checks generated files
+# make build        builds the kernels into build/ops
+# make wheel        builds the wheel of `pip install .` into dist/
 #
-# Each is enough on a machine that has never seen the project; the second time is fast.
+# Each works on a fresh machine; later runs are fast.
 # VENV=path uses another virtual environment, which must be complete: nothing is installed into it.
 
 SHELL := /bin/bash
@@ -42,7 +42,7 @@ test: build-tests test-programs
 	@$(PYTHON) tools/run_tests.py
 
 # On demand (docs/foreign_models.md): models of other libraries, models of onnx's backend tests.
-# SWEEP passes options on: `make test-foreign SWEEP=--failed`.
+# SWEEP passes options: `make test-foreign SWEEP=--failed`.
 test-foreign: build
 	@VENV=$(VENV) tools/make_foreign_environment
 	@build/foreign-env/bin/python -W ignore tools/sweep_foreign.py $(SWEEP)
@@ -66,11 +66,11 @@ sanitize: $(READY)
 fuzz: $(READY)
 	@VENV=$(VENV) tools/fuzz $(RUNS)
 
-# The suites that depend on torch, in an environment with another version: TORCH=2.15.0
+# Runs the suites that depend on torch with another version of it: TORCH=2.15.0
 test-torch: $(READY)
 	@$(PYTHON) tools/run_with_torch.py $(TORCH)
 
-# Model files that were changed: MINUTES=10 SEED=number
+# Fuzzes the loader with mutated model files: MINUTES=10 SEED=number
 fuzz-files: $(READY)
 	@$(PYTHON) tools/fuzz_files.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 

@@ -1,10 +1,10 @@
-"""Fuzz what reads model files: changed models are inspected, compared, optimized, saved and run.
+"""Fuzz the code that reads model files: inspect, compare, optimize, save and run mutated models.
 
     tools/fuzz_files.py [--minutes 10] [--seed 0] [--jobs 1]
 
-A seed is a file, so a finding is repeated by ``--seed N --files 1``. Files are worked on in another
-process: one that crashes, hangs or takes too much memory is a finding as well. Exit code 1 if there
-is a finding.
+Each seed is one file, so ``--seed N --files 1`` reproduces a finding. Files are processed in a
+child process: a crash, a hang or too much memory is a finding as well. Exit code 1 if there is a
+finding.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
 SECONDS = 60
-"""A file that takes longer hangs."""
+"""A file that takes longer counts as a hang."""
 MEMORY = 8 << 30
 BATCH = 2000
-"""Files of one process."""
+"""Files per process."""
 SHOWN = 2000
-"""Characters of a finding."""
+"""Characters printed of a finding."""
 
 
 def work(start: int, count: int) -> None:
-    """Work on the files of some seeds, and print what is found: the child's side."""
+    """Process the files of some seeds and print the findings; runs in the child."""
     sys.path.insert(0, str(REPO))
     from tests.fuzzing.exercise import Exerciser, FoundError
 
@@ -54,7 +54,7 @@ class Campaign:
     """Findings of all processes."""
 
     def __init__(self, seed: int, files: int | None, minutes: float) -> None:
-        """Begin with a seed and end after a number of files, or of minutes."""
+        """Start at a seed and end after a number of files or minutes."""
         self.findings: Counter[str] = Counter()
         self.done = 0
         self._next, self._left = seed, files
@@ -76,7 +76,7 @@ class Campaign:
                 start, count = start + worked, count - worked
 
     def _child(self, start: int, count: int) -> int:
-        """Let a child work until it is done, dies or the time is over; return its files."""
+        """Run a child until it is done, dies or the time is over; return its number of files."""
         command = ["nice", sys.executable, __file__, "--child", str(start), str(count)]
         seed, worked = start, 0
         with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Write coreai_onnx/lower/kernel_dtypes.py: the dtypes onnxruntime's CPU kernels take.
+"""Write coreai_onnx/lower/kernel_dtypes.py: the dtypes that onnxruntime's CPU kernels accept.
 
 python tools/generate_kernel_dtypes.py            write the file
 python tools/generate_kernel_dtypes.py --check    fail if it is stale

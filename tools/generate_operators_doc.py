@@ -1,7 +1,7 @@
-"""Write docs/operators.md: what was measured, what is not converted and why, what has a lowering.
+"""Write docs/operators.md: results of the sweep, unsupported operators and why, all lowerings.
 
-python tools/generate_operators_doc.py           after ``sweep_operators.py --record``, or whenever
-                                                 a lowering comes or goes
+python tools/generate_operators_doc.py           after ``sweep_operators.py --record``, or after
+                                                 a lowering was added or removed
 python tools/generate_operators_doc.py --check   exit 1 if the file is stale
 
 It measures nothing: totals come from tests/coverage/results.json, families from the registry.
@@ -37,16 +37,16 @@ HEAD = """\
 
 torch tests its operators with a database of samples (OpInfo: 702 entries).
 `tools/sweep_operators.py` takes the first three samples of every entry and dtype, exports the call,
-converts it, runs it in onnxruntime and compares shapes, dtypes and values with torch. Not counted
-are entries that torch itself cannot export, and those without a value: random, uninitialised and
-sparse ones.
+converts it, runs it in onnxruntime and compares shapes, dtypes and values with torch. Entries that
+torch itself cannot export are not counted, and neither are entries without comparable values:
+random, uninitialized and sparse ones.
 
-The peer is `torch.onnx.export(dynamo=True)` of the same torch, measured the same way: an entry
-passes if all its samples do; 1e-3 for floats, exact for integers and booleans.
+`torch.onnx.export(dynamo=True)` of the same torch is measured in the same way. An entry passes if
+all its samples do; the tolerance is 1e-3 for floats; integers and booleans must be equal.
 """
 PEER = {"entries": (415, 643), "float32": (449, 627), "int64": (316, 447), "bool": (230, 333)}
 PEER_WRONG = 12
-"""What the peer passes, of how many, and how many of its entries are silently wrong."""
+"""Passes of ``torch.onnx.export``, of how many, and how many of its entries are silently wrong."""
 
 _LAPACK = "their order, signs and phases are those of one LAPACK's QR iteration"
 REASONS = {
@@ -55,22 +55,22 @@ REASONS = {
     "linalg.eigh": "eigenvectors have the signs of one LAPACK (MKL and OpenBLAS differ); they "
     "convert where they are not themselves an output, and eigenvalues always do",
 }
-"""Why an entry is not converted, or what is left of it."""
+"""Why an entry is not converted, or which part of it is not."""
 
 TIES = """
-## Where torch fixes no value
+## Results that torch does not define
 
 * **Equal elements.** torch documents no order for `sort` and `argsort` without `stable=True`, for
-  `topk` and for `kthvalue`. Here equal elements keep the order they had, which is what
-  `stable=True` gives. The sweep compares the values, and takes any indices that point at them.
+  `topk` and for `kthvalue`. Here equal elements keep their order, as with `stable=True`. The sweep
+  compares the values, and accepts any indices that point at them.
 * **Random numbers** (`rand`, `dropout` in training …) have torch's distribution, not its numbers.
-* **Uninitialised memory** (`empty`, `new_empty` …) is zeros.
-* **Signs of singular vectors** are any that give the matrix, and so are those of eigenvectors.
+* **Uninitialized memory** (`empty`, `new_empty` …) is zeros.
+* **Signs of singular vectors and eigenvectors** are any that reproduce the matrix.
 """
 
 
 def main() -> int:
-    """Write the file, or compare."""
+    """Write the file, or check it."""
     parser = argparse.ArgumentParser(description="Write docs/operators.md.")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     options = parser.parse_args()
@@ -92,7 +92,7 @@ def rendered(results: dict[str, Any]) -> str:
 
 def _static(result: dict[str, Any]) -> str:
     lines = [
-        "| dtype | exported by torch | pass | wrong | do not run | refused | the peer passes |",
+        "| dtype | exported by torch | pass | wrong | do not run | refused | torch.onnx passes |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, row in _rows(result):
@@ -109,8 +109,8 @@ def _narrow(results: dict[str, Any]) -> str:
     if found is None:
         return ""
     lines = [
-        "16-bit floats, within two steps of what torch gives, or as near as that to what it gives",
-        "in float32:",
+        "16-bit floats, within two steps of torch's result, or as close to its float32 result as",
+        "torch's own 16-bit result:",
         "",
         "| dtype | exported by torch | pass | wrong | do not run | refused |",
         "|---|---:|---:|---:|---:|---:|",
@@ -124,7 +124,7 @@ def _dynamic(results: dict[str, Any]) -> str:
     lines = [
         "## Dynamic shapes",
         "",
-        "The same calls with every dim dynamic that `torch.export` leaves so (`Dim.AUTO`), each",
+        "The same calls with every dim that `torch.export` keeps dynamic (`Dim.AUTO`). Each is",
         "converted **once**, then run at its own sizes, with sizes of 1, and at larger ones.",
         "",
         "| dtype | exported by torch | pass | wrong | do not run | refused |",
@@ -145,7 +145,7 @@ def _dynamic(results: dict[str, Any]) -> str:
 
 
 def _left(results: dict[str, Any]) -> str:
-    """Return what does not pass, with a reason each."""
+    """Return the entries that do not pass, each with a reason."""
     rows = []
     for kind, result in sorted(results.items(), reverse=True):
         for entry, found in result["left"].items():
@@ -156,20 +156,20 @@ def _left(results: dict[str, Any]) -> str:
             rows.append(f"| `{entry}`{where} | {', '.join(found['dtypes'])} | {reason} |")
     alone = ", ".join(f"`{n}`" for n in results["static"]["not exported"])
     lines = [
-        "## What is not converted, and why",
+        "## Unsupported operators",
         "",
         "| entry | dtypes | reason |",
         "|---|---|---|",
         *dict.fromkeys(rows),
         "",
-        f"torch.export itself cannot export {alone}.",
+        f"`torch.export` cannot export {alone}.",
         "",
     ]
     return "\n".join(lines)
 
 
 def _families() -> str:
-    """Return every op with a lowering, by the file it is in."""
+    """Return every op with a lowering, grouped by file."""
     families: dict[str, list[str]] = defaultdict(list)
     for complex_ in (False, True):
         for name in builtin_names(complex=complex_):
@@ -182,8 +182,8 @@ def _families() -> str:
     lines = [
         "## ATen ops with a lowering",
         "",
-        f"{count} overloads. What is not listed is decomposed by torch into these, node by node;",
-        "`.default` is left out.",
+        f"{count} overloads. torch decomposes all other operators into these, node by node.",
+        "`.default` is omitted.",
         "",
     ]
     for module, names in sorted(families.items()):
@@ -196,7 +196,7 @@ def _families() -> str:
 
 
 def _rows(result: dict[str, Any]) -> list[tuple[str, dict[str, int]]]:
-    """Return the totals: of all dtypes, then of each, the one with most entries first."""
+    """Return the totals of all dtypes, then of each dtype, by descending number of passes."""
     return sorted(result["totals"].items(), key=lambda row: (row[0] != "entries", -row[1]["pass"]))
 
 

@@ -1,7 +1,7 @@
 """Write the bodies of the composites that passes make, ``passes/engine/composite_bodies.py``.
 
-Passes know no torch and cannot run the writers of ``coreai_onnx/functions``. This tool runs them
-for every dtype and opset and stores the functions in ONNX's text form, so that a body has one
+Passes do not import torch and cannot run the writers of ``coreai_onnx/functions``. This tool runs
+them for every dtype and opset and stores the functions in ONNX's text form, so that a body has one
 source. Run without arguments to write the file, with ``--check`` to fail if it is stale.
 """
 
@@ -57,9 +57,9 @@ class Call:
     """A call that a pass makes.
 
     Attributes:
-        composite: Its name.
-        dims: The dims of each input, by letters; None for an absent one, a pair with a dtype where
-            it is not that of the call.
+        composite: Name of the composite.
+        dims: Dims of each input as letters; None for an absent input, a pair with a dtype if it
+            is not that of the call.
         attributes: Structural attributes.
     """
 
@@ -76,11 +76,11 @@ CALLS: Mapping[str, Call] = {
     "geglu.tanh": Call("geglu", ("A2 A1", "A2 A1"), {"approximate": "tanh"}),
     "kv_cache_update": Call("kv_cache_update", ("B H S D", "B H T D", ("B", torch.int64))),
 }
-"""The calls, by op type with the variant that tells their bodies apart."""
+"""The calls, by op type with its variant, which determines the body."""
 
 
 def function_of(call: Call, dtype: str, opset: int) -> ir.Function:
-    """Return the body of a call, as a conversion writes it."""
+    """Return the body that a conversion writes for a call."""
     composite = COMPOSITES[call.composite]
     given = [*call.dims, *[None] * (len(composite.inputs) - len(call.dims))]
     examples = [None if d is None else _example(d, getattr(torch, dtype)) for d in given]
@@ -96,9 +96,9 @@ def _example(dims: str | tuple[str, torch.dtype], dtype: torch.dtype) -> Example
 
 # ---------------------------------------------------------------------- text
 def text_of(function: ir.Function) -> str:
-    """Return a function in ONNX's text form without its name, every number exact.
+    """Return a function in ONNX's text form, without its name and with exact numbers.
 
-    (``onnx.printer`` leaves out the attributes of functions and digits of numbers.)
+    (``onnx.printer`` omits the attributes of functions and digits of numbers.)
     """
     names = _Names()
     head = ",\n ".join(map(_declared, function.attributes.values()))
@@ -108,7 +108,7 @@ def text_of(function: ir.Function) -> str:
 
 
 class _Names:
-    """Names of values that the text form takes without quotes."""
+    """Names of values that are valid in the text form without quotes."""
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
@@ -173,7 +173,7 @@ _DTYPES = {
 
 # ---------------------------------------------------------------------- the file
 def bodies_of(call: Call) -> dict[tuple[int, str], list[str]]:
-    """Return the dtypes of each body of a call, by first opset and text."""
+    """Return the dtypes of each body of a call, keyed by first opset and text."""
     found: dict[tuple[int, str], list[str]] = {}
     for dtype in FLOAT_DTYPES:
         last = ""

@@ -1,7 +1,7 @@
 """Write ``custom_ops/ops/schema.h`` from the composite declarations.
 
 Run without arguments to write the file, with ``--check`` to fail if it is stale. The kernels use
-the names in it, so a declaration that changes without its kernel does not compile.
+the names in it, so a changed declaration does not compile until its kernel is changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ namespace coreai::schema {
 
 inline constexpr char kDomain[] = "%s";
 
-/// What an input's element type may be: the op's floating type, int32 or int64, or whatever the op
+/// Element type of an input: the floating type of the op, int32 or int64, or any type that the op
 /// itself checks.
 enum class InputKind { kT, kIndex, kAny };
 
@@ -47,7 +47,7 @@ struct Input {
   InputKind kind;
 };
 
-/// A name under which the op may stand in a model; bit i of `dtypes` allows coreai::DType i.
+/// An op type of the composite in a model; bit i of `dtypes` allows coreai::DType i.
 struct OpType {
   const char* name;
   unsigned dtypes;
@@ -71,13 +71,13 @@ def camel(name: str) -> str:
 
 
 def declared() -> tuple[Composite, ...]:
-    """Every composite with a kernel, by name."""
+    """Return every composite with a kernel, sorted by name."""
     chosen = (composite for composite in COMPOSITES.values() if composite.kernel)
     return tuple(sorted(chosen, key=lambda composite: composite.name))
 
 
 def dtype_bits(composite: Composite, op_type: str) -> int:
-    """Bit set of the dtypes an op type allows: one if its suffix names a dtype, else all."""
+    """Return the dtypes of an op type as a bit set: one if its suffix names a dtype, else all."""
     _, _, suffix = op_type.partition(".")
     last = suffix.rpartition("_")[2]
     dtypes = (last,) if last in FLOAT_DTYPES else composite.dtypes
@@ -85,7 +85,7 @@ def dtype_bits(composite: Composite, op_type: str) -> int:
 
 
 def literal(value: object) -> str:
-    """C++ literal of an attribute's default."""
+    """Return the C++ literal of an attribute's default."""
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, float):
@@ -96,7 +96,7 @@ def literal(value: object) -> str:
 
 
 def attribute_lines(attribute: Attribute) -> Iterable[str]:
-    """Name and, where there is one, default of an attribute."""
+    """Yield the declarations of an attribute's name and of its default, if it has one."""
     constant = f"k{camel(attribute.name)}"
     yield f'inline constexpr char {constant}[] = "{attribute.name}";'
     default = attribute.default
@@ -115,7 +115,7 @@ def attribute_lines(attribute: Attribute) -> Iterable[str]:
 
 
 def composite_lines(composite: Composite) -> Iterable[str]:
-    """The namespace of one composite."""
+    """Yield the namespace of one composite."""
     yield f"namespace {composite.name} {{"
     yield "enum InputIndex : std::size_t {"
     for declared_input in composite.inputs:
@@ -142,7 +142,7 @@ def composite_lines(composite: Composite) -> Iterable[str]:
 
 
 def render() -> str:
-    """The text of the header."""
+    """Return the text of the header."""
     lines = [PROLOGUE % DOMAIN]
     for composite in declared():
         lines += [*composite_lines(composite), ""]
@@ -150,7 +150,7 @@ def render() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the header, or with ``--check`` say whether it is fresh."""
+    """Write the header, or check with ``--check`` that it is fresh."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail if the header is stale")
     options = parser.parse_args(arguments)

@@ -1,8 +1,8 @@
-"""Make the pictures of docs/netron.md: small models of transformers, as Netron shows them.
+"""Make the pictures of docs/netron.md: small models of transformers in Netron.
 
     python tools/make_screenshots.py            # needs chromium, playwright and netron
 
-The files are converted anew, so that the pictures show what this version writes.
+The models are converted again, so that the pictures show the output of this version.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tests.models.zoo import named  # noqa: E402
 from tests.netron.viewer import Graph, free_port, graph_of, serving  # noqa: E402
 
 FOLDER = REPO / "docs" / "netron"
-# The angle brackets around dims are in the fonts of few servers; these look the same.
+# Fonts of servers often lack the angle brackets around dims; these look the same.
 _BRACKETS = """document.querySelectorAll('text, tspan').forEach(e => e.childNodes.forEach(n => {
   if (n.nodeType === 3) n.data = n.data.replace('\\u3008', '\\u27e8').replace('\\u3009', '\\u27e9');
 }))"""
 
 
 def converted(name: str, folder: Path) -> Path:
-    """Convert an architecture of the tests, known blocks as composites; return the file."""
+    """Convert an architecture of the tests with recognized composites; return the file."""
     architecture = named(name)
     program = coreai_onnx.convert(
         architecture.module(),
@@ -42,7 +42,7 @@ def converted(name: str, folder: Path) -> Path:
 
 
 def whole(graph: Graph) -> None:
-    """Leave the graph as it opens."""
+    """Show the graph as it opens."""
     del graph
 
 
@@ -52,14 +52,14 @@ def experts(graph: Graph) -> None:
 
 
 def attention_body(graph: Graph) -> None:
-    """Open the body of attention, with what is told of the function."""
+    """Open the body of attention and the properties of the function."""
     graph.open_function("scaled_dot")
     graph.wait_for("Attention")
     graph.function_properties()
 
 
 def norm_properties(graph: Graph) -> None:
-    """Select a norm: its attributes, and where it comes from."""
+    """Select a norm to show its attributes and its source."""
     graph.properties("rms_norm")
 
 
@@ -70,7 +70,7 @@ SCENES: tuple[tuple[str, str, str, tuple[int, int], Callable[[Graph], None]], ..
     ("function", "llama", "skip_rms_norm", (1200, 700), attention_body),
     ("properties", "llama", "skip_rms_norm", (1200, 800), norm_properties),
 )
-"""Picture, architecture, a word of its graph, size of the window, and what is done before."""
+"""Picture, architecture, a word of its graph, window size, and the preparation of the view."""
 
 
 def main() -> None:

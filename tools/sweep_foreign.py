@@ -1,13 +1,13 @@
-"""Measure the converter on models of other libraries, in processes that may crash.
+"""Test the converter on models of other libraries, in processes that may crash.
 
-python tools/sweep_foreign.py                  go on where build/foreign.jsonl ends
-python tools/sweep_foreign.py --failed         again what is wrong, refused or crashed there
-python tools/sweep_foreign.py --fresh          everything from the start
-python tools/sweep_foreign.py --only '^timm'   cases that an expression finds; --dtypes float32
+python tools/sweep_foreign.py                  continue where build/foreign.jsonl ends
+python tools/sweep_foreign.py --failed         repeat the runs that were wrong, refused or crashed
+python tools/sweep_foreign.py --fresh          start again
+python tools/sweep_foreign.py --only '^timm'   cases that match an expression; --dtypes float32
 python tools/sweep_foreign.py --record         write the totals for docs/foreign_models.md
 
 It runs in the environment of tools/make_foreign_environment: ``make test-foreign`` does both. A
-model passes if its program gives, at two sizes, on bodies and on kernels, what torch gives.
+model passes if its program agrees with torch at two sizes, on bodies and on kernels.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ WORKER = (sys.executable, "-m", "tests.foreign.worker")
 PATIENCE = 5 * SECONDS
 """Seconds without a line after which a worker counts as stuck."""
 BATCH = 40
-"""Jobs after which a worker makes room for a fresh one: models leave caches behind."""
+"""Jobs after which a worker is replaced, because models leave caches behind."""
 
 
 def main() -> int:
-    """Run what is asked for and print the tables; 1 if a model is wrong, refused or crashes."""
+    """Run the chosen cases and print the tables; 1 if a model is wrong, refused or crashes."""
     options = _parser().parse_args()
     if options.fresh:
         options.out.unlink(missing_ok=True)
@@ -84,11 +84,11 @@ def _run(jobs: list[Job], journal: Journal, workers: int) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="separated by commas")
-    parser.add_argument("--only", default="", help="cases whose name this expression finds")
-    parser.add_argument("--failed", action="store_true", help="only what does not pass so far")
-    parser.add_argument("--again", action="store_true", help="what is chosen, done or not")
-    parser.add_argument("--alone", action="store_true", help="without torch.onnx.export beside it")
-    parser.add_argument("--fresh", action="store_true", help="forget what was found before")
+    parser.add_argument("--only", default="", help="cases whose name matches")
+    parser.add_argument("--failed", action="store_true", help="repeat the failures")
+    parser.add_argument("--again", action="store_true", help="also repeat finished runs")
+    parser.add_argument("--alone", action="store_true", help="skip torch.onnx.export")
+    parser.add_argument("--fresh", action="store_true", help="discard earlier results")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "foreign.jsonl")
     parser.add_argument("--record", action="store_true", help="write tests/foreign/results.json")

@@ -1,14 +1,14 @@
-"""Measure the converter on torch's own operator tests (OpInfo), in processes that may crash.
+"""Test the converter on torch's own operator tests (OpInfo), in processes that may crash.
 
 python tools/sweep_operators.py                     float32, int64 and bool, static shapes
 python tools/sweep_operators.py --dynamic           every dim dynamic, run at three shapes
-python tools/sweep_operators.py --only '^linalg'    a part; --out FILE keeps all findings
+python tools/sweep_operators.py --only '^linalg'    a part; --out FILE keeps all results
 python tools/sweep_operators.py --record            write the totals for docs/operators.md
 
-An entry passes if each of its first samples, in every dtype, is converted and gives in
-onnxruntime what it gives in torch: shapes, dtypes and values. With ``--dynamic`` each call is
-converted once, with every dim dynamic that torch.export leaves so, and run at its own sizes, with
-ones, and larger. A whole sweep takes some minutes a dtype on one core.
+An entry passes if each of its first samples, in every dtype, converts and agrees with torch in
+onnxruntime: shapes, dtypes and values. With ``--dynamic``, each call is converted once, with every
+dim that torch.export keeps dynamic, and run at its own sizes, at sizes of 1, and at larger ones. A
+whole sweep takes some minutes per dtype on one core.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.coverage.results import Sweep, load, record, save, table  # noqa: E40
 
 
 def main() -> int:
-    """Run the sweep, or read one that was kept, and print its tables."""
+    """Run the sweep, or read a saved one, and print its tables."""
     options = _parser().parse_args()
     sweep = load(options.report) if options.report else _run(options)
     print(table(sweep))
@@ -70,13 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dtypes", default="float32,int64,bool", help="separated by commas")
     parser.add_argument("--dynamic", action="store_true", help="every dim dynamic, three shapes")
-    parser.add_argument("--only", default="", help="entries whose name this expression finds")
-    parser.add_argument("--samples", type=int, default=3, help="at most so many of each entry")
+    parser.add_argument("--only", default="", help="entries whose name matches")
+    parser.add_argument("--samples", type=int, default=3, help="maximum per entry")
     parser.add_argument("--workers", type=int, default=2, help="processes")
-    parser.add_argument("--out", type=Path, help="keep every finding in this file")
-    parser.add_argument("--merge", action="store_true", help="keep what else --out holds")
-    parser.add_argument("--again", action="store_true", help="only what does not pass in --out")
-    parser.add_argument("--report", type=Path, help="print what --out kept, measure nothing")
+    parser.add_argument("--out", type=Path, help="write every result to this file")
+    parser.add_argument("--merge", action="store_true", help="keep the other results of --out")
+    parser.add_argument("--again", action="store_true", help="repeat what does not pass in --out")
+    parser.add_argument("--report", type=Path, help="print the tables of an --out file")
     parser.add_argument("--record", action="store_true", help="write tests/coverage/results.json")
     return parser
 

@@ -8,7 +8,7 @@ namespace coreai::schema {
 
 inline constexpr char kDomain[] = "ai.coreai";
 
-/// What an input's element type may be: the op's floating type, int32 or int64, or whatever the op
+/// Element type of an input: the floating type of the op, int32 or int64, or any type that the op
 /// itself checks.
 enum class InputKind { kT, kIndex, kAny };
 
@@ -18,7 +18,7 @@ struct Input {
   InputKind kind;
 };
 
-/// A name under which the op may stand in a model; bit i of `dtypes` allows coreai::DType i.
+/// An op type of the composite in a model; bit i of `dtypes` allows coreai::DType i.
 struct OpType {
   const char* name;
   unsigned dtypes;

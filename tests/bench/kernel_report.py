@@ -9,8 +9,8 @@ from coreai_onnx.table import render
 from tests.bench.limits import REPO
 
 KEPT = REPO / "build" / "kernel_bench"
-PAGE = REPO / "docs" / "performance.md"
-PLOT = REPO / "docs" / "roofline.svg"
+PAGE = REPO / "docs" / "internals" / "performance_log.md"
+PLOT = REPO / "docs" / "internals" / "roofline.svg"
 BEGIN, END = "<!-- kernels: begin -->", "<!-- kernels: end -->"
 OURS = "coreai_onnx"
 ONE_THREAD = "coreai_onnx, one thread"
@@ -173,7 +173,7 @@ def _scaling_table(cases: list[Kept]) -> str:
 
 
 def write() -> None:
-    """Write the tables into docs/performance.md and the roofline beside it."""
+    """Write the tables into docs/internals/performance_log.md and the roofline beside it."""
     cases, two = list(load(1).values()), list(load(2).values())
     roofline(cases)
     parts = [
