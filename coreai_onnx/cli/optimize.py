@@ -30,7 +30,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Optimise, save, and print what was done."""
+    """Optimize, save, and print what was done."""
     options.output = output.chosen_place(options.output)
     with stages_shown():
         begin("load")

@@ -1,4 +1,4 @@
-"""Normalisation of channels by statistics that are given."""
+"""Normalization of channels by statistics that are given."""
 
 from __future__ import annotations
 

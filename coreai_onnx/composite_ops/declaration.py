@@ -23,7 +23,7 @@ DOMAIN = "ai.coreai"
 USER_DOMAIN = "ai.coreai.user"
 """Domain of composites that users name themselves; no kernel ever claims it."""
 MODULE_DOMAIN = "ai.coreai.module"
-"""Domain of plain externalised modules."""
+"""Domain of plain externalized modules."""
 
 AttributeValue = int | float | str | Sequence[int] | Sequence[float] | Sequence[str]
 AttributeType = Literal["int", "float", "string", "ints", "floats", "strings"]

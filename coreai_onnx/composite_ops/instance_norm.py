@@ -1,4 +1,4 @@
-"""Normalisation of every channel of every sample by itself."""
+"""Normalization of every channel of every sample by itself."""
 
 from __future__ import annotations
 

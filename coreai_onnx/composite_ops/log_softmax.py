@@ -13,7 +13,7 @@ def log_softmax(input: torch.Tensor, *, axis: int = -1) -> torch.Tensor:
 
     Args:
         input: Floating, with one axis at least.
-        axis: The axis that is normalised.
+        axis: The axis that is normalized.
 
     Returns:
         The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.

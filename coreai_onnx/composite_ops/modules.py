@@ -19,7 +19,7 @@ class Version(Enum):
 
 
 class RMSNormImpl(nn.Module):
-    """Root-mean-square normalisation over the last axis; the scale is an argument.
+    """Root-mean-square normalization over the last axis; the scale is an argument.
 
     Args:
         eps: Added to the mean square.
@@ -33,16 +33,16 @@ class RMSNormImpl(nn.Module):
         self.version = Version.v1
 
     def forward(self, input: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """Normalise ``input`` ``[..., dim]`` and multiply by ``scale``, broadcastable to it."""
+        """Normalize ``input`` ``[..., dim]`` and multiply by ``scale``, broadcastable to it."""
         torch._check(input.ndim >= 1, lambda: "rms_norm: input must have at least one axis")
         return rms_norm(input, scale, axes=(self.axes,), eps=self.eps)
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square normalisation that owns its scale.
+    """Root-mean-square normalization that owns its scale.
 
     Args:
-        dim: Size of the normalised axis.
+        dim: Size of the normalized axis.
         eps: Added to the mean square.
         n_heads: Given, the scale is ``[n_heads, 1, dim]`` instead of ``[dim]``.
     """
@@ -55,7 +55,7 @@ class RMSNorm(nn.Module):
         self.rmsnorm_impl = RMSNormImpl(eps)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise ``x`` ``[..., dim]``."""
+        """Normalize ``x`` ``[..., dim]``."""
         result: torch.Tensor = self.rmsnorm_impl(x, self.weight)
         return result
 
@@ -144,7 +144,7 @@ class RoPE(nn.Module):
         scale: Factor on the frequencies.
         base: Base of the default frequencies.
         dims: How many leading lanes are rotated; all by default.
-        interleaved: Whether pairs are neighbouring lanes instead of halves.
+        interleaved: Whether pairs are neighboring lanes instead of halves.
     """
 
     def __init__(

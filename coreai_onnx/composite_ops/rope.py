@@ -37,7 +37,7 @@ def rope(
         scale: Factor on the frequencies.
         base: Base of the default frequencies.
         dims: How many leading lanes are rotated, even; 0 means all, the rest pass through.
-        interleaved: Nonzero: pairs are neighbours ``(2i, 2i+1)``; zero: halves ``(i, i+dims/2)``.
+        interleaved: Nonzero: pairs are neighbors ``(2i, 2i+1)``; zero: halves ``(i, i+dims/2)``.
 
     Returns:
         The shape and dtype of ``input``; angles and the rotation are computed in float32 (float64

@@ -43,7 +43,7 @@ class Automatic:
 
     Args:
         model: The model.
-        skip: Classes the user externalises under other names.
+        skip: Classes the user externalizes under other names.
     """
 
     model: torch.nn.Module

@@ -1,4 +1,4 @@
-"""The body of an externalised module: exported by itself, on the shapes of a call site."""
+"""The body of an externalized module: exported by itself, on the shapes of a call site."""
 
 from __future__ import annotations
 

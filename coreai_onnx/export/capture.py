@@ -1,4 +1,4 @@
-"""A module exported with all that keeps it whole: externalised modules, known blocks and loops."""
+"""A module exported with all that keeps it whole: externalized modules, known blocks and loops."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Captured:
 
     Attributes:
         program: Its program; functional.
-        calls: Calls of externalised modules, by tag.
+        calls: Calls of externalized modules, by tag.
         recognised: The report, if known blocks were looked for.
     """
 
@@ -57,7 +57,7 @@ def capture(
 
     Raises:
         ExportError: If the module does not export.
-        ExternalizationError: If an externalised module does not export by itself.
+        ExternalizationError: If an externalized module does not export by itself.
         TypeError: If a target is neither a module class nor a spec.
     """
     automatic, targets = wants(externalize_modules)

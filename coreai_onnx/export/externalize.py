@@ -29,7 +29,7 @@ __all__ = ["Externalization", "ExternalizeSpec", "ModuleCall"]
 
 @dataclass(eq=False)
 class Externalization:
-    """The externalised modules of one model, patched while it is exported.
+    """The externalized modules of one model, patched while it is exported.
 
     Calls that are alike (same class and structure, arguments and shapes, and every attribute that
     the first one's forward read has the same value) share what the first one gave: the layout of
@@ -37,7 +37,7 @@ class Externalization:
 
     Args:
         model: The model; it may be a target itself.
-        specs: What to externalise, or bare classes; the first that matches a module wins.
+        specs: What to externalize, or bare classes; the first that matches a module wins.
 
     Attributes:
         calls: Every way of calling a module that was seen, by tag.

@@ -1,4 +1,4 @@
-"""The op that a call of an externalised module is in an exported program."""
+"""The op that a call of an externalized module is in an exported program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ModuleCall:
     Attributes:
         module: The module.
         path: Its path in the model; empty for the model itself.
-        spec: What it was externalised as.
+        spec: What it was externalized as.
         original: Its own forward.
         tree: Structure of the bound arguments, a dictionary by parameter name.
         leaves: Per flattened argument: ``"tensor"``, ``"number"``, or the constant in a tuple.
@@ -76,7 +76,7 @@ class ModuleCall:
 
     @property
     def is_reference(self) -> bool:
-        """Whether the module computes the reference of the composite it is externalised as."""
+        """Whether the module computes the reference of the composite it is externalized as."""
         own = _REFERENCES.get(self.spec.composite_op_name or "")
         return own is not None and getattr(self.original, "__func__", None) is own.forward
 

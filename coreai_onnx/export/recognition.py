@@ -1,4 +1,4 @@
-"""What was recognised in a model, what was refused, and why."""
+"""What was recognized in a model, what was refused, and why."""
 
 from __future__ import annotations
 

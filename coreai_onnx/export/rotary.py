@@ -32,7 +32,7 @@ def rotary_block(place: str, function: Callable[..., Any]) -> Block:
     """Return a function as a block, with the convention that agrees with it on random inputs.
 
     Cosines come in full width, both halves alike, or every one twice, or in half width; pairs of
-    lanes are halves or neighbours. The block is refused if no convention agrees.
+    lanes are halves or neighbors. The block is refused if no convention agrees.
     """
     name = getattr(function, "__name__", place)
     reason = ""

@@ -27,7 +27,7 @@ def is_ours(file: str) -> bool:
 def is_users(file: str) -> bool:
     """Whether a file is of the user's model: neither torch's nor of this package.
 
-    A recognised block is called by the line of the model that called the block, not by what took
+    A recognized block is called by the line of the model that called the block, not by what took
     its place.
     """
     return not is_torch(file) and not is_ours(file)

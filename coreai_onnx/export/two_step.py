@@ -1,4 +1,4 @@
-"""Externalisation in two steps, around an export of the user's own (a quantiser's, say)."""
+"""Externalization in two steps, around an export of the user's own (a quantizer's, say)."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def subexport_and_restore(
     decompositions: Mapping[Any, Any] | None = None,
     progress_bar: Any = None,
 ) -> list[ModuleCall]:
-    """Export the externalised modules that a program calls, and restore the model.
+    """Export the externalized modules that a program calls, and restore the model.
 
     Args:
         model: A model that :func:`patch_for_externalization` patched. It is restored also when
             this raises. For a model that is not patched the result is empty.
-        exported_program: What was made of the model; quantised, decomposed, exported again.
+        exported_program: What was made of the model; quantized, decomposed, exported again.
         decompositions: A decomposition table for the modules' own programs; without one they
             are lowered as they are.
         progress_bar: Called with an iterable of modules, as ``tqdm.tqdm`` is; None shows one for
@@ -83,7 +83,7 @@ def subexport_and_restore(
         ExternalizationError: If a module does not export by itself.
 
     Warns:
-        UserWarning: For each externalised module that the program does not call.
+        UserWarning: For each externalized module that the program does not call.
     """
     externalization: Externalization | None = vars(model).pop(_KEPT, None)
     if externalization is None:
