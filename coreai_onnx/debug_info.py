@@ -59,7 +59,7 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
 
 
 def restore(model: ir.Model) -> None:
-    """Restore the debug information of every node from the table; a table that misfits is ignored."""
+    """Restore the debug information of every node from the table; ignore a table that misfits."""
     text = model.metadata_props.get(TABLE)
     if text is None:
         return
