@@ -186,7 +186,7 @@ class TorchConverter:
     def register_torch_lowering(
         self,
         qualified_name: str,
-        allow_override: bool = False,  # noqa: FBT001, FBT002 - peer's API
+        allow_override: bool = False,  # noqa: FBT001, FBT002 - coreai-torch's API
     ) -> Callable[[_F], _F]:
         """Return a decorator that registers a function as the lowering of an op in this converter.
 
@@ -345,7 +345,7 @@ _DEBUG_INFO: dict[TorchConverter.Mode | None, DebugInfo] = {
 def _as_lowering(function: Any) -> Lowering:
     """Return a function as a lowering; an onnxscript function takes no builder."""
     if type(function).__module__.partition(".")[0] != "onnxscript":
-        return function  # type: ignore[no-any-return]  # what the user promised
+        return function  # type: ignore[no-any-return]  # the user guarantees it
     from coreai_onnx.lower.script import as_lowering
 
     return as_lowering(function)

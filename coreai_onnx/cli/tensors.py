@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import ml_dtypes  # noqa: F401 - teaches numpy the name bfloat16
+import ml_dtypes  # noqa: F401 - registers bfloat16 with numpy
 import numpy as np
 
 from coreai_onnx.contents import TensorInfo, type_text

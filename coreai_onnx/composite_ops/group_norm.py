@@ -24,14 +24,14 @@ def group_norm(
 ) -> torch.Tensor:
     """Return ``(input - mean) / sqrt(variance + eps) * scale + bias`` (Wu & He 2018, eq. 7).
 
-    Mean and variance are those of a group: ``channels / num_groups`` neighboring channels with
-    all their places.
+    Mean and variance are those of a group: ``channels / num_groups`` adjacent channels with all
+    their positions.
 
     Args:
         input: ``[batch, channels, ...]``, floating; ``channels % num_groups == 0``.
-        scale: ``[channels]``; its own dtype or the one of ``input``.
+        scale: ``[channels]``; its own dtype or that of ``input``.
         bias: Like ``scale``.
-        num_groups: How many groups.
+        num_groups: Number of groups.
         eps: Added to the variance.
 
     Returns:

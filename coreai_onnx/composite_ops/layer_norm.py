@@ -22,7 +22,7 @@ def layer_norm(
 
     Args:
         input: ``[..., *normalized_shape]``, floating.
-        scale: Broadcastable to ``input``; its own dtype or the one of ``input``.
+        scale: Broadcastable to ``input``; its own dtype or that of ``input``.
         bias: Like ``scale``.
         axes: Trailing axes to normalize over.
         eps: Added to the variance.

@@ -12,7 +12,7 @@ def log_softmax(input: torch.Tensor, *, axis: int = -1) -> torch.Tensor:
     """Return ``input - log(sum(exp(input), axis))``, without overflow.
 
     Args:
-        input: Floating, with one axis at least.
+        input: Floating, with at least one axis.
         axis: The axis that is normalized.
 
     Returns:

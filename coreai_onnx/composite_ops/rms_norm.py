@@ -22,7 +22,7 @@ def rms_norm(
     Args:
         input: ``[..., dim]``, floating.
         scale: Broadcastable to ``input``. A float32 scale is applied in float32 before the result
-            is rounded; a scale in the dtype of ``input`` is applied after.
+            is rounded; a scale in the dtype of ``input`` is applied after rounding.
         axes: Trailing axes to normalize over.
         eps: Added to the mean square.
 

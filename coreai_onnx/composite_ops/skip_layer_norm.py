@@ -1,4 +1,4 @@
-"""A residual connection and the layer normalization of its sum."""
+"""Layer normalization of the sum of a residual connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A residual connection and the root-mean-square normalization of its sum."""
+"""Root-mean-square normalization of the sum of a residual connection."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _paths(
     try:
         with next(modes, nullcontext()):
             found = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, tree))[0]
-    except Exception:  # noqa: BLE001 - others' containers may want more, and raise what they like
+    except Exception:  # noqa: BLE001 - containers of other libraries may raise anything
         return [""] * len(specs)
     return [_path_name(path) for path, _ in found]
 

@@ -53,7 +53,7 @@ class ModuleCall:
     buffers: tuple[str, ...] = ()
     kind: Any = None
     tag: str = ""
-    leader: ModuleCall = None  # type: ignore[assignment]  # itself, until it is found alike
+    leader: ModuleCall = None  # type: ignore[assignment]  # itself, until an equivalent is found
     reads: Reads | None = None
     out_tree: Any = None
     out_leaves: tuple[Any, ...] = ()

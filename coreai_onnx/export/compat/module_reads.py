@@ -28,7 +28,7 @@ def reads_noted(note: Note) -> Iterator[None]:
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def read(self: torch.nn.Module, name: str) -> Any:
-            reader = sys._getframe(_READER)  # noqa: SLF001 - nothing else knows who reads
+            reader = sys._getframe(_READER)  # noqa: SLF001 - only the frame shows the reader
             if not (name == _DICT and _is_infrastructure(reader)):
                 note(self, object.__getattribute__(self, _DICT), name)
             return original(self, name)
