@@ -16,7 +16,7 @@ _UNPRINTABLE = re.compile(r"[^ -~]")
 
 
 def printable(text: str, limit: int = LINE_LIMIT) -> str:
-    r"""Return text as one line that a terminal shows as it is.
+    r"""Return text as one line that is safe to print to a terminal.
 
     Characters that are not printable (control characters, escape sequences, line ends, marks that
     change the direction of writing, lone surrogates) are escaped: ``"\x1b[2J"`` becomes

@@ -13,8 +13,8 @@ NAME = "optimize"
 DESCRIPTION = """\
 run the graph passes on a .onnx file
 
-The file may come from this package or from any other exporter, and may be overwritten. Prints the
-number of rewrites of every pass.
+The file may come from this package or from any other exporter, and the output may overwrite it.
+Prints what every pass did.
 
   coreai-onnx optimize model.onnx -o optimized.onnx
   coreai-onnx optimize model.onnx -o model.onnx --target contrib

@@ -19,18 +19,18 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def accepts(dims: Dims, attributes: Attributes) -> str:
-    """Return that every call is valid."""
+    """Return no message: every call is valid."""
     del dims, attributes
     return ""
 
 
 def any_value(inputs: Tensors) -> Tensors:
-    """Return the inputs as they are."""
+    """Return the inputs unchanged."""
     return inputs
 
 
 def unchanged(dims: Dims, attributes: Attributes) -> dict[str, Any]:
-    """Return the attributes as they are."""
+    """Return the attributes unchanged."""
     del dims
     return dict(attributes)
 

@@ -218,6 +218,6 @@ def _inside(path: str, value: Any, seen: set[int], depth: int) -> Iterator[Holde
 
 
 def _is_librarys(value: Any) -> bool:
-    """Whether an object belongs to a library and holds no state of the model."""
+    """Whether an object has a library's type or no attributes, and so holds no model state."""
     home = type(value).__module__.partition(".")[0]
     return not hasattr(value, "__dict__") or home in ("torch", "builtins", "typing", "numpy")

@@ -57,7 +57,7 @@ def _is_by_us(frames: traceback.StackSummary) -> bool:
 
 
 def _on_data(error: Exception) -> str:
-    """Return the message for a line of the model that depends on a value known only at run time."""
+    """Return the message for a model that depends in Python on a value known only at run time."""
     where = _line_of_the_model(error.__traceback__)
     reason = next(iter(str(error).splitlines()), "")
     lines = ["Your model failed to export: forward depends in Python on values of tensors"]

@@ -38,7 +38,7 @@ class FunctionModule(torch.nn.Module):
 
 
 def as_module(subject: Any) -> torch.nn.Module:
-    """Return a module for what the user gave.
+    """Return a module that computes what the user gave.
 
     Args:
         subject: A module; a result of ``torch.compile``, whose original is used; a function,

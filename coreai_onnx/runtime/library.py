@@ -27,7 +27,7 @@ def ops_library_path() -> Path:
     installed with the package; ``build/ops`` of a source checkout.
 
     Raises:
-        KernelsNotBuiltError: If there is no library; the message says how to build it.
+        KernelsNotBuiltError: If there is no library; the message says how to get one.
     """
     override = os.environ.get(ENVIRONMENT_VARIABLE)
     if override:

@@ -27,7 +27,7 @@ _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
 _ORIGINAL: dict[str, Callable[..., Any]] = {
     name: getattr(_VF, name) for name in LAYERS if hasattr(_VF, name)
 }
-"""torch's own functions; layers whose function is absent from a version of torch are unrolled."""
+"""torch's own functions; layers whose function the installed torch lacks are unrolled."""
 
 
 @contextmanager
