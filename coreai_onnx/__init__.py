@@ -1,4 +1,4 @@
-"""PyTorch to ONNX, with composite ops kept as functions and run by kernels of their own."""
+"""PyTorch to ONNX converter that keeps composite ops as functions, which native kernels can run."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -53,11 +53,11 @@ _HOMES = {
     "session": "coreai_onnx.runtime",
     "subexport_and_restore": "coreai_onnx.export.externalize.two_step",
 }
-"""Imported when first asked for: an app that only runs models needs no torch."""
+"""Imported on first access: an app that only runs models needs no torch."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home."""
+    """Import a public name from the module that defines it."""
     if name == "composite_ops":
         return import_module("coreai_onnx.composite_ops")
     if name not in _HOMES:

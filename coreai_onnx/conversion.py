@@ -28,14 +28,14 @@ def convert(
     minimum_onnxruntime: str | None = None,
     optimize: bool = True,
 ) -> OnnxProgram:
-    """Export, convert and optimise a module in one call.
+    """Export, convert and optimize a module in one call.
 
     Args:
         module: The module, usually in ``eval()``; a function, lambda, ``functools.partial`` or
-            bound method; what ``torch.compile`` or ``torch.jit.trace`` made of one; or an
+            bound method; the result of ``torch.compile`` or ``torch.jit.trace``; or an
             ``ExportedProgram``, which needs no arguments.
         args: Example positional arguments: a tuple, or one tensor; a mapping is taken as keyword
-            arguments. One tensor may be several inputs.
+            arguments. The same tensor may be passed for several inputs.
         kwargs: Example keyword arguments.
         dynamic_shapes: As for ``torch.export.export``; a dim may be a string, ``{0: "batch"}``.
         strict: As for ``torch.export.export``.
@@ -46,14 +46,14 @@ def convert(
         optimize: Whether to run the graph passes.
 
     Raises:
-        StagingError: If ``module`` is nothing that can be exported, or arguments do not fit it.
-        DynamicShapesError: If a dim that is to be dynamic cannot be.
-        ExportError: If the module does not export.
+        StagingError: If ``module`` cannot be exported, or the arguments do not fit it.
+        DynamicShapesError: If a dim that was requested as dynamic cannot be dynamic.
+        ExportError: If ``torch.export`` cannot export the module.
         ConversionError: If it cannot be expressed in ONNX.
 
     Warns:
-        ExportRetryWarning: If ``torch.export`` failed over sizes as asked, and another attempt
-            succeeded, see :mod:`coreai_onnx.export.capture.attempts`.
+        ExportRetryWarning: If ``torch.export`` failed because of dynamic sizes, and another attempt
+            succeeded; see :mod:`coreai_onnx.export.capture.attempts`.
         SpecializationWarning: If torch fixed a dim that may be dynamic (``Dim.AUTO``).
         RandomnessWarning, TrainingModeWarning: As for :meth:`TorchConverter.to_onnx`.
     """

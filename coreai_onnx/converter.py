@@ -1,4 +1,4 @@
-"""Stages programs and runs the road: exported program, lowering, functions, ONNX program."""
+"""Stages programs and converts them: exported program, lowering, functions, ONNX program."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class TorchConverter:
     ```
 
     Args:
-        mode: How much the result says about its origin.
+        mode: How much debug information the result keeps.
     """
 
     class Mode(Enum):
-        """How much the file of a program says about where its nodes come from."""
+        """How much debug information about the origin of nodes a saved program keeps."""
 
         DEBUG = "debug"
         RELEASE = "release"
@@ -105,18 +105,18 @@ class TorchConverter:
             state_names: One name per mutated buffer and then per mutated input; the new value
                 of the state ``cache`` is the output ``cache_out``.
             entrypoint_name: Name of the program in the result.
-            externalized: What ``subexport_and_restore`` returned for the program. (The peer calls
-                it ``_externalized_exported_programs``.)
+            externalized: The result of ``subexport_and_restore`` for the program. (coreai-torch
+                calls it ``_externalized_exported_programs``.)
 
         Returns:
             The converter.
 
         Raises:
-            StagingError: If the entrypoint name is taken, or the program calls externalised
-                modules that are not given.
+            StagingError: If the entrypoint name is taken, or the program calls externalized
+                modules that ``externalized`` does not contain.
 
         Warns:
-            SpecializationWarning: If a dim that was to be dynamic is fixed in the program.
+            SpecializationWarning: If a dim that was requested as dynamic is fixed in the program.
         """
         self._check_free(entrypoint_name)
         check_program(exported_program)
@@ -140,15 +140,16 @@ class TorchConverter:
         state_names: Sequence[str] | None = None,
         entrypoint_name: str = MAIN,
     ) -> TorchConverter:
-        """Export a module and stage it; some of its submodules may stay whole.
+        """Export a module and stage it; submodules may be externalized as functions.
 
         Args:
-            model: The module; it is as it was when this returns or raises. A function is taken
-                as :func:`convert` takes it.
-            export_fn: Exports the module; called once, with ``"auto"`` perhaps again.
-            externalize_modules: Module classes that become functions of their own, or
-                :class:`ExternalizeSpec` for composites; ``"auto"``, alone or in the list, makes
-                composites of known blocks that a check on the example inputs confirms (see
+            model: The module. It is restored when this returns or raises. Functions are accepted
+                as in :func:`convert`.
+            export_fn: Exports the module. It is called once; with ``"auto"`` it may be called
+                again.
+            externalize_modules: Module classes that become separate functions, or
+                :class:`ExternalizeSpec` for composites. ``"auto"``, alone or in the list, replaces
+                known blocks by composites if a check on the example inputs confirms them (see
                 ``OnnxProgram.recognised``).
             input_names: As for :meth:`add_exported_program`.
             output_names: As for :meth:`add_exported_program`.
@@ -160,9 +161,9 @@ class TorchConverter:
 
         Raises:
             StagingError: If the entrypoint name is taken.
-            DynamicShapesError: If a dim that is to be dynamic cannot be.
-            ExportError: If the module does not export.
-            ExternalizationError: If an externalised module does not export by itself.
+            DynamicShapesError: If a dim that was requested as dynamic cannot be dynamic.
+            ExportError: If the module cannot be exported.
+            ExternalizationError: If an externalized module cannot be exported separately.
 
         Warns:
             SpecializationWarning: If torch fixed a dim that may be dynamic (``Dim.AUTO``).
@@ -177,7 +178,7 @@ class TorchConverter:
         return self
 
     def clear(self, *, entrypoints: Sequence[str] | None = None) -> TorchConverter:
-        """Forget staged programs, all by default; registered lowerings stay."""
+        """Remove staged programs, all by default; registered lowerings are kept."""
         for name in list(self._staged) if entrypoints is None else entrypoints:
             self._staged.pop(name, None)
         return self
@@ -185,17 +186,17 @@ class TorchConverter:
     def register_torch_lowering(
         self,
         qualified_name: str,
-        allow_override: bool = False,  # noqa: FBT001, FBT002 - peer's API
+        allow_override: bool = False,  # noqa: FBT001, FBT002 - coreai-torch's API
     ) -> Callable[[_F], _F]:
-        """Return a decorator that makes a function the lowering of an op, for this converter.
+        """Return a decorator that registers a function as the lowering of an op in this converter.
 
-        The function is ``fn(op, *args, **kwargs)``: ``op`` makes nodes (``op.Add(x, y)``), the
-        rest are exactly the parameters of the op's schema. An onnxscript function is taken too:
-        it has the schema's parameters only, and stays a function of the model.
+        The function is ``fn(op, *args, **kwargs)``: ``op`` creates nodes (``op.Add(x, y)``), the
+        rest are exactly the parameters of the op's schema. An onnxscript function is accepted too:
+        it has the schema's parameters only, and becomes a function of the model.
 
         Args:
             qualified_name: ``"namespace::op.overload"``.
-            allow_override: Whether it may take the place of a built-in or earlier lowering.
+            allow_override: Whether it may replace a built-in or earlier lowering.
 
         Raises:
             RegistrationError: If the name is malformed or the op has a lowering already.
@@ -231,23 +232,24 @@ class TorchConverter:
         """Convert the staged programs.
 
         Args:
-            entrypoints: Which of them; all by default.
-            opset_version: ``ai.onnx`` opset of the result, 18 to 26; None takes 23, or less if
-                ``minimum_onnxruntime`` asks for it.
-            minimum_onnxruntime: The oldest onnxruntime that must take the file, ``"1.20"``. The
-                program remembers it: `OnnxProgram.optimize` makes no op that this one lacks.
+            entrypoints: The entrypoints to convert; all by default.
+            opset_version: ``ai.onnx`` opset of the result, 18 to 26; None selects 23, or a lower
+                one if ``minimum_onnxruntime`` requires it.
+            minimum_onnxruntime: The oldest onnxruntime that must be able to run the file,
+                ``"1.20"``. The program stores it: `OnnxProgram.optimize` then creates no op that
+                this version lacks.
 
         Raises:
             NothingToConvertError: If nothing is staged.
-            StagingError: If an entrypoint is unknown, the opset is out of range, or that
-                onnxruntime does not take it.
-            UnsupportedOpsError: With every op that has no lowering.
+            StagingError: If an entrypoint is unknown, the opset is out of range, or
+                ``minimum_onnxruntime`` does not support it.
+            UnsupportedOpsError: If ops have no lowering; the error lists all of them.
             ConversionError: If a program cannot be expressed in ONNX.
-            InvalidModelError: If a lowering made a node that breaks the rules of ONNX.
+            InvalidModelError: If a lowering created a node that violates the ONNX specification.
 
         Warns:
             RandomnessWarning: If the model draws random numbers.
-            TrainingModeWarning: If it computes as in training.
+            TrainingModeWarning: If the model computes as in training mode.
         """
         opset = chosen_opset(opset_version, minimum_onnxruntime)
         names = list(self._staged) if entrypoints is None else list(entrypoints)
@@ -270,11 +272,11 @@ class TorchConverter:
         return program
 
     def to_coreai(self, *, entrypoints: Sequence[str] | None = None) -> OnnxProgram:
-        """Convert the staged programs; the peer's name for :meth:`to_onnx`."""
+        """Convert the staged programs; coreai-torch's name for :meth:`to_onnx`."""
         return self.to_onnx(entrypoints)
 
     def _convert(self, name: str, staged: _Staged, opset: int) -> ir.Model:
-        from coreai_onnx import __version__  # which imports this file
+        from coreai_onnx import __version__  # the package imports this file
 
         begin("lower")
         bodies = (call.body for call in staged.module_calls.values() if call.body is not None)
@@ -302,7 +304,7 @@ class TorchConverter:
         return model
 
     def _check(self, model: ir.Model) -> None:
-        """Refuse a model that no runtime would load, where it is known what made the node."""
+        """Raise for a model that no runtime would load, while the lowered op of a node is known."""
         found = violations(model)
         if not found:
             return
@@ -325,7 +327,7 @@ class TorchConverter:
             )
 
     def __repr__(self) -> str:
-        """Return the staged programs and registered lowerings."""
+        """Return a text with the staged programs and registered lowerings."""
         lines = [f"    {n}: ExportedProgram" for n in self._staged] or ["    (none)"]
         lowerings = ", ".join(self._lowerings) or "(none)"
         return "\n".join(
@@ -343,7 +345,7 @@ _DEBUG_INFO: dict[TorchConverter.Mode | None, DebugInfo] = {
 def _as_lowering(function: Any) -> Lowering:
     """Return a function as a lowering; an onnxscript function takes no builder."""
     if type(function).__module__.partition(".")[0] != "onnxscript":
-        return function  # type: ignore[no-any-return]  # what the user promised
+        return function  # type: ignore[no-any-return]  # the user guarantees it
     from coreai_onnx.lower.script import as_lowering
 
     return as_lowering(function)

@@ -1,4 +1,4 @@
-"""One error tree. Errors about a model name the op, the module path and the user's source line."""
+"""The exceptions. Errors about a model name the op, the module path and the user's source line."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from coreai_onnx.printable import printable_lines
 
 
 class CoreaiError(Exception):
-    """Base of every error this package raises on purpose.
+    """Base class of every error that this package raises.
 
-    As text it is safe to print, whatever the names in it hold: control characters are escaped, and
-    very long lines and messages are cut. The whole message is ``args[0]``.
+    Its text is safe to print, whatever names it contains: control characters are escaped, and very
+    long lines and messages are shortened. The full message is ``args[0]``.
     """
 
     def __str__(self) -> str:
-        """Return the message as a terminal may show it."""
+        """Return the message in a form that is safe for a terminal."""
         return printable_lines(super().__str__())
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the first line of what an error goes back to: libraries wrap errors in errors."""
+    """Return the first line of an error's root cause: libraries wrap errors in errors."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error).partition("\n")[0]
-    # What Python itself raises says little without its kind: "'x'", "list index out of range".
+    # Messages of Python's own errors need the type: "'x'", "list index out of range".
     bare = isinstance(error, LookupError | AttributeError | MemoryError | RecursionError)
     return f"{type(error).__name__}: {text}" if bare and text else text or type(error).__name__
 
 
 @contextmanager
 def failures_as(kind: type[CoreaiError], what: str) -> Iterator[None]:
-    """Raise what goes wrong in the block as an error of this package.
+    """Re-raise exceptions of the block as an error of this package.
 
-    Files may hold anything, and libraries that read them raise anything.
+    Files may hold anything, and the libraries that read them may raise any exception.
 
     Args:
-        kind: The error to raise; errors of this package pass as they are.
-        what: The file, and what could not be done with it.
+        kind: The error to raise; errors of this package pass unchanged.
+        what: The file, and the operation that failed.
     """
     try:
         yield
@@ -74,7 +74,7 @@ class Where:
 
     @property
     def line(self) -> str:
-        """The source position and the line itself."""
+        """The source position and the text of the line."""
         return "   ".join(part for part in (self.source, self.code) if part)
 
 
@@ -88,7 +88,7 @@ class ConversionError(CoreaiError, ValueError):
     """
 
     def __init__(self, what: str, where: Where | None = None, advice: str = "") -> None:
-        """Compose the three lines of the message."""
+        """Build the message of three lines."""
         self.what, self.where, self.advice = what, where, advice
         lines = [what]
         if where is not None:
@@ -99,11 +99,11 @@ class ConversionError(CoreaiError, ValueError):
 
 
 class LoweringError(ConversionError):
-    """An op is known, but not with these arguments."""
+    """The lowering of an op does not support these arguments."""
 
 
 class InvalidModelError(ConversionError):
-    """The lowered model breaks a rule of ONNX: a wrong type, shape, attribute or op."""
+    """The lowered model violates the ONNX specification: a wrong type, shape, attribute or op."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ class UnsupportedOp:
     Attributes:
         name: The op in the user's program.
         places: Where it is used.
-        inner: The op its decomposition ends in; empty if it has no decomposition.
+        inner: The op without a lowering that its decomposition contains; empty if it has no
+            decomposition.
     """
 
     name: str
@@ -122,19 +123,19 @@ class UnsupportedOp:
 
     @property
     def label(self) -> str:
-        """The op, and what is missing of its decomposition."""
+        """The op, with the op of its decomposition that has no lowering."""
         return f"{self.name} (its decomposition uses {self.inner})" if self.inner else self.name
 
 
 class UnsupportedOpsError(ConversionError):
-    """The program uses ops that have no lowering; all of them are reported together.
+    """The program uses ops that have no lowering; the error reports all of them.
 
     Attributes:
         ops: The unsupported ops, most frequent first.
     """
 
     def __init__(self, ops: Sequence[UnsupportedOp]) -> None:
-        """Compose a table: op, count, places."""
+        """Build a table: op, count, places."""
         self.ops = tuple(sorted(ops, key=lambda op: (-len(op.places), op.name)))
         width = max(len(op.label) for op in self.ops)
         lines = [f"unsupported ATen ops: {len(self.ops)} op(s) have no lowering"]
@@ -159,7 +160,7 @@ class TorchVersionError(CoreaiError, ImportError):
 
 
 class InternalError(ExportError):
-    """This package failed over a model that ``torch.export`` may well take; please report it."""
+    """This package failed on a model that ``torch.export`` may support; please report it."""
 
 
 class DynamicShapesError(ExportError):
@@ -167,15 +168,15 @@ class DynamicShapesError(ExportError):
 
 
 class SpecializationWarning(UserWarning):
-    """A size that was to be dynamic is fixed in the converted model."""
+    """A size that was requested as dynamic is fixed in the converted model."""
 
 
 class ExportRetryWarning(UserWarning):
-    """``torch.export`` failed as asked, and succeeded in another way; the message says which."""
+    """``torch.export`` succeeded only with other options; the message names them."""
 
 
 class AliasedInputsWarning(UserWarning):
-    """A program was exported with one tensor as several inputs, and reads only one of them."""
+    """A program was exported with one tensor for several inputs, and reads only one of them."""
 
 
 class RandomnessWarning(UserWarning):
@@ -183,19 +184,19 @@ class RandomnessWarning(UserWarning):
 
 
 class TrainingModeWarning(UserWarning):
-    """The converted model computes as in training: with dropout, or with statistics of a batch."""
+    """The converted model computes as in training mode: with dropout, or with batch statistics."""
 
 
 class DroppedStateWarning(UserWarning):
-    """A module keeps something from call to call that the converted model does not keep."""
+    """A module keeps state between calls that the converted model does not keep."""
 
 
 class ExternalizationError(ConversionError):
-    """A module cannot become a function of its own."""
+    """A module cannot be externalized as a function."""
 
 
 class StagingError(CoreaiError, ValueError):
-    """A program cannot be staged: no module or program, name taken, unknown entrypoint."""
+    """A program cannot be staged: not a module or program, name taken, unknown entrypoint."""
 
 
 class NothingToConvertError(CoreaiError, RuntimeError):
@@ -207,35 +208,35 @@ class RegistrationError(CoreaiError, ValueError):
 
 
 class PassError(CoreaiError, RuntimeError):
-    """A graph pass raised or left a broken graph; the model is as the passes before left it."""
+    """A graph pass raised or broke the graph; the model is the result of the passes before it."""
 
 
 class SpecViolationError(PassError):
-    """A graph pass left a node that breaks a rule of ONNX; no runtime would take the model."""
+    """A graph pass created a node that violates the ONNX specification, so no runtime loads it."""
 
 
 class TargetError(PassError, ValueError):
-    """A program cannot be optimised for a target; the message says what stands in the way."""
+    """A program cannot be optimized for a target; the message gives the reason."""
 
 
 class SaveError(CoreaiError, OSError):
-    """A program could not be written; files that were there before are whole."""
+    """A program could not be written; existing files are unchanged."""
 
 
 class LoadError(CoreaiError, ValueError):
-    """A file is not a model this package can read."""
+    """A file is not a model that this package can read."""
 
 
 class SessionError(CoreaiError, RuntimeError):
-    """A session cannot be made or run."""
+    """A session cannot be created or run."""
 
 
 class KernelsNotBuiltError(SessionError):
-    """Kernels were asked for, but the native library is not there."""
+    """Kernels were requested, but the native library is missing."""
 
 
 class InputError(SessionError, ValueError):
-    """An input of a run has a wrong name, dtype, rank or shape."""
+    """An input of a run has the wrong name, dtype, rank or shape."""
 
 
 class ComparisonError(CoreaiError, AssertionError):
@@ -243,4 +244,4 @@ class ComparisonError(CoreaiError, AssertionError):
 
 
 class CommandError(CoreaiError, ValueError):
-    """The command line was given something it cannot use."""
+    """A command-line argument is invalid, or the command cannot do what it asks."""

@@ -1,6 +1,6 @@
-"""Text from files on its way to a terminal: it controls nothing there, and it ends.
+"""Escapes and shortens text from files, so that it is safe to print to a terminal.
 
-Names and metadata of a file may hold anything, escape sequences as well, and may be of any length.
+Names and metadata of a file may hold anything, escape sequences included, and may have any length.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 import re
 
 LINE_LIMIT = 1000
-"""Characters of one line, which no path and no source line needs."""
+"""Maximum characters of a line, more than any path or source line needs."""
 TEXT_LIMIT = 20_000
-"""Characters of one message."""
+"""Maximum characters of a message."""
 
 _UNPRINTABLE = re.compile(r"[^ -~]")
 
 
 def printable(text: str, limit: int = LINE_LIMIT) -> str:
-    r"""Return text as one line that a terminal shows as it is.
+    r"""Return text as one line that is safe to print to a terminal.
 
     Characters that are not printable (control characters, escape sequences, line ends, marks that
     change the direction of writing, lone surrogates) are escaped: ``"\x1b[2J"`` becomes
@@ -24,18 +24,18 @@ def printable(text: str, limit: int = LINE_LIMIT) -> str:
 
     Args:
         text: Any text.
-        limit: The number of characters; the middle of a longer text is left out.
+        limit: Maximum number of characters; the middle of a longer text is left out.
     """
     text = _shortened(text, limit)
     return text if text.isprintable() else _shortened(_UNPRINTABLE.sub(_escaped, text), limit)
 
 
 def printable_lines(text: str, limit: int = TEXT_LIMIT) -> str:
-    """Return text of several lines, each of them `printable`; tabs stay.
+    """Return text of several lines, with each line made `printable`; tabs are kept.
 
     Args:
         text: Any text.
-        limit: The number of characters; lines in the middle of a longer text are left out.
+        limit: Maximum number of characters; lines in the middle of a longer text are left out.
     """
     lines = _shortened(text, 4 * limit).split("\n")
     lines = ["\t".join(map(printable, line.split("\t"))) for line in lines]
@@ -61,7 +61,7 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def _within(lines: list[str], limit: int) -> list[str]:
-    """Return the first lines that have no more characters than ``limit``."""
+    """Return the leading lines that have at most ``limit`` characters in total."""
     size = 0
     for count, line in enumerate(lines):
         size += len(line) + 1

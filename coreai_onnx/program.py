@@ -1,4 +1,4 @@
-"""The result of a conversion: one ONNX model per entrypoint, to optimise, save and run."""
+"""The result of a conversion: one ONNX model per entrypoint, to optimize, save and run."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class OnnxProgram:
 
     Attributes:
         models: Entrypoint to ``onnx_ir.Model``.
-        debug_info: How `save` and `to_proto` keep where nodes come from, unless told otherwise.
+        debug_info: How `save` and `to_proto` store debug information by default.
         pass_reports: Entrypoint to the report of the last `optimize`; empty before.
-        recognised: Which blocks of the model became composites by themselves, which were refused
-            and why; printed, it is a table. None unless ``externalize_modules`` had ``"auto"``.
+        recognised: Which blocks of the model were replaced by composites automatically, which were
+            refused and why; prints as a table. None unless ``externalize_modules`` had ``"auto"``.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class OnnxProgram:
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, data: bool = True) -> OnnxProgram:
-        """Read what `save` wrote, or any ``.onnx`` file.
+        """Read a program that `save` wrote, or any ``.onnx`` file.
 
-        Weights in a data file stay there until they are used. They are read from the folder of
-        the model only, wherever the file says they are.
+        Weights in a data file are read when they are used, and only from the folder of the model,
+        whatever location the file names.
 
         Args:
             path: The path given to `save`, also for several entrypoints.
-            data: Whether a data file has to be there whole; to look at the graph it has not.
+            data: Whether a data file must be complete; inspecting the graph does not need it.
 
         Raises:
-            LoadError: If there is no such file, it is not an ONNX model or a newer one than the
-                installed onnx knows, its graph is broken, its weights are not all there, or a file
-                of another entrypoint is missing.
+            LoadError: If there is no such file, it is not an ONNX model or is newer than the
+                installed onnx supports, its graph is broken, weights are missing, or a file of
+                another entrypoint is missing.
         """
         return cls(load_models(Path(path), data=data))
 
@@ -106,7 +106,7 @@ class OnnxProgram:
         return self.pass_reports.get(self._choose(None))
 
     def to_proto(self, entrypoint: str | None = None) -> onnx.ModelProto:
-        """Return an entrypoint as one protobuf message with its weights inside.
+        """Return an entrypoint as one protobuf message that contains its weights.
 
         Raises:
             StagingError: If there is no such entrypoint.
@@ -124,21 +124,21 @@ class OnnxProgram:
         """Run the graph passes on every entrypoint, in place; a second call changes nothing.
 
         Args:
-            passes: Passes to run instead of the target's (``coreai_onnx.passes.ORDER`` and its
-                neighbours), in their order.
+            passes: Passes to run instead of the target's (``coreai_onnx.passes.ORDER`` and the
+                lists beside it), in this order.
             target: What will run the program: ``"onnxruntime"`` (a stock session on a CPU),
-                ``"kernels"`` (our kernels), ``"contrib"`` (onnxruntime's own ops in place of
-                composites) or ``"portable"`` (opset 18, no functions).
-            minimum_onnxruntime: The oldest onnxruntime that must take the file, ``"1.24"``: target
-                ``"contrib"`` then makes no op that it lacks. None for what the conversion was told,
-                or the newest.
+                ``"kernels"`` (the native kernels), ``"contrib"`` (onnxruntime's contrib ops instead
+                of composites) or ``"portable"`` (opset 18, no functions).
+            minimum_onnxruntime: The oldest onnxruntime that must be able to run the file,
+                ``"1.24"``: target ``"contrib"`` then creates no op that it lacks. None selects the
+                value of the conversion, or else the newest.
 
         Returns:
-            The program itself. What the passes did is in ``pass_report``.
+            The program itself. ``pass_report`` lists what the passes did.
 
         Raises:
-            PassError: If a pass fails; its entrypoint is as the passes before left it.
-            TargetError: If there is no such target, or the program cannot be brought to it.
+            PassError: If a pass fails; its entrypoint is the result of the passes before it.
+            TargetError: If there is no such target, or the program cannot be optimized for it.
         """
         from coreai_onnx.passes import optimize_for  # graph-surgeon is slow to import
 
@@ -156,23 +156,23 @@ class OnnxProgram:
         entrypoint: str | None = None,
         debug_info: DebugInfo | None = None,
     ) -> tuple[Path, ...]:
-        """Write the program; a failure leaves the files that were there whole.
+        """Write the program; a failure leaves existing files unchanged.
 
-        One entrypoint is written to ``path``. Several are written to ``stem.<entrypoint>.onnx``
-        each, and `load` finds them by ``path`` again. Weights in a data file are in
-        ``<name>.onnx.data``, shared by all entrypoints.
+        A single entrypoint is written to ``path``. Several entrypoints are written to one
+        ``stem.<entrypoint>.onnx`` each, and `load` finds them by ``path``. The data file for
+        weights is ``<name>.onnx.data``, shared by all entrypoints.
 
-        A file that is replaced keeps its permissions, and a link is followed. What is no regular
-        file, such as a pipe or ``/dev/null``, is written to.
+        A file that is replaced keeps its permissions, and symbolic links are followed. A target
+        that is not a regular file, such as a pipe or ``/dev/null``, is written to.
 
         Args:
             path: Target, usually ending in ``.onnx``; its folder must exist.
-            external_data: Whether weights go to a data file; None does so above 1.5 GiB.
-            entrypoint: Write this entrypoint only, to ``path`` itself.
-            debug_info: Where nodes come from (module path, class, source line): ``"full"`` on
-                each node, where Netron shows it; ``"compact"`` in one table of the model's
-                metadata, from which `load` restores it; ``"none"`` leaves node names only. None
-                takes the program's own.
+            external_data: Whether weights go to a data file; None uses one above 1.5 GiB.
+            entrypoint: Write only this entrypoint, to ``path`` itself.
+            debug_info: Where to store the origin of nodes (module path, class, source line):
+                ``"full"`` on each node, where Netron shows it; ``"compact"`` in one table of the
+                model's metadata, from which `load` restores it; ``"none"`` keeps node names only.
+                None uses the program's own setting.
 
         Returns:
             The paths written.
@@ -205,11 +205,11 @@ class OnnxProgram:
     save_asset = save
 
     def session(self, entrypoint: str | None = None, *, kernels: bool | None = None) -> Session:
-        """Return the session that `run` uses, made at the first call and kept.
+        """Return the session that `run` uses; it is created at the first call and cached.
 
         Raises:
             StagingError: If there is no such entrypoint.
-            SessionError: If the session cannot be made.
+            SessionError: If the session cannot be created.
         """
         key = self._choose(entrypoint), kernels
         if key not in self._sessions:
@@ -228,20 +228,21 @@ class OnnxProgram:
         Args:
             *args: Inputs by position.
             entrypoint: Which entrypoint; None for the only one or ``main``.
-            kernels: Native kernels (True), function bodies (False), or kernels if built (None).
+            kernels: Use native kernels (True), function bodies (False), or kernels if they are
+                built (None).
             **named: Inputs and states by name.
 
         Raises:
             InputError: If a name, dtype, rank or shape is wrong.
-            SessionError: If the session cannot be made or run.
+            SessionError: If the session cannot be created or run.
         """
         return self.session(entrypoint, kernels=kernels).run(*args, **named)
 
     def composites(self, entrypoint: str | None = None) -> dict[str, int]:
-        """Count the calls of composites and externalised modules, through every function body.
+        """Count the calls of composites and externalized modules, through every function body.
 
         Args:
-            entrypoint: Count in this one; None adds up all of them.
+            entrypoint: The entrypoint to count in; None adds up all of them.
 
         Returns:
             Name, such as ``ai.coreai::rms_norm``, to number of calls, most frequent first.
@@ -262,7 +263,7 @@ class OnnxProgram:
         return self.summary()
 
     def __repr__(self) -> str:
-        """Return the entrypoints."""
+        """Return a text with the entrypoints."""
         return printable(f"OnnxProgram({', '.join(self.entrypoints)})")
 
     def _choose(self, entrypoint: str | None) -> str:
@@ -276,7 +277,7 @@ class OnnxProgram:
 
 
 def summarize(name: str, model: ir.Model) -> str:
-    """Return what one model holds, as text: interface, composites, functions, operators, sizes."""
+    """Return a model's contents as text: interface, composites, functions, operators, sizes."""
     io = interface(model)
     rows = [("input", i.name, i.type_text) for i in io.inputs]
     rows += [("state", s.name, s.type_text) for s in io.states]

@@ -1,4 +1,4 @@
-"""onnx_ir without its warnings: they hold names of the file as they are, and are checked here."""
+"""Suppresses onnx_ir's warnings: they print names unescaped, and this package checks the same."""
 
 from __future__ import annotations
 

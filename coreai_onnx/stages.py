@@ -1,4 +1,4 @@
-"""Which stage a conversion is in, for whoever wants to show it: export, lower, optimize, save."""
+"""Reports the stages of a conversion to a listener: export, lower, optimize, save."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _listener: ContextVar[Listener | None] = ContextVar("stage_listener", default=No
 
 
 def begin(stage: str) -> None:
-    """Tell the listener of this thread, if there is one, that a stage begins."""
+    """Notify the listener of this thread, if there is one, that a stage begins."""
     listener = _listener.get()
     if listener is not None:
         listener(stage)
@@ -21,7 +21,7 @@ def begin(stage: str) -> None:
 
 @contextmanager
 def reported_to(listener: Listener) -> Iterator[None]:
-    """Call a listener for the stages that begin within the block, in this thread."""
+    """While active, call a listener for the stages that begin in this thread."""
     token = _listener.set(listener)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Plain-text tables and sizes, for everything this package prints."""
+"""Plain-text tables and sizes for the output of this package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from coreai_onnx.printable import printable
 
 CELL_LIMIT = 200
-"""Characters of one cell: names of any length come from files."""
+"""Maximum characters of a cell: names in files may have any length."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -16,8 +16,8 @@ def render(header: Sequence[str], rows: Sequence[Sequence[object]], *, indent: s
 
     Args:
         header: Column titles.
-        rows: Cells, one sequence per row, as long as the header. What a terminal would not show as
-            it is, is escaped.
+        rows: Cells, one sequence per row, as long as the header. Characters that are not printable
+            are escaped.
         indent: Text put before every line.
 
     Returns:

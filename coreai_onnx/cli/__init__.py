@@ -17,8 +17,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Words after the program's name; None takes those of the process.
 
     Returns:
-        0 when all went well, 1 when ``compare`` or ``diff`` found a difference, 2 on an error, 130
-        after Ctrl-C, 141 when nobody reads the output any more.
+        0 on success, 1 if ``compare`` or ``diff`` found a difference, 2 on an error, 130 after
+        Ctrl-C, 141 if the reader of the output has closed it.
     """
     try:
         from coreai_onnx.cli.command import run  # numpy and onnxruntime take a second to import

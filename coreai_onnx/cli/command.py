@@ -1,4 +1,4 @@
-"""The ``coreai-onnx`` command: its parser, and errors as one readable message."""
+"""The ``coreai-onnx`` command: its parser, and the reporting of errors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from coreai_onnx.errors import CommandError, CoreaiError
 from coreai_onnx.printable import printable_lines
 
 FAILED = 2
-"""Exit code when a command could not work; 1 means ``compare`` or ``diff`` found a difference."""
+"""Exit code if a command fails; 1 means that ``compare`` or ``diff`` found a difference."""
 NOBODY_READS = 141
-"""Exit code when the reader of the output has gone (``coreai-onnx inspect … | head``)."""
+"""Exit code if the reader of the output has closed it (``coreai-onnx inspect … | head``)."""
 
 _DESCRIPTION = """\
 Convert PyTorch models to ONNX with composites kept as functions, run them, compare them.
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         _abandon_output()
         return NOBODY_READS
-    except Exception as error:  # whatever goes wrong is told in one message
+    except Exception as error:  # every failure is reported as one message
         if options.debug or interrupted(error):
             raise
         known = isinstance(error, CoreaiError)
@@ -52,10 +52,10 @@ def run(arguments: Sequence[str] | None) -> int:
 
 
 def _flush() -> None:
-    """Write what was printed, so that a failure is reported as every other.
+    """Flush the standard output, so that a failure is reported like any other error.
 
     Raises:
-        CommandError: If it cannot be written.
+        CommandError: If the output cannot be written.
     """
     try:
         sys.stdout.flush()
@@ -67,7 +67,7 @@ def _flush() -> None:
 
 
 def _abandon_output() -> None:
-    """Let the interpreter drop at its end what could not be written."""
+    """Discard the output that could not be written, so that the interpreter does not flush it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

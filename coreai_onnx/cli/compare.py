@@ -14,9 +14,10 @@ NAME = "compare"
 DESCRIPTION = """\
 compare a .onnx file with the torch module it came from
 
-Runs the module eagerly, and the file on function bodies and on kernels (if built), on the
-factory's arguments. Prints the error of every output. Exit code 1 if one is outside the tolerance.
-A factory whose weights are random makes those of the file if both commands have one --seed.
+Runs the module eagerly, and the file with function bodies and with kernels (if built), on the
+factory's arguments. Prints the error of every output. The exit code is 1 if an error exceeds the
+tolerance. A factory with random weights recreates those of the file if both commands use the same
+--seed.
 
   coreai-onnx compare model.onnx my_models:tiny
   coreai-onnx compare model.onnx exported.pt2
@@ -34,11 +35,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Print the comparison; return 1 if it is not ok."""
+    """Print the comparison; return 1 if outputs differ."""
     from coreai_onnx.debugging.comparison import compare
     from coreai_onnx.debugging.torch_side import Arguments
 
-    Session(options.model, kernels=False)  # a wrong file is told before the module is built
+    Session(options.model, kernels=False)  # report a bad file before the module is built
     subject = load_subject(options.factory, options.seed)
     if subject.program is not None and subject.program.example_inputs is None:
         raise CommandError(f"{options.factory} holds no example inputs to compare on")

@@ -59,7 +59,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an example input where the factory gives none: FILE.npy or a type, float32[2,8]",
+        help="an example input that the factory does not give: FILE.npy or a type, float32[2,8]",
     )
     parser.add_argument(
         "--externalize",
@@ -69,13 +69,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="make modules of a class (pkg.module:Class) functions; with a name, composites; "
         "auto: make known blocks composites, if they pass a check on the example inputs",
     )
-    parser.add_argument("--no-optimize", action="store_true", help="leave the graph passes out")
+    parser.add_argument("--no-optimize", action="store_true", help="do not run the graph passes")
     parser.add_argument("--seed", type=SEED, default=0, help=SEED_HELP)
     output.declare(parser)
 
 
 def _opset(options: argparse.Namespace) -> int | None:
-    """Return the opset that was asked for; a portable file has 18 unless told otherwise."""
+    """Return the requested opset; the default for a portable file is 18."""
     if options.opset is None and options.target == "portable" and not options.minimum_onnxruntime:
         return 18
     opset: int | None = options.opset
@@ -83,7 +83,7 @@ def _opset(options: argparse.Namespace) -> int | None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Convert, save, and print what was written."""
+    """Convert, save, and print the files that were written."""
     dynamic = parse_dynamic(options.dynamic)
     given = split_assignments(options.input, "--input")
     options.output = output.chosen_place(options.output)
@@ -148,8 +148,8 @@ def check_arguments(subject: Subject, kwargs: dict[str, Any]) -> None:
     """Check that a module's forward() takes the arguments.
 
     Raises:
-        CommandError: If a keyword is unknown or the argument is there already, there are too many
-            arguments, or one is missing.
+        CommandError: If a keyword is unknown or given twice, there are too many arguments, or one
+            is missing.
     """
     signature = inspect.signature(subject.module.forward)
     parameters = signature.parameters.values()
@@ -180,8 +180,8 @@ def dynamic_shapes(
     """Return ``dynamic_shapes`` for ``torch.export``, by parameter name.
 
     Raises:
-        CommandError: If an input is unknown, the factory gave dynamic shapes itself, or the
-            arguments are of a kind that ``torch.export`` cannot make dynamic.
+        CommandError: If an input is unknown, the factory returned dynamic shapes, or
+            ``torch.export`` cannot make arguments of this kind dynamic.
     """
     if subject.dynamic_shapes is not None:
         raise CommandError("the factory returns dynamic_shapes itself; leave --dynamic out")
@@ -215,13 +215,13 @@ def dynamic_shapes(
 
 
 class _Dims:
-    """``torch.export.Dim`` objects by name: one name is one dim everywhere."""
+    """``torch.export.Dim`` objects by name: a name is the same dim everywhere."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[DynamicDim, Any]] = {}
 
     def of(self, name: str, value: Any, dims: Iterable[DynamicDim]) -> dict[int, Any] | None:
-        """Return the dims of an input; None if it has none that are dynamic."""
+        """Return the dynamic dims of an input; None if it has none."""
         for dim in dims:
             _check_axis(name, value, dim)
         return {dim.axis: self._dim(dim) for dim in dims} or None

@@ -16,8 +16,8 @@ DESCRIPTION = """\
 print how two .onnx files differ
 
 Interface, operators (a composite is one), function bodies, nodes and weights (by hash). Names of
-intermediate values do not matter. Exit code 0 if the models are the same, 1 if they differ, 2 on
-an error.
+intermediate values are ignored. The exit code is 0 if the models are the same, 1 if they differ,
+2 on an error.
 
   coreai-onnx diff before.onnx after.onnx
   coreai-onnx diff before.onnx after.onnx --structure --output diff.html
@@ -45,7 +45,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Print the diff; return 1 if there is one."""
+    """Print the diff; return 1 if the models differ."""
     output: Path | None = options.output
     if output is not None and output.suffix not in (".html", ".txt"):
         raise CommandError(f"--output {output}: the name must end in .html or .txt")

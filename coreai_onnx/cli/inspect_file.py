@@ -9,10 +9,10 @@ from coreai_onnx.debugging.inspection import inspect_model
 
 NAME = "inspect"
 DESCRIPTION = """\
-print what a .onnx file holds
+print the contents of a .onnx file
 
-Files and sizes, inputs, states and outputs with dtypes and dims, composites and how often they
-are called, operators, functions, metadata. Weights are not loaded.
+Prints files and sizes, inputs, states and outputs with dtypes and dims, composites with the number
+of calls, operators, functions and metadata. Weights are not loaded.
 
   coreai-onnx inspect model.onnx
   coreai-onnx inspect model.onnx --histogram
@@ -21,7 +21,7 @@ are called, operators, functions, metadata. Weights are not loaded.
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declare the file and what to show of it."""
+    """Declare the options."""
     parser.add_argument("model", metavar="MODEL.onnx")
     parser.add_argument(
         "--histogram",

@@ -1,13 +1,13 @@
-"""Ctrl-C, whatever it interrupts."""
+"""Detection of Ctrl-C, also inside of imports."""
 
 from __future__ import annotations
 
 EXIT_CODE = 130
-"""What a shell expects of a program that SIGINT ended: 128 + 2."""
+"""Exit code of a program that was ended by SIGINT: 128 + 2."""
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Return whether an error is a Ctrl-C, or what a library made of one while it was imported."""
+    """Return whether an error is a Ctrl-C or was caused by one, for example inside an import."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Numbers on the command line, within their bounds."""
+"""Argparse types for numbers with bounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    """Return an argparse type: an integer from ``minimum`` to ``maximum``, both included."""
+    """Return an argparse type for an integer from ``minimum`` to ``maximum``, both included."""
 
     def read(text: str) -> int:
         try:
@@ -24,7 +24,7 @@ def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
 
 
 def tolerance(text: str) -> float:
-    """Read a tolerance, a number that is not negative, as an argparse type does."""
+    """Parse a tolerance, a finite number of at least 0; an argparse type."""
     try:
         number = float(text)
     except ValueError:
@@ -35,5 +35,5 @@ def tolerance(text: str) -> float:
 
 
 SEED = whole(0, 2**32 - 1)
-"""An argparse type: a seed that torch and numpy take."""
+"""An argparse type for a seed that both torch and numpy accept."""
 SEED_HELP = "seed of the random numbers that the factory draws (default: 0)"

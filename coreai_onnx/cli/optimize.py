@@ -13,8 +13,8 @@ NAME = "optimize"
 DESCRIPTION = """\
 run the graph passes on a .onnx file
 
-The file may come from this package or from any other exporter, and may be its own output. Prints
-what every pass did.
+The file may come from this package or from any other exporter, and the output may overwrite it.
+Prints what every pass did.
 
   coreai-onnx optimize model.onnx -o optimized.onnx
   coreai-onnx optimize model.onnx -o model.onnx --target contrib
@@ -30,7 +30,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Optimise, save, and print what was done."""
+    """Optimize, save, and print the report."""
     options.output = output.chosen_place(options.output)
     with stages_shown():
         begin("load")

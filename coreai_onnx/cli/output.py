@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from coreai_onnx.passes import Pass, Target
 
 TARGETS = ("onnxruntime", "kernels", "contrib", "portable")
-"""Those of ``coreai_onnx.passes``, which are slow to import."""
+"""The targets of ``coreai_onnx.passes``, which is slow to import."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -33,46 +33,45 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--minimum-onnxruntime",
         metavar="VERSION",
-        help="the oldest onnxruntime that must take the file, 1.20: chooses the opset of a "
-        "conversion, and which of its own ops --target contrib may make",
+        help="the oldest onnxruntime that must be able to run the file, 1.20: selects the opset of "
+        "a conversion, and the contrib ops that --target contrib may use",
     )
     parser.add_argument(
         "--passes",
         metavar="NAME,...",
-        help="graph passes to run instead of the target's, in this order: names of docs/passes.md, "
-        "'default' for the target's, or passes of your own as pkg.module:name",
+        help="graph passes to run instead of the target's, in this order: names from "
+        "docs/passes.md, 'default' for the target's, or your own passes as pkg.module:name",
     )
     parser.add_argument(
         "--near-misses",
         action="store_true",
-        help="also print where a graph pass nearly fired, and why it did not",
+        help="also print where a graph pass nearly matched, and why it did not rewrite",
     )
     parser.add_argument(
         "--debug-info",
         choices=LEVELS,
-        help="where nodes come from: on each node, in a table (default), or nowhere",
+        help="debug information of nodes: on each node, in a table (default), or none",
     )
     parser.add_argument(
         "--external-data",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="weights in a data file beside the model (default: above 1.5 GiB)",
+        help="store weights in a data file beside the model (default: above 1.5 GiB)",
     )
 
 
 def chosen_place(path: Path, suffix: str = ".onnx") -> Path:
-    """Return where to write, or refuse the place before the work is done.
+    """Return the path to write to, after checking it, so that errors come before the work.
 
-    A name without a suffix gets it, and stderr says so. What is no file, such as ``/dev/null``,
-    keeps its name.
+    The suffix is added to a name without one, with a note on stderr. A path that is not a regular
+    file, such as ``/dev/null``, is returned unchanged.
 
     Args:
-        path: The name that was given.
-        suffix: How the name of such a file ends.
+        path: The path that was given.
+        suffix: The required suffix.
 
     Raises:
-        CommandError: If there is no such folder, the name is that of a folder, or it has another
-            suffix.
+        CommandError: If the folder does not exist, the path is a folder, or it has another suffix.
     """
     if path.is_dir():
         raise CommandError(f"cannot write {path}: it is a folder")
@@ -91,7 +90,7 @@ def chosen_place(path: Path, suffix: str = ".onnx") -> Path:
 
 
 def optimize(program: OnnxProgram, options: argparse.Namespace) -> None:
-    """Run the chosen passes and print what they did."""
+    """Run the chosen passes and print their report."""
     program.optimize(
         _passes(options.passes, options.target),
         target=options.target,

@@ -1,4 +1,4 @@
-"""The stages of a long command, on stderr while they begin."""
+"""Prints the stages of a long command to stderr."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coreai_onnx.stages import reported_to
 
 @contextmanager
 def stages_shown() -> Iterator[None]:
-    """Print the stages of the block and the seconds before each; nothing without a terminal."""
+    """While active, print each stage with the elapsed seconds; print nothing without a terminal."""
     if not sys.stderr.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""Whether a factory makes the same weights in each call, as a comparison with a file needs."""
+"""Detects factories with random weights, which a comparison with a file must know of."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def random_weights(factory: str, subject: Subject, seed: int) -> str:
-    """Return a sentence about weights that a factory draws at random; empty if it draws none.
+    """Return a note about the random weights of a factory; empty if its weights are fixed.
 
     The factory is called again, with the same seed and with another.
 
     Args:
         factory: The factory, as for `load_subject`.
-        subject: What it returned.
-        seed: The seed that it was called with.
+        subject: The result of the factory.
+        seed: The seed that the factory was called with.
     """
     if subject.program is not None:
         return ""
@@ -39,7 +39,7 @@ def random_weights(factory: str, subject: Subject, seed: int) -> str:
 def _differs(module: torch.nn.Module, factory: str, seed: int) -> bool:
     try:
         other = load_subject(factory, seed).module
-    except CommandError:  # a factory that can be called once
+    except CommandError:  # a factory that can be called only once
         return False
     if other is module:
         return False
@@ -53,14 +53,14 @@ def _same(first: object, second: object) -> bool:
     import torch
 
     if not (isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)):
-        return True  # what a module's get_extra_state() returns
+        return True  # the result of a module's get_extra_state()
     if first.shape != second.shape or first.dtype != second.dtype:
         return False
     return torch.equal(_bytes(first), _bytes(second))
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of a tensor, in which a NaN equals itself."""
+    """Return the bytes of a tensor, so that a NaN equals itself."""
     import torch
 
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -56,9 +56,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--kernels",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="run composites on the native kernels, or on function bodies (default: if built)",
+        help="run composites with native kernels or function bodies (default: kernels if built)",
     )
-    parser.add_argument("--threads", type=int, help="threads for one operator")
+    parser.add_argument("--threads", type=int, help="number of threads per operator")
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random inputs (default: 0)")
     parser.add_argument("--save", metavar="FILE.npz", type=Path, help="write the outputs to a file")
 
@@ -107,13 +107,13 @@ def _inputs(session: Session, options: argparse.Namespace) -> dict[str, Array]:
 
 
 def _dim_names(session: Session) -> dict[str, None]:
-    """Return the symbolic dims of the inputs and the names in those that are expressions."""
+    """Return the symbolic dims of the inputs, and the names in dims that are expressions."""
     dims = [dim for info in session.inputs for dim in info.dims if isinstance(dim, str)]
     return dict.fromkeys(name for dim in dims for name in (*names_in(dim), dim))
 
 
 def _sizes(session: Session, given: dict[str, Array], dims: list[str]) -> dict[str, int]:
-    """Return the sizes of symbolic dims: as asked for, as in the given inputs, or 2."""
+    """Return the sizes of symbolic dims: from the options, from the given inputs, or 2."""
     sizes: dict[str, int] = {}
     for info in session.inputs:
         shape = given[info.name].shape if info.name in given else (None,) * len(info.dims)

@@ -1,4 +1,4 @@
-"""The torch module a command works on, and the inputs that come with it."""
+"""The torch module that a command works on, and its example inputs."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ PROGRAM_SUFFIX = ".pt2"
 
 @dataclass(frozen=True)
 class Subject:
-    """What a factory returned.
+    """The result of a factory.
 
     Attributes:
         module: The module.
         args: Positional example arguments.
         kwargs: Keyword example arguments.
         dynamic_shapes: As ``torch.export.export`` takes them, or None.
-        program: What a ``.pt2`` file holds; ``module`` is made of it. None for a factory.
+        program: The program in a ``.pt2`` file, from which ``module`` is made. None for a factory.
     """
 
     module: torch.nn.Module
@@ -100,7 +100,7 @@ def _exported(path: Path) -> Subject:
         with _without_log("torch.export"):
             program = torch.export.load(path)
         module = program.module()
-    except Exception as error:  # zip, pickle, JSON and torch's own
+    except Exception as error:  # errors of zip, pickle, JSON and torch
         reason = str(error).partition("\n")[0]
         raise CommandError(
             f"{path}: is not what torch.export.save writes: {type(error).__name__}: {reason}"
@@ -111,7 +111,7 @@ def _exported(path: Path) -> Subject:
 
 @contextmanager
 def _without_log(name: str) -> Iterator[None]:
-    """Keep a library from printing the traceback of an error that is raised and reported here."""
+    """While active, suppress a library's log: its errors are raised and reported here."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -122,7 +122,7 @@ def _without_log(name: str) -> Iterator[None]:
 
 
 def load_object(where: str) -> Any:
-    """Import ``pkg.module:name`` or ``path/to/file.py:name``; the current folder is searched.
+    """Import ``pkg.module:name`` or ``path/to/file.py:name``; the current folder is searched too.
 
     Raises:
         CommandError: If the text has another form, or the import fails.
@@ -157,12 +157,12 @@ def _file_module(path: Path) -> ModuleType:
         there is not None
         and Path(getattr(there, "__file__", None) or "").resolve() == path.resolve()
     ):
-        return there  # a class named in two options is one class
+        return there  # a class that two options name is imported once
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses and torch.export look the module up
+    sys.modules[path.stem] = module  # dataclasses and torch.export look up the module
     spec.loader.exec_module(module)
     return module
 

@@ -1,4 +1,4 @@
-"""Tensors and dims written on the command line."""
+"""Parsing of tensors and dims on the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import ml_dtypes  # noqa: F401 - teaches numpy the name bfloat16
+import ml_dtypes  # noqa: F401 - registers bfloat16 with numpy
 import numpy as np
 
 from coreai_onnx.debugging.difference import Array
@@ -38,7 +38,7 @@ def split_assignments(texts: Iterable[str], option: str) -> dict[str, str]:
     """Split ``name=value`` texts.
 
     Raises:
-        CommandError: If a text has no ``=``, or a name comes twice.
+        CommandError: If a text has no ``=``, or a name is given twice.
     """
     found: dict[str, str] = {}
     for text in texts:
@@ -52,7 +52,7 @@ def split_assignments(texts: Iterable[str], option: str) -> dict[str, str]:
 
 
 def read_tensor(text: str, rng: np.random.Generator) -> Array:
-    """Read a ``.npy`` file, or make a random tensor of a type such as ``float32[2,8]``.
+    """Read a ``.npy`` file, or create a random tensor of a type such as ``float32[2,8]``.
 
     Raises:
         CommandError: If the text is neither, or the file cannot be read.
@@ -75,8 +75,8 @@ def read_tensor(text: str, rng: np.random.Generator) -> Array:
 def random_tensor(dtype: str, dims: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Return a random tensor: floats from the normal distribution, integers and booleans 0 or 1.
 
-    0 and 1 are valid token ids, indices and masks of nearly every model. Both parts of complex
-    numbers are normal; those of complex32 are in a complex64 array.
+    0 and 1 are valid token ids, indices and masks for nearly every model. Both parts of complex
+    numbers are normal; complex32 is returned as a complex64 array.
 
     Raises:
         CommandError: If there is no such dtype, or the tensor does not fit into memory.
@@ -111,7 +111,7 @@ def fill_dims(info: TensorInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def restore_dtype(array: Array, info: TensorInfo) -> Array:
-    """Give a loaded array the dtype that ``.npy`` cannot name (bfloat16 is stored as raw bytes)."""
+    """Restore a dtype that ``.npy`` files cannot represent (bfloat16 is stored as raw bytes)."""
     if array.dtype.kind == "V" and array.dtype.itemsize == np.dtype(info.dtype).itemsize:
         return array.view(info.dtype)
     return array
@@ -121,8 +121,8 @@ def parse_dynamic(texts: Iterable[str]) -> dict[str, tuple[DynamicDim, ...]]:
     """Parse ``input:0=batch,1=seq[2..512]`` texts.
 
     Raises:
-        CommandError: If a text has another form, the bounds of a dim leave no choice, or an axis
-            is given twice.
+        CommandError: If a text has another form, the bounds of a dim allow only one size or none,
+            or an axis is given twice.
     """
     found: dict[str, tuple[DynamicDim, ...]] = {}
     for text in texts:

@@ -15,8 +15,8 @@ NAME = "view"
 DESCRIPTION = """\
 show a .onnx file in Netron
 
-Serves the file to the browser of this machine until Ctrl-C. A composite is one node; the ƒ on it
-opens its body. Needs the netron package.
+Serves the file to a browser on this machine until Ctrl-C. A composite is one node; the ƒ on it
+opens its body. Requires the netron package.
 
   coreai-onnx view model.onnx
   coreai-onnx view model.onnx --port 8080 --no-browser
@@ -26,7 +26,7 @@ opens its body. Needs the netron package.
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", metavar="MODEL.onnx")
-    parser.add_argument("--port", type=whole(0, 65535), default=0, help="default: any that is free")
+    parser.add_argument("--port", type=whole(0, 65535), default=0, help="default: any free port")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 

@@ -1,4 +1,4 @@
-"""The composite ops: what each one is, and the modules a user writes with them."""
+"""The composite ops: their declarations, and the modules that compute them."""
 
 from coreai_onnx.composite_ops import (
     avg_pool_2d,
@@ -58,7 +58,7 @@ COMPOSITES: dict[str, Composite] = {
         pixel_shuffle,
     )
 }
-"""Every standard composite by name."""
+"""The standard composites by name."""
 
 __all__ = [
     "COMPOSITES",

@@ -1,4 +1,4 @@
-"""Averages over windows of a plane."""
+"""Average pooling over two axes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ def avg_pool_2d(
     Args:
         input: ``[batch, channels, height, width]``, floating.
         kernel_size: Height and width of a window.
-        stride: From one window to the next.
-        padding: Rows and columns of zeros around: before each axis, then behind each.
-        ceil_mode: Nonzero: a window that begins inside may stick out behind.
-        count_include_pad: Nonzero: the zeros of the padding count; never what sticks out of it.
-        divisor_override: Divisor in place of the count.
+        stride: Distance between windows.
+        padding: Rows and columns of zeros: at the start of each axis, then at the end of each.
+        ceil_mode: Nonzero: a window that starts inside may extend beyond the end.
+        count_include_pad: Nonzero: the divisor counts the zeros of the padding, but never elements
+            beyond the padding.
+        divisor_override: Divisor instead of the count.
 
     Returns:
         ``[batch, channels, windows, windows]`` in the dtype of ``input``; computed in float32
@@ -49,7 +50,7 @@ def averages(
     count_include_pad: int,
     divisor_override: int | None,
 ) -> torch.Tensor:
-    """Call a pooling function of torch, which takes one padding for both ends of an axis.
+    """Call a pooling function of torch, which has one padding for both ends of an axis.
 
     Raises:
         ValueError: If the paddings of an axis differ.
@@ -65,7 +66,7 @@ def averages(
 
 
 def check_windows(dims: Dims, attributes: Attributes) -> str:
-    """Say what is wrong with windows: one number per axis, paddings of half a window at most."""
+    """Return what is wrong with windows: one number per axis, paddings of half a window at most."""
     axes = len(dims["input"]) - 2
     kernel, stride, padding = (attributes[n] for n in ("kernel_size", "stride", "padding"))
     for name, given, wanted in (

@@ -1,4 +1,4 @@
-"""Averages over windows of a volume."""
+"""Average pooling over three axes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def avg_pool_3d(
     Args:
         input: ``[batch, channels, depth, height, width]``, floating.
         kernel_size: Depth, height and width of a window.
-        stride: From one window to the next.
-        padding: Zeros around: before each axis, then behind each.
+        stride: Distance between windows.
+        padding: Zeros: at the start of each axis, then at the end of each.
         ceil_mode: As in ``avg_pool_2d``.
         count_include_pad: As in ``avg_pool_2d``.
-        divisor_override: Divisor in place of the count.
+        divisor_override: Divisor instead of the count.
 
     Returns:
         ``[batch, channels, windows, windows, windows]`` in the dtype of ``input``; computed in

@@ -1,4 +1,4 @@
-"""Normalisation of channels by statistics that are given."""
+"""Batch normalization with given statistics."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def batch_norm(
 ) -> torch.Tensor:
     """Return ``(input - mean) / sqrt(variance + eps) * scale + bias`` (Ioffe & Szegedy 2015).
 
-    The statistics are those a model was trained to; a batch norm in training, which takes the
-    batch's own, is no composite.
+    The statistics are the running ones of a trained model. A batch norm in training mode, which
+    uses the statistics of the batch, is not a composite.
 
     Args:
         input: ``[batch, channels, ...]``, floating.
-        scale: ``[channels]``; its own dtype or the one of ``input``.
+        scale: ``[channels]``; its own dtype or that of ``input``.
         bias: Like ``scale``.
         mean: ``[channels]``, the running mean.
         variance: ``[channels]``, the running variance.

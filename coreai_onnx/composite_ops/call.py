@@ -1,4 +1,4 @@
-"""Calls of composites from torch code: one op that stays whole in an exported program."""
+"""Calls of composites from torch code: one op that is not decomposed in an exported program."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def call(name: str, *inputs: torch.Tensor | None, **attributes: Any) -> torch.Te
     Args:
         name: The composite.
         *inputs: Its inputs by position, None for absent ones.
-        **attributes: Its attributes; numbers, strings and lists of them.
+        **attributes: Its attributes: numbers, strings and lists of them.
 
     Returns:
-        What the composite's reference returns.
+        The result of the composite's reference.
     """
     text = json.dumps(attributes, sort_keys=True)
     result: torch.Tensor = torch.ops.coreai.composite(list(inputs), name, text)
@@ -29,14 +29,14 @@ def call(name: str, *inputs: torch.Tensor | None, **attributes: Any) -> torch.Te
 
 
 def _compute(inputs: Sequence[torch.Tensor | None], name: str, attributes: str) -> torch.Tensor:
-    from coreai_onnx.composite_ops import COMPOSITES  # it imports the modules beside this one
+    from coreai_onnx.composite_ops import COMPOSITES  # the package imports this file
 
     result: torch.Tensor = COMPOSITES[name].reference(*inputs, **json.loads(attributes))
     return result.contiguous()
 
 
 def _layout(inputs: Sequence[torch.Tensor | None], name: str, attributes: str) -> torch.Tensor:
-    """Return an empty tensor of the result's shape, without the sizes' arithmetic inside."""
+    """Return an empty tensor with the result's shape, without arithmetic on sizes in between."""
     first = inputs[0]
     assert first is not None
     if name == "scaled_dot_product_attention":

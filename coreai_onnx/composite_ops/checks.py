@@ -1,6 +1,6 @@
-"""What is wrong with a call of a composite, said in words; and one spelling for its attributes.
+"""Checks of calls of composites, which return a message, and canonical forms of attributes.
 
-Sizes are known or None; what is not known is not checked here, but by the kernel or onnxruntime.
+Sizes are known or None. Unknown sizes are not checked here, but by the kernel or onnxruntime.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def accepts(dims: Dims, attributes: Attributes) -> str:
-    """Find nothing wrong."""
+    """Return no message: every call is valid."""
     del dims, attributes
     return ""
 
 
 def any_value(inputs: Tensors) -> Tensors:
-    """Return the inputs as they are."""
+    """Return the inputs unchanged."""
     return inputs
 
 
 def unchanged(dims: Dims, attributes: Attributes) -> dict[str, Any]:
-    """Return the attributes as they are."""
+    """Return the attributes unchanged."""
     del dims
     return dict(attributes)
 
 
 def all_used(names: AbstractSet[str]) -> AbstractSet[str]:
-    """Return none of the inputs: each has an effect."""
+    """Return no inputs: each has an effect."""
     return names & set()
 
 
 def not_multiple(what: str, size: int | None, of: str, divisor: int | None) -> str:
-    """Say that a size is no multiple of another one; empty if it is, or if one is not known."""
+    """Return a message if a size is not a multiple of another; empty also if one is unknown."""
     if size is None or divisor is None or (divisor > 0 and size % divisor == 0):
         return ""
     return f"{what} is {size}, not a multiple of {of}, {divisor}"
 
 
 def rank_below(dims: Dims, name: str, least: int) -> str:
-    """Say that an input has too few axes."""
+    """Return a message if an input has too few axes."""
     rank = len(dims[name]) if name in dims else least
     return "" if rank >= least else f"{name} has rank {rank}, at least {least} are needed"
 
 
 def axes_outside(dims: Dims, axes: Sequence[int], name: str = "input") -> str:
-    """Say that an axis is out of range or named twice."""
+    """Return a message if an axis is out of range or given twice."""
     if name not in dims:
         return ""
     rank = len(dims[name])
@@ -66,14 +66,14 @@ def axes_outside(dims: Dims, axes: Sequence[int], name: str = "input") -> str:
 
 
 def check_axes(dims: Dims, attributes: Attributes) -> str:
-    """Check that there are axes, in range."""
+    """Check that there are axes, and that they are in range."""
     if not attributes["axes"]:
         return "axes is empty"
     return axes_outside(dims, attributes["axes"])
 
 
 def check_trailing_axes(dims: Dims, attributes: Attributes) -> str:
-    """Check that axes are the last ones, as a norm wants them."""
+    """Check that the axes are the trailing ones, as a norm requires."""
     wrong = check_axes(dims, attributes)
     if wrong:
         return wrong
@@ -83,7 +83,7 @@ def check_trailing_axes(dims: Dims, attributes: Attributes) -> str:
 
 
 def negative_axes(dims: Dims, attributes: Attributes) -> dict[str, Any]:
-    """Return the axes counted from the end, in order, so that one body serves every rank."""
+    """Return the axes as sorted negative numbers, so that one body serves every rank."""
     rank = len(dims["input"])
     axes = sorted(a if a < 0 else a - rank for a in attributes["axes"])
     return {**attributes, "axes": axes}
@@ -100,7 +100,7 @@ def check_channels(least_rank: int) -> Any:
 
 
 def other_channels(dims: Dims) -> str:
-    """Say that a parameter does not have one number per channel."""
+    """Return a message if a parameter does not have one element per channel."""
     channels = dims["input"][1] if len(dims.get("input", ())) > 1 else None
     for name, given in dims.items():
         if name == "input":

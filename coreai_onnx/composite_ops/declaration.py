@@ -1,4 +1,4 @@
-"""What a composite op is: the one place that knows its name, inputs, attributes and meaning."""
+"""The declaration of a composite op: its name, inputs, attributes and semantics."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from coreai_onnx.composite_ops.checks import (
 )
 
 DOMAIN = "ai.coreai"
-"""Domain of the standard composites; the only one our kernels claim."""
+"""Domain of the standard composites; the only one that has native kernels."""
 USER_DOMAIN = "ai.coreai.user"
-"""Domain of composites that users name themselves; no kernel ever claims it."""
+"""Domain of composites that users define; it never has native kernels."""
 MODULE_DOMAIN = "ai.coreai.module"
-"""Domain of plain externalised modules."""
+"""Domain of plain externalized modules."""
 
 AttributeValue = int | float | str | Sequence[int] | Sequence[float] | Sequence[str]
 AttributeType = Literal["int", "float", "string", "ints", "floats", "strings"]
 
 FLOAT_DTYPES = ("float32", "float16", "bfloat16", "float64")
-"""Every composite accepts these four; a kernel must as well."""
+"""The dtypes that every composite and every kernel must accept."""
 DTYPE_WORDS = ("float64", "bfloat16", "float16")
-"""Dtypes whose bodies may differ from that of float32."""
+"""Dtypes whose bodies may differ from the float32 body."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Input:
             (an attention mask is bool or ``T``); ``"index"`` for int32 or int64; a concrete ONNX
             name (``"int64"``) otherwise.
         dims: The dims, by letters shared between the inputs: ``"B H T D"``. ``"K|H"`` is the dim
-            ``K``, which may differ from ``H``. A ``*`` stands for any number of dims, at the front
+            ``K``, which may differ from ``H``. A ``*`` matches any number of dims, at the front
             or at the end. A leading ``~`` means broadcastable to those dims, aligned from the
-            right. Dims at the front may be missing; a ``1`` at the end as well.
-        aliases: Names that user classes have for the same argument, parameter or buffer
+            right. Dims at the front may be absent, and so may a ``1`` at the end.
+        aliases: Names of the same argument, parameter or buffer in user classes
             (``hidden_states``, ``weight``).
     """
 
@@ -66,10 +66,10 @@ class Attribute:
     Attributes:
         name: The name on the node.
         type: ONNX attribute type.
-        default: Value when the node does not carry it; None means it may be absent.
+        default: Value if the node does not have the attribute; None means it may be absent.
         aliases: Names under which user classes store the same quantity (``variance_epsilon``).
         structural: Whether its value selects a different body. A structural attribute is written
-            into the body when the body is made; any other one is read by attribute reference.
+            into the body when the body is created; any other is read by attribute reference.
     """
 
     name: str
@@ -87,25 +87,25 @@ class Composite:
         name: Op type in the domain ``ai.coreai``.
         inputs: Positional inputs in order.
         outputs: Output names in order.
-        attributes: Attributes apart from ``version``, which every composite carries.
-        reference: The meaning: a function over torch tensors, called with the inputs by position
+        attributes: Attributes other than ``version``, which every composite has.
+        reference: The semantics: a function over torch tensors, called with the inputs by position
             (absent ones are None) and the attributes by keyword.
         formula: One line for the function's doc string and the documentation table.
         variant_axes: Groups of variant words; a variant suffix takes at most one word of each
             group, joined with ``_`` in the order of the groups.
-        version: Version of the meaning.
+        version: Version of the semantics.
         kernel: Whether the kernel library implements it.
-        dtypes: Dtypes that the floating type stands for.
+        dtypes: Dtypes that the floating type may be.
         output_dims: The dims of each output in the letters of the inputs: ``"B H T E"``; ``"*"``
-            are those of the first input, ``"?"`` say that letters do not tell.
+            means those of the first input, ``"?"`` that letters cannot express them.
         output_likes: For each output, the input whose dtype it has, if a call passes that input;
             it has the dtype of the first input otherwise.
-        check: Says what is wrong with the sizes and attributes of a call; empty if nothing is.
-        canonical: Returns the attributes of a call in the one spelling that the node carries.
-        admissible: Makes random inputs, by name, what a call may have: indices in range, a decay
-            that does not grow.
-        unused: Returns, of the names of inputs that a call passes, those without any effect; the
-            node leaves them out.
+        check: Returns what is wrong with the sizes and attributes of a call; empty if it is valid.
+        canonical: Returns the attributes of a call in the canonical form for the node.
+        admissible: Maps random inputs, by name, to valid ones: indices in range, a decay that does
+            not grow.
+        unused: Returns those of the names of passed inputs that have no effect; the node omits
+            them.
     """
 
     name: str
@@ -139,8 +139,8 @@ class Composite:
     def variants(self) -> tuple[str, ...]:
         """Every variant suffix, ``""`` (the plain name) first.
 
-        The last group is always the dtype, for models that use a composite at dtypes which need
-        different bodies: float64 computes wider, the narrow ones are cast to float32 and back.
+        The last group is always the dtype, for models that use a composite with dtypes that need
+        different bodies: float64 computes in float64, the narrow ones are cast to float32 and back.
         """
         groups = [("", *words) for words in (*self.variant_axes, DTYPE_WORDS)]
         suffixes = (
@@ -149,5 +149,5 @@ class Composite:
         return tuple(dict.fromkeys(suffixes))
 
     def op_types(self) -> tuple[str, ...]:
-        """Every op type under which a call of this composite may stand in a model."""
+        """Every op type that a call of this composite may have in a model."""
         return tuple(f"{self.name}.{v}" if v else self.name for v in self.variants())

@@ -14,14 +14,14 @@ class GatedDeltaUpdate(nn.Module):
     """Linear attention by the gated delta rule.
 
     Args:
-        use_qk_l2_norm: Whether query and key are divided by their lengths first.
+        use_qk_l2_norm: Whether query and key are first divided by their L2 norms.
     """
 
     def __init__(
         self,
-        use_qk_l2_norm: bool = True,  # noqa: FBT001, FBT002 - the peer's positional signature
+        use_qk_l2_norm: bool = True,  # noqa: FBT001, FBT002 - coreai-torch's signature
     ) -> None:
-        """Keep the attributes of the composite ``gated_delta_update``."""
+        """Store the attributes of the composite ``gated_delta_update``."""
         super().__init__()
         self.use_qk_l2_norm = use_qk_l2_norm
         self.version = Version.v1
@@ -35,9 +35,9 @@ class GatedDeltaUpdate(nn.Module):
         beta: torch.Tensor,
         initial_state: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Go through the tokens; shapes as in :mod:`coreai_onnx.composite_ops.gated_delta_update`.
+        """Process the tokens; shapes as in :mod:`coreai_onnx.composite_ops.gated_delta_update`.
 
-        While a program is exported this is one op, which becomes the composite.
+        In an exported program this is one op, which becomes the composite.
 
         Raises:
             ValueError: If ranks, heads, lengths or lanes do not fit.
@@ -60,7 +60,7 @@ def _check_delta(
     gates: dict[str, torch.Tensor],
     state: torch.Tensor | None,
 ) -> None:
-    """Check ranks, then the sizes that inputs share; each message names what does not fit."""
+    """Check ranks, then the sizes that inputs share; each message names the mismatch."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         _check(x.ndim == 4, f"{name} must have rank 4, has shape {tuple(x.shape)}")
     batch, heads, length, lanes = query.shape

@@ -8,7 +8,7 @@ from coreai_onnx.composite_ops.checks import Attributes, Dims, Tensors, not_mult
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 NORM_EPS = 1e-6
-"""Added to the squared length of a query or key before it is divided by its length."""
+"""Added to the squared L2 norm of a query or key before it is divided by its norm."""
 
 
 def gated_delta_update(
@@ -38,13 +38,13 @@ def gated_delta_update(
             ``query``, or float32.
         initial_state: ``[batch, value_heads, Dk, Dv]``, the dtype of ``query`` or float32; zeros
             if absent.
-        use_qk_l2_norm: Nonzero: query and key are first divided by their lengths,
+        use_qk_l2_norm: Nonzero: query and key are first divided by their L2 norms,
             ``sqrt(sum(x²) + 1e-6)``.
 
     Returns:
         The outputs ``[batch, length, value_heads, Dv]`` in the dtype of ``query``, and the state
-        ``[batch, value_heads, Dk, Dv]`` in the dtype of ``initial_state``, in that of ``query`` if
-        it is absent. Everything is computed in float32 (float64 in float64) and rounded once.
+        ``[batch, value_heads, Dk, Dv]`` in the dtype of ``initial_state``, or of ``query`` if it is
+        absent. Everything is computed in float32 (float64 in float64) and rounded once.
     """
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     last_dtype = query.dtype if initial_state is None else initial_state.dtype
@@ -86,7 +86,7 @@ def _check(dims: Dims, attributes: Attributes) -> str:
 
 
 def _admissible(inputs: Tensors) -> Tensors:
-    """A decay never grows, and a rate is between zero and one."""
+    """Return inputs with a non-positive ``g``, a decay, and ``beta`` between zero and one."""
     return {**inputs, "g": -inputs["g"].abs(), "beta": torch.sigmoid(inputs["beta"])}
 
 

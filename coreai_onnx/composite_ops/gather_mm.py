@@ -1,4 +1,4 @@
-"""Matrix products in which an index chooses the matrix, as mixtures of experts need them."""
+"""Gathered matrix products, as in mixtures of experts: an index selects the matrix."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def gather_mm(
 ) -> torch.Tensor:
     """Return ``take(lhs, lhs_indices) @ take(rhs, rhs_indices)``, batch axes broadcast.
 
-    ``take(x, i)`` puts the axes of ``i`` in the place of axis ``num_batch_axes`` of ``x``; without
-    indices it is ``x``. A mixture of experts, with weights ``[experts, K, N]``, multiplies token
+    ``take(x, i)`` replaces axis ``num_batch_axes`` of ``x`` by the axes of ``i``; without indices
+    it is ``x``. A mixture of experts, with weights ``[experts, K, N]``, multiplies token
     ``t`` with the matrix of its expert ``e[t]``: ``gather_mm(x [T, 1, K], w, None, e [T])``, or,
     with ``k`` experts each, ``gather_mm(x [T, 1, 1, K], w, None, e [T, k])``. No matrix is copied
     per token, neither in the body nor in the kernel: rows that share a matrix are multiplied
@@ -32,14 +32,13 @@ def gather_mm(
             taken; in the dtype of ``lhs``.
         lhs_indices: Integers in ``[0, lhs.shape[num_batch_axes])``, of any rank.
         rhs_indices: Integers in ``[0, rhs.shape[num_batch_axes])``, of any rank.
-        num_batch_axes: How many leading axes stand before the axis that indices choose from; each
-            of their entries gets all indices.
-        transpose_rhs: Nonzero: the matrices of ``rhs`` are ``[N, K]``, as linear layers keep their
-            weights.
+        num_batch_axes: Number of leading axes before the axis that the indices select from; all
+            indices apply to each of their entries.
+        transpose_rhs: Nonzero: the matrices of ``rhs`` are ``[N, K]``, as in linear layers.
 
     Returns:
         ``[..., M, N]`` in the dtype of ``lhs``, the leading axes broadcast as in
-        ``torch.matmul``; products are added up in float32 (float64 in float64).
+        ``torch.matmul``; products are accumulated in float32 (float64 in float64).
     """
     wide = torch.float64 if lhs.dtype == torch.float64 else torch.float32
     left = take(lhs, lhs_indices, num_batch_axes).to(wide)
@@ -50,7 +49,7 @@ def gather_mm(
 
 
 def take(x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> torch.Tensor:
-    """Return ``x`` with the axes of ``indices`` in the place of one axis; ``x`` without them."""
+    """Return ``x`` with one axis replaced by the axes of ``indices``; ``x`` without indices."""
     if indices is None:
         return x
     taken = torch.index_select(x, axis, indices.reshape(-1).to(torch.int64))
@@ -58,7 +57,7 @@ def take(x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> torch.Tens
 
 
 def taken_shape(x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> tuple[int, ...]:
-    """Return the shape of what :func:`take` returns."""
+    """Return the shape of the result of :func:`take`."""
     if indices is None:
         return tuple(x.shape)
     return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
@@ -82,7 +81,7 @@ def _check(dims: Dims, attributes: Attributes) -> str:
 
 
 def _admissible(inputs: Tensors) -> Tensors:
-    """Indices choose something on the axes of either operand, whichever it is."""
+    """Return inputs with indices that are in range for the axes of either operand."""
     found = dict(inputs)
     for name in ("lhs", "rhs"):
         if f"{name}_indices" in found:

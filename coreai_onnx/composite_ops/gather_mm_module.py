@@ -11,19 +11,19 @@ from coreai_onnx.composite_ops.modules import Version
 
 
 class GatherMM(nn.Module):
-    """Matrix products in which an index chooses the matrix.
+    """Gathered matrix products: an index selects the matrix.
 
     Args:
-        num_batch_axes: How many leading axes stand before the axis that indices choose from.
-        transpose_rhs: Whether the matrices of ``rhs`` are ``[N, K]``, as linear layers keep them.
+        num_batch_axes: Number of leading axes before the axis that the indices select from.
+        transpose_rhs: Whether the matrices of ``rhs`` are ``[N, K]``, as in linear layers.
     """
 
     def __init__(
         self,
         num_batch_axes: int = 0,
-        transpose_rhs: bool = False,  # noqa: FBT001, FBT002 - beside the peer's positional argument
+        transpose_rhs: bool = False,  # noqa: FBT001, FBT002 - coreai-torch's positional argument
     ) -> None:
-        """Keep the attributes of the composite ``gather_mm``."""
+        """Store the attributes of the composite ``gather_mm``."""
         super().__init__()
         self.num_batch_axes = num_batch_axes
         self.transpose_rhs = transpose_rhs
@@ -38,11 +38,11 @@ class GatherMM(nn.Module):
     ) -> torch.Tensor:
         """Multiply; shapes as in :mod:`coreai_onnx.composite_ops.gather_mm`.
 
-        While a program is exported this is one op, which becomes the composite.
+        In an exported program this is one op, which becomes the composite.
 
         Raises:
-            ValueError: If ranks or sizes do not fit, indices are no integers, or one of them is
-                outside its axis where their values are known.
+            ValueError: If ranks or sizes do not match, indices are not integers, or an index whose
+                value is known is out of range.
         """
         axis = self.num_batch_axes
         _check_indices("lhs", lhs, lhs_indices, axis)
@@ -71,7 +71,7 @@ class GatherMM(nn.Module):
 
 
 def _check_indices(name: str, x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> None:
-    """Check the type of indices and, where their values are there to be read, their range."""
+    """Check the dtype of indices and, if their values can be read, their range."""
     if indices is None:
         return
     whole = not indices.dtype.is_floating_point and indices.dtype != torch.bool
@@ -92,7 +92,7 @@ def _check_indices(name: str, x: torch.Tensor, indices: torch.Tensor | None, axi
 
 
 def _as_index(indices: torch.Tensor | None) -> torch.Tensor | None:
-    """Return indices in a dtype that the composite takes."""
+    """Return indices in a dtype that the composite accepts."""
     if indices is None or indices.dtype in (torch.int32, torch.int64):
         return indices
     return indices.to(torch.int64)

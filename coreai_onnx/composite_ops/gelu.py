@@ -9,7 +9,7 @@ from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
 def gelu(input: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
-    """Return ``input * Φ(input)``, Φ the normal distribution (Hendrycks & Gimpel 2016, eq. 2).
+    """Return ``input * Φ(input)``, with the normal CDF Φ (Hendrycks & Gimpel 2016, eq. 2).
 
     Args:
         input: Floating, of any shape.

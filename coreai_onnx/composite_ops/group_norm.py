@@ -1,4 +1,4 @@
-"""Normalisation over groups of channels."""
+"""Normalization over groups of channels."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def group_norm(
 ) -> torch.Tensor:
     """Return ``(input - mean) / sqrt(variance + eps) * scale + bias`` (Wu & He 2018, eq. 7).
 
-    Mean and variance are those of a group: ``channels / num_groups`` neighbouring channels with
-    all their places.
+    Mean and variance are those of a group: ``channels / num_groups`` adjacent channels with all
+    their positions.
 
     Args:
         input: ``[batch, channels, ...]``, floating; ``channels % num_groups == 0``.
-        scale: ``[channels]``; its own dtype or the one of ``input``.
+        scale: ``[channels]``; its own dtype or that of ``input``.
         bias: Like ``scale``.
-        num_groups: How many groups.
+        num_groups: Number of groups.
         eps: Added to the variance.
 
     Returns:
         The shape and dtype of ``input``; computed in float32 (float64 in float64), the variance
-        in a second pass over the centred values.
+        in a second pass over the centered values.
     """
     wide = torch.float64 if input.dtype == torch.float64 else torch.float32
     batch, channels = input.shape[:2]

@@ -1,4 +1,4 @@
-"""The sigmoid made of straight lines."""
+"""Hard sigmoid, the piecewise linear approximation of the sigmoid."""
 
 from __future__ import annotations
 

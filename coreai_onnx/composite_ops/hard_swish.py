@@ -1,4 +1,4 @@
-"""Swish with the sigmoid made of straight lines."""
+"""Hard swish, which uses the piecewise linear approximation of the sigmoid."""
 
 from __future__ import annotations
 

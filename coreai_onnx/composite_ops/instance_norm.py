@@ -1,4 +1,4 @@
-"""Normalisation of every channel of every sample by itself."""
+"""Instance normalization: every channel of every sample is normalized separately."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def instance_norm(
 ) -> torch.Tensor:
     """Return ``(input - mean) / sqrt(variance + eps) * scale + bias`` (Ulyanov et al. 2016).
 
-    Mean and variance are those of one channel of one sample, over all its places.
+    Mean and variance are those of one channel of one sample, over all its positions.
 
     Args:
-        input: ``[batch, channels, ...]``, floating, with one axis of places at least.
-        scale: ``[channels]``; its own dtype or the one of ``input``.
+        input: ``[batch, channels, ...]``, floating, with at least one axis of positions.
+        scale: ``[channels]``; its own dtype or that of ``input``.
         bias: Like ``scale``.
         eps: Added to the variance.
 
     Returns:
         The shape and dtype of ``input``; computed in float32 (float64 in float64). As in torch,
         mean and ``1 / sqrt(variance + eps)`` of a float16 or bfloat16 input are rounded to its
-        dtype, unless scale or bias has another one.
+        dtype, unless scale or bias has another dtype.
     """
     wide = torch.float64 if input.dtype == torch.float64 else torch.float32
     batch, channels = input.shape[:2]

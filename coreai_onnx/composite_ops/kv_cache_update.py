@@ -1,4 +1,4 @@
-"""New keys or values written into their places in a cache."""
+"""Key-value cache update: writes new keys or values to their positions in a cache."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from coreai_onnx.composite_ops.declaration import Composite, Input
 def kv_cache_update(
     cache: torch.Tensor, update: torch.Tensor, position: torch.Tensor
 ) -> torch.Tensor:
-    """Return ``cache`` with ``update`` in the places ``position``, ``position + 1`` and so on.
+    """Return ``cache`` with ``update`` at the positions ``position``, ``position + 1`` and so on.
 
     Args:
         cache: ``[batch, heads, places, dim]``.
         update: ``[batch, heads, length, dim]`` in the dtype of ``cache``.
-        position: Where the first token goes, for all or per batch row: ``[]`` or ``[batch]``,
+        position: Position of the first token, for all or per batch row: ``[]`` or ``[batch]``,
             integer; ``0 <= position`` and ``position + length <= places``.
 
     Returns:
@@ -41,7 +41,7 @@ def _check(dims: Dims, attributes: Attributes) -> str:
 
 
 def _admissible(inputs: Tensors) -> Tensors:
-    """The last token still has a place."""
+    """Return inputs with a position at which all tokens fit into the cache."""
     last = inputs["cache"].shape[2] - inputs["update"].shape[2]
     return {**inputs, "position": inputs["position"].abs() % (last + 1)}
 

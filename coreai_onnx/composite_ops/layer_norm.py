@@ -1,4 +1,4 @@
-"""Layer normalisation."""
+"""Layer normalization."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def layer_norm(
 
     Args:
         input: ``[..., *normalized_shape]``, floating.
-        scale: Broadcastable to ``input``; its own dtype or the one of ``input``.
+        scale: Broadcastable to ``input``; its own dtype or that of ``input``.
         bias: Like ``scale``.
-        axes: Trailing axes to normalise over.
+        axes: Trailing axes to normalize over.
         eps: Added to the variance.
 
     Returns:
         The shape and dtype of ``input``; computed in float32 (float64 in float64), the variance
-        in a second pass over the centred values.
+        in a second pass over the centered values.
     """
     wide = torch.float64 if input.dtype == torch.float64 else torch.float32
     x = input.to(wide)

@@ -21,11 +21,11 @@ def linalg_vector_norm(
     """Return ``sum(|input| ** ord, axes) ** (1 / ord)``.
 
     Args:
-        input: Floating, with one axis at least.
-        ord: The order; 0 counts the elements that are not zero, infinity takes the greatest
-            magnitude, minus infinity the least.
-        axes: The axes the norm goes over; torch's ``dtype`` is a cast before.
-        keep_dim: Nonzero: these axes stay, with size 1.
+        input: Floating, with at least one axis.
+        ord: The order; 0 counts the elements that are not zero, infinity returns the largest
+            magnitude, minus infinity the smallest.
+        axes: The axes to reduce; torch's ``dtype`` is a cast before the norm.
+        keep_dim: Nonzero: the reduced axes are kept with size 1.
 
     Returns:
         The norms in the dtype of ``input``; computed in float32 (float64 in float64), rounded
@@ -37,7 +37,7 @@ def linalg_vector_norm(
 
 
 def _axes_from_the_front(dims: Dims, attributes: Attributes) -> dict[str, Any]:
-    """Return non-negative axes: onnxruntime reduces no others of an empty tensor."""
+    """Return non-negative axes: onnxruntime supports no others for empty tensors."""
     rank = len(dims["input"])
     return {**attributes, "axes": sorted(axis % rank for axis in attributes["axes"])}
 

@@ -12,8 +12,8 @@ def log_softmax(input: torch.Tensor, *, axis: int = -1) -> torch.Tensor:
     """Return ``input - log(sum(exp(input), axis))``, without overflow.
 
     Args:
-        input: Floating, with one axis at least.
-        axis: The axis that is normalised.
+        input: Floating, with at least one axis.
+        axis: The axis that is normalized.
 
     Returns:
         The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.

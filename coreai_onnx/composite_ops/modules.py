@@ -1,4 +1,4 @@
-"""The modules a user writes a model with; each computes its composite's reference."""
+"""Modules for users' models; each computes the reference of its composite."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from coreai_onnx.composite_ops.sdpa import scaled_dot_product_attention
 
 
 class Version(Enum):
-    """Version of a composite's meaning."""
+    """Version of a composite's semantics."""
 
     v1 = 1
 
 
 class RMSNormImpl(nn.Module):
-    """Root-mean-square normalisation over the last axis; the scale is an argument.
+    """Root-mean-square normalization over the last axis; the scale is an argument.
 
     Args:
         eps: Added to the mean square.
     """
 
     def __init__(self, eps: float = 1e-5) -> None:
-        """Keep the attributes of the composite ``rms_norm``."""
+        """Store the attributes of the composite ``rms_norm``."""
         super().__init__()
         self.axes = -1
         self.eps = eps
         self.version = Version.v1
 
     def forward(self, input: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """Normalise ``input`` ``[..., dim]`` and multiply by ``scale``, broadcastable to it."""
+        """Normalize ``input`` ``[..., dim]`` and multiply by ``scale``, broadcastable to it."""
         torch._check(input.ndim >= 1, lambda: "rms_norm: input must have at least one axis")
         return rms_norm(input, scale, axes=(self.axes,), eps=self.eps)
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square normalisation that owns its scale.
+    """Root-mean-square normalization that owns its scale.
 
     Args:
-        dim: Size of the normalised axis.
+        dim: Size of the normalized axis.
         eps: Added to the mean square.
-        n_heads: Given, the scale is ``[n_heads, 1, dim]`` instead of ``[dim]``.
+        n_heads: If given, the scale is ``[n_heads, 1, dim]`` instead of ``[dim]``.
     """
 
     def __init__(self, dim: int, eps: float = 1e-5, n_heads: int | None = None) -> None:
@@ -55,29 +55,29 @@ class RMSNorm(nn.Module):
         self.rmsnorm_impl = RMSNormImpl(eps)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise ``x`` ``[..., dim]``."""
+        """Normalize ``x`` ``[..., dim]``."""
         result: torch.Tensor = self.rmsnorm_impl(x, self.weight)
         return result
 
 
 class SDPA(nn.Module):
-    """Scaled dot-product attention; a given mask is used alone.
+    """Scaled dot-product attention; an explicit mask replaces ``is_causal`` and ``window_size``.
 
     Args:
         scale: Factor on the scores, ``head_dim ** -0.5`` by default.
-        is_causal: Whether the query, as the trailing tokens, attends only backwards.
-        window_size: Above zero: attend only to keys nearer than this, the token included.
-        softcap: Above zero: bound of the scores, ``softcap * tanh(scores / softcap)``.
+        is_causal: Whether the queries, as the trailing tokens, attend only to previous tokens.
+        window_size: If positive: attend only to keys nearer than this, the token included.
+        softcap: If positive: bound of the scores, ``softcap * tanh(scores / softcap)``.
     """
 
     def __init__(
         self,
         scale: float | None = None,
-        is_causal: bool = False,  # noqa: FBT001, FBT002 - the peer's positional signature
+        is_causal: bool = False,  # noqa: FBT001, FBT002 - coreai-torch's signature
         window_size: int = 0,
         softcap: float = 0.0,
     ) -> None:
-        """Keep the attributes of the composite ``scaled_dot_product_attention``."""
+        """Store the attributes of the composite ``scaled_dot_product_attention``."""
         super().__init__()
         self.scale = None if scale is None else float(scale)
         self.is_causal = is_causal
@@ -93,7 +93,7 @@ class SDPA(nn.Module):
         attn_mask: torch.Tensor | None = None,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attend; shapes as in ``coreai_onnx.composite_ops.sdpa``."""
+        """Compute attention; shapes as in ``coreai_onnx.composite_ops.sdpa``."""
         _check_attention(query, key, value, sinks)
         return scaled_dot_product_attention(
             query,
@@ -111,7 +111,7 @@ class SDPA(nn.Module):
 def _check_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None
 ) -> None:
-    """Check ranks, heads, lanes and lengths; each message names what does not fit."""
+    """Check ranks, heads, lanes and lengths; each message names the mismatch."""
     named = {"query": query, "key": key, "value": value}
     for name, x in named.items():
         _check_shape(
@@ -143,8 +143,8 @@ class RoPE(nn.Module):
     Args:
         scale: Factor on the frequencies.
         base: Base of the default frequencies.
-        dims: How many leading lanes are rotated; all by default.
-        interleaved: Whether pairs are neighbouring lanes instead of halves.
+        dims: Number of leading lanes that are rotated; all by default.
+        interleaved: Whether pairs are neighboring lanes instead of halves.
     """
 
     def __init__(
@@ -152,9 +152,9 @@ class RoPE(nn.Module):
         scale: float = 1.0,
         base: float = 10000.0,
         dims: int | None = None,
-        interleaved: bool = False,  # noqa: FBT001, FBT002 - the peer's positional signature
+        interleaved: bool = False,  # noqa: FBT001, FBT002 - coreai-torch's signature
     ) -> None:
-        """Keep the attributes of the composite ``rope``."""
+        """Store the attributes of the composite ``rope``."""
         super().__init__()
         self.scale = float(scale)
         self.base = float(base)

@@ -1,4 +1,4 @@
-"""Pixels moved from channels into space."""
+"""Pixel shuffle: moves elements from channels to spatial positions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def pixel_shuffle(input: torch.Tensor, *, upscale_factor: int = 1) -> torch.Tens
     Args:
         input: ``[..., channels, height, width]``, floating; ``channels`` a multiple of
             ``upscale_factor ** 2``.
-        upscale_factor: ``r``: how many rows and columns one pixel becomes.
+        upscale_factor: ``r``: number of rows and columns per input pixel.
 
     Returns:
         The rearranged elements, in the dtype of ``input``.

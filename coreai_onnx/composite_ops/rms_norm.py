@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation."""
+"""Root-mean-square normalization."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def rms_norm(
     Args:
         input: ``[..., dim]``, floating.
         scale: Broadcastable to ``input``. A float32 scale is applied in float32 before the result
-            is rounded; a scale in the dtype of ``input`` is applied after.
-        axes: Trailing axes to normalise over.
+            is rounded; a scale in the dtype of ``input`` is applied after rounding.
+        axes: Trailing axes to normalize over.
         eps: Added to the mean square.
 
     Returns:

@@ -29,15 +29,15 @@ def rope(
     Args:
         input: ``[batch, heads, length, head_dim]`` or ``[heads, length, head_dim]``, floating.
         cos: Broadcastable to ``[batch, heads, length, dims / 2]``; used only together with
-            ``sin``, in place of angles computed from positions.
+            ``sin``, instead of angles computed from positions.
         sin: Like ``cos``.
         position_ids: ``[batch, length]`` integer positions; ``offset + arange(length)`` if absent.
         freqs: ``[dims / 2]`` float32 angular frequencies; ``base ** (-2 i / dims)`` if absent.
         offset: Position of the first token: ``[]``, ``[1]``, ``[batch]`` or ``[batch, 1]``.
         scale: Factor on the frequencies.
         base: Base of the default frequencies.
-        dims: How many leading lanes are rotated, even; 0 means all, the rest pass through.
-        interleaved: Nonzero: pairs are neighbours ``(2i, 2i+1)``; zero: halves ``(i, i+dims/2)``.
+        dims: Number of leading lanes that are rotated, even; 0 means all. The rest pass through.
+        interleaved: Nonzero: pairs are neighbors ``(2i, 2i+1)``; zero: halves ``(i, i+dims/2)``.
 
     Returns:
         The shape and dtype of ``input``; angles and the rotation are computed in float32 (float64
@@ -106,14 +106,14 @@ def _check(dims: Dims, attributes: Attributes) -> str:
 
 
 def _canonical(dims: Dims, attributes: Attributes) -> dict[str, Any]:
-    """Write 0 where all lanes are rotated."""
+    """Return the attributes with ``dims`` 0 if all lanes are rotated."""
     lanes = dims["input"][-1]
     all_lanes = lanes is not None and attributes["dims"] >= lanes
     return {**attributes, "dims": 0} if all_lanes else dict(attributes)
 
 
 def _unused(names: AbstractSet[str]) -> AbstractSet[str]:
-    """Return what angles are not made from: tables come first, as a pair, then positions."""
+    """Return the inputs without effect: ``cos`` and ``sin`` take precedence over positions."""
     if {"cos", "sin"} <= names:
         return names & {"position_ids", "freqs", "offset"}
     return names & ({"cos", "sin"} | ({"offset"} if "position_ids" in names else set()))

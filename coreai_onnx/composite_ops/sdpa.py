@@ -34,18 +34,19 @@ def scaled_dot_product_attention(
             reads key head ``h // (heads / key_heads)``.
         value: ``[..., value_heads, key_length, value_dim]``, grouped like ``key``.
         attn_mask: Broadcastable to ``[..., heads, query_length, key_length]``; bool (True:
-            attend) or floating (added to the scores). Given, it is used alone.
+            attend) or floating (added to the scores). It replaces ``is_causal`` and
+            ``window_size``.
         sinks: ``[heads]`` raw logits, one extra softmax column that attends to nothing.
         scale: Factor on the scores, ``head_dim ** -0.5`` by default.
         is_causal: Nonzero: a query attends to keys up to its own position.
-        window_size: Above zero: only keys nearer than this many positions, the token included.
-        causal_alignment: Where the diagonal lies when the lengths differ: ``"lower_right"`` (the
+        window_size: If positive: only keys nearer than this many positions, the token included.
+        causal_alignment: Alignment of the diagonal if the lengths differ: ``"lower_right"`` (the
             queries are the last tokens) or ``"upper_left"``.
-        softcap: Above zero: scores become ``softcap * tanh(scores / softcap)`` before masking.
+        softcap: If positive: scores become ``softcap * tanh(scores / softcap)`` before masking.
 
     Returns:
-        ``[..., heads, query_length, value_dim]`` in the dtype of ``query``. A row that may
-        attend to nothing is zero, as ``torch.nn.functional.scaled_dot_product_attention`` has it.
+        ``[..., heads, query_length, value_dim]`` in the dtype of ``query``. A fully masked row is
+        zero, as in ``torch.nn.functional.scaled_dot_product_attention``.
     """
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     factor = query.shape[-1] ** -0.5 if scale is None else scale
@@ -68,7 +69,7 @@ def position_mask(
     causal_alignment: str,
     device: torch.device | None = None,
 ) -> torch.Tensor | None:
-    """Return the bool mask ``[queries, keys]`` of a causal or windowed attention, None if all."""
+    """Return the bool mask ``[queries, keys]`` of causal or windowed attention; None otherwise."""
     if not is_causal and window_size <= 0:
         return None
     offset = keys - queries if causal_alignment == "lower_right" else 0
@@ -91,7 +92,7 @@ def _grouped_matmul(x: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
 def _masked_softmax(
     scores: torch.Tensor, mask: torch.Tensor | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """Softmax over the last axis, with a mask, an extra column, and zeros for empty rows."""
+    """Return the softmax over the last axis, with a mask, sinks, and zeros in masked rows."""
     if mask is not None:
         if mask.dtype == torch.bool:
             scores = scores.masked_fill(~mask, float("-inf"))
@@ -128,7 +129,7 @@ def _check(dims: Dims, attributes: Attributes) -> str:
 
 
 def _canonical(dims: Dims, attributes: Attributes) -> dict[str, Any]:
-    """Switch off what a given mask overrules, and an alignment that nothing needs."""
+    """Return the attributes, with defaults for those that have no effect, as with a mask."""
     written = dict(attributes)
     if "attn_mask" in dims:
         written |= {"is_causal": 0, "window_size": 0}

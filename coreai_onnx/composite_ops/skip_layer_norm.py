@@ -1,4 +1,4 @@
-"""A residual connection and the layer normalisation of its sum."""
+"""Layer normalization of the sum of a residual connection."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def skip_layer_norm(
         skip: The shape and dtype of ``input``.
         scale: As in ``layer_norm``.
         bias: Like ``scale``.
-        axes: Trailing axes to normalise over.
+        axes: Trailing axes to normalize over.
         eps: Added to the variance.
 
     Returns:
-        The normalised sum and the sum, both with the shape and dtype of ``input``. The sum is
-        rounded to that dtype before it is normalised.
+        The normalized sum and the sum, both with the shape and dtype of ``input``. The sum is
+        rounded to that dtype before it is normalized.
     """
     total = input + skip
     return layer_norm(total, scale, bias, axes=axes, eps=eps), total

@@ -1,4 +1,4 @@
-"""A residual connection and the root-mean-square normalisation of its sum."""
+"""Root-mean-square normalization of the sum of a residual connection."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def skip_rms_norm(
         input: ``[..., dim]``, floating.
         skip: The shape and dtype of ``input``.
         scale: As in ``rms_norm``.
-        axes: Trailing axes to normalise over.
+        axes: Trailing axes to normalize over.
         eps: Added to the mean square.
 
     Returns:
-        The normalised sum and the sum, both with the shape and dtype of ``input``. The sum is
-        rounded to that dtype before it is normalised.
+        The normalized sum and the sum, both with the shape and dtype of ``input``. The sum is
+        rounded to that dtype before it is normalized.
     """
     total = input + skip
     return rms_norm(total, scale, axes=axes, eps=eps), total

@@ -1,7 +1,7 @@
-"""Composites as torch ops, for meanings that torch would export as a loop or as copies.
+"""Composites as torch ops, for computations that torch would export as a loop or as copies.
 
-``coreai::gather_mm`` and ``coreai::gated_delta_update`` stay whole in an exported program, whatever
-its lengths, and become calls of their composites. They compute the references, without gradients.
+``coreai::gather_mm`` and ``coreai::gated_delta_update`` are single ops in an exported program, for
+any length, and become calls of their composites. They compute the references, without gradients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def gather_mm(
     num_batch_axes: int = 0,
     transpose_rhs: bool = False,  # noqa: FBT001, FBT002 - the op's schema is positional
 ) -> torch.Tensor:
-    """Return what :func:`coreai_onnx.composite_ops.gather_mm.gather_mm` returns."""
+    """Compute :func:`coreai_onnx.composite_ops.gather_mm.gather_mm`."""
     axis, chosen = num_batch_axes, rhs_indices
     if chosen is None or rhs.ndim - axis <= 2:
         return gathered.gather_mm(
@@ -78,7 +78,7 @@ def gated_delta_update(
     initial_state: torch.Tensor | None = None,
     use_qk_l2_norm: bool = True,  # noqa: FBT001, FBT002 - the op's schema is positional
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what the function of the same name in :mod:`coreai_onnx.composite_ops` returns."""
+    """Compute the function of the same name in :mod:`coreai_onnx.composite_ops`."""
     output, state = delta.gated_delta_update(
         query, key, value, g, beta, initial_state, use_qk_l2_norm=use_qk_l2_norm
     )

@@ -1,4 +1,4 @@
-"""Looking into a model, comparing its executions, timing them."""
+"""Inspection of models, comparison of executions, and timing."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is asked for, so that the rest does without."""
+    """Import names that need torch on first access, so that the others work without it."""
     if name in {"Comparison", "compare"}:
         from coreai_onnx.debugging import comparison
 

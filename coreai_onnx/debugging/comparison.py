@@ -1,4 +1,4 @@
-"""Comparing a model's executions with the torch module it came from."""
+"""Comparison of a model's executions with the torch module that it was converted from."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Row:
 
     Attributes:
         call: Index of the input set.
-        output: Output name; a state's name is preceded by ``state``.
+        output: Output name; the name of a state has the prefix ``state``.
         execution: ``"bodies"`` or ``"kernels"``.
         dtype: torch's dtype.
         shape: torch's shape.
-        difference: How the execution differs.
+        difference: The difference from torch.
     """
 
     call: int
@@ -54,7 +54,7 @@ class Comparison:
 
     Attributes:
         rows: The comparisons.
-        kernels_compared: Whether the kernels were built and took part.
+        kernels_compared: Whether the kernels were built and compared.
     """
 
     rows: tuple[Row, ...]
@@ -71,7 +71,7 @@ class Comparison:
         return tuple(row for row in self.rows if not row.difference.ok)
 
     def worst(self, execution: str) -> Difference:
-        """Return the difference with the largest absolute error of ``"bodies"`` or ``"kernels"``.
+        """Return the difference with the largest absolute error in ``"bodies"`` or ``"kernels"``.
 
         Raises:
             KeyError: If that execution was not compared.
@@ -82,10 +82,11 @@ class Comparison:
         return max(candidates, key=lambda d: (not d.ok, d.max_abs))
 
     def assert_close(self) -> None:
-        """Raise unless `ok`.
+        """Raise an error unless `ok`.
 
         Raises:
-            ComparisonError: An ``AssertionError`` whose message is the table.
+            ComparisonError: If the comparison failed; an ``AssertionError`` whose message is the
+                table.
         """
         if not self.ok:
             raise ComparisonError(
@@ -93,7 +94,7 @@ class Comparison:
             )
 
     def __str__(self) -> str:
-        """Return the table, with a line on the kernels if they did not take part."""
+        """Return the table, with a note if the kernels were not compared."""
         header = ("call", "output", "execution", "dtype", "shape", "max abs", "max rel", "ulps", "")
         table = render(header, [_cells(row) for row in self.rows])
         if self.kernels_compared:
@@ -110,18 +111,18 @@ def compare(
 ) -> Comparison:
     """Run a model's bodies and kernels, and the torch module eagerly, on the same inputs.
 
-    Calls follow one another: states of the sessions, and buffers of a copy of the module, are
-    carried from one input set to the next. States that are buffers or arguments of the module are
-    compared too. The module's buffers should have the values they had at conversion.
+    The calls are consecutive: the states of the sessions, and the buffers of a copy of the module,
+    are carried from one input set to the next. States that are buffers or arguments of the module
+    are compared too. The module's buffers should have the values that they had at conversion.
 
     Args:
-        path_or_program: What `session` takes.
-        module: The module, in the mode (``eval()``) in which it was converted, or what else
-            `convert` was given. It is not changed.
+        path_or_program: As for `session`.
+        module: The module, in the mode (``eval()``) in which it was converted, or another object
+            that `convert` accepts. It is not changed.
         inputs: One call's arguments, a tuple of positional or a dict of keyword arguments; or a
             **list** of such calls.
-        tolerances: (relative, absolute) for everything, or by output or dtype name. By default
-            those of ``torch.testing.assert_close`` for each dtype.
+        tolerances: (relative, absolute) for everything, or by output or dtype name. The default is
+            that of ``torch.testing.assert_close`` for each dtype.
 
     Returns:
         The comparison: print it, or call ``assert_close()``.
@@ -166,7 +167,7 @@ _NO_KERNELS = "kernels: not built, so not compared (ops_library_path() says how 
 def _pairs(
     session: Session, outputs: Outputs, expected: Expected
 ) -> Iterator[tuple[str, str, Array, Array]]:
-    """Yield (name, dtype, actual, expected) for outputs and for states that torch has as well."""
+    """Yield (name, dtype, actual, expected) for the outputs and the states that torch also has."""
     if len(outputs) != len(expected.outputs):
         raise ComparisonError(
             f"the module returned {len(expected.outputs)} values, "
@@ -184,7 +185,7 @@ def _pairs(
 
 
 def _dtype(leaf: object, wanted: Array) -> str:
-    """Return torch's dtype of a result: a complex32 tensor is a complex64 array."""
+    """Return torch's dtype of a result: the array of a complex32 tensor is complex64."""
     half = isinstance(leaf, torch.Tensor) and leaf.dtype == torch.complex32
     return "complex32" if half else wanted.dtype.name
 

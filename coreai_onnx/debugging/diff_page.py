@@ -1,4 +1,4 @@
-"""A diff of two models as one HTML page that needs nothing beside itself."""
+"""A diff of two models as one self-contained HTML page."""
 
 from __future__ import annotations
 

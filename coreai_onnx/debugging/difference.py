@@ -1,4 +1,4 @@
-"""The difference between two arrays, as numbers to judge."""
+"""Metrics of the difference between two arrays."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ class Difference:
     Attributes:
         max_abs: Largest ``|actual - expected|``.
         max_rel: Largest ``|actual - expected| / |expected|`` where expected is not 0.
-        ulps: ``max_abs`` in units in the last place of the largest expected magnitude: about how
-            many roundings of the dtype the error amounts to. 0 for integers.
-        mismatched: Elements outside the tolerance, or not finite in different ways.
+        ulps: ``max_abs`` in units in the last place of the largest expected magnitude: the
+            approximate number of rounding errors of the dtype. 0 for integers.
+        mismatched: Number of elements that are outside the tolerance, or not finite in different
+            ways.
         size: Number of elements.
-        problem: Empty, or what makes the arrays incomparable: dtypes or shapes that differ.
+        problem: Why the arrays cannot be compared (different dtypes or shapes); empty otherwise.
     """
 
     max_abs: float
@@ -47,8 +48,8 @@ def difference(actual: Array, expected: Array, tolerance: Tolerance) -> Differen
     complex dtypes); unequal integers have an error of at least 1, however large they are.
 
     Args:
-        actual: What was computed.
-        expected: What it should be.
+        actual: The computed array.
+        expected: The reference.
         tolerance: (relative, absolute).
     """
     if actual.dtype != expected.dtype or actual.shape != expected.shape:
@@ -67,7 +68,7 @@ def difference(actual: Array, expected: Array, tolerance: Tolerance) -> Differen
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         error = np.where(same, 0.0, np.abs(a - e))
         if expected.dtype.kind in "iu":
-            error = np.where(same, 0.0, np.maximum(error, 1.0))  # float64 cannot tell 2**53 + 1
+            error = np.where(same, 0.0, np.maximum(error, 1.0))  # float64 has no 2**53 + 1
         relative, absolute = tolerance
         within = same | (error <= absolute + relative * np.abs(e)) & np.isfinite(e)
         ratio = np.where(error == 0, 0.0, error / np.abs(e))

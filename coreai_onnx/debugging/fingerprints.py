@@ -1,4 +1,4 @@
-"""What a node and a weight are, whatever their names: op, attributes, contents."""
+"""Digests of nodes and weights that do not depend on names: op, attributes, contents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK = 1 << 24
 
 
 def tensor_digest(tensor: ir.TensorProtocol) -> str:
-    """Return a hash of dtype, shape and bytes; a tensor in a file is read through its mapping."""
+    """Return a hash of dtype, shape and bytes; a tensor in a file is read by memory mapping."""
     whole = hashlib.blake2b(_type(tensor).encode(), digest_size=16)
     for part in _bytes(tensor):
         whole.update(part)
@@ -23,7 +23,7 @@ def tensor_digest(tensor: ir.TensorProtocol) -> str:
 
 
 def attribute_text(attribute: ir.Attr) -> str:
-    """Return an attribute's value as text; tensors and graphs as a hash of what they hold."""
+    """Return an attribute's value as text; tensors and graphs as a hash of their contents."""
     if attribute.is_ref():
         return f"@{attribute.ref_attr_name}"
     value = attribute.value
@@ -49,7 +49,7 @@ def node_label(node: ir.Node) -> str:
 def local_digest(node: ir.Node) -> str:
     """Return a hash of op, attributes, number of inputs and the constants among them.
 
-    Of weights only dtype and shape count: reading them all to find which node is which would take
+    Only the dtype and shape of weights are hashed: reading all weights to match nodes would take
     longer than the rest of a comparison.
     """
     parts = [node_label(node), str(attribute_texts(node)), str(len(node.outputs))]
@@ -65,7 +65,7 @@ def local_digest(node: ir.Node) -> str:
 
 
 def graph_digest(graph: ir.Graph | ir.Function) -> str:
-    """Return a hash of a graph's meaning, blind to the names of nodes and intermediate values."""
+    """Return a hash of a graph that does not depend on names of nodes and intermediate values."""
     known: dict[ir.Value, str] = {
         value: f"input {position}" for position, value in enumerate(graph.inputs)
     }
@@ -84,7 +84,7 @@ def graph_digest(graph: ir.Graph | ir.Function) -> str:
         lines.append(digest)
         known.update({value: f"{digest}.{i}" for i, value in enumerate(node.outputs)})
     ends = [known.get(value, "outer") for value in graph.outputs]
-    # Order among nodes that do not depend on each other means nothing.
+    # The order of nodes that do not depend on each other is irrelevant.
     text = "\n".join([*sorted(lines), "->", *ends])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -1,4 +1,4 @@
-"""How often each operator stands in one model, or in two, composites counted as operators."""
+"""Operator counts of one model or of two, with composites counted as operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def histogram(paths: Sequence[str | PathLike[str]]) -> str:
         paths: One or two files.
 
     Raises:
-        LoadError: If a file is missing or no ONNX model.
+        LoadError: If a file is missing or not an ONNX model.
         ValueError: If there are not one or two files.
     """
     if len(paths) not in (1, 2):

@@ -1,4 +1,4 @@
-"""What is in a model file, for a person who opens it."""
+"""Human-readable contents of a model file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Inspection:
 
     Attributes:
         program: The file as a program.
-        files: Each file to its size in bytes: models, then data files; None if it is not there.
+        files: Each file to its size in bytes: models, then data files; None if the file is missing.
         metadata: Metadata of the first model.
     """
 
@@ -31,7 +31,7 @@ class Inspection:
         """Return files, interface, composites, operators, functions and metadata as text.
 
         Raises:
-            LoadError: The file holds something that cannot be told.
+            LoadError: The contents of the file cannot be described.
         """
         with failures_as(LoadError, f"{next(iter(self.files))}: cannot be inspected"):
             return self._text()
@@ -52,7 +52,7 @@ class Inspection:
 
 
 def inspect_model(path: str | PathLike[str]) -> Inspection:
-    """Look into a ``.onnx`` file without loading its weights, whose data file may be missing.
+    """Return the contents of a ``.onnx`` file, without its weights; a data file may be missing.
 
     Args:
         path: A file, or the path under which a program of several entrypoints was saved.

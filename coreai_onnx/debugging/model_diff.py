@@ -1,4 +1,4 @@
-"""How two models differ: interface, operators, functions, nodes, weights."""
+"""Differences of two models: interface, operators, functions, nodes, weights."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Change:
 
     Attributes:
         section: One of ``SECTIONS``.
-        kind: What happened on the way from the first model to the second.
-        name: Of the input, operator, function, node or weight.
-        before: In the first model; empty if it was added.
-        after: In the second model; empty if it was removed.
+        kind: The kind of change from the first model to the second.
+        name: Name of the input, operator, function, node or weight.
+        before: Value in the first model; empty if it was added.
+        after: Value in the second model; empty if it was removed.
     """
 
     section: str
@@ -57,7 +57,7 @@ class ModelDiff:
 
     @property
     def same(self) -> bool:
-        """Whether the models mean the same and look the same."""
+        """Whether the models have no differences."""
         return not self.changes
 
     def section(self, name: str) -> tuple[Change, ...]:
@@ -94,7 +94,7 @@ def diff_models(
     *,
     weights: bool = True,
 ) -> ModelDiff:
-    """Compare two models by structure and contents; names of intermediate values do not matter.
+    """Compare two models by structure and contents; names of intermediate values are ignored.
 
     Args:
         before: A file, or a program.
@@ -103,10 +103,10 @@ def diff_models(
             missing.
 
     Returns:
-        The differences of every entrypoint that both have, and the entrypoints that one has alone.
+        The differences of every entrypoint that both have, and the entrypoints that only one has.
 
     Raises:
-        LoadError: If a file is missing, broken or no ONNX model.
+        LoadError: If a file is missing, broken or not an ONNX model.
     """
     first, second = (
         item if isinstance(item, OnnxProgram) else OnnxProgram.load(item, data=weights)
@@ -194,7 +194,7 @@ def _size(function: ir.Function) -> str:
 
 
 def _nodes(old: ir.Graph, new: ir.Graph) -> list[Change]:
-    """Pair nodes by name and op, then by what they are, then by place; tell what is left."""
+    """Match nodes by name and op, then by digest, then by scope; return the differences."""
     left, right = list(old), list(new)
     pairs: list[tuple[ir.Node, ir.Node]] = []
     keys: tuple[Callable[[ir.Node], object], ...] = (
@@ -230,7 +230,10 @@ def _node_changes(a: ir.Node, b: ir.Node, partner: Mapping[int, int]) -> list[Ch
 
 
 def _source(value: ir.Value | None, partner: Mapping[int, int]) -> object:
-    """Return where a value comes from, in words that two graphs share; weights come later."""
+    """Return the origin of a value in a form that is comparable between two graphs.
+
+    Weights are not distinguished here; they are compared separately.
+    """
     if value is None:
         return None
     node = value.producer()
@@ -278,7 +281,7 @@ def _scope(node: ir.Node) -> str:
 def _paired(
     left: Iterable[ir.Node], right: Iterable[ir.Node], key: Callable[[ir.Node], object]
 ) -> list[tuple[ir.Node, ir.Node]]:
-    """Pair the first of each key with the first of the same key, and so on."""
+    """Match the nodes of equal keys in order: the first with the first, and so on."""
     waiting: dict[object, list[ir.Node]] = defaultdict(list)
     for node in right:
         waiting[key(node)].append(node)
@@ -294,5 +297,5 @@ def _paired(
 def _aligned(
     old: Mapping[str, _Named], new: Mapping[str, _Named]
 ) -> list[tuple[str, _Named | None, _Named | None]]:
-    """Return every name of either side with what each side has under it."""
+    """Return every name in either mapping with both values."""
     return [(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])]

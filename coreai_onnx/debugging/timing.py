@@ -1,4 +1,4 @@
-"""Timing several callables against each other."""
+"""Interleaved timing of several callables."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from coreai_onnx.table import render
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that the calls of one callable took."""
+    """Durations of the calls of one callable, in seconds."""
 
     name: str
     seconds: tuple[float, ...]
 
     @property
     def min(self) -> float:
-        """The fastest call in seconds: what the code can do when nothing disturbs it."""
+        """The fastest call in seconds, which is the least affected by other load."""
         return min(self.seconds)
 
     @property
@@ -31,7 +31,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Timings:
-    """Timings of several callables of one run, the first being what the others are measured by.
+    """Timings of several callables in one run; the first is the reference.
 
     Prints as a table of minimum, median and the ratio of medians to the first.
     """
@@ -42,7 +42,7 @@ class Timings:
         """Return the timing of the callable called ``name``.
 
         Raises:
-            KeyError: If there is none.
+            KeyError: If there is no such callable.
         """
         for row in self.rows:
             if row.name == name:
@@ -67,14 +67,14 @@ class Timings:
 def time_interleaved(
     callables: Mapping[str, Callable[[], object]], *, repeats: int = 30, warmup: int = 3
 ) -> Timings:
-    """Time callables in turn, so that a change of the machine's speed meets all of them alike.
+    """Time callables in turn, so that a change of the machine's speed affects all of them equally.
 
     The order is reversed every other round. The garbage collector is off while timing.
 
     Args:
         callables: Name to callable without arguments; the first is the reference.
-        repeats: Rounds.
-        warmup: Rounds before, not counted.
+        repeats: Number of rounds.
+        warmup: Number of rounds before, which are not timed.
 
     Raises:
         ValueError: If there is nothing to time.

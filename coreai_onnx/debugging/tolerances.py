@@ -1,4 +1,4 @@
-"""How close two results have to be, by dtype."""
+"""Tolerances of a comparison, by dtype."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ DEFAULT_TOLERANCES: Mapping[str, Tolerance] = {
     "complex64": (1.3e-6, 1e-5),
     "complex128": (1e-7, 1e-7),
 }
-"""The defaults of ``torch.testing.assert_close``; a dtype that is not here has to be equal."""
+"""The defaults of ``torch.testing.assert_close``; other dtypes must be equal."""
 
 Tolerances = Tolerance | Mapping[str, Tolerance] | None
-"""One tolerance for all, or some by output name or dtype name, or the defaults."""
+"""One tolerance for all outputs, tolerances by output or dtype name, or None for the defaults."""
 
 
 def tolerance_of(output: str, dtype: str, chosen: Tolerances) -> Tolerance:

@@ -1,4 +1,4 @@
-"""The torch module as the reference: its inputs as a session takes them, its outputs as arrays."""
+"""The torch module as the reference: inputs in the form of a session, outputs as arrays."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ InputSet = torch.Tensor | Sequence[object] | Mapping[str, object] | Arguments
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """What one eager call gave.
+    """The results of one eager call.
 
     Attributes:
-        outputs: Leaves of the module's result; None and text are left out, as in the model.
+        outputs: Leaves of the module's result; None and strings are left out, as in the model.
         states: Buffers after the call, and arguments that the call may have changed, by name.
     """
 
@@ -54,10 +54,10 @@ def arguments_of(inputs: InputSet) -> tuple[tuple[object, ...], dict[str, object
 
 
 def reference_of(subject: object) -> torch.nn.Module:
-    """Return what a model is compared with as a module.
+    """Return the reference of a comparison as a module.
 
     Args:
-        subject: A module, an ``ExportedProgram``, or what ``convert`` takes for a module.
+        subject: A module, an ``ExportedProgram``, or another object that ``convert`` accepts.
 
     Raises:
         StagingError: If it is something else.
@@ -71,13 +71,13 @@ class EagerModule:
     """A copy of a module that is called once per input set, keeping its buffers between calls."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        """Copy the module, so that the user's buffers stay as they are."""
+        """Copy the module, so that the user's buffers do not change."""
         self._module = copy.deepcopy(module)
 
     def call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Expected:
         """Call the copy with clones of the tensors.
 
-        Outputs are copied too: one that shares the memory of a buffer changes in the next call.
+        Outputs are copied too: an output that shares memory with a buffer changes in the next call.
 
         Raises:
             ComparisonError: If the module fails on the arguments.
@@ -86,7 +86,7 @@ class EagerModule:
         with torch.no_grad():
             try:
                 result = self._module(*args, **kwargs)
-            except Exception as error:  # whatever the user's module raises
+            except Exception as error:  # the user's module may raise anything
                 raise ComparisonError(
                     f"the module fails on the arguments: {type(error).__name__}: {error}"
                 ) from error
@@ -104,11 +104,11 @@ def feeds_of(
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
 ) -> dict[str, object]:
-    """Name the leaves of a module's arguments as the session does.
+    """Return the leaves of a module's arguments by the names of the session's inputs.
 
-    Keyword arguments whose names are inputs go there. The other leaves go to the other inputs in
-    order; where the numbers differ (arguments that were constants at export, arguments that are
-    states), leaves are matched by parameter name first.
+    Keyword arguments with the name of an input are matched by name. The other leaves are matched to
+    the other inputs in order. If their numbers differ (arguments that were constants at export,
+    arguments that are states), leaves are first matched by parameter name.
 
     Raises:
         ComparisonError: If leaves and inputs do not match.
@@ -155,7 +155,7 @@ def as_array(value: object, info: TensorInfo) -> Array:
 def _in_order(
     session: Session, named: Mapping[str, object], rest: Mapping[str, object]
 ) -> dict[str, object] | None:
-    """Give the inputs without a value the remaining leaves, if there are as many of them."""
+    """Match the remaining leaves to the inputs without a value, if their numbers are equal."""
     free = [info.name for info in session.inputs if info.name not in named]
     leaves = [leaf for value in rest.values() for leaf in _leaves(value)]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -168,7 +168,7 @@ def _in_order(
 def _by_parameter(
     module: torch.nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> dict[str, object]:
-    """Name arguments by their parameters, in the order of an export: keyword arguments last."""
+    """Return arguments by parameter name, in the order of an export: keyword arguments last."""
     signature = inspect.signature(module.forward)
     bound = signature.bind(*args, **kwargs).arguments
     positional = {

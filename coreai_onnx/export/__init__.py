@@ -1,1 +1,1 @@
-"""What is known about torch modules and exported programs."""
+"""Export of torch modules, and analysis of exported programs."""

@@ -1,8 +1,8 @@
-"""What torch assumed about symbolic sizes while it traced, and which line of the model asked.
+"""Guards on symbolic sizes that torch added while it traced, with the line of the model.
 
-torch keeps a list of guards (``Eq(Mod(s77, 8), 0)``) and of symbols that turned out to be a number.
-It knows the model's line only where the guard is raised there, not inside an operator that the line
-calls; ``compat.source_lines`` makes it look further.
+torch keeps a list of guards (``Eq(Mod(s77, 8), 0)``) and of symbols that were specialized. It
+records the line of the model only if the guard is added there, not inside an operator that the line
+calls; ``compat.source_lines`` extends this to operators.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _NUMBERED = re.compile(r"^L\['flat_args'\]\[(\d+)\]$")
 
 @dataclass(frozen=True)
 class FixedDim:
-    """A size that was to be dynamic and is a number all the same.
+    """A size that was requested as dynamic but is fixed.
 
     Attributes:
         source: The input as the forward's caller sees it, ``x`` or ``cache[0]``.
-        axis: Which of its dims; None for an input that is a number.
+        axis: The axis; None for an input that is a number.
         name: Name of the ``Dim``; empty if it had none.
         value: The number.
         where: The line of the model that fixed it, if known.
-        why: What else fixed it.
+        why: The reason, if no line of the model fixed it.
     """
 
     source: str
@@ -47,7 +47,7 @@ class FixedDim:
     why: str = ""
 
     def __str__(self) -> str:
-        """Return one line, and a second with the place."""
+        """Return a text with the size, and a second line with the place if it is known."""
         name = f" ({self.name})" if self.name else ""
         which = f"dimension {self.axis}{name} of input" if self.axis is not None else "the input"
         text = f"{which} {self.source!r} is fixed at {self.value} {self.why}".rstrip()
@@ -55,7 +55,7 @@ class FixedDim:
 
 
 def place_of(sloc: Any) -> Where | None:
-    """Return the line of the model that a guard's location names, or None if it names none."""
+    """Return the line of the model in a guard's source location, or None if it has none."""
     if sloc is None:
         return None
     if is_of_the_model(sloc):
@@ -66,7 +66,7 @@ def place_of(sloc: Any) -> Where | None:
 
 
 def is_of_the_model(sloc: Any) -> bool:
-    """Whether a guard is raised by the model itself, not by an operator that it calls."""
+    """Whether a guard is added by the model itself, not by an operator that it calls."""
     location = sloc.framework_loc
     return isinstance(location, traceback.FrameSummary) and not is_torch(location.filename)
 
@@ -77,7 +77,7 @@ def _where(file: str, line: int) -> Where:
 
 
 def shape_env(program: ExportedProgram) -> ShapeEnv | None:
-    """Return the environment of a program's symbols; it hangs on any fake tensor of it."""
+    """Return the shape environment of a program, which every fake tensor of it refers to."""
     for node in program.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, FakeTensor) and value.fake_mode.shape_env:
@@ -86,11 +86,11 @@ def shape_env(program: ExportedProgram) -> ShapeEnv | None:
 
 
 def fixed_dims(env: ShapeEnv | None, inputs: Sequence[str] = ()) -> list[FixedDim]:
-    """Return the sizes of inputs that have a symbol, which turned out to be a number.
+    """Return the sizes of inputs that have a symbol but were specialized to a number.
 
     Args:
-        env: The environment of symbols.
-        inputs: Names of the inputs in order, for an export that only numbers them.
+        env: The shape environment.
+        inputs: Names of the inputs in order, for exports that refer to inputs by index.
     """
     if env is None:
         return []
@@ -114,7 +114,7 @@ def fixed_dims(env: ShapeEnv | None, inputs: Sequence[str] = ()) -> list[FixedDi
 
 
 def source_name(source: object) -> str:
-    """Return torch's name of an input's part, ``L['x'].size()[0]``."""
+    """Return torch's name of the source of a symbol, ``L['x'].size()[0]``."""
     name = getattr(source, "name", "")
     return str(name() if callable(name) else name)
 

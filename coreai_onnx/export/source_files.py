@@ -1,4 +1,4 @@
-"""Files that source lines stand in: torch's own, and names that mean something elsewhere too."""
+"""Source files: whether they belong to torch, this package or the user, and portable names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OURS = str(Path(__file__).parent.parent) + os.sep
 
 
 def is_torch(file: str) -> bool:
-    """Whether a file is part of torch, or code that torch made up."""
+    """Whether a file is part of torch, or code that torch generated."""
     return file.startswith((_TORCH, "<eval_with_key", "<frozen "))
 
 
@@ -25,17 +25,17 @@ def is_ours(file: str) -> bool:
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is of the user's model: neither torch's nor of this package.
+    """Whether a file belongs to the user's model: neither to torch nor to this package.
 
-    A recognised block is called by the line of the model that called the block, not by what took
-    its place.
+    The source line of a recognized block is the line of the model that calls it, not a line of its
+    replacement.
     """
     return not is_torch(file) and not is_ours(file)
 
 
 @functools.lru_cache(maxsize=1024)
 def relative_path(file: str) -> str:
-    """Return a path without the part that only exists on this machine."""
+    """Return a path without the part that is specific to this machine."""
     folders = [*site.getsitepackages(), sysconfig.get_paths()["purelib"], str(Path.cwd())]
     for folder in sorted(set(folders), key=len, reverse=True):
         if file.startswith(folder + os.sep):

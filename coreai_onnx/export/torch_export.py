@@ -1,4 +1,4 @@
-"""``torch.export.export`` with all its arguments, so that it can be repeated in other ways."""
+"""``torch.export.export`` with its arguments, so that it can be retried with other options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TorchExport:
         dynamic_shapes: As for ``torch.export.export``.
         strict: As for ``torch.export.export``.
         deferred: ``prefer_deferred_runtime_asserts_over_guards`` of ``torch.export.export``.
-        oblivious: Whether torch takes no branch for a size of 0 or 1
+        oblivious: Whether torch does not specialize sizes of 0 and 1
             (``backed_size_oblivious``).
         detached: Whether ``tensor.data`` is read as ``tensor.detach()``.
     """
@@ -57,12 +57,12 @@ class TorchExport:
 
 
 def size_oblivious(*, when: bool = True) -> contextlib.AbstractContextManager[Any]:
-    """While active, torch traces one graph for all sizes: without branches for 0 and 1.
+    """While active, torch traces one graph for all sizes, without branches for 0 and 1.
 
-    Else an operator may ask whether a size is 1, and torch answers for the example's size.
+    Otherwise an operator may test whether a size is 1, and torch uses the size of the example.
 
     Args:
-        when: Whether it is active at all.
+        when: Whether to do so at all.
     """
     if not when:
         return contextlib.nullcontext()
@@ -87,17 +87,17 @@ class _DetachedData(TorchFunctionMode):
 
 
 def with_named_dims(dynamic_shapes: Any) -> Any:
-    """Return ``dynamic_shapes`` with a ``Dim`` in the place of each string.
+    """Return ``dynamic_shapes`` with a ``Dim`` instead of each string.
 
         {"ids": {0: "batch", 1: "seq"}}   becomes   {"ids": {0: Dim("batch"), 1: Dim("seq")}}
 
-    One name is one ``Dim`` everywhere; a ``Dim`` of that name that the user gives is taken.
+    A name is the same ``Dim`` everywhere; a ``Dim`` of that name that the user gives is used.
 
     Args:
         dynamic_shapes: As for ``torch.export.export``, with strings allowed as dims.
 
     Raises:
-        DynamicShapesError: If a string is no Python identifier.
+        DynamicShapesError: If a string is not a Python identifier.
     """
     dims = {x.__name__: x for x in dims_in(dynamic_shapes) if isinstance(x, Dim)}
     return _named(dynamic_shapes, dims)

@@ -1,4 +1,4 @@
-"""Which versions of torch this package is tested with."""
+"""Versions of torch that this package is tested with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TESTED = ("2.12", "2.13", "2.15")
 
 
 def warn_if_untested(version: str) -> None:
-    """Warn once per process about a torch that the test suite has not seen.
+    """Warn once per process about a version of torch that the package is not tested with.
 
     Args:
         version: ``torch.__version__``, ``"2.13.0+cpu"``.
@@ -28,10 +28,10 @@ def warn_if_untested(version: str) -> None:
 
 
 def lacks(what: str) -> TorchVersionError:
-    """Return the error for a torch without something that this package needs.
+    """Return the error for a torch that lacks a name that this package needs.
 
     Args:
-        what: What is missing, as Python says it.
+        what: Python's message about what is missing.
     """
     return TorchVersionError(
         f"torch {torch.__version__} lacks something that coreai_onnx needs: {what}\n"

@@ -1,9 +1,9 @@
-"""Weights of files: every place that a tensor may be in is checked here before anything is read.
+"""External data of model files: every tensor is checked here before any weight is read.
 
-A file from elsewhere may name any other file as that of its weights, and a tensor may be in an
+An untrusted file may name any other file as the location of its weights. A tensor may be in an
 initializer, an attribute, a subgraph, a function body, a default of a function's attribute, a
-sparse tensor or the training information. So the tensors are found by the type of their message,
-wherever it is, and not by a list of places.
+sparse tensor or the training information. Tensors are therefore found by their message type, not
+by a list of fields.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from coreai_onnx.table import size_text
 _STRING_FIELD, _MESSAGE_FIELD = 9, 11
 """Numbers of field types in protobuf's descriptors."""
 _VALUE_FIELDS = {onnx.AttributeProto.TENSOR: "t", onnx.AttributeProto.GRAPH: "g"}
-"""Fields that protobuf would make up: a tensor without a type, a graph of nothing."""
+"""Fields that protobuf would default if absent: a tensor without a type, an empty graph."""
 _NUMBER_DIGITS = 19
-"""Digits of the largest 64-bit number."""
+"""Number of digits of the largest 64-bit integer."""
 
 
 class DataFile:
-    """A data file, kept open, whose reader notices that another process has written to it.
+    """An open data file that detects whether another process has written to it.
 
-    A file that is replaced by another one of its name does no harm: the open one is the one that
-    the model was loaded with.
+    Replacing the file by another one of the same name is harmless: the file that the model was
+    loaded with stays open.
 
     Args:
-        path: The file, which was found to be in the folder of its model.
+        path: The file; the caller has checked that it is in the folder of its model.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file and note its size and time."""
+        """Open the file and record its size and modification time."""
         self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self._descriptor)
@@ -53,10 +53,10 @@ class DataFile:
         self._map = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) if size else b""
 
     def view(self) -> memoryview:
-        """Return the whole file, mapped.
+        """Return a memory map of the whole file.
 
         Raises:
-            LoadError: If the file was changed since it was opened.
+            LoadError: If the file has changed since it was opened.
         """
         if self._now() != self._stamp:
             raise LoadError(
@@ -71,19 +71,19 @@ class DataFile:
 
 
 class FileTensor(ir.LazyTensor):
-    """A weight in a data file, read from its mapping; it is never written as a reference.
+    """A weight in a memory-mapped data file; it is never saved as a reference to that file.
 
     Attributes:
         path: The data file.
-        offset: Where in it the weight begins, in bytes.
+        offset: Offset of the weight in the file, in bytes.
     """
 
     def __init__(self, tensor: ir.ExternalTensor, files: dict[Path, DataFile]) -> None:
-        """Take the place of onnx_ir's tensor, which maps the file once for each tensor.
+        """Replace onnx_ir's tensor, which maps the file once per tensor.
 
         Args:
             tensor: The tensor as the model file describes it.
-            files: The data files that are open, to which its own is added when it is first read.
+            files: The open data files; the tensor's own file is added when it is first read.
         """
         self.path = Path(tensor.path)
         self._files = files
@@ -99,7 +99,7 @@ class FileTensor(ir.LazyTensor):
         )
 
     def open(self) -> None:
-        """Open the data file, so that its contents are those of now.
+        """Open the data file, so that later changes of it are detected.
 
         Raises:
             LoadError: If it cannot be opened.
@@ -107,7 +107,7 @@ class FileTensor(ir.LazyTensor):
         self._file()
 
     def tobytes(self) -> bytes:
-        """Return the bytes as the file has them."""
+        """Return the bytes as the file stores them."""
         return bytes(self._bytes())
 
     def _file(self) -> DataFile:
@@ -134,7 +134,7 @@ class FileTensor(ir.LazyTensor):
         return ir.Tensor(self._array, dtype=self.dtype, shape=self.shape, name=self.name)
 
     def _decoded(self, data: memoryview) -> np.ndarray:
-        if self.dtype.bitwidth < 8:  # packed, so unpacked into memory of its own
+        if self.dtype.bitwidth < 8:  # packed elements are unpacked into new memory
             proto = onnx.TensorProto(
                 data_type=self.dtype.value, dims=self.shape.numpy(), raw_data=bytes(data)
             )
@@ -145,12 +145,12 @@ class FileTensor(ir.LazyTensor):
 
 
 def check_strings_and_tensors(proto: onnx.ModelProto, folder: Path, *, data: bool) -> str:
-    """Return what is wrong with the texts and the tensors of a message; empty if nothing is.
+    """Return what is wrong with the strings and tensors of a message; empty if they are valid.
 
     Args:
         proto: The model.
-        folder: The folder that data files have to be in.
-        data: Whether data files have to be there whole, and tensors of the model file as well.
+        folder: The folder that must contain the data files.
+        data: Whether the data files, and the tensors in the model file, must be complete.
     """
     waiting: list[Any] = [proto]
     while waiting:
@@ -169,14 +169,14 @@ def check_strings_and_tensors(proto: onnx.ModelProto, folder: Path, *, data: boo
 
 
 def _absent(attribute: onnx.AttributeProto) -> str:
-    """Return the field in which an attribute should have its value and has none."""
+    """Return the field that should hold an attribute's value but is absent."""
     name = _VALUE_FIELDS.get(attribute.type, "")
     absent = name and not attribute.ref_attr_name and not attribute.HasField(name)
     return name if absent else ""
 
 
 def _not_text(value: Any) -> bytes | None:
-    """Return what protobuf could not decode: it gives such strings as bytes."""
+    """Return a string that protobuf could not decode: protobuf returns such strings as bytes."""
     texts = (value,) if isinstance(value, str | bytes) else value
     return next((text for text in texts if isinstance(text, bytes)), None)
 
@@ -197,7 +197,7 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
 
 
 def _place(tensor: onnx.TensorProto, folder: Path) -> str:
-    """Return what is wrong with where a weight is said to be."""
+    """Return what is wrong with the location of a weight."""
     entries = _entries(tensor)
     if len(entries) < len(tensor.external_data):
         return "is said to be in two places"
@@ -223,7 +223,7 @@ def _place(tensor: onnx.TensorProto, folder: Path) -> str:
 
 
 def _inside(file: Path, folder: Path) -> bool:
-    """Return whether a path stays in a folder, as it is written and with links followed."""
+    """Return whether a path stays inside a folder, both as written and with links resolved."""
     depth = 0
     for part in file.relative_to(folder).parts:
         depth += -1 if part == ".." else 1
@@ -233,7 +233,7 @@ def _inside(file: Path, folder: Path) -> bool:
 
 
 def _contents(tensor: onnx.TensorProto, folder: Path) -> str:
-    """Return what is wrong with the part of a data file that a weight is in."""
+    """Return what is wrong with the range of a data file that holds a weight."""
     entries = _entries(tensor)
     file, expected = folder / entries["location"], _size(tensor)
     try:
@@ -258,7 +258,7 @@ def _contents(tensor: onnx.TensorProto, folder: Path) -> str:
 
 
 def _held(tensor: onnx.TensorProto) -> str:
-    """Return what is wrong with a weight that the model file holds itself."""
+    """Return what is wrong with a weight that is stored in the model file."""
     if tensor.data_type == onnx.TensorProto.STRING:
         size, expected = len(tensor.string_data), math.prod(tensor.dims)
         return "" if size == expected else f"has {size} strings, its shape takes {expected}"
@@ -274,18 +274,18 @@ def _held(tensor: onnx.TensorProto) -> str:
 
 
 def _size(tensor: onnx.TensorProto) -> int:
-    """Return the bytes that a tensor of this type and shape takes."""
+    """Return the number of bytes that a tensor of this type and shape takes."""
     bits = ir.DataType(tensor.data_type).bitwidth * math.prod(tensor.dims)
     return int(-(-bits // 8))
 
 
 def bring_in(model: ir.Model, folder: Path, *, data: bool) -> None:
-    """Let every weight of a checked model that is in a data file be a `FileTensor`.
+    """Replace every weight of a checked model that is in a data file by a `FileTensor`.
 
     Args:
         model: The model.
         folder: The folder of its file.
-        data: Whether to open the data files now, so that a change of them is noticed.
+        data: Whether to open the data files now, so that later changes are detected.
 
     Raises:
         LoadError: If a data file cannot be opened.
@@ -316,7 +316,7 @@ def bring_in(model: ir.Model, folder: Path, *, data: bool) -> None:
 
 
 def data_files(model: ir.Model) -> list[Path]:
-    """Return the data files of a model that was read from a file, each once."""
+    """Return the data files of a model that was read from a file, without duplicates."""
     tensors: list[ir.TensorProtocol | None] = [value.const_value for value in initializers(model)]
     for attributes in _attributes(model):
         for attribute in attributes.values():
@@ -329,7 +329,7 @@ def data_files(model: ir.Model) -> list[Path]:
 
 
 def _attributes(model: ir.Model) -> Iterator[MutableMapping[str, ir.Attr]]:
-    """Yield the attributes of every node, and the defaults of those of functions."""
+    """Yield the attributes of every node, and the attribute defaults of functions."""
     for function in model.functions.values():
         yield function.attributes
     for graph in graphs(model):

@@ -1,4 +1,4 @@
-"""Reading model files. What is wrong with one is told with its name, and what to do about it."""
+"""Reading model files; errors name the file, the fault, and what to do about it."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ _STARTS = {
     b"<": "is a web page or XML: what was downloaded is not the model",
     b"\x80\x02": "is a pickle; a .onnx file is wanted",
 }
-"""How files begin that are often taken for models, and what they are."""
+"""First bytes of file types that are often mistaken for models, with the name of the type."""
 _MESSAGE_LIMIT = 1 << 31
 _VERSION_LIMIT = 1 << 31
 _LOCATION = b"location"
-"""The key of a tensor's data file, which a message holds as it is."""
+"""The key of a tensor's data file; a serialized message contains it verbatim."""
 
 
 def load_model(path: str | PathLike[str], *, data: bool = True) -> ir.Model:
-    """Read one ``.onnx`` file; weights in a data file stay there until they are used.
+    """Read one ``.onnx`` file; weights in a data file are read when they are used.
 
-    Weights are read from the folder of the model only, wherever the file says they are.
+    Weights are read only from the folder of the model, whatever location the file names.
 
     Args:
         path: The file.
-        data: Whether the weights have to be there whole. A reader of the graph alone can do
-            without.
+        data: Whether the weights must be complete. Callers that only need the graph can pass
+            False.
 
     Returns:
-        The model, its nodes in an order in which they can run. Reading a weight raises `LoadError`
-        if another process has written to its data file in the meantime.
+        The model, its nodes in topological order. Reading a weight raises `LoadError` if another
+        process has written to its data file in the meantime.
 
     Raises:
-        LoadError: The file is missing, unreadable, cut short or no ONNX model, is of a newer ONNX
-            than is installed, its graph is broken, its data file is missing, too short or in
+        LoadError: The file is missing, unreadable, truncated or not an ONNX model, needs a newer
+            ONNX than is installed, its graph is broken, its data file is missing, too short or in
             another folder, or its metadata cannot be read.
     """
     path = Path(path)
@@ -74,7 +74,7 @@ def load_model(path: str | PathLike[str], *, data: bool = True) -> ir.Model:
 
 
 def fault(path: Path) -> str:
-    """Return what is wrong with a file that something else could not load; empty if nothing is."""
+    """Return what is wrong with a file that a library failed to load; empty if it is valid."""
     try:
         load_model(path)
     except LoadError as error:
@@ -83,13 +83,13 @@ def fault(path: Path) -> str:
 
 
 def check_places(source: str | PathLike[str] | bytes | onnx.ModelProto) -> None:
-    """Check that a model names no data file outside of its folder, before a runtime opens it.
+    """Check that a model names no data file outside its folder, before a runtime opens it.
 
     Args:
         source: A file, or a model in memory, whose folder is the current one.
 
     Raises:
-        LoadError: A weight is elsewhere, is not there whole, or the model cannot be read.
+        LoadError: A weight is in another folder or incomplete, or the model cannot be read.
     """
     if isinstance(source, onnx.ModelProto):
         proto, what, folder = source, "the given model", Path.cwd()
@@ -109,7 +109,7 @@ def check_places(source: str | PathLike[str] | bytes | onnx.ModelProto) -> None:
 
 
 def _names_a_data_file(path: Path) -> bool:
-    """Return whether a file may name a data file: one that does has the key that it does so by."""
+    """Return whether a file may name a data file: such a file contains the ``location`` key."""
     if not path.stat().st_size:
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -129,16 +129,16 @@ def _parsed(path: Path, *, data: bool) -> ir.Model:
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
-    """Read the message in a model file, without its data files and unchecked.
+    """Parse a model file without its data files and without checks.
 
     Raises:
-        LoadError: The file is missing, unreadable or no ONNX model.
+        LoadError: The file is missing, unreadable or not an ONNX model.
     """
     start = _start(path)
     try:
         # Not onnx_ir's reader, which lets a file in the current folder name weights anywhere.
         proto = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf's errors and those of its text formats share no base
+    except Exception as error:  # protobuf's binary and text errors share no base class
         raise LoadError(f"{path}: {_no_model(path, start)}\n  {reason_of(error)}") from error
     if not proto.opset_import:
         raise LoadError(f"{path}: {_no_model(path, start)}\n  it has no opset")
@@ -146,7 +146,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
 
 
 def _start(path: Path) -> bytes:
-    """Return how the file begins."""
+    """Return the first bytes of a file."""
     try:
         if not path.is_file():
             what = "is not a regular file" if path.exists() else "no such file"
@@ -167,7 +167,7 @@ def _no_model(path: Path, start: bytes) -> str:
 
 
 def _check_versions(model: ir.Model, path: Path) -> None:
-    """Refuse what the installed onnx does not know: its meaning would be guessed."""
+    """Reject versions that the installed onnx does not know: their semantics would be guessed."""
     advice = f"update onnx (installed: {onnx.__version__}), or convert the model for an older one"
     if model.ir_version > onnx.IR_VERSION:
         raise LoadError(
@@ -190,7 +190,7 @@ def _check_versions(model: ir.Model, path: Path) -> None:
 
 
 def _forget_shapes_without_type(model: ir.Model) -> None:
-    """Remove the shapes of values of unknown type: ONNX has no place to write them to."""
+    """Remove the shapes of values of unknown type: ONNX has no field for them."""
     for graph in graphs(model):
         for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
             if value.type is None:

@@ -1,7 +1,7 @@
-"""Pages of files that weights map: given back while a model is written.
+"""Releases the pages of memory-mapped weight files while a model is written.
 
-A weight of a safetensors file that was loaded by mapping takes memory once it is read. Writing a
-model reads every weight, so without this the whole file would be held in the end.
+A weight of a memory-mapped safetensors file takes memory once it is read. Writing a model reads
+every weight, so without this the whole file would end up in memory.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import sys
 from pathlib import Path
 
 LARGE = 1 << 20
-"""Smaller ranges are not worth a system call."""
+"""Minimum size of a range; smaller ones are not worth a system call."""
 _PAGEOUT = 21  # Linux's MADV_PAGEOUT, since 5.4; nothing is lost: changed pages are kept
 _MAPS = Path("/proc/self/maps")
 
 
 def give_back_mapped_files() -> int:
-    """Let the system drop the pages of every mapped data file; whoever reads them gets them again.
+    """Let the system drop the pages of every mapped data file; later reads load them again.
 
-    Libraries stay, and memory that maps no file. Elsewhere than on Linux this does nothing.
+    Libraries and anonymous memory are not affected. On systems other than Linux this does nothing.
 
     Returns:
         The number of bytes that the system was asked to drop.
@@ -36,7 +36,7 @@ def give_back_mapped_files() -> int:
 
 
 def _data_ranges() -> list[tuple[int, int]]:
-    """Return the large ranges that map files which hold no code."""
+    """Return the large address ranges that map data files, not code."""
     ranges: list[tuple[str, int, int]] = []
     code = set()
     for line in _MAPS.read_text().splitlines():

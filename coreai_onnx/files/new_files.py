@@ -1,4 +1,4 @@
-"""Files that are written wholly or not at all, in the place of those that were there."""
+"""Files that are replaced atomically: written completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 _TEMPORARY_BYTES = 200
-"""Bytes of a target's name that its temporary name takes; a name may have 255, and it gets more."""
+"""Bytes of the target's name in its temporary name: a suffix follows, and 255 is the limit."""
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
 @contextlib.contextmanager
 def all_or_nothing() -> Iterator[NewFiles]:
-    """Give new files that get their names if the block succeeds, and vanish if it fails."""
+    """Yield a set of new files that are renamed if the block succeeds, and removed if it fails."""
     files = NewFiles()
     try:
         yield files
@@ -31,11 +31,11 @@ def all_or_nothing() -> Iterator[NewFiles]:
 
 @dataclass(frozen=True)
 class _New:
-    """A file on its way.
+    """A file that is being written.
 
     Attributes:
-        file: Where it is written to.
-        temporary: Its name until then; None for what is written to the target itself.
+        file: The open file.
+        temporary: Its temporary name; None if the target itself is written to.
     """
 
     file: BinaryIO
@@ -46,22 +46,23 @@ class NewFiles:
     """Files written beside their targets under temporary names, and renamed together at the end."""
 
     def __init__(self) -> None:
-        """Start with no file."""
+        """Start without files."""
         self._files: dict[Path, _New] = {}
 
     def create(self, target: Path, *, like: Path | None = None) -> BinaryIO:
         """Open a file that becomes ``target``.
 
-        A link is followed, so that the file it leads to is replaced. A file that was there gives
-        its permissions to the new one, and its owner where the system allows that. What is no
-        regular file (a pipe, a terminal, ``/dev/null``) is written to when all files are complete.
+        A symbolic link is followed, so that the file it points to is replaced. The new file gets
+        the permissions of an existing file, and its owner if the system allows that. A target that
+        is not a regular file (a pipe, a terminal, ``/dev/null``) is written to when all files are
+        complete.
 
         Args:
             target: The file.
-            like: The file whose permissions a target that is not there yet takes.
+            like: The file whose permissions a target that does not exist yet gets.
 
         Raises:
-            OSError: It cannot be created.
+            OSError: The file cannot be created.
         """
         if "\0" in str(target):
             raise OSError(errno.EINVAL, "a file name cannot hold a NUL character")
@@ -85,7 +86,7 @@ class NewFiles:
         return file
 
     def discard(self) -> None:
-        """Close and remove what has not been renamed."""
+        """Close and remove the files that have not been renamed."""
         for new in self._files.values():
             with contextlib.suppress(OSError):  # closing flushes, which may fail again
                 new.file.close()
@@ -112,13 +113,13 @@ class NewFiles:
 def _take_permissions(descriptor: int, old: os.stat_result) -> None:
     if not hasattr(os, "fchmod"):
         return
-    with contextlib.suppress(OSError):  # only root may give a file to another owner
+    with contextlib.suppress(OSError):  # only root may change the owner of a file
         os.fchown(descriptor, old.st_uid, old.st_gid)
     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
 
 
 def _write_to(target: Path, content: bytes) -> None:
-    """Write to a pipe or a device; nothing can be taken back there."""
+    """Write to a pipe or a device, which cannot be undone."""
     with os.fdopen(os.open(target, os.O_WRONLY | _BINARY), "wb") as file:
         file.write(content)
 
@@ -152,7 +153,7 @@ def _beside(target: Path) -> Path:
 
 
 def _keep(target: Path) -> Path:
-    """Give an old file a second name, by which it can be brought back."""
+    """Give an existing file a second name, from which it can be restored."""
     backup = _beside(target)
     try:
         os.link(target, backup)
@@ -162,7 +163,7 @@ def _keep(target: Path) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make renames durable; a platform that cannot sync folders does so by itself."""
+    """Make renames durable; platforms that cannot sync folders do not need this."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

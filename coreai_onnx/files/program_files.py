@@ -1,8 +1,8 @@
-"""Which files make up a program of several entrypoints: each of them says so in its metadata.
+"""Files of a program with several entrypoints, which are identified by their metadata.
 
 ``save("lm.onnx")`` writes the entrypoints ``prefill`` and ``decode`` to ``lm.prefill.onnx`` and
-``lm.decode.onnx``. Their names alone say little: ``lm.backup.onnx`` may be anything. So every file
-holds its entrypoint and those that were saved with it.
+``lm.decode.onnx``. File names alone are ambiguous: ``lm.backup.onnx`` may be anything. Every file
+therefore lists its own entrypoint and the entrypoints that were saved with it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from coreai_onnx.files.loading import load_model, read_proto
 from coreai_onnx.model.contents import ENTRYPOINT
 
 ENTRYPOINTS = "coreai.entrypoints"
-"""Model metadata: a JSON list of the entrypoints that were saved together, in their order."""
+"""Model metadata: a JSON list of the entrypoints that were saved together, in order."""
 MAIN = "main"
-"""Name of the entrypoint that a program has when the user names none."""
+"""Default name of an entrypoint."""
 
 
 def entrypoint_files(path: Path, names: Iterable[str]) -> dict[str, Path]:
-    """Return the file of every entrypoint of a program of several that is saved to ``path``.
+    """Return the file of every entrypoint of a program with several that is saved to ``path``.
 
     Raises:
-        SaveError: An entrypoint has a name that no file can have, or there is a file at ``path``,
-            which would be loaded instead.
+        SaveError: The name of an entrypoint is not a valid file name, or there is a file at
+            ``path``, which would be loaded instead.
     """
     if os.path.lexists(path):
         raise SaveError(
@@ -48,7 +48,7 @@ def entrypoint_files(path: Path, names: Iterable[str]) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def marked(models: Mapping[str, ir.Model], *, together: bool) -> Iterator[None]:
-    """Let models say, for a while, which entrypoints they are.
+    """Store the entrypoint names in the metadata of the models while active.
 
     Args:
         models: Entrypoint to model.
@@ -69,7 +69,7 @@ def marked(models: Mapping[str, ir.Model], *, together: bool) -> Iterator[None]:
 
 
 def load_models(path: Path, *, data: bool) -> dict[str, ir.Model]:
-    """Read what is at ``path``: the file, or the files of the program that was saved to it.
+    """Load the file at ``path``, or the files of the program that was saved to it.
 
     Returns:
         Entrypoint to model.
@@ -86,7 +86,7 @@ def load_models(path: Path, *, data: bool) -> dict[str, ir.Model]:
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the file at ``path``, or the files of the program that was saved to it, in its order.
+    """Return the file at ``path``, or the files of the program that was saved to it, in order.
 
     Raises:
         LoadError: There is neither, or files of the program are missing.
@@ -114,13 +114,13 @@ def files_of(path: Path) -> tuple[Path, ...]:
 
 
 def _programs(path: Path) -> list[tuple[Path, ...]]:
-    """Return the programs that files beside ``path`` say they are a part of.
+    """Return the programs that files beside ``path`` belong to according to their metadata.
 
-    A file that names other entrypoints than their files do is left from an older save.
+    A file whose list of entrypoints differs from that of their files remains from an older save.
     """
     said = {}
     for file in _candidates(path):
-        with contextlib.suppress(LoadError):  # what cannot be read is told when it is loaded
+        with contextlib.suppress(LoadError):  # unreadable files are reported when they are loaded
             said[file] = _saved_together(file, path)
     programs = []
     for names in dict.fromkeys(filter(None, said.values())):
@@ -131,7 +131,7 @@ def _programs(path: Path) -> list[tuple[Path, ...]]:
 
 
 def _candidates(path: Path) -> list[Path]:
-    """Return the files whose names begin and end as those of entrypoints do."""
+    """Return the files whose names begin and end like those of entrypoints."""
     start, end = f"{path.stem}.", path.suffix
     if not path.stem or not path.parent.is_dir():
         return []
@@ -141,7 +141,7 @@ def _candidates(path: Path) -> list[Path]:
 
 
 def _saved_together(file: Path, path: Path) -> tuple[str, ...]:
-    """Return the entrypoints a file says it was saved with; none if it says nothing of the kind."""
+    """Return the entrypoints that a file was saved with, per its metadata; empty if it has none."""
     metadata = {entry.key: entry.value for entry in read_proto(file).metadata_props}
     try:
         names = json.loads(metadata.get(ENTRYPOINTS) or "[]")
@@ -158,5 +158,5 @@ def _file_of(path: Path, name: str) -> Path:
 
 
 def _is_name(name: object) -> bool:
-    """Return whether an entrypoint's name can be part of a file's name."""
+    """Return whether the name of an entrypoint can be part of a file name."""
     return isinstance(name, str) and bool(name) and not {"/", "\\", "\0"} & set(name)

@@ -1,4 +1,4 @@
-"""Writing models to files so that a failure leaves the old files whole."""
+"""Writing models to files so that a failure leaves existing files unchanged."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from coreai_onnx.quiet import without_warnings
 from coreai_onnx.table import size_text
 
 AUTO_EXTERNAL_BYTES = 3 << 29
-"""Above 1.5 GiB of weights a model gets a data file of its own; protobuf ends at 2 GiB."""
+"""A model with more than 1.5 GiB of weights gets a data file; protobuf's limit is 2 GiB."""
 PROTOBUF_LIMIT = (1 << 31) - 1
 EXTERNAL_TENSOR_BYTES = 1024
-"""Smaller tensors stay in the model file, so that shape constants can be read there."""
+"""Smaller tensors are stored in the model file, so that shape constants can be read there."""
 HELD_BYTES = 256 << 20
-"""So much is written before the pages of mapped weight files are given back."""
+"""Bytes that are written before the pages of mapped weight files are released."""
 ALIGNMENT = 64
-"""Offsets in a data file are multiples of it: a cache line and the widest vector register."""
+"""Alignment of offsets in a data file: a cache line and the widest vector register."""
 
 
 def save_models(
@@ -40,27 +40,27 @@ def save_models(
     external_data: bool | None = None,
     debug_info: DebugInfo = "full",
 ) -> tuple[Path, ...]:
-    """Write models, and their weights to one data file if they are large, all or nothing.
+    """Write models atomically, with their weights in one data file if they are large.
 
-    Everything is written and synced under temporary names in the target folder first, then
-    renamed: the data file first, the models right after it. A process that is killed before leaves
-    hidden files, ``.<name>.<hex>.tmp``; one that is killed in the moment between the renames leaves
-    an old model with new data, and the old data under such a name. Entrypoints share the data file,
-    and equal weights in it. Same models, same bytes. Links, permissions and what is no regular file
-    are treated as in `NewFiles.create`.
+    Everything is first written and synced under temporary names in the target folder, then
+    renamed: the data file first, the models right after it. A process that is killed before the
+    renames leaves hidden files, ``.<name>.<hex>.tmp``; one that is killed between the renames
+    leaves an old model with new data, and the old data under such a name. Entrypoints share the
+    data file and the equal weights in it. The output is deterministic. Links, permissions and
+    targets that are not regular files are treated as in `NewFiles.create`.
 
     Args:
         models: Target path to model.
         data_path: Path of the data file, in the same folder.
         external_data: Whether to use the data file; None decides by size.
-        debug_info: How the files keep where nodes come from.
+        debug_info: How the files store debug information.
 
     Returns:
         The paths written.
 
     Raises:
-        SaveError: If a file cannot be written; files that were there before are whole and no
-            temporary file is left.
+        SaveError: If a file cannot be written; existing files are unchanged and no temporary file
+            is left.
     """
     largest = max(weights(model)[1] for model in models.values())
     if external_data is None:
@@ -93,7 +93,7 @@ def save_models(
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file wholly, or leave what was there.
+    """Write a text file atomically.
 
     Raises:
         SaveError: If it cannot be written.
@@ -106,10 +106,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def to_proto(model: ir.Model, debug_info: DebugInfo = "full") -> onnx.ModelProto:
-    """Return the model as one protobuf message with its weights inside.
+    """Return the model as one protobuf message that contains its weights.
 
     Raises:
-        SaveError: If the weights exceed what protobuf can hold.
+        SaveError: If the weights exceed protobuf's limit.
     """
     size = weights(model)[1]
     if size > PROTOBUF_LIMIT:
@@ -141,14 +141,14 @@ def _serialized(model: ir.Model, store: _Store) -> bytes:
 
 @contextlib.contextmanager
 def _initializers_as(model: ir.Model, store: _Store) -> Iterator[None]:
-    """Let every initializer be, for a while, the tensor that ``store`` makes of it."""
+    """Replace every initializer, while active, by the tensor that ``store`` returns for it."""
     kept: list[tuple[ir.Value, ir.TensorProtocol]] = []
     try:
         for value in initializers(model):
             if value.const_value is not None:
                 tensor = value.const_value
                 if isinstance(tensor, ir.ExternalTensor | FileTensor):
-                    tensor.numpy()  # maps the file, which lives on when another takes its name
+                    tensor.numpy()  # maps the file, which stays readable after it is replaced
                 replacement = store(tensor, value.name or "")
                 kept.append((value, tensor))
                 value.const_value = replacement
@@ -159,7 +159,7 @@ def _initializers_as(model: ir.Model, store: _Store) -> Iterator[None]:
 
 
 def _in_memory(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    """Return the tensor as one that is serialised into the model file."""
+    """Return the tensor in a form that is serialized into the model file."""
     if isinstance(tensor, ir.ExternalTensor):
         return ir.Tensor(
             tensor.numpy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
@@ -182,7 +182,7 @@ class _DataFile:
     def store(self, tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
         """Write a tensor and return the reference to it.
 
-        Small ones and strings, which no data file can hold, are returned as they are.
+        Small tensors and strings, which no data file can hold, are returned unchanged.
         """
         if tensor.dtype == ir.DataType.STRING or tensor.nbytes < EXTERNAL_TENSOR_BYTES:
             return _in_memory(tensor, name)
@@ -214,7 +214,7 @@ class _DataFile:
 
 
 def _raw(tensor: ir.TensorProtocol) -> bytes | memoryview:
-    """Return a tensor's bytes as ONNX stores them, without a copy where memory already is so."""
+    """Return a tensor's bytes as ONNX stores them, without a copy if the memory layout matches."""
     array = tensor.numpy()
     whole_bytes = array.nbytes == tensor.nbytes and array.dtype.byteorder in "=|<"
     if whole_bytes and array.flags.c_contiguous and array.size and sys.byteorder == "little":

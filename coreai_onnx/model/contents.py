@@ -1,4 +1,4 @@
-"""What is in a model: its interface, its calls of composites, its operators, its size."""
+"""Contents of a model: its interface, composite calls, operators and size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import onnx_ir as ir
 MODULE_DOMAIN = "ai.coreai.module"
 STANDARD_DOMAIN = "ai.coreai"
 COMPOSITE_DOMAINS = (STANDARD_DOMAIN, "ai.coreai.user", MODULE_DOMAIN)
-"""As in ``composite_ops/declaration.py``, which imports torch; a test keeps the two equal."""
+"""Same as in ``composite_ops/declaration.py``, which imports torch; a test compares the two."""
 
 COMPOSITE_SIZES = {
     "avg_pool_2d": (1, 1, 1), "avg_pool_3d": (1, 1, 1), "batch_norm": (5, 5, 1),
@@ -26,8 +26,8 @@ COMPOSITE_SIZES = {
     "scaled_dot_product_attention": (3, 5, 1), "silu": (1, 1, 1), "skip_layer_norm": (2, 4, 2),
     "skip_rms_norm": (2, 3, 2), "swiglu": (2, 2, 1),
 }  # fmt: skip
-"""Standard composites: the inputs they need, those they may have, and their outputs; a test
-keeps it equal, as above."""
+"""Standard composites: required inputs, optional inputs and outputs; a test compares them with the
+declarations, as above."""
 
 ENTRYPOINT = "coreai.entrypoint"
 """Model metadata: the name of the program."""
@@ -36,27 +36,27 @@ STATES = "coreai.states"
 RANGES = "coreai.range_constraints"
 """Model metadata: bounds of symbolic dims, ``{"seq": {"min": 1, "max": 64}}``."""
 RELATIONS = "coreai.relations"
-"""Model metadata: what else holds for dims, a JSON list of ``{"holds": "(seq % 8) == 0"}``."""
+"""Model metadata: further conditions on dims, a JSON list of ``{"holds": "(seq % 8) == 0"}``."""
 RELATION_LIMIT = 4096
-"""Characters of one condition; those of conversions have about a hundred."""
+"""Maximum number of characters of a condition; the converter writes about a hundred."""
 COMPLEX = "coreai.complex"
 """Model metadata: a JSON list of the inputs and outputs that are complex, stored as pairs."""
 TARGET = "coreai.target"
-"""Model metadata: what it was last optimised for."""
+"""Model metadata: the target that the model was last optimized for."""
 MINIMUM_ONNXRUNTIME = "coreai.minimum_onnxruntime"
-"""Model metadata: the oldest onnxruntime that must take the file."""
+"""Model metadata: the oldest onnxruntime that must be able to run the file."""
 
 CONTRIB_DOMAIN = "com.microsoft"
 _CONTRIB_SINCE = {"MoE": (1, 23), "LinearAttention": (1, 25)}
 _OLDEST = (1, 21)
-"""The oldest onnxruntime that the files are tested with; it has the other ops of its domain."""
+"""The oldest onnxruntime that the files are tested with; it has all other ops of its domain."""
 
 _COMPLEX_DTYPES = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
 MOST_CALLS = 10**15
-"""Counts end there: functions that call functions twice make numbers of any length."""
+"""Upper limit of counts: nested functions that call each function twice grow exponentially."""
 
 Dim = int | str | None
-"""A fixed size, a symbolic name or expression, or nothing known."""
+"""A fixed size, a symbolic name or expression, or None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class TensorInfo:
 
     Attributes:
         name: The tensor's name in the file.
-        dtype: numpy's (or ``ml_dtypes``'s) name of the dtype, ``"float32"``, ``"bfloat16"``. A
-            complex tensor, which the file has as pairs of real numbers, is ``"complex64"``,
+        dtype: The numpy (or ``ml_dtypes``) name of the dtype, ``"float32"``, ``"bfloat16"``. A
+            complex tensor, which the file stores as pairs of real numbers, is ``"complex64"``,
             ``"complex128"``, or ``"complex32"``, which numpy lacks.
-        dims: One entry per axis; without the axis of the pairs of a complex tensor.
+        dims: One entry per axis. The pair axis of a complex tensor is left out.
     """
 
     name: str
@@ -77,7 +77,7 @@ class TensorInfo:
 
     @property
     def is_complex(self) -> bool:
-        """Whether the tensor is complex, and the file has it as pairs on a last axis of size 2."""
+        """Whether the tensor is complex; the file stores it as pairs on a last axis of size 2."""
         return self.dtype.startswith("complex")
 
     @property
@@ -97,7 +97,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class StateInfo:
-    """A state: the graph input that takes its old value, the output that gives its new one."""
+    """A state: the graph input that takes its old value and the output that returns the new one."""
 
     input: str
     output: str
@@ -105,7 +105,7 @@ class StateInfo:
 
 @dataclass(frozen=True)
 class Interface:
-    """The user-facing interface of one entrypoint; states stand apart from inputs and outputs."""
+    """The user-facing interface of one entrypoint; states are separate from inputs and outputs."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -121,7 +121,7 @@ def dtype_name(onnx_name: str) -> str:
     """Return the numpy name of an ONNX element type: ``"FLOAT"`` becomes ``"float32"``.
 
     Raises:
-        ValueError: If ONNX has no such type.
+        ValueError: If ONNX does not define such a type.
     """
     dtype = ir.DataType.__members__.get(onnx_name.upper())
     if dtype is None:
@@ -135,17 +135,17 @@ def read_states(metadata: Mapping[str, str]) -> tuple[StateInfo, ...]:
     """Read the states from a model's metadata (key ``STATES``).
 
     Raises:
-        ValueError: The entry is something else.
+        ValueError: The entry has another form.
     """
     entries = _entries(metadata, STATES, "input", "output")
     return tuple(StateInfo(entry["input"], entry["output"]) for entry in entries)
 
 
 def read_ranges(metadata: Mapping[str, str]) -> dict[str, tuple[int | None, int | None]]:
-    """Read the least and the largest size of symbolic dims (key ``RANGES``); None is no bound.
+    """Read the minimum and maximum of symbolic dims (key ``RANGES``); None means no bound.
 
     Raises:
-        ValueError: The entry is something else.
+        ValueError: The entry has another form.
     """
     ranges = _json(metadata.get(RANGES) or "{}")
     if not isinstance(ranges, dict):
@@ -157,7 +157,7 @@ def read_relations(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Read conditions on dims (key ``RELATIONS``), each with its source line; empty if unknown.
 
     Raises:
-        ValueError: The entry is something else, or a condition has more than `RELATION_LIMIT`
+        ValueError: The entry has another form, or a condition has more than `RELATION_LIMIT`
             characters.
     """
     entries = _entries(metadata, RELATIONS, "holds")
@@ -168,7 +168,7 @@ def read_relations(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _entries(metadata: Mapping[str, str], key: str, *texts: str) -> list[dict[str, Any]]:
-    """Read a JSON list of objects that have some texts."""
+    """Read a JSON list of objects that have the given string fields."""
     entries = _json(metadata.get(key) or "[]")
     if not isinstance(entries, list):
         raise ValueError(f"a {type(entries).__name__} is no list")
@@ -199,7 +199,7 @@ def read_complex(metadata: Mapping[str, str]) -> frozenset[str]:
     """Read which inputs and outputs are complex from a model's metadata (key ``COMPLEX``).
 
     Raises:
-        ValueError: The entry is something else.
+        ValueError: The entry has another form.
     """
     names = _json(metadata.get(COMPLEX) or "[]")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -208,7 +208,7 @@ def read_complex(metadata: Mapping[str, str]) -> frozenset[str]:
 
 
 def as_complex(info: TensorInfo) -> TensorInfo:
-    """Return the complex tensor that pairs of real numbers stand for.
+    """Return the description of the complex tensor that a tensor of pairs represents.
 
     Raises:
         ValueError: If the tensor does not hold pairs of float16, float32 or float64.
@@ -222,7 +222,7 @@ def interface(model: ir.Model) -> Interface:
     """Return inputs, outputs and states of a model, in the order of the file.
 
     Raises:
-        ValueError: If the metadata says that a tensor is complex which does not hold pairs.
+        ValueError: If the metadata lists a tensor as complex that does not hold pairs.
     """
     states, pairs = read_states(model.metadata_props), read_complex(model.metadata_props)
 
@@ -266,7 +266,7 @@ def standard_op_types(model: ir.Model) -> list[str]:
 
 
 def contrib_needs(model: ir.Model) -> str:
-    """Return the oldest onnxruntime that has the model's ops of its own domain, ``"1.25"``.
+    """Return the oldest onnxruntime that has all ``com.microsoft`` ops of the model, ``"1.25"``.
 
     Measured with 1.21.1, 1.23.2, 1.24.4, 1.25.1, 1.28.0, 1.29.0, 1.30.0 and 1.31.1; empty without
     such ops.
@@ -288,8 +288,8 @@ def _contrib_since(node: ir.Node) -> tuple[int, int]:
 def op_histogram(model: ir.Model) -> dict[str, int]:
     """Count operators as a reader of the model sees them.
 
-    A composite counts as one operator; a plain externalised module (``ai.coreai.module``) is
-    looked into.
+    A composite counts as one operator. A plain externalized module (``ai.coreai.module``) counts
+    as the operators in its body.
 
     Returns:
         Name to count, most frequent first.
@@ -300,7 +300,7 @@ def op_histogram(model: ir.Model) -> dict[str, int]:
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Yield the main graph, the bodies of functions, and every graph that is an attribute."""
+    """Yield the main graph, the function bodies, and every graph in an attribute."""
     roots = [model.graph]
     for function in model.functions.values():
         roots.append(function.graph)
@@ -312,7 +312,7 @@ def graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def attribute_graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
-    """Return the graphs that an attribute holds; none if it is of another type."""
+    """Return the graphs that an attribute holds; empty if it has another type."""
     if attribute.is_ref() or attribute.value is None:
         return ()
     if attribute.type == ir.AttributeType.GRAPH:
@@ -321,13 +321,13 @@ def attribute_graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
 
 
 def initializers(model: ir.Model) -> Iterator[ir.Value]:
-    """Yield every initializer of every graph, those in function bodies as well."""
+    """Yield every initializer of every graph, function bodies included."""
     for graph in graphs(model):
         yield from graph.initializers.values()
 
 
 def weights(model: ir.Model) -> tuple[int, int]:
-    """Return (elements, bytes) of all initializers; one tensor used twice counts once."""
+    """Return (elements, bytes) of all initializers; a tensor that is used twice counts once."""
     tensors = {
         id(v.const_value): v.const_value for v in initializers(model) if v.const_value is not None
     }
@@ -365,9 +365,9 @@ def _callers_first(
     main: Mapping[ir.OperatorIdentifier, int],
     bodies: Mapping[ir.OperatorIdentifier, Mapping[ir.OperatorIdentifier, int]],
 ) -> list[ir.OperatorIdentifier]:
-    """Return the functions that are called, each after those that call it.
+    """Return the functions that are called, each after its callers.
 
-    Functions that call each other in a circle, which ONNX forbids, come in some order.
+    Recursive functions, which ONNX forbids, are returned in an unspecified order.
     """
     finished: list[ir.OperatorIdentifier] = []
     seen: set[ir.OperatorIdentifier] = set()

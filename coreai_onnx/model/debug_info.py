@@ -1,9 +1,9 @@
-"""Where nodes come from, as a file keeps it: on each node, in one table, or not at all.
+"""Debug information in files: on each node, in one table, or not at all.
 
-In memory every node carries its module path, class and source line. Written on each node they are
-half of a decoder's graph. The table says the same in a few hundred bytes: a module path is most of
-a node's name, a class is said once for all layers, and a source line is a number, with runs of
-equal ones told once.
+In memory every node carries its module path, class and source line. Written on each node, they
+make up half of a decoder's graph. The table holds the same in a few hundred bytes: a module path is
+most of a node's name, a class is stored once for all layers, and source lines are numbers that are
+run-length encoded.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 @contextmanager
 def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
-    """Let the nodes of a model, for a while, carry what a file of that level holds.
+    """Give the nodes of a model, while active, the metadata that a file of this level holds.
 
     Raises:
-        ValueError: If there is no such level.
+        ValueError: If the level is unknown.
     """
     if level not in LEVELS:
         raise ValueError(f"debug_info must be one of {', '.join(LEVELS)}, is {level!r}")
@@ -59,7 +59,7 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
 
 
 def restore(model: ir.Model) -> None:
-    """Give every node what a file's table says of it; a table that does not fit is left alone."""
+    """Restore the debug information of every node from the table; ignore a table that misfits."""
     text = model.metadata_props.get(TABLE)
     if text is None:
         return
@@ -73,7 +73,7 @@ def restore(model: ir.Model) -> None:
         odd = {(body, at): (str(scope), str(name)) for body, at, scope, name in table["odd"]}
         classes = {scope: str(name) for scope, name in dict(table["classes"]).items()}
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
-        return  # or another tool added or removed nodes: positions mean nothing any more
+        return  # or another tool added or removed nodes: positions are no longer valid
     del model.metadata_props[TABLE]
     for body, (nodes, row) in enumerate(zip(bodies, rows, strict=True)):
         for position, (node, source) in enumerate(zip(nodes, row, strict=True)):
@@ -114,7 +114,7 @@ def _table(bodies: list[list[ir.Node]]) -> str:
 
 
 def _classes(bodies: Iterable[Iterable[ir.Node]]) -> dict[str, str]:
-    """Return module path to class; ``layers.#`` stands for every layer that has no entry."""
+    """Return a map from module path to class; ``layers.#`` covers every layer without an entry."""
     exact: dict[str, str] = {}
     for nodes in bodies:
         for node in nodes:
@@ -133,7 +133,7 @@ def _module(node: ir.Node) -> tuple[str, str]:
 
 
 def _expected(node: ir.Node, classes: Mapping[str, str]) -> tuple[str, str]:
-    """Return module path and class as the node's name and the classes tell them."""
+    """Return the module path and class that follow from the node's name and the classes."""
     scope = (node.name or "").rpartition(".")[0]
     return scope, classes.get(scope, classes.get(_pattern(scope), ""))
 
@@ -149,10 +149,10 @@ def _packed(numbers: Iterable[int]) -> str:
 
 
 def _unpacked(text: str, length: int) -> list[int]:
-    """Return what ``_packed`` was given.
+    """Return the numbers that ``_packed`` encoded.
 
     Raises:
-        ValueError: If that is not ``length`` numbers; a text may promise more than memory holds.
+        ValueError: If these are not ``length`` numbers; a text may encode more than fits in memory.
     """
     pairs = [run.partition("*") for run in text.split(",") if run]
     runs = [(int(number), int(count or 1)) for number, _, count in pairs]
@@ -165,7 +165,7 @@ def _position(file: str, line: str) -> str:
     """Return ``moe.py:41``.
 
     Raises:
-        ValueError: If the name is longer than a path: it would be written out once for each line.
+        ValueError: If the name is longer than a path: it would be repeated for each line.
     """
     if len(file) > _LONGEST_PATH or len(line) > _LONGEST_PATH:
         raise ValueError(f"a file name of {len(file)} characters")
@@ -177,7 +177,7 @@ def _bodies(model: ir.Model) -> list[Any]:
 
 
 def _nodes(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
-    """Yield the nodes of a graph and of the graphs in their attributes, in the order of a file."""
+    """Yield the nodes of a graph and of the graphs in their attributes, in file order."""
     for node in graph:
         yield node
         for _, attribute in sorted(node.attributes.items()):

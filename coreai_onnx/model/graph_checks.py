@@ -1,8 +1,8 @@
-"""What a graph has to be before anything works on it; passes and runtimes take it for granted.
+"""Structural checks of a graph; passes and runtimes rely on them.
 
-* Every value comes from somewhere, and nodes do not read each other in a circle.
+* Every value has a producer, and the nodes form no cycle.
 * No function calls itself, and no call has more inputs or outputs than the function.
-* Nodes of ONNX's own operators have the inputs, outputs and attributes of their schema.
+* Nodes of ONNX operators have the inputs, outputs and attributes of their schema.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _Body = ir.Graph | ir.Function
 
 
 def arrange(model: ir.Model) -> str:
-    """Bring the nodes of every graph into an order in which they can run.
+    """Sort the nodes of every graph topologically, and check the graphs.
 
     Args:
-        model: The model; its nodes are sorted in place, if they are out of order.
+        model: The model; its nodes are sorted in place if they are out of order.
 
     Returns:
-        What is wrong with the model; empty if nothing is.
+        What is wrong with the model; empty if it is valid.
     """
     functions = model.functions
     order = _callees_first(functions)
@@ -54,7 +54,7 @@ class _Checked:
     """One body with its subgraphs.
 
     Attributes:
-        in_order: Whether every node so far comes after those that it reads.
+        in_order: Whether every node so far comes after the nodes whose results it reads.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class _Checked:
 
         Args:
             graph: The graph.
-            outer: The values of the graphs around it, one set for each.
+            outer: The values of the enclosing graphs, one set per graph.
         """
         ready = set(graph.inputs)
         if isinstance(graph, ir.Graph):
@@ -151,7 +151,7 @@ def _composite_fault(node: ir.Node, least: int, most: int, outputs: int) -> str:
 
 
 def _operator_fault(node: ir.Node, version: int) -> str:
-    """Return what is wrong with a node of an operator that ONNX may know."""
+    """Return what is wrong with a node whose operator may be defined by ONNX."""
     domain = _domain(node)
     schema = schema_of(node.op_type, version, domain)
     if schema is None:
@@ -180,7 +180,7 @@ def _operator_fault(node: ir.Node, version: int) -> str:
 
 
 def _required(schema: onnx.defs.OpSchema) -> int:
-    """Return how many of the first inputs have to be there; Scan 8 begins with an optional one."""
+    """Return how many leading inputs must be present; Scan 8 begins with an optional one."""
     single = onnx.defs.OpSchema.FormalParameterOption.Single
     required = itertools.takewhile(lambda parameter: parameter.option == single, schema.inputs)
     return len(list(required))
@@ -191,14 +191,14 @@ def _domain(node: ir.Node) -> str:
 
 
 def _version(node: ir.Node, opsets: Mapping[str, int]) -> int | None:
-    """Return the version that a body imports of a node's domain."""
+    """Return the version of a node's domain that a body imports."""
     domain = _domain(node)
     return opsets.get(domain, None if domain else opsets.get("ai.onnx"))
 
 
 @functools.cache
 def schema_of(op_type: str, version: int, domain: str = "") -> onnx.defs.OpSchema | None:
-    """Return what ONNX says of an operator in an opset; None where it does not know it."""
+    """Return the ONNX schema of an operator in an opset; None if ONNX does not define it."""
     try:
         return onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
@@ -207,7 +207,7 @@ def schema_of(op_type: str, version: int, domain: str = "") -> onnx.defs.OpSchem
 
 @functools.cache
 def _first_version(op_type: str, domain: str) -> int | None:
-    """Return the opset from which on ONNX knows an operator."""
+    """Return the first opset that defines an operator."""
     versions = (
         schema.since_version
         for schema in onnx.defs.get_all_schemas_with_history()
@@ -217,7 +217,7 @@ def _first_version(op_type: str, domain: str) -> int | None:
 
 
 def _sorted(body: _Body) -> bool:
-    """Sort the nodes of a body; return False if they read each other in a circle."""
+    """Sort the nodes of a body; return False if they form a cycle."""
     try:
         body.sort()
     except ValueError:
@@ -229,7 +229,7 @@ _Functions = Mapping[ir.OperatorIdentifier, ir.Function]
 
 
 def _callees_first(functions: _Functions) -> list[ir.OperatorIdentifier] | ir.Function:
-    """Return the functions after those that they call, or one that calls itself."""
+    """Return the functions with callees before callers, or a function that calls itself."""
     done: dict[ir.OperatorIdentifier, None] = {}
     for root in functions:
         path: dict[ir.OperatorIdentifier, Iterator[ir.OperatorIdentifier]] = {}
@@ -259,12 +259,12 @@ def _needed(
     functions: _Functions,
     needed: Mapping[ir.OperatorIdentifier, AbstractSet[ir.Value]],
 ) -> AbstractSet[ir.Value]:
-    """Return the inputs that an operator of a function's body cannot do without.
+    """Return the inputs of a function that its body requires.
 
     Args:
         function: The function.
         functions: All functions.
-        needed: The inputs that the functions it calls need.
+        needed: The required inputs of the functions that it calls.
     """
     found: set[ir.Value | None] = set()
     for node in function.all_nodes():

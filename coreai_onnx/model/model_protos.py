@@ -10,7 +10,7 @@ import onnx_ir as ir
 from coreai_onnx.model.onnx_rules import is_known
 
 _SMALL_BYTES = 1024
-"""Constants of up to so many bytes take part in the inference, since shapes depend on them."""
+"""Maximum bytes of a constant that takes part in shape inference, since shapes depend on it."""
 
 Attributes = Mapping[str, ir.Attr]
 
@@ -21,7 +21,8 @@ def node_proto(node: ir.Node, name: str, attributes: Attributes | None = None) -
     Args:
         node: The node.
         name: The name of the proto.
-        attributes: What references to the attributes of a function stand for; None leaves them.
+        attributes: Values of the attributes of the function that the node may refer to; None
+            keeps the references.
     """
     outputs = [value.name or "" for value in node.outputs]
     while outputs and not outputs[-1]:
@@ -75,7 +76,7 @@ def values_read(nodes: Sequence[ir.Node]) -> dict[ir.Value, None]:
 
 
 def without_shape(given: onnx.TypeProto | None) -> onnx.TypeProto | None:
-    """Return a type of tensors without their shape."""
+    """Return a tensor type without its shape."""
     if given is None or not given.HasField("tensor_type"):
         return given
     return onnx.helper.make_tensor_type_proto(given.tensor_type.elem_type, None)
@@ -92,13 +93,13 @@ def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
 
 
 def is_large_constant(node: ir.Node) -> bool:
-    """Return whether a node is a ``Constant`` whose data is a weight."""
+    """Return whether a node is a ``Constant`` that is large enough to be a weight."""
     tensor = constant_tensor(node)
     return tensor is not None and not is_small(tensor)
 
 
 def declared_type(value: ir.Value) -> onnx.TypeProto | None:
-    """Return the type that the model says a value has."""
+    """Return the type that the model declares for a value."""
     if value.type is None:
         return None
     found: onnx.TypeProto = ir.serde.serialize_value(value).type
@@ -115,7 +116,7 @@ def is_small(tensor: ir.TensorProtocol) -> bool:
 
 
 def type_of_tensor(tensor: ir.TensorProtocol) -> onnx.TypeProto:
-    """Return dtype and shape of a tensor, which is not read."""
+    """Return dtype and shape of a tensor without reading its data."""
     return onnx.helper.make_tensor_type_proto(int(tensor.dtype), tuple(tensor.shape.numpy()))
 
 

@@ -1,8 +1,8 @@
-"""Types and shapes of all values of a model, and what contradicts: ONNX's inference, once per body.
+"""Types and shapes of all values of a model, and their contradictions: inference once per body.
 
-ONNX's own inference walks into a function at every call, which takes exponential time where
-functions call functions twice. Here each body is inferred once for all calls of the same types.
-Calls are left out of what ONNX sees: their results are given types before.
+ONNX's own inference enters a function at every call, which takes exponential time where functions
+call functions twice. Here each body is inferred once for all calls with the same types. ONNX's
+inference does not see the calls: the types of their results are given to it.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from coreai_onnx.model.onnx_rules import (
 )
 
 VARIANTS = 64
-"""A function is inferred for so many different lists of shapes, and for so many lists of dtypes;
+"""Maximum number of shape signatures, and of dtype signatures, for which a function is inferred;
 the results of further calls are unknown."""
 _INT64, _BOOL = onnx.TensorProto.INT64, onnx.TensorProto.BOOL
 
 Type = onnx.TypeProto
 FunctionOf = Callable[[ir.Node], ir.Function | None]
-"""Returns the function that a node calls; None for a node that calls none."""
+"""Returns the function that a node calls; None if the node is not a call."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A node whose inputs, outputs or attributes break a rule of ONNX.
+    """A node whose inputs, outputs or attributes violate the ONNX specification.
 
     Attributes:
         node: The node.
         what: What is wrong with it.
-        callers: The calls that lead to it, from the main graph on; empty in the main graph.
+        callers: The call stack from the main graph to the node; empty in the main graph.
         function: The function that holds the node; None in the main graph.
         inputs: Types of its inputs, None where unknown.
     """
@@ -68,7 +68,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call whose results a walk asks for."""
+    """A call whose result types a walk requests."""
 
     node: ir.Node
     function: ir.Function
@@ -84,7 +84,7 @@ class ModelTypes:
     """Infers types through the calls of a model.
 
     Attributes:
-        faults: What contradicts, in the order in which it was found.
+        faults: The contradictions, in the order in which they were found.
     """
 
     def __init__(
@@ -93,9 +93,10 @@ class ModelTypes:
         """Start with nothing inferred.
 
         Args:
-            function_of: Tells which nodes are calls, and of what.
+            function_of: Returns the function that a node calls, if any.
             ir_version: The IR version of the model.
-            data_propagation: Whether to compute small shapes as well; faults are then not found.
+            data_propagation: Whether to compute the values of small shape tensors as well; faults
+                are not found then.
         """
         self.function_of, self.ir_version = function_of, ir_version
         self.data_propagation = data_propagation
@@ -105,7 +106,7 @@ class ModelTypes:
         self._variants: Counter[tuple[int, bool]] = Counter()
 
     def of_graph(self, graph: ir.Graph) -> dict[ir.Value, Type]:
-        """Return the types of the values in a main graph, which may declare some of them."""
+        """Return the types of the values in a main graph; declared types are used."""
         walk = _Walk(self, graph.opset_imports, declared=True)
         self._drive(walk, walk.run(graph))
         return walk.known
@@ -113,7 +114,7 @@ class ModelTypes:
     def of_function(
         self, function: ir.Function, arguments: Sequence[Type | None]
     ) -> dict[ir.Value, Type]:
-        """Return the types of the values in a function's body for a call of given types."""
+        """Return the types of the values in a function's body for a call with the given types."""
         walk = self._body(_Call(None, function, tuple(arguments), {}))  # type: ignore[arg-type]
         self._drive(walk, walk.run(function.graph))
         return walk.known
@@ -141,7 +142,7 @@ class ModelTypes:
                     self._open.discard(key)
                 continue
             call, wanted = self._variant(call)
-            # Nothing is known of a function that calls itself, or of one variant too many.
+            # The results of recursive calls and of calls beyond the limit are unknown.
             results = (None,) * len(call.function.outputs)
             if wanted is not None and wanted not in self._open:
                 results = self._done.get(wanted)
@@ -152,7 +153,7 @@ class ModelTypes:
                 stack.append((body, body.run(call.function.graph), wanted))
 
     def _variant(self, call: _Call) -> tuple[_Call, tuple[Any, ...] | None]:
-        """Return the call with as much of its types as is inferred apart, and its key."""
+        """Return the call with the types that select its variant, and the key of the variant."""
         for shapes in (True, False):
             arguments = call.arguments if shapes else tuple(map(without_shape, call.arguments))
             key = (
@@ -190,7 +191,7 @@ class _Walk:
         self._sizes = 0
 
     def run(self, graph: ir.Graph) -> _Walking:
-        """Infer everything; yields the calls whose results it needs."""
+        """Infer the types of all values; yields the calls whose results it needs."""
         for value in (*graph.inputs, *graph.initializers.values()):
             self._enter(value)
         for node in graph:
@@ -198,12 +199,12 @@ class _Walk:
         self._infer()
 
     def exported(self, value: ir.Value) -> Type | None:
-        """Return the type of a value as another graph may know it."""
+        """Return the type of a value without the size names that are local to this graph."""
         found = self.known.get(value)
         return None if found is None else without_generated(found)
 
     def _enter(self, value: ir.Value) -> None:
-        """Note an input or an initializer."""
+        """Record the type of an input or initializer."""
         tensor = value.const_value
         if tensor is not None and not value.is_graph_input():
             self.known[value] = type_of_tensor(tensor)
@@ -229,7 +230,7 @@ class _Walk:
                 self._small[node.outputs[0]] = tensor
 
     def _declare(self, node: ir.Node) -> None:
-        """Take what the model says of a node's results until more is known."""
+        """Use the types that the model declares for a node's results until more is known."""
         for value in node.outputs if self.declared else ():
             if found := declared_type(value):
                 self.known[value] = found
@@ -266,7 +267,7 @@ class _Walk:
         return bound
 
     def _subgraphs(self, node: ir.Node) -> _Walking:
-        """Infer the calls inside of a node's subgraphs, which ONNX does not see."""
+        """Infer the calls inside a node's subgraphs, which ONNX's inference does not see."""
         for inner in subgraphs(node):
             if not any(self._is_hidden(one) for one in inner.all_nodes()):
                 continue
@@ -285,7 +286,7 @@ class _Walk:
             yield from walk.run(inner)
 
     def _is_hidden(self, node: ir.Node) -> bool:
-        """Return whether ONNX's inference is not shown a node."""
+        """Return whether a node is hidden from ONNX's inference."""
         known = has_schema(node.domain, node.op_type, self.opsets)
         return not known or self.types.function_of(node) is not None
 
@@ -295,7 +296,7 @@ class _Walk:
 
     # ------------------------------------------------------------------ one run of the inference
     def _infer(self) -> None:
-        """Let ONNX infer the nodes that wait."""
+        """Run ONNX's inference on the pending nodes."""
         if not self._waiting:
             return
         nodes, self._waiting = self._waiting, []
@@ -329,7 +330,7 @@ class _Walk:
                 self._fault(numbered[fault.number], fault.what)
 
     def _is_certain(self, node: ir.Node) -> bool:
-        """Return whether all is known that a fault in a node could be a consequence of."""
+        """Return whether all types are known that a fault in a node could be caused by."""
         inner = [one for graph in subgraphs(node) for one in graph.all_nodes()]
         inside = {value for one in inner for value in one.outputs}
         inside |= {value for one in (node, *inner) for g in subgraphs(one) for value in g.inputs}
@@ -341,7 +342,7 @@ class _Walk:
         return onnx.ValueInfoProto(name=value.name, type=self.known[value])
 
     def _proto(self, node: ir.Node, numbered: list[ir.Node]) -> onnx.NodeProto:
-        """Return a node with its number as its name, the function's attributes put in."""
+        """Return a node with its number as its name and the function's attributes substituted."""
         proto = node_proto(node, str(len(numbered)), self.attributes if self.function else None)
         numbered.append(node)
         for attribute in proto.attribute:
@@ -354,7 +355,7 @@ class _Walk:
         return proto
 
     def _graph(self, graph: ir.Graph, numbered: list[ir.Node]) -> onnx.GraphProto:
-        """Return a subgraph without the nodes that ONNX does not know; their results have types."""
+        """Return a subgraph without the nodes that ONNX does not know; their results are typed."""
         known = [
             value
             for node in graph
@@ -384,7 +385,7 @@ class _Walk:
 def _loop_inputs(
     node: ir.Node, body: ir.Graph, known: Mapping[ir.Value, Type]
 ) -> Iterator[tuple[ir.Value, Type]]:
-    """Yield the types of a loop body's inputs; the shapes of what it carries may change."""
+    """Yield the types of a loop body's inputs; the shapes of loop-carried values may change."""
     for value, element in zip(body.inputs, (_INT64, _BOOL), strict=False):
         yield value, onnx.helper.make_tensor_type_proto(element, ())
     for value, given in zip(body.inputs[2:], node.inputs[2:], strict=False):

@@ -1,6 +1,6 @@
-"""ONNX's own rules for nodes, applied to protos: op schemas, and the inference of types and shapes.
+"""ONNX's rules for nodes, applied to protos: op schemas, and inference of types and shapes.
 
-The protos hold no weights: a weight is an input with a type.
+The protos contain no weights: a weight is an input with a type.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import onnx.defs
 import onnx.shape_inference
 
 SCHEMA_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
-"""Domains whose ops onnx has schemas of."""
+"""Domains whose ops have a schema in onnx."""
 _GENERATED = "unk__"
-"""How the names begin that ONNX's inference gives to sizes it cannot know."""
+"""Prefix of the names that ONNX's inference gives to unknown sizes."""
 _FAULT = re.compile(r"\(op_type:[^)]*?node name: (\d+)\): ")
 _KIND = re.compile(r"^\[\w+Error\] ")
 _UNKNOWN = re.compile(r"\bnull\b|[Tt]ype info")
-"""A fault that says so follows from a type that is not known: it is no contradiction."""
+"""Faults with this text are caused by an unknown type and are not contradictions."""
 _SELF = re.compile(r"^Node ?\(\d+\)('s| with) ")
 _DTYPES = re.compile(r"Inferred elem type differs from existing elem type: \((\d+)\) vs \((\d+)\)")
 _LIST = re.compile(r"(\[ShapeInferenceError\] )?Inference error\(s\): ")
@@ -31,12 +31,12 @@ Opsets = Mapping[str, int]
 
 @dataclass(frozen=True)
 class NodeFault:
-    """A rule of ONNX that a node breaks.
+    """A violation of the ONNX specification by a node.
 
     Attributes:
-        number: The name of the node: protos here have numbers for names.
+        number: The name of the node; nodes of these protos are named by numbers.
         what: What is wrong with it.
-        outer: The number of the node that holds the node in a subgraph; itself otherwise.
+        outer: The number of the node whose subgraph holds the node; its own number otherwise.
     """
 
     number: int
@@ -46,11 +46,11 @@ class NodeFault:
 
 @dataclass
 class Inferred:
-    """What ONNX's inference finds.
+    """The result of ONNX's inference.
 
     Attributes:
-        types: Type of each value that a node of the graph makes, by name, where it is known.
-        faults: What contradicts, in order.
+        types: Type of each value that a node of the graph produces, by name, where it is known.
+        faults: The contradictions, in order.
     """
 
     types: dict[str, onnx.TypeProto] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Inferred:
 
 
 def has_schema(domain: str, op_type: str, opsets: Opsets) -> bool:
-    """Return whether onnx knows an op at the version of its domain that is imported."""
+    """Return whether onnx defines an op at the imported version of its domain."""
     if domain not in SCHEMA_DOMAINS:
         return False
     domain = _plain(domain)
@@ -72,14 +72,14 @@ def _plain(domain: str) -> str:
 def schema_faults(
     nodes: Sequence[onnx.NodeProto], opsets: Opsets, ir_version: int
 ) -> list[NodeFault]:
-    """Return the nodes that their schemas refuse: unknown ops, wrong arity, wrong attributes.
+    """Return the nodes that violate their schemas: unknown ops, wrong arity, wrong attributes.
 
-    Graphs in attributes are checked as graphs, so give nodes with empty ones.
+    Graphs in attributes are checked as graphs, so pass nodes with empty ones.
     """
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = ir_version, dict(opsets)
     scope = onnx.checker.C.LexicalScopeContext()
-    try:  # all at once, which takes a tenth of the time
+    try:  # checking all nodes at once takes a tenth of the time
         onnx.checker.C.check_function(_as_function(nodes, opsets), context, scope)
     except onnx.checker.ValidationError:
         return list(_faults_one_by_one(nodes, context, scope))
@@ -101,7 +101,7 @@ def _faults_one_by_one(
 
 
 def _as_function(nodes: Sequence[onnx.NodeProto], opsets: Opsets) -> bytes:
-    """Return nodes as a function that takes all they read and do not make."""
+    """Return a function of the nodes; its inputs are the values they read but do not produce."""
     made = {name for node in nodes for name in node.output}
     read = dict.fromkeys(name for node in nodes for name in node.input)
     imports = [onnx.OperatorSetIdProto(domain=d, version=v) for d, v in opsets.items()]
@@ -115,14 +115,15 @@ def _as_function(nodes: Sequence[onnx.NodeProto], opsets: Opsets) -> bytes:
 def infer(
     graph: onnx.GraphProto, opsets: Opsets, ir_version: int, *, data_propagation: bool = False
 ) -> Inferred:
-    """Infer the types and shapes of a graph, and compare them with those it declares.
+    """Infer the types and shapes of a graph, and compare them with the declared ones.
 
     Args:
-        graph: Its inputs and initializers have types; nodes are named by numbers.
+        graph: A graph whose inputs and initializers have types and whose nodes are named by
+            numbers.
         opsets: Domain to version.
         ir_version: The IR version of the model.
-        data_propagation: Whether to compute small shapes as well. ONNX does so at the cost of
-            errors where there are none, so faults are then not looked for.
+        data_propagation: Whether to compute the values of small shape tensors as well. ONNX then
+            reports false errors, so faults are not looked for.
     """
     imports = [onnx.OperatorSetIdProto(domain=d, version=v) for d, v in opsets.items()]
     model = onnx.ModelProto(graph=graph, opset_import=imports, ir_version=ir_version)
@@ -152,7 +153,7 @@ def _types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
 
 
 def _parsed(text: str) -> list[NodeFault]:
-    """Read faults from the text of an inference error, one for each node of the graph itself."""
+    """Parse the faults in the text of an inference error, one for each node of the graph itself."""
     faults: dict[int, NodeFault] = {}
     for line in _LIST.sub("", text).splitlines():
         places = list(_FAULT.finditer(line))
@@ -165,13 +166,13 @@ def _parsed(text: str) -> list[NodeFault]:
 
 
 def _named_dtypes(found: re.Match[str]) -> str:
-    """Return the names of two dtypes, which the inference calls by their numbers."""
+    """Return the names of two dtypes, which the inference reports as numbers."""
     inferred, declared = (onnx.TensorProto.DataType.Name(int(n)).lower() for n in found.groups())
     return f"inferred dtype is {inferred}, declared dtype is {declared}"
 
 
 def is_known(kind: onnx.TypeProto) -> bool:
-    """Return whether a type says what its elements are."""
+    """Return whether the element type of a type is known."""
     which = kind.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
         return bool(getattr(kind, which).elem_type)
@@ -179,7 +180,7 @@ def is_known(kind: onnx.TypeProto) -> bool:
 
 
 def contradiction(inferred: onnx.TypeProto, declared: onnx.TypeProto) -> str:
-    """Return in which way two types of one value exclude each other; empty if they do not."""
+    """Return how two types of one value contradict each other; empty if they do not."""
     which = inferred.WhichOneof("value")
     if which != declared.WhichOneof("value"):
         return f"is a {which}, declared as a {declared.WhichOneof('value')}"
@@ -203,9 +204,9 @@ def _dtype(kind: onnx.TypeProto.Tensor) -> str:
 
 
 def rename_generated(types: Iterable[onnx.TypeProto], known: frozenset[str], start: int) -> int:
-    """Give the sizes that inference named by itself numbers from ``start`` on; return the next.
+    """Renumber the size names that inference generated, from ``start`` on; return the next number.
 
-    Two runs of the inference name different sizes alike.
+    Two runs of the inference may give different sizes the same name.
     """
     names: dict[str, str] = {}
     for dim in (dim for kind in types for dim in kind.tensor_type.shape.dim):
@@ -215,7 +216,7 @@ def rename_generated(types: Iterable[onnx.TypeProto], known: frozenset[str], sta
 
 
 def without_generated(kind: onnx.TypeProto) -> onnx.TypeProto:
-    """Return a type without the names that inference made: they mean nothing in another graph."""
+    """Return a type without the size names that inference generated: they are local to a graph."""
     copy = onnx.TypeProto()
     copy.CopyFrom(kind)
     for dim in copy.tensor_type.shape.dim if copy.HasField("tensor_type") else ():

@@ -1,8 +1,8 @@
-"""What in a finished model breaks the rules of ONNX, so that nothing first breaks in a runtime.
+"""Finds violations of the ONNX specification in a finished model, before a runtime does.
 
-Every node of the standard domain is held to the schema of its op at the model's opset (the op is
-known, arity, attributes), and its types and shapes to what ONNX infers: in the main graph, in
-subgraphs, and in the bodies of functions for the types of each call.
+Every node of the standard domain is checked against the schema of its op at the model's opset
+(known op, arity, attributes), and its types and shapes against those that ONNX infers: in the main
+graph, in subgraphs, and in function bodies for the types of each call.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from coreai_onnx.model.model_types import Fault, ModelTypes
 from coreai_onnx.model.onnx_rules import SCHEMA_DOMAINS, schema_faults
 
 TORCH_OP = "coreai.torch_op"
-"""Key of a node's ``meta``, which no file keeps: the op of the exported program it was made for."""
+"""Key of a node's ``meta``, which is not saved: the exported op that it was lowered from."""
 WHERE = "coreai.where"
 """Key of a node's ``meta``: the ``Where`` of that op."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A node that breaks a rule of ONNX.
+    """A node that violates the ONNX specification.
 
     Attributes:
         fault: The node and what is wrong with it.
@@ -46,13 +46,13 @@ class Violation:
 
     @property
     def torch_op(self) -> str:
-        """The op of the exported program that the node was made for; empty if unknown."""
+        """The op of the exported program that the node was lowered from; empty if unknown."""
         nodes = (self.node, *reversed(self.fault.callers))
         return next((str(node.meta[TORCH_OP]) for node in nodes if TORCH_OP in node.meta), "")
 
     @property
     def where(self) -> Where | None:
-        """The place in the user's model, of the node or else of the call that leads to it."""
+        """The place of the node in the user's model, or else of the call that leads to it."""
         for node in (self.node, *reversed(self.fault.callers)):
             if WHERE in node.meta:
                 return cast(Where, node.meta[WHERE])
@@ -63,7 +63,7 @@ class Violation:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What is wrong, apart from names: equal for one fault before and after a pass."""
+        """The fault without names: equal for the same fault before and after a pass."""
         return self.node.domain, self.node.op_type, self.fault.what
 
     def __str__(self) -> str:
@@ -76,13 +76,13 @@ class Violation:
 
 
 def violations(model: ir.Model) -> list[Violation]:
-    """Return what breaks the rules of ONNX in a model, in the order of its nodes.
+    """Return the violations of the ONNX specification in a model, in node order.
 
-    Types are looked at only where every op is as its schema asks. The time is linear in the nodes,
-    and weights are not read.
+    Types are checked only if every node conforms to its schema. The time is linear in the number of
+    nodes, and weights are not read.
 
     Args:
-        model: Its nodes stand in an order in which they can run.
+        model: The model, its nodes in topological order.
     """
     found = [
         Violation(fault, _opset(fault.node, root))
@@ -97,10 +97,10 @@ def violations(model: ir.Model) -> list[Violation]:
 
 
 def new_violations(before: ir.Model, after: ir.Model) -> list[Violation]:
-    """Return the violations in a model that it did not have before it was changed.
+    """Return the violations in a model that were absent before it was changed.
 
-    A model whose types contradicted before is held to the schemas only: one contradiction leads to
-    others.
+    A model whose types already contradicted each other is checked against the schemas only: one
+    contradiction leads to others.
     """
     found = violations(after)
     if not found:

@@ -1,4 +1,4 @@
-"""Running a model in onnxruntime, with or without the kernels."""
+"""Execution of models in onnxruntime, with or without the kernels."""
 
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.outputs import Outputs

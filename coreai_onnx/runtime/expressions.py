@@ -1,4 +1,4 @@
-"""Arithmetic and conditions on sizes, as the metadata of a model has them: ``(seq % 8) == 0``."""
+"""Arithmetic and conditions on sizes in the metadata of a model: ``(seq % 8) == 0``."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _UNREADABLE = (
     TypeError,
     ValueError,
 )
-"""What Python's parser and arithmetic raise for texts that are no arithmetic, or of great depth."""
+"""Exceptions of Python's parser and arithmetic for texts that are invalid or nested too deeply."""
 
 
 def evaluate(expression: str, sizes: Mapping[str, int]) -> int | None:
-    """Return the value of a dim expression, or None if it is no arithmetic on known names."""
+    """Return the value of a dim expression, or None if it is invalid or has unknown names."""
     try:
         return _value(_parsed(expression), sizes)
     except _UNREADABLE:
@@ -55,7 +55,7 @@ def evaluate(expression: str, sizes: Mapping[str, int]) -> int | None:
 
 
 def holds(condition: str, sizes: Mapping[str, int]) -> bool | None:
-    """Return whether a comparison of sizes is true, or None if it is none of known names."""
+    """Return whether a condition is true, or None if it is invalid or has unknown names."""
     try:
         node = _parsed(condition)
         if not (isinstance(node, ast.Compare) and len(node.ops) == 1):
@@ -79,7 +79,7 @@ def names_in(expression: str) -> tuple[str, ...]:
 
 
 def solve(expression: str, value: int) -> tuple[str, Fraction] | None:
-    """Return the name in a linear expression of one name, and what it must be for a value.
+    """Return the name in a linear expression of one name, and its solution for a value.
 
     ``solve("2*seq + 1", 7)`` is ``("seq", 3)``; None if the expression is not of that form.
     """
@@ -87,7 +87,7 @@ def solve(expression: str, value: int) -> tuple[str, Fraction] | None:
     if len(names) != 1:
         return None
     (name,) = names
-    # three points tell a line from what is not one
+    # three points show whether the expression is linear
     at = [evaluate(expression, {name: size}) for size in (0, 1, 1000)]
     start, one, thousand = at
     if start is None or one is None or thousand is None:

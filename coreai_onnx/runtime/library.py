@@ -1,4 +1,4 @@
-"""Where the native kernel library is."""
+"""Location of the native kernel library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from coreai_onnx.errors import KernelsNotBuiltError
 
 ENVIRONMENT_VARIABLE = "COREAI_ONNX_OPS"
-"""Path of a kernel library to use instead of the installed one."""
+"""Environment variable with the path of a kernel library to use instead of the installed one."""
 
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 LIBRARY_NAME = ("" if sys.platform == "win32" else "lib") + "coreai_onnx_ops" + _SUFFIX
@@ -21,13 +21,13 @@ _CHECKOUT = _RUNTIME.parent.parent
 
 
 def ops_library_path() -> Path:
-    """Return the kernel library, for ``SessionOptions.register_custom_ops_library``.
+    """Return the path of the kernel library, for ``SessionOptions.register_custom_ops_library``.
 
-    Looked for in this order: the file named by the environment variable ``COREAI_ONNX_OPS``; the
-    one installed with the package; ``build/ops`` of a source checkout.
+    The search order is: the file named by the environment variable ``COREAI_ONNX_OPS``; the library
+    installed with the package; ``build/ops`` of a source checkout.
 
     Raises:
-        KernelsNotBuiltError: If there is none; the message says how to get it.
+        KernelsNotBuiltError: If there is no library; the message says how to get one.
     """
     override = os.environ.get(ENVIRONMENT_VARIABLE)
     if override:

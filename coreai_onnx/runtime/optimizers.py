@@ -1,4 +1,4 @@
-"""Optimizers of onnxruntime that a model must be opened without."""
+"""Optimizers of onnxruntime that must be disabled for a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 READ_BYTES = 1 << 28
-"""Files of more than 256 MiB are not read to find out: they are opened without the optimizer."""
+"""Files of more than 256 MiB are not inspected; the optimizer is disabled for them."""
 
 _CRASHES = "MatmulTransposeFusion"
 
@@ -18,10 +18,10 @@ _CRASHES = "MatmulTransposeFusion"
 def disabled_optimizers(model: ir.Model | None) -> list[str]:
     """Return the names of the optimizers of onnxruntime that crash on a model.
 
-    ``MatmulTransposeFusion`` exchanges a Transpose and the Cast behind it, one that onnxruntime
-    itself inserts for float16 included, and loses the connection to the MatMul that reads it if the
-    Transpose moves the first axis and the operands have different ranks (seen in 1.21 to 1.31). The
-    pass ``transposes_after_products`` leaves no such product inside a graph.
+    ``MatmulTransposeFusion`` swaps a Transpose and the Cast after it, including a Cast that
+    onnxruntime itself inserts for float16. It loses the edge to the MatMul that reads the result if
+    the Transpose moves the first axis and the operands have different ranks (seen in 1.21 to 1.31).
+    The pass ``transposes_after_products`` leaves no such product inside a graph.
 
     Args:
         model: The model; None if it is not known.
@@ -30,19 +30,19 @@ def disabled_optimizers(model: ir.Model | None) -> list[str]:
 
 
 def read_graph(source: str | PathLike[str] | bytes | onnx.ModelProto) -> ir.Model | None:
-    """Return the model in a file, bytes or a proto; None for a large or a broken one."""
+    """Return the model in a file, bytes or a proto; None if it is large or broken."""
     try:
         if isinstance(source, str | PathLike):
             small = Path(source).stat().st_size <= READ_BYTES
             return ir.load(source) if small else None
         proto = onnx.ModelProto.FromString(source) if isinstance(source, bytes) else source
         return ir.from_proto(proto)
-    except Exception:  # noqa: BLE001 - whatever is wrong with the file, onnxruntime says it
+    except Exception:  # noqa: BLE001 - onnxruntime reports the fault
         return None
 
 
 def _transposes(model: ir.Model) -> Iterator[ir.Node]:
-    """Yield what transposes the first axis behind the second."""
+    """Yield the Transpose nodes whose first output axis is input axis 1."""
     roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     for node in (node for root in roots for node in root.all_nodes()):
         if node.op_type == "Transpose" and node.domain in ("", "ai.onnx"):
@@ -52,7 +52,7 @@ def _transposes(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def _may_crash(transpose: ir.Node) -> bool:
-    """Whether a product of other rank, or a function, reads it, a Cast at most between."""
+    """Whether a product of another rank, or a function, reads it directly or through a Cast."""
     result = transpose.outputs[0]
     if result.dtype in (None, ir.DataType.FLOAT16) and any(map(_mixed, result.consumers())):
         return True
@@ -61,7 +61,7 @@ def _may_crash(transpose: ir.Node) -> bool:
 
 
 def _mixed(reader: ir.Node) -> bool:
-    """Whether a node is a product of operands of different or unknown rank, or a function."""
+    """Whether a node is a product of operands of different or unknown ranks, or a function call."""
     if reader.domain not in ("", "ai.onnx"):
         return True
     shapes = [None if x is None else x.shape for x in reader.inputs]

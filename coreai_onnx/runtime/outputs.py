@@ -1,4 +1,4 @@
-"""What a run returns."""
+"""The outputs of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Outputs:
     dict(outputs)  # {"logits": ..., "hidden": ...}
     ```
 
-    Values are numpy arrays of their own; bfloat16 is ``ml_dtypes.bfloat16``, complex32 complex64.
+    Values are numpy arrays that own their memory. bfloat16 is ``ml_dtypes.bfloat16``; complex32 is
+    returned as complex64.
 
     Attributes:
         names: Output names in the order of the model, states left out.
@@ -32,14 +33,14 @@ class Outputs:
     def __init__(
         self, arrays: Mapping[str, Array], read_states: Callable[[], dict[str, Array]]
     ) -> None:
-        """Hold the user's outputs; states are read when asked for."""
+        """Store the user's outputs; states are read on access."""
         self._arrays = dict(arrays)
         self._read_states = read_states
         self.names = tuple(self._arrays)
 
     @property
     def states(self) -> dict[str, Array]:
-        """Each state after this call, by the state's name; copied out of onnxruntime when read."""
+        """Each state after this call, by the state's name; copied out of onnxruntime on access."""
         return self._read_states()
 
     @overload
@@ -60,7 +61,7 @@ class Outputs:
         return tuple(self._arrays.values())[key]
 
     def __iter__(self) -> Iterator[Array]:
-        """Iterate over the values, so that a call can be unpacked."""
+        """Iterate over the values, so that the result can be unpacked."""
         return iter(self._arrays.values())
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Sessions: a model in onnxruntime, with checked inputs and carried state."""
+"""Sessions: models in onnxruntime, with checked inputs and carried state."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class HasModel(Protocol):
 
 
 Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
-"""What a session is made from: a file, its bytes, a model in memory, or a converted program."""
+"""The source of a session: a file, its bytes, a model in memory, or a converted program."""
 
 _OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+ [^\n]*?\) (?=[A-Z])")
 MAX_THREADS = 1024
-"""onnxruntime starts as many threads as it is asked for, before it reads the model."""
+"""Maximum number of threads: onnxruntime starts all of them before it reads the model."""
 TEMPORARY_FILE_BYTES = 1 << 29
-"""A model in memory with more weights than 512 MiB is handed over in a temporary file, which
-onnxruntime maps, instead of as bytes, of which there would be three copies for a moment."""
+"""A model in memory with more than 512 MiB of weights is passed in a temporary file, which
+onnxruntime maps, instead of as bytes, of which there would briefly be three copies."""
 
 
 def session(
@@ -54,22 +54,22 @@ def session(
     Args:
         path_or_program: A ``.onnx`` file, or a program or model in memory.
         kernels: Whether composites run on the native kernels (True) or on their function bodies
-            (False); None takes the kernels if they are built.
-        threads: Threads for one operator, 1 to 1024; None lets onnxruntime choose.
+            (False); None uses the kernels if they are built.
+        threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
 
     Returns:
         The session.
 
     Raises:
-        KernelsNotBuiltError: With ``kernels=True`` when there is no kernel library.
-        SessionError: If the model is missing, broken, or refused by onnxruntime, or ``threads`` is
-            no such number.
+        KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
+        SessionError: If the model is missing, broken, or rejected by onnxruntime, or ``threads`` is
+            out of range.
     """
     return Session(path_or_program, kernels=kernels, threads=threads)
 
 
 class Session:
-    """A model ready to run; make one with `session`.
+    """A model that is ready to run; create one with `session`.
 
     ```python
     s = coreai_onnx.session("model.onnx")
@@ -78,8 +78,8 @@ class Session:
     ```
 
     Inputs are torch tensors, numpy arrays or Python numbers; dtypes are never converted silently.
-    Complex inputs, outputs and states are complex tensors and arrays, though the file has pairs.
-    A state keeps its value from call to call, starting from the value stored in the model.
+    Complex inputs, outputs and states are complex tensors and arrays, though the file stores pairs.
+    A state keeps its value between calls, starting from the value stored in the model.
 
     Attributes:
         ort: The plain ``onnxruntime.InferenceSession``.
@@ -95,7 +95,7 @@ class Session:
 
     def _prepare(self, source: Source, *, kernels: bool | None, threads: int | None) -> None:
         options = ort.SessionOptions()
-        # Failures come as errors; what onnxruntime prints holds names of the file as they are.
+        # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
         options.log_severity_level = 4
         if threads is not None:
             if not (isinstance(threads, int) and 1 <= threads <= MAX_THREADS):
@@ -113,17 +113,17 @@ class Session:
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What `run` takes, in order; states are not among them."""
+        """The inputs of `run`, in order, without states."""
         return self._signature.inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """What `run` returns, in order; states are not among them."""
+        """The outputs of `run`, in order, without states."""
         return self._signature.outputs
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Names of the states. `run` accepts a value for each by name; none has to be given."""
+        """Names of the states. `run` accepts a value for each by name; all are optional."""
         return tuple(state.input for state in self._signature.states)
 
     @property
@@ -135,24 +135,24 @@ class Session:
         """Return a size for every symbolic dim of the inputs.
 
         Args:
-            sizes: Sizes that are settled, by dim name.
-            default: Size of the others, moved into their bounds; dims that are expressions follow
+            sizes: Sizes that are already fixed, by dim name.
+            default: Size of the others, clamped to their bounds; dims that are expressions follow
                 from the names in them.
         """
         return self._signature.example_sizes(sizes, default)
 
     def run(self, *args: object, **named: object) -> Outputs:
-        """Run once, and keep the new states for the next call.
+        """Run the model once, and keep the new states for the next call.
 
         Args:
             *args: Inputs by position.
             **named: Inputs by name, and states to use instead of the carried ones.
 
         Returns:
-            The outputs; ``.states`` of it reads the new states.
+            The outputs; their ``.states`` holds the new states.
 
         Raises:
-            InputError: If a name, dtype, rank or shape is wrong; nothing was run and no state
+            InputError: If a name, dtype, rank or shape is wrong; the model was not run and no state
                 has changed.
             SessionError: If onnxruntime fails; no state has changed.
         """
@@ -172,11 +172,11 @@ class Session:
         return self._returned(self._run_ort(feeds))
 
     def reset(self) -> None:
-        """Return every state to its initial value."""
+        """Reset every state to its initial value."""
         self._carried = {}
 
     def __repr__(self) -> str:
-        """Return the interface and how composites run."""
+        """Return a text with the interface and the way composites run."""
         how = "kernels" if self.kernels else "bodies"
         lines = [f"Session ({how})", *(f"  input   {info}" for info in self.inputs)]
         lines += [f"  state   {info}" for info in self.state_inputs]
@@ -251,7 +251,7 @@ class Session:
 
 
 def _check_places(source: Path | bytes | onnx.ModelProto) -> None:
-    """Check where the weights are before onnxruntime, which reads any file in some versions."""
+    """Check the location of weights first: some versions of onnxruntime read any file."""
     try:
         check_places(source)
     except LoadError as error:
@@ -269,7 +269,7 @@ def _signature(session: ort.InferenceSession, source: Source) -> Signature:
 
 
 def _plain(error: Exception) -> str:
-    """Return what onnxruntime says, without the place in its own sources."""
+    """Return onnxruntime's message without the location in its own sources."""
     return _OWN_SOURCE.sub("", str(error)).strip()
 
 
@@ -283,14 +283,14 @@ def _advice(message: str, *, kernels: bool) -> str:
 
 
 def _graph(source: Source) -> ir.Model | None:
-    """Return the model; None where finding out would mean reading many weights."""
+    """Return the model; None if that would require reading many weights."""
     if isinstance(source, HasModel):
         return source.model
     return source if isinstance(source, ir.Model) else read_graph(source)
 
 
 def _op_types(source: Source) -> list[str] | None:
-    """Return the composites a model calls; None where finding out would mean reading weights."""
+    """Return the composites that a model calls; None if that would require reading weights."""
     if isinstance(source, HasModel):
         return standard_op_types(source.model)
     return standard_op_types(source) if isinstance(source, ir.Model) else None
@@ -299,12 +299,12 @@ def _op_types(source: Source) -> list[str] | None:
 def _register_kernels(
     options: ort.SessionOptions, op_types: list[str] | None, *, kernels: bool | None
 ) -> bool:
-    """Register the kernel library if it is wanted; return whether it is registered.
+    """Register the kernel library if it is requested; return whether it is registered.
 
     Args:
-        options: Receives the library.
-        op_types: The composites of the model: only their kernels are offered to the session, for
-            onnxruntime makes a schema of every one it is offered (20 ms for all); None offers all.
+        options: The options to register the library with.
+        op_types: The composites of the model. Only their kernels are registered, because
+            onnxruntime creates a schema for each one (20 ms for all). None registers all.
         kernels: As for `session`.
     """
     if kernels is False or (kernels is None and not kernels_built()):

@@ -1,4 +1,4 @@
-"""What a model expects, and the check of a call against it before onnxruntime sees anything."""
+"""The signature of a model, and the check of a call against it before onnxruntime runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from coreai_onnx.runtime.values import dtype_of
 
 @dataclass(frozen=True)
 class Range:
-    """The sizes a symbolic dim may take; None means no bound."""
+    """The sizes that a symbolic dim may have; None means no bound."""
 
     min: int | None = None
     max: int | None = None
@@ -48,11 +48,11 @@ class Range:
 
 @dataclass(frozen=True)
 class Relation:
-    """A condition on the sizes of several dims, or one that bounds cannot say.
+    """A condition on the sizes of several dims, or one that bounds cannot express.
 
     Attributes:
         holds: The condition, ``(seq % 8) == 0``.
-        source: The line of the model that asked for it; empty if unknown.
+        source: The line of the model that requires it; empty if unknown.
     """
 
     holds: str
@@ -64,8 +64,8 @@ class Signature:
     """Inputs, outputs and states of a session, in the order of the model.
 
     Attributes:
-        inputs: What a call gives; states are not among them.
-        outputs: What a call returns; states are not among them.
+        inputs: The inputs of a call, without states.
+        outputs: The outputs of a call, without states.
         states: The pairs of graph input and output that carry state.
         state_inputs: Dtype and dims of each state.
         required_states: Names of the states that have no initial value in the file.
@@ -86,7 +86,8 @@ class Signature:
         """Read the signature of an onnxruntime session and the model's metadata.
 
         Raises:
-            ValueError: The metadata is of another form, or names a state that the model has not.
+            ValueError: The metadata has another form, or names a state that the model does not
+                have.
         """
         metadata = session.get_modelmeta().custom_metadata_map
         states, pairs = read_states(metadata), read_complex(metadata)
@@ -109,10 +110,10 @@ class Signature:
         )
 
     def bind(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
-        """Give every argument its input's name.
+        """Return the arguments by the names of their inputs.
 
         Raises:
-            InputError: If there are too many arguments, an unknown name, or one twice.
+            InputError: If there are too many arguments, or a name is unknown or given twice.
         """
         if len(args) > len(self.inputs):
             raise InputError(
@@ -134,7 +135,7 @@ class Signature:
         """Check that every input, and every state without an initial value, is among ``names``.
 
         Raises:
-            InputError: If some are missing; all of them are named.
+            InputError: If some are missing; the message names all of them.
         """
         there = set(names)
         missing = [info.name for info in self.inputs if info.name not in there]
@@ -144,7 +145,7 @@ class Signature:
             raise InputError(f"missing {what} {', '.join(map(repr, missing))}\n{self._expected()}")
 
     def info(self, name: str) -> TensorInfo:
-        """Return what is expected of an input or state."""
+        """Return the expected dtype and dims of an input or state."""
         return self.state_inputs.get(name) or next(
             info for info in self.inputs if info.name == name
         )
@@ -158,10 +159,11 @@ class Signature:
 
         Args:
             given: Name to (dtype name, shape).
-            carried: Names of the states that come from the call before.
+            carried: Names of the states that are carried from the previous call.
 
         Raises:
-            InputError: Naming the input, what it got and what was expected.
+            InputError: If a check fails; the message names the input, its actual and its expected
+                type.
         """
         sizes = _Sizes(self.ranges)
         for name, (dtype, shape) in given.items():
@@ -196,7 +198,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class _Complaint:
-    """Composes the error about one input."""
+    """Builds the error about one input."""
 
     info: TensorInfo
     dtype: str
@@ -218,7 +220,7 @@ class _Complaint:
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where the size of a name was read."""
+    """The axis that a size was read from."""
 
     complain: _Complaint
     axis: int
@@ -226,7 +228,7 @@ class _Origin:
 
 @dataclass
 class _Sizes:
-    """The sizes bound to symbolic dims so far, and who bound them."""
+    """The sizes bound to symbolic dims so far, and the axes that they were read from."""
 
     ranges: Mapping[str, Range]
     bound: dict[str, int] = field(default_factory=dict)
@@ -260,7 +262,7 @@ class _Sizes:
         self.origin.setdefault(name, _Origin(complain, axis))
 
     def check_expressions(self) -> None:
-        """Check dims such as ``past + seq`` against the names they are made of."""
+        """Check dims such as ``past + seq`` against the sizes of their names."""
         for complain, axis, size, text in self.expressions:
             self._solve(complain, axis, size, text)
         for complain, axis, size, text in self.expressions:
@@ -269,7 +271,7 @@ class _Sizes:
                 raise complain(f"dimension {axis} is {size}, expected {text} = {expected}")
 
     def _solve(self, complain: _Complaint, axis: int, size: int, text: str) -> None:
-        """Read a name that no dim has by itself from ``2*seq``."""
+        """Solve an expression such as ``2*seq`` for a name that is not itself a dim."""
         solved = solve(text, size)
         if solved is None or solved[0] in self.bound:
             return
@@ -284,7 +286,7 @@ class _Sizes:
         self._bind(complain, axis, int(value), name)
 
     def check_relation(self, relation: Relation) -> None:
-        """Check a condition whose names are all known."""
+        """Check a condition, unless it has unknown names."""
         if holds(relation.holds, self.bound) is not False:
             return
         names = [n for n in names_in(relation.holds) if n in self.origin]
@@ -305,7 +307,7 @@ def _info(node: ort.NodeArg, pairs: frozenset[str]) -> TensorInfo:
 
 
 def _advice(given: str, info: TensorInfo) -> str:
-    """Return how to make a value of the expected dtype; a cast that loses a part is not advised."""
+    """Return advice on the expected dtype; a cast that drops the imaginary part is not advised."""
     if given.startswith("complex") and not info.is_complex:
         return "the input is real: give tensor.real, tensor.abs() or torch.view_as_real(tensor)"
     cast = f"cast it: tensor.to(torch.{info.dtype}) or array.astype({info.numpy_dtype!r})"

@@ -1,7 +1,7 @@
-"""Values on their way into onnxruntime and out of it.
+"""Conversion of values to and from onnxruntime.
 
-bfloat16 and float8 have no numpy type of their own. They travel as ``ml_dtypes`` arrays on our side
-and as raw memory with an ONNX element type on onnxruntime's.
+numpy has no bfloat16 and float8. They are ``ml_dtypes`` arrays in this package, and raw memory with
+an ONNX element type in onnxruntime.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from coreai_onnx.runtime.outputs import Array
 
 
 def dtype_of(ort_type: str) -> str:
-    """Return the numpy dtype name of onnxruntime's type text ``tensor(float16)``.
+    """Return the numpy dtype name for onnxruntime's type name ``tensor(float16)``.
 
-    A type that is no tensor (``seq(tensor(float))``) is returned as it is.
+    A type that is not a tensor (``seq(tensor(float))``) is returned unchanged.
     """
     if not ort_type.startswith("tensor("):
         return ort_type
@@ -30,16 +30,16 @@ def dtype_of(ort_type: str) -> str:
 
 
 def to_numpy(value: object, info: TensorInfo) -> Array:
-    """Return a user's value as a C-contiguous array, of its own dtype.
+    """Return a user's value as a C-contiguous array without converting its dtype.
 
     torch tensors (without importing torch), numpy arrays and numpy scalars keep their dtype; a
-    complex32 tensor becomes a complex64 array. A Python number takes the input's dtype if that
-    loses no meaning: bool to any, int to all but bool, float to floats and complex, complex to
+    complex32 tensor becomes a complex64 array. A Python number takes the input's dtype if the
+    conversion is allowed: bool to any, int to all but bool, float to floats and complex, complex to
     complex.
 
     Raises:
-        InputError: If the value is none of these, a tensor has no array to be read, or a Python
-            number does not fit.
+        InputError: If the value is none of these, a tensor has no data that can be read, or a
+            Python number does not fit.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -58,7 +58,7 @@ def to_numpy(value: object, info: TensorInfo) -> Array:
 
 
 def described(value: Array | ort.OrtValue, info: TensorInfo) -> tuple[str, tuple[int, ...]]:
-    """Return the dtype and the shape of a value for an input, as the input's own are described.
+    """Return the dtype and the shape of a value, in the form of the input's own.
 
     A complex64 array counts as complex32 where that is expected: numpy has no complex32.
     """

@@ -1,4 +1,4 @@
-"""The example arguments of an export, as ``torch.export`` takes them."""
+"""The example arguments of an export, in the form that ``torch.export`` takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
 
 
 def as_arguments(args: Any, kwargs: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Split what a user gives as one call into positional and keyword arguments.
+    """Split the arguments that a user gives for one call into positional and keyword arguments.
 
     Args:
         args: A tuple or list of positional arguments, a mapping of keyword arguments, or a single
@@ -21,7 +21,7 @@ def as_arguments(args: Any, kwargs: Any = None) -> tuple[tuple[Any, ...], dict[s
         kwargs: A mapping of keyword arguments, or None.
 
     Raises:
-        StagingError: If ``kwargs`` is no mapping with strings as keys, or both are mappings.
+        StagingError: If ``kwargs`` is not a mapping with string keys, or both are mappings.
     """
     given = _by_name({} if kwargs is None else kwargs)
     if isinstance(args, Mapping):
@@ -48,15 +48,15 @@ def _by_name(kwargs: Any) -> dict[str, Any]:
 
 
 def separated(arguments: Any) -> Any:
-    """Return arguments whose tensors are copies: each with memory of its own.
+    """Return the arguments with every tensor copied, so that no two share memory.
 
-    torch.export takes one tensor that is given twice, or is given and held by the module as well,
-    for one value; the exported program then reads only one of its inputs. A tensor on the meta
-    device, which has a shape and a dtype and no values, becomes zeros on the CPU; a sparse one
-    becomes dense.
+    torch.export treats a tensor that is passed twice, or that is passed and also held by the
+    module, as one value; the exported program then reads only one of its inputs. A meta tensor,
+    which has a shape and a dtype but no values, becomes zeros on the CPU. A sparse tensor becomes
+    dense.
 
     Args:
-        arguments: Any nesting of containers that torch's pytrees know.
+        arguments: Any nesting of containers that torch's pytree supports.
     """
     return pytree.tree_map_only(torch.Tensor, _copy, arguments)
 

@@ -1,8 +1,8 @@
-"""Exports that a second attempt saves: other ways to treat sizes, tried one after the other.
+"""Retries of a failed export with other options for dynamic sizes.
 
-torch.export refuses a model whose operators ask something of a size that it cannot prove for every
-size in the range. Most such models export if the question becomes a check at run time, if sizes
-of 0 and 1 get no branches of their own, or if the range is narrowed as torch suggests.
+torch.export rejects a model if an operator needs a condition on a size that it cannot prove for
+every size in the range. Most such models export if the condition becomes a runtime assertion, if
+sizes 0 and 1 are not specialized, or if the range is narrowed as torch suggests.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from coreai_onnx.export.torch_export import TorchExport, dims_in
 
 _Result = TypeVar("_Result")
 _MOST_FIXES = 3
-"""Narrowing one dim may show that another has to be narrowed."""
+"""Maximum number of narrowings: after one dim is narrowed, torch may suggest another."""
 _OVER_SIZES = (UserErrorType.CONSTRAINT_VIOLATION, UserErrorType.DYNAMIC_DIM)
 _FAKE_CONSTANT = "found a fake tensor in the exported program constant's list"
 _IS_FIXED = "to be a constant ("
 
 
 def with_retries(export: Any, once: Callable[[Any], _Result]) -> _Result:
-    """Export a model; if that fails over sizes, in other ways.
+    """Export a model; if that fails because of dynamic sizes, retry with other options.
 
     Args:
-        export: Exports a module; only a :class:`TorchExport` is tried in other ways.
+        export: Exports a module; only a :class:`TorchExport` is retried.
         once: Makes one attempt with a given export function.
 
     Raises:
-        ExportError: That of the first attempt, if no other succeeds.
+        ExportError: The error of the first attempt, if no attempt succeeds.
 
     Warns:
-        ExportRetryWarning: If a later attempt succeeds; with what was changed.
+        ExportRetryWarning: If a later attempt succeeds; the message lists the changed options.
     """
     try:
         return once(export)
@@ -64,7 +64,7 @@ def with_retries(export: Any, once: Callable[[Any], _Result]) -> _Result:
 def _attempt(
     way: TorchExport, once: Callable[[Any], _Result]
 ) -> tuple[TorchExport, _Result] | None:
-    """Try one way, and again with the ranges that torch suggests; None if it fails."""
+    """Try one export, then again with the ranges that torch suggests; return None if it fails."""
     for _ in range(1 + _MOST_FIXES):
         try:
             return way, once(way)
@@ -77,7 +77,7 @@ def _attempt(
 
 
 def _ways(export: TorchExport, error: ExportError) -> Iterator[TorchExport]:
-    """Yield what may help against an error."""
+    """Yield the exports that may avoid an error."""
     if _FAKE_CONSTANT in str(error):
         yield replace(export, detached=True)
         return
@@ -93,7 +93,7 @@ def _ways(export: TorchExport, error: ExportError) -> Iterator[TorchExport]:
 
 
 def _is_over_sizes(error: BaseException | None) -> bool:
-    """Whether torch.export broke off over sizes, and the model does not fix one at a number."""
+    """Whether dynamic sizes made torch.export fail, unless the model specializes a size."""
     if _IS_FIXED in str(error):
         return False
     if isinstance(error, UserError):
@@ -103,7 +103,7 @@ def _is_over_sizes(error: BaseException | None) -> bool:
 
 
 def _narrowed(export: TorchExport, error: ExportError) -> TorchExport | None:
-    """Return the export with the dims that torch suggests; None if one would be a number."""
+    """Return the export with the dims that torch suggests; None if a dim would become static."""
     fixes = suggested_fixes(str(error.__cause__))
     named = all(dim is None or isinstance(dim, int | Dim) for dim in dims_in(export.dynamic_shapes))
     if not fixes or not named or any(fix.rpartition(" = ")[2].isdigit() for fix in fixes):
@@ -127,7 +127,7 @@ _SHOWN = 4
 
 
 def _changes(asked: TorchExport, done: TorchExport) -> Iterator[str]:
-    """Yield what one export does otherwise than another."""
+    """Yield the options of one export that differ from another."""
     if done.deferred > asked.deferred:
         yield (
             "prefer_deferred_runtime_asserts_over_guards=True: conditions on sizes are checked at "

@@ -1,4 +1,4 @@
-"""A module exported with all that keeps it whole: externalised modules, known blocks and loops."""
+"""Export of a module with its externalized modules, recognized blocks and known loops."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Captured:
 
     Attributes:
         program: Its program; functional.
-        calls: Calls of externalised modules, by tag.
-        recognised: The report, if known blocks were looked for.
+        calls: Calls of externalized modules, by tag.
+        recognised: The report, if ``"auto"`` was requested.
     """
 
     program: ExportedProgram
@@ -48,16 +48,16 @@ class Captured:
 def capture(
     model: torch.nn.Module, export_fn: ExportFunction, externalize_modules: Any = None
 ) -> Captured:
-    """Export a module, and the modules in it that stay whole.
+    """Export a module, and separately the modules in it that are externalized.
 
     Args:
-        model: The module; it is as it was when this returns or raises.
+        model: The module. It is restored when this returns or raises.
         export_fn: Exports it. Called again if the check of known blocks refuses some.
         externalize_modules: As for ``TorchConverter.add_pytorch_module``.
 
     Raises:
-        ExportError: If the module does not export.
-        ExternalizationError: If an externalised module does not export by itself.
+        ExportError: If the module cannot be exported.
+        ExternalizationError: If an externalized module cannot be exported separately.
         TypeError: If a target is neither a module class nor a spec.
     """
     automatic, targets = wants(externalize_modules)
@@ -73,7 +73,7 @@ def capture(
 
 
 def _with_known_blocks(model: torch.nn.Module, export_fn: ExportFunction, specs: Any) -> Captured:
-    """Export with known blocks as composites; again without those that their check refuses."""
+    """Export with known blocks as composites, and again without the blocks that are refused."""
     found = Automatic(model, [spec.target_class for spec in specs])
     while True:
         externalization = Externalization(model, specs)
@@ -118,10 +118,10 @@ def _attempt(
 
 
 def check_calls(program: ExportedProgram, given: Mapping[str, ModuleCall]) -> None:
-    """Refuse a program that calls modules nobody knows.
+    """Check that every externalized module that a program calls was given.
 
     Raises:
-        StagingError: With their paths.
+        StagingError: If some are missing; the message lists their paths.
     """
     tags = {str(n.args[3]) for n in program.graph.nodes if n.target is OP}
     missing = sorted(tags - given.keys())

@@ -1,4 +1,4 @@
-"""What becomes of the dims a user asks to be dynamic: warnings and errors that name the line."""
+"""Warnings and errors about dims that cannot be dynamic, which name the line of the model."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ _PACKAGE = __name__.partition(".")[0]
 
 @dataclass
 class Explanation:
-    """What torch says while it exports: where sizes are fixed, and by which line of the model."""
+    """What an export reported: which sizes are fixed, and by which line of the model."""
 
     environments: list[ShapeEnv] = field(default_factory=list)
     zero_or_one: list[FixedDim] = field(default_factory=list)
 
     def warn(self, program: ExportedProgram) -> None:
-        """Warn about every dim that was to be dynamic and is fixed in the program.
+        """Warn about every dim that was requested as dynamic and is fixed in the program.
 
         Warns:
-            SpecializationWarning: Once, with all of them.
+            SpecializationWarning: One warning that lists all of them.
         """
         warn_about_fixed_dims(program, self.zero_or_one)
 
 
 @contextmanager
 def explained() -> Iterator[Explanation]:
-    """While active, an export that breaks off over dynamic sizes says so in the model's terms.
+    """While active, explain an export failure due to dynamic sizes in terms of the model.
 
     Raises:
         DynamicShapesError: If ``dynamic_shapes`` asks for more than the model allows.
@@ -77,21 +77,21 @@ def explained() -> Iterator[Explanation]:
 
 
 def _is_clash(error: Exception) -> bool:
-    """Whether an export broke off over sizes that are to be dynamic."""
+    """Whether an export failed because of sizes that were requested as dynamic."""
     if isinstance(error, UserError):
         return error.error_type in _CLASHES
     return isinstance(error, ConstraintViolationError) or _RANGES in str(error)
 
 
 def warn_about_fixed_dims(program: ExportedProgram, others: list[FixedDim] | None = None) -> None:
-    """Warn about the inputs' sizes that have a symbol, and turned out to be a number.
+    """Warn about sizes of inputs that have a symbol but were specialized to a number.
 
     Args:
         program: The exported program.
-        others: Fixed sizes that were found otherwise.
+        others: Fixed sizes that were found in another way.
 
     Warns:
-        SpecializationWarning: Once, with all of them.
+        SpecializationWarning: One warning that lists all of them.
     """
     inputs = [str(name) for name in program.graph_signature.user_inputs]
     found = [*(others or []), *fixed_dims(shape_env(program), inputs)]
@@ -107,7 +107,7 @@ def warn_about_fixed_dims(program: ExportedProgram, others: list[FixedDim] | Non
 
 
 def outside() -> int:
-    """Return how many frames above the caller the user's own code is."""
+    """Return the ``stacklevel`` of the user's code: its distance in frames."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and _is_ours(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
@@ -120,7 +120,7 @@ def _is_ours(module: str) -> bool:
 
 @contextmanager
 def _zero_or_one(explanation: Explanation) -> Iterator[None]:
-    """Collect what torch only logs: examples of size 0 or 1, which it takes for constants."""
+    """Collect the sizes 0 and 1 of examples that torch specializes, which it only logs."""
     thread = threading.get_ident()
 
     def collect(record: logging.LogRecord) -> bool:
@@ -143,7 +143,7 @@ def _zero_or_one(explanation: Explanation) -> Iterator[None]:
 
 
 def _reasons(message: str, environments: list[ShapeEnv]) -> str:
-    """Return torch's reasons, each with the line of the model, and what torch suggests."""
+    """Return torch's reasons, each with the line of the model, and torch's suggested fixes."""
     text, _, _ = message.partition(_FIXES)
     lines = ["dynamic_shapes asks for more than the model allows"]
     env = environments[-1] if environments else None
@@ -161,13 +161,13 @@ def _reasons(message: str, environments: list[ShapeEnv]) -> str:
 
 
 def suggested_fixes(message: str) -> list[str]:
-    """Return what a message of torch suggests for the dims, one each: ``n = Dim('n', min=2)``."""
+    """Return the suggested fixes in a message of torch, one per dim: ``n = Dim('n', min=2)``."""
     _, _, suggested = message.partition(_FIXES)
     return re.findall(r"^  (\w.* = .*)$", suggested, re.MULTILINE)
 
 
 def _reason(text: str, env: ShapeEnv | None) -> str:
-    """Return one of torch's reasons without what only torch's own users know."""
+    """Return one of torch's reasons in terms of the user's model."""
     fixed = re.match(r"You marked (.*) as dynamic but .* to be a constant \((.*?)\)", text)
     if fixed:
         names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
@@ -190,7 +190,7 @@ def _larger(value: str) -> str:
 
 
 def _place(reason: str, env: ShapeEnv) -> str:
-    """Return the line of the model behind a reason; empty if torch did not note it."""
+    """Return the line of the model behind a reason; empty if torch did not record it."""
     sources = env.var_to_sources
     printer = ShapeGuardPythonPrinter(sources, lambda s: s.name, sources)
     for guard in env.guards:

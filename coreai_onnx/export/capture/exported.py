@@ -1,4 +1,4 @@
-"""Programs that are exported already: what is wrong with them, and what fits them."""
+"""Checks of exported programs that the user gives, and of the options given with them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def check_program(program: Any) -> None:
     """Check that a program can be converted.
 
     Raises:
-        StagingError: If it is no ``ExportedProgram``, or its weights have no values.
+        StagingError: If it is not an ``ExportedProgram``, or its weights have no values.
 
     Warns:
-        AliasedInputsWarning: If it was exported with one tensor as several inputs.
+        AliasedInputsWarning: If it was exported with one tensor for several inputs.
     """
     if not isinstance(program, ExportedProgram):
         raise StagingError(
@@ -42,7 +42,7 @@ def check_program(program: Any) -> None:
 
 
 def _aliases(program: ExportedProgram) -> Iterator[tuple[str, str]]:
-    """Yield pairs of inputs that were one tensor, of which the program reads only the first."""
+    """Yield pairs of inputs that were one tensor; the program reads only the first."""
     if program.example_inputs is None:
         return
     given = pytree.tree_leaves(program.example_inputs)
@@ -62,13 +62,13 @@ def _user_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
 
 
 def refuse_options(**options: Any) -> None:
-    """Refuse options of an export, with a program that is exported already.
+    """Reject export options for a program that is already exported.
 
     Args:
-        options: The options; those that are None or False are not given.
+        options: The options; None and False count as absent.
 
     Raises:
-        StagingError: With the names of those that are given.
+        StagingError: If options are present; the message names them.
     """
     names = [name for name, value in options.items() if value]
     if names:
@@ -81,10 +81,10 @@ def refuse_options(**options: Any) -> None:
 def refuse_arguments(
     program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Refuse example arguments that do not fit a program; it needs none.
+    """Reject example arguments that do not fit a program, which needs none.
 
     Raises:
-        StagingError: If their number, or the dtype or shape of a tensor, is another.
+        StagingError: If their number, or the dtype or shape of a tensor, differs.
     """
     if not args and not kwargs:
         return

@@ -1,4 +1,4 @@
-"""What a user reads when an export fails: whose doing it is, where, and what helps."""
+"""Error messages for failed exports: the cause, the place, and advice."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _ADVICE = {
         "torch.export cannot follow tensor.data: write tensor.detach()"
     ),
 }
-"""What helps, by a part of torch's message."""
+"""Advice by a part of torch's message."""
 _CALLS = ("capture.py", "attempts.py", "torch_export.py", "subjects.py")
-"""Files of this package that only call torch, or what the user gave."""
+"""Files of this package that only call torch or the user's code."""
 
 
 def export_error(error: Exception, *, after_export: bool) -> ExportError:
-    """Return the error that a user gets for one that broke an export off.
+    """Return the error to raise to the user for an exception that ended an export.
 
     Args:
-        error: What was raised.
+        error: The exception.
         after_export: Whether ``torch.export`` had returned.
     """
     if isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException):
@@ -51,13 +51,13 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
 
 
 def _is_by_us(frames: traceback.StackSummary) -> bool:
-    """Whether code of this package was the last to run, that of torch apart."""
+    """Whether the innermost frame outside torch belongs to this package."""
     inner = [frame for frame in frames if not is_torch(frame.filename)]
     return bool(inner) and is_ours(inner[-1].filename) and not inner[-1].filename.endswith(_CALLS)
 
 
 def _on_data(error: Exception) -> str:
-    """Say which line of the model asks for a value that only a run can tell."""
+    """Return the message for a model that depends in Python on a value known only at run time."""
     where = _line_of_the_model(error.__traceback__)
     reason = next(iter(str(error).splitlines()), "")
     lines = ["Your model failed to export: forward depends in Python on values of tensors"]

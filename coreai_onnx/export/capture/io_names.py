@@ -1,4 +1,4 @@
-"""Names of outputs as the user's Python has them."""
+"""Names of outputs, taken from the user's Python objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def output_names(program: ExportedProgram, count: int) -> list[str]:
 
     Args:
         program: The exported program.
-        count: How many of its user outputs are live (neither None nor a string).
+        count: Number of user outputs that are live (neither None nor a string).
     """
     specs = [s for s in program.graph_signature.output_specs if s.kind == OutputKind.USER_OUTPUT]
     tree = program.call_spec.out_spec
@@ -50,7 +50,7 @@ def _paths(
     try:
         with next(modes, nullcontext()):
             found = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, tree))[0]
-    except Exception:  # noqa: BLE001 - others' containers may want more, and raise what they like
+    except Exception:  # noqa: BLE001 - containers of other libraries may raise anything
         return [""] * len(specs)
     return [_path_name(path) for path, _ in found]
 
@@ -60,7 +60,7 @@ def _is_number(x: object) -> bool:
 
 
 def _speaks(path: str) -> bool:
-    """Whether a path begins with a key and not with a position."""
+    """Whether a path begins with a key instead of a position."""
     return bool(path) and not path[0].isdigit()
 
 

@@ -1,4 +1,4 @@
-"""What must hold between the sizes of the inputs, for the program to be right."""
+"""Conditions on the sizes of the inputs that the program requires."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Relation:
 
     Attributes:
         holds: The condition in Python, over names of sizes: ``(seq % 8) == 0``.
-        source: The line of the model that asked for it, ``model.py:41``; empty if unknown.
+        source: The line of the model that requires it, ``model.py:41``; empty if unknown.
     """
 
     holds: str
@@ -43,11 +43,11 @@ class Relation:
 def relations(
     program: ExportedProgram, names: Mapping[sympy.Symbol, sympy.Symbol]
 ) -> list[Relation]:
-    """Return what torch found that the sizes must fulfil, beyond the bounds of each.
+    """Return the conditions on sizes that torch found, beyond the bounds of each size.
 
     These are the guards of the trace and the checks (``torch._check``) that the program makes on
-    sizes of its inputs. Two are left out: what follows from torch's habit to take sizes for
-    neither 0 nor 1, and conditions on numbers that the program computes from data.
+    sizes of its inputs. Two kinds are left out: conditions that follow from torch's specialization
+    of sizes 0 and 1, and conditions on numbers that the program computes from data.
 
     Args:
         program: The program.
@@ -73,13 +73,13 @@ def relations(
 
 @dataclass(frozen=True)
 class _Condition:
-    """A condition as torch has it.
+    """A condition as torch represents it.
 
     Attributes:
         expression: Over symbols of the program.
         source: The line of the model; empty if unknown.
-        by_torch: Whether an operator asked and not the model itself.
-        deferred: Whether torch left it to the program to check.
+        by_torch: Whether an operator requires it, not the model itself.
+        deferred: Whether torch made it a runtime assertion.
     """
 
     expression: sympy.Basic
@@ -89,7 +89,7 @@ class _Condition:
 
 
 def _conditions(env: ShapeEnv) -> Iterator[_Condition]:
-    """Return guards, and the checks that torch left to the program."""
+    """Return the guards and the runtime assertions."""
     for guard in env.guards:
         place, by_model = place_of(guard.sloc), is_of_the_model(guard.sloc)
         yield _Condition(guard.expr, place.source if place else "", not by_model)
@@ -109,7 +109,7 @@ def _input_sizes(program: ExportedProgram) -> Iterator[set[sympy.Symbol]]:
 
 
 def _is_plain(expression: sympy.Basic) -> bool:
-    """Whether a condition is a comparison of integer arithmetic with one division at most."""
+    """Whether a condition compares integer expressions with at most one division."""
     parts = list(sympy.preorder_traversal(expression))
     divisions = sum(isinstance(x, _DIVISIONS) for x in parts)
     known = (*_COMPARISONS, *_ARITHMETIC, *_DIVISIONS, sympy.Integer)
@@ -126,10 +126,10 @@ def _follows_from_bounds(expression: sympy.Basic, env: ShapeEnv) -> bool:
 
 
 def _is_habit(expression: sympy.Basic, *, deferred: bool) -> bool:
-    """Whether an operator's condition only chooses between ways that end in the same.
+    """Whether an operator's condition only selects between implementations with equal results.
 
-    Which is so where sizes are kept away from 0 and 1, or from one another. Of checks that torch
-    leaves to the program, only equations are sure to be more than that.
+    This is so if it excludes sizes 0 and 1, or equal sizes. Among runtime assertions, only
+    equations are certain to be real requirements.
     """
     if isinstance(expression, sympy.Eq):
         return False

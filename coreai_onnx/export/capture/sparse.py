@@ -1,4 +1,4 @@
-"""Sparse buffers, which ONNX has no operators for: dense while a model is exported."""
+"""Makes sparse weights dense while a model is exported: ONNX has no operators for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coreai_onnx.export.compat.torch_names import mkldnn_layout
 
 @contextmanager
 def dense_buffers(model: torch.nn.Module) -> Iterator[None]:
-    """While active, every sparse buffer and parameter of a model is a dense one of equal values."""
+    """While active, every sparse buffer and parameter of a model is dense."""
     replaced: list[tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]] = []
     for registry in _registries(model):
         for name, tensor in registry.items():
@@ -35,7 +35,7 @@ def _registries(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor as a dense one, of the same kind; any other as it is."""
+    """Return a sparse tensor as a dense one of the same class, and other tensors unchanged."""
     if tensor.layout in (torch.strided, mkldnn_layout):
         return tensor
     values = tensor.detach().to_dense()

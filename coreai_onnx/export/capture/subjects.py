@@ -1,4 +1,4 @@
-"""What a user gives to be converted, as a module that ``torch.export`` takes."""
+"""Wraps what a user wants to convert in a module that ``torch.export`` accepts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TAKES = "give a torch.nn.Module, a function of tensors or a torch.export.Export
 class FunctionModule(torch.nn.Module):
     """A function as a module; the modules that it calls are its children.
 
-    Found are the modules in variables of an enclosing function, in globals that the function
+    The modules are found in variables of an enclosing function, in globals that the function
     reads, in the arguments of a ``functools.partial``, and in the object of a bound method.
 
     Args:
-        function: Takes and returns what ``torch.export`` allows.
+        function: Its arguments and results are of types that ``torch.export`` supports.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -38,10 +38,10 @@ class FunctionModule(torch.nn.Module):
 
 
 def as_module(subject: Any) -> torch.nn.Module:
-    """Return a module that computes what a user gave.
+    """Return a module that computes what the user gave.
 
     Args:
-        subject: A module; one that ``torch.compile`` made, whose original is taken; a function,
+        subject: A module; a result of ``torch.compile``, whose original is used; a function,
             lambda, ``functools.partial`` or bound method; a traced module.
 
     Raises:
@@ -59,10 +59,11 @@ def as_module(subject: Any) -> torch.nn.Module:
 
 
 def refuse_without_values(tensors: Mapping[str, Any]) -> None:
-    """Refuse weights that have a shape and no values.
+    """Reject weights that have a shape but no values.
 
     Raises:
-        StagingError: With the names of those on the meta device, or made in a ``FakeTensorMode``.
+        StagingError: If weights are on the meta device or were created in a ``FakeTensorMode``; the
+            message names them.
     """
     empty = [name for name, x in tensors.items() if isinstance(x, torch.Tensor) and _is_empty(x)]
     if empty:
@@ -84,7 +85,7 @@ def _as_module(subject: Any) -> torch.nn.Module:
             "an ExportedProgram is exported already\n"
             "  give it to convert() or to TorchConverter.add_exported_program()"
         )
-    original = getattr(subject, "_orig_mod", None)  # of a module that torch.compile returned
+    original = getattr(subject, "_orig_mod", None)  # set by torch.compile
     if isinstance(original, torch.nn.Module):
         return original
     if isinstance(subject, TracedModule):
@@ -105,7 +106,7 @@ def _advice(subject: Any) -> str:
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that ``torch.compile`` was given, or the function itself."""
+    """Return the function that was passed to ``torch.compile``, or the function itself."""
     original = getattr(function, "_torchdynamo_orig_callable", None)
     return function if original is None else original
 
@@ -119,7 +120,7 @@ def _is_empty(tensor: torch.Tensor) -> bool:
 
 
 def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function, or one that calls it: torch.export reads the code of a forward."""
+    """Return the function, or a Python wrapper: torch.export reads the code of a forward."""
     if isinstance(function, types.FunctionType | types.MethodType):
         return function
 
@@ -131,7 +132,7 @@ def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Return the parameters of what may be written in C, or traced; None if unknown."""
+    """Return the signature of a function that may be traced or written in C; None if unknown."""
     schema = getattr(getattr(function, "forward", function), "schema", None)
     if schema is not None:  # of torch.jit
         names = [argument.name for argument in schema.arguments if argument.name != "self"]
@@ -144,7 +145,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _modules_of(function: Any) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yield the modules that a function calls, by the names that it has for them."""
+    """Yield the modules that a function refers to, with their names in the function."""
     if isinstance(function, torch.nn.Module):
         yield "module", function
     elif isinstance(function, functools.partial):

@@ -17,10 +17,10 @@ _NEITHER_ZERO_NOR_ONE = 2
 
 
 def symbol_names(program: ExportedProgram) -> dict[sympy.Symbol, sympy.Symbol]:
-    """Return a symbol with a name that a reader knows for each symbol of the inputs.
+    """Return a symbol with a readable name for each symbol of the inputs.
 
-    That is the user's name (``Dim("batch")``) where there is one, also of a ``Dim`` that only
-    occurs in a derived dim (``2 * batch``); else the input and the axis, ``ids_dim_1``.
+    This is the user's name (``Dim("batch")``) if there is one, also for a ``Dim`` that only occurs
+    in a derived dim (``2 * batch``), and otherwise the input and the axis, ``ids_dim_1``.
     """
     env = shape_env(program)
     if env is None:
@@ -35,15 +35,15 @@ def symbol_names(program: ExportedProgram) -> dict[sympy.Symbol, sympy.Symbol]:
 
 
 def _given_names(env: ShapeEnv) -> dict[sympy.Symbol, sympy.Symbol]:
-    """Return the symbols that have a ``Dim`` of the user's."""
+    """Return the symbols that belong to a ``Dim`` of the user."""
     given: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
     renamed: dict[sympy.Symbol, sympy.Symbol] = {}
     taken: set[str] = set()
     for original, sources in env.var_to_sources.items():
-        # Sizes that turned out equal are all written with one of their symbols.
+        # torch represents sizes that are equal by one of their symbols.
         symbol = env.replace(original)
         found = map(source_name, sources)
-        # the source of a Dim that no input has by itself is its name
+        # for a Dim that is not itself the size of an input, the source is its name
         names = [given.get(name, name if name.isidentifier() else "") for name in found]
         name = next((n for n in names if n.isidentifier() and n not in taken), None)
         if name is not None and isinstance(symbol, sympy.Symbol) and symbol not in renamed:
@@ -53,7 +53,7 @@ def _given_names(env: ShapeEnv) -> dict[sympy.Symbol, sympy.Symbol]:
 
 
 def _axes(program: ExportedProgram) -> list[tuple[sympy.Symbol, str]]:
-    """Return the symbols that are the size of an axis of an input, with a name made of both."""
+    """Return the symbols that are the size of an input's axis, named by the input and the axis."""
     specs = program.graph_signature.input_specs
     placeholders = (n for n in program.graph.nodes if n.op == "placeholder")
     found: list[tuple[sympy.Symbol, str]] = []
@@ -70,10 +70,10 @@ def _axes(program: ExportedProgram) -> list[tuple[sympy.Symbol, str]]:
 def range_constraints(
     program: ExportedProgram, names: Mapping[sympy.Symbol, sympy.Symbol]
 ) -> dict[str, dict[str, int]]:
-    """Return the bounds of each symbolic size that has any: ``{"batch": {"min": 1, "max": 8}}``.
+    """Return the bounds of symbolic sizes: ``{"batch": {"min": 1, "max": 8}}``.
 
-    torch assumes of every size without a ``Dim`` that it is neither 0 nor 1, and does not check it;
-    nor is that a bound here.
+    torch assumes that every size without a ``Dim`` is neither 0 nor 1, and does not check it. This
+    assumption is not a bound here.
     """
     env = shape_env(program)
     given = _given_names(env) if env is not None else {}
@@ -91,7 +91,7 @@ def range_constraints(
 
 
 def _assumed_least(expression: sympy.Expr, given: Collection[sympy.Symbol]) -> float:
-    """Return the lower bound that a size has without anyone asking for it."""
+    """Return the lower bound that torch assumes for a size by default."""
     if expression.free_symbols <= set(given):
         return 0
     return _NEITHER_ZERO_NOR_ONE if expression.is_Symbol else float("inf")

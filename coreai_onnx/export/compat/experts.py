@@ -1,7 +1,7 @@
-"""Mixtures of experts that sort their tokens, exported as products that choose their matrix.
+"""Mixtures of experts that sort their tokens, exported as ``gather_mm``.
 
 The experts of transformers sort tokens by expert, count them, multiply group by group, and undo the
-sorting. All of that is how a GPU is kept busy: what is meant is a matrix per token, which is the
+sorting. This is an optimization for GPUs. The semantics are one matrix per token, which is the
 composite ``gather_mm``.
 """
 
@@ -18,23 +18,23 @@ from coreai_onnx.composite_ops import torch_ops
 from coreai_onnx.export.compat.patches import patched
 
 IMPLEMENTATIONS = ("grouped_mm", "batched_mm", "eager")
-"""The implementations of transformers that :func:`gathered` replaces: they mean the same."""
+"""The implementations of transformers that :func:`gathered` replaces; they are equivalent."""
 Exchange = Callable[[str | None, Callable[..., Any]], Callable[..., Any]]
 _LOOKS_UP = "get_interface"
-"""The method of transformers' registry that finds the forward of a module of experts."""
+"""The method of transformers' registry that returns the forward of an experts module."""
 
 
 @contextmanager
 def gathered() -> Iterator[None]:
-    """While active, experts of transformers choose their matrices by ``gather_mm``.
+    """While active, experts of transformers compute their products with ``gather_mm``.
 
     ```python
     with gathered():
         exported = torch.export.export(model, args, dynamic_shapes=dims)
     ```
 
-    The numbers are those of ``grouped_mm`` up to rounding. Nothing is done if transformers is not
-    loaded, or has no experts that can be exchanged; everything is back in place on leaving.
+    The results equal those of ``grouped_mm`` up to rounding. Nothing is done if transformers is not
+    loaded or has no registry of experts. Everything is restored on exit.
     """
     with exchanged_experts(_gathered):
         yield
@@ -42,13 +42,13 @@ def gathered() -> Iterator[None]:
 
 @contextmanager
 def exchanged_experts(exchange: Exchange) -> Iterator[bool]:
-    """While active, modules of experts have another forward.
+    """While active, the forward of experts modules is replaced.
 
     Args:
         exchange: Returns the forward, given the name of an implementation and its forward.
 
     Yields:
-        Whether transformers is loaded and lets experts be exchanged.
+        Whether transformers is loaded and has a registry of experts.
     """
     home = sys.modules.get("transformers.integrations.moe")
     registered: Any = getattr(home, "ALL_EXPERTS_FUNCTIONS", None)
@@ -73,10 +73,10 @@ def _gathered(implementation: str | None, original: Callable[..., Any]) -> Calla
 
 
 def experts_forward(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
-    """Return the forward of a module of experts, with its products by ``gather_mm``.
+    """Return a forward for experts modules that computes the products with ``gather_mm``.
 
     Args:
-        original: The forward for experts that are spread over several devices.
+        original: The forward that is used for experts on several devices.
     """
 
     def forward(
@@ -103,7 +103,7 @@ def experts_forward(original: Callable[..., Any]) -> Callable[..., torch.Tensor]
 
 
 def _linear(experts: Any, name: str, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Return ``x [tokens, 1 or k, 1, in]`` times the matrices chosen, ``[tokens, k, 1, out]``."""
+    """Return ``x [tokens, 1 or k, 1, in]`` times the chosen matrices, ``[tokens, k, 1, out]``."""
     weight = getattr(experts, name)
     transposed = not experts.is_transposed
     product: torch.Tensor = torch_ops.gather_mm(

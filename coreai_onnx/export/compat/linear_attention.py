@@ -1,8 +1,8 @@
-"""Linear attention whose Python loops torch unrolls, exported as one op for every length.
+"""Linear attention whose Python loops torch unrolls, exported as one op for any length.
 
-The layers of transformers cut the sequence into chunks and loop over the chunks in Python:
-``torch.export`` then fixes the number of chunks, and the sequence with it. The recurrence that the
-chunks are an algebra of is the composite ``gated_delta_update``, which has no such loop.
+The layers of transformers split the sequence into chunks and loop over the chunks in Python, so
+``torch.export`` specializes the number of chunks, and with it the sequence length. The chunks
+compute the recurrence of the composite ``gated_delta_update``, which needs no such loop.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from coreai_onnx.composite_ops import torch_ops
 from coreai_onnx.export.compat.patches import patched
 
 LOOPING = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
-"""Names of the functions in the modules of transformers that :func:`scanned` replaces."""
+"""Names of the functions of transformers that :func:`scanned` replaces."""
 
 
 @contextmanager
 def scanned(model: torch.nn.Module) -> Iterator[None]:
-    """While active, gated delta layers of ``model`` are calls of ``gated_delta_update``.
+    """While active, gated delta layers of ``model`` call ``gated_delta_update``.
 
     ```python
     with scanned(model):
         exported = torch.export.export(model, args, dynamic_shapes=dims)
     ```
 
-    The numbers are those of the loops up to rounding, for every length. A model without such
-    layers is left alone; the functions are back in place on leaving.
+    The results equal those of the loops up to rounding, for every length. A model without such
+    layers is not changed. The functions are restored on exit.
     """
     homes = {id(g): g for g in map(_globals_of_forward, model.modules())}
     with ExitStack() as patches:
@@ -68,7 +68,7 @@ def gated_delta_rule(
 
     Returns:
         Outputs ``[batch, seq, heads, Dv]`` in the dtype of the query, and the state
-        ``[batch, heads, D, Dv]`` in float32, in which everything is computed.
+        ``[batch, heads, D, Dv]`` in float32. Everything is computed in float32.
     """
     tensors = [x.transpose(1, 2) for x in (query, key, value, g, beta)]
     if initial_state is None and query.dtype != torch.float32:
@@ -81,7 +81,7 @@ def gated_delta_rule(
 
 
 def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the composite with the signature of a function of transformers."""
+    """Return the composite with the signature of the function of transformers."""
     signature = inspect.signature(original)
 
     def replacement(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -107,7 +107,7 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _globals_of_forward(module: torch.nn.Module) -> dict[str, Any]:
-    """Return the names that a module's forward finds outside itself."""
+    """Return the globals of a module's forward."""
     forward: Any = inspect.unwrap(getattr(type(module), "forward", module))
     found: dict[str, Any] = getattr(forward, "__globals__", {})
     return found

@@ -1,4 +1,4 @@
-"""Reads of attributes of modules, noted while a forward is traced."""
+"""Records reads of module attributes while a forward is traced."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from coreai_onnx.export.compat.patches import patched
 
 _DICT = "__dict__"
 _READER = 2
-"""Frames from the replacement to who reads: the one of the patch is in between."""
+"""Number of frames from the replacement to the reader; the patch adds one in between."""
 Note = Callable[[torch.nn.Module, dict[str, Any], str], None]
 
 
 @contextmanager
 def reads_noted(note: Note) -> Iterator[None]:
-    """While active, reads of attributes of any module are noted, in this thread.
+    """While active, reads of the attributes of any module in this thread are reported.
 
     Args:
         note: Called with the module, its ``__dict__`` and the attribute, before the read.
@@ -28,7 +28,7 @@ def reads_noted(note: Note) -> Iterator[None]:
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def read(self: torch.nn.Module, name: str) -> Any:
-            reader = sys._getframe(_READER)  # noqa: SLF001 - nothing else knows who reads
+            reader = sys._getframe(_READER)  # noqa: SLF001 - only the frame shows the reader
             if not (name == _DICT and _is_infrastructure(reader)):
                 note(self, object.__getattribute__(self, _DICT), name)
             return original(self, name)
@@ -40,6 +40,6 @@ def reads_noted(note: Note) -> Iterator[None]:
 
 
 def _is_infrastructure(frame: FrameType) -> bool:
-    """Whether torch itself reads, or this package: both look into ``__dict__`` of every module."""
+    """Whether the reader is torch or this package: both read the ``__dict__`` of every module."""
     home = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return home in ("torch", __name__.partition(".")[0])

@@ -1,7 +1,8 @@
-"""Which of two multiples of a size is less: torch knows from 2.13 on.
+"""Comparison of two multiples of a size without a guard, which torch supports from 2.13 on.
 
-torch 2.12 compares ``8*s`` and ``16*s`` by a guard where ``expand(…).reshape(…)`` asks for strides,
-as grouped queries do. A named ``Dim`` then clashes with the guard, though it holds for every size.
+torch 2.12 adds a guard to compare ``8*s`` and ``16*s`` where ``expand(…).reshape(…)`` computes
+strides, as grouped queries do. A named ``Dim`` then violates the guard, though it holds for every
+size.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _TORCHS_OWN = "_collapse_known_multiplicative_terms"
 
 @contextmanager
 def multiples_compared() -> Iterator[None]:
-    """While active, the smaller and the larger of two multiples of a size are known.
+    """While active, the minimum and the maximum of two multiples of a size are simplified.
 
     ```python
     with multiples_compared():  # with torch 2.12

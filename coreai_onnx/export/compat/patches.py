@@ -1,15 +1,15 @@
-"""Names in torch and transformers that are replaced while this package traces a model.
+"""Functions of torch and transformers that are replaced while this package traces a model.
 
-A replacement is put in place by :func:`patched`, and only there. Calls of the thread that converts
-go to the replacement; calls of all other threads go to what was there before.
+All replacements are made by :func:`patched`. Calls from the converting thread go to the
+replacement; calls from all other threads go to the original.
 
 Other libraries may patch the same name:
 
-1. before: their function is the original, is called as such, and is put back.
-2. during, and still there at the end: theirs is left in place. It calls ours, which from then on
-   only calls the original.
-3. during, and removed after the end: they put ours back, which only calls the original. The next
-   conversion takes it up and removes it.
+1. Before the conversion: their function is the original. It is called as such, and is restored.
+2. During the conversion, and still patched at its end: their patch is kept. It calls ours, which
+   from then on only calls the original.
+3. During the conversion, and removed after its end: they restore ours, which only calls the
+   original. The next conversion reuses it and removes it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _MISSING: Any = object()
 
 @contextmanager
 def patched(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
-    """While active, a name is replaced for this thread.
+    """While active, a function is replaced for this thread.
 
-    The same name may be patched again inside: the inner replacement wraps the outer one.
+    Patches of the same name may be nested: the inner replacement wraps the outer one.
 
     Args:
         owner: A class, a module, an object, or the dictionary of one.
-        name: The name in it; a function or method.
-        wrap: Returns the replacement. Of a method, it takes ``self``, unless ``owner`` is the
-            object.
+        name: The name of a function or method in it.
+        wrap: Returns the replacement. The replacement of a method takes ``self``, unless ``owner``
+            is the object.
     """
     with turn():
         patch = _patch_at(owner, name)
@@ -55,7 +55,7 @@ def patched(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
 def exchanged(registry: dict[str, Any], name: str, value: Any) -> Iterator[None]:
     """While active, a dictionary has another value under a name, for all threads.
 
-    This is for the model that is converted: no other thread may use it meanwhile.
+    This is for the model that is being converted: no other thread can use it meanwhile.
     """
     before = registry.get(name, _MISSING)
     registry[name] = value
@@ -67,16 +67,16 @@ def exchanged(registry: dict[str, Any], name: str, value: Any) -> Iterator[None]
 
 
 class _Patch:
-    """A name of an owner, with a function of ours in its place.
+    """A function of an owner that is replaced by a dispatching function.
 
     Attributes:
-        original: What the function calls for other threads, and when it is no longer needed.
-        replacements: What it calls for the thread that converts: the last one.
-        stand_in: The function.
+        original: Called for other threads, and after the conversion.
+        replacements: The last one is called for the converting thread.
+        stand_in: The dispatching function.
     """
 
     def __init__(self, owner: Any, name: str) -> None:
-        """Put the function in place."""
+        """Install the dispatching function."""
         self._owner, self._name = owner, name
         self._found = _own(owner, name)
         self.original: Callable[..., Any] = self._original()
@@ -85,7 +85,7 @@ class _Patch:
         _put(owner, name, self.stand_in)
 
     def remove(self) -> None:
-        """Put back what was found, if no other patch was put on top."""
+        """Restore the previous value, unless another library has patched the name since."""
         if _own(self._owner, self._name) is self.stand_in:
             _put(self._owner, self._name, self._found)
 
@@ -100,10 +100,10 @@ class _Patch:
 
 
 def _patch_at(owner: Any, name: str) -> _Patch:
-    """Return the patch that is on top, or a new one."""
+    """Return the patch that is installed, or a new one."""
     found = _own(owner, name)
     patch = getattr(found, "__dict__", {}).get(_MARK)
-    # a wrapper of ours made with functools.wraps has our mark, too
+    # functools.wraps copies the mark to other libraries' wrappers of our function
     if isinstance(patch, _Patch) and patch.stand_in is found:
         return patch
     return _Patch(owner, name)
@@ -121,7 +121,7 @@ def _stand_in(patch: _Patch) -> Callable[..., Any]:
 
 
 def _inherited(owner: type, name: str) -> Callable[..., Any]:
-    """Return a method that calls the one of the next class in line."""
+    """Return a method that calls the inherited method of the next class in the MRO."""
 
     def inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(super(owner, self), name)(*args, **kwargs)
@@ -130,7 +130,7 @@ def _inherited(owner: type, name: str) -> Callable[..., Any]:
 
 
 def _own(owner: Any, name: str) -> Any:
-    """Return what an owner itself has under a name, not its classes."""
+    """Return the value of a name in the owner itself, not in its classes."""
     return (owner if isinstance(owner, dict) else vars(owner)).get(name, _MISSING)
 
 

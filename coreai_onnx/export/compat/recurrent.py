@@ -1,7 +1,7 @@
-"""Recurrent layers that stay whole in an export, so that their length may be dynamic.
+"""Recurrent layers that are exported as one op, so that the sequence length may be dynamic.
 
-torch knows the shapes of an LSTM's results only by unrolling it, step by step, for one length.
-Here ``lstm``, ``gru`` and the plain ``rnn`` are ops with shapes of their own.
+torch infers the shapes of an LSTM's results only by unrolling it, step by step, for one length.
+Here ``lstm``, ``gru`` and the plain ``rnn`` are ops with their own shape functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
 _ORIGINAL: dict[str, Callable[..., Any]] = {
     name: getattr(_VF, name) for name in LAYERS if hasattr(_VF, name)
 }
-"""torch's own functions; layers of one that a torch does not have are unrolled."""
+"""torch's own functions; layers whose function the installed torch lacks are unrolled."""
 
 
 @contextmanager
@@ -39,12 +39,12 @@ def whole() -> Iterator[None]:
         exported = torch.export.export(model, args, dynamic_shapes=dims)
     ```
 
-    Packed sequences and layers with projections go torch's own way.
+    Packed sequences and layers with projections are exported as torch does it.
     """
     with ExitStack() as patches:
         for name in _ORIGINAL:
             patches.enter_context(patched(_VF, name, functools.partial(_replacement, name)))
-        # the layers list their weights anew when export puts fake ones in their place
+        # the layers rebuild their list of weights when export replaces these by fake tensors
         patches.enter_context(ignored("The tensor attributes? .*_flat_weights"))
         yield
 
@@ -62,14 +62,14 @@ def _replacement(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _has_projections(args: Sequence[Any]) -> bool:
-    """Whether the hidden state is narrower than the cell's."""
+    """Whether the hidden state is narrower than the cell state."""
     return bool(args[1][0].shape[-1] != args[1][1].shape[-1])
 
 
 def _outputs(
     input: torch.Tensor, states: Sequence[torch.Tensor], options: Sequence[Any]
 ) -> tuple[torch.Tensor, ...]:
-    """Return empty tensors of the results' shapes: every hidden state, and the last states."""
+    """Return empty tensors with the results' shapes: all hidden states, and the last states."""
     bidirectional = options[5]
     width = states[0].shape[-1] * (2 if bidirectional else 1)
     every = input.new_empty((*input.shape[:-1], width))

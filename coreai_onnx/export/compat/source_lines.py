@@ -1,4 +1,4 @@
-"""The line of the model behind every guard that torch raises while it traces."""
+"""Attributes every guard that torch adds while it traces to a line of the model."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from coreai_onnx.export.compat.torch_names import ShapeEnv, uninteresting_files
 from coreai_onnx.export.source_files import is_torch
 
 _LOCATES = "_get_sloc"
-"""The method of ``ShapeEnv`` that says where a guard comes from."""
+"""The method of ``ShapeEnv`` that returns the source location of a guard."""
 _OURS = str(Path(__file__).parent) + os.sep
 
 
 @contextmanager
 def user_lines() -> Iterator[list[ShapeEnv]]:
-    """While active, every guard of an export knows the line of the model that led to it.
+    """While active, every guard of an export records the line of the model that led to it.
 
-    A torch without the method that is patched raises guards that know what torch knows.
+    If torch lacks the patched method, guards keep the locations that torch records.
 
     Yields:
-        The environments of symbols in which guards were made, the latest last.
+        The shape environments in which guards were added, the latest last.
     """
     seen: list[ShapeEnv] = []
 
@@ -51,7 +51,7 @@ def user_lines() -> Iterator[list[ShapeEnv]]:
 
 
 def _innermost() -> traceback.FrameSummary | None:
-    """Return the line that raises a guard, as torch finds it without our frames in between."""
+    """Return the line that adds a guard, as torch finds it without this package's frames."""
     frame = inspect.currentframe()
     passed_over = uninteresting_files()
     while frame is not None and _is_between(frame.f_code.co_filename, passed_over):
@@ -67,7 +67,7 @@ def _is_between(file: str, uninteresting: set[str]) -> bool:
 
 
 def _line_of_the_model() -> str | None:
-    """Return the innermost line outside of torch, of those that torch.export called."""
+    """Return the innermost line outside torch among the frames that torch.export called."""
     frame = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename

@@ -1,7 +1,7 @@
-"""Names that torch does not document; all other files import them from here.
+"""Undocumented names of torch; all other files import them from here.
 
-A torch that lacks one of them, or an attribute that this package reads, is refused here, at the
-import. ``docs/torch_versions.md`` says in which versions all of them were seen.
+The import fails for a torch that lacks one of them, or an attribute that this package reads.
+``docs/torch_versions.md`` lists the versions that have all of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ except ImportError as error:
     raise lacks(str(error)) from error
 
 EXPORT_LOGGER = "torch._export.non_strict_utils"
-"""The logger that says which sizes of the example are constants."""
+"""The logger that reports which sizes of the example are treated as constants."""
 VMAP_MARKS = "torch._functorch.predispatch"
 """The module of the functions that mark the batch axes of ``vmap``."""
 _ENVIRONMENT = (
@@ -66,7 +66,7 @@ _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (torch.ops.aten.add.Tensor, ("_can_decompose", "_schema", "decompose")),
     (torch.UntypedStorage(), ("_cdata",)),
 )
-"""What is read of objects of torch: an object of a kind, and names of attributes."""
+"""Attributes of torch objects that are read: an example object, and the attribute names."""
 
 
 def require(attributes: tuple[tuple[Any, tuple[str, ...]], ...] = _ATTRIBUTES) -> None:
@@ -76,7 +76,7 @@ def require(attributes: tuple[tuple[Any, tuple[str, ...]], ...] = _ATTRIBUTES) -
         attributes: Objects, each with the names of its attributes.
 
     Raises:
-        TorchVersionError: With the first that is missing.
+        TorchVersionError: If an attribute is missing; the message names the first one.
     """
     for example, names in attributes:
         for name in names:

@@ -1,8 +1,8 @@
-"""Conversions take turns, one thread at a time.
+"""Serializes conversions: one thread at a time.
 
-``torch.export`` and ``make_fx`` keep the state of a trace in the process: two traces at once
-mix it up. What this package patches for a trace is in the process as well. So whatever traces
-takes the turn first. A thread that has the turn may take it again: conversions nest.
+``torch.export`` and ``make_fx`` keep the state of a trace in process-wide variables, which
+concurrent traces would corrupt. The patches of this package are process-wide as well. Everything
+that traces therefore acquires this lock first. The lock is re-entrant, because conversions nest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 
 class _Turn:
-    """A re-entrant lock that knows its thread."""
+    """A re-entrant lock that records its owning thread."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -44,12 +44,12 @@ def turn() -> Iterator[None]:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # for strict exports
 def is_mine() -> bool:
-    """Whether this thread is the one that converts."""
+    """Whether this thread is the converting thread."""
     return _turn.thread == threading.get_ident()
 
 
 def _after_fork() -> None:
-    """Let the child of a fork convert, whatever another thread of the parent was doing."""
+    """Replace a lock that another thread of the parent held, so that a forked child can convert."""
     global _turn  # noqa: PLW0603 - the thread that would release the lock is not in the child
     if not is_mine():
         _turn = _Turn()

@@ -1,4 +1,4 @@
-"""The decompositions of the user's own, seen when the user's export is decomposed."""
+"""The user's decompositions, collected when the user's export function decomposes a program."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Table = dict[Any, Callable[..., Any]]
 
 @contextmanager
 def table_of_the_user() -> Iterator[Table]:
-    """While active, decompositions of the user's own that ``run_decompositions`` is given.
+    """While active, collect the user's decompositions that ``run_decompositions`` is given.
 
-    Ops that torch's own table takes apart are left out: they are lowered, and stay composites.
+    torch's decompositions are left out: their ops are lowered, or kept as composites.
 
     Yields:
-        A table that fills while the block runs.
+        A table that is filled while the block runs.
     """
     found: Table = {}
 
@@ -42,7 +42,7 @@ def table_of_the_user() -> Iterator[Table]:
 
 
 def _is_torchs(rule: Any) -> bool:
-    """Whether a decomposition is one that torch has."""
+    """Whether a decomposition belongs to torch."""
     while isinstance(rule, functools.partial):
         rule = rule.func
     home = str(getattr(inspect.unwrap(rule), "__module__", "") or "torch")

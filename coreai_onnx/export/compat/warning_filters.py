@@ -1,4 +1,4 @@
-"""One filter of warnings, added and removed without touching those of other threads."""
+"""A warning filter that is added and removed without touching the filters of other threads."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def ignored(message: str) -> Iterator[None]:
-    """While active, warnings are not shown that begin as a regular expression says.
+    """While active, ignore warnings whose message begins with a regular expression.
 
-    ``warnings.catch_warnings`` puts all filters of the process back as they were, and so undoes
-    what other threads change meanwhile. This removes its own filter only.
+    ``warnings.catch_warnings`` restores all filters of the process, and so reverts changes that
+    other threads make meanwhile. This removes only its own filter.
     """
     before = list(warnings.filters)
     warnings.filterwarnings("ignore", message)

@@ -1,4 +1,4 @@
-"""The body of an externalised module: exported by itself, on the shapes of a call site."""
+"""The body of an externalized module, exported separately with the shapes of a call site."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from coreai_onnx.export.torch_export import TorchExport, size_oblivious
 
 
 class Body(torch.nn.Module):
-    """Calls a module's own forward on flat tensors; hooks belong to the caller and do not run."""
+    """Calls a module's own forward on flat tensors, without its hooks, which the caller runs."""
 
     def __init__(self, call: ModuleCall) -> None:
-        """Keep the module, so that its weights are exported as ``module.<name>``."""
+        """Store the module, so that its weights are exported as ``module.<name>``."""
         super().__init__()
         self.module = call.module
         self._call = [call]
@@ -47,7 +47,7 @@ def trust(_composite: str) -> bool:
 
 @contextlib.contextmanager
 def known_loops(model: torch.nn.Module, trusts: Callable[[str], bool] = trust) -> Iterator[None]:
-    """While active, loops that torch would unroll are exported as one op each.
+    """While active, known loops that torch would unroll are exported as one op each.
 
     Args:
         model: The model that is exported.
@@ -64,22 +64,22 @@ def known_loops(model: torch.nn.Module, trusts: Callable[[str], bool] = trust) -
 
 
 class BodyExport:
-    """Exports bodies by themselves.
+    """Exports the bodies of modules separately.
 
     Args:
-        decompositions: A decomposition table for them; an empty one leaves them as they are.
+        decompositions: A decomposition table for them; with an empty one they are not decomposed.
         trusts: As for :func:`known_loops`.
     """
 
     def __init__(
         self, decompositions: Mapping[Any, Any], trusts: Callable[[str], bool] = trust
     ) -> None:
-        """Keep the table."""
+        """Store the table."""
         self._decompositions, self._trusts = dict(decompositions), trusts
 
     def __call__(self, body: Body, inputs: Any, dynamic_shapes: Any) -> ExportedProgram:
         """Return the exported program of a body; functional, its weights under ``module.``."""
-        # The program that calls the body has asked of the sizes what there is to ask.
+        # The export of the calling program has already made all conditions on sizes.
         with torch.no_grad(), known_loops(body, self._trusts), size_oblivious():
             export = TorchExport(inputs, dynamic_shapes=dynamic_shapes, deferred=True)
             program = export(body)
@@ -89,7 +89,7 @@ class BodyExport:
 
 
 def example_inputs(node: fx.Node) -> tuple[tuple[Any, ...], Any]:
-    """Return concrete inputs with the shapes of a call site, and which of their dims are dynamic.
+    """Return concrete inputs with the shapes of a call site, and their dynamic dims.
 
     Args:
         node: A ``module_call`` node.

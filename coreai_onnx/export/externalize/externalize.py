@@ -1,4 +1,4 @@
-"""Modules that stay whole: each call of one is a single op in the exported program."""
+"""Externalized modules: each call of one is a single op in the exported program."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ __all__ = ["Externalization", "ExternalizeSpec", "ModuleCall"]
 
 @dataclass(eq=False)
 class Externalization:
-    """The externalised modules of one model, patched while it is exported.
+    """The externalized modules of one model, patched while it is exported.
 
-    Calls that are alike (same class and structure, arguments and shapes, and every attribute that
-    the first one's forward read has the same value) share what the first one gave: the layout of
-    its results and its body.
+    Equivalent calls (same class and structure, arguments and shapes, and equal values of every
+    attribute that the forward of the first call read) share the result layout and the body of the
+    first call.
 
     Args:
         model: The model; it may be a target itself.
-        specs: What to externalise, or bare classes; the first that matches a module wins.
+        specs: The specs or bare classes; the first that matches a module is used.
 
     Attributes:
-        calls: Every way of calling a module that was seen, by tag.
+        calls: The distinct calls that were traced, by tag.
         matches: Path, module and spec of every module that matches.
     """
 
@@ -54,7 +54,7 @@ class Externalization:
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """Make every matching module a single op for as long as the block runs."""
+        """While active, every matching module is exported as a single op."""
         self.patch()
         try:
             yield
@@ -62,7 +62,7 @@ class Externalization:
             self.restore()
 
     def patch(self) -> None:
-        """Make every matching module a single op; an error leaves the model as it was."""
+        """Replace every matching module's forward by a single op; an error restores the model."""
         try:
             self.matches = self.matches or self._matches()
             for path, module, spec in self.matches:
@@ -74,10 +74,10 @@ class Externalization:
             raise
 
     def restore(self) -> None:
-        """Give every module its own forward back."""
+        """Restore the forward of every module."""
         for module, forward, replacement in reversed(self._patches):
             if vars(module).get("forward") is not replacement:
-                continue  # another library put its own on top, which calls ours
+                continue  # another library has wrapped ours since
             if forward is None:
                 del vars(module)["forward"]
             else:
@@ -90,7 +90,9 @@ class Externalization:
         prepare: Callable[..., ExportedProgram],
         show: Callable[[list[Any]], Iterable[Any]] = iter,
     ) -> list[ModuleCall]:
-        """Export one body for all calls that are alike, nested ones too; to be used while patched.
+        """Export one body per group of equivalent calls, nested calls included.
+
+        The model must be patched.
 
         Args:
             program: The exported program of the model.
@@ -101,7 +103,7 @@ class Externalization:
             The calls in the program and in the bodies.
 
         Raises:
-            ExternalizationError: If a module does not export by itself.
+            ExternalizationError: If a module cannot be exported separately.
         """
         found: dict[str, ModuleCall] = {}
         for node, call in show(self._calls_in(program)):
@@ -119,10 +121,10 @@ class Externalization:
         return list(found.values())
 
     def not_called(self, called: Sequence[ModuleCall]) -> list[str]:
-        """Return the paths of modules that match and that neither the calls nor their bodies call.
+        """Return the paths of matching modules that neither the program nor the bodies call.
 
         Args:
-            called: What :meth:`export_bodies` returned.
+            called: The result of :meth:`export_bodies`.
         """
         paths = {call.path for call in called}
         for call in called:
@@ -144,7 +146,7 @@ class Externalization:
         return [(n, self.calls[n.args[3]]) for n in program.graph.nodes if n.target is OP]
 
     def _shares(self, leader: ModuleCall, module: torch.nn.Module) -> bool:
-        """Whether what a body read, and the bodies nested in it, is the same for a module."""
+        """Whether all attributes that a body and its nested bodies read are equal in a module."""
         if leader.reads is None or not leader.reads.hold_for(module, latest=True):
             return False
         assert leader.body is not None
@@ -152,7 +154,7 @@ class Externalization:
         for _, inner in self._calls_in(leader.body):
             path = places.paths.get(id(vars(inner.module)))
             if path is None or inner.is_reference:
-                continue  # the same module for both, or one whose calls are checked already
+                continue  # shared by both modules, or already checked
             if not self._shares(inner.leader, own.owner(own.dicts[path][0])):
                 return False
         return True
@@ -236,7 +238,7 @@ class Externalization:
         return forward
 
     def _call(self, new: ModuleCall) -> ModuleCall:
-        """Return the call that was made this way before, or the new one with its leader."""
+        """Return an earlier equivalent call of this module, or the new call with its leader."""
         _touch_attributes(new)
         known = self._known.setdefault(new.kind, [])
         for call in known:
@@ -260,7 +262,7 @@ class Externalization:
 
 
 def _touch_attributes(call: ModuleCall) -> None:
-    """Read what stands on the node of a composite, so that a recording around it knows."""
+    """Read the attributes of a composite's node, so that enclosing recordings include them."""
     name = call.spec.composite_op_name
     if name is None or not is_recording():
         return
@@ -272,7 +274,7 @@ def _touch_attributes(call: ModuleCall) -> None:
 
 
 def _layouts(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    """Return what a trace sees of tensors, sizes in words."""
+    """Return the properties of tensors that a trace depends on, with sizes as text."""
     return tuple(
         (t.dtype, t.device, *(tuple(map(str, s)) for s in (t.shape, _strides(t)))) for t in tensors
     )
@@ -283,7 +285,7 @@ def _strides(tensor: torch.Tensor) -> Sequence[Any]:
 
 
 def _result(leader: ModuleCall, module: torch.nn.Module, outputs: Sequence[torch.Tensor]) -> Any:
-    """Return what the module returns, and put the new values into the buffers it changes."""
+    """Return the module's result, and write the new values into the buffers that it mutates."""
     changed = leader.changed or ()
     count = len(outputs) - len(changed)
     places = dict(module.named_buffers()) if changed else {}

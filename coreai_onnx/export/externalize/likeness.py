@@ -1,4 +1,4 @@
-"""When values and modules are alike: what a trace can tell apart is not."""
+"""Equivalence of values and modules: two are equivalent if a trace cannot distinguish them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _SEQUENCES = (list, tuple, deque)
 _MAPPINGS = (dict, OrderedDict)
 _DEPTH = 16
 STANDS_FOR = "coreai_stands_for"
-"""Attribute of a function that says what it is alike to; for functions put in others' places."""
+"""Attribute with the equivalence key of a function; set on functions that replace others."""
 
 
 class Same:
-    """Alike only to itself; keeps its object, so that no other one takes its address."""
+    """Equivalent only to itself; keeps its object alive, so that its address is not reused."""
 
     def __init__(self, value: Any) -> None:
-        """Keep the object."""
+        """Store the object."""
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are one object."""
+        """Whether both hold the same object."""
         return isinstance(other, Same) and self.value is other.value
 
     def __hash__(self) -> int:
@@ -36,7 +36,7 @@ class Same:
 
 
 class _Constant(Same):
-    """A tensor that is no weight: a trace keeps its numbers."""
+    """A tensor that is not a weight: a trace stores its values."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Constant):
@@ -52,7 +52,7 @@ MISSING = Same("no such attribute")
 
 
 class Tree:
-    """The modules inside a module, with their places.
+    """The modules inside a module, with their paths.
 
     Attributes:
         paths: Path of each module, by the address of its ``__dict__``; the first path of a shared
@@ -82,7 +82,7 @@ class Tree:
 
 
 def structure(module: torch.nn.Module) -> tuple[Any, ...]:
-    """Return classes, sharing, and the layout of every weight: equal for modules built alike."""
+    """Return classes, sharing, and weight layouts: a key that is equal for equal structures."""
     tree = Tree(module)
     parts: list[Any] = []
     for path, inner in module.named_modules(remove_duplicate=False):
@@ -105,15 +105,15 @@ def _layout(tensor: torch.Tensor | None, tree: Tree) -> Any:
 
 
 def likeness(value: Any, tree: Tree | None = None, depth: int = 0) -> Any:
-    """Return what is equal for values that a trace cannot tell apart.
+    """Return a key that is equal for values that a trace cannot distinguish.
 
-    Numbers and strings are alike by type and value, containers and plain objects by their
-    contents, modules and weights of a tree by their place; anything else only to itself.
+    Numbers and strings are compared by type and value, containers and plain objects by their
+    contents, modules and weights of a tree by their path, and everything else by identity.
 
     Args:
         value: The value.
-        tree: The modules whose places count.
-        depth: How deep inside a container it is.
+        tree: The modules that are compared by path.
+        depth: Nesting depth of the value inside containers.
     """
     if depth > _DEPTH:
         return Same(value)
@@ -143,11 +143,11 @@ def likeness(value: Any, tree: Tree | None = None, depth: int = 0) -> Any:
 
 
 class _Plain:
-    """The least a Python object has."""
+    """A class whose ``__basicsize__`` is that of objects without extra storage."""
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether an object is its ``__dict__`` and nothing else."""
+    """Whether the ``__dict__`` of an object is its whole state."""
     kind = type(value)
     return (
         kind.__basicsize__ == _Plain.__basicsize__
@@ -157,7 +157,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _equal_tensors(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors that hold numbers hold the same, bit for bit."""
+    """Whether two tensors with data are equal, bit for bit."""
     if type(a) is not torch.Tensor or type(b) is not torch.Tensor or a.is_quantized:
         return False
     if (a.dtype, a.shape, a.layout, a.device) != (b.dtype, b.shape, b.layout, b.device):

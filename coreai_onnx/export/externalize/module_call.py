@@ -1,4 +1,4 @@
-"""The op that a call of an externalised module is in an exported program."""
+"""The op that represents a call of an externalized module in an exported program."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from coreai_onnx.export.functionalize.buffers import Substituted
 
 @dataclass(eq=False)
 class ModuleCall:
-    """One way a module is called: its arguments apart from the values of the tensors.
+    """A distinct call of a module: its arguments, without the values of tensors.
 
     Attributes:
         module: The module.
         path: Its path in the model; empty for the model itself.
-        spec: What it was externalised as.
+        spec: The spec that it was externalized by.
         original: Its own forward.
         tree: Structure of the bound arguments, a dictionary by parameter name.
         leaves: Per flattened argument: ``"tensor"``, ``"number"``, or the constant in a tuple.
-        buffers: Paths in the module of the buffers that are passed along.
-        kind: Equal for calls that may be alike: class, structure, arguments, shapes.
-        leader: The call that this one is alike to, whose results and body it shares.
-        reads: What the module's forward read when it ran for this call.
-        out_tree: Structure of the result, once it ran.
+        buffers: Paths in the module of the buffers that are passed as inputs.
+        kind: Equal for calls that may be equivalent: class, structure, arguments, shapes.
+        leader: The equivalent call whose results and body this call shares.
+        reads: The attributes that the module's forward read when it ran for this call.
+        out_tree: Structure of the result; set by the first run.
         out_leaves: Like ``leaves``, for the result.
-        out_numbers: Symbolic numbers among the result of the latest run.
-        changed: Paths in the module of the buffers it changes; their new values are the last
+        out_numbers: Symbolic numbers in the result of the latest run.
+        changed: Paths in the module of the buffers that it mutates; their new values are the last
             outputs of the op.
         body: The module's own exported program, its weights under ``module.``.
-        results: Layouts of its results, for the calls that are alike.
+        results: Layouts of its results, for equivalent calls.
     """
 
     module: torch.nn.Module
@@ -53,7 +53,7 @@ class ModuleCall:
     buffers: tuple[str, ...] = ()
     kind: Any = None
     tag: str = ""
-    leader: ModuleCall = None  # type: ignore[assignment]  # itself, until it is found alike
+    leader: ModuleCall = None  # type: ignore[assignment]  # itself, until an equivalent is found
     reads: Reads | None = None
     out_tree: Any = None
     out_leaves: tuple[Any, ...] = ()
@@ -63,7 +63,7 @@ class ModuleCall:
     results: list[_Result] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Give the call a tag of its own, under which the op finds it."""
+        """Give the call a unique tag, by which the op finds it."""
         self.tag = f"{self.path}#{next(_counter)}"
         self.leader = self
         _CALLS[self.tag] = self
@@ -76,18 +76,18 @@ class ModuleCall:
 
     @property
     def is_reference(self) -> bool:
-        """Whether the module computes the reference of the composite it is externalised as."""
+        """Whether the module computes the reference of the composite it is externalized as."""
         own = _REFERENCES.get(self.spec.composite_op_name or "")
         return own is not None and getattr(self.original, "__func__", None) is own.forward
 
     def inner_path(self, path: str) -> str:
-        """Return the path in the model of something in the module."""
+        """Return the path in the model for a path in the module."""
         return f"{self.path}.{path}" if self.path else path
 
 
 @dataclass(frozen=True)
 class _Result:
-    """The results of a call in one fake mode: they are those of every call alike."""
+    """The results of a call in one fake mode, which equivalent calls share."""
 
     mode: ref[Any]
     inputs: tuple[Any, ...]
@@ -101,7 +101,7 @@ _REFERENCES: dict[str, type[torch.nn.Module]] = {
     "rope": RoPE,
     "scaled_dot_product_attention": SDPA,
 }
-"""Modules of this package: they need no check, and no body of their own."""
+"""Modules of this package: they need no check and no exported body."""
 _counter: Iterator[int] = itertools.count()
 _CALLS: WeakValueDictionary[str, ModuleCall] = WeakValueDictionary()
 _library = torch.library.Library("coreai_onnx", "DEF")
@@ -117,7 +117,7 @@ def _run_call(
     numbers: Sequence[Any],
     tag: str,
 ) -> list[torch.Tensor]:
-    """Run the module behind a tag; returns its results and the new values of what it changes."""
+    """Run the module of a tag; return its results and the new values of the buffers it mutates."""
     call = _CALLS.get(tag)
     if call is None:
         raise ExternalizationError(
@@ -167,7 +167,7 @@ def _run(
 def _unshared(
     outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Return outputs that are tensors of their own: none an input, none another output."""
+    """Return the outputs with clones for tensors that are also an input or another output."""
     taken = {id(t) for t in inputs}
     own: list[torch.Tensor] = []
     for tensor in outputs:
@@ -180,11 +180,11 @@ torch.library.impl(_library, "module_call", "CompositeExplicitAutograd")(_run_ca
 torch.library.register_fake("coreai_onnx::module_call", _run_call, lib=_library)
 
 
-# ---------------------------------------------------------------------- results of calls alike
+# ---------------------------------------------------------------------- results of equivalent calls
 def _signature(
     tensors: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor], numbers: Sequence[Any]
 ) -> tuple[tuple[Any, ...], Any]:
-    """Return what the shapes of the results depend on, and the fake mode; None if values count."""
+    """Return a key of the results' shapes, and the fake mode; None unless all tensors are fake."""
     fake = [t for t in (*tensors, *buffers) if isinstance(t, FakeTensor)]
     if not fake or len(fake) != len(tensors) + len(buffers):
         return (), None
@@ -199,7 +199,7 @@ def _sizes(sizes: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _known(call: ModuleCall, mode: Any, inputs: tuple[Any, ...]) -> list[torch.Tensor] | None:
-    """Return fresh results like those of an earlier run with the same inputs."""
+    """Return new tensors with the layouts of an earlier run with the same inputs, if any."""
     if mode is None:
         return None
     for result in call.results:
@@ -214,7 +214,7 @@ def _known(call: ModuleCall, mode: Any, inputs: tuple[Any, ...]) -> list[torch.T
 def _remember(
     call: ModuleCall, mode: Any, inputs: tuple[Any, ...], outputs: Sequence[torch.Tensor]
 ) -> None:
-    """Keep the layout of results, unless it hangs on the numbers in the inputs."""
+    """Store the layouts of results, unless they depend on the data of the inputs."""
     if any(t.layout != torch.strided for t in outputs) or any(map(_is_data, outputs)):
         return
     if any(_is_unbacked(n) for n in call.out_numbers):
@@ -260,7 +260,7 @@ def classify(flat: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any], list[Any]
 
 
 def fill(leaves: Sequence[Any], tensors: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
-    """Put tensors and numbers back in their places."""
+    """Return the flattened leaves with tensors and numbers filled in."""
     rest = {"tensor": iter(tensors), "number": iter(numbers)}
     return [next(rest[leaf]) if isinstance(leaf, str) else leaf[0] for leaf in leaves]
 

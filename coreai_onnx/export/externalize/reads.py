@@ -1,14 +1,13 @@
-"""What a module's forward read of its module while it was traced.
+"""Records the attributes that a module's forward reads while it is traced.
 
-A trace is a function of the code, the arguments, and what the code looked up. Two modules of one
-class and one structure run the same code; if every attribute that the first one's forward read has
-the same value in the second, the second's forward gives the same trace. ``layer_idx`` may differ
-where nothing reads it.
+A trace is a function of the code, the arguments, and the attributes that the code reads. Two
+modules of one class and one structure run the same code. If every attribute that the forward of the
+first read has the same value in the second, the forward of the second gives the same trace.
+``layer_idx`` may differ if nothing reads it.
 
-Tensors that are parameters or buffers count by their place, dtype and layout, never by their
-numbers: an export cannot look at those. What a forward reads otherwise than from its arguments and
-its modules' attributes (globals, class attributes) is taken to be the same for all modules of a
-class.
+Parameters and buffers are compared by path, dtype and layout, never by value: an export cannot read
+their values. Anything else that a forward reads (globals, class attributes) is assumed to be the
+same for all modules of a class.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from coreai_onnx.export.compat.module_reads import reads_noted
 from coreai_onnx.export.externalize.likeness import MISSING, Tree, likeness
 
 _STRUCTURE = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"})
-"""Attributes that :func:`coreai_onnx.export.externalize.likeness.structure` compares as a whole."""
+"""Attributes that :func:`coreai_onnx.export.externalize.likeness.structure` compares."""
 _DICT = "__dict__"
 
 
 class Reads:
-    """Attributes read of a module and the modules in it, with what was found."""
+    """The attributes of a module and its submodules that were read, with their values."""
 
     def __init__(self) -> None:
         """Start with nothing read."""
@@ -41,21 +40,21 @@ class Reads:
         self._before: frozenset[tuple[str, str]] = frozenset()
 
     def begin(self, module: torch.nn.Module) -> None:
-        """Take notes of a module, with its weights as they are now."""
+        """Start recording reads of a module, with its present weights."""
         self._tree = Tree(module)
         self._before = frozenset(self._found)
 
     def end(self) -> None:
-        """Take no more notes; the module is not kept."""
+        """Stop recording, and release the module."""
         self._tree = None
 
     def note(self, own: dict[str, Any], kind: type, name: str) -> None:
-        """Note that an attribute was read, as it was at its first read.
+        """Record the value of an attribute at its first read.
 
         Args:
-            own: ``__dict__`` of the module it was read of; others than those in the tree count not.
+            own: ``__dict__`` of the module that was read; modules outside the tree are ignored.
             kind: Class of that module.
-            name: The attribute; ``__dict__`` stands for all of them.
+            name: The attribute; ``__dict__`` means all of them.
         """
         tree = self._tree
         path = None if tree is None else tree.paths.get(id(own))
@@ -70,7 +69,7 @@ class Reads:
             self._values[path, name] = own.get(name, MISSING)
 
     def repeat(self, module: torch.nn.Module) -> None:
-        """Let the recordings that are under way see the same reads on another module."""
+        """Report the same reads of another module to the active recordings."""
         active = _active()
         if not active:
             return
@@ -82,7 +81,7 @@ class Reads:
 
     @contextmanager
     def as_they_were(self, module: torch.nn.Module) -> Iterator[None]:
-        """Give attributes that changed since they were read the values that were read."""
+        """While active, attributes that changed since they were read have their recorded values."""
         tree = Tree(module)
         changed: list[tuple[dict[str, Any], str, Any]] = []
         for (path, name), value in self._values.items():
@@ -97,11 +96,11 @@ class Reads:
                 _put(own, name, value)
 
     def hold_for(self, module: torch.nn.Module, *, latest: bool = False) -> bool:
-        """Whether the same reads find the same on a module of the same structure.
+        """Whether the same reads give the same values in a module of the same structure.
 
         Args:
             module: The module.
-            latest: Look only at what the latest recording added.
+            latest: Compare only the reads that the latest recording added.
         """
         tree = Tree(module)
         for (path, name), found in self._found.items():
@@ -116,11 +115,11 @@ class Reads:
 
 @contextmanager
 def recording(module: torch.nn.Module, reads: Reads | None = None) -> Iterator[Reads]:
-    """Record what is read of a module and the modules in it, in this thread.
+    """While active, record the reads of a module and its submodules in this thread.
 
     Args:
         module: The module.
-        reads: Receives the reads; those that are in it stay.
+        reads: Receives the reads, in addition to those that it already has.
     """
     reads = reads if reads is not None else Reads()
     reads.begin(module)
@@ -135,7 +134,7 @@ def recording(module: torch.nn.Module, reads: Reads | None = None) -> Iterator[R
 
 
 def is_recording() -> bool:
-    """Whether reads are recorded in this thread."""
+    """Whether a recording is active in this thread."""
     return bool(_active())
 
 
@@ -158,7 +157,7 @@ def _names(own: dict[str, Any]) -> frozenset[str]:
 
 
 def _is_of_class(own: dict[str, Any], kind: type, name: str) -> bool:
-    """Whether a name is a weight, a submodule, or the class's, the same for all its modules."""
+    """Whether a name is a weight, a submodule, or a class attribute that all instances share."""
     if any(name in own.get(registry, ()) for registry in ("_parameters", "_buffers", "_modules")):
         return True
     owner = next((c for c in kind.__mro__ if name in c.__dict__), None)
@@ -177,6 +176,6 @@ def _look_up(tree: Tree, own: dict[str, Any], kind: type, name: str) -> Any:
         return likeness(own[name], tree)
     slot = next((c.__dict__[name] for c in kind.__mro__ if name in c.__dict__), None)
     if isinstance(slot, MemberDescriptorType):
-        with contextlib.suppress(AttributeError):  # nothing is in the slot yet
+        with contextlib.suppress(AttributeError):  # the slot is not set
             return likeness(slot.__get__(tree.owner(own)), tree)
     return MISSING

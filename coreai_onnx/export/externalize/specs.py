@@ -1,4 +1,4 @@
-"""What a user asks for: which modules become functions, under which names."""
+"""The user's specification of which modules become functions, and under which names."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 
 @dataclass
 class ExternalizeSpec:
-    """Which modules become functions of their own.
+    """Specifies modules to externalize as functions.
 
     Attributes:
-        target_class: Every module that is an instance of this class.
+        target_class: Every module that is an instance of this class is externalized.
         composite_op_name: Name of the composite op; None for a plain function.
-        composite_attrs: Attributes of the module that go onto the node.
+        composite_attrs: Attributes of the module that become attributes of the node.
 
     Raises:
-        TypeError: If the class is no module class, or the attributes are not a list of names.
+        TypeError: If the class is not a module class, or the attributes are not a list of names.
         ValueError: If ``composite_attrs`` is given without ``composite_op_name``, or the name is
             not an identifier.
     """

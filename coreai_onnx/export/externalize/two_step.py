@@ -1,4 +1,4 @@
-"""Externalisation in two steps, around an export of the user's own (a quantiser's, say)."""
+"""Externalization in two steps, around the user's own export (for example that of a quantizer)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def patch_for_externalization(
 ) -> None:
     """Make every module of the given classes a single op, until the model is restored.
 
-    The first of two steps; between them the model is exported, as often and by whatever is wanted.
+    This is the first of two steps. Between them, the model can be exported in any way and any
+    number of times.
 
     ```python
     patch_for_externalization(model, [LlamaDecoderLayer])
@@ -37,11 +38,11 @@ def patch_for_externalization(
     ```
 
     Args:
-        model: The model; changed in place: its modules' ``forward``, nothing else.
+        model: The model. The ``forward`` of its modules is replaced; nothing else changes.
         targets: Module classes, or :class:`ExternalizeSpec` for composites.
 
     Raises:
-        ExternalizationError: If the model is patched already.
+        ExternalizationError: If the model is already patched.
         TypeError: If a target is neither a module class nor a spec.
 
     Warns:
@@ -65,25 +66,26 @@ def subexport_and_restore(
     decompositions: Mapping[Any, Any] | None = None,
     progress_bar: Any = None,
 ) -> list[ModuleCall]:
-    """Export the externalised modules that a program calls, and restore the model.
+    """Export the externalized modules that a program calls, and restore the model.
 
     Args:
-        model: A model that :func:`patch_for_externalization` patched. It is restored also when
-            this raises. For a model that is not patched the result is empty.
-        exported_program: What was made of the model; quantised, decomposed, exported again.
+        model: A model that :func:`patch_for_externalization` patched. It is also restored if this
+            raises. For a model that is not patched the result is empty.
+        exported_program: The program of the model; it may be quantized, decomposed or exported
+            again.
         decompositions: A decomposition table for the modules' own programs; without one they
-            are lowered as they are.
-        progress_bar: Called with an iterable of modules, as ``tqdm.tqdm`` is; None shows one for
-            an export that takes longer than a second.
+            are not decomposed.
+        progress_bar: Called with an iterable of modules, like ``tqdm.tqdm``; None shows one if the
+            export takes longer than a second.
 
     Returns:
-        What :meth:`TorchConverter.add_exported_program` takes as ``externalized``.
+        The ``externalized`` argument of :meth:`TorchConverter.add_exported_program`.
 
     Raises:
-        ExternalizationError: If a module does not export by itself.
+        ExternalizationError: If a module cannot be exported separately.
 
     Warns:
-        UserWarning: For each externalised module that the program does not call.
+        UserWarning: For each externalized module that the program does not call.
     """
     externalization: Externalization | None = vars(model).pop(_KEPT, None)
     if externalization is None:
@@ -99,13 +101,13 @@ def subexport_and_restore(
         warnings.warn(
             f"No call sites found for externalized submodule {path!r} in exported_program",
             UserWarning,
-            stacklevel=3,  # the turn is in between
+            stacklevel=3,  # the decorator adds a frame
         )
     return called
 
 
 def restore_externalization(model: torch.nn.Module) -> None:
-    """Restore a model that was patched and will not be converted; others are left alone."""
+    """Restore a patched model that will not be converted; other models are not changed."""
     externalization: Externalization | None = vars(model).pop(_KEPT, None)
     if externalization is not None:
         externalization.restore()

@@ -1,4 +1,4 @@
-"""What a module keeps in plain attributes, and in objects there, that torch knows nothing of."""
+"""State in plain attributes of a module and in their objects, which torch does not track."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.export.graph_signature import OutputKind
 from coreai_onnx.errors import DroppedStateWarning
 
 _DEEPEST = 8
-"""Objects inside of more objects are not looked into."""
+"""Maximum nesting depth of the objects that are inspected."""
 _SHOWN = 5
 _NUMBERS = (bool, int, float, str)
 _TORCHS_OWN = frozenset(vars(torch.nn.Module()))
@@ -25,13 +25,13 @@ _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, torch.n
 
 @dataclass(frozen=True)
 class Holder:
-    """A dict or list that is reachable from a module, as it was.
+    """A dict or list that is reachable from a module, with a copy of its contents before the trace.
 
     Attributes:
-        path: Where it is, ``cache.layers[0]``; empty for the root module's attributes.
+        path: Its path, ``cache.layers[0]``; empty for the root module's attributes.
         items: The dict (of attributes, if ``is_object``) or the list itself.
         before: A shallow copy.
-        is_object: Whether it is the attributes of an object or module.
+        is_object: Whether ``items`` is the ``__dict__`` of an object or module.
     """
 
     path: str
@@ -40,7 +40,7 @@ class Holder:
     is_object: bool
 
     def now(self) -> dict[Any, Any]:
-        """Return what it holds, by key or index."""
+        """Return its present contents, by key or index."""
         return _entries(self.items, is_object=self.is_object)
 
     def at(self, key: Any) -> str:
@@ -50,7 +50,7 @@ class Holder:
         return f"{self.path}.{key}" if self.path else str(key)
 
     def restore(self) -> None:
-        """Let it hold what it held."""
+        """Restore the contents."""
         if isinstance(self.items, list):
             if len(self.items) != len(self.before) or self._changed():
                 self.items[:] = self.before.values()
@@ -66,10 +66,10 @@ class Holder:
 
 
 class Attributes:
-    """Plain attributes of a model before its forward is traced, and what became of them."""
+    """Plain attributes of a model before its forward is traced, and their changes."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        """Look at what the model holds."""
+        """Record the attributes of the model."""
         self.holders = list(_holders(model))
         self.dropped: list[str] = []
         tensors = [x for one in self.holders for x in one.before.values() if _is_tensor(x)]
@@ -82,7 +82,7 @@ class Attributes:
         }
 
     def settle(self) -> None:
-        """After the forward, while it is traced: write new tensors into those they replace."""
+        """Copy new tensors into those they replace; called after the forward, within the trace."""
         for holder in self.holders:
             now = holder.now()
             for key in {**holder.before, **now}:
@@ -95,7 +95,7 @@ class Attributes:
             holder.restore()
 
     def restore(self) -> None:
-        """Put everything back: torch leaves fake tensors there, and runs ops on lone numbers."""
+        """Restore all values: torch leaves fake tensors, and runs ops on one-element tensors."""
         for holder in self.holders:
             holder.restore()
         with torch.no_grad():
@@ -107,18 +107,18 @@ class Attributes:
 def attributes_kept(model: torch.nn.Module) -> Iterator[Attributes]:
     """While active, tensors that a forward assigns to plain attributes are exported as state.
 
-    Afterwards the attributes are what they were.
+    The attributes are restored on exit.
 
     Yields:
         The attributes.
 
     Warns:
-        DroppedStateWarning: The forward keeps something there that no state can hold.
+        DroppedStateWarning: The forward keeps something there that cannot be exported as state.
     """
     attributes = Attributes(model)
 
     def leave(*_: Any) -> None:
-        if not torch.compiler.is_dynamo_compiling():  # dynamo changes no attribute, and tells
+        if not torch.compiler.is_dynamo_compiling():  # dynamo changes no attribute and reports it
             attributes.settle()
 
     hook = model.register_forward_hook(leave) if attributes.holders else None
@@ -133,7 +133,7 @@ def attributes_kept(model: torch.nn.Module) -> Iterator[Attributes]:
 
 
 def warn_of_dropped(paths: Iterable[str]) -> None:
-    """Warn that what a forward keeps at these paths is no state of the converted model."""
+    """Warn that values kept at these paths are not state of the converted model."""
     warnings.warn(
         f"forward keeps something from call to call in {_shown(paths)}, and the converted model "
         "does not\n  state is a tensor of one shape and dtype: hold it in a buffer "
@@ -170,12 +170,12 @@ def _fits(new: torch.Tensor, old: torch.Tensor) -> bool:
 
 
 def same_sizes(new: torch.Tensor, old: torch.Tensor) -> bool:
-    """Whether tensors have one shape; a comparison of symbols would fix them."""
+    """Whether tensors have equal shapes, compared as text: comparing symbols specializes them."""
     return list(map(str, new.shape)) == list(map(str, old.shape))
 
 
 def _is_dropped(old: Any, new: Any) -> bool:
-    """Whether an attribute is something else after the forward."""
+    """Whether the change of an attribute by the forward is lost in the export."""
     if new is old:
         return False
     if isinstance(old, _NUMBERS) and isinstance(new, _NUMBERS):
@@ -197,7 +197,7 @@ def _entries(items: Any, *, is_object: bool) -> dict[Any, Any]:
 
 
 def _holders(model: torch.nn.Module) -> Iterator[Holder]:
-    """Yield the attributes of every module, and every object, dict and list reachable there."""
+    """Yield the attributes of every module, and every object, dict and list reachable from them."""
     seen: set[int] = set()
     for path, module in model.named_modules():
         yield from _inside(path, module, seen, 0)
@@ -218,6 +218,6 @@ def _inside(path: str, value: Any, seen: set[int], depth: int) -> Iterator[Holde
 
 
 def _is_librarys(value: Any) -> bool:
-    """Whether an object is of a kind that keeps no state of a model."""
+    """Whether an object has a library's type or no attributes, and so holds no model state."""
     home = type(value).__module__.partition(".")[0]
     return not hasattr(value, "__dict__") or home in ("torch", "builtins", "typing", "numpy")

@@ -1,4 +1,4 @@
-"""Buffers of a module while it runs as a single op: reads come in, what changes goes out."""
+"""Buffers of a module that runs as a single op: they are inputs, and changed ones are outputs."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _NORMS_THAT_WRITE = frozenset(
         aten.native_batch_norm.default,
     }
 )
-"""Ops that change their arguments 3 and 4 if argument 5 is true; their schemas do not say so."""
+"""Ops that mutate their arguments 3 and 4 if argument 5 is true, which their schemas omit."""
 
 
 def buffer_paths(module: torch.nn.Module) -> tuple[str, ...]:
-    """Return the path of every buffer in a module, one for a buffer under several names."""
+    """Return the path of every buffer in a module; one path for a buffer with several names."""
     return tuple(name for name, _ in module.named_buffers())
 
 
 def buffers_of(module: torch.nn.Module) -> list[torch.Tensor]:
-    """Return every buffer in a module as it is now, in the order of :func:`buffer_paths`."""
+    """Return the present buffers of a module, in the order of :func:`buffer_paths`."""
     return [tensor for _, tensor in module.named_buffers()]
 
 
 @contextmanager
 def written_in_place(module: torch.nn.Module) -> Iterator[list[str]]:
-    """Write what is assigned to a buffer into the buffer, as an export expects of state.
+    """While active, turn assignments to buffers into in-place writes, as an export requires.
 
     A buffer that is replaced by a tensor of another shape keeps its value.
 
     Yields:
         The paths of such buffers; empty until the block is left.
     """
-    holders = [  # a traced module keeps its own in C++
+    holders = [  # a traced module keeps its buffers in C++
         (path, vars(inner).get("_buffers", {})) for path, inner in module.named_modules()
     ]
     before = [dict(registry) for _, registry in holders]
@@ -65,9 +65,9 @@ def written_in_place(module: torch.nn.Module) -> Iterator[list[str]]:
 
 @contextmanager
 def assignments_kept(model: torch.nn.Module) -> Iterator[None]:
-    """While active, ``self.buffer = new`` in the forward of a model is exported as a change of it.
+    """While active, ``self.buffer = new`` in the forward of a model is exported as a mutation.
 
-    torch's export keeps in-place changes of buffers, and forgets tensors that take their places.
+    torch.export keeps in-place mutations of buffers, but drops tensors that replace them.
 
     Warns:
         DroppedStateWarning: A buffer is replaced by a tensor of another shape.
@@ -91,15 +91,15 @@ def assignments_kept(model: torch.nn.Module) -> Iterator[None]:
 
 
 class Substituted:
-    """The buffers of a module while others stand in their places.
+    """The buffers of a module, temporarily replaced by other tensors.
 
     Args:
         module: The module.
-        given: What stands in the places, in the order of :func:`buffer_paths`.
+        given: The replacements, in the order of :func:`buffer_paths`.
     """
 
     def __init__(self, module: torch.nn.Module, given: Sequence[torch.Tensor]) -> None:
-        """Find the places; one buffer may have several."""
+        """Find the registry entries of the buffers; a buffer may have several."""
         own = {id(tensor): (path, i) for i, (path, tensor) in enumerate(module.named_buffers())}
         self._places: list[tuple[dict[str, Any], str, int]] = []
         self._paths = [path for path, _ in own.values()]
@@ -114,7 +114,7 @@ class Substituted:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Put the given tensors in place, and the module's own back afterwards."""
+        """While active, the module has the given tensors as its buffers."""
         before = [registry[name] for registry, name, _ in self._places]
         for registry, name, i in self._places:
             registry[name] = self._given[i]
@@ -130,7 +130,7 @@ class Substituted:
         """Return the new value of every buffer that was written or replaced, by path.
 
         Raises:
-            ExternalizationError: If a buffer was replaced by something of another shape or dtype.
+            ExternalizationError: If a buffer was replaced by a tensor of another shape or dtype.
         """
         found: dict[str, torch.Tensor] = {}
         for i, (path, given) in enumerate(zip(self._paths, self._given, strict=True)):
@@ -149,16 +149,16 @@ class Substituted:
         return found
 
     def values(self, paths: Sequence[str]) -> list[torch.Tensor]:
-        """Return the values of some buffers as they are now."""
+        """Return the present values of the buffers at the given paths."""
         index = {path: i for i, path in enumerate(self._paths)}
         return [self._after[index[path]] for path in paths]
 
 
 class _Writes(TorchDispatchMode):
-    """Notes which of some tensors ops write to, through views as well.
+    """Records which of the given tensors are written to, also through views.
 
     Args:
-        watched: The tensors; nothing else shares their memory.
+        watched: The tensors; no other tensors share their memory.
     """
 
     supports_higher_order_operators = True
@@ -193,12 +193,12 @@ class _Writes(TorchDispatchMode):
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """Return what views of one storage have in common; fake tensors have no data pointer."""
+    """Return a key that views of one storage share; fake tensors have no data pointer."""
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch has no public name for it
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments an op writes to."""
+    """Return the arguments that an op writes to."""
     if func in _NORMS_THAT_WRITE:
         return list(args[3:5]) if args[5] else []
     schema = getattr(func, "_schema", None)

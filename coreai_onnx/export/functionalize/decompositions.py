@@ -1,4 +1,4 @@
-"""Which ops torch takes apart before conversion, and which stay whole."""
+"""Selects the ops that torch decomposes before the conversion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coreai_onnx.export.functionalize.subclasses import unwrapped
 aten = torch.ops.aten
 
 WHOLE: tuple[Any, ...] = (
-    # composites, or ops with a better direct form than their decomposition
+    # composites, or ops with a lowering that is better than their decomposition
     aten.scaled_dot_product_attention.default,
     aten.layer_norm.default,
     aten.rms_norm.default,
@@ -36,13 +36,13 @@ WHOLE: tuple[Any, ...] = (
     aten.replication_pad3d.default,
     aten.take.default,  # its decomposition reads an index without axes
 )
-"""Ops that the decomposition table leaves alone."""
+"""Ops that are not in the decomposition table."""
 
 
 def get_decomp_table() -> dict[Any, Callable[..., Any]]:
     """Return a fresh decomposition table for ``ExportedProgram.run_decompositions``.
 
-    It is torch's default table without the ops that are lowered whole.
+    It is torch's default table without the ops that have a better lowering.
     """
     table = torch.export.default_decompositions()
     for op in WHOLE:
@@ -51,19 +51,20 @@ def get_decomp_table() -> dict[Any, Callable[..., Any]]:
 
 
 def functional(program: ExportedProgram, names: Mapping[int, str] | None = None) -> ExportedProgram:
-    """Return the program without in-place ops, hidden mutations and maps; itself if it has none.
+    """Return the program without in-place ops, mutations and ``vmap`` marks; itself if it has none.
 
     An undecomposed program may mutate buffers, inputs and views; the result has every mutated
-    buffer and input as an extra output. It also works out what ``vmap`` left as marks of batch
-    axes around ops. So is a tensor that the module holds in a plain attribute and changes: it
-    becomes a buffer. Weights that are tensor subclasses become the plain tensors inside.
+    buffer and input as an extra output. A tensor that the module holds in a plain attribute and
+    mutates becomes a buffer. The markers of batch axes that ``vmap`` leaves around ops are
+    resolved. Weights that are tensor subclasses become the plain tensors inside them.
 
     Args:
         program: The program.
-        names: Names for such tensors, by their id; others are named as their placeholders.
+        names: Names for tensors in plain attributes, by their id; others are named after their
+            placeholders.
 
     Raises:
-        ExportError: A tensor in a plain attribute is changed in a way that cannot be followed.
+        ExportError: A tensor in a plain attribute is mutated in a way that cannot be traced.
     """
     program = unwrapped(program)
     _settle_overloads(program)
@@ -74,7 +75,7 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
         return made
     mutations = [node for node in program.graph.nodes if mutates(node)]
     changed = changed_by(mutations, program.graph, lifted(program, names))
-    if changed:  # torch's retrace cannot
+    if changed:  # torch's retrace does not handle them
         raise ExportError(
             f"forward changes {', '.join(changed)}, which to torch are constants, by ops or "
             "through views that cannot be followed\n  give them to register_buffer, and take views "
@@ -86,9 +87,9 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
 
 
 def _settle_overloads(program: ExportedProgram) -> None:
-    """Let nodes that call a packet (``aten.round``) call the overload that their arguments choose.
+    """Replace a call of a packet (``aten.round``) by one of the overload that its arguments select.
 
-    A pass that rewrites the graph may leave such nodes; they compute the same afterwards.
+    Graph passes may create such nodes. The result of the node does not change.
     """
     for node in _nodes(program):
         target = node.target
@@ -105,12 +106,12 @@ def _needs_work(program: ExportedProgram) -> bool:
 
 
 def _nodes(program: ExportedProgram) -> Iterator[torch.fx.Node]:
-    """Yield the nodes of a program's graph, and of those that its nodes call."""
+    """Yield the nodes of a program's graph and of the graphs that its nodes call."""
     for module in program.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             yield from module.graph.nodes
 
 
 def _marks_batch(node: torch.fx.Node) -> bool:
-    """Whether a node is a mark of ``vmap``."""
+    """Whether a node is a batch-axis marker of ``vmap``."""
     return getattr(node.target, "__module__", "") == VMAP_MARKS

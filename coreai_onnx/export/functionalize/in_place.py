@@ -1,9 +1,9 @@
-"""Programs without in-place ops: what they change is made anew, with every view of it.
+"""Functionalization: rewrites in-place ops as out-of-place ops, and updates the views.
 
-torch makes a program functional by retracing the whole of it, ten milliseconds a node. The traced
-program says which tensors share memory (its fake tensors share theirs), which is all there is to
-know: an in-place op becomes the plain op, its result goes back through the views that it was
-written through, and views are taken anew where they are next read.
+torch functionalizes a program by retracing it, which takes ten milliseconds per node. The traced
+program already shows which tensors share memory, because its fake tensors share storage. An
+in-place op becomes the out-of-place op, its result is written back through the views, and other
+views are recomputed where they are next read.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _DROPOUTS = (
 
 
 class _CannotError(Exception):
-    """Something here only torch itself can make functional."""
+    """The program has an op that only torch itself can functionalize."""
 
 
 def without_in_place(
     program: ExportedProgram, names: Mapping[int, str] | None = None
 ) -> ExportedProgram | None:
-    """Return the program with plain ops only; mutated buffers and inputs are further outputs.
+    """Return the program without in-place ops; mutated buffers and inputs become extra outputs.
 
         y = x[0]; add_(y, 1); mul(x, 2)
         becomes
@@ -60,11 +60,11 @@ def without_in_place(
 
     Args:
         program: The program; it is not changed.
-        names: Names of state that torch takes for constants, by the id of the tensor.
+        names: Names of state that torch treats as constants, by the id of the tensor.
 
     Returns:
-        A new program, or None where that takes a retrace: training batch norms, custom ops that
-        mutate, views that overlap.
+        A new program, or None if a retrace is needed: for training batch norms, custom ops that
+        mutate, and overlapping views.
     """
     constants = lifted(program, names or {})
     try:
@@ -87,7 +87,7 @@ def without_in_place(
 
 
 def without_in_place_inside(module: fx.GraphModule) -> fx.GraphModule | None:
-    """Return a traced graph with plain ops only, or None where that takes a retrace."""
+    """Return a traced graph without in-place ops, or None if a retrace is needed."""
     try:
         return _rebuilt(module, None)
     except _CannotError:
@@ -95,14 +95,14 @@ def without_in_place_inside(module: fx.GraphModule) -> fx.GraphModule | None:
 
 
 def mutates(node: fx.Node) -> bool:
-    """Whether a node changes one of its arguments."""
+    """Whether a node mutates one of its arguments."""
     target = node.target
     if not isinstance(target, OpOverload):
         return False
     if target is aten.detach_.default:
-        return False  # on the copy of a literal; it changes no number
+        return False  # it is applied to the copy of a literal and changes no values
     if target in (aten.batch_norm.default, aten.instance_norm.default):
-        return bool(node.args[5] and node.args[3])  # from the input, beside running statistics
+        return bool(node.args[5] and node.args[3])  # batch statistics update the running ones
     return target._schema.is_mutable
 
 
@@ -117,15 +117,16 @@ def _rebuilt(module: fx.GraphModule, constants: Lifted | None) -> fx.GraphModule
 
 
 class _Rebuild:
-    """Copies a graph node by node, with what in-place ops do spelled out.
+    """Copies a graph node by node, and replaces in-place ops.
 
-    A tensor that shares memory with others is in a group with them. Each in-place op raises the
-    group's version; a view of an earlier version is taken anew where it is used. A tensor that an
-    op like ``transpose_`` turns is another view of its memory from then on.
+    Tensors that share memory form a group. Each in-place op increments the version of the group; a
+    view of an earlier version is recomputed where it is used. A tensor that an op like
+    ``transpose_`` modifies is a different view of its memory from then on.
 
     Args:
-        given: The graph; its nodes have their fake values.
-        constants: Those of a program; None for a graph inside, whose inputs nothing may change.
+        given: The graph; its nodes have fake values.
+        constants: The constants of a program; None for a subgraph, whose inputs must not be
+            mutated.
     """
 
     def __init__(self, given: fx.Graph, constants: Lifted | None) -> None:
@@ -162,7 +163,7 @@ class _Rebuild:
 
     # ------------------------------------------------------------------ memory
     def _find_shared_memory(self) -> None:
-        """Note the memory of each node's results, and the argument they are a view of."""
+        """Record the memory of each node's results, and the argument that they are a view of."""
         same: dict[StorageWeakRef, StorageWeakRef] = {}
         remade_values = remade(self.given, self._constants)
         first = {n.name: n for n in self.given.nodes if n.op == "placeholder"}
@@ -179,7 +180,7 @@ class _Rebuild:
             shared = (a for a in sources if not set(groups).isdisjoint(self._groups[a]))
             parent = next(shared, None)
             if parent is not None and _is_list(parent) and self._parents[parent] is None:
-                parent = None  # one of several results; none is a view
+                parent = None  # one of several results that are not views
             self._parents[node] = parent
 
     def _version(self, node: fx.Node) -> int:
@@ -190,7 +191,7 @@ class _Rebuild:
         self._made_at[node] = self._version(node)
 
     def _twin(self, node: fx.Node) -> fx.Node | None:
-        """Return the node whose very tensor a node is, without changing it."""
+        """Return the node whose tensor a node returns unchanged."""
         if _returns_its_argument(node) or node.name in self._constants.twins:
             return self._parents[node]
         return None
@@ -200,7 +201,7 @@ class _Rebuild:
 
     # ------------------------------------------------------------------ reading
     def _use(self, node: fx.Node) -> fx.Node:
-        """Return a node of the new graph with the present value; views are taken anew."""
+        """Return the node of the new graph with the present value; stale views are recomputed."""
         if self._made_at.get(node) != self._version(node):
             parent = self._parents[node]
             if parent is None or self._made_at.get(node) == _LOST:
@@ -218,7 +219,7 @@ class _Rebuild:
             raise _CannotError(node)
         groups = self._groups[changed]
         if len(groups) != 1 or groups != self._groups[node]:
-            raise _CannotError(node)  # the fake tensors do not tell what shares memory
+            raise _CannotError(node)  # fake tensors do not show what shares memory
         args, kwargs = fx.map_arg((node.args, node.kwargs), self._use)
         new = self._call(functional, args, kwargs, node)
         if torch.Tag.inplace_view in node.target.tags:  # type: ignore[union-attr]  # an op
@@ -227,7 +228,7 @@ class _Rebuild:
             self._settle(node, new)
             return
         if groups[0] in self._turned:
-            raise _CannotError(node)  # how the views lie in the memory is no longer known
+            raise _CannotError(node)  # the memory layout of the views is no longer known
         if not _keeps_the_dtype(node):
             new = self._in_its_dtype(new, node)
         self._write(node, changed, new, groups[0])
@@ -240,7 +241,7 @@ class _Rebuild:
         return made
 
     def _in_its_dtype(self, new: fx.Node, node: fx.Node) -> fx.Node:
-        """Return the result of the plain op in the dtype of the tensor that is changed."""
+        """Return the result of the out-of-place op, cast to the dtype of the mutated tensor."""
         expected = node.meta["val"]
         args, kwargs = fx.map_arg((new.args, new.kwargs), lambda n: n.meta["val"])
         with expected.fake_mode, torch.no_grad():
@@ -250,7 +251,7 @@ class _Rebuild:
         return self._call(aten.to.dtype, (new, expected.dtype), {}, node)
 
     def _write(self, node: fx.Node, changed: fx.Node, new: fx.Node, group: StorageWeakRef) -> None:
-        """Make ``new`` the value of a tensor, and write it into what the tensor is a view of."""
+        """Make ``new`` the value of a tensor, and write it into the tensors it is a view of."""
         values: list[tuple[fx.Node, fx.Node | None]] = [(changed, new)]
         view, value = changed, new
         while (parent := self._parents[view]) is not None:
@@ -276,7 +277,7 @@ class _Rebuild:
                 self._settle(tensor, present)
 
     def _is_read_later(self, node: fx.Node, parent: fx.Node, group: StorageWeakRef) -> bool:
-        """Whether anything but the changed tensor itself is read after an in-place op."""
+        """Whether another tensor of the group is read after an in-place op, or is an input."""
         if self._root(parent).op == "placeholder":
             return True
         now, changed = self._order[node], node.args[0]
@@ -290,7 +291,7 @@ class _Rebuild:
 
     # ------------------------------------------------------------------ outputs
     def _output(self, node: fx.Node) -> None:
-        """Return the inputs' new values first, then what the graph returned."""
+        """Write the output node: the inputs' new values, then the results of the graph."""
         changed = [n for n in self.given.nodes if n.op == "placeholder" and self._is_changed(n)]
         if changed and not self.outer:
             raise _CannotError(node)
@@ -301,7 +302,7 @@ class _Rebuild:
         made.meta["changed"] = [p.name for p in changed]
 
     def _is_changed(self, node: fx.Node) -> bool:
-        """Whether an input has a new value; scratch memory that is never read has none."""
+        """Whether an input has a new value; a constant that is only overwritten has none."""
         if node.name in self._constants.twins or self._current[node].op == "placeholder":
             return False
         if node.name not in self._constants.tensors:
@@ -314,12 +315,12 @@ _LOST = -1
 
 
 def _memory(node: fx.Node, value: Any) -> list[StorageWeakRef]:
-    """Return what tells the memory of a node's results."""
+    """Return references to the storages of a node's results."""
     leaves = value if isinstance(value, list | tuple) else (value,)
     tensors = (x for x in leaves if isinstance(x, torch.Tensor) and x.layout == torch.strided)
     try:
         return [StorageWeakRef(x.untyped_storage()) for x in tensors]
-    except NotImplementedError as error:  # what vmap is working on has no memory of its own
+    except NotImplementedError as error:  # tensors inside of vmap have no storage
         raise _CannotError(node) from error
 
 
@@ -328,17 +329,17 @@ def _is_list(node: fx.Node) -> bool:
 
 
 def _returns_its_argument(node: fx.Node) -> bool:
-    """Whether a node is a dropout that does nothing: torch returns the very tensor."""
+    """Whether a node is a dropout that is off: torch then returns the argument itself."""
     return node.op == "call_function" and node.target in _DROPOUTS and not node.args[2]
 
 
 def _writes_back(node: fx.Node) -> bool:
-    """Whether a node writes a buffer's new value; torch gives some of them memory of their own."""
+    """Whether a node writes a buffer's new value; the fake results of some have separate memory."""
     return node.target is aten.copy_.default
 
 
 def _keeps_the_dtype(node: fx.Node) -> bool:
-    """Whether the plain op surely gives the dtype of the tensor that is changed."""
+    """Whether the out-of-place op is known to return the dtype of the mutated tensor."""
     values: Any = fx.map_arg(node.args, lambda n: n.meta.get("val"))
     target, *others = values
     tensors = (x for x in others if isinstance(x, torch.Tensor))
@@ -349,7 +350,7 @@ def _keeps_the_dtype(node: fx.Node) -> bool:
 def _signature(
     program: ExportedProgram, root: fx.GraphModule, constants: Lifted
 ) -> ExportGraphSignature:
-    """Return the signature of the rebuilt program: inputs' new values come first."""
+    """Return the signature of the rebuilt program: the inputs' new values come first."""
     given = program.graph_signature
     output = root.graph.output_node()
     changed: list[str] = output.meta.pop("changed")
@@ -371,7 +372,7 @@ def _signature(
 
 
 def _as_buffer(spec: InputSpec, names: Mapping[str, str]) -> InputSpec:
-    """Return a constant that is changed as a buffer."""
+    """Return the input spec of a mutated constant as that of a buffer."""
     if spec.kind is not InputKind.CONSTANT_TENSOR:
         return spec
     return InputSpec(InputKind.BUFFER, spec.arg, names[spec.arg.name], persistent=False)

@@ -1,7 +1,7 @@
-"""Tensors that torch takes for constants of a program, though the program may change them.
+"""Tensors that torch lifts as constants of a program, though the program may mutate them.
 
-To torch, state is what ``register_buffer`` was told of. A tensor in a plain attribute, in a cache
-object say, becomes a constant, even where it is the memory of a buffer.
+torch treats only registered buffers as state. A tensor in a plain attribute, for example in a cache
+object, becomes a constant, even if it shares memory with a buffer.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Lifted:
     """The constants of a program, by the names of their placeholders.
 
     Attributes:
-        tensors: The tensors of the module that they are.
-        twins: The earlier placeholder that is the very same tensor, of those that have one.
-        overlaps: The earlier placeholder that shares memory in another way.
-        names: What they are called as state; names of buffers are not among them.
+        tensors: The tensors of the module.
+        twins: The earlier placeholder of the same tensor, if there is one.
+        overlaps: The earlier placeholder that shares memory in another way, if there is one.
+        names: Their names as state, which differ from all names of buffers.
     """
 
     tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -38,11 +38,11 @@ class Lifted:
 
 
 def lifted(program: ExportedProgram, names: Mapping[int, str] | None = None) -> Lifted:
-    """Find the constants of a program, and which of them are its buffers, or each other.
+    """Return the constants of a program, and which of them share memory with buffers or each other.
 
     Args:
         program: The program.
-        names: What tensors are called, by their id; others are called as their placeholders.
+        names: Names of tensors, by their id; others are named after their placeholders.
     """
     tensors: dict[str, torch.Tensor] = {}
     twins: dict[str, str] = {}
@@ -77,7 +77,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _lies_like(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two tensors that share memory are one."""
+    """Whether two tensors that share memory have the same layout."""
     return (x.storage_offset(), x.dtype, x.shape, x.stride()) == (
         y.storage_offset(),
         y.dtype,
@@ -87,10 +87,10 @@ def _lies_like(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def remade(graph: fx.Graph, constants: Lifted) -> dict[fx.Node, Any]:
-    """Return fake values for constants and for what shares memory with them.
+    """Return fake values for constants and for the nodes that share memory with them.
 
-    The values in a trace do not tell: there, a real tensor becomes a new fake one whenever an op
-    takes it. So the ops that take one are run again.
+    The values in a trace do not show this: there, a real tensor becomes a new fake tensor whenever
+    an op takes it. The ops that take a constant are therefore run again.
     """
     placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     found: dict[fx.Node, Any] = {}
@@ -108,7 +108,7 @@ def remade(graph: fx.Graph, constants: Lifted) -> dict[fx.Node, Any]:
 
 
 def changed_by(mutations: Iterable[fx.Node], graph: fx.Graph, constants: Lifted) -> list[str]:
-    """Return the names of the constants that in-place ops change."""
+    """Return the names of the constants that in-place ops mutate."""
     found = remade(graph, constants)
     changed = [node.all_input_nodes[0] for node in mutations if node.all_input_nodes]
     written = [x for node in changed for x in _tensors(found.get(node))]
@@ -126,7 +126,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _unlike_any(node: fx.Node) -> torch.Tensor:
-    """Return a fake tensor with memory of its own; torch would run ops on the constant itself."""
+    """Return a fake tensor with separate memory; torch would run ops on the constant itself."""
     value = _value(node)
     with value.fake_mode:
         return torch.empty_strided(
@@ -135,14 +135,14 @@ def _unlike_any(node: fx.Node) -> torch.Tensor:
 
 
 def _again(node: fx.Node, found: Mapping[fx.Node, Any]) -> Any:
-    """Run a node on fake values; None for what is no op."""
+    """Run a node on fake values; return None if it is not an op."""
     given: Any = (node.args, node.kwargs)
     args, kwargs = fx.map_arg(given, lambda n: found.get(n, _value(n)))
     if node.target is operator.getitem:
         return args[0][args[1]]
     if not isinstance(node.target, OpOverload):
         return None
-    if torch.Tag.inplace_view in node.target.tags:  # it would turn the argument itself
+    if torch.Tag.inplace_view in node.target.tags:  # it would modify the argument
         return args[0]
     mode = next(x.fake_mode for x in _tensors((args, kwargs)) if hasattr(x, "fake_mode"))
     with mode, torch.no_grad():

@@ -1,4 +1,4 @@
-"""Which op makes a new tensor where an in-place op changes its first argument."""
+"""Maps in-place ops to the out-of-place ops that return a new tensor."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from coreai_onnx.export.compat.torch_names import OpOverload
 
 aten = torch.ops.aten
 _NAMES = {"normal_": ("normal_functional", "default"), "transpose_": ("transpose", "int")}
-"""The names and overloads that are not those of the in-place op without its underscore."""
+"""Ops whose name or overload is not that of the in-place op without its underscore."""
 
 
 @functools.cache
 def plain_form(target: Any) -> OpOverload | None:
-    """Return the op that takes the arguments of an in-place op and makes a new tensor, or None.
+    """Return the out-of-place op with the arguments of an in-place op, or None.
 
-    Its overload may have another name: ``pow_.Scalar`` becomes ``pow.Tensor_Scalar``, since
-    ``pow.Scalar`` takes a number first.
+    Its overload may have another name: ``pow_.Scalar`` becomes ``pow.Tensor_Scalar``, because the
+    first argument of ``pow.Scalar`` is a number.
     """
     if not isinstance(target, OpOverload) or target.namespace != "aten":
         return None
@@ -38,7 +38,7 @@ def plain_form(target: Any) -> OpOverload | None:
 
 
 def _takes_the_same(plain: OpOverload, in_place: OpOverload) -> bool:
-    """Whether the arguments of an in-place op, and those left out, mean the same to another op."""
+    """Whether the arguments and defaults of an in-place op have the same meaning in another op."""
     if plain._schema.is_mutable or not plain._schema.arguments:
         return False
     first, second = _parameters(plain), _parameters(in_place)

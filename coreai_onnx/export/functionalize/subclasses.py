@@ -11,9 +11,8 @@ from coreai_onnx.export.compat.torch_names import is_traceable_wrapper_subclass,
 def unwrapped(program: ExportedProgram) -> ExportedProgram:
     """Return the program with each subclass among its weights replaced by the tensors inside.
 
-    A weight that keeps int8 values and a scale becomes two weights, and the operators that its
-    class computes with become nodes of the program. A program without subclasses is returned as
-    it is.
+    A weight with int8 values and a scale becomes two weights, and the operators that its class uses
+    become nodes of the program. A program without subclasses is returned unchanged.
 
     Args:
         program: The program; it is not changed.

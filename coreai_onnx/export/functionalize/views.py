@@ -1,4 +1,4 @@
-"""Views undone: what a tensor becomes when a view of it is given new elements."""
+"""Writes the new elements of a view back into the tensor that it is a view of."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Write:
         view: The call that made the view, with its original arguments.
         tensor: The tensor before the write, in the new graph.
         new: The view's new elements, in the new graph.
-        of: Gives the new graph's node for one of the original graph.
+        of: Returns the new graph's node for a node of the original graph.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Write:
         self.given = {k: fx.map_arg(v, of) for k, v in given.items()}
 
     def call(self, target: Any, *args: Any) -> fx.Node:
-        """Append a call whose result is like the tensor."""
+        """Append a call whose result has the dtype and shape of the tensor."""
         name = target._schema.name.partition("::")[2]
         made = self.graph.create_node("call_function", target, args, {}, name)
         made.meta = {k: v for k, v in self.view.meta.items() if k != "val"}
@@ -49,7 +49,7 @@ class Write:
 
 
 def undone(write: Write) -> fx.Node | None:
-    """Return the tensor with the new elements in it; None if the view cannot be undone."""
+    """Return the tensor with the new elements; None if the view cannot be inverted."""
     view = write.view
     if view.target is operator.getitem:
         return _piece(write)
@@ -64,7 +64,7 @@ def undone(write: Write) -> fx.Node | None:
 
 
 def _as_shaped(write: Write) -> fx.Node:
-    """The same elements in the same order, in the tensor's shape."""
+    """Return the new elements, in the same order, in the tensor's shape."""
     before, after = write.tensor.meta["val"], write.view.meta["val"]
     if tuple(map(str, before.shape)) == tuple(map(str, after.shape)):
         return write.new
@@ -126,7 +126,7 @@ def _permute(write: Write) -> fx.Node:
 
 
 def _einsum(write: Write) -> fx.Node | None:
-    """An einsum of one operand that only permutes is a view."""
+    """Invert an einsum of one operand that only permutes, which is a view."""
     given, _, result = str(write.view.args[0]).replace(" ", "").partition("->")
     if sorted(given) != sorted(result) or len(set(given)) != len(given) or "." in given:
         return None
@@ -135,7 +135,7 @@ def _einsum(write: Write) -> fx.Node | None:
 
 
 def _piece(write: Write) -> fx.Node | None:
-    """One of several views: a row of ``unbind``, or a part of ``split``."""
+    """Invert one of several views: an item of ``unbind``, or a part of ``split``."""
     source, index = write.view.args
     assert isinstance(source, fx.Node)
     name, pieces = str(source.target).partition(".")[2].partition(".")[0], source.meta["val"]
@@ -166,7 +166,7 @@ _INVERSES: dict[str, Inverse] = {
     "aten.permute.default": _permute,
     "aten.einsum.default": _einsum,
 }
-"""How elements go back through a view that reorders or leaves out."""
+"""Inverses of views that reorder or omit elements."""
 
 _SAME_ELEMENTS = frozenset(
     f"aten.{name}"
@@ -186,4 +186,4 @@ _KEEP_ORDER = _SAME_ELEMENTS | frozenset(
         "resolve_conj.default resolve_neg.default lift_fresh.default"
     ).split()
 )
-"""Views with the elements in the tensor's own order."""
+"""Views that keep the elements in the tensor's order."""

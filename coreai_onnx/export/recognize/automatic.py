@@ -1,4 +1,4 @@
-"""Building blocks of known kinds found in a model, checked, and replaced while it is exported."""
+"""Finds known building blocks in a model, checks them, and replaces them during the export."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from coreai_onnx.export.recognize.rotary import is_rotary, rotary_block
 
 @dataclass(eq=False)
 class _Place:
-    """Where a block's function is looked up, and what was there."""
+    """The dictionary entry that holds a block's function, and the original function."""
 
     block: Block
     registry: dict[str, Any]
@@ -38,13 +38,13 @@ class _Place:
 class Automatic:
     """The blocks of a model that composites may replace.
 
-    Modules are norms, by structure and by numbers; functions are those that the modules' forwards
-    look up: rotary embeddings, and attention that is spelled out. Experts and gated delta rules,
-    which are always exported as composites, are checked with them.
+    A block is a module that has the structure and the results of a norm, or a function that the
+    modules' forwards look up: a rotary embedding, or an eager attention function. Experts and
+    gated delta rules, which are always exported as composites, are checked with them.
 
     Args:
         model: The model.
-        skip: Classes the user externalises under other names.
+        skip: Classes that the user externalizes under other names.
     """
 
     model: torch.nn.Module
@@ -53,7 +53,7 @@ class Automatic:
     _places: list[_Place] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Look for blocks, and try them on random inputs."""
+        """Find the blocks, and test their replacements on random inputs."""
         for path, module in self.model.named_modules():
             if not isinstance(module, tuple(self.skip)) and "forward" not in vars(module):
                 self._keep(norm_block(path, module), vars(module), "forward", module.forward)
@@ -71,7 +71,7 @@ class Automatic:
 
     @contextlib.contextmanager
     def patched(self) -> Iterator[None]:
-        """Put the replacements that are not refused in place for as long as the block runs."""
+        """While active, the blocks that are not refused are replaced."""
         with contextlib.ExitStack() as places:
             for place in self._places:
                 if not place.block.reason:
@@ -79,10 +79,10 @@ class Automatic:
             yield
 
     def refuses(self, program: ExportedProgram) -> bool:
-        """Run the model on the program's example inputs, and compare every block it calls.
+        """Run the model on the program's example inputs, and compare every block that it calls.
 
         Returns:
-            Whether a block was refused that the program was exported with.
+            Whether a block was refused whose replacement is in the program.
         """
         before = len(self.report.refused)
         for block in self.report.blocks:
@@ -105,12 +105,12 @@ class Automatic:
         return len(self.report.refused) > before
 
     def trusts(self, composite: str) -> bool:
-        """Whether no block that becomes this composite was refused on the example inputs."""
+        """Whether no block with this composite was refused on the example inputs."""
         return not any(b.composite == composite for b in self.report.refused)
 
 
 def _homes(model: torch.nn.Module) -> list[dict[str, Any]]:
-    """Return the globals of every forward in a model, torch's own apart."""
+    """Return the globals of every forward in a model, except torch's own."""
     found: dict[int, dict[str, Any]] = {}
     for module in model.modules():
         forward: Any = inspect.unwrap(getattr(type(module), "forward", module))
@@ -130,9 +130,9 @@ def _function_block(place: str, name: str, function: Any) -> Block | None:
     return None
 
 
-# ---------------------------------------------------------------------- what stands in place
+# ---------------------------------------------------------------------- replacements
 def _in_place(place: _Place, stand_in: Callable[..., Any]) -> AbstractContextManager[None]:
-    """Put a function in place: of one module of the model, or of a file of Python."""
+    """Replace a function: the forward of one module, or a global of a Python module."""
     if isinstance(place.original, FunctionType):
         return patched(place.registry, place.name, lambda _: stand_in)
     return exchanged(place.registry, place.name, stand_in)
@@ -156,7 +156,7 @@ def _replaced(place: _Place) -> Callable[..., Any]:
 
 
 def _code(original: Callable[..., Any]) -> Any:
-    """Return what the same forward of two modules has in common."""
+    """Return a key that is equal for two modules with the same forward."""
     return likeness(getattr(original, "__func__", original))
 
 
@@ -173,7 +173,7 @@ def _observed(block: Block, original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _kept_state(model: torch.nn.Module) -> Iterator[None]:
-    """Give the buffers of a model, and torch's random numbers, their values back afterwards."""
+    """Restore the buffers of a model and torch's random state on exit."""
     registries: list[dict[str, Any]] = [vars(module)["_buffers"] for module in model.modules()]
     before = [(registry, dict(registry)) for registry in registries]
     values = [(b, b.clone()) for b in model.buffers()]
@@ -187,10 +187,10 @@ def _kept_state(model: torch.nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
 
 
-# ---------------------------------------------------------------------- what is always replaced
+# ---------------------------------------------------------------------- always replaced
 @contextlib.contextmanager
 def _observed_experts(model: torch.nn.Module, report: Recognition) -> Iterator[None]:
-    """Compare the experts of transformers with their form as ``gather_mm``."""
+    """While active, compare the experts of transformers with their ``gather_mm`` replacement."""
     paths = {id(module): path for path, module in model.named_modules()}
     blocks: dict[int, Block] = {}
 
@@ -215,7 +215,7 @@ def _observed_experts(model: torch.nn.Module, report: Recognition) -> Iterator[N
 
 @contextlib.contextmanager
 def _observed_loops(model: torch.nn.Module, report: Recognition) -> Iterator[None]:
-    """Compare the gated delta rules of transformers with ``gated_delta_update``."""
+    """While active, compare the gated delta rules of transformers with ``gated_delta_update``."""
     report.blocks[:] = [b for b in report.blocks if b.composite != "gated_delta_update"]
     with contextlib.ExitStack() as places:
         for home in _homes(model):
@@ -233,7 +233,7 @@ def _observed_loops(model: torch.nn.Module, report: Recognition) -> Iterator[Non
 
 
 def wants(externalize_modules: Any) -> tuple[bool, list[Any]]:
-    """Split what the user gave into ``"auto"`` and the rest.
+    """Return whether ``"auto"`` was requested, and the remaining targets.
 
     Args:
         externalize_modules: None, ``"auto"``, or a list that may have ``"auto"`` in it.

@@ -1,4 +1,4 @@
-"""Attention that transformers spells out: with sinks or a soft cap, torch has no op for it."""
+"""The eager attention of transformers, used for sinks or a soft cap, which torch has no op for."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _PARAMETERS = ["module", "query", "key", "value", "attention_mask"]
 
 
 def is_eager_attention(name: str, function: Any) -> bool:
-    """Whether a function is, by name and parameters, the attention of transformers' models."""
+    """Whether a function has the name and parameters of the eager attention of transformers."""
     if name != NAME or not callable(function):
         return False
     return list(inspect.signature(function).parameters)[:5] == _PARAMETERS
 
 
 def attention_block(place: str, function: Callable[..., Any]) -> Block:
-    """Return a function as a block that the composite replaces.
+    """Return the block for an attention function, with the composite as its replacement.
 
-    Only the first result counts: the weights are not computed, so that a model that returns them
-    keeps its own attention.
+    Only the first result is compared: the composite does not return the attention weights. A model
+    that returns them keeps its own attention.
     """
     replacement = _replacement(function)
     name = "scaled_dot_product_attention"

@@ -1,4 +1,4 @@
-"""Modules that are norms, whatever their class is called."""
+"""Recognizes modules that are norms, whatever their class name."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from coreai_onnx.export.recognize.recognition import RAISES, Block, difference, 
 
 _SEED = 20260101
 _MAGNITUDES = (1.0, 1e-3, 8.0)
-"""Ordinary inputs; inputs so small that eps shows; inputs and weights so large that a cap shows."""
+"""Magnitudes: ordinary inputs; small ones that reveal eps; large ones that reveal a cap."""
 _EPS = ("eps", *COMPOSITES["rms_norm"].attribute("eps").aliases, "layer_norm_eps")
 Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)
 class _Norm:
-    """What a module that may be a norm has.
+    """The parameters of a module that may be a norm.
 
     Attributes:
         weight: Name of its scale; empty without one.
         bias: Name of its offset; empty without one.
-        eps: What is added to the mean square.
+        eps: The constant that is added to the mean square.
         arguments: Number of tensors its forward takes.
     """
 
@@ -39,12 +39,12 @@ class _Norm:
 
 
 def norm_block(place: str, module: torch.nn.Module) -> Block | None:
-    """Return a module as a block that a norm may replace, None if it does not look like one.
+    """Return the block for a module that may be a norm; None if it does not look like one.
 
-    It looks like one if it has no submodules and no buffers, at most a scale and an offset of one
-    axis, an eps, and a forward of one tensor (and perhaps a gate). Whether it is one is found by
-    running it: on random inputs of three magnitudes, with random weights. The block is refused if
-    no form agrees.
+    It looks like a norm if it has no submodules and no buffers, at most a scale and an offset of
+    one axis, an eps, and a forward that takes one tensor (and optionally a gate). It is then run on
+    random inputs of three magnitudes, with random weights, and compared with the known forms. The
+    block is refused if no form agrees.
     """
     if type(module).__module__.startswith("torch.nn."):
         return None  # torch's own norms are composites already
@@ -89,9 +89,10 @@ _Form = Callable[..., Tensor]
 
 
 def _forms(norm: _Norm) -> Iterator[tuple[str, _Form]]:
-    """Yield what the module may mean: the composite, and a function of the module and its inputs.
+    """Yield the candidate forms: the composite, and a function of the module and its inputs.
 
-    Each calls the composite, and computes around it what the composite does not.
+    Each function calls the composite, and computes the operations around it that the composite
+    does not include.
     """
     if norm.bias:
         yield "layer_norm", _layer_norm(norm)
@@ -159,7 +160,7 @@ def _layer_norm(norm: _Norm) -> _Form:
 
 
 def _bound(module: torch.nn.Module, form: _Form) -> Callable[..., Any]:
-    """Return a form as a forward: of the module, with the forward's own parameter names."""
+    """Return a form as a forward of the module, with the parameter names of the original."""
     signature = inspect.signature(module.forward)
 
     def forward(*args: Any, **kwargs: Any) -> Tensor:
@@ -168,7 +169,7 @@ def _bound(module: torch.nn.Module, form: _Form) -> Callable[..., Any]:
     return forward
 
 
-# ---------------------------------------------------------------------- by numbers
+# ---------------------------------------------------------------------- numeric check
 def _probe(module: torch.nn.Module, norm: _Norm, form: _Form) -> str:
     """Return what differs between a module and a form; empty if nothing does."""
     generator = torch.Generator().manual_seed(_SEED)
@@ -201,7 +202,7 @@ def _probe(module: torch.nn.Module, norm: _Norm, form: _Form) -> str:
 
 
 class _Forward(torch.nn.Module):
-    """A module's own forward without its hooks."""
+    """Calls the forward of a module's class without its hooks."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -212,7 +213,7 @@ class _Forward(torch.nn.Module):
 
 
 class _weights:  # noqa: N801 - used like a function: with _weights(...)
-    """Weights in the places of a module's own, by ``module.<name>``."""
+    """While active, replaces the weights of a module, by ``module.<name>``."""
 
     def __init__(self, module: torch.nn.Module, weights: dict[str, Tensor]) -> None:
         self._registry, self._new = vars(module)["_parameters"], weights

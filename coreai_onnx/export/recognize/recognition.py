@@ -1,4 +1,4 @@
-"""What was recognised in a model, what was refused, and why."""
+"""The report of recognized and refused building blocks of a model."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from coreai_onnx.table import render
 _RELATIVE = 1e-4
 _LOW_PRECISION = 100
 RAISES = (RuntimeError, TypeError, ValueError, IndexError, AssertionError, AttributeError, KeyError)
-"""What a replacement may raise on arguments it does not understand."""
+"""Exceptions that a replacement may raise on arguments that it does not support."""
 
 
 @dataclass(eq=False)
 class Block:
-    """A building block of a model, and what may stand in its place.
+    """A building block of a model, and its candidate replacement.
 
     Attributes:
         place: Path of the module in the model, or the function's name with its module.
         kind: Name of the class or function.
         composite: The composite that the replacement calls.
-        replacement: Called with the block's own arguments, returns what it returns.
-        meaning: Equal for blocks whose replacements are the same function.
-        compared: What of a result is compared and must agree; all of it by default.
-        calls: How often the example run called it.
-        worst: Largest difference seen on the example inputs, relative to the largest number.
-        reason: Why it was refused; empty while it was not.
+        replacement: Takes the arguments of the block, and returns the same result.
+        meaning: A key that is equal for blocks whose replacements are the same function.
+        compared: Selects the part of a result that is compared; all of it by default.
+        calls: Number of calls in the run on the example inputs.
+        worst: Largest difference on the example inputs, relative to the largest number.
+        reason: Why it was refused; empty if it was not.
     """
 
     place: str
@@ -45,7 +45,7 @@ class Block:
     reason: str = ""
 
     def check(self, wanted: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Compare the replacement with what the original gave for the same arguments."""
+        """Compare the replacement's result with the original's for the same arguments."""
         self.calls += 1
         try:
             with torch.no_grad():
@@ -59,32 +59,32 @@ class Block:
             self.refuse(found)
 
     def refuse(self, reason: str) -> None:
-        """Keep the first reason."""
+        """Refuse the block; the first reason is kept."""
         self.reason = self.reason or reason
 
 
 @dataclass
 class Recognition:
-    """The report of a conversion with ``externalize_modules="auto"``; printed, it is a table.
+    """The report of a conversion with ``externalize_modules="auto"``; prints as a table.
 
     Attributes:
-        blocks: Every block that was looked at.
+        blocks: Every candidate block.
     """
 
     blocks: list[Block] = field(default_factory=list)
 
     @property
     def recognised(self) -> list[Block]:
-        """The blocks that became composites: checked on the example inputs."""
+        """The blocks that became composites, confirmed on the example inputs."""
         return [b for b in self.blocks if not b.reason and b.calls]
 
     @property
     def refused(self) -> list[Block]:
-        """The blocks that stay as they are, each with its reason."""
+        """The blocks that are not replaced, each with its reason."""
         return [b for b in self.blocks if b.reason]
 
     def __str__(self) -> str:
-        """Return a table with one line for the blocks of a class that fared alike."""
+        """Return a table with one line for the blocks of a class with the same outcome."""
         lines: dict[tuple[str, ...], list[Block]] = {}
         for block in self.blocks:
             result = block.reason or ("recognised" if block.calls else "not called")
@@ -102,7 +102,8 @@ def difference(given: Any, wanted: Any) -> tuple[str, float]:
     """Compare results of a replacement and its original.
 
     Returns:
-        What differs (empty if nothing does), and the largest relative distance.
+        A description of the difference (empty if there is none), and the largest relative
+        distance.
     """
     ours, ours_tree = pytree.tree_flatten(given)
     theirs, theirs_tree = pytree.tree_flatten(wanted)

@@ -1,4 +1,4 @@
-"""Functions that rotate queries and keys by position, whatever their convention is."""
+"""Recognizes functions that rotate queries and keys by position, in any convention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Halves = Callable[[Tensor], Tensor]
 
 
 def is_rotary(name: str, function: Any) -> bool:
-    """Whether a function is, by name and parameters, one that applies a rotary embedding."""
+    """Whether a function has the name and parameters of one that applies a rotary embedding."""
     if not name.startswith("apply_rotary") or not callable(function):
         return False
     try:
@@ -29,10 +29,10 @@ def is_rotary(name: str, function: Any) -> bool:
 
 
 def rotary_block(place: str, function: Callable[..., Any]) -> Block:
-    """Return a function as a block, with the convention that agrees with it on random inputs.
+    """Return the block for a rotary function, with the convention that agrees on random inputs.
 
-    Cosines come in full width, both halves alike, or every one twice, or in half width; pairs of
-    lanes are halves or neighbours. The block is refused if no convention agrees.
+    Cosines have full width with two equal halves, full width with every one repeated, or half
+    width. Pairs of lanes are halves or neighbors. The block is refused if no convention agrees.
     """
     name = getattr(function, "__name__", place)
     reason = ""
@@ -46,7 +46,7 @@ def rotary_block(place: str, function: Callable[..., Any]) -> Block:
 
 
 def _conventions() -> Iterator[tuple[_Halves, _Halves, int]]:
-    """Yield how half-width angles are widened, how that is undone, and what a pair is."""
+    """Yield how to widen half-width angles, how to undo it, and whether pairs are neighbors."""
     halves = (lambda a: torch.cat([a, a], dim=-1)), (lambda c: c[..., : c.shape[-1] // 2])
     twice = (lambda a: a.repeat_interleave(2, dim=-1)), (lambda c: c[..., ::2])
     as_is = (lambda a: a), (lambda c: c)
@@ -94,7 +94,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, axis: int, interleaved: int) ->
 
 
 def _probe(function: Callable[..., Any], replacement: Callable[..., Any], widen: _Halves) -> str:
-    """Return what differs on random tensors and angles; empty if nothing does."""
+    """Return how two functions differ on random tensors and angles; empty if they agree."""
     generator = torch.Generator().manual_seed(_SEED)
     angles = widen(torch.randn(2, 5, 4, generator=generator))
     names = inspect.signature(function).parameters
