@@ -1,4 +1,4 @@
-"""Calls of externalised modules, and the functions they call."""
+"""Calls of externalized modules, and the functions they call."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PREFIX = "module."
 
 @dataclass
 class ModuleFunction:
-    """A function made from an externalised module, and the nodes that call it.
+    """A function made from an externalized module, and the nodes that call it.
 
     Attributes:
         function: The function; renamed when all of them are known.
@@ -48,7 +48,7 @@ class ModuleFunction:
 
 @dataclass
 class ModuleCalls:
-    """Lowers calls of externalised modules; functions come out inner ones first.
+    """Lowers calls of externalized modules; functions come out inner ones first.
 
     Args:
         calls: The calls of the exported program, by tag.
@@ -351,7 +351,7 @@ def _examples(node: torch.fx.Node) -> tuple[list[torch.Tensor], list[Any]]:
 def _weight(walker: Walker, call: ModuleCall, path: str, tensor: torch.Tensor) -> Value:
     """Return the value of a weight; one that the program lost is stored anew.
 
-    An exporter of the user's own may drop weights that only an externalised module reads.
+    An exporter of the user's own may drop weights that only an externalized module reads.
     """
     storage = storage_key(tensor)
     try:

@@ -1,4 +1,4 @@
-"""Bodies of the normalisations over trailing axes, over groups, and over channels.
+"""Bodies of the normalizations over trailing axes, over groups, and over channels.
 
 ONNX's own ops stand where they mean the same and onnxruntime has them for the dtype; otherwise the
 formula is spelled out, in float32 (float64 in float64), so that the text depends on the rank of
@@ -66,7 +66,7 @@ def _channel_words(
 
 @writes("layer_norm", words=trailing_words)
 def layer_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """LayerNormalization, which computes in float32 and needs a scale of the normalised shape."""
+    """LayerNormalization, which computes in float32 and needs a scale of the normalized shape."""
     return layer_norm_of(b, b.inputs[0], parameters(b, examples), attributes)
 
 
@@ -152,7 +152,7 @@ def rms_norm_of(
 
 
 def trailing(attributes: Mapping[str, Any]) -> bool:
-    """Whether the normalised axes are the last ones, few enough for a body of their own."""
+    """Whether the normalized axes are the last ones, few enough for a body of their own."""
     axes = sorted(attributes["axes"])
     return axes == list(range(-len(axes), 0)) and len(axes) <= _MOST_AXES
 

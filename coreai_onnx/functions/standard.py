@@ -1,4 +1,4 @@
-"""Externalised modules that are standard composites."""
+"""Externalized modules that are standard composites."""
 
 from __future__ import annotations
 

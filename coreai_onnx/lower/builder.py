@@ -191,7 +191,7 @@ class OpBuilder:
             return x
         known = [d for d in dims if isinstance(d, int)]
         if 0 in known and len(known) == len(dims):
-            # onnxruntime's optimiser takes an Expand to no elements for one that does nothing
+            # onnxruntime's optimizer takes an Expand to no elements for one that does nothing
             return self.const(torch.zeros(known, dtype=real_part(dtype_of(x))))
         result: Value = self.Expand(x, self.shape(dims))
         if not any(isinstance(d, ir.Value) for d in dims):

@@ -25,7 +25,7 @@ class Context:
         opset: Version of the ``ai.onnx`` operator set.
         composites: Receives composite calls; None where ops are spelled out.
         user_lowerings: Lowerings registered on the converter, by qualified op name; they win.
-        module_calls: Lowers a call of an externalised module (an op of the package's own).
+        module_calls: Lowers a call of an externalized module (an op of the package's own).
         symbols: New names of the program's symbols (the names of the user's ``Dim``).
         step: Called once per lowered node of the program, for a progress bar.
         functions: Functions that lowerings call, for the model.

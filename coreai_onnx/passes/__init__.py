@@ -1,4 +1,4 @@
-"""Passes: tidy an ``onnx_ir`` model with onnx-graphsurgeon."""
+"""Passes: graph optimizations of an ``onnx_ir`` model, written with onnx-graphsurgeon."""
 
 from coreai_onnx.passes.order import CONTRIB, LAYOUT, ORDER, Pass
 from coreai_onnx.passes.report import PassMiss, PassReport

@@ -249,6 +249,6 @@ def hardshrink(op: OpBuilder, self: Value, lambd: Number = 0.5) -> Value:
 
 @lowers("aten.softshrink.default")
 def softshrink(op: OpBuilder, self: Value, lambd: Number = 0.5) -> Value:
-    """Moved towards zero by lambd, and not past it: x - clamp(x, -lambd, lambd)."""
+    """Moved toward zero by lambd, and not past it: x - clamp(x, -lambd, lambd)."""
     (x,) = widen(op, self)
     return op.Sub(x, op.Clip(x, -float(lambd), float(lambd)))

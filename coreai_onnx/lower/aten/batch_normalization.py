@@ -218,7 +218,7 @@ def _stored(
 def _updated(
     op: OpBuilder, input: Value, mean: Value, variance: Value, momentum: float
 ) -> tuple[Value, Value]:
-    """Return running statistics moved towards the batch's mean and unbiased variance."""
+    """Return running statistics moved toward the batch's mean and unbiased variance."""
     x, dims = wide(op, input), dims_of(input)
     axes = _batch_axes(x)
     batch_mean = op.ReduceMean(x, axes, keepdims=1)

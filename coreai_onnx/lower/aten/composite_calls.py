@@ -137,6 +137,6 @@ def _is_real_float(x: Value) -> bool:
 
 
 def _trailing_axes(input: Value, normalized_shape: Sequence[Dim]) -> list[int] | None:
-    """Return the normalised axes, negative; None where the composite does not apply."""
+    """Return the normalized axes, negative; None where the composite does not apply."""
     count = len(normalized_shape)
     return list(range(-count, 0)) if is_covered(input) and count else None

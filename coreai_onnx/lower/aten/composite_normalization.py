@@ -1,4 +1,4 @@
-"""Group, instance and batch normalisation as composites."""
+"""Group, instance and batch normalization as composites."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def exact_average(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Value:
-    """Return the average of every window of [N, C, *sizes]; integers are divided towards zero."""
+    """Return the average of every window of [N, C, *sizes]; integers are divided toward zero."""
     sizes, ones = dims_of(x)[2:], [1] * len(kernel)
     windows = _windows(sizes, kernel, stride, padding, ones, ceil_mode)
     pads = _pads(sizes, windows, kernel, stride, padding, ones)

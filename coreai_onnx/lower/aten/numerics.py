@@ -67,7 +67,7 @@ def filled(op: OpBuilder, x: Value, value: Number, dtype: torch.dtype) -> Value:
 
 
 def truncated(op: OpBuilder, x: Value) -> Value:
-    """Return ``x`` rounded towards zero, to -0.0 from above -1."""
+    """Return ``x`` rounded toward zero, to -0.0 from above -1."""
     if not is_float(x):
         return x
     return with_sign_of(op, op.Floor(op.Abs(x)), x)

@@ -1,4 +1,4 @@
-"""Quantiles, between neighbours by the chosen interpolation."""
+"""Quantiles, between neighbors by the chosen interpolation."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _quantile(
     *,
     ignore_nan: bool,
 ) -> Value:
-    """Sort along the last axis, take the neighbours of q * (n - 1), put the axis of q in front."""
+    """Sort along the last axis, take the neighbors of q * (n - 1), put the axis of q in front."""
     rank = rank_of(x)
     axis = 0 if dim is None else wrap(dim, rank)
     rows = flat(op, x) if dim is None or rank == 0 else move_last(op, x, axis)

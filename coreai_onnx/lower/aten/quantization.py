@@ -1,4 +1,4 @@
-"""Quantisation as torch's quantiser writes it: ``quantized_decomposed``.
+"""Quantization as torch's quantizer writes it: ``quantized_decomposed``.
 
 Where numbers are made of steps, ``quant_min``, ``quant_max`` and ``dtype`` only describe the steps.
 """

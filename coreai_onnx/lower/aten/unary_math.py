@@ -84,7 +84,7 @@ def sign(op: OpBuilder, self: Value) -> Value:
 # ---------------------------------------------------------------- rounding
 @lowers("aten.trunc.default", "aten.fix.default", "prims.trunc.default")
 def trunc(op: OpBuilder, self: Value) -> Value:
-    """Rounded towards zero."""
+    """Rounded toward zero."""
     return truncated(op, self)
 
 
