@@ -22,7 +22,7 @@ from coreai_onnx.lower.values import Value, dtype_of, ir_dtype
 EPS = AttributeRef("eps", "float")
 _PARAMETERS = ("scale", "bias", "mean", "variance")
 _MOST_AXES = 4
-"""As many trailing axes have a body with ONNX's own op."""
+"""The largest number of trailing axes with a body that uses ONNX's own op."""
 
 
 # ---------------------------------------------------------------------- trailing axes

@@ -17,7 +17,7 @@ _SEED = 20260101
 _RELATIVE = 1e-4
 _LOW_PRECISION = 100
 _MAGNITUDES = (1.0, 1e-3, 8.0)
-"""Ordinary inputs; inputs so small that eps shows; inputs so large that a soft cap shows."""
+"""Scales of the inputs: ordinary, small enough to reveal eps, large enough to reveal a softcap."""
 _RAISES = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
 
 

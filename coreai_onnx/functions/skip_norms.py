@@ -17,7 +17,7 @@ from coreai_onnx.functions.writers import Examples, writes
 from coreai_onnx.lower.values import Value
 
 NOT_FUSED_SINCE = 23
-"""From this opset on, the sum and a layer norm stay two ops."""
+"""From this opset on, the sum and a layer norm remain two ops."""
 
 
 @writes("skip_rms_norm", words=trailing_words)

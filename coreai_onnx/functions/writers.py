@@ -20,7 +20,7 @@ from coreai_onnx.functions.trace import Example
 from coreai_onnx.lower.values import Value
 
 Examples = Sequence[Example | None]
-"""What a body depends on, one per declared input, None for an absent one."""
+"""The properties on which a body depends, one per declared input, None for an absent one."""
 Writer = Callable[[BodyBuilder, Examples, Mapping[str, Any]], Value | Sequence[Value]]
 """Writes a body for examples and structural attributes; returns its outputs."""
 Words = Callable[[Composite, Examples, Mapping[str, Any]], list[str]]

@@ -26,7 +26,7 @@ from coreai_onnx.passes.match import DOMAIN
 from coreai_onnx.passes.scope import scope_of, with_subgraphs
 
 _FUNCTIONS_SINCE = 8
-"""The IR version from which on a model can hold functions."""
+"""The first IR version in which a model can contain functions."""
 
 
 class Bodies:

@@ -15,7 +15,7 @@ from coreai_onnx.passes.match import maker
 from coreai_onnx.passes.weight import tensor_from_constant
 
 _DEPTH = 64
-"""Nodes between a result and its constants, at most: recipes are short."""
+"""The maximum number of nodes between a result and its constants."""
 
 
 @dataclass(frozen=True)

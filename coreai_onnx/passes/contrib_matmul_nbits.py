@@ -17,11 +17,11 @@ from coreai_onnx.passes.tensor_table import TensorTable
 from coreai_onnx.passes.why import Why
 
 _BLOCKS = (256, 128, 64, 32, 16)
-"""The sizes of blocks that onnxruntime takes."""
+"""The block sizes that onnxruntime supports."""
 _STEPS = 16
-"""How many steps 4 bits tell apart."""
+"""The number of values that 4 bits can represent."""
 _MIDDLE = 8
-"""The zero point of an op without zero points."""
+"""The default zero point of the op."""
 
 
 @dataclass(frozen=True)

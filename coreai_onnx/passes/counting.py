@@ -16,7 +16,7 @@ from coreai_onnx.passes.facts import constant_of, is_standard
 from coreai_onnx.passes.tensor_table import TensorTable
 
 _LONGEST = 4096
-"""Bigger constants are not read."""
+"""Constants with more elements are not read."""
 _DEEPEST = 64
 """Longer chains are not followed."""
 _DTYPES = ("bool", "int32", "int64")

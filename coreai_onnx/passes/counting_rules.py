@@ -13,7 +13,7 @@ from coreai_onnx.passes.facts import attribute_of, ints_of, shape_of
 from coreai_onnx.passes.match import axes_of
 
 _FAR = 2**31 - 1
-"""A slice that ends here ends with the axis."""
+"""A slice with this end or a larger one extends to the end of the axis."""
 
 
 def _dims(tensor: gs.Tensor, otherwise: Dims) -> Dims:
@@ -298,4 +298,4 @@ RULES: dict[str, tuple[Rule, int | None]] = {
     "Not": (_not, 1),
     "And": (_and, 2),
 }
-"""The rule of an op, and of how many of its inputs it must know; None for all."""
+"""The rule of each op, and the number of inputs that must be known; None for all."""

@@ -13,9 +13,9 @@ from coreai_onnx.passes.facts import is_standard
 from coreai_onnx.passes.why import Why
 
 LIMIT = 128 << 10
-"""Largest input and result in bytes. What is bigger is a weight, and weights keep their names."""
+"""Maximum size of inputs and result in bytes. Larger tensors are weights and keep their names."""
 GROWTH_LIMIT = 16 << 10
-"""Largest result in bytes that may be bigger than what it is computed from: the file grows."""
+"""Maximum size in bytes of a result larger than its inputs, since it makes the file larger."""
 
 
 def fold_constants(graph: gs.Graph, why: Why) -> int:

@@ -12,7 +12,7 @@ from coreai_onnx.passes.facts import attribute_of, constant_of, is_standard, sam
 from coreai_onnx.passes.why import Why
 
 _LARGEST = 1 << 20
-"""Bigger tables are not read."""
+"""Tables with more elements are not read."""
 
 
 def gathers_of_one_row(graph: gs.Graph, why: Why) -> int:

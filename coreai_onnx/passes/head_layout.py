@@ -9,7 +9,7 @@ from coreai_onnx.passes.edit import Edit
 from coreai_onnx.passes.facts import Dim
 
 PERM = [0, 2, 1, 3]
-"""From one to the other, and back."""
+"""The permutation from one layout to the other, and back."""
 
 
 def joined_heads(

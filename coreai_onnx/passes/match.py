@@ -10,7 +10,7 @@ from coreai_onnx.passes.facts import attribute_of, constant_of, input_of, ints_o
 DOMAIN = "ai.coreai"
 """Domain of the standard composites."""
 CONTRIB_DOMAIN = "com.microsoft"
-"""Domain of onnxruntime's own ops."""
+"""Domain of onnxruntime's contrib ops."""
 
 
 def maker(tensor: gs.Tensor) -> gs.Node | None:

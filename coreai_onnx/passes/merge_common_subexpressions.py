@@ -20,7 +20,7 @@ _RANDOM = frozenset(
      "Bernoulli"}
 )  # fmt: skip
 _SMALL = 1024
-"""Attribute tensors of more bytes are equal only if they are the same object."""
+"""Larger attribute tensors compare equal only if they are the same object."""
 
 
 def merge_common_subexpressions(graph: gs.Graph, why: Why) -> int:

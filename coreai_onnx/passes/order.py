@@ -119,13 +119,13 @@ ORDER: Final[tuple[Pass, ...]] = (
     attention_of_rows,  # likewise; changes bodies that earlier passes compare
     remove_dead_code,  # last: removes nodes that the other passes left unused
 )
-"""For a stock onnxruntime on a CPU and for our kernels: neither loses by any of them."""
+"""For a stock onnxruntime on a CPU and for our kernels: no pass slows down either of them."""
 
 LAYOUT: Final[tuple[Pass, ...]] = (
     merge_projections,  # after norms are one node, whose output all projections read
     split_after_heads,  # splits the output of the merged projections
 )
-"""Fewer and larger products, for devices that want them: on a CPU the Split costs more."""
+"""Fewer and larger products, for devices that benefit from them: on a CPU the Split costs more."""
 
 CONTRIB: Final[tuple[Pass, ...]] = (
     contrib_cached_attention,  # before the next one, which does not handle caches
@@ -139,4 +139,4 @@ CONTRIB: Final[tuple[Pass, ...]] = (
     contrib_skip_norms,  # after residual norms are one node
     contrib_activations,  # after gated activations, which contain an activation
 )
-"""Composites as ops of onnxruntime's own domain, ``com.microsoft``."""
+"""Composites as onnxruntime's contrib ops (``com.microsoft``)."""

@@ -12,7 +12,7 @@ from coreai_onnx.passes.opsets import obstacle
 
 OPSET = 18
 IR_VERSION = 8
-"""What came with opset 18."""
+"""The ops that opset 18 introduced."""
 
 
 def make_portable(model: ir.Model) -> int:

@@ -16,7 +16,7 @@ _FLOAT = np.dtype(np.float32)
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 _FEW_BITS = ("int4", "uint4", "int2", "uint2")
 _EXACT = 1 << 24
-"""Whole numbers below are exact in float32, and so are their sums here."""
+"""Integers below this limit, and their sums here, are exact in float32."""
 
 
 @dataclass(frozen=True)

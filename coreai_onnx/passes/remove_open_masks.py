@@ -15,7 +15,7 @@ from coreai_onnx.passes.match import DOMAIN, composite, made_by
 from coreai_onnx.passes.why import Why
 
 _MOST = 1 << 16
-"""Bigger constants are not read."""
+"""Constants with more elements are not read."""
 
 
 def remove_open_masks(graph: gs.Graph, why: Why) -> int:

@@ -22,7 +22,7 @@ from coreai_onnx.passes.why import Why
 from coreai_onnx.violations import new_violations
 
 MAX_ROUNDS = 32
-"""Rounds after which a set of passes is said to undo its own work."""
+"""Number of rounds after which the passes are reported as not converging."""
 
 Progress = Callable[[str, str, int], None]
 """Called before each pass with the graph's name, the pass's name and the round, from 1."""

@@ -13,7 +13,7 @@ from coreai_onnx.passes.match import axes_of, made_by
 from coreai_onnx.passes.why import Why
 
 END = np.iinfo(np.int32).max
-"""An end beyond every axis: exporters write anything from here to the largest int64."""
+"""An end beyond every axis: exporters write any value from here to the largest int64."""
 
 
 def slices_of_concats(graph: gs.Graph, why: Why) -> int:

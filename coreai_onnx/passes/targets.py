@@ -36,11 +36,11 @@ _SINCE: dict[Pass, tuple[int, int]] = {
     contrib_linear_attention: (1, 25),
     contrib_moe: (1, 23),  # with a swiglu
 }
-"""The first onnxruntime release that has the op which a pass makes, as it makes it (measured)."""
+"""The first onnxruntime release that has the op in the form that a pass creates (measured)."""
 _UNTIL: dict[Pass, tuple[int, int]] = {contrib_skip_norms: (1, 30)}
-"""The release from which on what a pass makes is slower than the body (docs/performance.md)."""
+"""The first release in which the op is slower than the body (docs/performance.md)."""
 _OLDEST = (1, 18)
-"""The first release that takes the opset of the files."""
+"""The first release that supports the opset of the files."""
 _NEWEST, _NEVER = (1_000, 0), (1_001, 0)
 _MAKES_FUNCTIONS = (
     fuse_cache_updates,

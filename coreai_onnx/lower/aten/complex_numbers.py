@@ -1,4 +1,4 @@
-"""Complex numbers: made, taken apart, and computed with."""
+"""Complex numbers: construction, parts and arithmetic."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ by_parts(
     "aten.mean.dim",
     "aten.cumsum.default",
 )
-"""Linear in each part."""
+"""Ops that are linear in each part."""
 
 
 # ---------------------------------------------------------------------- made and taken apart
@@ -61,7 +61,7 @@ def imag(op: OpBuilder, self: Value) -> Value:
     complex=True,
 )
 def pairs(op: OpBuilder, self: Value) -> Value:
-    """The same numbers: complex values travel as pairs."""
+    """The value itself: complex values are represented as pairs."""
     return as_pairs(op, self)
 
 
@@ -91,7 +91,7 @@ def conj(op: OpBuilder, self: Value) -> Value:
 
 @lowers("aten.resolve_conj.default", "aten.resolve_neg.default", complex=True)
 def resolved(op: OpBuilder, self: Value) -> Value:
-    """self; values hold what their conjugation says."""
+    """self; conjugations are never lazy."""
     return as_pairs(op, self)
 
 
@@ -105,7 +105,7 @@ def _broadcast(op: OpBuilder, re: Value, im: Value) -> Value:
 # ---------------------------------------------------------------------- sizes and angles
 @lowers("aten.abs.default", complex=True)
 def abs_(op: OpBuilder, self: Value) -> Value:
-    """√(Re² + Im²), computed in float64, where the squares of float32 neither overflow."""
+    """√(Re² + Im²), computed in float64, in which the squares of float32 do not overflow."""
     return op.cast(_size(op, op.cast(self, torch.float64)), self.dtype)  # type: ignore[arg-type]
 
 
@@ -116,7 +116,7 @@ def _size(op: OpBuilder, x: Value) -> Value:
 
 @lowers("aten.angle.default", complex=True)
 def angle(op: OpBuilder, self: Value) -> Value:
-    """The angle of the pair, from -π to π."""
+    """The angle, from -π to π."""
     re, im = split(op, self)
     return atan2(op, im, re)
 
@@ -304,7 +304,7 @@ def where(op: OpBuilder, condition: Value, self: Value, other: Value) -> Value:
 
 # ---------------------------------------------------------------------- dtypes
 def _converted(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
-    """Return ``x`` in a dtype: a real gets a part of zero, a complex may lose its second."""
+    """Return ``x`` in a dtype; adds an imaginary part of zero, or drops the imaginary part."""
     target = dtype if dtype is not None else dtype_of(x)
     if target.is_complex:
         if is_complex(x):

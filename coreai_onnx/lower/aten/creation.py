@@ -1,6 +1,6 @@
-"""Tensors made from numbers: constants, ranges, identity matrices, triangles.
+"""Tensors created from numbers: constants, ranges, identity matrices, triangles.
 
-What is known at conversion is computed by torch itself and stored if it is small; larger or
+Small tensors that are known at conversion are computed by torch itself and stored; larger or
 symbolic tensors are computed in the graph.
 """
 
@@ -34,7 +34,7 @@ Scalar: TypeAlias = Number | sympy.Expr
 
 # ---------------------------------------------------------------------- one value everywhere
 def filled(op: OpBuilder, size: Sequence[Dim], value: Any, dtype: torch.dtype) -> Value:
-    """Return a tensor of one value: stored if small, else made by the graph."""
+    """Return a tensor filled with one value: stored if small, otherwise computed in the graph."""
     if dtype.is_complex:
         return op.expand(_pair(op, value, dtype), [*size, 2])
     if isinstance(value, sympy.Basic):
@@ -56,7 +56,7 @@ def _pair(op: OpBuilder, value: Any, dtype: torch.dtype) -> Value:
 
 
 def _creates(*names: str) -> Callable[[F], F]:
-    """Register the lowering of ops that make tensors of real or of complex numbers."""
+    """Register the lowering of ops that create tensors of real or of complex numbers."""
 
     def register(function: F) -> F:
         return lowers(*names, complex=True)(lowers(*names)(function))
@@ -75,7 +75,7 @@ def full(
     device: Any = None,
     pin_memory: Any = None,
 ) -> Value:
-    """A value everywhere; its own dtype if none is given."""
+    """A tensor filled with a value, by default in the value's dtype."""
     return filled(op, size, fill_value, dtype or scalar_dtype(fill_value))
 
 
@@ -147,13 +147,13 @@ def fill(op: OpBuilder, self: Value, value: Scalar) -> Value:
 
 @lowers("aten.fill.Tensor")
 def fill_tensor(op: OpBuilder, self: Value, value: Value) -> Value:
-    """A 0-d tensor everywhere, with the sizes and dtype of self."""
+    """A 0-d tensor broadcast to the sizes and dtype of self."""
     return op.expand(op.cast(value, dtype_of(self)), dims_of(self))
 
 
 @lowers("aten.copy.default")
 def copy(op: OpBuilder, self: Value, src: Value, non_blocking: bool = False) -> Value:
-    """src everywhere, with the sizes and dtype of self."""
+    """src broadcast to the sizes and dtype of self."""
     return fill_tensor(op, self, src)
 
 
@@ -181,7 +181,7 @@ def _register_sized(name: str, value: int) -> None:
 
 
 def _register_like(name: str, value: int) -> None:
-    """Register ``aten.<name>``, which takes a tensor to be like."""
+    """Register ``aten.<name>``, which takes sizes and dtype from a tensor."""
 
     @_creates(f"aten.{name}")
     def lowering(
@@ -216,7 +216,7 @@ def _register_new(name: str, value: int) -> None:
         return filled(op, size, value, dtype or dtype_of(self))
 
 
-# torch leaves the content of "empty" open; zeros make a program repeatable.
+# In torch the content of "empty" is undefined; zeros make a program reproducible.
 for _suffix, _number in (("zeros", 0), ("ones", 1)):
     _register_sized(f"{_suffix}.default", _number)
     _register_like(f"{_suffix}_like.default", _number)
