@@ -26,7 +26,7 @@ _UNKNOWN = onnx.TensorProto.UNDEFINED
 class BodyTypes:
     """Assigns the tensors of bodies the types that follow from their calls.
 
-    A body that is called inside other bodies is prepared for inference once.
+    Inference of a function that is called inside bodies is shared by all bodies.
     """
 
     def __init__(self, main: gs.Graph, bodies: Bodies) -> None:

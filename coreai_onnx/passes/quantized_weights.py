@@ -164,7 +164,7 @@ def _centred(tensor: gs.Tensor, full: tuple[int, ...]) -> tuple[Computed, np.nda
 
 
 def _subtracted(node: gs.Node, size: int) -> tuple[gs.Tensor, np.ndarray] | None:
-    """Return the minuend, and the subtrahend if it has fewer elements than ``size``."""
+    """Return a tensor, and the constant of fewer than ``size`` elements subtracted from it."""
     if not is_standard(node, "Add", "Sub"):
         return None
     for whole, part in (node.inputs, node.inputs[::-1]):

@@ -1,4 +1,4 @@
-"""Moves the Split of queries, keys and values behind the layout change to heads."""
+"""Moves the Split of queries, keys and values after the layout change to heads."""
 
 from __future__ import annotations
 

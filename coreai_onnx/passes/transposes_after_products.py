@@ -1,4 +1,4 @@
-"""Moves transposes behind 16-bit matrix products."""
+"""Moves transposes after 16-bit matrix products."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def transposes_after_products(graph: gs.Graph, why: Why) -> int:
 
 
 def _converted_transpose(operand: gs.Tensor) -> gs.Node | None:
-    """Return the Transpose that onnxruntime would move behind the Cast of its result."""
+    """Return the Transpose that onnxruntime would move after the Cast of its result."""
     cast = made_by(operand, "Cast")
     if cast is None and dtype_of(operand) != _HALF:
         return None

@@ -24,7 +24,7 @@ from coreai_onnx.lower.values import (
 )
 
 
-# ---------------------------------------------------------------------- joined
+# ---------------------------------------------------------------------- concatenation
 @lowers("aten.cat.default", "aten.concat.default", "aten.concatenate.default", "prims.cat.default")
 def cat(op: OpBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
     """The concatenation of tensors along an axis; empty 1-D tensors are ignored."""
@@ -72,7 +72,7 @@ def _as_matrix(op: OpBuilder, x: Value) -> Value:
     return op.unsqueeze(x, list(range(2 - rank))) if rank < 2 else x
 
 
-# ---------------------------------------------------------------------- repeated
+# ---------------------------------------------------------------------- repetition
 @lowers("aten.repeat.default")
 def repeat(op: OpBuilder, self: Value, repeats: Sequence[Dim]) -> Value:
     """self repeated along each axis, with new axes in front."""
@@ -146,7 +146,7 @@ def _along(op: OpBuilder, x: Value, dim: int | None) -> tuple[Value, int]:
     return x, wrap(dim, rank_of(x))
 
 
-# ---------------------------------------------------------------------- reordered
+# ---------------------------------------------------------------------- reordering
 @lowers("aten.flip.default")
 def flip(op: OpBuilder, self: Value, dims: Sequence[int]) -> Value:
     """self with the elements of axes in reverse order."""

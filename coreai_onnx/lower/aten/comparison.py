@@ -45,7 +45,7 @@ def ne(op: OpBuilder, self: Value, other: Value | Number) -> Value:
     return op.Xor(self, other) if is_bool(self) else op.Not(op.Equal(self, other))
 
 
-# ---------------------------------------------------------------- larger and smaller
+# ---------------------------------------------------------------- maximum and minimum
 @lowers("aten.maximum.default", "aten.max.other", "prims.maximum.default")
 def maximum(op: OpBuilder, self: Value, other: Value) -> Value:
     """The larger of two; NaN if either is."""
@@ -197,7 +197,7 @@ def isclose(
     return op.Or(close, near)
 
 
-# ---------------------------------------------------------------- choice and sign
+# ---------------------------------------------------------------- selection and sign
 @lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
 def where(op: OpBuilder, condition: Value, self: Value | Number, other: Value | Number) -> Value:
     """Self where the condition holds, other elsewhere."""

@@ -40,7 +40,7 @@ by_parts(
 """Ops that are linear in each part."""
 
 
-# ---------------------------------------------------------------------- made and taken apart
+# ---------------------------------------------------------------------- construction and parts
 @lowers("aten.real.default", "prims.real.default", complex=True)
 def real(op: OpBuilder, self: Value) -> Value:
     """Re self."""
@@ -102,7 +102,7 @@ def _broadcast(op: OpBuilder, re: Value, im: Value) -> Value:
     return join(op, broadcast_with(op, re, im), broadcast_with(op, im, re))
 
 
-# ---------------------------------------------------------------------- sizes and angles
+# ---------------------------------------------------------------------- absolute values and angles
 @lowers("aten.abs.default", complex=True)
 def abs_(op: OpBuilder, self: Value) -> Value:
     """√(Re² + Im²), computed in float64, in which the squares of float32 do not overflow."""
@@ -281,7 +281,7 @@ def vdot(op: OpBuilder, self: Value, other: Value) -> Value:
     return join(op, *_times(op, (a, op.Neg(b)), right, "MatMul"))
 
 
-# ---------------------------------------------------------------------- equality and choice
+# ---------------------------------------------------------------------- equality and selection
 @lowers("aten.eq.Tensor", "aten.eq.Scalar", complex=True)
 def eq(op: OpBuilder, self: Value, other: Operand) -> Value:
     """Whether both parts are equal."""

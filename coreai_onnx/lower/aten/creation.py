@@ -32,7 +32,7 @@ from coreai_onnx.lower.values import (
 Scalar: TypeAlias = Number | sympy.Expr
 
 
-# ---------------------------------------------------------------------- one value everywhere
+# ---------------------------------------------------------------------- one value
 def filled(op: OpBuilder, size: Sequence[Dim], value: Any, dtype: torch.dtype) -> Value:
     """Return a tensor filled with one value: stored if small, otherwise computed in the graph."""
     if dtype.is_complex:
@@ -89,7 +89,7 @@ def prims_full(
     device: Any,
     requires_grad: bool,
 ) -> Value:
-    """A value everywhere."""
+    """A tensor filled with a value."""
     return filled(op, shape, fill_value, dtype)
 
 
@@ -105,7 +105,7 @@ def full_like(
     pin_memory: Any = None,
     memory_format: Any = None,
 ) -> Value:
-    """A value everywhere, with the sizes of self."""
+    """A tensor filled with a value, with the sizes of self."""
     return filled(op, dims_of(self), fill_value, dtype or dtype_of(self))
 
 
@@ -119,7 +119,7 @@ def prims_full_like(
     device: Any,
     requires_grad: bool,
 ) -> Value:
-    """A value everywhere, with the sizes of a."""
+    """A tensor filled with a value, with the sizes of a."""
     return filled(op, dims_of(a), fill_value, dtype)
 
 
@@ -135,13 +135,13 @@ def new_full(
     device: Any = None,
     pin_memory: Any = None,
 ) -> Value:
-    """A value everywhere, with the dtype of self."""
+    """A tensor filled with a value, with the dtype of self."""
     return filled(op, size, fill_value, dtype or dtype_of(self))
 
 
 @_creates("aten.fill.Scalar", "prims.fill.default")
 def fill(op: OpBuilder, self: Value, value: Scalar) -> Value:
-    """A value everywhere, with the sizes and dtype of self."""
+    """A tensor filled with a value, with the sizes and dtype of self."""
     return filled(op, dims_of(self), value, dtype_of(self))
 
 
@@ -176,7 +176,7 @@ def _register_sized(name: str, value: int) -> None:
         device: Any = None,
         pin_memory: Any = None,
     ) -> Value:
-        """A value everywhere."""
+        """A tensor filled with a value."""
         return filled(op, size, value, dtype or torch.get_default_dtype())
 
 
@@ -194,7 +194,7 @@ def _register_like(name: str, value: int) -> None:
         pin_memory: Any = None,
         memory_format: Any = None,
     ) -> Value:
-        """A value everywhere, with the sizes of self."""
+        """A tensor filled with a value, with the sizes of self."""
         return filled(op, dims_of(self), value, dtype or dtype_of(self))
 
 
@@ -212,7 +212,7 @@ def _register_new(name: str, value: int) -> None:
         device: Any = None,
         pin_memory: Any = None,
     ) -> Value:
-        """A value everywhere, with the dtype of self."""
+        """A tensor filled with a value, with the dtype of self."""
         return filled(op, size, value, dtype or dtype_of(self))
 
 

@@ -34,7 +34,7 @@ from coreai_onnx.lower.values import (
 _WITHOUT_KERNELS = 22
 
 
-# ---------------------------------------------------------------------- the two sources
+# ---------------------------------------------------------------------- sources of randomness
 def _random_op(op: OpBuilder, op_type: str, size: Sequence[Dim], wide: torch.dtype) -> Value:
     """Return the result of one of ONNX's random ops."""
     kind = ir.DataType.DOUBLE if wide == torch.float64 else ir.DataType.FLOAT
@@ -97,7 +97,7 @@ def _double(op: OpBuilder, x: Any) -> Value:
     return op.cast(op.dim(x), torch.float64)
 
 
-# ---------------------------------------------------------------------- sizes given
+# ---------------------------------------------------------------------- by size
 def _register_sized(name: str, source: Any) -> None:
     @lowers(f"aten.{name}.default")
     def plain(

@@ -156,7 +156,7 @@ def _whole(x: Value, sizes: Sequence[Dim], factors: Sequence[float | None]) -> b
     return all(o > 0 and int(s) % o == 0 for s, o in zip(sizes, old, strict=True))
 
 
-# ---------------------------------------------------------------------- spelled out
+# ---------------------------------------------------------------------- elementary ops
 def _gathered(
     op: OpBuilder,
     x: Value,
