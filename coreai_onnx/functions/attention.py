@@ -1,8 +1,8 @@
 """The body of ``scaled_dot_product_attention``, written with ONNX nodes.
 
-Tracing the reference over symbolic sizes takes seconds (every reshape of a five-dimensional tensor
-asks sympy about strides); this takes milliseconds, and the head groups are multiplied as taller
-matrices, so that keys and values are read once per group. The tests hold it to the reference.
+Tracing the reference over symbolic sizes takes seconds, since every reshape of a five-dimensional
+tensor evaluates strides in sympy; this takes milliseconds. Head groups are multiplied as taller
+matrices, so that keys and values are read once per group. Tests compare it with the reference.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ NATIVE_SINCE = 23
 
 @dataclass(frozen=True)
 class _Call:
-    """What a body has to do.
+    """The variant of a body.
 
     Attributes:
         mask: ``"bool"``, ``"float"`` or empty.
-        sinks: Whether there is a column of sinks.
-        causal: Whether keys behind the query's position are hidden.
-        window: How many positions are near; 0 for all.
-        upper_left: Where the diagonal begins.
+        sinks: Whether there is a column of attention sinks.
+        causal: Whether keys after the query's position are masked.
+        window: Size of the attention window; 0 for no window.
+        upper_left: Whether the diagonal of the causal mask starts in the upper left corner.
         softcap: Bound of the scores; 0 for none.
         wide: Dtype of the computation.
         one_group: Whether keys and values have the same number of heads.
@@ -51,7 +51,7 @@ class _Call:
 
     @property
     def positional(self) -> bool:
-        """Whether a mask follows from the positions."""
+        """Whether the positions imply a mask."""
         return not self.mask and (self.causal or self.window > 0)
 
 
@@ -102,10 +102,10 @@ def write(
 
 
 def _native(b: BodyBuilder, call: _Call) -> Value:
-    """ONNX's Attention, with a mask made of positions, and zeros for rows without a key.
+    """Write ONNX's Attention, with a mask computed from positions, and zeros for rows without keys.
 
-    It is given float32: onnxruntime adds float16 scores up in float16, and takes no bfloat16. A
-    mask gets all its rows: onnxruntime does not repeat a single one.
+    The inputs are cast to float32: onnxruntime accumulates float16 scores in float16, and does not
+    support bfloat16. The mask is expanded to all rows, since onnxruntime does not broadcast rows.
     """
     op, (query, key, value) = b.op, b.inputs[:3]
     mask = b.inputs[3] if call.mask else None
@@ -132,7 +132,7 @@ def _native(b: BodyBuilder, call: _Call) -> Value:
 
 
 def _spelled(b: BodyBuilder, call: _Call) -> Value:
-    """Products of matrices, one per head of the keys, and a softmax."""
+    """Write matrix products, one per key head, and a softmax."""
     op, (query, key, value) = b.op, b.inputs[:3]
     scale = op.cast(b.scope.attribute(op, AttributeRef("scale", "float")), call.wide)
     scaled = op.Mul(op.cast(query, call.wide), scale)
@@ -166,7 +166,7 @@ def _spelled(b: BodyBuilder, call: _Call) -> Value:
 def _by_group(
     op: OpBuilder, x: Value, shared: Value, batch: Value, heads: Value, length: Value
 ) -> Value:
-    """Return ``[B, H, T, N]`` as ``[B, K, H / K * T, N]``: the rows that share a matrix."""
+    """Return ``[B, H, T, N]`` as ``[B, K, H / K * T, N]``: rows grouped by their key head."""
     groups = op.Shape(shared, start=1, end=2)
     rows = op.Mul(op.Div(heads, groups), length)
     columns = op.Shape(x, start=3, end=4)
@@ -195,7 +195,7 @@ def _position_mask(op: OpBuilder, query: Value, key: Value, call: _Call) -> Valu
 
 
 def _softmax(op: OpBuilder, scores: Value, sinks: Value | None, call: _Call) -> Value:
-    """Softmax over the keys; sinks are one more column that is dropped afterwards."""
+    """Return the softmax over the keys; sinks are one more column, dropped afterwards."""
     if sinks is None:
         weights: Value = op.Softmax(scores, axis=-1)
         return weights
@@ -207,16 +207,16 @@ def _softmax(op: OpBuilder, scores: Value, sinks: Value | None, call: _Call) -> 
 
 
 def _always_cast(op: OpBuilder, x: Value, call: _Call) -> Value:
-    """Cast a mask or sinks, whatever their dtype is, so that one body serves them all."""
+    """Cast a mask or sinks, even if redundant, so that one body holds for every dtype."""
     result: Value = op.Cast(x, to=int(ir_dtype(call.wide)))
     return result
 
 
 def _above_lowest(op: OpBuilder, mask: Value) -> Value:
-    """Replace the lowest finite number by the next, which adds up to the same scores.
+    """Replace the lowest finite number with the next one, which gives the same scores.
 
-    From 1.29 on, onnxruntime takes the lowest one for a key that is hidden, and gives zeros for a
-    row of them; torch only does so for -inf.
+    From 1.29 on, onnxruntime treats the lowest number as a masked key, and returns zeros for a row
+    of them; torch does so for -inf only.
     """
     lowest = np.finfo(np.float32).min
     hides = op.Equal(mask, float(lowest))
@@ -225,7 +225,7 @@ def _above_lowest(op: OpBuilder, mask: Value) -> Value:
 
 
 def _empty_rows_to_zero(op: OpBuilder, result: Value, mask: Value, call: _Call) -> Value:
-    """Put zeros where a row may attend to nothing; softmax gives NaN there, or an average."""
+    """Zero the rows that attend to nothing, for which softmax returns NaN or an average."""
     if mask.dtype == ir.DataType.BOOL:
         some = op.Greater(op.ReduceMax(op.cast(mask, torch.float32), [-1], keepdims=1), 0.0)
     else:

@@ -14,7 +14,7 @@ class AttributeTypeError(ExternalizationError, TypeError):
 
 
 def composite_attributes(call: ModuleCall) -> dict[str, Any]:
-    """Return the attributes named by the spec, in ONNX form, and the version.
+    """Return the attributes that the spec names, in ONNX form, and the version.
 
     None is left out; a bool becomes an int, an ``Enum`` its value, a tuple a list.
 

@@ -1,4 +1,4 @@
-"""A traced reference lowered into a function body that holds for several dtypes."""
+"""Lowers a traced reference to a function body that holds for several dtypes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _ATTRIBUTE_TYPES = {
 
 
 class BodyBuilder:
-    """A function under construction: its inputs, its builder, and its end.
+    """A function under construction: its inputs and its builder.
 
     Args:
         composite: The declaration.
-        present: Which inputs a call passes; inputs behind the last one are left out.
+        present: Which inputs a call passes; inputs after the last of them are omitted.
         opset: ``ai.onnx`` opset of the body.
     """
 
@@ -56,7 +56,7 @@ class BodyBuilder:
             self.dtype = dtypes[0]
 
     def given(self, name: str) -> Value | None:
-        """Return an input by name, or None if calls leave it out."""
+        """Return an input by name, or None if calls omit it."""
         for declared, value in zip(self.composite.inputs, self.inputs, strict=False):
             if declared.name == name:
                 return value if value.dtype is not None else None
@@ -95,8 +95,8 @@ def lower_body(
 ) -> ir.Function:
     """Lower a traced reference.
 
-    The body is traced in float16 for every dtype up to float32: casts to float16 become casts to
-    the dtype of the first input, so that it holds for all of them.
+    The reference is traced in float16 for every dtype up to float32. Casts to float16 become casts
+    to the dtype of the first input, so that the body holds for all these dtypes.
     """
     builder = BodyBuilder(composite, [e is not None for e in examples], opset)
     by_name = {v.name: v for v in builder.inputs}

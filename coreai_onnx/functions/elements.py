@@ -1,4 +1,4 @@
-"""Bodies of activations, and of the logarithm of the softmax."""
+"""Bodies of activations and of log-softmax."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GELU_SINCE = 20
 
 @writes("gelu", words=approximation_words)
 def gelu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """ONNX's Gelu from opset 20 on; onnxruntime has it in float32."""
+    """ONNX's Gelu from opset 20 on, which onnxruntime supports in float32."""
     del examples
     x, approximate = widened(b, b.inputs[0]), str(attributes["approximate"])
     if b.opset < _GELU_SINCE or b.dtype == torch.float64:
@@ -38,21 +38,21 @@ def silu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> V
 
 @writes("hard_sigmoid")
 def hard_sigmoid(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """HardSigmoid with a slope of 1/6, or, in float64, its formula."""
+    """HardSigmoid with a slope of 1/6; its formula in float64."""
     del examples, attributes
     return b.op.cast(activation.hardsigmoid(b.op, widened(b, b.inputs[0])), b.dtype)
 
 
 @writes("hard_swish")
 def hard_swish(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """x * hard_sigmoid(x): what ONNX's HardSwish is made of in onnxruntime."""
+    """x * hard_sigmoid(x), to which onnxruntime expands ONNX's HardSwish."""
     del examples, attributes
     return b.op.cast(activation.hardswish(b.op, b.inputs[0]), b.dtype)
 
 
 @writes("log_softmax")
 def log_softmax(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """LogSoftmax along the axis that the call names."""
+    """LogSoftmax along the axis in the attribute of the call."""
     del examples, attributes
     wide = widened(b, b.inputs[0])
     return b.op.cast(b.op.LogSoftmax(wide, axis=AttributeRef("axis", "int")), b.dtype)

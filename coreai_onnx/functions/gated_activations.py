@@ -17,7 +17,7 @@ from coreai_onnx.lower.values import Value, ir_dtype
 def approximation_words(
     composite: Composite, examples: Examples, attributes: Mapping[str, Any]
 ) -> list[str]:
-    """Return the variant word of the formula with tanh."""
+    """Return the variant word of the tanh approximation, if the call uses it."""
     del composite, examples
     return ["tanh"] if attributes["approximate"] == "tanh" else []
 
@@ -33,7 +33,7 @@ def swiglu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) ->
 
 @writes("geglu", words=approximation_words)
 def geglu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """Spelled out: Gelu is no op of opset 18, and onnxruntime fuses the formula with Erf."""
+    """The formula with Erf, which onnxruntime fuses; Gelu does not exist in opset 18."""
     del examples
     op, (gate, up) = b.op, _wide_inputs(b)
     if attributes["approximate"] == "tanh":
@@ -48,6 +48,6 @@ def geglu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> 
 
 
 def _wide_inputs(b: BodyBuilder) -> list[Value]:
-    """Return gate and up in the dtype of the computation; a cast to the same dtype is dropped."""
+    """Return gate and up in the dtype of the computation; runtimes drop redundant casts."""
     wide = torch.float64 if b.dtype == torch.float64 else torch.float32
     return [b.op.Cast(x, to=int(ir_dtype(wide))) for x in b.inputs[:2]]

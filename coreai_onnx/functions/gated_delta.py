@@ -1,6 +1,6 @@
-"""The body of ``gated_delta_update``: a scan over the tokens, for every length.
+"""The body of ``gated_delta_update``: a scan over the tokens, for any length.
 
-Axes are arranged before the scan so that a token needs no reshape: the state is
+Axes are permuted before the scan so that the steps need no reshape: the state is
 ``[batch, heads, groups, Dk, Dv]``, where each query and key head serves a group of value heads, and
 a token's query and key are rows of ``Dk``, its value a row of ``Dv``.
 """
@@ -61,10 +61,10 @@ def write(
 
 
 class _Sizes:
-    """Shapes spelled by the letters of the sizes; R is how many value heads share a key head.
+    """Shapes from the letters of their sizes; R is the number of value heads per key head.
 
     Args:
-        op: Makes the nodes.
+        op: Creates the nodes.
         key: ``[B, H, S, D]``.
         value: ``[B, V, S, E]``.
     """
@@ -78,7 +78,7 @@ class _Sizes:
         self._sizes["1"] = op.const([1])
 
     def __call__(self, letters: str) -> Value:
-        """Return a shape."""
+        """Return the shape with these sizes."""
         result: Value = self._op.Concat(*(self._sizes[n] for n in letters.split()), axis=0)
         return result
 
@@ -99,7 +99,7 @@ def _scan(
     after = inner.Add(faded, inner.MatMul(column, write_))
     graph.outputs.extend([after, inner.MatMul(query, after)])
     for value_ in inputs:
-        value_.type = None  # as the reader infers it: one text for every dtype
+        value_.type = None  # left to shape inference, so that the text is equal for all dtypes
     last, outputs = op.call(
         "",
         "Scan",
@@ -123,6 +123,6 @@ def _unit_length(op: OpBuilder, x: Value) -> Value:
 
 
 def _cast(op: OpBuilder, x: Value, wide: torch.dtype) -> Value:
-    """Cast also what has the dtype: onnxruntime drops that, and one body serves every dtype."""
+    """Cast even if redundant, so that one body holds for every dtype; onnxruntime drops no-ops."""
     result: Value = op.Cast(x, to=int(ir_dtype(wide)))
     return result

@@ -1,7 +1,7 @@
-"""The body of ``gather_mm``: one product per chosen matrix, with all the rows that share it.
+"""The body of ``gather_mm``: one product per selected matrix, with all rows that select it.
 
-Where an index chooses among matrices, none is copied per row: rows are sorted by their matrix, and
-a loop goes through the matrices that have rows, so that the cost is that of the products.
+No matrix is copied per row: rows are sorted by their matrix, and a loop runs over the matrices that
+have rows, so that the cost is that of the products.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ def write(
 
 
 def chooses_rows(rhs: Example | None, attributes: Mapping[str, Any]) -> bool:
-    """Whether ``rhs_indices`` choose along an axis of the matrices, not among matrices."""
+    """Whether ``rhs_indices`` select along an axis of the matrices, instead of whole matrices."""
     assert rhs is not None
     return len(rhs.dims) - int(attributes["num_batch_axes"]) <= 2
 
 
 class _Product:
-    """How rows are multiplied with a matrix.
+    """The product of rows and a matrix.
 
     Args:
-        like: Has the dtype of the result.
+        like: A value with the dtype of the result.
         transposed: Whether the matrices are ``[N, K]``.
-        wide: Dtype that products are added up in.
+        wide: Accumulation dtype.
     """
 
     def __init__(self, like: Value, transposed: bool, wide: torch.dtype) -> None:  # noqa: FBT001 - internal
@@ -81,7 +81,7 @@ class _Product:
 
 
 def _grouped(op: OpBuilder, lhs: Value, rhs: Value, indices: Value, product: _Product) -> Value:
-    """Multiply ``lhs [..., M, K]`` with the matrices of ``rhs`` that indices choose."""
+    """Multiply ``lhs [..., M, K]`` by the matrices of ``rhs`` that the indices select."""
     left, right = _numbers(op, lhs), op.Gather(_numbers(op, rhs), indices, axis=_AXIS)
     batch = op.Shape(op.Add(left, right))
     row_of, matrix_of = (op.Reshape(op.Expand(x, batch), [-1]) for x in (left, right))
@@ -109,7 +109,7 @@ def _grouped(op: OpBuilder, lhs: Value, rhs: Value, indices: Value, product: _Pr
 
 
 class _Groups:
-    """Where the rows of each matrix end and start, and which matrices have any."""
+    """Ends and starts of the rows of each matrix, and the matrices that have rows."""
 
     def __init__(self, ends: Value, starts: Value, active: Value) -> None:
         self.ends, self.starts, self.active = ends, starts, active
@@ -123,9 +123,9 @@ def _one_by_one(
     empty: Value,
     product: _Product,
 ) -> Value:
-    """Multiply the rows of one matrix in each turn of a loop; return all products, in a row.
+    """Multiply the rows of one matrix per loop iteration; return all products, concatenated.
 
-    The turns collect in a sequence: what they give has different lengths.
+    The products are collected in a sequence, since their lengths differ.
     """
     names, (lhs, rhs) = op.scope.names, stacked
     (first,) = op.call("", "SequenceConstruct", [empty], {})
@@ -143,7 +143,7 @@ def _one_by_one(
     part = product(inner, chosen, inner.Gather(rhs, which, axis=0))
     (longer,) = inner.call("", "SequenceInsert", [parts, part], {})
     graph.outputs.extend([inner.Identity(going), longer])
-    parts.type = None  # as the reader infers it: one text for every dtype
+    parts.type = None  # left to shape inference, so that the text is equal for all dtypes
     turns = op.Squeeze(op.Shape(groups.active), [0])
     (collected,) = op.call("", "Loop", [turns, None, first], {"body": graph})
     (joined,) = op.call("", "ConcatFromSequence", [collected], {"axis": 0})
@@ -152,7 +152,7 @@ def _one_by_one(
 
 
 def _numbers(op: OpBuilder, x: Value) -> Value:
-    """Return the number of each matrix of ``x``, in the shape of its batch axes."""
+    """Return the index of each matrix of ``x``, in the shape of its batch axes."""
     batch = op.Shape(x, start=0, end=-2)
     count = op.Squeeze(op.ReduceProd(batch, keepdims=1), [0])
     result: Value = op.Reshape(op.Range(0, count, 1), batch, allowzero=1)
@@ -160,7 +160,7 @@ def _numbers(op: OpBuilder, x: Value) -> Value:
 
 
 def _stack(op: OpBuilder, x: Value) -> Value:
-    """Return the shape of ``x`` with its batch axes made one."""
+    """Return the shape of ``x`` with its batch axes merged into one."""
     count = op.ReduceProd(op.Shape(x, start=0, end=-2), keepdims=1)
     result: Value = op.Concat(count, _last_dims(op, x), axis=0)
     return result
@@ -172,6 +172,6 @@ def _last_dims(op: OpBuilder, x: Value) -> Value:
 
 
 def _cast(op: OpBuilder, x: Value, wide: torch.dtype) -> Value:
-    """Cast also what has the dtype: onnxruntime drops that, and one body serves every dtype."""
+    """Cast even if redundant, so that one body holds for every dtype; onnxruntime drops no-ops."""
     result: Value = op.Cast(x, to=int(ir_dtype(wide)))
     return result

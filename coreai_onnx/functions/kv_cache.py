@@ -22,9 +22,9 @@ def write(
 ) -> Value:
     """Write the body; see :mod:`coreai_onnx.composite_ops.kv_cache_update`.
 
-    It is the one that ``passes/fuse_cache_updates.py`` writes, so that a model has one for both.
-    ScatterElements would need fewer nodes, but an index for each element, which takes up to eleven
-    times as long (docs/performance.md).
+    ``passes/fuse_cache_updates.py`` writes the same body, so that a model needs only one.
+    ScatterElements would need fewer nodes, but an index per element, which takes up to eleven times
+    as long (docs/performance.md).
     """
     del examples, attributes
     op, (cache, update, position) = b.op, b.inputs[:3]

@@ -1,4 +1,4 @@
-"""The functions of a model: one body per distinct meaning, named after what differs."""
+"""The composite functions of a model: one per distinct body, named by its variant."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of
 
 
 def composite_functions(calls: Sequence[CompositeCall], opset: int) -> list[ir.Function]:
-    """Make the bodies of the calls and point each call at its body.
+    """Create the bodies of the calls and set each call to its body.
 
-    A composite with one body in the model has its plain name. Where calls need different bodies,
-    each is named by what it does (``scaled_dot_product_attention.causal``), and by its dtype where
-    that makes the difference; the body of a call without anything special keeps the plain name.
-    Should two bodies do what the declaration has
-    one word for, the second has a number, which no kernel claims: its body always runs.
+    A composite with one body in the model has its plain name. If calls need different bodies, each
+    is named by its variant (``scaled_dot_product_attention.causal``), and by its dtype if the
+    bodies differ by dtype; the body of the default variant keeps the plain name. If two bodies have
+    the same variant, the second one is numbered. No kernel is registered for a numbered name, so
+    its body always runs.
 
     Returns:
-        The functions, in order of first call.
+        The functions, in the order of their first call.
     """
     functions: dict[str, ir.Function] = {}
     bodies: dict[str, dict[str, list[CompositeCall]]] = {}
@@ -66,14 +66,14 @@ def _named_groups(
 
 
 def _free(op_type: str, composite: Composite, taken: Mapping[str, ir.Function]) -> str:
-    """Return a declared op type that is free as it is, any other one with a number behind it."""
+    """Return the op type if it is declared and unused, otherwise a numbered one."""
     if op_type in composite.op_types() and op_type not in taken:
         return op_type
     return next(n for i in range(2, len(taken) + 3) if (n := f"{op_type}.{i}") not in taken)
 
 
 def _body_of(call: CompositeCall, opset: int) -> tuple[ir.Function, str]:
-    """Return a body for a call, and its text, by which equal bodies are found."""
+    """Return a body for a call, and its text, which identifies equal bodies."""
     composite = call.composite
     structural = {a.name: call.attributes.get(a.name) for a in composite.attributes if a.structural}
     scalars = tuple(
@@ -100,7 +100,7 @@ def _make_body(
 
 
 def _for_all_dtypes(examples: Sequence[Example | None]) -> tuple[Example | None, ...]:
-    """Trace in float16 what is up to float32: the body then holds for these dtypes."""
+    """Return examples with dtypes up to float32 set to float16: one body holds for all of them."""
     first = examples[0]
     assert first is not None
     others = {e.dtype for e in examples if e is not None} - {first.dtype}
@@ -113,7 +113,7 @@ def _for_all_dtypes(examples: Sequence[Example | None]) -> tuple[Example | None,
 
 
 def examples_of(call: CompositeCall) -> tuple[Example | None, ...]:
-    """Return what the body depends on, of the inputs of a call."""
+    """Return the properties of a call's inputs on which the body depends."""
     composite, inputs = call.composite, call.node.inputs
     given = [*inputs, *[None] * (len(composite.inputs) - len(inputs))]
     first = given[0]
@@ -134,7 +134,7 @@ def _letters(
 ) -> tuple[str | int, ...]:
     """Return the letters of a value's dims; a broadcast dim of size 1 stays 1.
 
-    ``V|K`` is ``K`` where the size is that of ``K``, which ``sizes`` remembers.
+    ``V|K`` is ``K`` if the size equals that of ``K``, which is recorded in ``sizes``.
     """
     broadcast = pattern.startswith("~")
     tokens = pattern.lstrip("~").split()

@@ -1,4 +1,4 @@
-"""Calls of externalised modules, and the functions they call."""
+"""Calls of externalized modules, and the functions they call."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _PREFIX = "module."
 
 @dataclass
 class ModuleFunction:
-    """A function made from an externalised module, and the nodes that call it.
+    """A function made from an externalized module, and the nodes that call it.
 
     Attributes:
-        function: The function; renamed when all of them are known.
-        weights: Paths of the weights behind the tensor inputs, in the module, in order.
+        function: The function; renamed when all functions are known.
+        weights: Paths in the module of the weights that follow the tensor inputs, in order.
         calls: Nodes that call it.
     """
 
@@ -48,7 +48,7 @@ class ModuleFunction:
 
 @dataclass
 class ModuleCalls:
-    """Lowers calls of externalised modules; functions come out inner ones first.
+    """Lowers calls of externalized modules; inner functions precede those that call them.
 
     Args:
         calls: The calls of the exported program, by tag.
@@ -62,7 +62,7 @@ class ModuleCalls:
     def __call__(
         self, walker: Walker, node: torch.fx.Node, args: Sequence[Any], _kwargs: Mapping[str, Any]
     ) -> list[Value]:
-        """Lower one call: a standard composite where it is one, else a function of its own."""
+        """Lower one call to a standard composite if it is one, otherwise to its own function."""
         tensors, buffers, numbers, tag = args
         call = self.calls[tag]
         name, leader = call.spec.composite_op_name, call.leader
@@ -98,9 +98,9 @@ class ModuleCalls:
         return outputs
 
     def functions(self) -> list[ir.Function]:
-        """Return the functions, equal bodies merged; differing ones get ``.2``, ``.3`` and so on.
+        """Return the functions, equal bodies merged; different ones get ``.2``, ``.3`` and so on.
 
-        To be called when the composites inside the bodies have their final names.
+        Must be called after the composites inside the bodies have their final names.
         """
         kept: dict[tuple[str, str], dict[str, ir.Function]] = {}
         for made in self._functions.values():
@@ -118,7 +118,7 @@ class ModuleCalls:
         return [f for bodies in kept.values() for f in bodies.values()]
 
     def _check_name(self, call: ModuleCall) -> None:
-        """Refuse one composite name for classes that take different arguments."""
+        """Raise if classes with different arguments have the same composite name."""
         name = call.spec.composite_op_name
         if name is None:
             return
@@ -184,11 +184,12 @@ def call_tensors(call: ModuleCall) -> list[str]:
     """Return the names of the tensor arguments of a call: parameter names, with keys inside.
 
     Raises:
-        ExternalizationError: If an argument is an object that is no plain container, as a cache.
+        ExternalizationError: If an argument is an object other than a plain container, such as a
+            cache.
     """
     try:
         filled = pytree.tree_unflatten(list(range(len(call.leaves))), call.tree)
-    except Exception as error:  # others' objects raise what they like
+    except Exception as error:  # third-party objects may raise anything
         raise ExternalizationError(
             f"the externalised module {call.path or '(root)'} is given an object that is more than "
             f"a container of tensors ({error})",
@@ -227,10 +228,10 @@ def _output_names(call: ModuleCall) -> list[str]:
 def _results(
     program: ExportedProgram, call: ModuleCall, results: Sequence[Any], weights: Mapping[str, Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Return what a body returns, and the new values of the buffers that the call changes.
+    """Return the results of a body, and the new values of the buffers that the call mutates.
 
     Raises:
-        ExternalizationError: If the body changes something that no output of the call carries.
+        ExternalizationError: If the body mutates something that no output of the call returns.
     """
     outputs: list[Value] = []
     changed: dict[str, Value] = {}
@@ -264,7 +265,7 @@ def _inputs(
     call: ModuleCall,
     given: Sequence[Value],
 ) -> tuple[list[Any], dict[str, Value]]:
-    """Return a value for each placeholder, and those of the weights by path in the module."""
+    """Return a value for each placeholder, and the values of weights by path in the module."""
     graph, scope = op.scope.graph, op.scope
     tensor_names = iter(call_tensors(call))
     dtypes = iter(given)
@@ -312,7 +313,7 @@ def _finish(op: OpBuilder, graph: ir.Graph, outputs: Sequence[Value], names: Seq
 
 
 def _drop_unused(graph: ir.Graph, weights: Mapping[str, Value], arguments: int) -> list[str]:
-    """Remove weights that the body does not read from its inputs; return the others' paths."""
+    """Remove unused weights from the inputs of the body; return the paths of the used ones."""
     used = []
     for path, value in weights.items():
         if value.uses():
@@ -324,7 +325,7 @@ def _drop_unused(graph: ir.Graph, weights: Mapping[str, Value], arguments: int) 
 
 
 def _forget_types(graph: ir.Graph) -> None:
-    """A body holds for other shapes too: types are left to the reader's inference."""
+    """Remove types, since the body holds for other shapes too; readers infer them."""
     for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
         value.shape, value.type = None, None
 
@@ -349,9 +350,9 @@ def _examples(node: torch.fx.Node) -> tuple[list[torch.Tensor], list[Any]]:
 
 
 def _weight(walker: Walker, call: ModuleCall, path: str, tensor: torch.Tensor) -> Value:
-    """Return the value of a weight; one that the program lost is stored anew.
+    """Return the value of a weight; a weight missing from the program is added.
 
-    An exporter of the user's own may drop weights that only an externalised module reads.
+    A user-defined exporter may drop weights that only an externalized module reads.
     """
     storage = storage_key(tensor)
     try:

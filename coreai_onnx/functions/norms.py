@@ -1,8 +1,8 @@
-"""Bodies of the normalisations over trailing axes, over groups, and over channels.
+"""Bodies of the normalizations over trailing axes, over groups, and over channels.
 
-ONNX's own ops stand where they mean the same and onnxruntime has them for the dtype; otherwise the
-formula is spelled out, in float32 (float64 in float64), so that the text depends on the rank of
-nothing: one body serves every call.
+A body uses ONNX's own op if it is equivalent and onnxruntime supports the dtype. Otherwise it is
+the formula in elementary ops, in float32 (float64 for float64). It does not depend on ranks, so
+that one body serves every call.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from coreai_onnx.lower.values import Value, dtype_of, ir_dtype
 EPS = AttributeRef("eps", "float")
 _PARAMETERS = ("scale", "bias", "mean", "variance")
 _MOST_AXES = 4
-"""As many trailing axes have a body with ONNX's own op."""
+"""The largest number of trailing axes with a body that uses ONNX's own op."""
 
 
 # ---------------------------------------------------------------------- trailing axes
 def presence(composite: Composite, examples: Examples) -> list[str]:
-    """Return which of scale and bias a call passes, and whether one has a dtype of its own."""
+    """Return variant words: which of scale and bias a call passes, and whether dtypes differ."""
     given = present(composite, examples)
     has_bias = any(declared.name == "bias" for declared in composite.inputs)
     words = []
@@ -46,7 +46,7 @@ def presence(composite: Composite, examples: Examples) -> list[str]:
 def trailing_words(
     composite: Composite, examples: Examples, attributes: Mapping[str, Any]
 ) -> list[str]:
-    """Return how many axes a norm over trailing axes has, and which of scale and bias."""
+    """Return variant words: the number of trailing axes, and which of scale and bias."""
     axes = list(attributes["axes"])
     words = [] if axes == [-1] else [f"axes{len(axes)}" if trailing(attributes) else "axes"]
     words += presence(composite, examples)
@@ -66,18 +66,18 @@ def _channel_words(
 
 @writes("layer_norm", words=trailing_words)
 def layer_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """LayerNormalization, which computes in float32 and needs a scale of the normalised shape."""
+    """LayerNormalization, which computes in float32 and needs a scale of the normalized shape."""
     return layer_norm_of(b, b.inputs[0], parameters(b, examples), attributes)
 
 
 @writes("rms_norm", words=trailing_words)
 def rms_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """RMSNormalization rounds before it scales, as the reference does for a scale of its dtype."""
+    """RMSNormalization, which rounds before scaling, like the reference for a same-dtype scale."""
     return rms_norm_of(b, b.inputs[0], parameters(b, examples)[0], attributes)
 
 
 class Parameter:
-    """A scale or bias: its value, and how it is shaped.
+    """A scale or bias: its value and its dims.
 
     Args:
         value: An input of the body.
@@ -85,13 +85,13 @@ class Parameter:
     """
 
     def __init__(self, value: Value, example: Example) -> None:
-        """Keep both."""
+        """Store both."""
         self.value, self.dims = value, example.dims
         self.dtype = dtype_of(value)
 
 
 def parameters(b: BodyBuilder, examples: Examples) -> list[Parameter | None]:
-    """Return scale and bias, None for what calls leave out."""
+    """Return scale and bias, None for those that calls omit."""
     found: list[Parameter | None] = []
     for name in ("scale", "bias"):
         index = next((i for i, d in enumerate(b.composite.inputs) if d.name == name), None)
@@ -140,7 +140,7 @@ def rms_norm_of(
         )
         return result
     wide = widened(b, x)
-    # onnxruntime makes one op of the formula with Pow, in float32 (docs/performance.md)
+    # onnxruntime fuses the formula with Pow, in float32 (docs/performance.md)
     square = op.Pow(wide, 2.0) if b.dtype == torch.float32 else op.Mul(wide, wide)
     mean_square = op.ReduceMean(square, _axes(attributes), keepdims=1)
     result = op.Div(wide, op.Sqrt(op.Add(mean_square, eps(b))))
@@ -152,7 +152,7 @@ def rms_norm_of(
 
 
 def trailing(attributes: Mapping[str, Any]) -> bool:
-    """Whether the normalised axes are the last ones, few enough for a body of their own."""
+    """Whether the normalized axes are the last ones, and few enough for their own variant."""
     axes = sorted(attributes["axes"])
     return axes == list(range(-len(axes), 0)) and len(axes) <= _MOST_AXES
 
@@ -162,16 +162,17 @@ def _has_normalised_shape(parameter: Parameter, attributes: Mapping[str, Any]) -
 
 
 def _axes(attributes: Mapping[str, Any]) -> Any:
-    """Return trailing axes as a constant, others as the attribute of the call."""
+    """Return trailing axes as a constant, other axes as the attribute of the call."""
     return attributes["axes"] if trailing(attributes) else AttributeRef("axes", "ints")
 
 
 # ---------------------------------------------------------------------- groups and channels
 @writes("group_norm", words=_channel_words)
 def group_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """Every group as a row; then scale and bias per channel.
+    """Normalize every group as a row; then apply scale and bias per channel.
 
-    Not by GroupNormalization: its variance, mean(x²) - mean(x)², cancels where torch's does not.
+    GroupNormalization is not used: its variance, mean(x²) - mean(x)², suffers from cancellation
+    where torch's does not.
     """
     del examples, attributes
     op, x = b.op, b.inputs[0]
@@ -196,9 +197,9 @@ def group_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]
 
 @writes("instance_norm", words=_channel_words)
 def instance_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """Every channel of every sample by itself; narrow statistics are rounded, as torch keeps them.
+    """Normalize every channel of every sample; round narrow statistics, as torch does.
 
-    InstanceNormalization wants a scale and a bias, and float32.
+    InstanceNormalization is not used: it requires a scale, a bias and float32.
     """
     del examples, attributes
     op, x = b.op, b.inputs[0]
@@ -263,14 +264,14 @@ def mixed(b: BodyBuilder) -> bool:
 
 
 def widened(b: BodyBuilder, x: Value) -> Value:
-    """Return a value in the dtype the body computes in."""
+    """Return a value in the compute dtype of the body."""
     return b.op.cast(x, torch.float64 if b.dtype == torch.float64 else torch.float32)
 
 
 def parameter(b: BodyBuilder, x: Value, *, always_cast: bool | None = None) -> Value:
-    """Return a parameter in that dtype; by a cast in any case where dtypes are mixed.
+    """Return a parameter in the compute dtype, always with a cast if dtypes are mixed.
 
-    So that one text serves whatever the other dtype is.
+    One body then holds for any other dtype.
     """
     wide = torch.float64 if b.dtype == torch.float64 else torch.float32
     if not (mixed(b) if always_cast is None else always_cast):
@@ -280,5 +281,5 @@ def parameter(b: BodyBuilder, x: Value, *, always_cast: bool | None = None) -> V
 
 
 def eps(b: BodyBuilder) -> Value:
-    """Return the attribute in the dtype the body computes in."""
+    """Return the attribute ``eps`` in the compute dtype of the body."""
     return widened(b, b.scope.attribute(b.op, EPS))

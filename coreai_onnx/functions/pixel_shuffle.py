@@ -26,7 +26,7 @@ def _words(composite: Composite, examples: Examples, attributes: Mapping[str, An
 def write(
     b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
 ) -> Value:
-    """DepthToSpace of four axes; axes before the channels are one axis for it."""
+    """DepthToSpace on four axes; the axes before the channels are merged into one."""
     del attributes
     op, x = b.op, b.inputs[0]
     wide = op.cast(x, torch.float32) if b.dtype.itemsize < 4 else x
@@ -35,7 +35,7 @@ def write(
     if len(first.dims) == 4:
         return op.cast(op.DepthToSpace(wide, blocksize=_BLOCK, mode="CRD"), b.dtype)
     lead, tail = op.Shape(x, end=-3), op.Shape(x, start=-3)
-    # the product of no sizes is one; ReduceProd gives no size for it
+    # the product of no sizes is one; ReduceProd returns nothing for it
     samples = op.ReduceProd(op.Concat(lead, op.const([1]), axis=0), keepdims=1)
     merged = op.Reshape(wide, op.Concat(samples, tail, axis=0), allowzero=1)
     moved = op.DepthToSpace(merged, blocksize=_BLOCK, mode="CRD")

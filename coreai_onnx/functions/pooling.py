@@ -1,4 +1,4 @@
-"""The bodies of ``avg_pool_2d`` and ``avg_pool_3d``: sizes, strides and padding are the call's."""
+"""The bodies of ``avg_pool_2d`` and ``avg_pool_3d``; calls give sizes, strides and padding."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _words(composite: Composite, examples: Examples, attributes: Mapping[str, An
 def write(
     b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
 ) -> Value:
-    """AveragePool; sums of windows for float64, and where a divisor replaces the count."""
+    """AveragePool, or sums of windows for float64 and for a divisor that replaces the count."""
     first = examples[0]
     assert first is not None
     x = widened(b, b.inputs[0])
@@ -63,9 +63,9 @@ def _average_pool(b: BodyBuilder, x: Value, **options: Any) -> Value:
 
 
 def _window_sums(b: BodyBuilder, x: Value, axes: Sequence[_Axis]) -> Value:
-    """Return the sum of every window that lies whole in the padded input.
+    """Return the sum of every window that lies completely in the padded input.
 
-    onnxruntime averages no float64: there each axis in turn is gathered and summed.
+    onnxruntime has no float64 AveragePool: for float64 each axis in turn is gathered and summed.
     """
     if b.dtype != torch.float64:
         size = b.op.ReduceProd(_vector(b, "kernel_size"), keepdims=0)
@@ -81,14 +81,14 @@ class _Axis:
     """The windows along one axis; every number is a value of shape [1].
 
     Args:
-        b: Makes the nodes.
+        b: Creates the nodes.
         x: ``[N, C, *sizes]``.
-        index: Which of the sizes.
-        count: How many there are.
+        index: The index of the axis among the sizes.
+        count: The number of sizes.
     """
 
     def __init__(self, b: BodyBuilder, x: Value, index: int, *, count: int) -> None:
-        """Count the windows: each begins inside or in the padding before."""
+        """Count the windows: each begins in the input or in the padding before it."""
         op = self.op = b.op
         self.size = op.Shape(x, start=2 + index, end=3 + index)
         self.kernel = op.Gather(_vector(b, "kernel_size"), [index])
@@ -110,19 +110,19 @@ class _Axis:
         self.behind = op.Sub(end, front)
 
     def starts(self) -> Value:
-        """Return where each window begins in the padded input."""
+        """Return the start of each window in the padded input."""
         windows = self.op.squeeze(self.windows, [0])
         result: Value = self.op.Mul(self.op.Range(0, windows, 1), self.stride)
         return result
 
     def elements(self) -> Value:
-        """Return the places of every window's elements, ``[windows, kernel]``."""
+        """Return the indices of every window's elements, ``[windows, kernel]``."""
         within = self.op.Range(0, self.op.squeeze(self.kernel, [0]), 1)
         result: Value = self.op.Add(self.op.unsqueeze(self.starts(), [1]), within)
         return result
 
     def counted(self) -> Value:
-        """Return how many elements of each window count, ``[windows]``."""
+        """Return the number of elements that each window averages, ``[windows]``."""
         op = self.op
         begin = op.Sub(self.starts(), self.before)
         border = op.Mul(self.before, self.include_pad)

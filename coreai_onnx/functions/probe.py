@@ -1,4 +1,4 @@
-"""A user's module checked numerically against the composite whose name it bears."""
+"""Compares a user's module numerically with the composite that has its name."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SEED = 20260101
 _RELATIVE = 1e-4
 _LOW_PRECISION = 100
 _MAGNITUDES = (1.0, 1e-3, 8.0)
-"""Ordinary inputs; inputs so small that eps shows; inputs so large that a soft cap shows."""
+"""Scales of the inputs: ordinary, small enough to reveal eps, large enough to reveal a softcap."""
 _RAISES = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
 
 
 class _Plain(torch.nn.Module):
-    """A module's forward without its hooks, and with a name for its weights."""
+    """A wrapper that calls a module's forward without hooks, with a name for its weights."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ def probe_difference(
     attributes: Mapping[str, Any],
     examples: tuple[Sequence[torch.Tensor], Sequence[Any]],
 ) -> str:
-    """Run module and reference on random inputs, also of other sizes where sizes are dynamic.
+    """Run module and reference on random inputs, also with other sizes if sizes are dynamic.
 
     Args:
         composite: The standard composite.
@@ -50,7 +50,7 @@ def probe_difference(
         examples: Fake tensors and symbolic numbers of the call site.
 
     Returns:
-        What differs; empty if nothing does.
+        A description of the difference; empty if there is none.
     """
     generator = torch.Generator().manual_seed(_SEED)
     for index, magnitude in enumerate(_MAGNITUDES):
@@ -78,10 +78,10 @@ def probe_difference(
 
 
 class _Sizes:
-    """Evaluates symbolic sizes at their example values, or at other ones that are allowed.
+    """Evaluates symbolic sizes at their example values, or at other allowed values.
 
     Args:
-        other: Whether each symbol takes a multiple of its example value, all different.
+        other: Whether each symbol is a multiple of its example value, all of them different.
     """
 
     def __init__(self, *, other: bool) -> None:
@@ -108,7 +108,7 @@ def _weights(
     sources: Mapping[str, tuple[str, str]],
     generator: torch.Generator | None,
 ) -> dict[str, torch.Tensor]:
-    """Return the weights that are inputs of the composite, random ones with a generator."""
+    """Return the weights that are inputs of the composite; with a generator, random weights."""
     found: dict[str, torch.Tensor] = {}
     for kind, name in sources.values():
         if kind == "weight":
@@ -162,7 +162,7 @@ def _difference(given: torch.Tensor, wanted: torch.Tensor) -> str:
 
 
 def _unproven(inputs: Sequence[torch.Tensor | None], attributes: Mapping[str, Any]) -> str:
-    """Say what the inputs were too small to show."""
+    """Return which behavior the inputs were too small to test; empty if none."""
     window = attributes.get("window_size") or 0
     if window <= 0 or inputs[3] is not None or inputs[1] is None:
         return ""

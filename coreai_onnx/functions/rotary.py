@@ -1,8 +1,8 @@
-"""The body of ``rope``: cosines and sines from wherever a call has them, then the rotation.
+"""The body of ``rope``: given or computed cosines and sines, then the rotation.
 
-Angles are small, [batch, 1, length, lanes / 2]; they are repeated to the batch for ONNX's
-RotaryEmbedding, which has every head rotated alike. Which lanes, how they pair up, and the base
-and scale of the frequencies are read from the call.
+Angles are small, [batch, 1, length, lanes / 2]; they are repeated to the batch size for ONNX's
+RotaryEmbedding, which rotates every head alike. The number of rotated lanes, their pairing, and the
+base and scale of the frequencies are read from the call.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _positions(b: BodyBuilder, x: Value) -> Value:
 
 
 def _always_wide(b: BodyBuilder, name: str) -> Value:
-    """Cast an input whatever its dtype is, so that one body serves all of them."""
+    """Cast an input, even if redundant, so that one body holds for every dtype."""
     wide = torch.float64 if b.dtype == torch.float64 else torch.float32
     result: Value = b.op.Cast(b.given(name), to=int(ir_dtype(wide)))
     return result

@@ -1,4 +1,4 @@
-"""Bodies of a residual connection with the norm of its sum."""
+"""Bodies of residual connections followed by a norm of the sum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coreai_onnx.functions.writers import Examples, writes
 from coreai_onnx.lower.values import Value
 
 NOT_FUSED_SINCE = 23
-"""From this opset on, the sum and a layer norm stay two ops."""
+"""From this opset on, the sum and a layer norm remain two ops."""
 
 
 @writes("skip_rms_norm", words=trailing_words)
@@ -33,8 +33,9 @@ def skip_layer_norm(
 ) -> list[Value]:
     """The sum, rounded to its dtype, and its norm by the body of ``layer_norm``.
 
-    onnxruntime makes one op of Add and LayerNormalization, which since 1.30 takes up to four times
-    as long as the two (docs/performance.md); it does not of Sum. Lower opsets are for older ones.
+    onnxruntime fuses Add and LayerNormalization into one op, which since 1.30 takes up to four
+    times as long as the two (docs/performance.md); it does not fuse Sum. Lower opsets are for older
+    releases and use Add.
     """
     total = _sum(b, "Sum" if b.opset >= NOT_FUSED_SINCE else "Add")
     return [layer_norm_of(b, total, parameters(b, examples), attributes), total]
@@ -43,8 +44,8 @@ def skip_layer_norm(
 def _sum(b: BodyBuilder, op_type: str) -> Value:
     """Return ``input + skip``, rounded.
 
-    The casts are spelled out: those that onnxruntime puts around a float16 addition it takes away
-    again together with the rounding.
+    The casts are explicit: onnxruntime would insert casts around a float16 addition itself, but
+    removes those later, together with the rounding.
     """
     add = getattr(b.op, op_type)
     return b.op.cast(add(*(widened(b, x) for x in b.inputs[:2])), b.dtype)

@@ -1,4 +1,4 @@
-"""Externalised modules that are standard composites."""
+"""Recognizes externalized modules that are standard composites."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from coreai_onnx.lower.composite_checks import CompositeCallError
 from coreai_onnx.lower.values import Value, dtype_of
 
 
-class _Differs(Exception):  # noqa: N818 - no error: it carries a reason
+class _Differs(Exception):  # noqa: N818 - control flow, not an error
     """The module is not the composite; the message says why."""
 
 
 @dataclass(frozen=True)
 class _Match:
-    """How a call maps onto a composite.
+    """The mapping of a call onto a composite.
 
     Attributes:
         sources: For each input that is present, ``("argument", name)`` or ``("weight", name)``.
@@ -49,20 +49,20 @@ def call_standard(
     weight: Callable[[str], Value],
     proven: dict[Any, _Match | _Differs],
 ) -> list[Value] | None:
-    """Call a standard composite, if the module means the same.
+    """Call a standard composite, if the module is equivalent to it.
 
-    A module of this package does. A user's class does if its arguments and weights are the
-    composite's inputs, by name or declared alias, and it gives what the reference gives; otherwise
-    a warning says what differs, and the module stays under its own name where no kernel takes it
-    over.
+    A module of this package is. A user's class is equivalent if its arguments and weights are the
+    composite's inputs, by name or declared alias, and it returns the same results as the reference.
+    Otherwise a warning names the difference, and the module keeps its own function, for which there
+    is no kernel.
 
     Args:
-        op: Makes nodes at the call site.
+        op: Creates nodes at the call site.
         call: The call.
         given: Tensors and numbers of the call.
         examples: Their counterparts in the exported program.
         weight: Returns the value of a weight of the module.
-        proven: Receives what the check found, for the calls that are alike.
+        proven: Caches the result of the check, for equal calls.
 
     Returns:
         The outputs; None if the module is not the composite.
@@ -94,7 +94,7 @@ def call_standard(
 
 
 def _keep_own(call: ModuleCall, composite: Composite, reason: Exception) -> None:
-    """Warn that a module is not the composite, if it can be a function of its own instead.
+    """Warn that a module is not the composite, if it can be its own function instead.
 
     Raises:
         ExternalizationError: If it cannot.
@@ -118,8 +118,8 @@ def _match(composite: Composite, call: ModuleCall, arguments: Mapping[str, Any])
     """Map arguments, weights and attributes onto the composite, by their names.
 
     Raises:
-        _Differs: If an argument has no place, a required input is missing, or it does not return
-            what the composite returns.
+        _Differs: If an argument has no counterpart, a required input is missing, or the results
+            differ from those of the composite in kind or number.
     """
     returned = call.leader.out_leaves
     if list(returned) != ["tensor"] * len(composite.outputs):
@@ -168,7 +168,7 @@ def _weight_name(declared: Input, module: torch.nn.Module) -> str:
 
 
 def _attributes(composite: Composite, module: torch.nn.Module) -> dict[str, Any]:
-    """Return the composite's attributes as the module has them, under its names or aliases."""
+    """Return the composite's attributes, read from the module by name or alias."""
     found: dict[str, Any] = {}
     for attribute in composite.attributes:
         for name in (attribute.name, *attribute.aliases):
@@ -180,7 +180,7 @@ def _attributes(composite: Composite, module: torch.nn.Module) -> dict[str, Any]
 
 
 def _typed(attribute: Attribute, value: Any) -> Any:
-    """Return a value in the attribute's type; None if it is of another kind."""
+    """Return a value in the attribute's type; None if it cannot be converted."""
     if isinstance(value, Enum):
         value = value.value
     if attribute.type == "ints":
@@ -202,7 +202,7 @@ def _proven_once(
     examples: tuple[Sequence[torch.Tensor], Sequence[Any]],
     known: dict[Any, _Match | _Differs],
 ) -> _Match:
-    """Return what :func:`_proven` returned or raised for a call alike that maps alike."""
+    """Return or raise the cached result of :func:`_proven` for an equal call and match."""
     key = (call.leader.tag, repr(sorted(match.sources.items())), repr(match.attributes))
     if key not in known:
         try:
@@ -236,7 +236,7 @@ def _proven(
 
 
 def _candidates(composite: Composite, attributes: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Attributes as found; then, for an attention that names no alignment, torch's alignment."""
+    """Yield the attributes as found; then, for attention without an alignment, torch's default."""
     yield attributes
     if composite.name == "scaled_dot_product_attention" and "causal_alignment" not in attributes:
         yield {**attributes, "causal_alignment": "upper_left"}
@@ -244,7 +244,7 @@ def _candidates(composite: Composite, attributes: Mapping[str, Any]) -> Iterator
 
 # ---------------------------------------------------------------------- the node
 def _as_value(op: OpBuilder, declared: Input, found: Any) -> Value | None:
-    """Return an argument as a value; indices of other integer types as int64."""
+    """Return an argument as a value; integer indices are cast to int64."""
     if found is None:
         return None
     if not isinstance(found, ir.Value):

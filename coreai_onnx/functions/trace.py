@@ -1,4 +1,4 @@
-"""A composite's reference traced over symbolic shapes, so that one body serves every call."""
+"""Traces a composite's reference over symbolic shapes, so that one body serves every call."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _KNOWN_HINTS = {"B": 5, "H": 12, "K": 6, "V": 6, "T": 7, "S": 11, "D": 16, "E": 
 
 @dataclass(frozen=True)
 class Example:
-    """What a body depends on, of one input.
+    """The properties of one input on which a body depends.
 
     Attributes:
-        dtype: Dtype it is traced in.
+        dtype: Dtype for the trace.
         dims: A letter for each symbolic dim, or 1 for a dim that is broadcast.
     """
 
@@ -42,7 +42,7 @@ class Traced:
     """A traced reference.
 
     Attributes:
-        graph_module: Its placeholders are ``inputs`` and then ``scalars``.
+        graph_module: The trace; its placeholders are ``inputs``, then ``scalars``.
         inputs: Names of the composite's inputs that are present.
         scalars: Names of the attributes that are read at run time.
     """
@@ -63,11 +63,11 @@ def trace_reference(
     Args:
         composite: The declaration.
         examples: One per input, None for an absent one.
-        structural: Attributes whose values are written into the body.
+        structural: Attributes whose values are constants in the body.
         scalars: Float attributes that the body reads from the node, traced as 0-d tensors.
 
     Raises:
-        ConversionError: If the reference fixed one of the letters to a number.
+        ConversionError: If the reference specialized one of the letters to a number.
     """
     shape_env = ShapeEnv()
     mode = FakeTensorMode(shape_env=shape_env)
@@ -86,7 +86,7 @@ def trace_reference(
         attributes = dict(structural) | {name: next(rest) for name in scalars}
         return composite.reference(*inputs, **attributes)
 
-    with torch.no_grad(), mode:  # sizes made inside (arange) are fake too
+    with torch.no_grad(), mode:  # tensors created inside (arange) are fake too
         graph_module = make_fx(call)(*tensors, *numbers)
     fixed = [s for s, to in shape_env.replacements.items() if to.is_number]
     if fixed:
@@ -98,7 +98,7 @@ def trace_reference(
 
 
 def _symbol_maker(shape_env: ShapeEnv) -> Callable[[str], torch.SymInt]:
-    """Return a function from a letter to its symbolic size; hints differ, so nothing is merged."""
+    """Return a function from a letter to its symbolic size; distinct hints keep sizes distinct."""
     unused = iter(_HINTS)
 
     def make(letter: str) -> torch.SymInt:

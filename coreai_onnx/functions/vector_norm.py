@@ -29,7 +29,7 @@ def _words(composite: Composite, examples: Examples, attributes: Mapping[str, An
 def write(
     b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
 ) -> Value:
-    """One reduction for the orders that have one; powers and a root for the others."""
+    """One reduction for the orders that have a reduction op; powers and a root for the others."""
     del examples
     x, order = widened(b, b.inputs[0]), float(attributes["ord"])
     op = b.op
@@ -49,7 +49,7 @@ def write(
 def _extreme(b: BodyBuilder, x: Value, *, largest: bool) -> Value:
     """Return the greatest or least element, NaN if there is one.
 
-    onnxruntime passes a NaN over or not, by its place in the row.
+    onnxruntime may ignore a NaN, depending on its position in the row.
     """
     found = _reduced(b, "ReduceMax" if largest else "ReduceMin", x)
     unclear = _reduced(b, "ReduceMax", b.op.cast(b.op.IsNaN(x), torch.float32))

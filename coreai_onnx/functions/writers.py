@@ -1,4 +1,4 @@
-"""The registry of body writers: what writes a composite's body, and what its variants are called.
+"""The registry of body writers and of the variant names of composites.
 
 ```python
 @writes("swiglu")
@@ -20,7 +20,7 @@ from coreai_onnx.functions.trace import Example
 from coreai_onnx.lower.values import Value
 
 Examples = Sequence[Example | None]
-"""What a body depends on, one per declared input, None for an absent one."""
+"""The properties on which a body depends, one per declared input, None for an absent one."""
 Writer = Callable[[BodyBuilder, Examples, Mapping[str, Any]], Value | Sequence[Value]]
 """Writes a body for examples and structural attributes; returns its outputs."""
 Words = Callable[[Composite, Examples, Mapping[str, Any]], list[str]]
@@ -38,11 +38,11 @@ _WRITERS: dict[str, _Registered] = {}
 
 
 def writes(*composites: str, words: Words | None = None) -> Callable[[_W], _W]:
-    """Return a decorator that makes a function the writer of composites' bodies.
+    """Return a decorator that registers a function as the writer of composites' bodies.
 
     Args:
-        *composites: Their names.
-        words: Tells their bodies apart; None where one body serves every call of a dtype.
+        *composites: Names of the composites.
+        words: Returns the variant words of a call; None if one body serves every call of a dtype.
     """
 
     def register(writer: _W) -> _W:
@@ -57,7 +57,7 @@ def writes(*composites: str, words: Words | None = None) -> Callable[[_W], _W]:
 def write_body(
     composite: Composite, examples: Examples, attributes: Mapping[str, Any], opset: int
 ) -> ir.Function | None:
-    """Return the body of a composite, or None where its reference is traced.
+    """Return the body of a composite, or None if its reference is traced.
 
     Args:
         composite: The declaration.
@@ -77,11 +77,11 @@ def write_body(
 def variant_words(
     composite: Composite, examples: Examples, attributes: Mapping[str, Any]
 ) -> list[str]:
-    """Return the variant words of a call, one per group of its declaration at most.
+    """Return the variant words of a call, at most one per group of its declaration.
 
     Args:
         composite: The declaration.
-        examples: What the body depends on, one per input, None for an absent one.
+        examples: One per input, None for an absent one.
         attributes: Every attribute of the call.
     """
     registered = _WRITERS.get(composite.name)

@@ -1,4 +1,4 @@
-"""From an exported program to an ONNX graph: one lowering per op, walked in order."""
+"""Lowers an exported program to an ONNX graph, node by node."""
 
 from coreai_onnx.lower import aten
 from coreai_onnx.lower.context import Context

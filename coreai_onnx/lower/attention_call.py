@@ -20,18 +20,18 @@ def call_attention(
 ) -> Value:
     """Call the composite, which takes rank 4, on ``[..., heads, length, dim]``.
 
-    Leading dims are broadcast against each other, as ``torch.matmul`` does it, and merged.
+    Leading dims are broadcast against each other, as in ``torch.matmul``, and merged.
 
     Args:
-        op: Makes the nodes.
-        inputs: query, key, value, and as far as given attn_mask and sinks, of rank 2 and up; a
-            tensor of rank 2 has one head.
-        attributes: Those of the composite; ``scale`` defaults to ``head_dim ** -0.5``.
+        op: Creates the nodes.
+        inputs: query, key, value, and optionally attn_mask and sinks, of rank 2 or higher; a tensor
+            of rank 2 has one head.
+        attributes: The attributes of the composite; ``scale`` defaults to ``head_dim ** -0.5``.
         grouped: Whether keys and values may have fewer heads than queries, each for a group of
             them; otherwise heads are broadcast like the leading dims.
 
     Returns:
-        ``[..., heads, query_length, value_dim]``, without heads where no input has any.
+        ``[..., heads, query_length, value_dim]``, without heads if no input has any.
     """
     padded: list[Value | None] = [*inputs, *[None] * (4 - len(inputs))]
     query, key, value, mask, *sinks = padded
@@ -68,7 +68,7 @@ def _broadcast(shapes: Iterable[Dims]) -> Dims:
 
 
 def _merged(op: OpBuilder, x: Value, lead: Dims) -> Value:
-    """Return ``x`` broadcast to these leading dims, all before the heads in one."""
+    """Return ``x`` broadcast to these leading dims, with all dims before the heads merged."""
     dims = dims_of(x)
     if len(lead) == 1:
         x = op.unsqueeze(x, list(range(4 - len(dims))))
@@ -88,7 +88,7 @@ def _merged_mask(op: OpBuilder, mask: Value, lead: Dims) -> Value:
 
 
 def _scaled(op: OpBuilder, query: Value, scale: float | None) -> tuple[Value, float]:
-    """Return query and scale; a size that is not known is divided out of the query."""
+    """Return query and scale; for a symbolic head size the query itself is scaled."""
     head_dim = dims_of(query)[-1]
     if scale is not None:
         return query, scale

@@ -1,4 +1,4 @@
-"""Arguments of an FX node, bound to the parameters of the op's schema."""
+"""Binds the arguments of an FX node to the parameters of the op's schema."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def bind_arguments(
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the positional and keyword arguments for the lowering of a node.
 
-    Every parameter of the schema is there, with its default where the node does not give it;
-    FX nodes are replaced by their values.
+    Every parameter of the schema is present, with its default if the node does not pass it. FX
+    nodes are replaced by their values.
 
     Args:
         node: A call of an ``OpOverload``.
-        value_of: Gives the value of a node that was lowered before.
+        value_of: Returns the value of a node that has been lowered.
     """
     schema = node.target._schema  # type: ignore[union-attr]  # the caller checked the target
     positional: list[Any] = []
@@ -45,7 +45,7 @@ def bind_arguments(
 
 
 def _default(parameter: Any) -> Any:
-    """Return a parameter's default; a schema writes a default dtype as a number."""
+    """Return a parameter's default; schemas represent a default dtype as a number."""
     if not parameter.has_default_value():
         return None
     value = parameter.default_value
@@ -55,10 +55,10 @@ def _default(parameter: Any) -> Any:
 def bind_by_name(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments a Python function takes, out of those of a torch op's schema.
+    """Return those arguments of a torch op that a Python function accepts, by parameter name.
 
-    Positional arguments go by place, keyword-only ones by name. What the function does not know
-    is left out, and so is None where it has a default.
+    Positional arguments are matched by position, keyword-only ones by name. Arguments that the
+    function does not have are dropped, and so is None for a parameter with a default.
     """
     parameters = inspect.signature(function).parameters
     given = dict(zip(parameters, args, strict=False)) | {

@@ -1,4 +1,4 @@
-"""How an ONNX node is made: operands become values, dtypes are inferred and made computable."""
+"""Builds ONNX nodes: converts operands to values, infers dtypes, and casts to supported ones."""
 
 from __future__ import annotations
 
@@ -44,21 +44,22 @@ class AttributeRef:
     """
 
     def __init__(self, name: str, type: Literal["int", "float", "string", "ints"]) -> None:
-        """Remember the attribute."""
+        """Store the name and type."""
         self.name, self.type = name, type
 
 
 class OpBuilder:
-    """Makes ONNX nodes: ``op.Add(x, 1)`` appends a node and returns its output value.
+    """Builds ONNX nodes: ``op.Add(x, 1)`` appends a node and returns its output value.
 
-    Python numbers, lists and arrays among the operands become constants of the dtype the other
-    operands have; a dtype without a kernel in onnxruntime is cast to one that has, and back.
+    Python numbers, lists and arrays among the operands become constants with the dtype of the other
+    operands. Operands whose dtype has no kernel in onnxruntime are cast to one that has, and the
+    result is cast back.
 
     Args:
         scope: The graph under construction.
         opset: Version of the ``ai.onnx`` operator set.
         composites: Receives the composite calls; None inside the body of a standard composite,
-            where every op is spelled out.
+            where every op is decomposed.
     """
 
     def __init__(self, scope: Scope, opset: int, composites: CompositeCalls | None = None) -> None:
@@ -83,7 +84,7 @@ class OpBuilder:
     def const(
         self, value: Any, dtype: torch.dtype | ir.DataType | None = None, name: str | None = None
     ) -> Value:
-        """Return a constant; ``dtype`` defaults to what torch gives the Python value."""
+        """Return a constant; ``dtype`` defaults to torch's dtype for the Python value."""
         if isinstance(value, torch.Tensor):
             array = ir.tensor(value.detach().contiguous().cpu())
             if dtype is not None and array.dtype != _as_ir(dtype):
@@ -102,7 +103,7 @@ class OpBuilder:
         return self.const(value, x.dtype)
 
     def cast(self, x: Value, dtype: torch.dtype | ir.DataType) -> Value:
-        """Return ``x`` in another dtype, itself if it has that dtype."""
+        """Return ``x`` cast to a dtype, or ``x`` itself if it has that dtype."""
         target = _as_ir(dtype)
         if x.dtype == target:
             return x
@@ -115,7 +116,7 @@ class OpBuilder:
         return self.scope.dims.scalar(self, x)
 
     def shape(self, dims: Sequence[Dim | Value]) -> Value:
-        """Return a list of dims as a 1-D int64 value, constant as far as it can be."""
+        """Return a list of dims as a 1-D int64 value, a constant if all dims are known."""
         return self.scope.dims.vector(self, dims)
 
     def shape_of(self, x: Value) -> Value:
@@ -137,7 +138,7 @@ class OpBuilder:
         return result
 
     def _reshape_target(self, x: Value, dims: Sequence[Dim | Value]) -> Value:
-        """Spare dim arithmetic: 0 copies a leading dim of the input, one -1 is worked out."""
+        """Return the target with little arithmetic: 0 copies a leading dim, one -1 is inferred."""
         unknown = [i for i, d in enumerate(dims) if not isinstance(d, int)]
         source = x.meta.get("dims")
         if source is None or not unknown or 0 in dims:
@@ -159,7 +160,7 @@ class OpBuilder:
         return result
 
     def unsqueeze(self, x: Value, axes: Sequence[int]) -> Value:
-        """Return ``x`` with axes of size 1 at these places of the result."""
+        """Return ``x`` with axes of size 1 at these positions of the result."""
         result: Value = self.Unsqueeze(x, self.const(list(axes))) if axes else x
         return result
 
@@ -191,7 +192,7 @@ class OpBuilder:
             return x
         known = [d for d in dims if isinstance(d, int)]
         if 0 in known and len(known) == len(dims):
-            # onnxruntime's optimiser takes an Expand to no elements for one that does nothing
+            # onnxruntime's optimizer removes an Expand to an empty shape as a no-op
             return self.const(torch.zeros(known, dtype=real_part(dtype_of(x))))
         result: Value = self.Expand(x, self.shape(dims))
         if not any(isinstance(d, ir.Value) for d in dims):
@@ -200,7 +201,7 @@ class OpBuilder:
 
     # ------------------------------------------------------------------ calls
     def composite(self, name: str, inputs: Sequence[Value | None], **attributes: Any) -> Value:
-        """Call a standard composite; its function body is made after the whole program.
+        """Call a standard composite; its function body is built after the whole program.
 
         Returns:
             The first output.
@@ -223,7 +224,7 @@ class OpBuilder:
         attributes: Mapping[str, Any],
         outputs: int = 1,
     ) -> list[Value]:
-        """Append a node of a custom domain; dtypes of the outputs are left to the caller."""
+        """Append a node of a custom domain; the caller must set the dtypes of the outputs."""
         node = self.scope.append(op_type, _trim(inputs), attributes, outputs, domain)
         return list(node.outputs)
 
@@ -236,7 +237,7 @@ class OpBuilder:
         *,
         outputs: int = 1,
     ) -> Any:
-        """Append a node of the standard domain and return its output, or a tuple of several."""
+        """Append a node of the standard domain; return its output, or a tuple of outputs."""
         try:
             schema = op_schema(op_type, self.opset)
         except KeyError as error:
@@ -266,7 +267,7 @@ class OpBuilder:
         return results[0] if outputs == 1 else tuple(results)
 
     def _narrow(self, value: Value, dtype: ir.DataType | None) -> Value:
-        """Cast a result that was computed in a wider dtype back to its own."""
+        """Cast a result that was computed in a wider dtype back to its own dtype."""
         return value if dtype is None else self.cast(value, dtype)
 
     def _operand(
@@ -277,7 +278,7 @@ class OpBuilder:
         bound: Mapping[str, ir.DataType],
         narrowed: Mapping[str, ir.DataType],
     ) -> Value | None:
-        """Return the value of one operand, in the dtype the op is computed in."""
+        """Return the value of one operand, in the dtype in which the op is computed."""
         if x is None:
             return None
         wanted = None
@@ -305,7 +306,7 @@ class OpBuilder:
         bound: Mapping[str, ir.DataType],
         attributes: Mapping[str, Any],
     ) -> None:
-        """Give an output the dtype its type variable is bound to."""
+        """Set the dtype of an output to that of its type variable."""
         if op_type in ("Cast", "EyeLike") and (to := attributes.get("to", attributes.get("dtype"))):
             dtype: ir.DataType | None = ir.DataType(to)
         elif op_type == "ConstantOfShape" and "value" in attributes:
@@ -317,7 +318,7 @@ class OpBuilder:
 
 
 def _bind_types(schema: OpSchema, operands: Sequence[Operand]) -> dict[str, ir.DataType]:
-    """Return the dtype of each type variable: from the values, else from the numbers."""
+    """Return the dtype of each type variable: from the values, or else from the numbers."""
     bound: dict[str, ir.DataType] = {}
     for i, x in enumerate(operands):
         variable = schema.input_type(i)
@@ -345,5 +346,5 @@ def _trim(inputs: Sequence[Value | None]) -> list[Value | None]:
 
 
 def _never_empty(dims: Sequence[Any], unknown: int) -> bool:
-    """Whether -1 can be worked out: no other dim is zero or could be."""
+    """Whether -1 can be inferred: no other dim is zero or could be zero."""
     return all(isinstance(d, int) and d > 0 for i, d in enumerate(dims) if i != unknown)

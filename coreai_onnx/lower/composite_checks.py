@@ -1,4 +1,4 @@
-"""Whether a call of a composite makes sense, and its attributes in one spelling."""
+"""Checks calls of composites and normalizes their attributes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _INDICES = ("int32", "int64")
 
 
 class CompositeCallError(LoweringError):
-    """A composite is called with inputs or attributes that it does not take."""
+    """A composite is called with inputs or attributes that it does not accept."""
 
 
 class AttributeTypeError(CompositeCallError, TypeError):
-    """An attribute has a type that the composite's attribute does not have."""
+    """The type of an attribute differs from the declared type."""
 
 
 def checked(
@@ -27,19 +27,20 @@ def checked(
     attributes: Mapping[str, Any],
     where: Where | None,
 ) -> dict[str, Any]:
-    """Return the attributes that a node carries, after a check of the call.
+    """Check a call and return the attributes of its node.
 
-    Every attribute is written, with its default where none is given, unless its value is None.
+    Every attribute is written, with its default if the caller passes none, unless its value is
+    None.
 
     Args:
         composite: The declaration.
         inputs: By position; absent ones are None.
-        attributes: What the caller gives.
-        where: The place in the user's model.
+        attributes: The attributes that the caller passes.
+        where: The location in the user's model.
 
     Raises:
-        AttributeTypeError: If an attribute has another type than declared.
-        CompositeCallError: If an attribute is unknown, or ranks, sizes or dtypes do not fit.
+        AttributeTypeError: If the type of an attribute differs from the declared type.
+        CompositeCallError: If an attribute is unknown, or ranks, sizes or dtypes are invalid.
     """
     try:
         written = _typed(composite, attributes)
@@ -77,7 +78,7 @@ def _value(attribute: Attribute, value: Any) -> Any:
     """Return a value in the type of the attribute; a bool is an int.
 
     Raises:
-        TypeError: If it is of another kind.
+        TypeError: If the value cannot be converted.
     """
     if value is None:
         return None
@@ -141,7 +142,7 @@ def _dtype_name(x: Value) -> str:
 
 
 def _check_dims(composite: Composite, dims: Mapping[str, Sequence[int | None]]) -> None:
-    """Check ranks, and sizes that share a letter, as far as sizes are known."""
+    """Check ranks, and that known sizes with the same letter are equal."""
     letters: dict[str, tuple[str, int]] = {}
     for declared in composite.inputs:
         if declared.name not in dims or "*" in declared.dims:
@@ -160,7 +161,7 @@ def _check_dims(composite: Composite, dims: Mapping[str, Sequence[int | None]]) 
 
 
 def _lettered(declared: Input, dims: Sequence[int | None]) -> list[tuple[str, int | None]]:
-    """Pair the letters of a declaration with sizes, from the right."""
+    """Pair the letters of a declaration with sizes, aligned at the right."""
     tokens = [t.partition("|")[0] for t in declared.dims.lstrip("~").split()]
     if tokens[-1:] == ["1"] and len(dims) < len(tokens):
         tokens = tokens[:-1]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompositeCall:
-    """One call: the node, and what its body depends on."""
+    """One call: the node, and the properties on which its body depends."""
 
     composite: Composite
     node: ir.Node
@@ -42,14 +42,14 @@ class CompositeCalls:
     ) -> list[Value]:
         """Append a call of a standard composite.
 
-        Attributes are written with their defaults, so that the node says all that it means;
-        attributes whose value is None are left out.
+        Attributes are written with their defaults, so that the node is self-contained; attributes
+        whose value is None are omitted.
 
         Returns:
-            The outputs, with dtypes and, where the declaration tells them, dims.
+            The outputs, with dtypes, and with dims if the declaration gives them.
 
         Raises:
-            CompositeCallError: If the composite does not take these inputs or attributes.
+            CompositeCallError: If the composite does not accept these inputs or attributes.
         """
         composite = COMPOSITES[name]
         written = checked(composite, inputs, attributes, op.scope.where)
@@ -65,7 +65,7 @@ class CompositeCalls:
     def _describe(
         composite: Composite, inputs: Sequence[Value | None], outputs: Sequence[Value]
     ) -> None:
-        """Give outputs their dtypes, and dims as far as the letters of the inputs tell them."""
+        """Set the dtypes of outputs, and the dims that follow from the letters of the inputs."""
         first, letters = inputs[0], _letters(composite, inputs)
         assert first is not None
         given = {d.name: x for d, x in zip(composite.inputs, inputs, strict=False)}
@@ -81,7 +81,7 @@ class CompositeCalls:
 
 
 def _used(composite: Composite, inputs: Sequence[Value | None]) -> list[Value | None]:
-    """Return the inputs, None in the place of one without any effect."""
+    """Return the inputs, with None for an input without effect."""
     names = [declared.name for declared in composite.inputs[: len(inputs)]]
     given = {name for name, x in zip(names, inputs, strict=True) if x is not None}
     unused = composite.unused(given)
@@ -89,7 +89,7 @@ def _used(composite: Composite, inputs: Sequence[Value | None]) -> list[Value | 
 
 
 def _letters(composite: Composite, inputs: Sequence[Value | None]) -> dict[str, Dim]:
-    """Return the dims of a call by the letters of the declaration."""
+    """Return the dims of a call, keyed by the letters of the declaration."""
     letters: dict[str, Dim] = {}
     for declared, x in zip(composite.inputs, inputs, strict=False):
         dims = None if x is None else maybe_dims(x)

@@ -1,4 +1,4 @@
-"""What one conversion knows while it lowers: settings, registered lowerings, and what it missed."""
+"""The state of one conversion: settings, registered lowerings, and ops without a lowering."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class Context:
 
     Attributes:
         opset: Version of the ``ai.onnx`` operator set.
-        composites: Receives composite calls; None where ops are spelled out.
-        user_lowerings: Lowerings registered on the converter, by qualified op name; they win.
-        module_calls: Lowers a call of an externalised module (an op of the package's own).
+        composites: Receives composite calls; None if ops are decomposed.
+        user_lowerings: Lowerings registered on the converter, by qualified op name; they take
+            precedence.
+        module_calls: Lowers a call of an externalized module (an op of this package).
         symbols: New names of the program's symbols (the names of the user's ``Dim``).
         step: Called once per lowered node of the program, for a progress bar.
         functions: Functions that lowerings call, for the model.
@@ -42,7 +43,7 @@ class Context:
     _decomposed: dict[Any, fx.GraphModule | None] = field(default_factory=dict)
 
     def dim(self, x: Any) -> Dim:
-        """Return a size of the exported program under the names of this conversion."""
+        """Return a size of the exported program with the symbol names of this conversion."""
         found = as_dim(x)
         return found if isinstance(found, int) else as_dim(found.xreplace(self.symbols))
 
@@ -51,7 +52,7 @@ class Context:
         return tuple(self.dim(d) for d in tensor.shape)
 
     def expression(self, x: Any) -> Any:
-        """Return what stands for a symbolic number: an expression, or the number it must be."""
+        """Return the expression of a symbolic number, or the number if it has only one value."""
         if not isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
             return x
         found = x.node.expr.xreplace(self.symbols)
@@ -64,32 +65,33 @@ class Context:
         return found
 
     def miss(self, name: str, where: Where, origin: str = "") -> None:
-        """Note a use of an op that has no lowering.
+        """Record a use of an op that has no lowering.
 
         Args:
             name: The op.
-            where: The place in the user's model.
-            origin: The op of the user's program whose decomposition uses it; empty if it is one.
+            where: The location in the user's model.
+            origin: The op of the user's program whose decomposition uses it; empty if the user's
+                program calls it directly.
         """
         key = (origin, name) if origin else (name, "")
         self._missing.setdefault(key, []).append(where)
 
     @property
     def missing(self) -> list[UnsupportedOp]:
-        """The ops without a lowering seen so far."""
+        """The ops without a lowering that were recorded so far."""
         return [
             UnsupportedOp(name, tuple(places), inner)
             for (name, inner), places in self._missing.items()
         ]
 
     def share(self, outer: Context) -> None:
-        """Collect missing ops and decompositions in another conversion's context."""
+        """Share missing ops and decompositions with another conversion's context."""
         self._missing, self._decomposed = outer._missing, {}
         self.functions = outer.functions
 
     def keep_functions(self, lowering: Lowering) -> None:
-        """Keep the functions that a lowering's nodes call; most call none."""
-        if hasattr(lowering, "functions_at"):  # isinstance of a protocol takes far longer
+        """Collect the functions that the nodes of a lowering call; most call none."""
+        if hasattr(lowering, "functions_at"):  # isinstance with a protocol is much slower
             calls = cast(CallsFunctions, lowering)
             known = {f.identifier() for f in self.functions}
             made = calls.functions_at(self.opset)
@@ -100,7 +102,8 @@ class Context:
     ) -> fx.GraphModule | None:
         """Return the decomposition for a signature, traced once.
 
-        One that makes sizes of its own (``nonzero``) is traced anew: its symbols are its own.
+        A decomposition that creates sizes (``nonzero``) is traced each time, since every call needs
+        its own symbols.
         """
         if key in self._decomposed:
             return self._decomposed[key]

@@ -1,7 +1,7 @@
-"""One node decomposed by itself: traced from its fake inputs into ops that have lowerings.
+"""Decomposes a single node: traces it from its fake inputs into ops that have lowerings.
 
-torch's ``run_decompositions`` retraces the whole program; most nodes need nothing of the kind.
-Only a node without a lowering of its own is traced here, under the program's own symbols.
+torch's ``run_decompositions`` retraces the whole program, which most nodes do not need. Only a node
+without a lowering is traced here, with the symbols of the program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from coreai_onnx.export.torch_export import size_oblivious
 
 @functools.cache
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
-    """Return torch's decompositions for export, and behind them all others it knows."""
+    """Return torch's decompositions for export and, with lower priority, all its others."""
     table: dict[Any, Callable[..., Any]] = dict(all_decompositions)
     table.update(core_aten_decompositions().items())
     return table
@@ -37,7 +37,7 @@ def decompose(node: fx.Node) -> fx.GraphModule | None:
     """Trace the decomposition of a node's op on the node's fake inputs.
 
     Returns:
-        A graph whose placeholders stand for the tensors and symbolic numbers among the node's
+        A graph whose placeholders represent the tensors and symbolic numbers among the node's
         arguments, in flattened order; None if torch has no decomposition for the op.
     """
     target = node.target
@@ -73,13 +73,13 @@ def trace(
 ) -> fx.GraphModule:
     """Trace a function on fake tensors and symbolic numbers, one placeholder each.
 
-    What the function changes in place is made anew in the graph. The export is over: a question
-    about a size that it did not ask must not be answered for the size of the example.
+    The graph is functional: in-place changes become new values. New guards on sizes are errors,
+    since the export is complete and a guard would specialize the program to the example's size.
 
     Args:
-        function: What to trace.
+        function: The function to trace.
         examples: Its arguments.
-        like: Results, which tell the fake mode where no argument is a tensor.
+        like: Results, which provide the fake mode if no argument is a tensor.
     """
     fakes = (e for e in (*examples, *like) if isinstance(e, FakeTensor))
     mode = next((f.fake_mode for f in fakes), None)
@@ -95,7 +95,7 @@ def trace(
 
 
 def _rule(target: OpOverload) -> Callable[..., Any] | None:
-    """Return what a decomposition calls instead of the op."""
+    """Return the function that decomposes an op."""
     table = decomposition_table()
     if target in table:
         return table[target]

@@ -1,4 +1,4 @@
-"""How one symbolic operation of torch's shape expressions is written in ONNX."""
+"""Lowers single operations of torch's symbolic shape expressions to ONNX."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Binary = Callable[["OpBuilder", Value, Value, sympy.Basic], Value]
 
 
 def _joined(op: OpBuilder, a: Value, b: Value) -> tuple[Value, Value]:
-    """Bring integer and float elements to one dtype."""
+    """Cast integer and float operands to a common dtype."""
     if a.dtype == b.dtype:
         return a, b
     return op.cast(a, ir.DataType.DOUBLE), op.cast(b, ir.DataType.DOUBLE)
@@ -33,7 +33,7 @@ def _simple(op_type: str) -> Binary:
 
 
 def _floor_div(op: OpBuilder, a: Value, b: Value, x: sympy.Basic) -> Value:
-    """Python's //: integer Div truncates, so the remainder (sign of the divisor) goes first."""
+    """Python's //: integer Div truncates, so the remainder is subtracted first."""
     if x.args[0].is_nonnegative and x.args[1].is_positive:
         result: Value = op.Div(a, b)
         return result
@@ -117,7 +117,7 @@ UNARY: dict[str, Unary] = {
     "OpaqueUnaryFn_log": _float("Log"),
     "OpaqueUnaryFn_tanh": _float("Tanh"),
 }
-"""Rules for expressions of one operand, by the name of the sympy class."""
+"""Rules for expressions with one operand, by the name of the sympy class."""
 
 BINARY: dict[str, Binary] = {
     "Add": _simple("Add"),
@@ -144,4 +144,4 @@ BINARY: dict[str, Binary] = {
     "And": _simple("And"),
     "Or": _simple("Or"),
 }
-"""Rules for expressions of two or more operands, folded from the left."""
+"""Rules for expressions with two or more operands, folded from the left."""

@@ -1,7 +1,8 @@
-"""Dims of the values inside a lowering, for the ops where they follow directly.
+"""Shape inference for values inside a lowering.
 
-The results of a whole lowering get their dims from the exported program; these rules only serve
-lowerings that chain ops and ask for a rank or a dim in between. No rule means: not known.
+The results of a whole lowering get their dims from the exported program. These rules are only for
+lowerings that chain ops and need a rank or a dim in between. The dims of ops without a rule are
+unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SAME_AS_FIRST = (
 
 
 def _real_dims(x: ir.Value) -> Dims | None:
-    """Return the dims a node sees: of a complex value, with the trailing axis of 2."""
+    """Return the dims in ONNX: those of a complex value include the trailing axis of 2."""
     dims: Dims | None = x.meta.get("dims")
     return dims
 
@@ -130,7 +131,7 @@ def _axes(inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any]) -> set[in
 
 
 def _sized_by_input(inputs: Sequence[ir.Value | None], _attrs: Mapping[str, Any]) -> Dims | None:
-    """Dims of an op whose last input is the target shape, if it was built by ``op.shape``."""
+    """Return the dims of an op whose last input is the target shape, if ``op.shape`` built it."""
     return inputs[-1].meta.get("holds") if inputs and inputs[-1] is not None else None
 
 
@@ -190,6 +191,6 @@ RULES: dict[str, Rule] = {
 def infer_dims(
     op_type: str, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any]
 ) -> Dims | None:
-    """Return the dims of the first output, or None where they do not follow from the inputs."""
+    """Return the dims of the first output, or None if they do not follow from the inputs."""
     rule = RULES.get(op_type)
     return rule(inputs, attrs) if rule is not None else None

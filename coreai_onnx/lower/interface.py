@@ -1,4 +1,4 @@
-"""The names of a program's inputs, outputs and states, settled before anything else has a name."""
+"""The names of a program's inputs, outputs and states, assigned before all other names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coreai_onnx.lower.scope import Names
 
 @dataclass(frozen=True)
 class IONames:
-    """Names the user gives to inputs, outputs and states; None or none at all: the defaults."""
+    """User-defined names of inputs, outputs and states; None or empty for the defaults."""
 
     inputs: Sequence[str] | None = None
     outputs: Sequence[str] | None = None
@@ -28,10 +28,10 @@ class Interface:
     """The names in the file.
 
     Attributes:
-        inputs: Of each placeholder that is an input of the user's and not a state.
-        states: Of each placeholder that is a state, mutated buffers before mutated inputs.
-        outputs: Of the user's outputs, in order.
-        new_states: Of the output with the new value, by state name.
+        inputs: The name of each placeholder that is a user input and not a state.
+        states: The name of each placeholder that is a state, mutated buffers before mutated inputs.
+        outputs: The names of the user outputs, in order.
+        new_states: The name of the output with the new value, by state name.
     """
 
     inputs: dict[str, str]
@@ -41,17 +41,17 @@ class Interface:
 
 
 def interface(program: ExportedProgram, given: IONames, names: Names) -> Interface:
-    """Return the names of inputs, outputs and states, and take them.
+    """Return the names of inputs, outputs and states, and reserve them.
 
-    Names that the user gives are kept to the letter; defaults make way for them and for each other.
+    User-defined names are used verbatim; default names are made unique.
 
     Args:
         program: The exported program.
         given: Names from the user.
-        names: The names of the graph; none is taken yet.
+        names: The names of the graph, still empty.
 
     Raises:
-        ConversionError: If there are too many or too few names, or one is empty or there twice.
+        ConversionError: If there are too many or too few names, or a name is empty or duplicated.
     """
     mutated = _states(program)
     specs = program.graph_signature.input_specs
@@ -79,7 +79,7 @@ def interface(program: ExportedProgram, given: IONames, names: Names) -> Interfa
 
 
 def _states(program: ExportedProgram) -> dict[str, str]:
-    """Return the placeholder of every mutated buffer or input, with its default name."""
+    """Return the placeholders of all mutated buffers and inputs, with their default names."""
     signature = program.graph_signature
     placeholders = {s.target: s.arg.name for s in signature.input_specs if s.target}
     mutated: dict[str, str] = {}
@@ -92,12 +92,12 @@ def _states(program: ExportedProgram) -> dict[str, str]:
 
 
 def _is_live(spec: InputSpec) -> bool:
-    """Whether a user input is an input of the graph; constants are baked in."""
+    """Whether a user input is an input of the graph, and not a constant that is baked in."""
     return spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument)
 
 
 def _is_output(spec: object) -> bool:
-    """Whether a result of the user's is an output of the graph; None and text are none."""
+    """Whether a user output is an output of the graph; None and strings are not."""
     kind, arg = getattr(spec, "kind", None), getattr(spec, "arg", None)
     if kind != OutputKind.USER_OUTPUT:
         return False
@@ -115,7 +115,7 @@ def _check_count(what: str, count: int, names: Sequence[str] | None) -> None:
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Check names that the user gives; a state takes two, its own and that of its new value."""
+    """Check user-defined names; a state has two, its own and that of its new value."""
     empty = [name for name in names if not (isinstance(name, str) and name.strip())]
     if empty:
         raise ConversionError(f"{empty[0]!r} is no name for an input, output or state")

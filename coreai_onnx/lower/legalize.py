@@ -1,4 +1,4 @@
-"""How an op is written so that onnxruntime computes it: dtypes it has kernels for, and axes."""
+"""Legalizes ops for onnxruntime: dtypes that have kernels, and non-negative axes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from coreai_onnx.lower.kernel_dtypes import KERNEL_DTYPES
 
 _NAMES = {ir.DataType.FLOAT: "float", ir.DataType.DOUBLE: "double"}
 _D = ir.DataType
-# Wider dtypes hold every value of the narrow one; the last resort of float64 is float32, with
-# which a stock onnxruntime at least runs the op, and of int64 float64, exact below 2**53.
+# Wider dtypes hold every value of the narrow one. The last resort for float64 is float32, with
+# which a stock onnxruntime at least runs the op; for int64 it is float64, exact below 2**53.
 _WIDER: dict[ir.DataType, tuple[ir.DataType, ...]] = {
     _D.BFLOAT16: (_D.FLOAT,),
     _D.DOUBLE: (_D.FLOAT,),
@@ -32,7 +32,7 @@ _LOSSY = {(_D.INT64, _D.INT32), (_D.INT64, _D.FLOAT), (_D.INT32, _D.FLOAT), (_D.
 
 @functools.cache
 def kernel_dtypes(op_type: str, opset: int, variable: str) -> frozenset[str] | None:
-    """Return the dtypes onnxruntime's CPU kernels take for a type variable; None if not stated."""
+    """Return the dtypes that onnxruntime's CPU kernels support for a type variable, if known."""
     found: set[str] = set()
     for first, last, variables in KERNEL_DTYPES.get(op_type, ()):
         if first <= opset <= last and variable in variables:
@@ -44,9 +44,9 @@ def kernel_dtypes(op_type: str, opset: int, variable: str) -> frozenset[str] | N
 def compute_dtype(
     op_type: str, opset: int, variable: str, dtype: ir.DataType
 ) -> ir.DataType | None:
-    """Return the dtype to cast to before the op, or None if the op takes ``dtype`` as it is.
+    """Return the dtype to cast to before the op, or None if the op supports ``dtype``.
 
-    float16 is left alone: onnxruntime itself computes it in float32 where it has no kernel.
+    float16 is never cast: onnxruntime itself computes it in float32 if it has no kernel.
     """
     known = kernel_dtypes(op_type, opset, variable)
     if known is None or dtype == ir.DataType.FLOAT16 or _name(dtype) in known:
@@ -59,10 +59,10 @@ def compute_dtype(
 def axes_from_the_front(
     op_type: str, operands: Sequence[Any], attributes: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return the operands and attributes of a node, with non-negative axes if it reduces some.
+    """Return the operands and attributes of a node, with non-negative axes for reductions.
 
-    onnxruntime reduces no axis of an empty tensor where the axes count from the end: a ReduceSum
-    of [0, 3] over -1 gives [0, 3]. Axes stay as they are where the rank is not known.
+    onnxruntime does not reduce an empty tensor over negative axes: a ReduceSum of [0, 3] over -1
+    returns [0, 3]. Axes are unchanged if the rank is unknown.
     """
     if not op_type.startswith(("Reduce", "Arg")):
         return operands, attributes

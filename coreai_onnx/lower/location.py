@@ -1,4 +1,4 @@
-"""Where in the user's model an FX node comes from."""
+"""The location of an FX node in the user's model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which opset a program is lowered at, and which onnxruntime takes it."""
+"""Selects the opset of a program, and maps opsets to onnxruntime releases."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from coreai_onnx.errors import StagingError
 
 DEFAULT_OPSET = 23
 OPSETS = range(18, 27)
-"""Opsets that lowerings write."""
+"""The opsets that lowerings support."""
 
 _NEWEST_OPSET = {(1, 18): 21, (1, 21): 22, (1, 23): 23, (1, 24): 25, (1, 25): 26}
-"""The first onnxruntime release that takes an opset and those below it (measured)."""
+"""The first onnxruntime release that supports an opset and those below it (measured)."""
 
 
 def newest_opset(onnxruntime: str) -> int:
-    """Return the newest opset that an onnxruntime release takes: ``newest_opset("1.22") == 22``.
+    """Return the newest opset that an onnxruntime release supports: ``newest_opset("1.22") == 22``.
 
     Raises:
-        StagingError: If the text is no version, or the release is older than 1.18.
+        StagingError: If the text is not a version, or the release is older than 1.18.
     """
     found = re.match(r"(\d+)\.(\d+)", onnxruntime)
     if found is None:
@@ -33,7 +33,7 @@ def newest_opset(onnxruntime: str) -> int:
 
 
 def oldest_onnxruntime(opset: int) -> str:
-    """Return the oldest onnxruntime release that takes an opset: ``"1.21"`` for 22."""
+    """Return the oldest onnxruntime release that supports an opset: ``"1.21"`` for 22."""
     major, minor = min(since for since, newest in _NEWEST_OPSET.items() if newest >= opset)
     return f"{major}.{minor}"
 
@@ -42,11 +42,11 @@ def chosen_opset(opset_version: int | None, minimum_onnxruntime: str | None) -> 
     """Return the opset to lower at.
 
     Args:
-        opset_version: The opset asked for; None takes 23, or less for an older onnxruntime.
-        minimum_onnxruntime: The oldest onnxruntime that must take the file; None: any.
+        opset_version: The requested opset; None selects 23, or less for an older onnxruntime.
+        minimum_onnxruntime: The oldest onnxruntime that must run the file; None for any.
 
     Raises:
-        StagingError: If the opset is not 18 to 26, or that onnxruntime does not take it.
+        StagingError: If the opset is not 18 to 26, or that onnxruntime does not support it.
     """
     if opset_version is not None and opset_version not in OPSETS:
         raise StagingError(f"opset_version must be 18 to 26, is {opset_version}")

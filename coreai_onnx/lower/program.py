@@ -1,4 +1,4 @@
-"""An exported program as an ONNX graph: inputs, weights, states, nodes, outputs."""
+"""Lowers an exported program to an ONNX graph: inputs, weights, states, nodes, outputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 @dataclass
 class LoweredProgram:
-    """An exported program as an ONNX graph, with what later stages need to know."""
+    """An exported program as an ONNX graph, with data for later stages."""
 
     graph: ir.Graph
     names: Names
@@ -51,7 +51,7 @@ class LoweredProgram:
     relations: list[Relation] = field(default_factory=list)
 
     def model(self, functions: Sequence[ir.Function], entrypoint: str) -> ir.Model:
-        """Return the model made of the graph and the functions it calls."""
+        """Return the model that consists of the graph and the functions it calls."""
         graph = self.graph
         model = ir.Model(
             graph,
@@ -80,13 +80,13 @@ class ProgramLowering:
     """Lowers one exported program.
 
     Args:
-        program: The program; functional, that is without in-place ops.
+        program: The program, which must be functional (without in-place ops).
         context: The conversion.
-        io_names: Names the user gives.
+        io_names: User-defined names.
     """
 
     def __init__(self, program: ExportedProgram, context: Context, io_names: IONames) -> None:
-        """Prepare an empty graph."""
+        """Create an empty graph."""
         self.program, self.context = program, context
         self.names = Names()
         graph = ir.Graph([], [], nodes=[], opset_imports={"": context.opset}, name="main")
@@ -104,7 +104,7 @@ class ProgramLowering:
 
         Raises:
             UnsupportedOpsError: All ops without a lowering.
-            ConversionError: An input or output of a kind ONNX has no form for.
+            ConversionError: An input or output of a kind that ONNX cannot represent.
         """
         inputs = self._make_inputs()
         weights = self.weights_by_path | self._weights
@@ -158,7 +158,7 @@ class ProgramLowering:
         return value
 
     def _number_input(self, spec: InputSpec, name: str, example: Any) -> Any:
-        """A Python number that stays symbolic is a 0-d input."""
+        """Return a 0-d input for a Python number that remains symbolic."""
         kinds = {SymIntArgument: torch.int64, SymFloatArgument: torch.float64}
         kinds[SymBoolArgument] = torch.bool
         value = ir.Value(name=name, type=ir.TensorType(ir_dtype(kinds[type(spec.arg)])))
@@ -179,7 +179,7 @@ class ProgramLowering:
             return self._weights[key]
         name = state_name or self.names.unique(target)
         stored = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        if state_name is not None:  # the module goes on changing its own buffer
+        if state_name is not None:  # the module continues to mutate its own buffer
             stored = stored.clone()
         const = TorchTensor(stored.detach().contiguous(), name=name)
         value = ir.Value(name=name, const_value=const, type=ir.TensorType(const.dtype))
@@ -208,7 +208,7 @@ class ProgramLowering:
 
     # ------------------------------------------------------------------ outputs
     def _make_outputs(self, results: list[Any]) -> None:
-        """Append user outputs first, then the new values of the states."""
+        """Append the user outputs, then the new values of the states."""
         specs = list(zip(self._signature.output_specs, results, strict=True))
         user = [
             x
@@ -232,10 +232,10 @@ class ProgramLowering:
             )
 
     def _append_output(self, x: Any, name: str) -> Value:
-        """Make ``x`` a graph output of its own, under a name that was kept for it."""
+        """Make ``x`` a separate graph output, with the name reserved for it."""
         if not isinstance(x, ir.Value):
             x = self._number(x) if isinstance(x, sympy.Basic) else self.op.const(x)
-        if "no_output" in x.meta:  # a lowering says why torch fixes no value here
+        if "no_output" in x.meta:  # the lowering's reason why torch does not define the value
             raise x.meta["no_output"]
         taken = x.producer() is None or x.is_graph_output() or x.const_value is not None
         if taken:
@@ -250,7 +250,7 @@ class ProgramLowering:
         return x
 
     def _number(self, x: sympy.Basic) -> Value:
-        """Return a symbolic number; a float read from a tensor is in float32 if that holds it."""
+        """Return a symbolic number, in float32 if it was cast to float64 from a narrower dtype."""
         value = self.op.dim(x)
         read = value.producer()
         if value.dtype == ir.DataType.DOUBLE and read is not None and read.op_type == "Cast":
@@ -266,7 +266,7 @@ class ProgramLowering:
 
 
 def storage_key(tensor: torch.Tensor) -> Any:
-    """Return what tells equal views of one storage, so that tied weights are stored once."""
+    """Return a key that is equal for equal views of one storage: tied weights are stored once."""
     if tensor.device.type == "meta" or tensor.numel() == 0:
         return None
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())

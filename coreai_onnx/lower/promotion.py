@@ -1,4 +1,4 @@
-"""Operands brought to torch's result type."""
+"""Promotes operands to torch's result type."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def promote(op: OpBuilder, *operands: Any, dtype: torch.dtype | None = None) -> 
     """Return the operands as values of one dtype.
 
     Args:
-        op: Makes the casts and constants.
+        op: Creates the casts and constants.
         *operands: Values, Python numbers or symbolic numbers.
-        dtype: The common dtype; torch's result type of the operands by default.
+        dtype: The common dtype; by default torch's result type of the operands.
     """
     target = dtype if dtype is not None else promoted_dtype(*operands)
     return [as_value(op, x, real_part(target)) for x in operands]

@@ -1,4 +1,4 @@
-"""Which function lowers which op."""
+"""The registry of lowerings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ F = TypeVar("F", bound=Lowering)
 
 @runtime_checkable
 class CallsFunctions(Protocol):
-    """A lowering whose nodes call functions, which the model must have."""
+    """A lowering whose nodes call functions, which the model must contain."""
 
     def functions_at(self, opset: int) -> list[ir.Function]:
-        """Return the functions, for a model of an opset."""
+        """Return the functions for a model of an opset."""
         ...
 
 
@@ -32,11 +32,11 @@ def lowers(*names: str, complex: bool = False) -> Callable[[F], F]:
 
     Args:
         *names: Qualified op names with overload.
-        complex: Whether it lowers the calls in which a tensor is complex; such tensors are real
-            values with a trailing axis of 2.
+        complex: Whether it lowers calls with complex tensors, which are represented as real values
+            with a trailing axis of 2.
 
     Raises:
-        RegistrationError: If an op has a lowering already.
+        RegistrationError: If an op already has a lowering.
     """
     table = _COMPLEX if complex else _REAL
 
@@ -53,16 +53,16 @@ def lowers(*names: str, complex: bool = False) -> Callable[[F], F]:
 
 
 def composes(*names: str) -> Callable[[F], F]:
-    """Register a function that makes a composite call of an op.
+    """Register a function that lowers ops to composite calls.
 
-    It is tried before the op's lowering where composites are kept, and returns None for a call
-    that the composite does not cover.
+    If composites are kept, it is tried before the op's lowering. It must return None for a call
+    that the composite does not support.
 
     Args:
         *names: Qualified op names with overload.
 
     Raises:
-        RegistrationError: If an op has one already.
+        RegistrationError: If an op already has such a function.
     """
 
     def register(function: F) -> F:
@@ -76,7 +76,7 @@ def composes(*names: str) -> Callable[[F], F]:
 
 
 def composite_form(name: str) -> Lowering | None:
-    """Return what makes a composite call of an op, or None."""
+    """Return the function that lowers an op to a composite call, or None."""
     return _COMPOSITE.get(name)
 
 

@@ -1,4 +1,4 @@
-"""What an ONNX operator's schema says about dtypes: which inputs agree, and what comes out."""
+"""Dtype constraints from ONNX operator schemas."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import onnx_ir as ir
 
 @dataclass(frozen=True)
 class OpSchema:
-    """The part of an operator schema the builder needs.
+    """The part of an operator schema that the builder needs.
 
     Attributes:
         inputs: Type variable (or concrete type) of each formal input.
         variadic: Whether the last formal input repeats.
         outputs: Type variable (or concrete type) of each formal output.
         only: Type variables that allow a single dtype, with that dtype.
-        since_version: Opset in which this version of the operator came.
+        since_version: The opset that introduced this version of the operator.
     """
 
     inputs: tuple[str, ...]
@@ -34,7 +34,7 @@ class OpSchema:
         return self.inputs[-1] if self.variadic and self.inputs else None
 
     def concrete(self, type_name: str) -> ir.DataType | None:
-        """Return the dtype a type variable or type string stands for, if only one."""
+        """Return the dtype of a type variable or type string, if it allows only one."""
         return self.only.get(type_name) or _parse_tensor_type(type_name)
 
 
@@ -43,7 +43,7 @@ def op_schema(op_type: str, opset: int) -> OpSchema:
     """Return the schema of an ``ai.onnx`` operator at an opset.
 
     Raises:
-        KeyError: If the operator is not in that opset; the message says since when it is.
+        KeyError: If the operator is not in that opset; the message names the first opset with it.
     """
     try:
         schema = onnx.defs.get_schema(op_type, opset, "")

@@ -1,4 +1,4 @@
-"""A graph under construction: its names, constants and dims, and the place in the user's model."""
+"""A graph under construction: its names, constants, dims, and location in the user's model."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _REF_ATTRIBUTES = {
 
 @dataclass(frozen=True)
 class Traced:
-    """What the exported program says about the node being lowered, beyond its arguments.
+    """Data from the exported program about the node being lowered, besides its arguments.
 
     Attributes:
-        inputs: Example of each input node, in order; its strides and storage offset count.
-        result: Example of the result, a list of them for several results.
+        inputs: Example of each input node, in order; strides and storage offset are significant.
+        result: Example of the result; a list of examples for several results.
         op: The op of the user's program, ``aten.add.Tensor``.
     """
 
@@ -42,10 +42,10 @@ class Traced:
 
 
 class Names:
-    """Hands out names that occur once in a model, in a reproducible order."""
+    """Generates names that are unique in a model, reproducibly."""
 
     def __init__(self) -> None:
-        """Start with every name free; nodes and values are named independently."""
+        """Start without names; nodes and values have separate namespaces."""
         self._taken: dict[str, int] = {}
         self._taken_by_nodes: Names | None = None
         self._taken_by_dims: Names | None = None
@@ -59,13 +59,13 @@ class Names:
 
     @property
     def dims(self) -> Names:
-        """The names of sizes that belong to one nested graph."""
+        """The names of sizes that are local to one nested graph."""
         if self._taken_by_dims is None:
             self._taken_by_dims = Names()
         return self._taken_by_dims
 
     def unique(self, name: str) -> str:
-        """Return ``name``, with the lowest free number behind it if it is taken."""
+        """Return ``name``, with the lowest unused number appended if it is in use."""
         candidate = name
         count = self._taken.get(name, 0)
         while candidate in self._taken:
@@ -82,9 +82,9 @@ class Scope:
     Args:
         graph: Receives the nodes.
         names: Names of values and nodes, shared by nested scopes.
-        parent: The scope this one is nested in; its values can be used here.
-        constants_as_nodes: Whether constants are ``Constant`` nodes (a function body cannot hold
-            initializers) instead of initializers.
+        parent: The enclosing scope, whose values are visible here.
+        constants_as_nodes: Whether constants are ``Constant`` nodes instead of initializers, which
+            function bodies cannot have.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Scope:
         parent: Scope | None = None,
         constants_as_nodes: bool = False,
     ) -> None:
-        """Start with no constants."""
+        """Start without constants."""
         self.graph, self.names, self.parent = graph, names, parent
         self.root: Scope = parent.root if parent is not None else self
         self.constants_as_nodes = constants_as_nodes
@@ -106,7 +106,7 @@ class Scope:
 
     @property
     def where(self) -> Where | None:
-        """The place in the user's model that is being lowered."""
+        """The location in the user's model that is being lowered."""
         return self._where
 
     @where.setter
@@ -125,7 +125,7 @@ class Scope:
         outputs: int = 1,
         domain: str = "",
     ) -> ir.Node:
-        """Append a node, named after the module it comes from, and return it."""
+        """Append a node, named after the module of its origin, and return it."""
         module = self.where.module if self.where is not None else ""
         name = self.names.nodes.unique(f"{module}.{op_type}" if module else op_type)
         node = ir.node(
@@ -148,7 +148,7 @@ class Scope:
         return node
 
     def constant(self, tensor: ir.TensorProtocol, name: str | None = None) -> Value:
-        """Return the value of a constant, the same one for the same small content."""
+        """Return the value of a constant; equal small constants share one value."""
         if self.root is not self:
             return self.root.constant(tensor, name)
         small = tensor.nbytes <= _DEDUPLICATED_BYTES and name is None
@@ -193,7 +193,7 @@ class Scope:
 
 
 def location_metadata(where: Where) -> dict[str, str]:
-    """Return the metadata a node carries about its place in the user's model."""
+    """Return the metadata of a node about its location in the user's model."""
     entries = {
         "coreai.scope": where.module,
         "coreai.class": where.module_class,
@@ -203,7 +203,7 @@ def location_metadata(where: Where) -> dict[str, str]:
 
 
 def _ref_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn references to attributes of the enclosing function into ONNX reference attributes."""
+    """Convert references to attributes of the enclosing function to ONNX reference attributes."""
     from coreai_onnx.lower.builder import AttributeRef
 
     result = {}

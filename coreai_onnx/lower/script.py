@@ -1,6 +1,6 @@
-"""onnxscript functions run with our builder: their ops become nodes of the graph being made.
+"""Runs onnxscript functions with our builder: their ops become nodes of the current graph.
 
-A compiled function a user registers (``@onnxscript.script()``) stays a function of the model.
+A compiled function that a user registers (``@onnxscript.script()``) becomes a model function.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from coreai_onnx.lower.values import Value, ir_dtype, promoted_dtype, real_part
 
 
 class Tensor:
-    """A value as onnxscript code sees it: shape, dtype, rank and operators."""
+    """The view of a value in onnxscript code: shape, dtype, rank and operators."""
 
     def __init__(self, op: OpBuilder, value: Value) -> None:
-        """Wrap a value; operators make nodes with the builder."""
+        """Wrap a value; operators create nodes with the builder."""
         self.op, self.value = op, value
 
     @property
     def shape(self) -> ir.Shape | None:
-        """The shape, with symbolic dims; None if it is not known."""
+        """The shape, with symbolic dims; None if it is unknown."""
         return self.value.shape
 
     @shape.setter
@@ -41,7 +41,7 @@ class Tensor:
 
     @property
     def rank(self) -> int | None:
-        """The number of axes; None if it is not known."""
+        """The number of axes; None if it is unknown."""
         return None if self.value.shape is None else len(self.value.shape)
 
     @property
@@ -60,11 +60,11 @@ class Tensor:
 
     @property
     def const_value(self) -> Any:
-        """The constant this is, or None."""
+        """The value if it is constant, or None."""
         return self.value.const_value
 
     def __bool__(self) -> bool:
-        """Return the truth of a constant; anything else is only known when the model runs."""
+        """Return the truth of a constant; other values are only known when the model runs."""
         if self.value.const_value is None:
             raise TypeError(f"{self.value.name} is not known before the model runs")
         return bool(self.value.const_value.numpy())
@@ -85,7 +85,7 @@ class Tensor:
         return result
 
     def __neg__(self) -> Tensor:
-        """Negative."""
+        """Negation."""
         return Tensor(self.op, self.op.Neg(self.value))
 
     def __ne__(self, other: object) -> Any:
@@ -134,7 +134,7 @@ class Recorder(evaluator.Evaluator):
     """Evaluates onnxscript ops by appending nodes.
 
     Args:
-        op: Makes the nodes.
+        op: Creates the nodes.
     """
 
     def __init__(self, op: OpBuilder) -> None:
@@ -158,11 +158,11 @@ class Recorder(evaluator.Evaluator):
         return self.record(op.name, operands, attributes)
 
     def eval_function(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Inline a function: its Python runs on wrapped values."""
+        """Inline a function: its Python code runs on wrapped values."""
         return function.function(*args, **kwargs)
 
     def record(self, op_type: str, args: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-        """Append a node, with operands of one type variable brought to one dtype."""
+        """Append a node; operands with the same type variable are cast to one dtype."""
         schema = onnx.defs.get_schema(op_type, self.op.opset, "")
         if any(t.startswith("seq(") for t in _types(schema)):
             raise LoweringError(f"an onnxscript function uses a sequence of tensors: {op_type}")
@@ -175,7 +175,7 @@ class Recorder(evaluator.Evaluator):
         return Tensor(self.op, result)
 
     def _aligned(self, schema: onnx.defs.OpSchema, operands: list[Any]) -> list[Any]:
-        """Cast operands that share a type variable to torch's result type."""
+        """Cast operands with the same type variable to torch's result type."""
         by_type: dict[str, list[int]] = {}
         for i, x in enumerate(operands):
             formal = schema.inputs[min(i, len(schema.inputs) - 1)]
@@ -205,10 +205,10 @@ class Recorder(evaluator.Evaluator):
 
 
 def inlined(function: Any) -> Lowering:
-    """Return an onnxscript function as a lowering that makes its nodes in place.
+    """Return an onnxscript function as a lowering that inlines it.
 
-    Its parameters take the arguments by name, or by place where names differ; an argument that
-    is None is left to the parameter's default.
+    Arguments are bound to parameters by name, or by position if names differ. For an argument that
+    is None, the parameter's default is used.
     """
     python = getattr(function, "func", None) or getattr(function, "function", function)
 
@@ -222,28 +222,28 @@ def inlined(function: Any) -> Lowering:
 
 
 class ScriptLowering:
-    """A compiled onnxscript function as a lowering; it stays a function of the model.
+    """A compiled onnxscript function as a lowering; it becomes a function of the model.
 
     Args:
         function: The compiled function.
     """
 
     def __init__(self, function: onnxscript.OnnxFunction[Any, Any]) -> None:
-        """Take the function and those it calls."""
+        """Collect the function and those it calls."""
         self.function = function
         called = function.function_ir.get_called_functions()
         self._protos = [f.to_function_proto() for f in (function, *called.values())]
 
     def functions_at(self, opset: int) -> list[ir.Function]:
-        """Return the function and those it calls, for a model of an opset.
+        """Return the function and those it calls for a model of an opset.
 
         Raises:
-            LoweringError: If an operator it uses is another one at that opset.
+            LoweringError: If an operator that it uses differs at that opset.
         """
         return [_at_opset(proto, opset) for proto in self._protos]
 
     def __call__(self, op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
-        """Call the function: tensors and numbers are inputs, attributes are written on the node."""
+        """Call the function: tensors and numbers are inputs, attributes are set on the node."""
         given = bind_by_name(self.function.function, args, kwargs)
         inputs: list[Value | None] = []
         attributes: dict[str, Any] = {}
@@ -266,7 +266,7 @@ class ScriptLowering:
 
 
 def _at_opset(proto: onnx.FunctionProto, opset: int) -> ir.Function:
-    """Return a function that declares the model's opset, with which it must agree."""
+    """Return the function with the model's opset, at which its ops must have the same meaning."""
     function = ir.serde.deserialize_function(proto)
     written = function.opset_imports.get("", opset)
     for node in function.all_nodes():
@@ -292,8 +292,8 @@ def _form(op_type: str, opset: int) -> tuple[list[str], set[str]] | None:
 def as_lowering(function: Any) -> Lowering:
     """Return an onnxscript function as a lowering.
 
-    A function compiled by ``@onnxscript.script()`` stays a function of the model; one that is
-    only traced is inlined.
+    A function compiled by ``@onnxscript.script()`` becomes a function of the model; a traced-only
+    function is inlined.
     """
     if isinstance(function, onnxscript.OnnxFunction):
         return ScriptLowering(function)
@@ -304,7 +304,7 @@ _ABSENT = object()
 
 
 def wrap(op: OpBuilder, x: Any) -> Any:
-    """Return an argument as onnxscript code takes it."""
+    """Return an argument in the form that onnxscript code expects."""
     if isinstance(x, ir.Value):
         return Tensor(op, x)
     if isinstance(x, sympy.Basic):
@@ -319,7 +319,7 @@ def wrap(op: OpBuilder, x: Any) -> Any:
 
 
 def unwrap(x: Any) -> Any:
-    """Return wrapped tensors as values, in lists and tuples too."""
+    """Return the values of wrapped tensors, also in lists and tuples."""
     if isinstance(x, Tensor):
         return x.value
     if isinstance(x, list | tuple):
@@ -328,7 +328,7 @@ def unwrap(x: Any) -> Any:
 
 
 def _attribute(value: Any) -> Any:
-    """Return an attribute's value as onnx_ir takes it."""
+    """Return an attribute's value in the form that onnx_ir expects."""
     if isinstance(value, ir.Attr):
         return value.value
     if isinstance(value, onnx.TensorProto):
@@ -347,7 +347,7 @@ def _attribute(value: Any) -> Any:
 
 
 def _types(schema: onnx.defs.OpSchema) -> list[str]:
-    """Return a type that each input and output may have: all of them are sequences, or none."""
+    """Return one allowed type per input and output, consistently sequences or tensors."""
     constraints = {c.type_param_str: list(c.allowed_type_strs) for c in schema.type_constraints}
     formal = {p.type_str for p in (*schema.inputs, *schema.outputs)}
     return [constraints.get(t, [t])[0] for t in formal]
@@ -356,7 +356,7 @@ def _types(schema: onnx.defs.OpSchema) -> list[str]:
 def _output_count(
     schema: onnx.defs.OpSchema, operands: Sequence[Any], attributes: Mapping[str, Any]
 ) -> int:
-    """Return how many outputs a call has; optional ones are asked for too."""
+    """Return the number of outputs of a call, optional ones included."""
     if schema.name == "Split":
         if "num_outputs" in attributes:
             return int(attributes["num_outputs"])

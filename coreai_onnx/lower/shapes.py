@@ -1,8 +1,8 @@
-"""Symbolic sizes as values: each expression of the exported program is computed once, on demand.
+"""Computes symbolic sizes: each expression of the exported program once, on demand.
 
-A symbolic integer is never lowered node by node. The program says which expression it is
-(``2*s0 + 1``); the table knows where each symbol can be read (an axis of an input, a counted
-result) and makes the nodes for an expression when a lowering first asks for it.
+A symbolic integer is never lowered node by node. The program gives its expression (``2*s0 + 1``).
+The table records where each symbol can be read (an axis of an input, the size of a data-dependent
+result) and creates the nodes for an expression when a lowering first requests it.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ class Axis:
 
 
 class DimTable:
-    """Where symbols are read, and the values of the expressions made so far.
+    """The sources of symbols, and the values of the expressions computed so far.
 
     Expressions are computed as 1-D values of one element, which concatenate to shapes without
-    further nodes; 0-d values are made from them on request.
+    further nodes; 0-d values are derived from them on request.
 
     Args:
-        parent: Table of the enclosing graph, whose values can be used here.
+        parent: Table of the enclosing graph, whose values are visible here.
     """
 
     def __init__(self, parent: DimTable | None = None) -> None:
-        """Start with no symbols."""
+        """Start without symbols."""
         self._parent = parent
         self._sources: dict[sympy.Symbol, Axis | Value] = {}
         self._vectors: dict[sympy.Basic, Value] = {}
         self._scalars: dict[sympy.Basic, Value] = {}
 
     def bind_axis(self, symbol: Any, value: Value, axis: int) -> None:
-        """Say that a symbol is the size of an axis; the first binding stays."""
+        """Bind a symbol to the size of an axis; the first binding is kept."""
         if isinstance(symbol, sympy.Symbol) and self.find(symbol) is None:
             self._sources[symbol] = Axis(value, axis)
 
     def bind_scalar(self, symbol: sympy.Symbol, value: Value) -> None:
-        """Say that a symbol is the single element of a 0-d value."""
+        """Bind a symbol to the element of a 0-d value."""
         self._sources[symbol] = value
 
     def bind_axes(self, value: Value, dims: Sequence[Dim]) -> None:
-        """Bind every dim of a value: plain symbols at once, others by solving for their symbol."""
+        """Bind every dim of a value: symbols directly, expressions by solving for their symbol."""
         for axis, dim in enumerate(dims):
             if isinstance(dim, sympy.Symbol):
                 self.bind_axis(dim, value, axis)
@@ -66,7 +66,7 @@ class DimTable:
             self._bind_derived(dim, value, axis)
 
     def _bind_derived(self, dim: Dim, value: Value, axis: int) -> None:
-        """Read a symbol from an axis whose size is a linear expression of it (``2*s + 1``)."""
+        """Bind a symbol to an axis whose size is a linear expression of it (``2*s + 1``)."""
         if not isinstance(dim, sympy.Expr) or len(dim.free_symbols) != 1:
             return
         (symbol,) = dim.free_symbols
@@ -187,25 +187,25 @@ class DimTable:
         )
 
     def find(self, symbol: sympy.Symbol) -> Axis | Value | None:
-        """Return where a symbol is read, here or in an enclosing graph."""
+        """Return the source of a symbol, here or in an enclosing graph."""
         if symbol in self._sources:
             return self._sources[symbol]
         return self._parent.find(symbol) if self._parent is not None else None
 
     def find_derived(self, symbol: sympy.Symbol) -> sympy.Expr | None:
-        """Return the expression that gives a symbol no input has by itself."""
+        """Return the expression for a symbol that is not itself the size of an axis."""
         if symbol in self._derived:
             return self._derived[symbol]
         return self._parent.find_derived(symbol) if self._parent is not None else None
 
     def find_vector(self, x: sympy.Basic) -> Value | None:
-        """Return the 1-D value of an expression made before."""
+        """Return the 1-D value of an expression if it has been computed."""
         if x in self._vectors:
             return self._vectors[x]
         return self._parent.find_vector(x) if self._parent is not None else None
 
     def find_scalar(self, x: sympy.Basic) -> Value | None:
-        """Return the 0-d value of an expression made before."""
+        """Return the 0-d value of an expression if it has been computed."""
         if x in self._scalars:
             return self._scalars[x]
         return self._parent.find_scalar(x) if self._parent is not None else None

@@ -1,6 +1,6 @@
-"""The long tail: onnxscript's torchlib, behind one adapter.
+"""Fallback to onnxscript's torchlib for ops without our own lowering.
 
-Only this module imports torchlib. Its table is built at the first op that needs it.
+Only this module imports torchlib. The table is built when the first op needs it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def lowering(target: OpOverload) -> Lowering | None:
 
 @functools.cache
 def _functions() -> dict[str, tuple[Any, Any]]:
-    """Return torchlib's functions for real and for complex tensors, by torch's name of the op."""
+    """Return torchlib's functions for real and for complex tensors, by the name of the torch op."""
     from onnxscript.function_libs.torch_lib import ops, registration
 
     assert ops  # importing it fills the registry
@@ -51,7 +51,7 @@ def _functions() -> dict[str, tuple[Any, Any]]:
 
 
 def _tensors_for_numbers(op: OpBuilder, target: OpOverload, args: tuple[Any, ...]) -> list[Any]:
-    """Make 0-d tensors of the numbers given for tensors: torchlib asks those for their dtype."""
+    """Convert numbers passed for tensors to 0-d tensors, whose dtype torchlib reads."""
     operands = [a for a in args if isinstance(a, ir.Value | int | float)]
     result = []
     for argument, parameter in zip(args, target._schema.arguments, strict=False):

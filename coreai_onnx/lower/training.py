@@ -1,4 +1,4 @@
-"""Warnings about what a model leaves to chance, or computes as it does in training."""
+"""Warnings about random numbers and ops in training mode."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from coreai_onnx.lower.location import where_of
 
 _SHOWN = 5
 _FLAGS = ("train", "training", "use_input_stats")
-"""Parameters that say whether an op computes as in training."""
+"""Parameters that select the training mode of an op."""
 _RATES = ("p", "dropout")
-"""Parameters that say how much a dropout drops."""
+"""Parameters for the probability of a dropout."""
 
 
 def warn_about_training(programs: Iterable[ExportedProgram]) -> None:
-    """Warn about random numbers, dropout, and batch norms that use the statistics of a batch.
+    """Warn about random numbers, dropout, and batch norms that use batch statistics.
 
     Args:
         programs: A program, and those of the modules that it calls.
 
     Warns:
-        RandomnessWarning: Once, with every place.
-        TrainingModeWarning: Once, with every place.
+        RandomnessWarning: Once, with every location.
+        TrainingModeWarning: Once, with every location.
     """
     graphs = [graph for program in programs for graph in _graphs(program)]
     calls = [node for graph in graphs for node in graph.nodes if _is_op(node)]
@@ -67,7 +67,7 @@ def _is_op(node: fx.Node) -> bool:
 
 
 def _kind(node: fx.Node) -> type[UserWarning] | None:
-    """Return the warning that a call deserves."""
+    """Return the category of the warning for a call, or None."""
     target: Any = node.target
     names = {argument.name for argument in target._schema.arguments}
     if not names.isdisjoint(_FLAGS):
@@ -78,16 +78,16 @@ def _kind(node: fx.Node) -> type[UserWarning] | None:
 
 
 def _trains(target: OpOverload, given: Mapping[str, Any]) -> bool:
-    """Whether an op that has a flag for it computes as in training."""
+    """Whether an op with a training flag runs in training mode."""
     flag = next(given[name] for name in _FLAGS if name in given)
-    if "_norm" in target._schema.name:  # without running statistics it never uses others
+    if "_norm" in target._schema.name:  # without running statistics it always uses batch statistics
         return bool(flag) and given.get("running_mean") is not None
     rate = next((given[name] for name in _RATES if name in given), None)
     return flag is not False and rate != 0
 
 
 def _arguments(node: fx.Node) -> Mapping[str, Any]:
-    """Return the arguments of a call by name, defaults too."""
+    """Return the arguments of a call by name, defaults included."""
     positional, keywords = bind_arguments(node, lambda given: given)
     parameters = node.target._schema.arguments  # type: ignore[union-attr]  # an op
     names = [each.name for each in parameters if not each.kwarg_only]

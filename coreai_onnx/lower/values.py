@@ -62,7 +62,7 @@ def torch_dtype(dtype: ir.DataType) -> torch.dtype:
 
 
 def real_part(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of the real part: complex values travel as reals with a trailing 2."""
+    """Return the dtype of the real part of a complex dtype, with which ONNX represents it."""
     return _REAL_PART.get(dtype, dtype)
 
 
@@ -77,7 +77,7 @@ def dtype_of(x: Value) -> torch.dtype:
 
 
 def is_complex(x: object) -> bool:
-    """Whether a value stands for a complex tensor (a real one with a trailing axis of 2)."""
+    """Whether a value represents a complex tensor (a real one with a trailing axis of 2)."""
     return isinstance(x, ir.Value) and bool(x.meta.get("complex"))
 
 
@@ -108,7 +108,7 @@ def dims_of(x: Value) -> Dims:
     """Return the dims of a value (without the trailing 2 of a complex one).
 
     Raises:
-        ValueError: If the value's shape is not known.
+        ValueError: If the value's shape is unknown.
     """
     dims = maybe_dims(x)
     if dims is None:
@@ -117,7 +117,7 @@ def dims_of(x: Value) -> Dims:
 
 
 def maybe_dims(x: Value) -> Dims | None:
-    """Return the dims of a value, or None if they are not known."""
+    """Return the dims of a value, or None if they are unknown."""
     dims: Dims | None = x.meta.get("dims")
     if dims is not None and is_complex(x):
         return dims[:-1]
@@ -159,7 +159,7 @@ def wrap(axis: int, rank: int) -> int:
 
 
 def wrap_all(axes: Sequence[int] | int | None, rank: int) -> list[int]:
-    """Return non-negative axes in ascending order; None or none given means all."""
+    """Return non-negative axes in ascending order; None or an empty list means all axes."""
     if axes is None or (isinstance(axes, Sequence) and len(axes) == 0):
         return list(range(rank))
     given = [axes] if isinstance(axes, int) else axes
@@ -176,12 +176,12 @@ def category(dtype: torch.dtype) -> int:
 
 
 def is_condition(x: object) -> bool:
-    """Whether a symbolic value is true or false; sympy counts every symbol among them."""
+    """Whether a symbolic value is a condition; for sympy, symbols are booleans too."""
     return isinstance(x, sympy.logic.boolalg.Boolean) and not isinstance(x, sympy.Expr)
 
 
 def scalar_dtype(x: object) -> torch.dtype:
-    """Return the dtype torch gives a Python (or symbolic) number."""
+    """Return torch's dtype for a Python (or symbolic) number."""
     if isinstance(x, bool) or is_condition(x):
         return torch.bool
     if isinstance(x, int) or (isinstance(x, sympy.Expr) and x.is_integer):
@@ -194,8 +194,8 @@ def scalar_dtype(x: object) -> torch.dtype:
 def promoted_dtype(*operands: object) -> torch.dtype:
     """Return torch's result type of tensors and numbers.
 
-    Tensors with axes win over 0-d tensors, and those over Python numbers, within a category
-    (bool < integer < floating < complex); a higher category always wins.
+    Within a category (bool < integer < floating < complex), tensors with axes take precedence over
+    0-d tensors, and those over Python numbers. A higher category always takes precedence.
     """
     levels: list[list[torch.dtype]] = [[], [], []]
     for x in operands:
@@ -221,7 +221,7 @@ def promoted_dtype(*operands: object) -> torch.dtype:
 
 
 def _raise_category(winner: torch.dtype, higher: torch.dtype) -> torch.dtype:
-    """Result of a tensor dtype and a lower-priority operand of a higher category."""
+    """Return the result of a tensor dtype and a lower-priority operand of a higher category."""
     if higher.is_complex and winner.is_floating_point:
         return torch.complex128 if winner == torch.float64 else torch.complex64
     return higher

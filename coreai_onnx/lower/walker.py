@@ -39,19 +39,19 @@ IGNORED = frozenset(
         "aten._functional_assert_scalar.default",
     }
 )
-"""Checks of the exported program; they compute nothing."""
+"""Runtime checks of the exported program, which are not lowered."""
 
 
 class Walker:
-    """Lowers the nodes of FX graphs into one scope.
+    """Lowers the nodes of FX graphs to one scope.
 
     Args:
         context: The conversion.
-        op: Makes nodes in the scope.
+        op: Creates nodes in the scope.
         modules: Graph modules that ``get_attr`` nodes refer to.
         weights: Values of the program's weights, by path and by storage.
-        inherited: Place of the nodes of a decomposition: that of the op it stands for.
-        origin: That op.
+        inherited: The location of the decomposed op, for the nodes of a decomposition.
+        origin: The decomposed op.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Walker:
         inherited: Where | None = None,
         origin: str = "",
     ) -> None:
-        """Start with no values."""
+        """Start without values."""
         self.context, self.op, self.modules = context, op, modules
         self.weights = {} if weights is None else weights
         self._values: dict[fx.Node, Any] = {}
@@ -78,12 +78,12 @@ class Walker:
         """Lower every node.
 
         Args:
-            graph: The graph; its placeholders take ``inputs`` in order.
+            graph: The graph; its placeholders are bound to ``inputs`` in order.
             inputs: Values, dims, numbers or None.
             step: Called after each node, for a progress bar.
 
         Returns:
-            What the output node returns, with nodes replaced by values.
+            The result of the output node, with nodes replaced by values.
         """
         given = iter(inputs)
         for node in graph.nodes:
@@ -98,11 +98,11 @@ class Walker:
         raise ConversionError("the graph has no output node")
 
     def value_of(self, node: fx.Node) -> Any:
-        """Return the value of a node that was lowered before."""
+        """Return the value of a node that has been lowered."""
         return self._values[node]
 
     def weight(self, path: str, storage: Any) -> ir.Value:
-        """Return the value of a weight by its path, or by the storage it shares.
+        """Return the value of a weight by its path, or by its storage.
 
         Raises:
             ConversionError: If the program has no such weight.
@@ -117,7 +117,7 @@ class Walker:
         )
 
     def keep_weight(self, path: str, storage: Any, value: ir.Value) -> None:
-        """Let a value be found as a weight by its path, and by its storage."""
+        """Register a value as a weight by its path and its storage."""
         self.weights[path] = value
         if storage is not None:
             self.weights[storage] = value
@@ -130,7 +130,7 @@ class Walker:
         return found
 
     def _where(self, node: fx.Node) -> Where:
-        """Return the place of a node; one that does not say is where what surrounds it is."""
+        """Return the location of a node; without metadata, that of the enclosing node."""
         if self._inherited is not None:
             return self._inherited
         found = where_of(node)
@@ -173,7 +173,7 @@ class Walker:
                 return self._settle(node, _MISSING)
             raise
         except Exception as error:
-            if self.context.missing:  # a consequence: all missing ops are reported at the end
+            if self.context.missing:  # may be a consequence; missing ops are reported at the end
                 return self._settle(node, _MISSING)
             raise LoweringError(
                 f"{name}: {type(error).__name__}: {error}",
@@ -183,13 +183,13 @@ class Walker:
         return self._settle(node, result)
 
     def _layout(self, node: fx.Node) -> list[Any]:
-        """Return all sizes or strides of a tensor at once; decompositions ask for them."""
+        """Return all sizes or strides of a tensor, which decompositions read."""
         example = node.args[0].meta["val"]  # type: ignore[union-attr]  # fx arguments
         found = example.shape if node.target is torch.ops.aten.size.default else example.stride()
         return [self.context.expression(n) for n in found]
 
     def _symbolic(self, node: fx.Node, value: Any) -> Any:
-        """Return the expression of a symbolic number; one read from a tensor is bound to it."""
+        """Return the expression of a symbolic number; bind the symbol of one read from a tensor."""
         found = self.context.expression(value)
         if str(node.target) in _READS_ELEMENT and isinstance(found, sympy.Basic):
             (symbol,) = found.free_symbols or (None,)
@@ -234,7 +234,7 @@ class Walker:
         return _MISSING
 
     def _lowering(self, node: fx.Node, name: str, arguments: Any) -> Lowering | None:
-        """Return the user's lowering, else the built-in one for real or complex tensors."""
+        """Return the user's lowering, or else the built-in one for real or complex tensors."""
         user = self.context.user_lowerings.get(name)
         if user is not None:
             return user
@@ -265,7 +265,7 @@ class Walker:
 
     # ------------------------------------------------------------------ results
     def _settle(self, node: fx.Node, result: Any) -> Any:
-        """Give results the dtype, dims and name the exported program says they have."""
+        """Set the dtype, dims and name of results to those in the exported program."""
         expected = node.meta.get("val")
         if result is _MISSING:
             return pytree.tree_map(self._stand_in, expected)
@@ -307,7 +307,7 @@ class Walker:
         return x
 
     def _stand_in(self, expected: Any) -> Any:
-        """Return a value without a producer, so that the rest of the program can be checked."""
+        """Return a placeholder value, so that the rest of the program can be checked."""
         if not isinstance(expected, torch.Tensor):
             return expected
         x = ir.Value(name="missing", type=ir.TensorType(ir_dtype(real_part(expected.dtype))))
@@ -327,13 +327,13 @@ _MISSING = _Missing()
 
 
 def _rename(op: OpBuilder, x: ir.Value, name: str) -> None:
-    """Call a freshly made value what the exported program calls it."""
+    """Rename a new value to its name in the exported program."""
     if x.meta.pop("unnamed", False):
         x.name = op.scope.names.unique(name)
 
 
 def _only_first_used(node: fx.Node) -> bool:
-    """Whether nothing but the first of several results is used: composites give only that."""
+    """Whether only the first of several results is used; composites return only that one."""
     if isinstance(node.meta.get("val"), torch.Tensor):
         return True
     read = (u for u in node.users if u.users or u.target is not operator.getitem)
@@ -341,7 +341,7 @@ def _only_first_used(node: fx.Node) -> bool:
 
 
 def _is_number_for_tensor(target: OpOverload, args: Sequence[Any]) -> bool:
-    """Whether an op of tensors is given only a number: traces put one for a 0-d tensor."""
+    """Whether an op on tensors has only a number, which traces pass for a 0-d tensor."""
     if not args or not isinstance(args[0], int | float):
         return False
     is_tensor = isinstance(target._schema.arguments[0].type, torch.TensorType)
@@ -353,12 +353,12 @@ def _is_op(target: Any) -> bool:
 
 
 def _computes_nothing(node: fx.Node) -> bool:
-    """Whether a call returns nothing and can only be a check."""
+    """Whether a call has no result and can only be a check."""
     return not isinstance(node.target, HigherOrderOperator) and not node.users
 
 
 def _signature(leaf: Any) -> Any:
-    """Return what a decomposition depends on, for one argument."""
+    """Return the properties of one argument on which a decomposition depends."""
     if not isinstance(leaf, fx.Node):
         return (type(leaf).__name__, str(leaf))
     value = leaf.meta.get("val")

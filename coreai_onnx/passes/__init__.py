@@ -1,4 +1,4 @@
-"""Passes: tidy an ``onnx_ir`` model with onnx-graphsurgeon."""
+"""Passes: graph optimizations of an ``onnx_ir`` model, written with onnx-graphsurgeon."""
 
 from coreai_onnx.passes.engine.report import PassMiss, PassReport
 from coreai_onnx.passes.engine.surgeon import close_model, open_model

@@ -1,4 +1,4 @@
-"""Which ops of a newer opset mean the same in an older one."""
+"""Whether a node of a newer opset has the same meaning in an older one."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _Schema = onnx.defs.OpSchema
 
 
 def obstacle(node: ir.Node, opset: int, wanted: int) -> str:
-    """Return why a standard node of ``opset`` cannot stand in ``wanted``; empty if it can.
+    """Return why a standard node of ``opset`` is not valid in ``wanted``; empty if it is.
 
     Between the two opsets an op may have been introduced, or its meaning, attributes, inputs or
-    dtypes extended; then the node must not use what is new.
+    dtypes may have been extended. The node must not use anything that is new.
     """
     op = node.op_type
     new = _schema(op, opset)

@@ -1,4 +1,4 @@
-"""The passes in the order they run; each round runs all of them, until a round changes nothing."""
+"""The pass pipeline in order; rounds of all passes repeat until a round changes nothing."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ from coreai_onnx.passes.layout.transposes_after_products import transposes_after
 
 
 class Pass(Protocol):
-    """Changes a graph in place, says why it did not where it nearly did, counts its rewrites.
+    """A pass: rewrites a graph in place, reports near misses, returns the number of rewrites.
 
-    Any function of this signature is a pass. It is called for the main graph, for the subgraphs of
-    its nodes, and for every function body, until it returns 0 for each of them.
+    Any function with this signature is a pass. It is called for the main graph, for the subgraphs
+    of its nodes, and for every function body, until it returns 0 for each of them.
     """
 
     def __call__(self, graph: gs.Graph, why: Why, /) -> int:
@@ -71,72 +71,72 @@ class Pass(Protocol):
 
         Args:
             graph: A graph of onnx-graphsurgeon; see ``coreai_onnx.passes.engine.surgeon``.
-            why: Called with a reason and a node where the pass nearly fired.
+            why: Called with a reason and a node if the pass nearly matched.
 
         Returns:
-            The number of rewrites; 0 says that the graph is as it was.
+            The number of rewrites; 0 means that the graph is unchanged.
         """
 
 
 ORDER: Final[tuple[Pass, ...]] = (
-    remove_dead_code,  # first, so that no later pass works on what goes away
-    remove_unused_functions,  # their bodies then need no pass either
-    remove_identities,  # so that patterns see producers directly
-    pretranspose_weights,  # before constants: folding would copy the small ones
-    fold_shapes,  # before constants: makes the targets of reshapes, expands, slices constant
-    fold_constants,  # what only depends on constants, now also on known shapes
-    constant_reshapes,  # before no-op reshapes: targets of copied dims become constant
+    remove_dead_code,  # first, so that no later pass works on dead nodes
+    remove_unused_functions,  # before passes run on their bodies
+    remove_identities,  # so that patterns match producers directly
+    pretranspose_weights,  # before constant folding, which would copy the small ones
+    fold_shapes,  # before constant folding: makes the targets of reshapes, expands, slices constant
+    fold_constants,  # also folds results of known shapes
+    constant_reshapes,  # before no-op reshapes: makes targets of copied dims constant
     remove_neutral_operands,  # after constants are known
     merge_casts,  # may leave a cast to the dtype it came from
-    remove_noop_casts,  # casts stand between equal shapes and hide them from the next ones
+    remove_noop_casts,  # casts between equal shapes hide patterns from the next passes
     merge_reshapes,  # may leave a reshape to the shape it came from
     remove_noop_reshapes,  # after targets are constant
     remove_broadcast_expands,  # before no-op expands, which need the shape of one input only
     remove_noop_expands,  # likewise
-    remove_noop_slices,  # after bounds are constant
+    remove_noop_slices,  # after slice bounds are constant
     merge_transposes,  # may leave an identity permutation
-    remove_noop_transposes,  # here so that duplicates become visible
+    remove_noop_transposes,  # before duplicates are merged, which it exposes
     remove_single_inputs,  # likewise
-    slices_of_concats,  # after single inputs: what is left of a Concat is really joined
-    gathers_of_ranges,  # after neutral operands, which stand between a Range and its use
+    slices_of_concats,  # after single inputs: every remaining Concat has several inputs
+    gathers_of_ranges,  # after neutral operands, which may separate a Range from its use
     gathers_of_one_row,  # after constants are known
-    merge_duplicate_constants,  # before subexpressions: equal inputs become the same input
-    merge_common_subexpressions,  # sees the inputs that the passes above made equal
+    merge_duplicate_constants,  # before common subexpressions: equal inputs become the same input
+    merge_common_subexpressions,  # after the passes above made inputs equal
     fold_batch_norms,  # after statistics are constant
-    add_to_conv_bias,  # also of convolutions with folded statistics
+    add_to_conv_bias,  # also applies to convolutions with folded statistics
     matmul_add_to_gemm,  # after reshapes that added a batch of one
-    transposes_after_products,  # after transposes were merged, and products of two dims are Gemm
-    fuse_cache_updates,  # after neutral operands, which stand between positions and their use
-    fuse_rms_norm,  # after subexpressions: patterns share nodes
-    fuse_rope,  # likewise; its angles are then the same for all layers
-    fuse_gated_activations,  # activations are one node, whether composites or spelled out
+    transposes_after_products,  # after transposes are merged and products of rank 2 are Gemm
+    fuse_cache_updates,  # after neutral operands, which may separate positions from their use
+    fuse_rms_norm,  # after common subexpressions: patterns share nodes
+    fuse_rope,  # likewise; all layers then share the angles
+    fuse_gated_activations,  # matches activations as composites, as ops, or decomposed
     fuse_skip_norms,  # after norms are one node
     remove_known_conditions,  # after gathers of ranges, through which masks read positions
     remove_open_masks,  # after masks are constant
-    fuse_causal_masks,  # after conditions that hide the comparison of positions
+    fuse_causal_masks,  # after known conditions, which hide the comparison of positions
     remove_repeated_heads,  # after shapes are known
     remove_expands_in_functions,  # after the calls have their final arguments
-    attention_of_rows,  # likewise; bodies that others compare are as they were until then
-    remove_dead_code,  # last, so that what the others left behind is not saved
+    attention_of_rows,  # likewise; changes bodies that earlier passes compare
+    remove_dead_code,  # last: removes nodes that the other passes left unused
 )
-"""For a stock onnxruntime on a CPU and for our kernels: neither loses by any of them."""
+"""For a stock onnxruntime on a CPU and for our kernels: no pass slows down either of them."""
 
 LAYOUT: Final[tuple[Pass, ...]] = (
     merge_projections,  # after norms are one node, whose output all projections read
-    split_after_heads,  # splits what the merged projections give
+    split_after_heads,  # splits the output of the merged projections
 )
-"""Fewer and larger products, for devices that want them: on a CPU the Split costs more."""
+"""Fewer and larger products, for devices that benefit from them: on a CPU the Split costs more."""
 
 CONTRIB: Final[tuple[Pass, ...]] = (
-    contrib_cached_attention,  # before the next one, which knows no cache
-    contrib_open_attention,  # before the next one, which leaves the rotations of these outside
-    contrib_attention,  # before rotations, which it may take in
-    contrib_rope,  # those that attention left
-    contrib_linear_attention,  # composites of their own, in no one's way
-    contrib_matmul_nbits,  # weights of few bits, in no one's way
-    contrib_moe,  # after gates, one of which is between the experts' products
-    contrib_packed_projections,  # after the attentions, and weights of few bits
+    contrib_cached_attention,  # before the next one, which does not handle caches
+    contrib_open_attention,  # before the next one, which does not fuse the rotations of these
+    contrib_attention,  # before rotations, which it may fuse
+    contrib_rope,  # the rotations that attention did not fuse
+    contrib_linear_attention,  # independent of the other passes
+    contrib_matmul_nbits,  # 4-bit weights; independent of the passes above
+    contrib_moe,  # after gated activations, one of which is between the experts' products
+    contrib_packed_projections,  # after the attentions and 4-bit weights
     contrib_skip_norms,  # after residual norms are one node
-    contrib_activations,  # after gates, which hold an activation
+    contrib_activations,  # after gated activations, which contain an activation
 )
-"""Composites as ops of onnxruntime's own domain, ``com.microsoft``."""
+"""Composites as onnxruntime's contrib ops (``com.microsoft``)."""

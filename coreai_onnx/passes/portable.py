@@ -1,4 +1,4 @@
-"""One flat graph of ops that every runtime of the last years has."""
+"""The portable target: one flat graph of widely supported ops (opset 18)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from coreai_onnx.passes.opsets import obstacle
 
 OPSET = 18
 IR_VERSION = 8
-"""What came with opset 18."""
+"""The ops that opset 18 introduced."""
 
 
 def make_portable(model: ir.Model) -> int:
-    """Write every function out and bring the model to opset 18, in place.
+    """Inline every function and convert the model to opset 18, in place.
 
     Args:
-        model: A model lowered at any opset whose ops are all known at opset 18: a program lowered
-            at opset 18, or one whose ops did not change since.
+        model: A model whose ops all exist with the same meaning at opset 18: a program lowered at
+            opset 18, or at a newer opset without ops that changed since.
 
     Returns:
-        The number of calls written out; 0 if the model was portable already.
+        The number of inlined calls; 0 if the model was already portable.
 
     Raises:
-        TargetError: An op, one of its attributes or dtypes came after opset 18, or an op is of
-            another domain and has no body; the model is unchanged.
+        TargetError: An op, one of its attributes or dtypes was added after opset 18, or an op is
+            of another domain and has no body; the model is unchanged.
     """
     check_portable(model)
     calls = sum(node.op_identifier() in model.functions for node in _nodes(model))
@@ -47,7 +47,7 @@ def make_portable(model: ir.Model) -> int:
 
 
 def check_portable(model: ir.Model) -> None:
-    """Refuse what opset 18 has not, all of it at once.
+    """Check that opset 18 has every op; the error lists all that it does not have.
 
     Raises:
         TargetError: As for :func:`make_portable`.

@@ -1,4 +1,4 @@
-"""Runs the passes on a model: all of its graphs, until nothing changes."""
+"""Runs the passes on all graphs of a model until nothing changes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.order import ORDER, Pass
 
 MAX_ROUNDS = 32
-"""Rounds after which a set of passes is said to undo its own work."""
+"""Number of rounds after which the passes are reported as not converging."""
 
 Progress = Callable[[str, str, int], None]
 """Called before each pass with the graph's name, the pass's name and the round, from 1."""
 
 
 class _BadPassError(Exception):
-    """A pass raised or broke a graph; the message says which and where.
+    """A pass raised or broke a graph; the message names the pass and the graph.
 
     Args:
         message: What happened.
@@ -42,7 +42,7 @@ class _BadPassError(Exception):
 
 
 class _TooNewError(Exception):
-    """A pass wrote what the opset of the graph does not have."""
+    """A pass created a node that the opset of the graph does not have."""
 
     def __init__(self, one: Pass) -> None:
         """Remember the pass."""
@@ -50,8 +50,8 @@ class _TooNewError(Exception):
         self.one = one
 
 
-class _Enough(Exception):  # noqa: N818 - no error: as many steps as were asked for
-    """The run has made all its steps."""
+class _Enough(Exception):  # noqa: N818 - control flow, not an error
+    """The run has reached its step limit."""
 
 
 def run_passes(
@@ -60,26 +60,25 @@ def run_passes(
     *,
     progress: Progress | None = None,
 ) -> PassReport:
-    """Optimise ``model`` in place.
+    """Optimize ``model`` in place.
 
     Every pass runs on the main graph, on its subgraphs and on every function body. A graph is done
-    when a round of all passes changes nothing in it. A model that no pass changes is left as it is,
-    down to its objects. A pass that writes what the opset of an old model does not have is left
-    out.
+    when a round of all passes changes nothing in it. A model that no pass changes keeps its
+    objects. A pass that creates nodes that the opset of an old model does not have is skipped.
 
     Args:
-        model: The model; on an error it is as the passes before the bad one left it.
-        passes: The passes in their order; None for ``coreai_onnx.passes.order.ORDER``.
+        model: The model; after an error it has the changes of the passes before the bad one.
+        passes: The passes in order; None for ``coreai_onnx.passes.order.ORDER``.
         progress: Called before each pass.
 
     Returns:
         Counts per pass and the near misses.
 
     Raises:
-        PassError: A pass raised or left a broken graph (the message names it), or the passes go
-            round in circles; then the model is unchanged.
-        SpecViolationError: A pass left a node that breaks a rule of ONNX, in a model that had no
-            such node before.
+        PassError: A pass raised or broke a graph (the message names the pass), or the passes do
+            not converge; in the latter case the model is unchanged.
+        SpecViolationError: A pass created a node that breaks a rule of ONNX, in a model that had
+            no such node before.
     """
     chosen = tuple(ORDER if passes is None else passes)
     run = _Run(model, chosen, progress)
@@ -89,7 +88,7 @@ def run_passes(
         if result is None:
             return run.report
         _check_result(model, result)
-    except _TooNewError as late:  # an old model; nothing has touched it yet
+    except _TooNewError as late:  # an old model, which is still unchanged
         fitting = tuple(one for one in chosen if one is not late.one)
         return run_passes(model, fitting, progress=progress)
     except _BadPassError as first:
@@ -103,7 +102,7 @@ def run_passes(
 
 
 def _closed(run: _Run, model: ir.Model) -> ir.Model | None:
-    """Return a model as a run left it; None if it changed nothing."""
+    """Return the model after a run; None if the run changed nothing."""
     if not run.report.total:
         return None
     result = ir.Model(model.graph, ir_version=model.ir_version)
@@ -117,7 +116,7 @@ def _check_result(model: ir.Model, result: ir.Model) -> None:
 
 
 def _adopt(result: ir.Model | None, model: ir.Model) -> None:
-    """Put the graph and the functions of a result into a model."""
+    """Move the graph and the functions of a result into a model."""
     if result is None:
         return
     model.graph = result.graph
@@ -128,10 +127,10 @@ def _adopt(result: ir.Model | None, model: ir.Model) -> None:
 def _first_bad(
     model: ir.Model, passes: Sequence[Pass], found: _BadPassError, steps: int
 ) -> tuple[_BadPassError, int]:
-    """Return which pass was the first to break a graph, and the number of steps before it.
+    """Return the error of the first pass that broke a graph, and the number of steps before it.
 
-    A run looks at graphs after passes that say they changed something, and after each round. The
-    steps are repeated with a look after each.
+    A run checks graphs after passes that report a rewrite, and after each round. This function
+    repeats the steps and checks after each of them.
     """
     again = _Run(model, passes, None, limit=steps + len(passes), check_all=True)
     try:
@@ -146,14 +145,14 @@ def _first_bad(
 def _last_valid(
     model: ir.Model, passes: Sequence[Pass], steps: int
 ) -> tuple[ir.Model | None, _BadPassError | None]:
-    """Repeat the steps before a bad one: a pass works in place, so its graph is of no use.
+    """Repeat the steps before a bad one, since passes work in place and its graph is unusable.
 
-    A step that left an invalid node is worse than one that raised on that node later; it is found
-    by bisection, with all steps repeated for each try.
+    An earlier step may have created an invalid node on which a later pass raised. Such a step is
+    found by bisection, which repeats all steps for each attempt.
 
     Returns:
-        The model after the last good step, None if that is the model itself; and what is wrong with
-        the step after it, None if nothing was found but what stopped the run.
+        The model after the last good step, None if that is the original model; and the error of the
+        step after it, None if bisection found no error other than the one that stopped the run.
     """
     last, wrong = None, None
     good, bad, tried = 0, steps + 1, steps
@@ -179,18 +178,18 @@ def _is_ours(one: Pass) -> bool:
 
 
 def name_of(one: Pass) -> str:
-    """Return the name under which a pass is reported."""
+    """Return the name of a pass in reports."""
     return str(getattr(one, "__name__", type(one).__name__))
 
 
 class _Run:
-    """One run over a model that is not touched.
+    """One run over a model; the model itself is not changed.
 
     Attributes:
         main: The main graph.
-        report: What was done.
-        steps: How many times a pass ran over a root graph and left it whole.
-        last: The last of these passes, and the graph.
+        report: The report of the run.
+        steps: The number of runs of one pass over one root graph that left it valid.
+        last: The last of these passes, and its graph.
     """
 
     def __init__(
@@ -218,9 +217,9 @@ class _Run:
         for root in (main, *main.functions):
             for graph in with_subgraphs(root):
                 scope_of(graph).pure_calls, scope_of(graph).bodies = pure, bodies
-        # The main graph comes first, since functions that it stops calling need no work, and again
-        # if function bodies changed, since they may have stopped calling others. Functions that
-        # passes add are at the end of the list.
+        # The main graph comes first, since functions that it no longer calls can be skipped. It is
+        # processed again if function bodies changed, since they may no longer call others.
+        # Functions that passes add are at the end of the list.
         misses = self._root(main)
         before = self.report.total
         inner: list[PassMiss] = []
@@ -281,7 +280,7 @@ def _run_one(one: Pass, root: gs.Graph, why: Why, label: str) -> int:
     try:
         for graph in with_subgraphs(root):
             count += int(one(graph, why))
-    except Exception as error:  # a pass may be the user's own: whatever it raises is reported
+    except Exception as error:  # a user's pass may raise anything; report it
         raise _BadPassError(
             f"pass {name_of(one)} raised on {label}: {type(error).__name__}: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""What a model is optimised for: which passes run, and what is done after them."""
+"""Optimization targets: the passes of each target, and the steps after them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from coreai_onnx.passes.runner import run_passes
 Target = Literal["onnxruntime", "portable", "kernels", "contrib"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 _SINCE: dict[Pass, tuple[int, int]] = {
-    contrib_attention: (1, 21),  # a mask for each row of the batch, wrong in 1.20
+    contrib_attention: (1, 21),  # masks per batch item give wrong results in 1.20
     contrib_open_attention: (1, 30),
     contrib_linear_attention: (1, 25),
     contrib_moe: (1, 23),  # with a swiglu
 }
-"""The first onnxruntime release that has the op which a pass makes, as it makes it (measured)."""
+"""The first onnxruntime release that has the op in the form that a pass creates (measured)."""
 _UNTIL: dict[Pass, tuple[int, int]] = {contrib_skip_norms: (1, 30)}
-"""The release from which on what a pass makes is slower than the body (docs/performance.md)."""
+"""The first release in which the op is slower than the body (docs/performance.md)."""
 _OLDEST = (1, 18)
-"""The first release that takes the opset of the files."""
+"""The first release that supports the opset of the files."""
 _NEWEST, _NEVER = (1_000, 0), (1_001, 0)
 _MAKES_FUNCTIONS = (
     fuse_cache_updates,
@@ -54,22 +54,23 @@ _MAKES_FUNCTIONS = (
 
 
 def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[Pass, ...]:
-    """Return the passes of a target, in their order.
+    """Return the passes of a target, in order.
 
     ``"onnxruntime"``
-        Composites stay functions, and bodies are what a stock CPU session runs fast.
+        Composites remain functions, with bodies that a stock CPU session runs fast.
     ``"kernels"``
-        The same passes: a stock session was measured to lose nothing by any composite that our
-        kernels take.
+        The same passes: no composite that our kernels implement was measured to slow down a stock
+        session.
     ``"contrib"``
-        Composites become onnxruntime's own ops where these mean the same, and where the oldest
-        onnxruntime that must take the file (``minimum_onnxruntime``, such as ``"1.24"``) has them
+        Composites become onnxruntime's contrib ops if these are equivalent, and if the oldest
+        onnxruntime that must run the file (``minimum_onnxruntime``, such as ``"1.24"``) has them
         and runs them faster than the bodies.
     ``"portable"``
-        No function is made; afterwards all of them are written out, at opset 18.
+        No function is created; afterwards all functions are inlined, at opset 18.
 
     Raises:
-        TargetError: There is no such target, or ``minimum_onnxruntime`` is no version from 1.18 on.
+        TargetError: There is no such target, or ``minimum_onnxruntime`` is not a version from 1.18
+            on.
     """
     oldest = _release(minimum_onnxruntime) or _NEWEST
     if target in ("onnxruntime", "kernels"):
@@ -104,21 +105,21 @@ def optimize_for(
     passes: Sequence[Pass] | None = None,
     minimum_onnxruntime: str | None = None,
 ) -> PassReport:
-    """Optimise a model for a target, in place; a second call changes nothing.
+    """Optimize a model for a target, in place; a second call changes nothing.
 
     Args:
-        model: The model; it remembers the target in its metadata.
-        target: What runs it.
-        passes: Passes to run instead of the target's.
-        minimum_onnxruntime: The oldest onnxruntime that must take the file; None for what the model
-            says, which a conversion writes there, or the newest.
+        model: The model; the target is recorded in its metadata.
+        target: The runtime that will run the model.
+        passes: Passes to run instead of those of the target.
+        minimum_onnxruntime: The oldest onnxruntime that must run the file; None for the version in
+            the model's metadata, which a conversion writes, or else the newest.
 
     Returns:
-        What the passes did.
+        The report of the passes.
 
     Raises:
-        TargetError: There is no such target, or the model cannot be brought to it.
-        PassError: A pass fails.
+        TargetError: There is no such target, or the model cannot be converted to it.
+        PassError: A pass failed.
     """
     with failures_as(PassError, f"the model cannot be optimized for {target}"):
         return _optimize_for(model, target, passes, minimum_onnxruntime)

@@ -20,7 +20,7 @@ template <typename T>
 void Attention(const AttentionProblem& a, size_t item, void* scratch) {
   constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<Wide<T>>());
   const size_t rows = AttentionGroup(a) * a.queries;
-  // With rows in the lanes, fewer rows than half the lanes waste more than sums across lanes cost.
+  // With rows in the lanes, rows for less than half of the lanes waste more than sums across lanes.
   if constexpr (kLanes > 1) {
     if (rows <= HWY_MIN(kMaxFewRows, kLanes / 2)) {
       if (rows == 1) return AttentionFew<T, 1>(a, item, scratch).Run();

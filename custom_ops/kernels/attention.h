@@ -12,10 +12,10 @@ enum class MaskKind : std::uint8_t {
   kNone,
   kBool,  ///< bytes; nonzero: attend
   kOwn,   ///< added to the scores, in the op's type
-  kWide,  ///< added to the scores, in the type computed in
+  kWide,  ///< added to the scores, in the compute type
 };
 
-/// A mask as it lies in memory; strides are in elements, 0 along broadcast axes.
+/// The memory layout of a mask; strides are in elements, 0 along broadcast axes.
 struct AttentionMask {
   MaskKind kind = MaskKind::kNone;
   const void* data = nullptr;
@@ -35,31 +35,31 @@ struct AttentionProblem {
   std::size_t batch, heads, key_heads, value_heads, queries, keys, head_dim, value_dim;
   double scale;
   double softcap;  ///< 0: none
-  /// Query q is at position q + offset. With causal or window set, and no mask, it attends to keys
-  /// up to its position, nearer than `window`, or both.
+  /// Query q is at position q + offset. If there is no mask, `causal` restricts it to keys up to
+  /// its position, `window` to keys at a distance below `window`.
   bool causal;
   std::int64_t window;  ///< 0: none
   std::int64_t offset;
   AttentionMask mask;
-  const void* sinks;  ///< [heads] in the type computed in, or null
+  const void* sinks;  ///< [heads] in the compute type, or null
 };
 
-/// Heads that read the same key head and the same value head; they are computed together.
+/// Number of heads that share a key head and a value head; they are computed together.
 std::size_t AttentionGroup(const AttentionProblem& problem);
 
-/// Independent parts of the work, of which an item is one, in any order or at once.
+/// Number of items: independent parts of the work, which may run in any order or concurrently.
 std::size_t AttentionItems(const AttentionProblem& problem);
 
-/// Bytes of scratch memory an item needs, aligned to 64. Linear in head_dim + value_dim and
-/// independent of the numbers of queries and keys.
+/// Bytes of scratch memory per item, aligned to 64. Linear in head_dim + value_dim and independent
+/// of the numbers of queries and keys.
 std::size_t AttentionScratchBytes(const AttentionProblem& problem, DType dtype);
 
 /// Writes the rows of the output that belong to `item`. Statistics and sums are in float (double
-/// for float64). A query that may attend to nothing gives zeros.
+/// for float64). The result is zero for a query that attends to no key.
 ///
-/// Keys that no query of a panel attends to are skipped. The others have weight zero for a query
-/// that does not attend to them, so an infinite or NaN *value* there still makes its row NaN, as in
-/// torch, whose rows are NaN wherever such a value is masked.
+/// Keys to which no query of a panel attends are skipped. Other masked keys have weight zero, so an
+/// infinite or NaN *value* at such a key still makes the row NaN. In torch every masked infinite or
+/// NaN value makes the row NaN.
 using AttentionKernel = void (*)(const AttentionProblem& problem, std::size_t item, void* scratch);
 AttentionKernel FindAttention(Target target, DType dtype);
 

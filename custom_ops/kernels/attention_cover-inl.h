@@ -1,4 +1,4 @@
-// Which keys of a tile a panel of rows attends to. Included once per target.
+// Determines the keys of a tile to which a panel of rows attends. Included once per target.
 
 #include "hwy/highway.h"
 
@@ -15,8 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// Keys of a tile that rows of a panel attend to: all in [first, last) of each vector of rows and
-/// none outside, or `partial`.
+/// Keys of a tile to which rows of a panel attend: exactly those in [first, last), per vector of
+/// rows, unless `partial`.
 template <size_t kVecs>
 struct Cover {
   size_t first[kVecs];
@@ -40,7 +40,7 @@ struct Cover {
     }
     partial = part;
   }
-  /// Widens every range to whole blocks of keys.
+  /// Extends every range to whole blocks of keys.
   void Round(size_t block) {
     const size_t end = Last();
     for (size_t v = 0; v < kVecs; ++v) {
@@ -49,7 +49,7 @@ struct Cover {
       last[v] = HWY_MIN((last[v] + block - 1) / block * block, end);
     }
   }
-  /// Calls step(key, count, v, vecs) for runs of keys that vectors [v, v + vecs) attend to.
+  /// Calls step(key, count, v, vecs) for runs of keys to which vectors [v, v + vecs) attend.
   template <class Step>
   void ForEachRun(const Step& step) const {
     const size_t end = Last();
@@ -98,7 +98,7 @@ Cover<kVecs> RangeCover(const AttentionRows<T>& rows, const AttentionScratch<W>&
   return cover;
 }
 
-/// The same by a bool mask. Leaves bits in s.attends if the cover is partial.
+/// The same by a bool mask. Sets bits in s.attends if the cover is partial.
 template <size_t kVecs, typename W>
 Cover<kVecs> MaskCover(const AttentionProblem& a, const AttentionScratch<W>& s, size_t row,
                        size_t rows, size_t lanes, size_t key, size_t count) {

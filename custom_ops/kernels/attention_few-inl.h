@@ -1,5 +1,5 @@
-// Attention for a few rows, as when one token is decoded: the lanes lie along head_dim, and each
-// key and value is read once for all rows. Included once per target.
+// Attention for a few rows, as in decoding: lanes run along head_dim, and each key and value is
+// read once for all rows. Included once per target.
 
 #include "hwy/highway.h"
 
@@ -42,7 +42,7 @@ class AttentionFew {
 
  private:
   static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
-  // Sums in registers: of keys and rows, and of vectors of a value and rows.
+  // Block sizes of the sums in registers: keys x rows, and vectors of a value x rows.
 #if HWY_TARGET == HWY_AVX2
   static constexpr size_t kSums = 8;
 #else
@@ -80,8 +80,8 @@ class AttentionFew {
 
   static W Hidden() { return static_cast<W>(-__builtin_huge_val()); }
 
-  /// Asks for a row of keys or values that is read later, if there is one, so that memory is busy
-  /// with the one while the processor is with the other.
+  /// Prefetches a row of keys or values that is read later, if there is one, so that memory
+  /// accesses and computation overlap.
   HWY_INLINE void Prefetch(const T* rows, size_t key, size_t dim) const {
     if (key >= a_.keys) return;
     const T* row = rows + key * dim;
@@ -149,7 +149,7 @@ class AttentionFew {
     }
   }
 
-  /// SoftmaxTile for one row whose scores lie along the lanes.
+  /// SoftmaxTile for one row with its scores along the lanes.
   void SoftmaxRow(size_t row, size_t padded, W* HWY_RESTRICT scores) {
     const hn::ScalableTag<W> d;
     auto top = hn::Set(d, s_.best[row]);

@@ -41,7 +41,7 @@ void CopyMask(const M* mask, size_t mask_stride, size_t count, W* out, size_t ou
   for (size_t k = 0; k < count; ++k) out[k * out_stride] = MaskValue<W>(mask[k * mask_stride]);
 }
 
-/// Writes what the mask adds to scores [key, key + count) of one row: 0 and -inf for a bool mask.
+/// Writes the addends of scores [key, key + count) of one row: 0 and -inf for a bool mask.
 template <typename T, typename W>
 void FillBias(const AttentionProblem& a, const AttentionScratch<W>& s, size_t row, size_t key,
               size_t count, W* out, size_t out_stride) {
@@ -63,7 +63,7 @@ const std::uint8_t* MaskLine(const AttentionProblem& a, const AttentionScratch<W
   return static_cast<const std::uint8_t*>(a.mask.data) + s.mask_at[row] + key * a.mask.key_stride;
 }
 
-/// Asks for what a bool mask says of keys [key, key + count) for one row.
+/// Prefetches a bool mask for keys [key, key + count) of one row.
 template <typename W>
 HWY_INLINE void PrefetchMask(const AttentionProblem& a, const AttentionScratch<W>& s, size_t row,
                              size_t key, size_t count) {
@@ -86,7 +86,7 @@ struct Attends {
   bool all;
 };
 
-/// What a bool mask says of keys [key, key + count) for one row.
+/// Evaluates a bool mask for keys [key, key + count) of one row.
 template <typename W>
 Attends MaskAttends(const AttentionProblem& a, const AttentionScratch<W>& s, size_t row, size_t key,
                     size_t count) {
@@ -100,13 +100,13 @@ Attends MaskAttends(const AttentionProblem& a, const AttentionScratch<W>& s, siz
     const size_t n = HWY_MIN(lanes, count - k);
     const auto bytes = n == lanes ? hn::LoadU(d, line + k) : hn::LoadN(d, line + k, n);
     const size_t hidden = hn::CountTrue(d, hn::Eq(bytes, zero));
-    attends.any = attends.any || hidden < lanes;  // lanes beyond n count as hidden
+    attends.any = attends.any || hidden < lanes;  // lanes from n on are counted as hidden
     attends.all = attends.all && hidden == lanes - n;
   }
   return attends;
 }
 
-/// Eight bytes, the first `n` of which are read; 1 where one is not zero.
+/// Reads the first `n` of eight bytes; 1 for each nonzero byte.
 HWY_INLINE std::uint64_t NonZeroBytes(const std::uint8_t* bytes, size_t n) {
   std::uint64_t x = 0;
   if (n >= 8) {
@@ -118,8 +118,8 @@ HWY_INLINE std::uint64_t NonZeroBytes(const std::uint8_t* bytes, size_t n) {
   return ((((x & kLow) + kLow) | x) & ~kLow) >> 7;
 }
 
-/// Sets bit i of attends[k] if row `row + i` attends to key `key + k`, by a bool mask. Eight rows
-/// and eight keys at a time: a byte per key, into which each row's bit is shifted.
+/// Sets bit i of attends[k] if row `row + i` attends to key `key + k` by a bool mask. Processes
+/// eight rows and eight keys at a time: one byte per key, into which each row's bit is shifted.
 template <typename W>
 void FillBits(const AttentionProblem& a, const AttentionScratch<W>& s, size_t row, size_t count,
               size_t key, size_t keys) {

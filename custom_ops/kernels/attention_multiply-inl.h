@@ -19,9 +19,9 @@ namespace coreai {
 namespace HWY_NAMESPACE {
 
 // The register tile has kBlockRows<kVecs> rows of the left factor times the kVecs vectors of a
-// panel: 24 accumulators of 32 registers, or 12 of 16. Loads are what a tile costs beside its
-// products, and 8 x 3 vectors take 11 of them for 24 products, where 12 x 2 take 14. Where some
-// vectors of a panel attend to nothing, the others are multiplied in the same blocks.
+// panel: 24 accumulators of 32 registers, or 12 of 16. The overhead of a tile is its loads: 8 x 3
+// vectors need 11 loads for 24 products, 12 x 2 need 14. If some vectors of a panel attend to
+// nothing, the other vectors are multiplied in the same blocks.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
 inline constexpr size_t kMaxVecs = 2;
 template <size_t kVecs>
@@ -35,7 +35,7 @@ static_assert(kPackRows % kBlockRows<1> == 0 && kPackRows % kBlockRows<2> == 0 &
                   kPackRows % kBlockRows<3> == 0,
               "a block lies in one chunk");
 
-/// Rows of packed keys; the depth runs along head_dim.
+/// Rows of packed keys; the inner dimension is head_dim.
 template <typename W>
 struct PackedKeys {
   const W* first;
@@ -45,7 +45,7 @@ struct PackedKeys {
   const W* At(size_t row) const {
     return first + row / kPackRows * stride + row % kPackRows * kPackDepth;
   }
-  /// Calls step(p) for each depth, p being At(row) moved to it.
+  /// Calls step(p) for each index of the inner dimension, where p is At(row) advanced to it.
   template <class Step>
   HWY_INLINE void ForEach(size_t row, size_t depth, const Step& step) const {
     const W* p = At(row);
@@ -57,13 +57,13 @@ struct PackedKeys {
   }
 };
 
-/// Columns of packed values, from one of their keys on; the depth runs along the keys.
+/// Columns of packed values, from one key on; the inner dimension is the keys.
 template <typename W>
 struct PackedValues {
   const W* first;
   size_t columns;
-  size_t keys;     // that are packed
-  size_t key = 0;  // the first of the depth
+  size_t keys;     // number of packed keys
+  size_t key = 0;  // first key of the inner dimension
 
   static constexpr size_t kRowStride = 1;
   template <class Step>
@@ -75,14 +75,13 @@ struct PackedValues {
   }
 };
 
-/// Memory that is needed next, asked for while something else is computed: some lines of it with
-/// each block.
+/// Prefetches memory that is needed next during other computations: a few cache lines per block.
 struct Ahead {
   static constexpr size_t kLine = 64;
   const char* at[4];
   const char* end[4];
   size_t ranges;
-  size_t lines;  // at a time
+  size_t lines;  // per block
 
   template <typename E>
   void Add(const E* start, size_t count) {
@@ -90,7 +89,7 @@ struct Ahead {
     at[ranges] = reinterpret_cast<const char*>(start);
     end[ranges++] = reinterpret_cast<const char*>(start + count);
   }
-  /// Spreads the ranges over about `blocks` blocks.
+  /// Distributes the ranges over about `blocks` blocks.
   void Spread(size_t blocks) {
     size_t bytes = 0;
     for (size_t i = 0; i < ranges; ++i) bytes += static_cast<size_t>(end[i] - at[i]);
@@ -105,21 +104,21 @@ struct Ahead {
   }
 };
 
-/// Part of a panel: kVecs vectors of each of its rows, which are `stride` apart.
+/// Part of a panel: kVecs vectors of each row, with `stride` elements between rows.
 template <typename W>
 struct PanelPart {
   const W* HWY_RESTRICT right;  ///< [depth, ...]
   size_t depth;
-  const W* HWY_RESTRICT factor;  ///< what earlier sums, or new ones of pairs, are multiplied by
+  const W* HWY_RESTRICT factor;  ///< multiplies the previous sums, or the new sums of pairs
   W* HWY_RESTRICT out;           ///< [rows of the left factor, ...]
   size_t stride;
 };
 
-/// How a product begins, and of what it is.
+/// The initial value and the element type of a product.
 enum class Products {
   kPlain,    ///< from zero
-  kOfPairs,  ///< from zero, each element of a factor being a pair of bfloat16; multiplied by factor
-  kAdded,    ///< from the output as it was, multiplied by factor
+  kOfPairs,  ///< from zero, elements are pairs of bfloat16; the sum is multiplied by factor
+  kAdded,    ///< from the previous output multiplied by factor
 };
 
 /// out[row + i, :] = start + sum over k of left[row + i, k] * right[k, :] for kRows rows.
@@ -173,7 +172,7 @@ HWY_INLINE void MultiplyBlock(const Left& left, size_t row, const PanelPart<W>& 
   }
 }
 
-/// MultiplyBlock for fewer than 2 * kRows rows, kRows being a power of two.
+/// MultiplyBlock for fewer than 2 * kRows rows; kRows is a power of two.
 template <Products kHow, size_t kRows, size_t kVecs, class Left, typename W>
 HWY_INLINE void MultiplyRest(const Left& left, size_t row, size_t rows, const PanelPart<W>& part) {
   if (rows - row >= kRows) {

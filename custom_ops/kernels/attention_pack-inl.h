@@ -1,5 +1,5 @@
-// Brings queries, keys and values of a tile of attention into the order in which they are
-// multiplied, and its sums into the order of the output. Included once per target.
+// Packs queries, keys and values of a tile of attention in the order of multiplication, and unpacks
+// its sums to the output. Included once per target.
 
 #include "hwy/highway.h"
 
@@ -19,11 +19,11 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// Elements of a row that are packed together: in a lane, so that pairs are packed as they lie.
+/// Number of elements of a row that are packed in one lane: 2 for pairs, which stay adjacent.
 template <bool kPairs>
 inline constexpr size_t kPerLane = kPairs ? 2 : 1;
 
-/// Lanes that a row of `dim` elements takes.
+/// Number of lanes for a row of `dim` elements.
 template <bool kPairs>
 constexpr size_t LanesOf(size_t dim) {
   return (dim + kPerLane<kPairs> - 1) / kPerLane<kPairs>;
@@ -39,8 +39,8 @@ HWY_INLINE hn::Vec<D> LoadRow(D d, const T* HWY_RESTRICT p, size_t n) {
   }
 }
 
-/// Transposes `rows` queries of a panel: [head_dim, width]. Lanes without a row are zero. Pairs are
-/// left as they are, the others scaled.
+/// Transposes `rows` queries of a panel: [head_dim, width]. Lanes without a row are zero. Queries
+/// are scaled, except pairs.
 template <bool kPairs, typename T, typename W>
 void PackQueries(const T* HWY_RESTRICT in, size_t rows, size_t head_dim, size_t width, W scale,
                  W* HWY_RESTRICT out) {
@@ -64,7 +64,7 @@ void PackQueries(const T* HWY_RESTRICT in, size_t rows, size_t head_dim, size_t 
   }
 }
 
-/// Distance from one chunk of packed keys to the next, `depth` being the lanes of a key.
+/// Distance from one chunk of packed keys to the next; `depth` is the number of lanes of a key.
 inline size_t KeyChunk(size_t depth) {
   return (depth + kPackDepth - 1) / kPackDepth * kPackDepth * kPackRows;
 }
@@ -86,8 +86,8 @@ void PackKeys(const T* HWY_RESTRICT in, size_t count, size_t head_dim, W* HWY_RE
   }
 }
 
-/// Packs values: chunks of [count, up to kPackRows columns]. Read where they lie, the rows of most
-/// value sizes would share few sets of the first-level cache.
+/// Packs values: chunks of [count, up to kPackRows columns]. Without packing, the rows of most
+/// value sizes would map to few sets of the first-level cache.
 template <typename T, typename W>
 void PackValues(const T* HWY_RESTRICT in, size_t count, size_t value_dim, W* HWY_RESTRICT out) {
   const hn::ScalableTag<W> d;
@@ -105,7 +105,7 @@ void PackValues(const T* HWY_RESTRICT in, size_t count, size_t value_dim, W* HWY
       for (size_t i = 0; i + kLanes < width; i += kLanes) {
         hn::StoreU(LoadWide(d, p + i), d, out + i);
       }
-      // The last vector ends with the row, and may overlap the one before.
+      // The last vector ends at the end of the row, and may overlap the previous one.
       hn::StoreU(LoadWide(d, p + width - kLanes), d, out + width - kLanes);
     }
   }

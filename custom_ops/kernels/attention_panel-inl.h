@@ -1,5 +1,5 @@
-// What happens to the scores of a panel, which is kVecs vectors of rows wide: softcap, masks,
-// softmax. Included once per target.
+// Softcap, masks and softmax of the scores of a panel, which is kVecs vectors of rows wide.
+// Included once per target.
 
 #include "hwy/highway.h"
 
@@ -31,7 +31,7 @@ void CapScores(W* HWY_RESTRICT scores, size_t count, W softcap) {
   }
 }
 
-/// Hides the keys that a row does not attend to; bit i of attends[key] is row i's.
+/// Masks the keys to which a row does not attend; bit i of attends[key] belongs to row i.
 template <size_t kVecs, typename W>
 void ApplyBits(W* HWY_RESTRICT scores, size_t keys, const std::uint64_t* HWY_RESTRICT attends) {
   const hn::ScalableTag<W> d;
@@ -48,8 +48,8 @@ void ApplyBits(W* HWY_RESTRICT scores, size_t keys, const std::uint64_t* HWY_RES
   }
 }
 
-/// Applies a mask that FillBias wrote. A bool mask replaces the score, so that a NaN there is gone
-/// as well; a float mask is added.
+/// Applies a mask that FillBias wrote. A bool mask replaces masked scores, also NaN; a float mask
+/// is added.
 template <typename W>
 void ApplyBias(W* HWY_RESTRICT scores, const W* HWY_RESTRICT bias, size_t count, bool replace) {
   const hn::ScalableTag<W> d;
@@ -61,7 +61,7 @@ void ApplyBias(W* HWY_RESTRICT scores, const W* HWY_RESTRICT bias, size_t count,
   }
 }
 
-/// Hides keys outside [first[row], last[row]), which are counted from the tile's first key.
+/// Masks keys outside [first[row], last[row]), counted from the tile's first key.
 template <size_t kVecs, typename W>
 void ApplyRange(W* HWY_RESTRICT scores, size_t keys, const W* HWY_RESTRICT first,
                 const W* HWY_RESTRICT last) {
@@ -79,9 +79,9 @@ void ApplyRange(W* HWY_RESTRICT scores, size_t keys, const W* HWY_RESTRICT first
   }
 }
 
-/// Turns a tile of scores into exp(score - best), updates the running maximum and sum of each row
-/// (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax"), and leaves in
-/// `rescale` what earlier sums have to be multiplied by.
+/// Replaces a tile of scores with exp(score - best), updates the running maximum and sum of each
+/// row (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax"), and writes to
+/// `rescale` the factor for earlier sums.
 template <size_t kVecs, typename W>
 void SoftmaxTile(W* HWY_RESTRICT scores, size_t keys, W* HWY_RESTRICT best, W* HWY_RESTRICT total,
                  W* HWY_RESTRICT rescale) {
@@ -101,7 +101,7 @@ void SoftmaxTile(W* HWY_RESTRICT scores, size_t keys, W* HWY_RESTRICT best, W* H
   for (size_t v = 0; v < kVecs; ++v) {
     const V old = hn::Load(d, best + v * lanes);
     hn::Store(top[v], d, best + v * lanes);
-    // While a row has seen nothing but -inf, subtract zero: exp(-inf - 0) is 0 and not NaN.
+    // While all scores of a row are -inf, subtract zero: exp(-inf - 0) is 0 and not NaN.
     top[v] = hn::IfThenZeroElse(hn::Eq(top[v], hn::Neg(hn::Inf(d))), top[v]);
     hn::Store(ExpNonPositive(d, hn::Sub(old, top[v])), d, rescale + v * lanes);
   }

@@ -24,8 +24,8 @@ std::size_t Tiles(const AttentionProblem& a, std::size_t rows) {
   return a.batch * a.heads * a.queries / span * CeilDiv(span, rows);
 }
 
-// Tiles of a head are about as large and made of whole panels; tiles of a group have whole heads,
-// so that fewer panels have rows of two.
+// Tiles of a head have nearly equal sizes and consist of whole panels. Tiles of a group consist of
+// whole heads, so that fewer panels contain rows of two heads.
 std::size_t RowsUpTo(const AttentionProblem& a, std::size_t limit) {
   const std::size_t span = AttentionSpan(a);
   if (span != a.queries) return a.queries * std::max<std::size_t>(1, limit / a.queries);

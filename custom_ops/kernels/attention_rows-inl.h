@@ -1,5 +1,5 @@
-// Which rows an item of attention has, and which keys they attend to by position. Included once per
-// target.
+// The rows of an item of attention, and the keys to which they attend by position. Included once
+// per target.
 
 #include "hwy/highway.h"
 
@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// The rows of one item, in the order in which a batch's lie in memory: head by head.
+/// The rows of one item, in the memory order of a batch: head by head.
 template <typename T>
 struct AttentionRows {
   size_t batch;
@@ -57,7 +57,7 @@ struct KeyRange {
   std::int64_t last;
 };
 
-/// Keys that query `query` may attend to by position.
+/// Keys to which query `query` may attend by position.
 inline KeyRange RangeOf(const AttentionProblem& a, size_t query) {
   const auto keys = static_cast<std::int64_t>(a.keys);
   KeyRange range = {0, keys};
@@ -73,8 +73,8 @@ inline KeyRange RangeOf(const AttentionProblem& a, size_t query) {
   return range;
 }
 
-/// Sets the ranges of an item's rows, or where their masks begin, and returns the range that holds
-/// them all.
+/// Sets the key ranges of an item's rows, or the offsets of their masks, and returns the union of
+/// the ranges.
 template <typename T, typename W>
 KeyRange SetRows(const AttentionProblem& a, const AttentionRows<T>& rows,
                  const AttentionScratch<W>& s) {
@@ -100,8 +100,7 @@ KeyRange SetRows(const AttentionProblem& a, const AttentionRows<T>& rows,
   return all;
 }
 
-/// Starting values of a row's running maximum and sum: the sink, which counts in the sum, or
-/// nothing.
+/// Initial values of a row's running maximum and sum: the sink, which is part of the sum, if any.
 template <typename T, typename W>
 void StartSoftmax(const AttentionProblem& a, const AttentionRows<T>& rows, size_t row, W* best,
                   W* total) {

@@ -1,4 +1,4 @@
-// Attention for a tile of up to kTileRows rows, which lie in the lanes. Included once per target.
+// Attention for a tile of up to kTileRows rows, with rows in the lanes. Included once per target.
 
 #include "hwy/highway.h"
 
@@ -18,8 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// A tile's rows are cut into panels of up to kMaxVecs vectors; the panel that begins at row r has
-/// its queries at query + r * head_dim and its sums at output + r * value_dim.
+/// A tile's rows are split into panels of up to kMaxVecs vectors; the panel that begins at row r
+/// has its queries at query + r * head_dim and its sums at output + r * value_dim.
 ///
 /// With kPairs, keys and queries are multiplied as pairs of bfloat16, exactly as in float. Weights
 /// are not rounded to bfloat16, so that results agree with those of other processors.
@@ -37,7 +37,7 @@ class AttentionTile {
   void Run() {
     const KeyRange range = SetRows(a_, rows_, s_);
     for (size_t row = 0; row < kTileRows; ++row) {
-      // Lanes without a row compute row 0's state from zero queries; they are never stored.
+      // Lanes without a row start with row 0's state and zero queries; they are never stored.
       StartSoftmax(a_, rows_, row < rows_.count ? row : 0, s_.best + row, s_.total + row);
     }
     hwy::ZeroBytes(s_.output, a_.value_dim * kTileRows * sizeof(W));
@@ -45,7 +45,7 @@ class AttentionTile {
       PackQueries<kPairs>(rows_.query + row * a_.head_dim, rows_.count - row, a_.head_dim,
                           Width(row), static_cast<W>(a_.scale), s_.query + row * a_.head_dim);
     }
-    // Tiles of about as many keys each, in whole blocks.
+    // Tiles with nearly equal numbers of keys, in whole blocks.
     const auto keys = static_cast<size_t>(HWY_MAX(range.last - range.first, std::int64_t{1}));
     const size_t tiles = (keys + kTileKeys - 1) / kTileKeys;
     const size_t size = HWY_MIN(((keys + tiles - 1) / tiles + 7) / 8 * 8, kTileKeys);
@@ -63,7 +63,8 @@ class AttentionTile {
  private:
   static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
 
-  /// Vectors of rows in the panel at `row`: the remaining ones make panels of about as many each.
+  /// Vectors of rows in the panel at `row`; the remaining vectors are split into nearly equal
+  /// panels.
   size_t Vectors(size_t row) const {
     const size_t left = (rows_.count - row + kLanes - 1) / kLanes;
     const size_t panels = (left + kMaxVecs - 1) / kMaxVecs;
@@ -71,8 +72,8 @@ class AttentionTile {
   }
   size_t Width(size_t row) const { return Vectors(row) * kLanes; }
 
-  /// Lets keys and values [key, end) be fetched during a step over `size` keys, or, if there are
-  /// none, what is written at the end and the queries of the rows that follow.
+  /// Schedules the prefetch of keys and values [key, end) during a step over `size` keys. If there
+  /// are none, prefetches the output and the queries of the following rows.
   void FetchAhead(std::int64_t key, std::int64_t end, size_t size) {
     ahead_.ranges = 0;
     if (key < end) {
@@ -144,7 +145,7 @@ class AttentionTile {
     AddValues<kVecs>(cover, row, count);
   }
 
-  /// scores[key, row] = key . query; keys outside a vector's range are left as they are.
+  /// scores[key, row] = key . query; scores of keys outside a vector's range are not written.
   template <size_t kVecs>
   void Scores(const Cover<kVecs>& cover, size_t row) {
     const size_t depth = LanesOf<kPairs>(a_.head_dim);
@@ -177,8 +178,8 @@ class AttentionTile {
     });
   }
 
-  /// Ranges of a panel's rows counted from `key`, small enough to be exact in W. Lanes without a
-  /// row attend to all.
+  /// Key ranges of a panel's rows relative to `key`, clamped to be exact in W. Lanes without a row
+  /// attend to all keys.
   void LaneRanges(size_t row, size_t width, size_t key, size_t count, W* first, W* last) const {
     const auto start = static_cast<std::int64_t>(key);
     const auto end = static_cast<std::int64_t>(count);
@@ -196,7 +197,7 @@ class AttentionTile {
   void FillPanelBias(size_t row, size_t width, size_t key, size_t count) {
     const size_t present = HWY_MIN(width, rows_.count - row);
     if (OneMaskRow(s_, row, present)) {
-      // As a padding mask has it.
+      // The usual form of a padding mask.
       HWY_ALIGN W shared[kTileKeys];
       FillBias<T>(a_, s_, row, key, count, shared, 1);
       const hn::ScalableTag<W> d;

@@ -7,19 +7,19 @@
 
 namespace coreai {
 
-/// Most rows (queries) in a tile. The more rows, the less often keys and values are fetched; a
-/// tile's rows, keys and values stay in the second-level cache.
+/// Maximum number of rows (queries) in a tile. With more rows, keys and values are fetched less
+/// often; a tile's rows, keys and values stay in the second-level cache.
 inline constexpr std::size_t kTileRows = 288;
-/// Rows in a tile of a problem that would make too few of them to keep several threads busy.
+/// Number of rows in a tile of a problem that would otherwise have too few tiles for the threads.
 inline constexpr std::size_t kSmallTileRows = 96;
 inline constexpr std::size_t kFewTiles = 8;
 inline constexpr std::size_t kTileKeys = 96;
-/// Most rows in a panel, which is computed as a whole. Rows lie in the lanes, so that softmax needs
-/// no sums across lanes and neither keys nor values are transposed. A panel's queries and a block
-/// of keys stay in the first-level cache.
+/// Maximum number of rows in a panel, which is computed as a whole. Rows are in the lanes, so that
+/// softmax needs no sums across lanes and neither keys nor values are transposed. A panel's queries
+/// and a block of keys stay in the first-level cache.
 inline constexpr std::size_t kMaxPanelRows = 48;
-/// Keys are packed in chunks of kPackRows keys: kPackDepth elements of each of them, one key after
-/// the other, then the next elements. Values are packed in chunks of kPackRows columns.
+/// Keys are packed in chunks of kPackRows keys: kPackDepth elements of every key, then the next
+/// kPackDepth elements of every key. Values are packed in chunks of kPackRows columns.
 inline constexpr std::size_t kPackRows = 24;
 inline constexpr std::size_t kPackDepth = 16;
 
@@ -27,15 +27,15 @@ inline constexpr std::size_t kPackDepth = 16;
 inline constexpr std::size_t kFewKeys = 256;
 inline constexpr std::size_t kMaxFewRows = 8;
 
-/// Rows that are cut into tiles together: a head's or, if a head has few, those of a group of
-/// heads. Row r of a group is query r % queries of the group's head r / queries, so that its rows
-/// lie one after the other in memory.
+/// Number of rows that are split into tiles together: those of a head or, if a head has few, those
+/// of a group of heads. Row r of a group is query r % queries of the group's head r / queries, so
+/// that its rows are contiguous in memory.
 std::size_t AttentionSpan(const AttentionProblem& problem);
 
 /// Rows in a tile of this problem.
 std::size_t AttentionTileRows(const AttentionProblem& problem);
 
-/// Scratch memory of one item, cut into its arrays. Every array starts at a multiple of 64 bytes.
+/// Scratch memory of one item, split into arrays. Every array starts at a multiple of 64 bytes.
 template <typename W>
 struct AttentionScratch {
   W* query;                 ///< panels of [head_dim, width]
@@ -48,7 +48,7 @@ struct AttentionScratch {
   W* best;                  ///< [rows] largest score so far
   W* total;                 ///< [rows] sum of the exponentials so far
   W* rescale;               ///< [rows]
-  std::size_t* mask_at;     ///< [rows] where a row's mask begins, in elements
+  std::size_t* mask_at;     ///< [rows] offset of a row's mask, in elements
   std::int64_t* first_key;  ///< [rows] a row attends to keys in [first_key, last_key)
   std::int64_t* last_key;
   std::size_t bytes;

@@ -5,11 +5,11 @@
 
 namespace coreai {
 
-/// Element types the kernels are compiled for; the order indexes their tables.
+/// Element types for which the kernels are compiled; tables are indexed in this order.
 enum class DType : std::uint8_t { kFloat32, kFloat16, kBFloat16, kFloat64 };
 inline constexpr std::size_t kDTypeCount = 4;
 
-/// Type that a kernel computes in.
+/// The compute type of a kernel.
 constexpr DType WideDType(DType dtype) {
   return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
 }

@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// 1 / (1 + e^-x), from the exponential that cannot overflow.
+/// 1 / (1 + e^-x), computed from e^-|x|, which cannot overflow.
 template <class D, class V>
 HWY_INLINE V Sigmoid(D d, V x) {
   const V one = hn::Set(d, hn::TFromD<D>{1});
@@ -32,7 +32,8 @@ struct Silu {
   }
 };
 
-/// x times the normal distribution, from the tail, so that negative numbers keep their digits.
+/// x times the cumulative normal distribution, computed from the tail, which is accurate for
+/// negative numbers.
 struct Gelu {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V x) const {

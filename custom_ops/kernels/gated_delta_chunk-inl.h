@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-// Tokens of a chunk, and vectors of a row of the state at once. Every element of the state is
+// Tokens per chunk, and vectors of a row of the state per block. Every element of the state is
 // multiplied by a key and a query of each token: 2 * kChunk * kBlockVecs sums in registers, 24 of
 // 32 or 12 of 16.
 #if HWY_TARGET == HWY_AVX2
@@ -33,7 +33,7 @@ static_assert(kChunk <= kMaxChunk && kSegmentTokens % kChunk == 0, "the plan's s
 ///   o[i] = a[i] q[i]ᵀS + sum over j <= i of r[i][j] (q[i] . k[j]) d[j]
 ///   S after = a[last] S + sum over j of r[last][j] k[j] d[j]ᵀ
 ///
-/// so that S is read twice and written once per chunk. Decays are products of the tokens' own,
+/// so that S is read twice and written once per chunk. Decays are products of the tokens' decays,
 /// never quotients. The columns of S are independent; a block of them stays in the first-level
 /// cache for all tokens. (The unrolled form is that of Yang et al. 2024, "Parallelizing linear
 /// transformers with the delta rule over sequence length", without its matrix inverse.)
@@ -68,7 +68,7 @@ class GatedDeltaChunks {
   static constexpr size_t kBlock = kBlockVecs * kLanes;
   static_assert(kBlock * sizeof(W) <= kMaxBlockBytes && kPack % kLanes == 0, "the plan's sizes");
 
-  /// Asks for a chunk of the segment after this one, which would be waited for when it is prepared.
+  /// Prefetches a chunk of the next segment, whose preparation would otherwise wait for memory.
   void PrefetchTokens(size_t token) const {
     if (token >= a_.length) return;
     const size_t last = HWY_MIN(token + kChunk, a_.length) * a_.key_dim;
@@ -78,8 +78,8 @@ class GatedDeltaChunks {
     }
   }
 
-  /// Asks for the value and the place of the output of a token. A store that waits for its line
-  /// would hold up those to the state behind it.
+  /// Prefetches the value and the output of a token. A store that waits for its cache line would
+  /// stall the following stores to the state.
   HWY_INLINE void PrefetchRows(size_t token, size_t column) const {
     const T* value = item_.value + token * a_.value_dim + column;
     const T* output = item_.output + token * item_.output_stride + column;
@@ -92,7 +92,7 @@ class GatedDeltaChunks {
 
   W* Block(size_t column) const { return s_.state + column * a_.key_dim; }
 
-  /// Lanes of vector v of a block that are columns of the item.
+  /// Number of lanes of vector v of a block that are columns of the item.
   size_t Present(size_t column, size_t v) const {
     const size_t at = column + v * kLanes;
     return at >= item_.columns ? 0 : HWY_MIN(kLanes, item_.columns - at);
@@ -140,8 +140,8 @@ class GatedDeltaChunks {
     }
   }
 
-  /// Brings a chunk's keys and queries into order and computes what couples its tokens. Missing
-  /// tokens of the last chunk have zero vectors, write nothing and decay nothing.
+  /// Packs a chunk's keys and queries and computes the couplings of its tokens. Missing tokens of
+  /// the last chunk have zero vectors; they neither write to nor decay the state.
   void Prepare(size_t token, size_t chunk) {
     const size_t count = HWY_MIN(kChunk, a_.length - token);
     W* out = Tokens(chunk);
@@ -169,7 +169,7 @@ class GatedDeltaChunks {
     CoupleFrom<0>(tokens, step, c);
   }
 
-  /// What tokens from kKey on have to do with key kKey, and so on for the keys behind it.
+  /// The couplings of tokens from kKey on with key kKey, and likewise for the following keys.
   template <size_t kKey>
   HWY_INLINE void CoupleFrom(const W* tokens, const W (&step)[kChunk],
                              ChunkCoefficients<W>* c) const {
@@ -189,7 +189,8 @@ class GatedDeltaChunks {
     }
   }
 
-  /// dots[i] = the chunk's vector i . key[kKey], for the keys behind it and the queries from it on.
+  /// dots[i] = the chunk's vector i . key[kKey], for the following keys and the queries from kKey
+  /// on.
   template <size_t kKey>
   HWY_INLINE void MultiplyByKey(const W* HWY_RESTRICT tokens, W (&dots)[2 * kChunk]) const {
     const D d;
@@ -215,7 +216,7 @@ class GatedDeltaChunks {
     }
   }
 
-  /// Takes a block of columns through a chunk.
+  /// Processes a chunk for a block of columns.
   HWY_INLINE void Advance(size_t token, size_t chunk, size_t column) {
     const size_t count = HWY_MIN(kChunk, a_.length - token);
     for (size_t i = 0; i < count; ++i) PrefetchRows(token + i, column);
@@ -259,8 +260,8 @@ class GatedDeltaChunks {
     }
   }
 
-  /// Stores the outputs, and leaves in `write` what each token adds to the state at the chunk's
-  /// end. `kWhole`: no token and no column is missing.
+  /// Stores the outputs, and stores in `write` each token's addend to the state at the end of the
+  /// chunk. `kWhole`: no token and no column is missing.
   template <bool kWhole>
   HWY_INLINE void Solve(size_t token, const ChunkCoefficients<W>& c, size_t column,
                         V (&sums)[2 * kChunk][kBlockVecs], V (&write)[kChunk][kBlockVecs]) const {

@@ -1,4 +1,4 @@
-// Which part of the gated delta rule an item computes, and its inputs in the wide type. Included
+// The part of the gated delta rule that an item computes, and its inputs in the wide type. Included
 // once per target.
 
 #include "hwy/highway.h"
@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// Pointers to the rows of one value head, and the columns of its state that an item has.
+/// Pointers to the rows of one value head, and the item's columns of its state.
 template <typename T>
 struct GatedDeltaItem {
   using W = Wide<T>;
@@ -64,8 +64,8 @@ struct GatedDeltaItem {
 inline float ExpOf(float x) { return __builtin_expf(x); }
 inline double ExpOf(double x) { return __builtin_exp(x); }
 
-/// Writes a query or key in the wide type, times `scale`, divided by its length if asked to, with
-/// zeros up to a multiple of kPack; every kPack elements `stride` from the ones before.
+/// Writes a query or key in the wide type, times `scale`, optionally normalized, padded with zeros
+/// to a multiple of kPack. Groups of kPack elements are `stride` apart.
 template <typename T, typename W>
 void WidenToken(const T* HWY_RESTRICT in, size_t n, bool normalise, W scale, size_t stride,
                 W* HWY_RESTRICT out) {
@@ -87,7 +87,7 @@ void WidenToken(const T* HWY_RESTRICT in, size_t n, bool normalise, W scale, siz
   }
 }
 
-/// Sum of x[i] * y[i] over n elements, n being a multiple of the lanes.
+/// Sum of x[i] * y[i] over n elements; n is a multiple of the number of lanes.
 template <typename W>
 HWY_INLINE W DotPadded(const W* HWY_RESTRICT x, const W* HWY_RESTRICT y, size_t n) {
   const hn::ScalableTag<W> d;

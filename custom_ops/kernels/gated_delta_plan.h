@@ -7,29 +7,30 @@
 
 namespace coreai {
 
-/// Most tokens that are taken together, on any target.
+/// Maximum number of tokens in a chunk, on any target.
 inline constexpr std::size_t kMaxChunk = 6;
-/// Tokens that are prepared before the columns are gone through.
+/// Number of tokens that are prepared before the loop over the columns.
 inline constexpr std::size_t kSegmentTokens = 192;
-/// Columns of an item: enough that preparing the tokens is cheap beside them.
+/// Columns per item: enough that preparing the tokens is comparatively cheap.
 inline constexpr std::size_t kItemColumns = 128;
-/// Keys and queries of a chunk lie in blocks of this many of their elements.
+/// Keys and queries of a chunk are packed in blocks of this many elements.
 inline constexpr std::size_t kPack = 16;
 /// Widest block of columns, in bytes.
 inline constexpr std::size_t kMaxBlockBytes = 256;
 
-/// What couples the tokens of a chunk; i and j count from its first token, S is the state before.
+/// The couplings of the tokens of a chunk; i and j count from its first token, S is the state
+/// before.
 template <typename W>
 struct ChunkCoefficients {
   W decay[kMaxChunk];  ///< of S until token i
   W beta[kMaxChunk];
   W beta_decay[kMaxChunk];         ///< beta[i] * decay[i]
-  W left[kMaxChunk];               ///< of token i's part of the state until the end of the chunk
+  W left[kMaxChunk];               ///< decay of token i's addend until the end of the chunk
   W key[kMaxChunk * kMaxChunk];    ///< beta[i] * decay from j to i * key[i] . key[j], j < i
   W query[kMaxChunk * kMaxChunk];  ///< decay from j to i * query[i] . key[j], j <= i
 };
 
-/// Scratch memory of one item, cut into its arrays. Every array starts at a multiple of 64 bytes.
+/// Scratch memory of one item, split into arrays. Every array starts at a multiple of 64 bytes.
 template <typename W>
 struct GatedDeltaScratch {
   W* state;                         ///< blocks of [key_dim, columns]

@@ -1,5 +1,5 @@
-// One token of the gated delta rule, as when it is decoded: the state is read, changed and written
-// where it lies. Included once per target.
+// One token of the gated delta rule, as in decoding: the state is updated in place. Included once
+// per target.
 
 #include "hwy/highway.h"
 
@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-// Vectors of a row of the state at once: two sums each, and whole rows if they are 128 floats.
+// Vectors of a row of the state per block: two sums per vector, and whole rows of 128 floats.
 #if HWY_TARGET == HWY_AVX2
 inline constexpr size_t kStepVecs = 4;
 #else

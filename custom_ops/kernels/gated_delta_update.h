@@ -18,17 +18,17 @@ struct GatedDeltaProblem {
   const void* beta;           ///< the same
   const void* initial_state;  ///< [batch, value_heads, key_dim, value_dim], or null: zeros
   void* output;               ///< [batch, length, value_heads, value_dim]
-  void* state;                ///< like initial_state, and may be the same memory; null: not wanted
+  void* state;                ///< like initial_state, and may be the same memory; null: unused
   std::size_t batch, heads, value_heads, length, key_dim, value_dim;
   bool wide_state;  ///< both states are in the wide type, else in the kernel's
   bool normalise;   ///< queries and keys are first divided by sqrt(sum(x²) + 1e-6)
 };
 
-/// Independent parts of the work, in any order or at once.
+/// Number of items: independent parts of the work, which may run in any order or concurrently.
 std::size_t GatedDeltaItems(const GatedDeltaProblem& problem);
 
-/// Bytes of scratch memory an item needs, aligned to 64: a part of the state and a stretch of
-/// tokens, independent of the length.
+/// Bytes of scratch memory per item, aligned to 64: a part of the state and a segment of tokens,
+/// independent of the length.
 std::size_t GatedDeltaScratchBytes(const GatedDeltaProblem& problem, DType dtype);
 
 /// Computes one item: some columns of one value head's state, for all tokens. value_dim > 0.

@@ -7,63 +7,62 @@
 
 namespace coreai {
 
-/// How the matrix lies in memory.
+/// Memory layout of the matrix.
 enum class GatherMmLayout {
   kRows,        ///< [depth, columns]
   kTransposed,  ///< [columns, depth]
-  kPacked,      ///< as GatherMmPackRight has written it
+  kPacked,      ///< written by GatherMmPackRight
 };
 inline constexpr std::size_t kGatherMmLayoutCount = 3;
 
-/// Rows anywhere in memory, multiplied with one matrix. Pointers need only the alignment of their
-/// element, packed ones that of 64. Output overlaps nothing.
+/// Rows at any addresses, multiplied by one matrix. Pointers need only the alignment of their
+/// element, pointers to packed data 64 bytes. Output overlaps nothing.
 struct GatherMmTile {
-  const void* const* left;  ///< [rows] rows of `depth` elements, of the type computed in
-  const void*
-      packed_left;      ///< the same as GatherMmPackLeft has written it, or null if they are few
-  void* const* output;  ///< [rows] rows of `columns` elements, of the kernel's type
-  const void* right;    ///< the matrix, of the kernel's type
-  std::size_t rows;     ///< at most kGatherMmMaxRows
-  std::size_t depth;    ///< at least 1
-  std::size_t columns;  ///<
-  std::size_t first_column;  ///< what to compute and store of each output row;
-  std::size_t last_column;   ///< if packed, the first is a multiple of kGatherMmColumnStep
+  const void* const* left;   ///< [rows] rows of `depth` elements, of the compute type
+  const void* packed_left;   ///< the same rows written by GatherMmPackLeft, or null for few rows
+  void* const* output;       ///< [rows] rows of `columns` elements, of the kernel's type
+  const void* right;         ///< the matrix, of the kernel's type
+  std::size_t rows;          ///< at most kGatherMmMaxRows
+  std::size_t depth;         ///< at least 1
+  std::size_t columns;       ///<
+  std::size_t first_column;  ///< the columns to compute and store are [first_column, last_column);
+  std::size_t last_column;   ///< if packed, first_column is a multiple of kGatherMmColumnStep
 };
 
-/// Rows of one call. More of them spread the cost of fetching the matrix over more products, up to
-/// where they no longer fit the second cache.
+/// Maximum number of rows per call. More rows amortize the cost of fetching the matrix, as long as
+/// they fit into the second-level cache.
 inline constexpr std::size_t kGatherMmMaxRows = 192;
 
-/// Up to so many rows the matrix is read once, where it lies, and nothing is packed.
+/// Up to this number of rows the matrix is read once, in place, and nothing is packed.
 inline constexpr std::size_t kGatherMmFewRows = 4;
 
-/// Whole panels of any target and type.
+/// A multiple of the panel width of every target and type.
 inline constexpr std::size_t kGatherMmColumnStep = 192;
 
-/// Memory that a call works in, aligned to 64.
+/// Size of the scratch memory of a call, aligned to 64.
 inline constexpr std::size_t kGatherMmScratchBytes = 320 * 1024;
 
 /// `scratch` is kGatherMmScratchBytes long.
 using GatherMmKernel = void (*)(const GatherMmTile&, void* scratch);
 
 /// output[r][c] = sum over k of left[r][k] * right[k][c], in float (double for float64). Products
-/// are added up in blocks of k, and then the blocks; up to kGatherMmFewRows rows have other blocks.
+/// are summed in blocks of k, then the blocks are summed; up to kGatherMmFewRows rows use other
+/// blocks.
 GatherMmKernel FindGatherMm(Target target, DType dtype, GatherMmLayout layout);
 
-/// Packs rows of the type computed in: groups of rows lie side by side, so that what is multiplied
-/// at once is. `packed` has rows * depth elements and is aligned to 64.
+/// Packs rows of the compute type: the rows of a group are interleaved, so that elements that are
+/// multiplied together are adjacent. `packed` has rows * depth elements and is aligned to 64.
 using GatherMmPackLeftKernel = void (*)(const void* const* left, std::size_t rows,
                                         std::size_t depth, void* packed);
 GatherMmPackLeftKernel FindGatherMmPackLeft(Target target, DType wide);
 
-/// Packs a matrix, for this target: panels of columns lie one behind the other, in the order in
-/// which they are read. `packed` has depth * GatherMmPackedColumns(columns) elements and is aligned
-/// to 64.
+/// Packs a matrix for this target: consecutive panels of columns, in the order in which they are
+/// read. `packed` has depth * GatherMmPackedColumns(columns) elements and is aligned to 64.
 using GatherMmPackRightKernel = void (*)(const void* right, std::size_t depth, std::size_t columns,
                                          void* packed);
 GatherMmPackRightKernel FindGatherMmPackRight(Target target, DType dtype, bool transposed);
 
-/// Columns that packed ones take the place of.
+/// Number of columns of a packed matrix, padding included.
 constexpr std::size_t GatherMmPackedColumns(std::size_t columns) {
   return (columns + 15) / 16 * 16;
 }

@@ -16,12 +16,12 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-// Columns whose sums stay in the nearest cache while the matrix goes by.
+// Number of columns whose sums stay in the first-level cache while the matrix is read.
 inline constexpr size_t kFewColumns = 1024;
 
-/// sums[r, :] += left[r][k + j] * right[k + j, :] for kDepth values of j: as many rows of the
-/// matrix are read side by side, so that a sum is loaded and stored once for all of them. kWhole:
-/// `count` is a multiple of the lanes.
+/// sums[r, :] += left[r][k + j] * right[k + j, :] for kDepth values of j. That many rows of the
+/// matrix are read together, so that a sum is loaded and stored once for all of them. kWhole:
+/// `count` is a multiple of the number of lanes.
 template <size_t kRows, size_t kDepth, typename T, typename W>
 HWY_INLINE void AddDepths(const W* const* HWY_RESTRICT left, size_t k, const T* HWY_RESTRICT right,
                           size_t stride, size_t count, W* HWY_RESTRICT sums) {
@@ -51,7 +51,7 @@ HWY_INLINE void AddDepths(const W* const* HWY_RESTRICT left, size_t k, const T* 
     }
   }
   if (c < count) {
-    // Lanes behind the last column hold zeros times a, which nobody reads.
+    // Lanes after the last column hold zeros times a, which are not used.
     for (size_t j = 0; j < kDepth; ++j) {
       const auto b = LoadWideN(d, right + j * stride + c, count - c);
       for (size_t r = 0; r < kRows; ++r) {
@@ -91,8 +91,8 @@ void MultiplyFew(const GatherMmTile& t, void* scratch) {
   }
 }
 
-/// Sums of products of a vector of columns of a transposed matrix, which are its rows, with all
-/// rows of the left factor.
+/// Products of a vector of columns of a transposed matrix (rows in memory) with all rows of the
+/// left factor.
 template <size_t kRows, size_t kColumns, typename T>
 HWY_INLINE void DotColumns(const GatherMmTile& t, size_t column) {
   using W = Wide<T>;

@@ -15,11 +15,11 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-// How far ahead of the products the matrix is fetched.
+// Prefetch distance of the matrix.
 inline constexpr size_t kBytesAhead = 4096;
 
-/// One panel of the matrix times kRows rows. Steps of k take turns among kTurns sums, enough of
-/// them to hide how long an addition takes.
+/// One panel of the matrix times kRows rows. Steps of k alternate between kTurns sums, enough to
+/// hide the latency of the addition.
 template <size_t kRows, size_t kVecs, typename T>
 HWY_INLINE void MultiplyFewPanel(const GatherMmTile& t, size_t column, size_t width) {
   using W = Wide<T>;

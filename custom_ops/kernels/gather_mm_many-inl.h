@@ -27,7 +27,7 @@ HWY_INLINE void NarrowRow(const W* HWY_RESTRICT in, size_t count, T* HWY_RESTRIC
   if (i < count) StoreNarrowN(hn::LoadN(d, in + i, count - i), d, out + i, count - i);
 }
 
-/// Panels of the matrix, one after the other; each meets all rows while it is near.
+/// Multiplies panels of the matrix one after the other, each by all rows while it is in the cache.
 template <typename T>
 class ManyRows {
  public:
@@ -65,8 +65,8 @@ class ManyRows {
  private:
   static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
   static constexpr size_t kWidth = kPanelWidth<W>;
-  // Panels of a group, for whole matrices [depth, columns]: their rows are pages apart, and finding
-  // a page takes longer than fetching a line.
+  // Panels per group, for unpacked matrices [depth, columns]: their rows are pages apart, and a TLB
+  // miss takes longer than fetching a line.
   static constexpr size_t kGroup = 8;
   static_assert(kPanelVecs == 2 || kPanelVecs == 3, "one case for each number of vectors");
 
@@ -83,7 +83,7 @@ class ManyRows {
 
   const T* Right() const { return static_cast<const T*>(t_.right); }
 
-  /// What the panel that begins there is read from.
+  /// The memory to prefetch for the panels that begin at that column.
   Fetch FetchOf(size_t k, size_t column) const {
     if (column >= t_.last_column) return Fetch();
     const size_t width = HWY_MIN(group_, t_.last_column - column);
@@ -102,7 +102,7 @@ class ManyRows {
     }
   }
 
-  /// What the panel contributes to all rows.
+  /// Adds the products of the panel to the sums of all rows.
   template <size_t kVecs>
   void Panel(size_t column, size_t width, W* all_sums, size_t k, size_t depth, Fetch* fetch) {
     constexpr size_t kPanel = kVecs * kLanes;
@@ -136,8 +136,7 @@ class ManyRows {
     }
   }
 
-  /// Says where the panel is. Whole ones are left for the first tile to bring, which has to read
-  /// them anyway.
+  /// Sets the panel of a step. The first tile copies a whole panel, which it has to read anyway.
   template <size_t kVecs>
   void Bring(size_t column, size_t width, size_t k, size_t depth, TileStep<W>* step) {
     constexpr size_t kPanel = kVecs * kLanes;
@@ -164,11 +163,11 @@ class ManyRows {
 
   const GatherMmTile& t_;
   const GatherMmLayout layout_;
-  const size_t group_;  // columns that are gone through for one block of k
+  const size_t group_;  // columns that are processed for one block of k
   const TileRows tiles_;
   W* const panel_;
   W* const sums_;     // of all rows with the group's panels so far
-  size_t share_ = 0;  // of what is to be fetched during one tile
+  size_t share_ = 0;  // part of the prefetch that is done during one tile
 };
 
 template <typename T>

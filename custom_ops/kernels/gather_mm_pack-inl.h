@@ -1,4 +1,4 @@
-// Brings the factors of matrix products into the order in which they are read. Included once per
+// Packs the factors of matrix products in the order in which they are read. Included once per
 // target.
 
 #include "hwy/highway.h"
@@ -17,9 +17,8 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// `count` elements of up to as many rows as a vector has lanes, beginning at in[i] + offset, as a
-/// column each: out[k * stride + i]. Places of missing rows are written only within `width`, as
-/// zeros.
+/// Transposes `count` elements of up to as many rows as a vector has lanes, from in[i] + offset, to
+/// out[k * stride + i]. Columns of missing rows are written, as zeros, only within `width`.
 template <typename T>
 HWY_INLINE void TransposeRows(const T* const* HWY_RESTRICT in, size_t offset, size_t rows,
                               size_t count, size_t width, size_t stride,
@@ -47,7 +46,7 @@ HWY_INLINE void TransposeRows(const T* const* HWY_RESTRICT in, size_t offset, si
   }
 }
 
-/// Tiles of rows, [depth, rows of the tile] each.
+/// Packs tiles of rows, each as [depth, rows of the tile].
 template <typename W>
 void PackLeft(const void* const* left, size_t rows, size_t depth, void* packed) {
   constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
@@ -64,7 +63,8 @@ void PackLeft(const void* const* left, size_t rows, size_t depth, void* packed) 
   }
 }
 
-/// [depth, kVecs vectors] of a matrix [depth, columns], widened, zeros behind the last column.
+/// Packs [depth, kVecs vectors] of a matrix [depth, columns], widened, with zeros after the last
+/// column.
 template <size_t kVecs, typename T>
 void PackRows(const T* HWY_RESTRICT in, size_t stride, size_t depth, size_t width,
               Wide<T>* HWY_RESTRICT panel) {
@@ -82,7 +82,7 @@ void PackRows(const T* HWY_RESTRICT in, size_t stride, size_t depth, size_t widt
   }
 }
 
-/// The same of a matrix [columns, stride].
+/// The same for a matrix [columns, stride].
 template <size_t kVecs, typename T>
 void PackColumns(const T* HWY_RESTRICT in, size_t stride, size_t depth, size_t width,
                  Wide<T>* HWY_RESTRICT panel) {
@@ -96,8 +96,8 @@ void PackColumns(const T* HWY_RESTRICT in, size_t stride, size_t depth, size_t w
   }
 }
 
-/// Panels of columns, [depth, width] each; the one that begins at column c lies at packed + c *
-/// depth. The last one is as many vectors wide as it needs, with zeros.
+/// Packs panels of columns, each as [depth, width]; the panel that begins at column c is at packed
+/// + c * depth. The last panel has as many vectors as it needs, padded with zeros.
 template <typename T, bool kTransposed>
 void PackRight(const void* right, size_t depth, size_t columns, void* packed) {
   using W = Wide<T>;
@@ -107,7 +107,7 @@ void PackRight(const void* right, size_t depth, size_t columns, void* packed) {
     T* HWY_RESTRICT out = static_cast<T*>(packed) + column * depth;
     const size_t count = HWY_MIN(kPanelWidth<W>, columns - column);
     const size_t width = (count + kLanes - 1) / kLanes * kLanes;
-    // Short stretches, so that the lines written stay near while the columns go by.
+    // Short segments, so that the written cache lines stay in the cache for all columns.
     constexpr size_t kStretch = 64;
     for (size_t first = 0; first < depth; first += kStretch) {
       const size_t last = HWY_MIN(depth, first + kStretch);

@@ -17,7 +17,7 @@ namespace coreai {
 namespace HWY_NAMESPACE {
 
 // Sums in registers: kSumRows rows of kPanelVecs vectors, 24 + 4 of 32 registers or 12 + 3 of 16.
-// The nearer the two are to each other, the fewer loads a product takes.
+// The closer the two numbers are, the fewer loads a product needs.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
 inline constexpr size_t kSumRows = 6;
 inline constexpr size_t kPanelVecs = 2;
@@ -28,34 +28,33 @@ inline constexpr size_t kPanelVecs = 3;
 template <typename W>
 inline constexpr size_t kPanelWidth = kPanelVecs * hn::MaxLanes(hn::ScalableTag<W>());
 
-// Depth of a panel, which then fits the first cache. Sums of blocks of this depth are added up, so
-// that roundings do not grow with the whole depth.
+// Depth of a panel, which then fits into the first-level cache. Blocks of this depth are summed
+// separately, so that rounding errors do not grow with the whole depth.
 inline constexpr size_t kPanelDepth = 128;
 
-// How many rows early a panel's source is brought into the first cache.
+// Prefetch distance of a panel's source to the first-level cache, in rows.
 inline constexpr size_t kRowsAhead = 8;
 
-/// Rows of the left factor that are multiplied at once: tiles of nearly one height, as few as there
-/// can be.
+/// Splits the rows of the left factor into as few tiles as possible, of nearly equal heights.
 struct TileRows {
   size_t rows;   ///< of all tiles, more than kGatherMmFewRows
   size_t tiles;  ///<
 
   explicit TileRows(size_t all) : rows(all), tiles((all + kSumRows - 1) / kSumRows) {}
-  /// Where a tile begins.
+  /// The first row of a tile.
   size_t First(size_t tile) const { return tile * rows / tiles; }
 };
-// Of more than kGatherMmFewRows rows, no tile has less.
+// With more than kGatherMmFewRows rows, no tile has fewer rows than this.
 inline constexpr size_t kLeastSumRows = kSumRows / 2;
 static_assert(kGatherMmFewRows >= kLeastSumRows, "two tiles of them have kSumRows + 1 rows");
 
-/// Memory to be fetched while something else is multiplied: rows, in pieces of four lines.
+/// Memory to prefetch during other multiplications: rows, in pieces of four cache lines.
 struct Fetch {
   const char* row = nullptr;
   size_t stride = 0;  ///< bytes from row to row
   size_t bytes = 0;   ///< of a row
   size_t at = 0;      ///< of the next piece in the row
-  size_t pieces = 0;  ///< that are left
+  size_t pieces = 0;  ///< number of remaining pieces
 
   Fetch() = default;
   Fetch(const void* first_row, size_t rows, size_t row_stride, size_t row_bytes) {
@@ -85,20 +84,20 @@ template <typename W>
 struct TileStep {
   const W* left;         ///< [depth, rows], packed
   W* panel;              ///< [depth, kVecs vectors], aligned
-  const void* source;    ///< where the panel is to be read from; null if it is there already
+  const void* source;    ///< the source of the panel; null if the panel is already filled
   size_t source_stride;  ///< elements from row to row
   size_t depth;
   const W* start;   ///< [rows, kVecs vectors], aligned; null for zero
-  W* const* store;  ///< a place for each row's sums, at any address
+  W* const* store;  ///< the address of each row's sums, of any alignment
   size_t width;     ///< columns to store
 };
 
-/// A panel that needs no source.
+/// Type of the source of a panel that is already filled.
 struct NoSource {};
 
 /// Adds left[k][i] * panel[k, :] over the block for kRows rows, and stores row i at store[i]. Lanes
-/// of the last vector from `width` on are not stored. The panel is written on the way if it has a
-/// source of type T.
+/// of the last vector from `width` on are not stored. If the panel has a source of type T, it is
+/// filled in the same loop.
 template <typename T, size_t kRows, size_t kVecs, typename W>
 HWY_NOINLINE void MultiplyTile(const TileStep<W>& step, size_t fetch_pieces,
                                Fetch* HWY_RESTRICT fetch) {
@@ -116,7 +115,7 @@ HWY_NOINLINE void MultiplyTile(const TileStep<W>& step, size_t fetch_pieces,
   W* HWY_RESTRICT panel = step.panel;
   const auto* HWY_RESTRICT source = static_cast<const T*>(step.source);
   size_t pieces = HWY_MIN(fetch_pieces, fetch->pieces);
-  // As many steps between pieces, or as many pieces between steps.
+  // The number of steps between pieces, or of pieces per step.
   const size_t steps = HWY_MAX(step.depth / HWY_MAX(pieces, size_t{1}), size_t{1});
   const size_t at_once = (pieces + step.depth - 1) / step.depth;
   for (size_t k = 0; k < step.depth;) {
@@ -134,7 +133,7 @@ HWY_NOINLINE void MultiplyTile(const TileStep<W>& step, size_t fetch_pieces,
         }
       }
       if constexpr (kPack) {
-        // Rows of the source are pages apart; no prefetcher of the processor's follows them.
+        // Rows of the source are pages apart, which hardware prefetchers do not follow.
         const char* next = reinterpret_cast<const char*>(source + kRowsAhead * step.source_stride);
         for (size_t at = 0; at < kWidth * sizeof(T); at += 64) __builtin_prefetch(next + at, 0, 3);
         source += step.source_stride;
@@ -166,7 +165,7 @@ HWY_NOINLINE void MultiplyTile(const TileStep<W>& step, size_t fetch_pieces,
   }
 }
 
-/// MultiplyTile for the heights that tiles have.
+/// MultiplyTile for all possible heights of tiles.
 template <typename T, size_t kVecs, typename W>
 HWY_INLINE void MultiplyTileRows(const TileStep<W>& step, size_t rows, size_t fetch_pieces,
                                  Fetch* fetch) {

@@ -11,7 +11,7 @@ namespace coreai {
 /// output is input, or overlaps nothing.
 struct GroupNormGroup {
   const void* input;  ///< [channels, places] of the kernel's type
-  const void* scale;  ///< [channels] of the type computed in, or null
+  const void* scale;  ///< [channels] of the compute type, or null
   const void* bias;   ///< like scale
   void* output;       ///< like input
   std::size_t channels;

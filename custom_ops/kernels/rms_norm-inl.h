@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-// How a normalised vector becomes an output vector.
+// Converts a normalized vector to an output vector.
 enum class Scaling { kNone, kWide, kRounded };
 
 template <Scaling kScaling, typename T, class D, class V>

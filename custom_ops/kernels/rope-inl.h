@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// Pairs (i, i + half). `in` may be `out`: what a step stores, no later step loads.
+/// Pairs (i, i + half). `in` may be `out`: no step loads what an earlier step stored.
 template <typename T, typename S>
 HWY_INLINE void RotateHalves(const T* in, const S* cos, const S* sin, size_t half, T* out) {
   const hn::ScalableTag<Wide<T>> d;
@@ -53,7 +53,7 @@ HWY_INLINE void RotateNeighbours(const T* in, const S* cos, const S* sin, size_t
 
 #else
 
-/// A vector of pairs (a, b), with cosines and sines that are there twice.
+/// A vector of pairs (a, b), with each cosine and sine repeated.
 template <class D, class V>
 HWY_INLINE V RotatePairs(D d, V x, V cos, V sin) {
   (void)d;
@@ -92,7 +92,7 @@ HWY_INLINE void RotateNeighbours(const T* in, const S* cos, const S* sin, size_t
 
 #endif
 
-/// Copies lanes that are not rotated, bit by bit.
+/// Copies the lanes that are not rotated, bit-exactly.
 template <typename T>
 HWY_INLINE void CopyLanes(const T* in, size_t n, T* out) {
   const hn::ScalableTag<T> d;

@@ -11,12 +11,12 @@ namespace coreai {
 /// element. Output is input, or overlaps nothing.
 struct RopeRows {
   const void* input;        ///< [heads, rows, head_dim] of the kernel's type
-  const void* cos;          ///< [rows, half] of that type or, `wide_table`, of the type computed in
+  const void* cos;          ///< [rows, half] of that type or, `wide_table`, of the compute type
   const void* sin;          ///< like cos
   void* output;             ///< like input
   std::size_t heads;        ///<
   std::size_t rows;         ///<
-  std::size_t head_dim;     ///< at least 2 * half; lanes behind that are copied
+  std::size_t head_dim;     ///< at least 2 * half; the lanes after that are copied
   std::size_t half;         ///< pairs of lanes in a row
   std::size_t head_stride;  ///< elements of input and output from head to head
   std::size_t cos_stride;   ///< elements from row to row, 0 if all are the same
@@ -25,11 +25,11 @@ struct RopeRows {
 
 using RopeKernel = void (*)(const RopeRows&);
 
-/// output = (cos a - sin b, sin a + cos b) for each pair (a, b) of lanes, which are neighbours if
+/// output = (cos a - sin b, sin a + cos b) for each pair (a, b) of lanes, which are adjacent if
 /// `interleaved` and else `half` apart; computed in float (double for float64), rounded once.
 RopeKernel FindRope(Target target, DType dtype, bool wide_table, bool interleaved);
 
-/// Rows of a table of angles. All pointers are to the type computed in.
+/// Rows of a table of angles. All pointers are to the compute type.
 struct RopeAngles {
   const void* positions;    ///< [rows]
   const void* frequencies;  ///< [half]
@@ -41,7 +41,7 @@ struct RopeAngles {
 
 using RopeAnglesKernel = void (*)(const RopeAngles&);
 
-/// Cosine and sine of position * frequency, the product rounded to the type computed in. No product
+/// Cosine and sine of position * frequency, the product rounded to the compute type. No product
 /// may exceed kMaxSinCosArgument (simd/sincos.h) in magnitude. `wide` is float32 or float64.
 RopeAnglesKernel FindRopeAngles(Target target, DType wide);
 

@@ -7,7 +7,7 @@
 
 namespace coreai {
 
-/// Converts `count` elements to the type computed in. Pointers need only the alignment of their
+/// Converts `count` elements to the compute type. Pointers need only the alignment of their
 /// element.
 using WidenKernel = void (*)(const void* input, std::size_t count, void* output);
 

@@ -6,15 +6,15 @@
 
 namespace coreai {
 
-/// Inputs of one run of attention, checked against each other.
+/// The inputs of one attention call, checked for consistency.
 class AttentionInputs {
  public:
-  /// Throws OpError if a type or shape does not fit.
+  /// Throws OpError if a type or shape is invalid.
   AttentionInputs(const Checker& check, const KernelContext& context, DType dtype);
 
   Shape OutputShape() const;
 
-  /// Sets everything in `problem` that follows from the inputs. It points into this object.
+  /// Sets the fields of `problem` that follow from the inputs. They point into this object.
   void Describe(AttentionProblem* problem) const;
 
  private:

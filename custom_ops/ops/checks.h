@@ -16,20 +16,20 @@ std::string ToString(const Shape& shape);
 std::size_t ElementCount(const Shape& shape, std::size_t first, std::size_t last);
 inline std::size_t ElementCount(const Shape& shape) { return ElementCount(shape, 0, shape.size()); }
 
-/// Builds the messages of one op: every refusal begins with its name.
+/// Checks of one op. Every error message begins with the name of the op.
 class Checker {
  public:
   explicit Checker(const char* op) : op_(op) {}
 
   [[noreturn]] void Fail(const std::string& what) const;
 
-  /// Throws unless the input is there and has the op's type.
+  /// Throws unless the input is present and has the op's type.
   void Require(const char* name, const TensorView& input, DType dtype) const;
 
-  /// Throws if the input is there and is not of one of the four floating types.
+  /// Throws if the input is present and is not of one of the four floating-point types.
   void RequireFloating(const char* name, const TensorView& input) const;
 
-  /// Throws if the input is there and is not int32 or int64.
+  /// Throws if the input is present and is not int32 or int64.
   void RequireIndex(const char* name, const TensorView& input) const;
 
  private:

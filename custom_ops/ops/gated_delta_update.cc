@@ -113,7 +113,7 @@ class GatedDeltaUpdateOp : public Op {
     problem.value_dim = Size(in.value, kDim);
     problem.normalise = normalise_;
     problem.wide_state = in.state && in.state.type == OnnxType(WideDType(dtype_));
-    // Sizes beside a 0 may be too many to go through for nothing.
+    // If one size is 0, the others may be too large to iterate over.
     const bool states = problem.state != nullptr && ElementCount(in.StateShape()) != 0;
     if (!states && ElementCount(in.OutputShape()) == 0) return;
     const bool foreign = !problem.wide_state && in.state && in.state.type != OnnxType(dtype_);
@@ -129,7 +129,7 @@ class GatedDeltaUpdateOp : public Op {
              [&](std::size_t item, void* scratch) { kernel_(problem, item, scratch); });
   }
 
-  // A float32 state of float64 tokens is widened before and rounded after.
+  // A float32 state of float64 tokens is widened before the kernel and rounded after it.
   void RunWithNarrowState(const KernelContext& context, const Inputs& in,
                           GatedDeltaProblem problem) const {
     const Widened before(in.state, dtype_);

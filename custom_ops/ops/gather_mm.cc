@@ -19,26 +19,26 @@ namespace {
 namespace names = schema::gather_mm;
 static_assert(names::kInputCount == 4 && names::kAttributeCount == 2, "the declaration changed");
 
-// Products and sums that are worth waking a thread for.
+// The number of multiply-adds that is worth a thread.
 constexpr std::size_t kProductsPerItem = 256 * 1024;
-// How many items a call is cut into where rows and matrices are too few to make as many.
+// The number of items of a call for which columns are split, if rows and matrices give too few.
 constexpr std::size_t kWantedItems = 8;
 
-// Rows of the output that need the same matrix, and part of its columns.
+// Rows of the output that use the same matrix, and a range of its columns.
 struct Block {
   std::size_t matrix;
   std::size_t first_row;  // in the rows sorted by matrix
   std::size_t rows;
   std::size_t first_column;
   std::size_t last_column;
-  std::size_t packed_row;  // where its rows begin in the packed rows
+  std::size_t packed_row;  // index of its first row in the packed rows
 };
 
-// The rows of a call in the order of the matrices they need.
+// The rows of a call, sorted by matrix.
 struct SortedRows {
   std::vector<const void*> left;
   std::vector<void*> output;
-  std::vector<std::size_t> starts;  // of each matrix's rows, and their end
+  std::vector<std::size_t> starts;  // first row of each matrix, and the end of the last one
 };
 
 // Counting sort; rows of one matrix keep their order.
@@ -65,7 +65,7 @@ SortedRows SortRows(const GatherOperand& lhs, const GatherOperand& rhs, const Sh
   return sorted;
 }
 
-// Cuts rows into blocks that the kernel takes.
+// Splits rows into blocks of at most the size that the kernel supports.
 std::vector<Block> CutBlocks(const std::vector<std::size_t>& starts, std::size_t columns) {
   std::vector<Block> blocks;
   for (std::size_t matrix = 0; matrix + 1 < starts.size(); ++matrix) {
@@ -80,7 +80,7 @@ std::vector<Block> CutBlocks(const std::vector<std::size_t>& starts, std::size_t
   return blocks;
 }
 
-// Cuts the columns of blocks where those are too few.
+// Splits the columns of blocks if there are too few blocks.
 std::vector<Block> CutColumns(const std::vector<Block>& blocks, std::size_t columns) {
   const std::size_t cuts =
       std::min((kWantedItems - 1) / blocks.size() + 1, (columns - 1) / kGatherMmColumnStep + 1);
@@ -185,7 +185,7 @@ class GatherMmOp : public Op {
              });
   }
 
-  /// Packs the rows of the blocks that are not few, and notes where they are.
+  /// Packs the rows of the large blocks, and records their positions.
   ScratchMemory Pack(const KernelContext& context, const SortedRows& rows, std::size_t depth,
                      std::vector<Block>* blocks) const {
     std::size_t packed_rows = 0;
@@ -205,7 +205,7 @@ class GatherMmOp : public Op {
     return packed;
   }
 
-  /// The matrices of lhs in the type computed in; null if they have it.
+  /// The matrices of lhs in the compute type; null if they already have it.
   std::unique_ptr<char[]> Widen(const KernelContext& context, const GatherOperand& lhs) const {
     if (WideDType(dtype_) == dtype_) return nullptr;
     const std::size_t count = lhs.count() * lhs.rows() * lhs.columns();

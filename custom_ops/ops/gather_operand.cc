@@ -46,7 +46,7 @@ GatherOperand::GatherOperand(const Checker& check, const char* name, const Tenso
                " must have rank 2 at least when its indices are taken, has shape " +
                ToString(shape_));
   }
-  // No product needs its places, and there may be more of them than memory.
+  // No product reads the offsets, and there may be too many of them for memory.
   if (ElementCount(shape_) == 0) return;
   if (indices && axis + 2 >= input.shape.size()) {
     Copy(input.shape, axis, chosen, SizeOf(dtype));
@@ -107,7 +107,7 @@ std::vector<std::size_t> PlacesIn(const Shape& part, const Shape& whole) {
   std::vector<std::size_t> places = {0};
   std::size_t stride = 1, count = 1;
   places.reserve(ElementCount(whole));
-  // From the last axis to the first: what is there is repeated, shifted by the axis's stride.
+  // From the last axis to the first: repeats the existing offsets, shifted by the axis's stride.
   for (std::size_t i = 0; i < whole.size(); ++i) {
     const auto size = static_cast<std::size_t>(whole[whole.size() - 1 - i]);
     const bool moves = i < part.size() && part[part.size() - 1 - i] != 1;

@@ -13,7 +13,7 @@ namespace {
 namespace names = schema::group_norm;
 static_assert(names::kInputCount == 3 && names::kAttributeCount == 2, "the declaration changed");
 
-// A scale or bias in the type computed in; without data if it is not given.
+// A scale or bias in the compute type; without data if it is absent.
 Widened ReadChannels(const Checker& check, const char* name, const TensorView& parameter,
                      const Shape& input, DType dtype) {
   if (!parameter) return {};
@@ -25,7 +25,7 @@ Widened ReadChannels(const Checker& check, const char* name, const TensorView& p
   return {parameter, dtype};
 }
 
-// The place of a channel's parameter; null stays null.
+// Pointer to the parameter of a channel; null for null.
 const void* At(const Widened& parameters, std::size_t channel, DType dtype) {
   const auto* data = static_cast<const char*>(parameters.data());
   return data == nullptr ? nullptr : data + channel * SizeOf(WideDType(dtype));

@@ -16,26 +16,26 @@ struct FreeScratch {
 };
 using ScratchMemory = std::unique_ptr<char, FreeScratch>;
 
-/// Memory aligned to 64, not initialised. Throws std::bad_alloc.
+/// Uninitialized memory aligned to 64 bytes. Throws std::bad_alloc.
 inline ScratchMemory AllocateScratch(std::size_t bytes) {
   return ScratchMemory(static_cast<char*>(::operator new(bytes, std::align_val_t{64})));
 }
 
 /// Calls `body(item, scratch)` once for each item below `items`, on onnxruntime's threads, each
-/// call with scratch memory of its own (`bytes` long, aligned to 64) that no other call uses at the
-/// same time. Threads take the next item when they are done with one, so that uneven items balance.
+/// call with its own scratch memory (`bytes` long, aligned to 64) that no concurrent call uses.
+/// Threads fetch the next item when they finish one, so that uneven items are balanced.
 /// `body` must not throw. Throws std::bad_alloc.
 template <class Body>
 void RunItems(const KernelContext& context, std::size_t items, std::size_t bytes,
               const Body& body) {
-  // Asking the system takes microseconds.
+  // Allocation from the system takes microseconds.
   static const std::size_t threads = std::max(1u, std::thread::hardware_concurrency());
   const std::size_t workers = std::min(items, threads);
   const std::size_t stride = (bytes + 63) / 64 * 64;
   const ScratchMemory scratch = AllocateScratch(workers * stride);
   std::atomic<std::size_t> next{0};
   context.ParallelFor(workers, [&](std::size_t worker) {
-    // Items do not order one another's writes; that the run is over does.
+    // Items need no memory ordering among each other; the end of the parallel run synchronizes.
     const auto take = [&] { return next.fetch_add(1, std::memory_order_relaxed); };
     for (std::size_t item = take(); item < items; item = take()) {
       body(item, scratch.get() + worker * stride);

@@ -34,7 +34,7 @@ class KvCacheUpdateOp : public Op {
     const std::size_t places = static_cast<std::size_t>(cache.shape[kLength]) * row;
     const std::size_t length = static_cast<std::size_t>(update.shape[kLength]) * row;
     if (places == 0) return;
-    // The caller may have bound the output to the memory of the cache: what is there stays.
+    // The caller may have bound the output to the memory of the cache, which needs no copy then.
     const bool in_place = output == cache.data;
     const std::size_t work = (in_place ? length : places) / SizeOf(dtype_);
     const std::size_t all = static_cast<std::size_t>(cache.shape[kBatch]) * heads;
@@ -67,7 +67,7 @@ class KvCacheUpdateOp : public Op {
     }
   }
 
-  /// Where the update begins, for all batch rows or for each.
+  /// The start of the update, one for all batch rows or one per batch row.
   std::vector<std::size_t> ReadPositions(const TensorView& position, const Shape& cache,
                                          const Shape& update) const {
     check_.RequireIndex("position", position);

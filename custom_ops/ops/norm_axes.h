@@ -8,13 +8,13 @@
 
 namespace coreai {
 
-/// The axes a norm runs over: the last ones of its input, contiguous in memory.
+/// The normalized axes: the last ones of the input, contiguous in memory.
 class NormAxes {
  public:
-  /// Checks what can be checked without a shape. Throws OpError.
+  /// Runs the checks that need no shape. Throws OpError.
   NormAxes(const Checker& check, std::vector<std::int64_t> axes);
 
-  /// Index of the first normalised axis of an input of that shape. Throws OpError if the axes are
+  /// Index of the first normalized axis of an input of that shape. Throws OpError if the axes are
   /// not the trailing ones.
   std::size_t First(const Checker& check, const Shape& input) const;
 

@@ -15,9 +15,9 @@ namespace coreai {
 /// A norm over trailing axes: of the first input or, `kResidual`, of the sum of the first two,
 /// which is then the second output.
 ///
-/// `Norm` is what differs: `Norm::Kernel` and `Norm::Find`, the attribute names of the schema, and
-/// `Norm::Parameters`, the scale (and bias) of a call. These are made from the index of the scale
-/// among the inputs, and apply a kernel to rows.
+/// `Norm` supplies the differences: `Norm::Kernel` and `Norm::Find`, the attribute names of the
+/// schema, and `Norm::Parameters`, the scale (and bias) of a call, which is constructed from the
+/// index of the scale among the inputs and applies a kernel to rows.
 template <class Norm, bool kResidual>
 class NormOp : public Op {
  public:
@@ -61,15 +61,15 @@ class NormOp : public Op {
   float eps_;
   DType dtype_;
   ResidualAddKernel add_;
-  typename Norm::Kernel kernels_[2];  // parameters in the op's own type, in the type computed in
+  typename Norm::Kernel kernels_[2];  // for parameters in the op's type, in the compute type
 };
 
-/// A run of rows that one call of a kernel normalises.
+/// A range of rows that one call of a kernel normalizes.
 struct NormRows {
   const void* input;
   void* output;
-  std::size_t row;    ///< the first one, which says which parameters are its own
-  std::size_t count;  ///< how many share them
+  std::size_t row;    ///< the first row, which selects the parameters
+  std::size_t count;  ///< number of rows that share them
   std::size_t row_size;
   double eps;
 };

@@ -12,8 +12,8 @@
 
 namespace coreai {
 
-/// The kernel of one node: attributes read and checked, ready to run any number of times, also at
-/// once from several threads.
+/// The kernel of one node, with its attributes read and checked. It may run any number of times,
+/// also concurrently.
 class Op {
  public:
   virtual ~Op() = default;
@@ -22,13 +22,13 @@ class Op {
   virtual void Compute(const KernelContext& context) const = 0;
 };
 
-/// What the library knows about a composite: its declaration and its implementation.
+/// A composite: its declaration and its implementation.
 struct OpDefinition {
   const schema::Composite& composite;
-  /// Makes the kernel of a node whose `T` is `dtype`. Throws OpError.
+  /// Creates the kernel of a node whose `T` is `dtype`. Throws OpError.
   std::unique_ptr<Op> (*create)(const KernelInfo& info, DType dtype, Target target);
-  /// Sets the output's type, and its shape if the inputs' are known. onnxruntime merges the dtypes
-  /// of an op into one schema and calls any of them, so the type is read from the inputs.
+  /// Sets the output's type, and its shape if the inputs' shapes are known. onnxruntime merges the
+  /// dtypes of an op into one schema and calls any of them, so the type is read from the inputs.
   void (*infer_shape)(const ShapeInference& shapes);
   std::size_t state_input = kNoTensor;
   std::size_t state_output = kNoTensor;
@@ -37,19 +37,19 @@ struct OpDefinition {
 
   bool has_state() const { return state_input != kNoTensor; }
 
-  /// The same op with a state that may be float32 in an op of any type: the input, and the output
-  /// that has its type. Where the input is left out, the output has the op's own.
+  /// The same op with a state (an input and an output), which may be float32 in an op of any type.
+  /// The output has the type of the input, or the op's type if the input is absent.
   constexpr OpDefinition WithState(std::size_t input, std::size_t output) const {
     return {composite, create, infer_shape, input, output, in_place};
   }
-  /// The same op, whose first output may be given the memory of its first input.
+  /// The same op, whose first output may reuse the memory of its first input.
   constexpr OpDefinition InPlace() const {
     return {composite, create, infer_shape, state_input, state_output, true};
   }
 };
 
-/// Reads the attribute that every composite carries. Throws OpError if the model was made for a
-/// later version of the meaning.
+/// Checks the version attribute that every composite has. Throws OpError if the model requires a
+/// later version of the composite.
 void CheckVersion(const KernelInfo& info, const schema::Composite& composite);
 
 ONNXTensorElementDataType OnnxType(DType dtype);

@@ -23,7 +23,7 @@ namespace coreai {
 COREAI_EACH_OP(COREAI_DECLARE)
 #undef COREAI_DECLARE
 
-/// The definition of an op whose kernel is a `Kernel`.
+/// The definition of an op that is implemented by `Kernel`.
 template <class Kernel>
 constexpr OpDefinition Define(const schema::Composite& composite,
                               void (*infer_shape)(const ShapeInference& shapes)) {
@@ -37,7 +37,7 @@ constexpr OpDefinition Define(const schema::Composite& composite,
 /// `infer_shape` of an op whose output has the shape of its first input.
 void ShapeOfFirstInput(const ShapeInference& shapes);
 
-/// The same for an op with two outputs like that.
+/// The same for an op with two such outputs.
 void ShapesOfFirstInput(const ShapeInference& shapes);
 
 /// `infer_shape` of an op whose output shape is known only when it runs.

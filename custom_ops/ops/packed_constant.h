@@ -6,17 +6,17 @@
 
 namespace coreai {
 
-/// The matrices of a constant input, packed for gather_mm. They take as much memory again as the
-/// input, which onnxruntime keeps, columns rounded up to 16; with COREAI_OPS_PACK_WEIGHTS=0 in the
-/// environment when the session is made, nothing is kept.
+/// The matrices of a constant input, packed for gather_mm. They need as much memory as the input,
+/// which onnxruntime keeps too, with columns rounded up to 16. If COREAI_OPS_PACK_WEIGHTS=0 is in
+/// the environment when the session is created, nothing is packed.
 class PackedConstant {
  public:
   PackedConstant() = default;
-  /// `input` is [..., depth, columns], or [..., columns, depth] if `transposed`; not present if it
-  /// is not constant. Nothing is kept then, or if its type or rank is not that of matrices.
+  /// `input` is [..., depth, columns], or [..., columns, depth] if `transposed`. Nothing is packed
+  /// if it is absent (not constant), or if its type or rank is invalid.
   PackedConstant(const TensorView& input, bool transposed, DType dtype, Target target);
 
-  /// The packed matrices if `data` is where those of the constant lie, else null.
+  /// The packed matrices if `data` points to the constant's matrices, else null.
   const void* Find(const void* data) const { return data == original_ ? packed_.get() : nullptr; }
 
  private:

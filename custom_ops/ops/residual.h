@@ -10,8 +10,8 @@
 
 namespace coreai {
 
-/// Adds a residual connection and hands the sum to a norm while it is in the nearest cache. The sum
-/// is written to its output, or, where that is not used, to the place of the normalised rows.
+/// Adds a residual connection and passes the sum to a norm while it is in the first-level cache.
+/// The sum is written to its output, or, if that is unused, to the memory of the normalized rows.
 class ResidualRows {
  public:
   /// Checks the inputs, which must have one shape, and allocates both outputs. Throws OpError.
@@ -29,8 +29,8 @@ class ResidualRows {
     if (sum_ == nullptr) sum_ = output_;
   }
 
-  /// Calls `norm(sum, output, row, count)` for runs of rows that cover all, which begin at axis
-  /// `first` of the input; no run crosses a multiple of `run`.
+  /// Calls `norm(sum, output, row, count)` for ranges that cover all rows. A row consists of the
+  /// axes of the input from `first` on. No range crosses a multiple of `run`.
   template <class Norm>
   void Run(std::size_t first, std::size_t run, const Norm& norm) const {
     const Shape& shape = input_.shape;

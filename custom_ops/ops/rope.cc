@@ -16,7 +16,7 @@ namespace {
 namespace names = schema::rope;
 static_assert(names::kInputCount == 6 && names::kAttributeCount == 4, "the declaration changed");
 
-// Rows that share their part of the table in the nearest cache while the heads go by.
+// Number of rows whose part of the table stays in the first-level cache for all heads.
 constexpr std::size_t kMaxTileRows = 32;
 
 class RopeOp : public Op {
@@ -47,7 +47,7 @@ class RopeOp : public Op {
                   " with dims " + std::to_string(dims_) + " and input of shape " + ToString(shape));
     }
     if (ElementCount(shape) == 0) {
-      // Its other sizes may be too large to make a table for.
+      // The other sizes may be too large for a table.
       context.Output(0, shape);
       return;
     }
@@ -106,8 +106,8 @@ class RopeOp : public Op {
         });
   }
 
-  /// Cuts the input into groups of heads that share a table, and those into tiles of rows. `body`
-  /// gets a tile without its table, its place, and scratch of `scratch_row` bytes for each row.
+  /// Splits the input into groups of heads that share a table, and those into tiles of rows. `body`
+  /// receives a tile without its table, its position, and scratch of `scratch_row` bytes per row.
   template <class Body>
   void RunTiles(const KernelContext& context, const TensorView& input, const RopeSizes& sizes,
                 bool by_batch, bool by_head, std::size_t scratch_row, const Body& body) const {
@@ -120,7 +120,7 @@ class RopeOp : public Op {
         std::max<std::size_t>(1, kElementsPerThreadItem / (heads * head_dim));
     const std::size_t tile = std::min({wanted, kMaxTileRows, sizes.rows});
     const std::size_t tiles = (sizes.rows - 1) / tile + 1;
-    // Where a group is smaller than what a thread is woken for, an item is several.
+    // If a group is less work than a thread is worth, an item consists of several groups.
     const std::size_t tiles_per_item = tiles == 1 ? std::max<std::size_t>(1, wanted / tile) : 1;
     const std::size_t all = groups * tiles;
     RunItems(context, (all - 1) / tiles_per_item + 1, tile * scratch_row,
@@ -148,7 +148,7 @@ class RopeOp : public Op {
   std::int64_t dims_;
   RopeFrequencies frequencies_;
   DType dtype_;
-  RopeKernel kernels_[2];  // a table in the op's own type, in the type computed in
+  RopeKernel kernels_[2];  // for a table in the op's type, in the compute type
   RopeAnglesKernel angles_;
 };
 

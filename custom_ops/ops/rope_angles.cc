@@ -36,7 +36,7 @@ std::shared_ptr<const WideNumbers> RopeFrequencies::Default(std::size_t half) co
   if (last_ != nullptr && last_->size() == half) return last_;
   auto frequencies = std::make_shared<WideNumbers>(dtype_, half);
   for (std::size_t i = 0; i < half; ++i) {
-    // Every step is rounded to the type computed in, as the definition does.
+    // Every step is rounded to the compute type, as in the definition.
     frequencies->Set(i, static_cast<double>(i) / static_cast<double>(half));
     frequencies->Set(i, std::pow(static_cast<double>(base_), (*frequencies)[i]));
     frequencies->Set(i, 1.0 / (*frequencies)[i]);
@@ -116,7 +116,7 @@ void RopeComputedTable::ReadOffset(const Checker& check, const TensorView& offse
   if (offset) {
     check.RequireIndex("offset", offset);
     count = ElementCount(offset.shape);
-    // One offset for each first index: that of the batch, or of the heads where there is no batch.
+    // One offset per index of the first axis: the batch, or the heads if there is no batch.
     const auto outer = static_cast<std::size_t>(input[0]);
     const bool column = offset.shape.size() == 2 && offset.shape[1] == 1;
     if ((offset.shape.size() > 1 && !column) || (count != 1 && count != outer)) {
@@ -144,7 +144,7 @@ void RopeComputedTable::CheckMagnitude() {
   }
   for (std::size_t i = 0; i < frequencies_->size(); ++i) {
     const double magnitude = std::fabs((*frequencies_)[i]);
-    if (!(magnitude <= frequency)) frequency = magnitude;  // NaN stays
+    if (!(magnitude <= frequency)) frequency = magnitude;  // keeps NaN
     if (std::isnan(frequency)) break;
   }
   beyond_kernel_ = !(position * frequency < kMaxSinCosArgument);

@@ -10,7 +10,7 @@
 
 namespace coreai {
 
-/// A list of numbers in the type computed in: float32, or float64 for float64.
+/// A list of numbers in the compute type: float32, or float64 for float64.
 class WideNumbers {
  public:
   WideNumbers() = default;
@@ -23,10 +23,10 @@ class WideNumbers {
 
  private:
   DType wide_ = DType::kFloat32;
-  std::vector<double> numbers_;  // floats lie in the first half
+  std::vector<double> numbers_;  // floats use the first half
 };
 
-/// Angular frequencies of a node that is not given any, kept between runs.
+/// Angular frequencies of a node without a frequency input, cached between runs.
 class RopeFrequencies {
  public:
   RopeFrequencies(DType dtype, float base, float scale);
@@ -54,7 +54,7 @@ struct RopeSizes {
 /// Cosines and sines that are computed from positions.
 class RopeComputedTable {
  public:
-  /// Throws OpError if positions or offset do not fit `input`, of rank 3 or 4.
+  /// Throws OpError if positions or offset do not match `input`, of rank 3 or 4.
   RopeComputedTable(const Checker& check, const TensorView& position_ids, const TensorView& offset,
                     const Shape& input, const RopeSizes& sizes,
                     std::shared_ptr<const WideNumbers> frequencies, DType dtype,
@@ -63,7 +63,7 @@ class RopeComputedTable {
   bool MovesAlongBatch() const { return batch_stride_ != 0; }
   bool MovesAlongHeads() const { return head_stride_ != 0; }
 
-  /// Writes [count, half] cosines, then as many sines, in the type computed in.
+  /// Writes [count, half] cosines, then as many sines, in the compute type.
   void Fill(std::size_t batch, std::size_t head, std::size_t first_row, std::size_t count,
             void* out) const;
 

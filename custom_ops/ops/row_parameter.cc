@@ -16,7 +16,7 @@ RowParameter::RowParameter(const Checker& check, const char* name, const TensorV
   const bool is_wide = parameter.type == OnnxType(WideDType(dtype));
   const bool is_own = parameter.type == OnnxType(dtype);
   const bool usable = is_wide || (is_own && !force_wide);
-  // The usual case: one row for all.
+  // The usual case: all rows share one row of parameters.
   if (usable && parameter.shape.size() == input.size() - first &&
       std::equal(parameter.shape.begin(), parameter.shape.end(),
                  input.begin() + static_cast<std::ptrdiff_t>(first))) {
@@ -36,7 +36,7 @@ RowParameter::RowParameter(const Checker& check, const char* name, const TensorV
     check.Fail(std::string("input ") + name + " of shape " + ToString(parameter.shape) +
                " does not broadcast to input of shape " + ToString(input));
   }
-  // There is no row to use them, and sizes beside a 0 may be too large to write anything out.
+  // No row uses the parameters. If one size is 0, the others may be too large for a copy.
   if (std::find(input.begin(), input.end(), 0) != input.end()) return;
   const bool whole_rows =
       std::equal(aligned.begin() + static_cast<std::ptrdiff_t>(first), aligned.end(),
@@ -80,7 +80,7 @@ void RowParameter::Expand(const TensorView& parameter, const Shape& aligned, con
   row_bytes_ = row_size * element;
   for (std::size_t row = 0; row < rows; ++row) {
     for (std::size_t i = 0; i < row_size; ++i) {
-      // Position of element i of an expanded row in the parameter's own row.
+      // Index in the parameter's row of element i of an expanded row.
       std::size_t rest = i, position = 0, stride = 1;
       for (std::size_t axis = input.size(); axis-- > first;) {
         const auto size = static_cast<std::size_t>(input[axis]);
@@ -115,7 +115,7 @@ RowParameterPair::RowParameterPair(const Checker& check, const char* first_name,
   first = RowParameter(check, first_name, first_parameter, input, first_axis, dtype, mixed);
   second = RowParameter(check, second_name, second_parameter, input, first_axis, dtype, mixed);
   if (!first.present() || !second.present() || first.wide() == second.wide()) return;
-  // One was written out because it broadcasts within a row.
+  // One was converted because it broadcasts within a row.
   if (first.wide()) {
     second = RowParameter(check, second_name, second_parameter, input, first_axis, dtype, true);
   } else {

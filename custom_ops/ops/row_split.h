@@ -7,11 +7,11 @@
 
 namespace coreai {
 
-/// Below this many elements a thread is not worth waking.
+/// Minimum number of elements that is worth a thread.
 inline constexpr std::size_t kElementsPerThreadItem = 32 * 1024;
 
-/// Calls `body(first, count)` for consecutive runs of rows that cover [0, rows), in parallel where
-/// it pays. No run crosses a multiple of `run`, so its parameters are the same throughout. The
+/// Calls `body(first, count)` for consecutive ranges that cover [0, rows), in parallel if there is
+/// enough work. No range crosses a multiple of `run`, so all its rows have the same parameters. The
 /// split does not depend on the number of threads.
 template <class Body>
 void SplitRows(const KernelContext& context, std::size_t rows, std::size_t row_size,

@@ -41,14 +41,14 @@ class ScaledDotProductAttentionOp : public Op {
     inputs.Describe(&problem);
     problem.output = context.Output(0, shape);
     if (ElementCount(shape) == 0) return;
-    // Of no elements the scores are 0, which an infinite scale would make NaN on some targets.
+    // Without elements, scores are 0, which an infinite scale would turn into NaN on some targets.
     const auto head_dim = static_cast<double>(std::max<std::size_t>(1, problem.head_dim));
     problem.scale = has_scale_ ? static_cast<double>(scale_) : 1.0 / std::sqrt(head_dim);
     problem.softcap = std::max(0.0, static_cast<double>(softcap_));
     problem.causal = is_causal_;
     const auto queries = static_cast<std::int64_t>(problem.queries);
     const auto keys = static_cast<std::int64_t>(problem.keys);
-    // A window that no distance reaches is none at all, and is kept from overflowing.
+    // A window larger than every distance has no effect; dropping it avoids overflow.
     problem.window = std::max<std::int64_t>(0, std::min(window_, queries + keys));
     problem.offset = lower_right_ ? keys - queries : 0;
     RunItems(context, AttentionItems(problem), AttentionScratchBytes(problem, dtype_),

@@ -7,8 +7,8 @@
 
 namespace coreai {
 
-/// All elements of a tensor of any floating type, in the type that kernels of `dtype` compute in:
-/// where they lie if they have it already, else in memory of this object's.
+/// All elements of a tensor of any floating-point type, in the compute type of kernels for `dtype`.
+/// They are not copied if they already have that type, else this object owns a copy.
 class Widened {
  public:
   Widened() = default;

@@ -7,7 +7,7 @@ namespace {
 
 const CustomOp& Self(const OrtCustomOp* op) { return *static_cast<const CustomOp*>(op); }
 
-// What CreateKernelV2 hands to onnxruntime.
+// The kernel object that CreateKernelV2 returns to onnxruntime.
 struct Kernel {
   const OrtApi& api;
   const char* op_type;
@@ -43,14 +43,14 @@ std::size_t GetOutputCount(const OrtCustomOp* op) {
   return Self(op).definition.composite.output_count;
 }
 
-// Only the first output is always wanted.
+// Only the first output is required.
 OrtCustomOpInputOutputCharacteristic GetOutputCharacteristic(const OrtCustomOp*,
                                                              std::size_t index) {
   return index == 0 ? INPUT_OUTPUT_REQUIRED : INPUT_OUTPUT_OPTIONAL;
 }
 
-// onnxruntime passes no op, so that this is the answer of all that work in place. It only reads
-// it; nothing is allocated, for there is no status to say that this failed.
+// onnxruntime does not pass the op, so that all in-place ops return the same answer. onnxruntime
+// only reads it. Nothing is allocated, since this function cannot report an error.
 std::size_t GetFirstInPlace(int** input, int** output) {
   static int first = 0;
   *input = *output = &first;

@@ -4,8 +4,8 @@
 
 namespace coreai {
 
-/// One (op type, dtype, dtype of its state) as onnxruntime sees it. The base is the C API's table
-/// of functions.
+/// The custom op for one (op type, dtype, dtype of its state). The base is the C API's table of
+/// functions.
 struct CustomOp : OrtCustomOp {
   CustomOp(const OrtApi& ort_api, const OpDefinition& op, const char* type_name, DType element,
            DType state_element, Target kernels);

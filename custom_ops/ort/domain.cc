@@ -15,10 +15,10 @@ namespace {
 
 constexpr char kOpTypesKey[] = "coreai.op_types";
 
-// Whether this onnxruntime may be told the shapes of an op's outputs. Releases before 1.24 read the
-// type of every input first, and crash on an optional one that is left out before another (seen in
-// 1.21.1, not in 1.24.4). Releases before 1.28 crash where the shape of an output is set that the
-// node does not have (seen in 1.24.4 and 1.27.0). They infer the types by themselves.
+// Whether shape inference functions are safe in this onnxruntime. Releases before 1.24 read the
+// type of every input first, and crash on an omitted optional input that is followed by another
+// (seen in 1.21.1, not in 1.24.4). Releases before 1.28 crash if the shape of an output is set that
+// the node does not have (seen in 1.24.4 and 1.27.0). All of them infer types without our help.
 bool MayInferShapes(const OrtApiBase& base, std::size_t outputs) {
   char* end = nullptr;
   const long major = std::strtol(base.GetVersionString(), &end, 10);
@@ -26,8 +26,8 @@ bool MayInferShapes(const OrtApiBase& base, std::size_t outputs) {
   return major > 1 || (major == 1 && minor >= (outputs == 1 ? 24 : 28));
 }
 
-// All ops for one onnxruntime and one target. Sessions keep pointers into it, so it lives as long
-// as the library does.
+// All ops for one onnxruntime and one target. Sessions keep pointers into it, so it is never
+// destroyed.
 class Domain {
  public:
   Domain(const OrtApi& api, const OrtApiBase& base, Target target, const std::string& op_types)
@@ -55,7 +55,7 @@ class Domain {
       for (std::size_t dtype = 0; dtype < kDTypeCount; ++dtype) {
         if ((op_type.dtypes >> dtype & 1u) == 0) continue;
         const auto element = static_cast<DType>(dtype);
-        // onnxruntime takes the first that fits: without a state, the one of the op's own type.
+        // onnxruntime selects the first match: without a state, the one with the op's own type.
         Add(definition, op_type.name, element, element, target);
         if (definition.has_state() && element != DType::kFloat32) {
           Add(definition, op_type.name, element, DType::kFloat32, target);
@@ -97,7 +97,7 @@ std::string WantedOpTypes(const OrtApi& api, const OrtSessionOptions* options) {
 
 void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions* options,
                     Target target) {
-  // A process may hold several copies of onnxruntime, and may change the override between sessions.
+  // A process may load several copies of onnxruntime, and may change the override between sessions.
   using Key = std::tuple<const OrtApi*, Target, std::string>;
   static std::mutex mutex;
   // Never destroyed: a session may outlive the destructors of static objects.

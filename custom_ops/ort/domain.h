@@ -9,9 +9,9 @@ namespace coreai {
 
 /// Adds the ops to session options, with kernels for `target`. Throws OpError.
 ///
-/// onnxruntime builds a schema for each of the several hundred (name, dtype) pairs each time a
-/// session is made, which takes milliseconds. Whoever knows the model can say what it calls, before
-/// registering the library, and only that is registered:
+/// onnxruntime builds a schema for each of the several hundred (name, dtype) pairs whenever a
+/// session is created, which takes milliseconds. A caller that knows the model can restrict the
+/// registration to the op types that it calls, before registering the library:
 ///
 ///   options.add_session_config_entry("coreai.op_types", "rms_norm,layer_norm.unscaled")
 void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions* options,

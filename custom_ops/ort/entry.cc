@@ -38,7 +38,7 @@ Target ChooseTarget() {
 COREAI_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   const OrtApi* api = base->GetApi(coreai::kOrtApiVersion);
   if (api == nullptr) {
-    // Statuses are made by any version of the API; the first one has the function at this place.
+    // Every version of the API can create statuses; the function's position is that of version 1.
     const OrtApi* oldest = base->GetApi(1);
     return oldest == nullptr
                ? nullptr
@@ -50,7 +50,7 @@ COREAI_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const Ort
 }
 
 /// "coreai_onnx_ops <version> target=<name> ort_api=21"; the text stays valid. If COREAI_OPS_TARGET
-/// cannot be obeyed, or there is no memory, the target is "unsupported".
+/// names an unsupported target, or memory is exhausted, the target is "unsupported".
 COREAI_EXPORT const char* CoreaiOnnxOpsInfo() {
   try {
     static const auto& texts = *[] {

@@ -14,8 +14,8 @@ namespace coreai {
 /// Versions of the C API's struct that this library uses; onnxruntime 1.21 is the first with it.
 inline constexpr unsigned kOrtApiVersion = 21;
 
-/// A refusal with its reason. Thrown inside the library only: the functions that onnxruntime calls
-/// turn it into an OrtStatus.
+/// An error with its reason. Thrown only inside the library: the functions that onnxruntime calls
+/// convert it to an OrtStatus.
 class OpError : public std::exception {
  public:
   explicit OpError(std::string message, OrtErrorCode code = ORT_INVALID_ARGUMENT)
@@ -28,18 +28,18 @@ class OpError : public std::exception {
   OrtErrorCode code_;
 };
 
-/// Throws what a call of onnxruntime reports.
+/// Throws the error of an onnxruntime call, if there is one.
 inline void ThrowOnError(const OrtApi& api, OrtStatus* status) {
   if (status == nullptr) return;
   const std::unique_ptr<OrtStatus, decltype(api.ReleaseStatus)> held(status, api.ReleaseStatus);
   throw OpError(api.GetErrorMessage(status), api.GetErrorCode(status));
 }
 
-/// Runs `body` and returns what it throws as a status that begins with `who`; null if it returns.
+/// Runs `body`; returns an exception as a status that begins with `who`, or null if there is none.
 template <class Body>
 OrtStatus* StatusOf(const OrtApi& api, const char* who, const Body& body) noexcept {
   const auto status = [&](OrtErrorCode code, const char* what) {
-    // Refusals of ours begin with the op; what onnxruntime or the library reports does not.
+    // Our own errors begin with the op; errors of onnxruntime or the standard library do not.
     const std::string prefix = std::string(who) + ": ";
     const std::string text = what;
     const bool named = text.compare(0, prefix.size(), prefix) == 0;
@@ -57,7 +57,7 @@ OrtStatus* StatusOf(const OrtApi& api, const char* who, const Body& body) noexce
       return status(ORT_FAIL, error.what());
     }
   } catch (...) {
-    // The message did not fit either.
+    // There was no memory for the message either.
     char text[128];
     std::snprintf(text, sizeof(text), "%s: out of memory", who);
     return api.CreateStatus(ORT_FAIL, text);

@@ -10,7 +10,7 @@ namespace coreai {
 
 using Shape = std::vector<std::int64_t>;
 
-/// An input as onnxruntime holds it; false if the node has none at that place.
+/// An input tensor; false if the node has no input at that index.
 struct TensorView {
   const void* data = nullptr;
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
@@ -20,7 +20,7 @@ struct TensorView {
   explicit operator bool() const { return present; }
 };
 
-/// What a value holds. Throws OpError.
+/// Views the tensor of a value. Throws OpError.
 TensorView ViewOf(const OrtApi& api, const OrtValue* value);
 
 /// One run of a node: its inputs and outputs, and onnxruntime's threads.
@@ -31,7 +31,7 @@ class KernelContext {
     ThrowOnError(api_, api_.KernelContext_GetInputCount(context_, &inputs_));
   }
 
-  /// The input at `index`; not present if it is left out, at the end or in the middle.
+  /// The input at `index`; false if it is omitted, at the end or in the middle.
   TensorView Input(std::size_t index) const;
 
   /// Allocates output `index`.

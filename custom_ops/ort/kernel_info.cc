@@ -17,8 +17,8 @@ TensorView KernelInfo::Constant(std::size_t input) const {
   return is_constant == 0 || value == nullptr ? TensorView() : ViewOf(api_, value);
 }
 
-// The C API has no query for an attribute's presence. The reader of lists does not look at the
-// type: it succeeds, perhaps with no elements, for whatever is there.
+// The C API cannot query whether an attribute exists. Reading it as a list ignores its type: that
+// succeeds, perhaps with no elements, for any existing attribute.
 bool KernelInfo::Has(const char* name) const {
   std::size_t size = 0;
   return Ok(api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size));

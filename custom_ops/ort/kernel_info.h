@@ -9,30 +9,30 @@
 
 namespace coreai {
 
-/// Attributes of a node, read when its kernel is made. An attribute of another type than asked for
-/// is an OpError that names the op and the attribute.
+/// Attributes of a node, read when its kernel is created. If an attribute has another type than
+/// requested, an OpError names the op and the attribute.
 class KernelInfo {
  public:
   KernelInfo(const OrtApi& api, const OrtKernelInfo* info, const char* op)
       : api_(api), info_(info), op_(op) {}
 
   const OrtApi& api() const { return api_; }
-  /// The op type the node has in the model, variant included.
+  /// The op type of the node in the model, including the variant.
   const char* op() const { return op_; }
 
-  /// An input that is the same in every run, not present otherwise. It lies where the runs see it.
+  /// An input if it is constant, else false. Runs see it at the same address.
   TensorView Constant(std::size_t input) const;
 
   bool Has(const char* name) const;
   float Float(const char* name, float absent) const;
   std::int64_t Int(const char* name, std::int64_t absent) const;
   std::string String(const char* name, const char* absent) const;
-  /// A single int counts as a list of one; an empty list is refused like another type.
+  /// A single int is accepted as a list of one; an empty list is an error, like another type.
   std::vector<std::int64_t> Ints(const char* name, std::vector<std::int64_t> absent) const;
 
  private:
   bool Ok(OrtStatus* status) const;
-  /// The value of an attribute of whatever type, as a message shows it.
+  /// The value of an attribute of any type, formatted for a message.
   std::string Describe(const char* name) const;
   [[noreturn]] void WrongType(const char* name, const char* wanted) const;
 

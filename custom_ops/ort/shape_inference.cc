@@ -7,7 +7,7 @@ namespace coreai {
 SymbolicShape ShapeInference::Input(std::size_t index) const {
   SymbolicShape shape;
   std::size_t rank = 0;
-  OrtTensorTypeAndShapeInfo* info = nullptr;  // stays with the context
+  OrtTensorTypeAndShapeInfo* info = nullptr;  // owned by the context
   ThrowOnError(api_, api_.ShapeInferContext_GetInputTypeShape(context_, index, &info));
   ThrowOnError(api_, api_.GetTensorElementType(info, &shape.type));
   ThrowOnError(api_, api_.GetDimensionsCount(info, &rank));

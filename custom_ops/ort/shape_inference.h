@@ -27,8 +27,8 @@ class ShapeInference {
   /// Shape of an input. onnxruntime reports an unknown rank as rank 0.
   SymbolicShape Input(std::size_t index) const;
 
-  /// Sets nothing if a dim is unknown and nameless: onnxruntime would take its -1 for a size. The
-  /// type it infers by itself.
+  /// Sets nothing if a dim is unknown and unnamed: onnxruntime would interpret its -1 as a size.
+  /// onnxruntime infers the type itself.
   void SetOutput(std::size_t index, const SymbolicShape& shape) const;
 
  private:

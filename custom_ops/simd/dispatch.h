@@ -4,15 +4,15 @@
 
 #include "simd/target.h"
 
-/// A kernel that gains by native products of bfloat16 is compiled for AVX3_ZEN4 as well (its file
-/// defines COREAI_DISABLED_BF16_TARGETS as 0 at the top); the others are taken from AVX3.
+/// A kernel that benefits from native bfloat16 products is compiled for AVX3_ZEN4 as well (its file
+/// defines COREAI_DISABLED_BF16_TARGETS as 0 at the top); other kernels use their AVX3 version.
 #if HWY_TARGETS & HWY_AVX3_ZEN4
 #define COREAI_CHOOSE_AVX512_BF16(FUNCTION) HWY_CHOOSE_AVX3_ZEN4(FUNCTION)
 #else
 #define COREAI_CHOOSE_AVX512_BF16(FUNCTION) HWY_CHOOSE_AVX3(FUNCTION)
 #endif
 
-/// Initialiser of an array indexed by Target: a function as compiled for each target, or null.
+/// Initializer of an array indexed by Target: the function compiled for each target, or null.
 #define COREAI_TARGETS(FUNCTION)                                         \
   {HWY_CHOOSE_FALLBACK(FUNCTION), HWY_CHOOSE_NEON_WITHOUT_AES(FUNCTION), \
    HWY_CHOOSE_AVX2(FUNCTION), HWY_CHOOSE_AVX3(FUNCTION), COREAI_CHOOSE_AVX512_BF16(FUNCTION)}

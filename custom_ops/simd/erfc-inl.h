@@ -53,7 +53,7 @@ HWY_INLINE V ErfcPolynomial(D d, V s) {
   return p;
 }
 
-/// erfc(z) for z >= 0, infinity included, within 3 units in the last place of 1. NaN stays NaN.
+/// erfc(z) for z >= 0, infinity included, within 3 units in the last place of 1. NaN for NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ErfcNonNegative(D d, V z) {
   using W = hn::TFromD<D>;

@@ -41,10 +41,11 @@ struct ExpConstants<double> {
   static constexpr int kBias = 1023;
 };
 
-// e^r for |r| <= ln(2) / 2. In float 1 + r + r^2 q(r), q being the polynomial of degree 4 that
-// least squares reweighted towards the largest relative error (Lawson 1961) give: the error is
-// 4e-9. In double Taylor's; the remainder r^14 / 14! is 4e-18. Both are below a tenth of the last
-// place. In float the terms are paired (Estrin 1960), which halves the chain of dependent steps.
+// e^r for |r| <= ln(2) / 2. In float: 1 + r + r^2 q(r), where q is the polynomial of degree 4 from
+// least squares reweighted toward the largest relative error (Lawson 1961); the error is 4e-9. In
+// double: Taylor's polynomial; the remainder r^14 / 14! is 4e-18. Both are below a tenth of the
+// last place. In float the terms are paired (Estrin 1960), which halves the chain of dependent
+// steps.
 template <class D, class V, HWY_IF_F32_D(D)>
 HWY_INLINE V ExpPolynomial(D d, V r) {
   const V r2 = hn::Mul(r, r);
@@ -74,11 +75,11 @@ HWY_INLINE V ExpPolynomial(D d, V r) {
 }
 
 /// e^x for x <= 0 (or slightly above, up to 80), within 2 units in the last place down to the
-/// logarithm of the least normal number. Half a binary order below it and further down, -inf
-/// included, it is zero. NaN stays NaN.
+/// logarithm of the least normal number. From half a binary order below that on, -inf included, the
+/// result is zero. NaN for NaN.
 ///
 /// Cody & Waite, "Software Manual for the Elementary Functions", 1980, ch. 6: x = n ln 2 + r, then
-/// e^x = 2^n e^r. The least n makes 2^n a zero.
+/// e^x = 2^n e^r. For the least n, 2^n is zero.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpNonPositive(D d, V x) {
   using W = hn::TFromD<D>;
@@ -86,7 +87,7 @@ HWY_INLINE V ExpNonPositive(D d, V x) {
   const hn::RebindToSigned<D> di;
   const V lowest = hn::Set(d, C::kLowest);
 #if HWY_TARGET != HWY_SCALAR && HWY_ARCH_X86
-  const V clamped = hn::Max(lowest, x);  // the second operand where one is a NaN
+  const V clamped = hn::Max(lowest, x);  // returns the second operand if one is NaN
 #else
   const V clamped = hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
 #endif

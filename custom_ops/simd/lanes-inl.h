@@ -1,4 +1,4 @@
-// Loads and stores that convert between a tensor's element type and the type computed in.
+// Loads and stores that convert between a tensor's element type and the compute type.
 // Included once per target.
 
 #include "hwy/highway.h"
@@ -15,7 +15,7 @@ namespace coreai {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The type computed in: double for double, float for the rest.
+// The compute type: double for double, float for all others.
 template <typename T>
 struct WideOf {
   using type = float;
@@ -40,7 +40,7 @@ HWY_INLINE hn::Vec<D> LoadWide(D d, const T* HWY_RESTRICT p) {
   }
 }
 
-/// The same for the first `n` lanes; the others are zero and their memory is not touched.
+/// The same for the first `n` lanes; the others are zero and their memory is not accessed.
 template <typename T, class D>
 HWY_INLINE hn::Vec<D> LoadWideN(D d, const T* HWY_RESTRICT p, size_t n) {
   if constexpr (hwy::IsSame<T, hn::TFromD<D>>()) {
@@ -61,7 +61,7 @@ HWY_INLINE void StoreNarrow(hn::Vec<D> v, D d, T* HWY_RESTRICT p) {
   }
 }
 
-/// The same for the first `n` lanes; no other memory is touched.
+/// The same for the first `n` lanes; no other memory is accessed.
 template <typename T, class D>
 HWY_INLINE void StoreNarrowN(hn::Vec<D> v, D d, T* HWY_RESTRICT p, size_t n) {
   if constexpr (hwy::IsSame<T, hn::TFromD<D>>()) {
@@ -72,7 +72,7 @@ HWY_INLINE void StoreNarrowN(hn::Vec<D> v, D d, T* HWY_RESTRICT p, size_t n) {
   }
 }
 
-/// The value that storing to `T` and loading again would give.
+/// The value after storing to `T` and loading again.
 template <typename T, class D>
 HWY_INLINE hn::Vec<D> RoundTo(D d, hn::Vec<D> v) {
   if constexpr (hwy::IsSame<T, hn::TFromD<D>>()) {

@@ -15,16 +15,15 @@ namespace coreai {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Whether bfloat16 is multiplied in pairs: where the processor does so natively. Elsewhere that
-/// takes more instructions than to widen them first, and is for the fuzzer.
+/// Whether bfloat16 is multiplied in pairs: only if the processor does so natively. Otherwise that
+/// takes more instructions than widening first, and only the fuzzer uses it.
 #ifdef COREAI_PAIRS_EVERYWHERE
 inline constexpr bool kNativePairs = true;
 #else
 inline constexpr bool kNativePairs = HWY_TARGET == HWY_AVX3_ZEN4;
 #endif
 
-/// Loads up to 2 * Lanes(d) bfloat16, `n` of them, two to a lane; the rest is zero. No other memory
-/// is touched.
+/// Loads min(n, 2 * Lanes(d)) bfloat16, two per lane; the rest is zero. Accesses no other memory.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadPairs(D d, const hwy::bfloat16_t* HWY_RESTRICT p, size_t n) {
   const hn::RebindToUnsigned<D> du;
@@ -40,7 +39,7 @@ HWY_INLINE hn::Vec<D> LoadPairs(D d, const hwy::bfloat16_t* HWY_RESTRICT p, size
 #endif
 }
 
-/// sum[i] + a[2 i] b[2 i] + a[2 i + 1] b[2 i + 1], a and b being pairs.
+/// sum[i] + a[2 i] b[2 i] + a[2 i + 1] b[2 i + 1] for pairs a and b.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V AddProducts(D d, V a, V b, V sum) {
 #if HWY_TARGET == HWY_AVX3_ZEN4

@@ -16,8 +16,8 @@ namespace coreai {
 namespace HWY_NAMESPACE {
 
 /// Sum of term(x) over `n` elements of `T`, in four independent accumulators so that the latency
-/// of the addition is hidden. `term` must map the vector's lanes one by one; `masked(x, k)` is the
-/// same with lanes from `k` on giving zero.
+/// of the addition is hidden. `term` must map the lanes of a vector independently; `masked(x, k)`
+/// is the same with zeros from lane `k` on.
 template <class Term, typename T, class D>
 HWY_INLINE hn::TFromD<D> SumOver(const Term& term, D d, const T* HWY_RESTRICT p, size_t n) {
   const size_t lanes = hn::Lanes(d);

@@ -17,11 +17,12 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// sin(x) and cos(x) in double for |x| <= kMaxSinCosArgument, within 2 units in the last place of
-/// the larger of the two. Other arguments give some number, or NaN.
+/// the larger of the two. The result for other arguments is unspecified.
 ///
 /// Cody & Waite, "Software Manual for the Elementary Functions", 1980, ch. 8: x = n pi/2 + r. Pi/2
-/// is cut into parts of 27 bits, so that n times a part is exact for n below 2^26, with or without
-/// fused multiplication. The series of Taylor for |r| <= pi/4 end where the remainder is 3e-19.
+/// is split into parts of 27 bits, so that n times a part is exact for n below 2^26, with or
+/// without fused multiplication. The Taylor series for |r| <= pi/4 are truncated at a remainder of
+/// 3e-19.
 template <class D, class V = hn::Vec<D>, HWY_IF_F64_D(D)>
 HWY_INLINE void SinCos(D d, V x, V* HWY_RESTRICT sin, V* HWY_RESTRICT cos) {
   const hn::RebindToUnsigned<D> du;
@@ -53,7 +54,7 @@ HWY_INLINE void SinCos(D d, V x, V* HWY_RESTRICT sin, V* HWY_RESTRICT cos) {
   c = hn::MulAdd(c, square, hn::Set(d, -0.5));
   c = hn::MulAdd(c, square, hn::Set(d, 1.0));
 
-  // Quarter turns: odd ones exchange the two, and two bits of n and n + 1 hold the signs.
+  // Quarter turns: odd ones exchange sine and cosine; bits of n and n + 1 are the signs.
   const auto quarter = hn::BitCast(du, shifted);
   const auto one = hn::Set(du, 1);
   const auto odd = hn::RebindMask(d, hn::Eq(hn::And(quarter, one), one));

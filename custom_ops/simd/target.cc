@@ -11,9 +11,9 @@ bool Always() { return true; }
 [[maybe_unused]] bool Never() { return false; }
 
 #if HWY_ARCH_X86
-// What Highway's targets of these names may use. The compiler's check includes whether the
-// operating system saves the registers. F16C has no name there before gcc 11, VAES not before gcc
-// 12, so they are read from the CPU; they have no state of their own.
+// The features that Highway's targets of these names may use. The compiler's check includes whether
+// the operating system saves the registers. gcc has no name for F16C before 11 and none for VAES
+// before 12, so these are read from CPUID; they add no register state.
 bool CpuHasF16c() {
   unsigned eax = 1, ebx = 0, ecx = 0, edx = 0;
   __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));

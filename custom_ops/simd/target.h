@@ -4,7 +4,7 @@
 
 namespace coreai {
 
-/// An instruction set the kernels are compiled for, from the plainest to the widest.
+/// An instruction set for which the kernels are compiled, from the most basic to the widest.
 enum class Target { kScalar, kNeon, kAvx2, kAvx512, kAvx512Bf16 };
 inline constexpr std::size_t kTargetCount = 5;
 
@@ -15,10 +15,10 @@ const char* TargetName(Target target);
 /// Whether kernels for the target are in this library and this CPU (and its system) can run them.
 bool TargetIsSupported(Target target);
 
-/// The widest supported target; the scalar one always is.
+/// The widest supported target; the scalar target is always supported.
 Target BestTarget();
 
-/// Sets `target` to the one of that name; false if there is none.
+/// Sets `target` to the target with that name; false if there is none.
 bool FindTarget(const char* name, Target* target);
 
 }  // namespace coreai

@@ -14,15 +14,15 @@ namespace coreai {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Transposes as many vectors as a vector has lanes.
+/// Transposes a square block: as many vectors as a vector has lanes.
 ///
-/// An element's address is the bits of its vector, then those of its lane. Interleaving the first
-/// half of the vectors with the second moves the uppermost bit to the end; done once for each bit
-/// of a lane, that swaps the two halves of the address (Stone 1971, "Parallel processing with the
-/// perfect shuffle").
+/// The address of an element consists of the bits of its vector index, then those of its lane.
+/// Interleaving the first half of the vectors with the second half moves the uppermost bit to the
+/// end. Repeated once per bit of the lane index, that swaps the two halves of the address (Stone
+/// 1971, "Parallel processing with the perfect shuffle").
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void Transpose(D d, V (&rows)[hn::MaxLanes(D())]) {
-#if HWY_TARGET == HWY_SCALAR  // has no interleaving, and one lane
+#if HWY_TARGET == HWY_SCALAR  // has one lane and no interleaving
   (void)d;
   (void)rows;
 #else

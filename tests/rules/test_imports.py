@@ -42,6 +42,7 @@ def test_a_wrong_turn_is_seen(tmp_path: Path, room: str, line: str, contract: st
         "export",
         "composite_ops",
         "files",
+        "lower/aten",
         "model",
         "errors",
     ):

@@ -1,4 +1,4 @@
-"""Higher-order ops: If, Loop and Scan, and wrappers that are inlined."""
+"""Lowers higher-order ops to If, Loop and Scan; inlines wrappers."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ RULES: dict[str, Rule] = {
     "_export_tracepoint": tracepoint,
     **dict.fromkeys(INLINED, inline),
 }
-"""How each higher-order op is lowered."""
+"""The lowering of each higher-order op."""
 
 
 def rule_for(name: str) -> Rule | None:
-    """Return what lowers the calls of a higher-order op, or None."""
+    """Return the lowering of a higher-order op, or None."""
     return RULES.get(name)
 
 

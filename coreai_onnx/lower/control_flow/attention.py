@@ -1,4 +1,4 @@
-"""``flex_attention`` spelled out: scores of all pairs, modified and masked by torch's own rules."""
+"""Lowers ``flex_attention`` to the scores of all pairs, modified and masked by torch's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Higher-order ops that call an op: with effect tokens, without its mutation, in another dtype."""
+"""Lowers higher-order ops that call an op with effect tokens, functionalized, or in a dtype."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def with_effects(walker: Walker, node: fx.Node) -> Any:
-    """Lower ``with_effects(token, op, *args)``: the op's results behind the token.
+    """Lower ``with_effects(token, op, *args)``: the token, then the op's results.
 
-    ONNX computes values only: an op that returns nothing is left out.
+    ONNX has no side effects: an op without results is omitted.
     """
     token, op, *args = node.args
     returns = len(op._schema.returns)  # type: ignore[union-attr]  # an op overload
@@ -34,7 +34,7 @@ def with_effects(walker: Walker, node: fx.Node) -> Any:
 def auto_functionalized(walker: Walker, node: fx.Node) -> Any:
     """Lower ``auto_functionalized(op, **kwargs)``: results, then new values of mutated arguments.
 
-    The lowering registered for the op returns just these: ONNX has no mutation.
+    The lowering registered for the op must return both, since ONNX has no mutation.
     """
     (op,) = node.args
     silent = not op._schema.returns  # type: ignore[union-attr]  # an op overload
@@ -44,10 +44,10 @@ def auto_functionalized(walker: Walker, node: fx.Node) -> Any:
 
 
 def auto_functionalized_v2(walker: Walker, node: fx.Node) -> Any:
-    """Lower ``auto_functionalized_v2``, which lists the tensors whose storage the op changes.
+    """Lower ``auto_functionalized_v2``, which lists the tensors whose storage the op mutates.
 
     Raises:
-        LoweringError: If the op changes a view of a tensor.
+        LoweringError: If the op mutates a view of a tensor.
     """
     (op,) = node.args
     kwargs: dict[str, Any] = dict(node.kwargs)
@@ -101,15 +101,15 @@ def _call(
     *,
     wide: Any = None,
 ) -> Any:
-    """Lower a call of an op, as a graph of its own whose placeholders stand for the values.
+    """Lower a call of an op as a separate graph whose placeholders represent the values.
 
     Args:
-        walker: Has the values.
+        walker: Provides the values.
         op: The op.
-        args: Its positional arguments; FX nodes of the walker's graph among them.
+        args: Its positional arguments, which may be FX nodes of the walker's graph.
         kwargs: Its keyword arguments.
         expected: Fake results.
-        wide: Dtype that tensors are cast to first.
+        wide: Dtype to which tensors are cast first.
     """
     graph = fx.Graph()
     given: dict[fx.Node, fx.Node] = {}

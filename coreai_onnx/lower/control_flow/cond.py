@@ -1,4 +1,4 @@
-"""``torch.cond`` as If."""
+"""Lowers ``torch.cond`` to If."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def cond(walker: Walker, node: fx.Node) -> Any:
-    """Lower ``cond(pred, true_fn, false_fn, operands)``: one branch runs and sees outer values.
+    """Lower ``cond(pred, true_fn, false_fn, operands)``: branches capture outer values.
 
-    A predicate that conversion can decide leaves the branch that is taken.
+    If the predicate is known at conversion, only the branch that is taken is lowered.
     """
     pred, true_graph, false_graph, operands = resolve(node.args, walker.value_of)
     if isinstance(pred, bool):

@@ -1,4 +1,4 @@
-"""Wrappers around a graph that change nothing about its numbers: the graph is lowered in place."""
+"""Inlines wrappers that do not change the results of their graph."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from coreai_onnx.lower.decompose import trace
 if TYPE_CHECKING:
     from coreai_onnx.lower.walker import Walker
 
-# Where the graph is among the arguments, and where its operands begin; an operand list counts
-# as the operands.
+# The index of the graph among the arguments, and the index of the first operand, which may be a
+# list of all operands.
 INLINED: dict[str, tuple[int, int]] = {
     "wrap": (0, 1),
     "wrap_with_set_grad_enabled": (1, 2),
@@ -32,7 +32,7 @@ _TAKE_A_LIST = ("strict_mode", "run_const_graph", "hints_wrapper")
 
 
 def inline(walker: Walker, node: fx.Node) -> Any:
-    """Lower the wrapped graph where it is called."""
+    """Lower the wrapped graph at its call."""
     name = str(node.target)
     graph_at, operands_at = INLINED[name]
     arguments = resolve(node.args, walker.value_of)
@@ -43,7 +43,7 @@ def inline(walker: Walker, node: fx.Node) -> Any:
 def with_autocast(walker: Walker, node: fx.Node) -> Any:
     """wrap_with_autocast(device, dtype, enabled, cache, graph, *operands).
 
-    Which operands are cast is for torch to say: the graph is traced again under autocast.
+    The graph is traced again under autocast, so that torch decides which operands are cast.
     """
     device, dtype, enabled, _cache, graph, *operands = resolve(node.args, walker.value_of)
     examples = [_example(a) for a in node.args[5:]]
@@ -57,7 +57,7 @@ def with_autocast(walker: Walker, node: fx.Node) -> Any:
 
 
 def tracepoint(walker: Walker, node: fx.Node) -> Any:
-    """_export_tracepoint(*values, kind, path): a mark; the values themselves."""
+    """_export_tracepoint(*values, kind, path): a marker; returns the values."""
     return list(resolve(node.args, walker.value_of))
 
 
@@ -66,5 +66,5 @@ def _example(argument: Any) -> Any:
 
 
 def _as_called(node: fx.Node, results: list[Any]) -> Any:
-    """Return one result bare where the call gives a bare tensor."""
+    """Return a single result without a list if the call returns a tensor."""
     return results if isinstance(node.meta.get("val", ()), list | tuple) else results[0]

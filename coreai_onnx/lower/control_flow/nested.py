@@ -1,4 +1,4 @@
-"""Graphs inside nodes: branches and loop bodies, under construction."""
+"""Builds graphs inside nodes: branches and loop bodies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCALARS = {
 
 
 class MadeInside:
-    """Stands for an argument that the nested graph gets as an input of its own."""
+    """Marks an argument that becomes an input of the nested graph."""
 
 
 MADE_INSIDE = MadeInside()
@@ -39,8 +39,8 @@ class NestedGraph:
     """A graph attribute of a node that is appended later.
 
     Args:
-        walker: Walks the enclosing graph; its values can be used inside.
-        name: What the graph is to its node, ``body``.
+        walker: The walker of the enclosing graph, whose values are visible inside.
+        name: The name of the graph attribute, such as ``body``.
     """
 
     def __init__(self, walker: Walker, name: str) -> None:
@@ -59,7 +59,7 @@ class NestedGraph:
         return value
 
     def add_output(self, x: Any, example: Any) -> Value:
-        """Append an output: a value made in this graph, with the dtype torch says it has."""
+        """Append an output: a value produced in this graph, with the dtype of torch's result."""
         dtype = ir_dtype(real_part(example.dtype)) if hasattr(example, "dtype") else None
         value = as_value(self.op, x, example)
         if dtype is not None:
@@ -71,15 +71,15 @@ class NestedGraph:
         return value
 
     def walk(self, submodule: fx.GraphModule, arguments: Sequence[Any]) -> list[Any]:
-        """Lower a graph of the exported program into this one.
+        """Lower a graph of the exported program to this one.
 
         Args:
-            submodule: The graph; its placeholders take the arguments in order.
+            submodule: The graph; its placeholders are bound to the arguments in order.
             arguments: Values and numbers of the enclosing graph, or ``MADE_INSIDE`` for those
                 that become inputs of this graph.
 
         Returns:
-            The results, one for each leaf of the output.
+            The results, one per leaf of the output.
         """
         return walk_graph(self.walker, self.op, submodule, arguments, self)
 
@@ -108,7 +108,7 @@ def walk_graph(
     arguments: Sequence[Any],
     nested: NestedGraph | None = None,
 ) -> list[Any]:
-    """Lower a graph of the exported program with a builder, under names of its own."""
+    """Lower a graph of the exported program with a builder, with unique names."""
     placeholders = [n for n in submodule.graph.nodes if n.op == "placeholder"]
     where = op.scope.where
     with own_symbols(walker, op, submodule, arguments):
@@ -125,10 +125,10 @@ def walk_graph(
 def own_symbols(
     walker: Walker, op: OpBuilder, submodule: fx.GraphModule, arguments: Sequence[Any]
 ) -> Iterator[None]:
-    """Give the symbols of a graph their meaning for one walk.
+    """Bind the symbols of a graph during one walk.
 
-    A symbol of a placeholder stands for the argument's number or size. A symbol that nothing
-    outside knows is the graph's own; its name is made unique, as a graph may be walked twice.
+    A symbol of a placeholder is bound to the argument's number or size. A symbol that is unknown
+    outside is local to the graph; its name is made unique, since a graph may be walked twice.
     """
     context, saved = walker.context, dict(walker.context.symbols)
     given: dict[Any, Any] = {}
@@ -151,7 +151,7 @@ def own_symbols(
 
 
 def _own_symbol(op: OpBuilder, symbol: sympy.Symbol) -> sympy.Symbol:
-    """Return a symbol for one walk: never the name itself, by which a second walk asks again."""
+    """Return a symbol for one walk, with a name other than the original, which walks look up."""
     names = op.scope.names.dims
     own = names.unique(str(symbol))
     if own == str(symbol):
@@ -176,7 +176,7 @@ def predicate(op: OpBuilder, x: Any) -> Value:
 
 
 def copied(op: OpBuilder, x: Value) -> Value:
-    """Return a copy of a value, so that it is made in this graph."""
+    """Return a copy of a value, so that this graph produces it."""
     result: Value = op.Identity(x)
     if x.meta.get("complex"):
         result.meta["complex"] = True
@@ -184,7 +184,7 @@ def copied(op: OpBuilder, x: Value) -> Value:
 
 
 def results_of(walker: Walker, node: fx.Node, outputs: Sequence[Value]) -> list[Any]:
-    """Return the outputs of a node as what the program calls them; numbers become symbols."""
+    """Return the outputs of a node as results of the program; numbers become symbols."""
     examples = node.meta["val"]
     found: list[Any] = []
     for example, value in zip(examples, outputs, strict=True):
@@ -206,7 +206,7 @@ def append(
     outputs: Sequence[Value],
     **attributes: Any,
 ) -> list[Value]:
-    """Append a node with graphs; its outputs have the dtypes of a graph's outputs."""
+    """Append a node with graph attributes; its outputs have the dtypes of a graph's outputs."""
     node = op.scope.append(op_type, inputs, attributes, len(outputs))
     for made, inner in zip(node.outputs, outputs, strict=True):
         if inner.dtype is not None:
@@ -223,7 +223,7 @@ def examples_of(node: fx.Node) -> list[Any]:
 
 
 def _equal(example: Any, argument: Any) -> dict[Any, Any]:
-    """Return what the symbols of a placeholder are, given its argument."""
+    """Return the values of the symbols of a placeholder, given its argument."""
     if isinstance(example, torch.SymInt | torch.SymFloat | torch.SymBool):
         number = argument if isinstance(argument, sympy.Basic | int | float) else None
         return {example.node.expr: number} if number is not None and _is_symbol(example) else {}

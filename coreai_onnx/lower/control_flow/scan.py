@@ -1,7 +1,7 @@
-"""``scan``, ``map`` and ``associative_scan`` as Scan.
+"""Lowers ``scan``, ``map`` and ``associative_scan`` to Scan.
 
-Torch has moved the scanned axis to the front, and turned a reversed scan into flips around one.
-It refuses to scan over nothing, and so does onnxruntime's Scan.
+Torch has moved the scanned axis to the front, and converted a reversed scan to a forward scan
+between flips. Neither torch nor onnxruntime's Scan supports a scan of length 0.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def map_(walker: Walker, node: fx.Node) -> Any:
 def _scan(
     walker: Walker, node: fx.Node, combine: fx.GraphModule, operands: tuple[Any, Any, Any]
 ) -> Any:
-    """Append a Scan; what else the function reads is captured from outside."""
+    """Append a Scan; other values that the function reads are captured from outside."""
     init, xs, additional = operands
     placeholders = [n for n in combine.graph.nodes if n.op == "placeholder"]
     carried = [p.meta["val"] for p in placeholders[: len(init)]]
@@ -65,7 +65,7 @@ def _scan(
 def associative_scan(walker: Walker, node: fx.Node) -> Any:
     """Lower ``associative_scan(combine_fn, xs, additional)``: yᵢ = combine(yᵢ₋₁, xᵢ), y₀ = x₀.
 
-    The first round has nothing to combine with: a carried flag picks x₀ there.
+    The first iteration has no previous result: a carried flag selects x₀ there.
     """
     arguments = resolve([*node.args, *node.kwargs.values()], walker.value_of)
     combine, xs, additional = arguments if len(arguments) > 2 else (*arguments, [])
@@ -94,7 +94,7 @@ def associative_scan(walker: Walker, node: fx.Node) -> Any:
 
 
 def _choose(body: NestedGraph, is_first: Value, x: Value, combined: Any) -> Value:
-    """Return x in the first round, else the combined value."""
+    """Return x in the first iteration, otherwise the combined value."""
     value: Value = body.op.Where(is_first, x, body.op.cast(combined, _dtype(x)))
     if x.meta.get("complex"):
         value.meta["complex"] = True

@@ -1,4 +1,4 @@
-"""``while_loop`` as Loop."""
+"""Lowers ``while_loop`` to Loop."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def while_loop(walker: Walker, node: fx.Node) -> Any:
-    """Lower ``while_loop(cond_fn, body_fn, carried, additional)``: zero or more rounds.
+    """Lower ``while_loop(cond_fn, body_fn, carried, additional)``: zero or more iterations.
 
-    Loop asks for the condition before the first round and after each one, so ``cond_fn`` is
-    lowered twice: in front of the loop on the first values, and in the body on the new ones.
+    Loop needs the condition before the first iteration and after each one, so ``cond_fn`` is
+    lowered twice: before the loop on the initial values, and in the body on the new ones.
     """
     arguments = resolve([*node.args, *node.kwargs.values()], walker.value_of)
     cond_graph, body_graph, carried, additional = arguments
@@ -51,7 +51,7 @@ def while_loop(walker: Walker, node: fx.Node) -> Any:
 
 
 def _initial(walker: Walker, x: Any, example: Any) -> ir.Value:
-    """Return a first value, in the dtype that is carried."""
+    """Return an initial value, in the dtype that is carried."""
     value = as_value(walker.op, x, example)
     if hasattr(example, "dtype"):
         value = walker.op.cast(value, ir_dtype(real_part(example.dtype)))

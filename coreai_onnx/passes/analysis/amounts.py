@@ -1,4 +1,4 @@
-"""Sizes that are known as sums of named dims: ``past + seq``, ``2*batch``, ``seq - 1``."""
+"""Symbolic sizes: sums of named dims such as ``past + seq``, ``2*batch``, ``seq - 1``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TERM = re.compile(r"\s*([+-]?)\s*(?:(\d+)(?:\*([A-Za-z_][\w*]*))?|([A-Za-z_][\w
 
 @dataclass(frozen=True)
 class Amount:
-    """A constant, and how often each named dim is added to it.
+    """A linear expression: a constant plus multiples of named dims.
 
     Attributes:
-        constant: What is known in numbers.
-        terms: Names, or products of names, and their factors, sorted, no factor 0.
+        constant: The constant term.
+        terms: Names, or products of names, and their factors, sorted; no factor is 0.
     """
 
     constant: int = 0
@@ -43,17 +43,17 @@ class Amount:
 
     @property
     def number(self) -> int | None:
-        """The value, if no dim is part of it."""
+        """The value, if the expression has no named dim."""
         return None if self.terms else self.constant
 
     @property
     def most(self) -> int | None:
-        """What it cannot exceed, since no dim is negative; None if there is no bound."""
+        """An upper bound, given that no dim is negative; None if there is no bound."""
         return self.constant if all(factor < 0 for _, factor in self.terms) else None
 
 
 def amount_of(dim: Dim) -> Amount | None:
-    """Read a dim; what is no sum of products of names is a name of its own. None for None."""
+    """Parse a dim; text that is no sum of products of names counts as one name. None for None."""
     if dim is None or isinstance(dim, int):
         return None if dim is None else Amount(dim)
     total, end = Amount(), 0

@@ -1,4 +1,4 @@
-"""Bodies of attentions without a mask, as passes that take a mask away need them."""
+"""Attention bodies without a mask, for passes that remove a mask."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _BODY = """<scale: float, is_causal: int = {causal}, window_size: int = 0,
 
 
 def attention_without_mask(bodies: Bodies, word: str, *, causal: bool = False) -> str | None:
-    """Return the name of an attention without a mask, from opset 23; None if it is taken.
+    """Return the name of an attention without a mask, from opset 23; None if the name is taken.
 
-    A model whose attentions all have masks has the plain name on their body; it gets ``word``
-    then.
+    In a model whose attentions all have masks, the body with the mask has the plain name. It is
+    then renamed to the variant ``word``.
 
     Args:
         bodies: The functions of the model.
-        word: The variant of the attention with the mask that is taken away.
+        word: The variant of the attention with the mask that is removed.
         causal: Whether a query attends only to keys up to its own position.
     """
     known = bodies.named(NAME)
@@ -45,7 +45,7 @@ def attention_without_mask(bodies: Bodies, word: str, *, causal: bool = False) -
 
 
 def _is_plain(function: gs.Function, *, causal: bool) -> bool:
-    """Whether a body is an Attention that sees everything, or everything up to itself."""
+    """Whether a body is an Attention without a mask that is not causal, or that is causal."""
     attentions = [node for node in function.nodes if node.op == "Attention"]
     others = {node.op for node in function.nodes} - {"Attention", "Cast", "CastLike"}
     return (

@@ -1,4 +1,4 @@
-"""Tensors that only depend on constants, without their values: recipes to compute them later."""
+"""Tensors that depend on constants only, represented by the steps that compute them later."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from coreai_onnx.passes.engine.match import maker
 from coreai_onnx.passes.engine.weight import tensor_from_constant
 
 _DEPTH = 64
-"""Nodes between a result and its constants, at most: recipes are short."""
+"""The maximum number of nodes between a result and its constants."""
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A node, apart from its graph, and which of the values known before it reads."""
+    """A node detached from its graph, and the indices of the earlier values that it reads."""
 
     node: gs.Node
     reads: tuple[int | None, ...]
@@ -29,10 +29,10 @@ class _Step:
 
 @dataclass(frozen=True)
 class Computed:
-    """A tensor as a function of constants; graphs may change after it was made.
+    """A tensor as a function of constants; later changes of the graph do not affect it.
 
     Attributes:
-        constants: What it is computed from.
+        constants: The constants it is computed from.
     """
 
     constants: tuple[gs.Constant, ...]
@@ -40,10 +40,10 @@ class Computed:
     _result: int
 
     def __call__(self, *arrays: np.ndarray) -> np.ndarray:
-        """Compute it from the values of the constants.
+        """Compute the tensor from the values of the constants.
 
         Raises:
-            CannotEvaluateError: A value is not the same in every runtime.
+            CannotEvaluateError: A value may differ between runtimes.
         """
         known = list(arrays)
         for step in self._steps:
@@ -52,7 +52,7 @@ class Computed:
         return known[self._result]
 
     def values(self) -> np.ndarray | None:
-        """Compute it now, keeping nothing; None if it is not the same in every runtime."""
+        """Compute the tensor without caching it; None if it may differ between runtimes."""
         try:
             return self(*(np.asarray(tensor_from_constant(c).numpy()) for c in self.constants))
         except CannotEvaluateError:
@@ -60,7 +60,7 @@ class Computed:
 
 
 def computed(tensor: gs.Tensor) -> Computed | None:
-    """Return how a tensor is computed from constants; None if inputs take part in it."""
+    """Return how a tensor is computed from constants; None if it depends on inputs."""
     nodes = _needed(tensor)
     if nodes is None:
         return None

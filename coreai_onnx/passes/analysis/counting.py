@@ -1,7 +1,7 @@
-"""What is known of positions and of masks made of them, without running anything.
+"""Static analysis of positions and of masks that are computed from positions.
 
-Differences, slices and joins of positions are followed, so that a causal mask is known for what it
-is, however it was spelled.
+The analysis follows differences, slices and concatenations of positions, so that a causal mask is
+recognized however the model computes it.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from coreai_onnx.passes.engine.facts import constant_of, is_standard
 from coreai_onnx.passes.engine.tensor_table import TensorTable
 
 _LONGEST = 4096
-"""Bigger constants are not read."""
+"""Constants with more elements are not read."""
 _DEEPEST = 64
 """Longer chains are not followed."""
 _DTYPES = ("bool", "int32", "int64")
 
 
 class Counting:
-    """Finds what is known of the tensors of one graph, each once."""
+    """Analyzes the tensors of one graph and caches the results."""
 
     def __init__(self) -> None:
-        """Start with nothing known."""
+        """Start with an empty cache."""
         self._known: TensorTable[Known | None] = TensorTable()
 
     def of(self, tensor: gs.Tensor, depth: int = 0) -> Known | None:
-        """Return what is known of a tensor of integers or booleans; None if nothing."""
+        """Return the formula of a tensor of integers or booleans; None if it has none."""
         if tensor not in self._known:
             if depth > _DEEPEST:
                 return None

@@ -1,4 +1,4 @@
-"""What ops make of positions."""
+"""Rules of the positions analysis: one per op."""
 # ruff: noqa: ARG001 - every rule has the signature of a rule
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from coreai_onnx.passes.engine.facts import attribute_of, ints_of, shape_of
 from coreai_onnx.passes.engine.match import axes_of
 
 _FAR = 2**31 - 1
-"""A slice that ends here ends with the axis."""
+"""A slice with this end or a larger one extends to the end of the axis."""
 
 
 def _dims(tensor: gs.Tensor, otherwise: Dims) -> Dims:
-    """Return the dims of a tensor as they are declared, or as they were found."""
+    """Return the declared dims of a tensor, or else the inferred ones."""
     shape = shape_of(tensor)
     if shape is None or len(shape) != len(otherwise):
         return otherwise
@@ -63,7 +63,7 @@ def _same(node: gs.Node, known: list[Known]) -> Known | None:
 
 
 def _cast(node: gs.Node, known: list[Known]) -> Known | None:
-    """Casts among int32, int64 and of bool: what does not fit stays out of positions."""
+    """Casts between int32 and int64, and of bool; values that do not fit are not positions."""
     (x,) = known
     if attribute_of(node, "to", None) in (6, 7):
         return x if isinstance(x, Count) else None
@@ -124,7 +124,7 @@ def _transpose(node: gs.Node, known: list[Known]) -> Known | None:
 
 
 def _spread_over(node: gs.Node, known: list[Known]) -> Known | None:
-    """Elements of a tensor that is the same number everywhere."""
+    """Elements of a tensor whose elements are all equal."""
     value, shape = getattr(known[0], "everywhere", None), shape_of(node.outputs[0])
     dims = None if shape is None else tuple(amount_of(dim) for dim in shape)
     return None if value is None or dims is None else _constant(value, dims)
@@ -167,7 +167,7 @@ def _slice(node: gs.Node, known: list[Known]) -> Known | None:
 
 
 def _concat(node: gs.Node, known: list[Known]) -> Known | None:
-    """Parts that go on where the one before them ended."""
+    """Parts of which each continues the one before."""
     parts = [part for part in known if isinstance(part, Count)]
     if len(parts) < len(node.inputs) or not parts[0].dims:
         return None
@@ -188,7 +188,7 @@ def _concat(node: gs.Node, known: list[Known]) -> Known | None:
 
 
 def _sums(node: gs.Node, known: list[Known]) -> Known | None:
-    """CumSum of the same number everywhere."""
+    """CumSum of a tensor whose elements are all equal."""
     axis = ints_of(node.inputs[1])
     if not isinstance(known[0], Count) or axis is None or known[0].everywhere is None:
         return None
@@ -308,4 +308,4 @@ RULES: dict[str, tuple[Rule, int | None]] = {
     "Not": (_not, 1),
     "And": (_and, 2),
 }
-"""The rule of an op, and of how many of its inputs it must know; None for all."""
+"""The rule of each op, and the number of inputs that must be known; None for all."""

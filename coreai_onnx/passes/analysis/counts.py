@@ -1,7 +1,8 @@
-"""Positions and masks made of them, as formulas.
+"""Formulas of positions and of masks that are computed from positions.
 
-A tensor of positions counts: its element at ``(i, j)`` is ``start + a * i + b * j``. A comparison
-of two of them is true where a third one is not above zero: ``j <= i`` is where ``j - i`` is not.
+A tensor of positions is affine in its indices: its element at ``(i, j)`` is
+``start + a * i + b * j``. A comparison of two such tensors is true where a third one is not above
+zero: ``j <= i`` is true where ``j - i`` is not above zero.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ class Count:
 
     @property
     def everywhere(self) -> int | None:
-        """The value, if all elements are the same number."""
+        """The value, if all elements are equal."""
         return None if any(self.steps) else self.start.number
 
     @property
     def most(self) -> int | None:
-        """What no element exceeds; None if that is not known."""
+        """An upper bound of the elements; None if there is none."""
         bound = self.start
         for step, dim in zip(self.steps, self.dims, strict=True):
             if step > 0:
@@ -48,7 +49,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Region:
-    """A mask that is true where none of some counts is above zero.
+    """A mask that is true where no element of several counts is above zero.
 
     Attributes:
         excesses: The counts, all of the mask's shape.
@@ -63,13 +64,13 @@ Known = Count | Region
 
 
 def count_of(start: Amount, steps: Sequence[int], dims: Dims) -> Count:
-    """Return a count without steps along axes of size 1."""
+    """Return a count, with step 0 along axes of size 1."""
     kept = (0 if dim == ONE else step for step, dim in zip(steps, dims, strict=True))
     return Count(start, tuple(kept), dims)
 
 
 def joint(first: Dims, second: Dims) -> Dims:
-    """Return the dims of what two tensors give together."""
+    """Return the dims of two tensors broadcast together."""
     rank = max(len(first), len(second))
     first, second = ((ONE,) * (rank - len(dims)) + dims for dims in (first, second))
     pairs = zip(first, second, strict=True)
@@ -77,7 +78,7 @@ def joint(first: Dims, second: Dims) -> Dims:
 
 
 def spread(count: Count, dims: Dims) -> Count | None:
-    """Return a count broadcast to larger dims; None if it may repeat where it has steps."""
+    """Return a count broadcast to larger dims; None if an axis with a step might be repeated."""
     lead = len(dims) - len(count.dims)
     if lead < 0:
         return None

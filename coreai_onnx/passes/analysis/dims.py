@@ -1,4 +1,4 @@
-"""What is known of shape values: each element of a small integer tensor as int, dim name or None.
+"""Static analysis of shape values: each element of an integer tensor is an int, a name or None.
 
 ``Shape`` of ``x[batch, 128, 64]`` is ``(batch, 128, 64)``; ``Gather``, ``Concat`` and arithmetic
 carry that on, so that ``Gather(Shape(x), 1)`` is known to be 128 although ``Shape(x)`` is not.
@@ -50,16 +50,16 @@ class Dims:
 
 
 class DimsAnalysis:
-    """Finds the shape values of one graph, each once."""
+    """Finds the shape values of one graph and caches them."""
 
     def __init__(self) -> None:
-        """Start with nothing known."""
+        """Start with an empty cache."""
         self._known: TensorTable[Dims | None] = TensorTable()
 
     def of(self, tensor: gs.Tensor) -> Dims | None:
-        """Return what is known of a tensor's elements; None if nothing.
+        """Return the known elements of a tensor; None if nothing is known.
 
-        Producers are followed without recursion: the chain of a cache length may be long.
+        Producers are visited without recursion: the chain of a cache length may be long.
         """
         stack = [tensor]
         while stack:
@@ -91,7 +91,7 @@ class DimsAnalysis:
 
 
 def _shape_inputs(tensor: gs.Tensor) -> list[gs.Tensor]:
-    """Return the tensors whose elements decide this one's."""
+    """Return the tensors whose elements determine those of this one."""
     if isinstance(tensor, gs.Constant) or len(tensor.inputs) != 1:
         return []
     node = tensor.inputs[0]
@@ -137,7 +137,7 @@ def _same(node: gs.Node, known: list[Dims | None]) -> Dims | None:
 
 
 def _cast(node: gs.Node, known: list[Dims | None]) -> Dims | None:
-    """Casts between int32 and int64 keep what fits into int32."""
+    """Casts between int32 and int64 keep values that fit into int32."""
     if known[0] is None or attribute_of(node, "to", None) not in (6, 7):
         return None
     fits = all(not isinstance(i, int) or -(2**31) <= i < 2**31 for i in known[0].items)
@@ -246,7 +246,7 @@ def _in_range(value: int) -> int | None:
 
 
 def _divide(x: int, y: int) -> int | None:
-    """ONNX integers divide towards zero; a division by zero stays in the graph."""
+    """ONNX integers divide toward zero; a division by zero stays in the graph."""
     return None if y == 0 else _in_range(abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1))
 
 

@@ -1,9 +1,10 @@
 """Evaluation of standard ops on constants, exact in every dtype.
 
-Listed are only ops whose result the ONNX standard fixes to the last bit: data movement, integers,
-comparisons, correctly rounded IEEE arithmetic. The few functions in ``_ROUNDED`` are computed in
-float64 and rounded once, so that they are the float nearest to the true value. What depends on the
-order of a sum, on a library's exp, or on undefined conversions is refused with a reason.
+Only ops whose result the ONNX standard determines to the last bit have a rule: data movement,
+integers, comparisons, correctly rounded IEEE arithmetic. The few functions in ``_ROUNDED`` are
+computed in float64 and rounded once, so that the result is the float nearest to the true value.
+Results that depend on the order of a sum, on a library's exp, or on undefined conversions are
+refused with a reason.
 """
 # ruff: noqa: ARG001, ARG005 - every rule has the signature of a rule
 
@@ -31,7 +32,7 @@ _NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 class CannotEvaluateError(Exception):
-    """A node is left in the graph; the message is the reason."""
+    """A node cannot be evaluated; the message is the reason."""
 
 
 def can_evaluate(op: str) -> bool:
@@ -48,7 +49,7 @@ def evaluate(node: gs.Node, arrays: Arrays, *, limit: int) -> list[Array]:
         limit: Largest output in elements.
 
     Raises:
-        CannotEvaluateError: The result is too big, not defined, or not the same everywhere.
+        CannotEvaluateError: The result is too big, undefined, or may differ between runtimes.
     """
     if any(isinstance(value, gs.Node.AttributeRef) for value in node.attrs.values()):
         raise CannotEvaluateError("an attribute is known only to the caller of the function")
@@ -67,7 +68,7 @@ def evaluate(node: gs.Node, arrays: Arrays, *, limit: int) -> list[Array]:
 
 
 def _size(node: gs.Node, arrays: Arrays) -> int:
-    """Return the number of elements of the output, or an upper bound, before computing it."""
+    """Return the number of elements of the output, or an upper bound, without computing it."""
     shapes = [array.shape for array in arrays if array is not None]
     try:
         if node.op in ("Expand", "ConstantOfShape"):
@@ -93,7 +94,7 @@ def _product(dims: Iterable[int]) -> int:
 
 
 def _int_divide(a: Array, b: Array) -> Array:
-    """ONNX divides integers towards zero."""
+    """ONNX divides integers toward zero."""
     if not b.all():
         raise CannotEvaluateError("division by zero")
     if a.dtype.kind == "i" and np.any((a == np.iinfo(a.dtype).min) & (b == -1)):
@@ -116,7 +117,7 @@ def _modulo(node: gs.Node, arrays: Arrays) -> Array:
 
 
 def _ordered(array: Array) -> bool:
-    """Whether there is no nan; ``np.isnan`` has no loop for every dtype."""
+    """Whether there is no NaN; ``np.isnan`` does not support every dtype."""
     return bool(np.all(np.equal(array, array)))
 
 
@@ -135,7 +136,7 @@ def _extremum(function: Callable[..., Array]) -> Rule:
 
 
 def _cast_to(array: Array, target: np.dtype) -> Array:
-    """Convert where every runtime must agree on the result."""
+    """Convert values for which every runtime must return the same result."""
     source = array.dtype
     if source == target:
         return array
@@ -201,7 +202,7 @@ def _slice(node: gs.Node, arrays: Arrays) -> Array:
 
 
 def _bounds(start: int, end: int, step: int, dim: int) -> slice:
-    """Clamp as ONNX says; Python's slices differ for an end before the first element."""
+    """Clamp by ONNX's rules; Python's slices differ for an end before the first element."""
     start, end = (bound + dim if bound < 0 else bound for bound in (start, end))
     if step > 0:
         return slice(min(max(start, 0), dim), min(max(end, 0), dim), step)

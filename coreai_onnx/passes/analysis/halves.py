@@ -1,4 +1,4 @@
-"""Tensors whose last axis holds the same values twice, computed once instead."""
+"""Tensors whose last axis holds the same values twice, replaced with one half."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _SCALED = ("Mul", "Div", "Add")
 
 
 class Halves:
-    """Finds ``f`` of ``op(Concat(f, f))``, and makes ``op(f)``; each once."""
+    """Finds ``f`` in ``op(Concat(f, f))`` and creates ``op(f)``, once per tensor."""
 
     def __init__(self, edit: Edit) -> None:
-        """Make nodes by ``edit``."""
+        """Create nodes with ``edit``."""
         self._edit = edit
         self._known: TensorTable[gs.Tensor | None] = TensorTable()
 
     def of(self, tensor: gs.Tensor) -> gs.Tensor | None:
-        """Return the first half of a tensor whose halves are equal; None if that is not known."""
+        """Return the first half of a tensor whose halves are equal; None if this is unknown."""
         if tensor not in self._known:
             self._known[tensor] = self._halved(tensor)
         return self._known[tensor]

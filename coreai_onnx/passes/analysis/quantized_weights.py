@@ -1,4 +1,4 @@
-"""Matrices made of whole steps times scales, each scale that of a block of a row or column."""
+"""Recognizes block-quantized weights: integers times scales, one scale per block."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLOAT = np.dtype(np.float32)
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 _FEW_BITS = ("int4", "uint4", "int2", "uint2")
 _EXACT = 1 << 24
-"""Whole numbers below are exact in float32, and so are their sums here."""
+"""Integers below this limit, and their sums here, are exact in float32."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class QuantizedWeight:
     """A matrix ``(steps - zeros) * scales``.
 
     Attributes:
-        steps: Whole numbers, in the order of the matrix.
-        shape: The matrix.
-        axis: Along which axis the elements of a block follow each other.
-        block: How many elements share a scale; the last block of a row may be shorter.
-        scales: In float32, one per block, as they were before ``per_block``.
-        zeros: Whole numbers, one per block, after ``per_block``.
-        form: What scales are broadcast to.
+        steps: The quantized integers, in the order of the matrix.
+        shape: The shape of the matrix.
+        axis: The axis along which the elements of a block are consecutive.
+        block: The number of elements that share a scale; the last block of a row may be shorter.
+        scales: In float32, one per block, in the layout before ``per_block``.
+        zeros: The zero points, one per block, in the layout after ``per_block``.
+        form: The shape to which scales are broadcast.
     """
 
     steps: Computed
@@ -48,25 +48,25 @@ class QuantizedWeight:
     form: tuple[int, ...]
 
     def limits(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest step or zero point; None if a runtime may differ."""
+        """Return the minimum and maximum of steps and zero points; None if runtimes may differ."""
         steps = self.steps.values()
         if steps is None:
             return None
-        if steps.dtype.kind not in "iu":  # 4 bits, which numpy does not compare
+        if steps.dtype.kind not in "iu":  # 4-bit dtypes, which numpy does not compare
             steps = steps.astype(np.int8)
         low, high = int(steps.min()), int(steps.max())
         return min(low, int(self.zeros.min())), max(high, int(self.zeros.max()))
 
     def per_block(self, values: np.ndarray) -> np.ndarray:
-        """Lay numbers out like the matrix, one for each block."""
+        """Return numbers in the layout of the matrix, one for each block."""
         return _per_block(values, self.form, self.shape, self.axis)
 
 
 def quantized_weight(tensor: gs.Tensor) -> QuantizedWeight | None:
-    """Return what a matrix is made of; None if it is not made so, or not of constants.
+    """Return the parts of a quantized matrix; None if it is not one, or not constant.
 
-    Either a ``DequantizeLinear`` makes it, or products and differences, as models write it that
-    keep groups of 4 bits in whole numbers, packed or not.
+    Matches ``DequantizeLinear``, and ``(steps - zeros) * scales`` in single nodes, as models write
+    it that store 4-bit values in integers, packed or not.
     """
     shape = static_shape_of(tensor)
     if shape is None or len(shape) != 2 or dtype_of(tensor) != _FLOAT or not math.prod(shape):
@@ -79,7 +79,7 @@ def quantized_weight(tensor: gs.Tensor) -> QuantizedWeight | None:
 
 
 def _linear(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
-    """Read a ``DequantizeLinear``."""
+    """Match ``DequantizeLinear``."""
     steps, scales, form = *map(computed, node.inputs[:2]), static_shape_of(node.inputs[1])
     if steps is None or scales is None or not form or dtype_of(node.inputs[1]) != _FLOAT:
         return None
@@ -97,7 +97,7 @@ def _linear(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
 
 
 def _product(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
-    """Read ``(steps - zeros) * scales`` where each op is a node, before views of it."""
+    """Match ``(steps - zeros) * scales`` where each op is a node, perhaps under reshapes."""
     full = static_shape_of(node.outputs[0])
     if full is None or len(node.inputs) != 2:
         return None
@@ -121,15 +121,15 @@ def _blocks(
     full: tuple[int, ...],
     shape: tuple[int, int],
 ) -> QuantizedWeight | None:
-    """Find the axis of the elements that share a scale and a zero point, and its place in a view.
+    """Find the axis of the elements that share a scale and a zero point, also through a view.
 
     Args:
         steps: The steps.
         scales: The scales.
         zeros: The zero points.
-        form: What scales and zero points are broadcast to.
-        full: What the steps are.
-        shape: The matrix as which they are viewed then.
+        form: The shape to which scales and zero points are broadcast.
+        full: The shape of the steps.
+        shape: The shape of the matrix after the view.
     """
     form = (1,) * (len(full) - len(form)) + form
     if len(full) < 2:
@@ -152,7 +152,7 @@ def _per_block(
 
 
 def _centred(tensor: gs.Tensor, full: tuple[int, ...]) -> tuple[Computed, np.ndarray] | None:
-    """Return steps of that shape, and the sum of what is subtracted from them."""
+    """Return steps of the shape ``full``, and the sum of everything subtracted from them."""
     zeros = np.zeros((), np.int64)
     while (node := maker(tensor)) is not None:
         if is_standard(node, "Cast") and _keeps_steps(node):
@@ -170,7 +170,7 @@ def _centred(tensor: gs.Tensor, full: tuple[int, ...]) -> tuple[Computed, np.nda
 
 
 def _subtracted(node: gs.Node, size: int) -> tuple[gs.Tensor, np.ndarray] | None:
-    """Return what numbers smaller than a tensor of that size are subtracted from, and them."""
+    """Return a tensor, and the constant of fewer than ``size`` elements subtracted from it."""
     if not is_standard(node, "Add", "Sub"):
         return None
     for whole, part in (node.inputs, node.inputs[::-1]):
@@ -184,7 +184,7 @@ def _subtracted(node: gs.Node, size: int) -> tuple[gs.Tensor, np.ndarray] | None
 
 
 def _keeps_steps(cast: gs.Node) -> bool:
-    """Whether a cast changes no whole number of few bits."""
+    """Whether a cast keeps every integer of few bits."""
     source, target = dtype_of(cast.inputs[0]), dtype_of(cast.outputs[0])
     if source is None or target is None or not _is_whole(source):
         return False
@@ -192,18 +192,18 @@ def _keeps_steps(cast: gs.Node) -> bool:
 
 
 def _is_whole(dtype: np.dtype | None) -> bool:
-    """Whether numbers of a dtype are whole."""
+    """Whether a dtype holds integers."""
     return dtype is not None and (dtype.kind in "iu" or dtype.name in _FEW_BITS)
 
 
 def _is_signed(tensor: gs.Tensor) -> bool:
-    """Whether differences of few bits are what they are, and do not wrap around."""
+    """Whether differences of small integers do not wrap around."""
     dtype = dtype_of(tensor)
     return dtype is not None and (dtype == _FLOAT or dtype.kind == "i")
 
 
 def _whole(tensor: gs.Tensor) -> np.ndarray | None:
-    """Return the values of a constant if all are whole numbers."""
+    """Return the values of a constant if all are integers."""
     found = computed(tensor)
     values = None if found is None else found.values()
     if values is None:
@@ -215,7 +215,7 @@ def _whole(tensor: gs.Tensor) -> np.ndarray | None:
 
 
 def _behind_views(tensor: gs.Tensor) -> gs.Tensor:
-    """Follow changes of shape that keep the order of the elements."""
+    """Return the tensor before any ops that change the shape and keep the order of elements."""
     while (view := made_by(tensor, *_VIEWS)) is not None:
         tensor = view.inputs[0]
     return tensor

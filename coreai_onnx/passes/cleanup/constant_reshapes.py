@@ -1,4 +1,4 @@
-"""Reshape targets that need not be computed at run time."""
+"""Makes the targets of Reshapes constant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coreai_onnx.passes.engine.why import Why
 
 
 def constant_reshapes(graph: gs.Graph, why: Why) -> int:
-    """Reshape to a computed shape → to a constant one, 0 copies a dim and -1 infers one.
+    """Reshape to a computed shape → to a constant one: 0 copies a dim, -1 infers one.
 
     Reshape(x:[batch, seq, 384], Concat(batch, seq, 12, 32))
     becomes     Reshape(x, [0, 0, 12, 32])
@@ -40,10 +40,10 @@ def constant_reshapes(graph: gs.Graph, why: Why) -> int:
 
 
 def target_of(shape: tuple[Dim, ...] | None, wanted: tuple[Dim, ...]) -> list[int] | None:
-    """Spell ``wanted`` with ints, 0 where the input's dim is copied, one -1 where it is inferred.
+    """Return ``wanted`` as ints, 0 for a dim copied from the input, one -1 for an inferred dim.
 
     A -1 cannot be inferred beside a copied dim that is 0 at run time (an empty batch), so the two
-    go together only where the computed target had the -1 itself.
+    are combined only if the computed target already had the -1.
     """
     target: list[int] = []
     for index, dim in enumerate(wanted):

@@ -1,4 +1,4 @@
-"""Nodes whose inputs are all constant."""
+"""Folds nodes whose inputs are all constant."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from coreai_onnx.passes.engine.facts import is_standard
 from coreai_onnx.passes.engine.why import Why
 
 LIMIT = 128 << 10
-"""Largest input and result in bytes. What is bigger is a weight, and weights keep their names."""
+"""Maximum size of inputs and result in bytes. Larger tensors are weights and keep their names."""
 GROWTH_LIMIT = 16 << 10
-"""Largest result in bytes that may be bigger than what it is computed from: the file grows."""
+"""Maximum size in bytes of a result larger than its inputs, since it makes the file larger."""
 
 
 def fold_constants(graph: gs.Graph, why: Why) -> int:
-    """A standard op on constants → its result, if it is exact and small.
+    """Standard op on constants → its result, if it is exact and small.
 
     Mul(2, 3) → a, Add(x, a) → y     becomes     a = 6, Add(x, a) → y
 
-    Weights bigger than the limit are never read. Quantize, dequantize, and everything outside the
-    standard domain stays.
+    Weights above the size limit are never read. QuantizeLinear, DequantizeLinear and ops outside
+    the standard domain are not folded.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
@@ -46,7 +46,7 @@ def fold_constants(graph: gs.Graph, why: Why) -> int:
 
 
 def _is_constant(node: gs.Node) -> bool:
-    """Whether all inputs are constant. Nodes without input (random ones) are not."""
+    """Whether all inputs are constant. False for nodes without inputs, which may be random."""
     return bool(node.inputs) and all(
         isinstance(tensor, gs.Constant) or tensor.is_empty() for tensor in node.inputs
     )
@@ -73,7 +73,7 @@ def _nbytes(constant: gs.Constant) -> int:
 
 
 def _fold_output(edit: Edit, node: gs.Node, why: Why) -> int:
-    """Let an Identity of the result produce a graph output: outputs are never constants."""
+    """Produce a graph output by an Identity of the result: outputs are never constants."""
     if len(node.outputs) != 1:
         why("several results, one of them a graph output", node)
         return 0

@@ -1,4 +1,4 @@
-"""Shape values that are known although the shape is not known in full."""
+"""Folds shape values that are known although the shape is partly dynamic."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fold_shapes(graph: gs.Graph, why: Why) -> int:
 
 
 def _dtype(node: gs.Node) -> np.dtype:
-    """Shapes are int64; what is computed from them may be int32 after a cast."""
+    """Return the dtype of a shape value: int64, or int32 after a cast."""
     while not is_standard(node, *_SOURCES):
         if is_standard(node, "Cast"):
             return np.dtype(np.int32 if node.attrs["to"] == 6 else np.int64)

@@ -1,4 +1,4 @@
-"""Rows of a table that are the same row everywhere."""
+"""Replaces a Gather whose indices are all equal with the row."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from coreai_onnx.passes.engine.facts import attribute_of, constant_of, is_standa
 from coreai_onnx.passes.engine.why import Why
 
 _LARGEST = 1 << 20
-"""Bigger tables are not read."""
+"""Tables with more elements are not read."""
 
 
 def gathers_of_one_row(graph: gs.Graph, why: Why) -> int:
-    """Gather of the same row everywhere, added to a tensor of its shape → the row.
+    """Gather with equal indices, added to a tensor of its shape → the row.
 
-    Gather(table:[2, 64], 0 everywhere:[b, s]) → r:[b, s, 64], Add(x:[b, s, 64], r)
+    Gather(table:[2, 64], zeros:[b, s]) → r:[b, s, 64], Add(x:[b, s, 64], r)
     becomes     Add(x, table[0]:[64])
 
-    As of the one kind of tokens that an encoder of a single text knows.
+    For example the token type embeddings of an encoder, whose token type ids default to zeros.
     """
     edit, count, counting = Edit(graph), 0, Counting()
     for node in graph.nodes:
@@ -50,7 +50,7 @@ def gathers_of_one_row(graph: gs.Graph, why: Why) -> int:
 
 
 def _is_added(rows: gs.Tensor, reader: gs.Node) -> bool:
-    """Whether a node adds the rows to something that has their shape without them."""
+    """Whether a node adds the rows to a tensor of the same shape, so that one row broadcasts."""
     if not is_standard(reader, "Add"):
         return False
     others = [tensor for tensor in reader.inputs if tensor is not rows]

@@ -1,4 +1,4 @@
-"""Indexing by all positions in order, as masks that are made by a function of positions do."""
+"""Removes GatherND by ranges, which models write that compute masks by indexing with positions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Ramp:
     """A tensor whose elements count 0, 1, 2 … along one axis.
 
     Attributes:
-        axis: That axis.
+        axis: The axis along which the elements count.
         rank: The number of axes.
-        length: The number of different elements.
+        length: The number of distinct elements.
     """
 
     axis: int
@@ -29,7 +29,7 @@ class Ramp:
 
 
 def gathers_of_ranges(graph: gs.Graph, why: Why) -> int:
-    """GatherND by positions that count through the data's axes → the data with axes of size 1.
+    """GatherND by ranges over whole axes of the data → the data with axes of size 1.
 
     GatherND(x:[b, s], Concat(i:[b, 1, s, 1], j:[b, 1, s, 1])), i = 0 … b - 1, j = 0 … s - 1
     becomes     Unsqueeze(x, [1, 3])
@@ -52,7 +52,7 @@ def gathers_of_ranges(graph: gs.Graph, why: Why) -> int:
 
 
 def _free_axes(node: gs.Node, why: Why) -> list[int] | None:
-    """Return the axes of the result that the data has not, if the indices count through it."""
+    """Return the axes that the data lacks, if the indices are ranges over whole axes of it."""
     data, concat = shape_of(node.inputs[0]), made_by(node.inputs[1], "Concat")
     if data is None or concat is None:
         return None

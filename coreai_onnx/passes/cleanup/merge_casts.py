@@ -1,4 +1,4 @@
-"""Casts of casts."""
+"""Merges consecutive casts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def merge_casts(graph: gs.Graph, why: Why) -> int:
 
 
 def _keeps(source: np.dtype, between: np.dtype, last: np.dtype) -> bool:
-    """Whether ``last`` gets the same value without ``between``."""
+    """Whether a direct cast from ``source`` to ``last`` gives the same values."""
     if source == between:
         return True
     if source == np.bool_:

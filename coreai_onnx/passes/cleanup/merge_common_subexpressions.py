@@ -1,4 +1,4 @@
-"""Nodes that compute the same thing twice."""
+"""Merges nodes that compute the same result."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _RANDOM = frozenset(
      "Bernoulli"}
 )  # fmt: skip
 _SMALL = 1024
-"""Attribute tensors of more bytes are equal only if they are the same object."""
+"""Larger attribute tensors compare equal only if they are the same object."""
 
 
 def merge_common_subexpressions(graph: gs.Graph, why: Why) -> int:
-    """Two nodes of one op, the same inputs and attributes → the first, with its name and metadata.
+    """Two nodes with equal op, inputs and attributes → the first, with its name and metadata.
 
     Cos(a) → b, Cos(a) → c, Mul(b, c)     becomes     Cos(a) → b, Mul(b, b)
     """
@@ -53,13 +53,13 @@ def merge_common_subexpressions(graph: gs.Graph, why: Why) -> int:
 
 
 def _pairs(node: gs.Node, known: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor]]:
-    """Pair the results of a node with those of its double."""
+    """Pair the outputs of a node with those of the equal node."""
     both = zip(node.outputs, known.outputs, strict=True)
     return [(old, new) for old, new in both if not old.is_empty()]
 
 
 def _is_pure(node: gs.Node, pure_calls: frozenset[tuple[str, str]]) -> bool:
-    """Whether the same inputs always give the same results."""
+    """Whether equal inputs always give equal results."""
     if node.domain not in STANDARD_DOMAINS:
         return (node.domain, node.op) in pure_calls
     if node.op == "Dropout":
@@ -74,7 +74,7 @@ def _is_pure(node: gs.Node, pure_calls: frozenset[tuple[str, str]]) -> bool:
 
 
 def pure_functions(functions: Iterable[gs.Function]) -> frozenset[tuple[str, str]]:
-    """Return (domain, name) of the functions whose bodies, and what they call, are all pure."""
+    """Return (domain, name) of the functions whose bodies call nothing but pure ops."""
     bodies = {(f.domain, f.name): f for f in functions}
     every = frozenset(bodies)
     callers: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -107,7 +107,7 @@ def _key(node: gs.Node) -> tuple[Any, ...]:
 
 
 def _frozen(value: Any) -> str:
-    """Return a text that is equal for equal attribute values only: 0, 0.0, -0.0, nan differ."""
+    """Return a text that is equal only for equal attribute values: 0, 0.0, -0.0, nan differ."""
     if isinstance(value, float):
         return f"float {struct.pack('<d', value).hex()}"
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Constants of equal dtype, shape and bytes."""
+"""Merges constants of equal dtype, shape and bytes."""
 # ruff: noqa: ARG001 - every pass has the signature of a pass
 
 from __future__ import annotations

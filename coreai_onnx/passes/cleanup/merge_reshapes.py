@@ -1,4 +1,4 @@
-"""Reshapes of reshapes."""
+"""Merges consecutive reshapes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 def merge_reshapes(graph: gs.Graph, why: Why) -> int:
-    """Reshape, Flatten, Squeeze or Unsqueeze of one of them → one of the first input.
+    """Two consecutive Reshape, Flatten, Squeeze or Unsqueeze → one.
 
     x:[s] ─Unsqueeze(0)→ ─Unsqueeze(2)→ [1, s, 1]     becomes     x ─Unsqueeze([0, 2])→ [1, s, 1]
     x:[b, 4, 8] ─Squeeze→ ─Reshape→ [b, 32]     becomes     x ─Reshape([0, 32])→ [b, 32]
@@ -36,7 +36,7 @@ def merge_reshapes(graph: gs.Graph, why: Why) -> int:
 
 
 def _join(edit: Edit, node: gs.Node, inner: gs.Node) -> bool:
-    """Let ``node`` read what ``inner`` reads; False if its target cannot be written down."""
+    """Make ``node`` read the input of ``inner``; False if its target cannot be expressed."""
     source, result = inner.inputs[0], node.outputs[0]
     if node.op == inner.op == "Unsqueeze":
         axes = _joined_axes(node, inner)
@@ -56,7 +56,7 @@ def _join(edit: Edit, node: gs.Node, inner: gs.Node) -> bool:
 
 
 def _joined_axes(node: gs.Node, inner: gs.Node) -> list[int] | None:
-    """Return the axes of the result that neither of two Unsqueezes found in its input."""
+    """Return the axes of the result that either of two Unsqueezes inserted."""
     outer_axes, inner_axes = axes_of(node), axes_of(inner)
     rank = rank_of(node.inputs[0])
     if rank is None and inner_axes is not None and rank_of(inner.inputs[0]) is not None:

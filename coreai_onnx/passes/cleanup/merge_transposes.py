@@ -1,4 +1,4 @@
-"""Transposes of transposes, also with elementwise ops between them."""
+"""Merges consecutive transposes, also with elementwise ops between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Equal", "Greater", 
 
 
 def merge_transposes(graph: gs.Graph, why: Why) -> int:
-    """Transpose of a Transpose → one; one before an elementwise op goes to the one behind it.
+    """Two Transposes, consecutive or around an elementwise op → one.
 
     x ─Transpose([0, 2, 1])→ ─Relu→ ─Mul(2)→ ─Transpose([0, 2, 1])→ y
     becomes     x ─Relu→ ─Mul(2)→ y
@@ -46,7 +46,7 @@ def _perm(node: gs.Node) -> list[int] | None:
 
 
 def _through(edit: Edit, node: gs.Node, outer: list[int], why: Why) -> int:
-    """Take both transposes away from around an elementwise op, if they undo each other."""
+    """Remove the transposes before and after an elementwise op, if they cancel."""
     middle = made_by(node.inputs[0], *_UNARY, *_BINARY)
     if middle is None:
         return 0
@@ -73,7 +73,7 @@ def _through(edit: Edit, node: gs.Node, outer: list[int], why: Why) -> int:
 
 
 def _operands(middle: gs.Node) -> list[tuple[int, gs.Node]] | None:
-    """Return the transposed operands with their places; the others are scalars."""
+    """Return the transposed operands with their input indices; all others must be scalars."""
     found: list[tuple[int, gs.Node]] = []
     for index, tensor in enumerate(middle.inputs):
         maker = made_by(tensor, "Transpose")

@@ -1,4 +1,4 @@
-"""Expands before an op that broadcasts by itself."""
+"""Removes Expands before ops that broadcast anyway."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BROADCASTING = (
 
 
 def remove_broadcast_expands(graph: gs.Graph, why: Why) -> int:
-    """Expand read by an op that broadcasts to the same shape without it → nothing.
+    """Expand before an op that broadcasts to the same shape without it → nothing.
 
     a:[1, s] ─Expand→ [b, s], Add(a, c:[b, s])     becomes     Add(a:[1, s], c:[b, s])
     """
@@ -45,7 +45,7 @@ def remove_broadcast_expands(graph: gs.Graph, why: Why) -> int:
 
 
 def _target(node: gs.Node) -> tuple[Dim, ...] | None:
-    """Return the shape an Expand asks for, if it is known to be that of its result."""
+    """Return the target of an Expand, if it is known to be the shape of its result."""
     from coreai_onnx.passes.analysis.dims import DimsAnalysis
 
     dims = DimsAnalysis().of(node.inputs[1])

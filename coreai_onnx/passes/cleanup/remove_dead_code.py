@@ -1,4 +1,4 @@
-"""Nodes and initializers that no output depends on."""
+"""Removes nodes and initializers that no output depends on."""
 # ruff: noqa: ARG001 - every pass has the signature of a pass
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from coreai_onnx.passes.engine.why import Why
 
 
 def remove_dead_code(graph: gs.Graph, why: Why) -> int:
-    """Nodes and constants that nothing reads → gone. Graph inputs and outputs stay.
+    """Nodes and constants that nothing reads → removed. Graph inputs and outputs remain.
 
     x ─Relu→ y (an output), x ─Exp→ z (read by nobody)     becomes     x ─Relu→ y
     """
@@ -48,7 +48,7 @@ def _alive(graph: gs.Graph) -> set[int]:
 
 
 def _reads(node: gs.Node) -> Iterable[gs.Tensor]:
-    """Yield what a node reads, from inside its subgraphs too."""
+    """Yield the tensors that a node reads, also inside its subgraphs."""
     yield from node.inputs
     for held in attribute_graphs(node):
         for graph in with_subgraphs(held):

@@ -1,4 +1,4 @@
-"""Expands in a function body that no call of the function needs."""
+"""Removes Expands from function bodies if no call needs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coreai_onnx.passes.engine.why import Why
 
 
 def remove_expands_in_functions(graph: gs.Graph, why: Why) -> int:
-    """Expand of an argument that fills the shape at every call → nothing.
+    """Expand of an argument that has the target shape at every call → nothing.
 
     f(q, mask) = Attention(q, Expand(mask, [T, S])), every call's mask is [batch, 1, T, S]
     becomes     f(q, mask) = Attention(q, mask)
@@ -25,13 +25,13 @@ def remove_expands_in_functions(graph: gs.Graph, why: Why) -> int:
         for tensor, shape in zip(graph.inputs, shapes, strict=True):
             tensor.shape = shape
         return remove_noop_expands(graph, why)
-    finally:  # a body says nothing of shapes
+    finally:  # a body declares no shapes
         for tensor, shape in known:
             tensor.shape = shape
 
 
 def _shared(tensors: list[gs.Tensor]) -> list[str | None] | None:
-    """Return one shape for the tensors of all calls: equal names are equal dims at each call.
+    """Return one shape for the tensors of all calls; equal names mean equal dims at each call.
 
     The dims ``batch`` and ``texts`` of two calls become ``batch|texts``.
     """
@@ -43,5 +43,5 @@ def _shared(tensors: list[gs.Tensor]) -> list[str | None] | None:
 
 
 def _name(dims: tuple[Dim, ...]) -> str | None:
-    """Name a dim; sizes are names too, so that a body is not made for one size only."""
+    """Return a name for a dim; sizes become names too, so that a body holds for all sizes."""
     return None if None in dims else "|".join(str(dim) for dim in dims)

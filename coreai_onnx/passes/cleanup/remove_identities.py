@@ -1,4 +1,4 @@
-"""Nodes that return their input."""
+"""Removes nodes that return their input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coreai_onnx.passes.engine.why import Why
 
 
 def remove_identities(graph: gs.Graph, why: Why) -> int:
-    """Identity, and Dropout outside training → nothing.
+    """Identity, and Dropout in inference mode → nothing.
 
     a ─Identity→ b ─Relu→ c     becomes     a ─Relu→ c
     """

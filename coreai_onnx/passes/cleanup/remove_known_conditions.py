@@ -1,4 +1,4 @@
-"""Masks of positions that are true everywhere."""
+"""Removes masks of positions that are true everywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def remove_known_conditions(graph: gs.Graph, why: Why) -> int:
 
     And(causal, Equal(CumSum(i[1:] - i[:-1] != 1), …))     becomes     causal
 
-    So go the checks of a model for several sequences in a row, where positions just count.
+    Models that support packed sequences write such checks. They are true if positions are
+    consecutive.
     """
     edit, count, counting = Edit(graph), 0, Counting()
     for node in graph.nodes:
@@ -37,7 +38,7 @@ def remove_known_conditions(graph: gs.Graph, why: Why) -> int:
 
 
 def _replaced(edit: Edit, node: gs.Node, other: gs.Tensor) -> bool:
-    """Let the readers of a node read its other operand, repeated if it is smaller."""
+    """Replace a node with its other operand, expanded if it is smaller."""
     if same_known_shape(other, node.outputs[0]):
         return edit.bypass(node, other)
     shape = shape_of(node.outputs[0])
@@ -45,7 +46,7 @@ def _replaced(edit: Edit, node: gs.Node, other: gs.Tensor) -> bool:
     if shape is None or shape_of(other) is None:
         return False
     if not all(isinstance(dim, int) or (dim is not None and dim in named) for dim in shape):
-        return False  # before a node is made: a node that nothing reads is work for another pass
+        return False  # before a node is created, which would be dead
     sizes = [size for dim in shape if (size := edit.size(dim, node)) is not None]
     vector = edit.node("Concat", node, sizes, axis=0).outputs[0]
     vector.dtype, vector.shape = np.dtype(np.int64), [len(shape)]

@@ -1,4 +1,4 @@
-"""Arithmetic that returns its operand."""
+"""Removes arithmetic with a neutral element."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _COMMUTATIVE = ("Add", "Mul", "And", "Or")
 
 
 def remove_neutral_operands(graph: gs.Graph, why: Why) -> int:
-    """Integers plus or minus 0, anything times or over 1, and True, or False → the other operand.
+    """x + 0 and x - 0 of integers, x * 1, x / 1, And(x, True), Or(x, False) → x.
 
     x ─Mul(1.0)→ y ─Relu→ z     becomes     x ─Relu→ z
 
-    A float plus 0 stays: -0 + 0 is 0.
+    A float plus 0 is not removed: -0 + 0 is 0.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
@@ -36,7 +36,7 @@ def remove_neutral_operands(graph: gs.Graph, why: Why) -> int:
 
 
 def _kept(node: gs.Node) -> gs.Tensor | None:
-    """Return the operand that is the result."""
+    """Return the operand that equals the result; None if neither does."""
     sides = [(0, 1), (1, 0)] if node.op in _COMMUTATIVE else [(0, 1)]
     for index, other in sides:
         tensor, constant = node.inputs[index], constant_of(node.inputs[other], at_most=1)

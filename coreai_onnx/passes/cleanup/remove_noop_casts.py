@@ -1,4 +1,4 @@
-"""Casts to the dtype a tensor has already."""
+"""Removes casts to the dtype that a tensor already has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expands and Tiles that repeat nothing."""
+"""Removes Expands and Tiles that repeat nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coreai_onnx.passes.engine.why import Why
 
 
 def remove_noop_expands(graph: gs.Graph, why: Why) -> int:
-    """Expand to a shape that the tensor fills already, Tile once → nothing.
+    """Expand to the shape that the tensor already has, Tile with repeats of 1 → nothing.
 
     x:[batch, 8] ─Expand([1, 8])→ y ─Relu→ z     becomes     x:[batch, 8] ─Relu→ z
     """
@@ -35,7 +35,7 @@ def remove_noop_expands(graph: gs.Graph, why: Why) -> int:
 
 
 def _fills(tensor: gs.Tensor, target: Dims) -> bool:
-    """Whether each target dim is 1 or the tensor's own, aligned at the end."""
+    """Whether each target dim is 1 or equals the tensor's dim, aligned at the end."""
     shape = shape_of(tensor)
     if shape is None or len(target.items) > len(shape):
         return False

@@ -1,4 +1,4 @@
-"""Reshapes to the shape a tensor has already."""
+"""Removes reshapes to the shape that a tensor already has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coreai_onnx.passes.engine.why import Why
 
 
 def remove_noop_reshapes(graph: gs.Graph, why: Why) -> int:
-    """Reshape, Flatten, Squeeze to the same shape → nothing; equal names are equal dims.
+    """Reshape, Flatten, Squeeze to the same shape → nothing; equal names mean equal dims.
 
     x:[batch, 8] ─Reshape([0, 8])→ y ─Relu→ z     becomes     x:[batch, 8] ─Relu→ z
     """
@@ -42,7 +42,7 @@ def remove_noop_reshapes(graph: gs.Graph, why: Why) -> int:
 
 
 def _keeps(node: gs.Node, shape: tuple[Dim, ...], analysis: DimsAnalysis) -> bool:
-    """Whether each dim is copied, equal, or (one of them) inferred from all others being so."""
+    """Whether each dim is copied or equal, except that one may be inferred."""
     target = analysis.of(node.inputs[1])
     if target is None or len(target.items) != len(shape):
         return False

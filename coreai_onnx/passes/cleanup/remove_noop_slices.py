@@ -1,4 +1,4 @@
-"""Slices that keep everything."""
+"""Removes slices that keep everything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OPEN_END = 2**31 - 1
 
 
 def remove_noop_slices(graph: gs.Graph, why: Why) -> int:
-    """Slice from 0 to the end with step 1, on every axis it names → nothing.
+    """Slice from 0 to the end with step 1 on all its axes → nothing.
 
     x ─Slice(starts=[0], ends=[INT64_MAX])→ y ─Relu→ z     becomes     x ─Relu→ z
     """

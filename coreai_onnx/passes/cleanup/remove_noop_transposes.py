@@ -1,4 +1,4 @@
-"""Transposes that keep the order of the axes."""
+"""Removes transposes that keep the order of the axes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def remove_noop_transposes(graph: gs.Graph, why: Why) -> int:
         if not is_standard(node, "Transpose"):
             continue
         perm = attribute_of(node, "perm", None)
-        if perm is None:  # reverses the axes
+        if perm is None:  # the default reverses the axes
             shape = shape_of(node.inputs[0])
             if shape is None:
                 why("without perm, the rank must be known", node)

@@ -1,4 +1,4 @@
-"""Keys and values repeated for every query head before an attention that groups heads itself."""
+"""Removes the repetition of key and value heads before attention, which groups heads itself."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def remove_repeated_heads(graph: gs.Graph, why: Why) -> int:
     k:[b, 2, s, d] ─Unsqueeze(2)→ ─Expand→ ─Reshape→ [b, 8, s, d], attention(q, …)
     becomes     attention(q, k)
 
-    ``scaled_dot_product_attention`` lets head h of the queries read head h // (heads / key_heads),
-    which is what repeating each head in place says.
+    In ``scaled_dot_product_attention``, query head h reads key head h // (heads / key_heads), which
+    is equivalent to repeating each key head in place.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
@@ -29,7 +29,7 @@ def remove_repeated_heads(graph: gs.Graph, why: Why) -> int:
         if key is None or value is None:
             why("only one of keys and values is repeated", node)
             continue
-        if shape_of(key)[1] != shape_of(value)[1]:  # type: ignore[index]  # known, see below
+        if shape_of(key)[1] != shape_of(value)[1]:  # type: ignore[index]  # known, checked below
             why("keys and values have different numbers of heads", node)
             continue
         set_input(node, 1, key)
@@ -40,7 +40,7 @@ def remove_repeated_heads(graph: gs.Graph, why: Why) -> int:
 
 
 def _unrepeated(tensor: gs.Tensor) -> gs.Tensor | None:
-    """Return ``k`` of ``Reshape(Expand(Unsqueeze(k, 2)))``, by the shapes along the way."""
+    """Return ``k`` of ``Reshape(Expand(Unsqueeze(k, 2)))``, matched by the intermediate shapes."""
     reshape = made_by(tensor, "Reshape")
     expand = None if reshape is None else made_by(reshape.inputs[0], "Expand")
     unsqueeze = None if expand is None else made_by(expand.inputs[0], "Unsqueeze")
@@ -55,5 +55,5 @@ def _unrepeated(tensor: gs.Tensor) -> gs.Tensor | None:
     whole = isinstance(heads, int) and isinstance(groups, int)
     if not kept or not whole or not is_standard(reshape, "Reshape"):
         return None
-    product = int(heads) * int(groups)  # type: ignore[arg-type]  # ints, as just seen
+    product = int(heads) * int(groups)  # type: ignore[arg-type]  # ints, checked above
     return source if after == (before[0], product, before[2], before[3]) else None

@@ -1,4 +1,4 @@
-"""Ops that combine several tensors, given one."""
+"""Removes ops that combine several tensors if they have one input."""
 
 from __future__ import annotations
 

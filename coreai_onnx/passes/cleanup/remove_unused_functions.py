@@ -1,4 +1,4 @@
-"""Functions that nothing calls."""
+"""Removes functions that nothing calls."""
 # ruff: noqa: ARG001 - every pass has the signature of a pass
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from coreai_onnx.passes.engine.why import Why
 
 
 def remove_unused_functions(graph: gs.Graph, why: Why) -> int:
-    """A function that neither the main graph nor a used function calls → gone.
+    """Function that neither the main graph nor a used function calls → removed.
 
     functions {rms_norm, rope}, nodes {rms_norm}     becomes     functions {rms_norm}
     """

@@ -1,4 +1,4 @@
-"""Slices that take out what was put together before."""
+"""Removes slices that return an input of a Concat."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from coreai_onnx.passes.engine.match import axes_of, made_by
 from coreai_onnx.passes.engine.why import Why
 
 END = np.iinfo(np.int32).max
-"""An end beyond every axis: exporters write anything from here to the largest int64."""
+"""An end beyond every axis: exporters write any value from here to the largest int64."""
 
 
 def slices_of_concats(graph: gs.Graph, why: Why) -> int:
-    """Slice or Split of a Concat that gives back an input → that input.
+    """Slice or Split of a Concat that returns one of its inputs → that input.
 
     Concat(a:[b, 1], c:[b, s]) ─Slice(1:)→ y ─Relu→ z     becomes     c ─Relu→ z
     """
@@ -69,8 +69,8 @@ def _lengths(parts: Sequence[gs.Tensor], axis: int) -> list[Dim]:
 
 
 def _slice(node: gs.Node) -> gs.Tensor | None:
-    """Return the input of the Concat that a slice of one axis takes out."""
-    if input_of(node, 1) is None:  # starts and ends are attributes before opset 10
+    """Return the input of the Concat that equals a slice of one axis."""
+    if input_of(node, 1) is None:  # before opset 10, starts and ends are attributes
         return None
     starts, ends, axes = ints_of(node.inputs[1]), ints_of(node.inputs[2]), axes_of(node, 3)
     steps = ints_of(node.inputs[4]) if len(node.inputs) > 4 else [1]
@@ -106,7 +106,7 @@ def _total(lengths: Sequence[Dim]) -> int | None:
 
 
 def _split(node: gs.Node) -> Sequence[gs.Tensor] | None:
-    """Return the inputs of the Concat, if the parts of a Split are just these."""
+    """Return the inputs of the Concat, if they equal the parts of the Split."""
     axis = attribute_of(node, "axis", 0)
     parts = _joined(node.inputs[0], axis) if isinstance(axis, int) else None
     if parts is None or len(parts) != len(node.outputs):

@@ -1,4 +1,4 @@
-"""Activations as onnxruntime's own ops."""
+"""Replaces activations with onnxruntime's contrib ops."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from coreai_onnx.passes.engine.why import Why
 
 
 def contrib_activations(graph: gs.Graph, why: Why) -> int:
-    """gelu → Gelu, FastGelu or, behind a bias, BiasGelu; silu → QuickGelu with a factor of 1.
+    """gelu → Gelu, FastGelu or, after a bias, BiasGelu; silu → QuickGelu with a factor of 1.
 
     x ─Add(b)→ ─ai.coreai::gelu→ y     becomes     com.microsoft::BiasGelu(x, b) → y
 
-    In float32, the only dtype that onnxruntime has them in on a CPU.
+    In float32 only, the one dtype for which onnxruntime has CPU kernels of them.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Attention as onnxruntime's own ops."""
+"""Replaces attention with ops that onnxruntime runs fast."""
 
 from __future__ import annotations
 
@@ -39,26 +39,27 @@ class _Shapes:
 
 
 def contrib_attention(graph: gs.Graph, why: Why) -> int:
-    """Attention → Attention of rows; with grouped heads → GroupQueryAttention, rotations inside.
+    """Attention → 3D Attention; with grouped heads → GroupQueryAttention with its rotations.
 
     ai.coreai::scaled_dot_product_attention(q:[b, h, s, d], k, v) → y
     becomes     Attention<q_num_heads = h>(q:[b, s, h * d], k, v) → y:[b, s, h * d]
 
-    The transposes between the two layouts cancel those of the model. A mask becomes a bias, and
-    rows without a key become zero. GroupQueryAttention needs as many keys as queries. ONNX's own op
-    is measured to be faster than MultiHeadAttention, which stands below opset 23.
+    The transposes between the two layouts cancel those of the model. A mask is converted to a bias,
+    and rows without a key are set to zero. GroupQueryAttention needs as many keys as queries.
+    Below opset 23 the replacement is MultiHeadAttention, which was measured to be slower than
+    ONNX's own op.
     """
     return write_attentions(graph, why, open_groups=False)
 
 
 def write_attentions(graph: gs.Graph, why: Why, *, open_groups: bool) -> int:
-    """Write onnxruntime's ops in the place of attentions; return how many.
+    """Replace attentions with onnxruntime's ops; return how many were replaced.
 
     Args:
         graph: The graph.
-        why: Told of the others, unless only open groups are asked for.
-        open_groups: Whether to write only those that become a ``GroupQueryAttention`` that is not
-            causal, or only the others: that one is newer.
+        why: Receives the near misses, unless ``open_groups`` is set.
+        open_groups: Whether to replace only the attentions that become a ``GroupQueryAttention``
+            that is not causal, which newer releases have, or only all others.
     """
     edit, count = Edit(graph), 0
     bodies = bodies_of(graph)
@@ -101,7 +102,7 @@ def _shapes(node: gs.Node) -> _Shapes | None:
 
 
 def _obstacle(node: gs.Node, shapes: _Shapes) -> str:
-    """Return why neither of onnxruntime's ops means the same."""
+    """Return why none of onnxruntime's ops is equivalent; empty if one is."""
     if dtype_of(node.inputs[0]) != np.dtype(np.float32):
         return "the dtype is not float32"
     if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):
@@ -127,7 +128,7 @@ def _obstacle(node: gs.Node, shapes: _Shapes) -> str:
 
 
 def _rotated(node: gs.Node, shapes: _Shapes) -> list[gs.Node] | None:
-    """Return the rotations of queries and keys, if onnxruntime has such inside of attention."""
+    """Return the rotations of queries and keys, if GroupQueryAttention can apply them."""
     ropes = [maker(tensor) for tensor in node.inputs[:2]]
     known = [rope for rope in ropes if rope is not None and composite(rope, "rope") is not None]
     if shapes.queries != shapes.keys or shapes.head_dim != shapes.value_dim:
@@ -136,7 +137,7 @@ def _rotated(node: gs.Node, shapes: _Shapes) -> list[gs.Node] | None:
 
 
 class _Writer:
-    """Writes the ops; what attentions share is made once."""
+    """Writes the ops; nodes that several attentions share are created once."""
 
     def __init__(self, edit: Edit, *, of_rows: bool) -> None:
         """Write to ``edit``; ``of_rows`` says whether the opset has Attention."""
@@ -147,14 +148,14 @@ class _Writer:
         self._counting = Counting()
 
     def is_causal(self, node: gs.Node, shapes: _Shapes) -> bool:
-        """Whether the attribute says so, or the mask, which is not needed then."""
+        """Whether the attribute is set, or the mask is causal and therefore not needed."""
         mask = input_of(node, 3)
         if mask is None:
             return bool(attribute_of(node, "is_causal", 0))
         return self._says_causal(mask, shapes)
 
     def write(self, node: gs.Node, shapes: _Shapes, *, is_causal: bool, rotates: bool) -> None:
-        """Put onnxruntime's op, and the changes of layout around it, in the place of ``node``."""
+        """Replace ``node`` with onnxruntime's op and the changes of layout around it."""
         edit, mask, causal = self._edit, input_of(node, 3), int(is_causal)
         bias, some = (None, None) if mask is None or is_causal else self._bias(mask, node)
         sources, tables = list(node.inputs[:3]), None
@@ -199,7 +200,7 @@ class _Writer:
         return is_causal(self._counting.of(mask), queries, keys)
 
     def _add_caches(self, result: gs.Tensor) -> None:
-        """Write down the op's two other outputs, which nobody reads: before 1.28 they must be."""
+        """Declare the op's two other outputs, which are unused: before 1.28 they are required."""
         names = scope_of(self._edit.graph).names
         for what in ("keys", "values"):
             self._edit.produce(result.inputs[0], gs.Variable(names.claim(f"{result.name}_{what}")))
@@ -210,12 +211,12 @@ class _Writer:
         return tensor
 
     def _bias(self, mask: gs.Tensor, like: gs.Node) -> tuple[gs.Tensor, gs.Tensor]:
-        """Return a mask as a bias, and which queries have a key, ``[b, s, 1]``."""
+        """Return a mask as a bias, and a mask ``[b, s, 1]`` of the queries that have a key."""
         if mask in self._biases:
             return self._biases[mask]
         edit, shape = self._edit, list(mask.shape)
         lowest = edit.constant(f"{mask.name}_low", np.array(np.finfo(np.float32).min))
-        if dtype_of(mask) == np.dtype(np.float32):  # to onnxruntime, the lowest number hides a key
+        if dtype_of(mask) == np.dtype(np.float32):  # onnxruntime hides keys with the lowest number
             least, above = -np.inf, np.nextafter(np.finfo(np.float32).min, np.float32(0))
             next_one = edit.constant(f"{mask.name}_above", np.array(above))
             hides = edit.node("Equal", like, [mask, lowest]).outputs[0]
@@ -237,7 +238,7 @@ class _Writer:
     def _unrotated(
         self, node: gs.Node, shapes: _Shapes
     ) -> tuple[list[gs.Tensor], tuple[gs.Tensor, gs.Tensor] | None]:
-        """Return queries, keys and values, and the angles that queries and keys share."""
+        """Return queries, keys and values, and the angles shared by queries and keys."""
         sources, ropes = list(node.inputs[:3]), _rotated(node, shapes)
         if ropes is None:
             return sources, None
@@ -249,7 +250,7 @@ class _Writer:
         return [*(rope.inputs[0] for rope in ropes), sources[2]], first
 
     def _sizes(self, node: gs.Node, shapes: _Shapes) -> list[gs.Tensor]:
-        """Return the last position of each row of the batch, and the length, in int32."""
+        """Return the last position of each batch item, and the length, in int32."""
         key = shapes.batch, shapes.keys
         if key not in self._lengths:
             edit, tensor = self._edit, node.inputs[2]

@@ -1,4 +1,4 @@
-"""Attention over a cache as one op that joins cache and new tokens itself."""
+"""Replaces attention over a cache with an op that concatenates cache and new tokens itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLOAT = np.dtype(np.float32)
 
 @dataclass(frozen=True)
 class _Joined:
-    """Keys or values of earlier tokens and of new ones, and the node that joins them."""
+    """Keys or values of past tokens and of new ones, and the node that concatenates them."""
 
     past: gs.Tensor
     new: gs.Tensor
@@ -34,13 +34,13 @@ class _Joined:
 
 
 def contrib_cached_attention(graph: gs.Graph, why: Why) -> int:
-    """Causal attention over joined earlier and new tokens → ONNX's Attention, which joins them.
+    """Causal attention over past and new tokens → ONNX's Attention, which concatenates them.
 
     Concat(past:[b, h, p, d], k:[b, h, s, d]) → keys, attention(q, keys, values, j <= i + p)
     becomes     Attention(q:[b, s, h * d], k, v, , past, past_values, is_causal=1) → y, keys, values
 
-    Its layout has the heads side by side, so that the transposes cancel those of the model, and a
-    rotation in between is com.microsoft's. From opset 23.
+    The op reads ``[b, s, h * d]``, so that the transposes cancel those of the model. A rotation in
+    between is replaced with com.microsoft's. From opset 23.
     """
     bodies = bodies_of(graph)
     if bodies is None:
@@ -65,7 +65,7 @@ def contrib_cached_attention(graph: gs.Graph, why: Why) -> int:
 
 
 def _joined(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Joined | None:
-    """Return the parts of keys or values that only this attention, or the caller, reads."""
+    """Return the parts of keys or values if nothing reads them but this attention or the caller."""
     concat = made_by(tensor, "Concat")
     if concat is None or len(concat.inputs) != 2 or not edit.holds(concat):
         return None
@@ -80,7 +80,7 @@ def _joined(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Joined | None:
 
 
 def _obstacle(node: gs.Node, keys: _Joined, values: _Joined, counting: Counting) -> str:
-    """Return why Attention does not mean the same."""
+    """Return why Attention is not equivalent; empty if it is."""
     query, new_keys, new_values = (shape_of(t) for t in (node.inputs[0], keys.new, values.new))
     if query is None or new_keys is None or new_values is None or None in query:
         return "the dims are not known"
@@ -99,7 +99,7 @@ def _obstacle(node: gs.Node, keys: _Joined, values: _Joined, counting: Counting)
 
 
 def _is_causal(node: gs.Node, keys: _Joined, counting: Counting) -> bool:
-    """Whether each query attends to what was before it, and to itself."""
+    """Whether each query attends to all earlier positions and to its own."""
     mask = input_of(node, 3)
     queries = amount_of((shape_of(node.inputs[0]) or (None,) * 4)[2])
     past = amount_of((shape_of(keys.past) or (None,) * 4)[2])
@@ -113,14 +113,14 @@ def _is_causal(node: gs.Node, keys: _Joined, counting: Counting) -> bool:
 
 
 class _Writer:
-    """Writes the ops; the tables of angles are made once."""
+    """Writes the ops; the tables of angles are created once."""
 
     def __init__(self, edit: Edit) -> None:
         self._edit = edit
         self._tables = Tables(edit)
 
     def write(self, node: gs.Node, keys: _Joined, values: _Joined) -> None:
-        """Put Attention, and the changes of layout around it, in the place of ``node``."""
+        """Replace ``node`` with Attention and the changes of layout around it."""
         edit, (batch, heads, length, _) = self._edit, list(node.inputs[0].shape)
         size = values.new.shape[3]
         rows = [self._row(node.inputs[0], node), self._row(keys.new, node)]
@@ -136,7 +136,7 @@ class _Writer:
         become_heads(edit, node, wide, heads)
 
     def _row(self, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
-        """Return ``[b, h, s, d]`` as ``[b, s, h * d]``, rotated there if it is rotated."""
+        """Return ``[b, h, s, d]`` as ``[b, s, h * d]``; a rotation moves to the new layout."""
         rope = maker(tensor)
         angles = None if rope is None or tensor.shape[3] % 16 else self._angles(rope)
         if rope is None or angles is None:
@@ -148,7 +148,7 @@ class _Writer:
         return turned
 
     def _angles(self, rope: gs.Node) -> list[gs.Tensor] | None:
-        """Return the first position and the tables of a rotation, whichever op it is."""
+        """Return the first position and the tables of a rotation by either op."""
         if (rope.domain, rope.op) == (CONTRIB_DOMAIN, "RotaryEmbedding"):
             return list(rope.inputs[1:]) if len(rope.inputs) == 4 and not rope.attrs else None
         if composite(rope, "rope") is None:

@@ -1,4 +1,4 @@
-"""The gated delta rule as onnxruntime's own op."""
+"""Replaces the gated delta rule with onnxruntime's LinearAttention."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class _Shapes:
 
 
 def contrib_linear_attention(graph: gs.Graph, why: Why) -> int:
-    """gated_delta_update → LinearAttention, after the norm of queries and keys.
+    """gated_delta_update → LinearAttention after the normalization of queries and keys.
 
     ai.coreai::gated_delta_update(q:[b, h, s, d], k, v, g:[b, h, s], beta, state) → y, last
     becomes     com.microsoft::LinearAttention(q:[b, s, h * d], k, v, state, g:[b, s, h], beta)
 
-    The transposes between the two layouts cancel those of the model. The op has a key head for
-    each value head: where they are fewer, queries and keys are repeated.
+    The transposes between the two layouts cancel those of the model. The op needs a key head for
+    each value head: if there are fewer, queries and keys are repeated.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
@@ -67,13 +67,13 @@ def _shapes(node: gs.Node) -> _Shapes | None:
 
 
 class _Writer:
-    """Writes the op in the place of one call."""
+    """Replaces one call with the op."""
 
     def __init__(self, edit: Edit, node: gs.Node, shapes: _Shapes) -> None:
         self._edit, self._node, self._shapes = edit, node, shapes
 
     def write(self) -> None:
-        """Put LinearAttention, and the changes of layout around it, in the place of the call."""
+        """Replace the call with LinearAttention and the changes of layout around it."""
         node, sizes = self._node, self._shapes
         query, key, value, g, beta = node.inputs[:5]
         state = input_of(node, 5)
@@ -102,7 +102,7 @@ class _Writer:
         self._edit.become(node, "Reshape", [made.outputs[0], target])
 
     def _unit_length(self, x: gs.Tensor) -> gs.Tensor:
-        """Return ``[b, h, s, d]`` divided by the lengths of its rows."""
+        """Return ``[b, h, s, d]`` divided by the L2 norms of its rows."""
         squares = self._add("Mul", [x, x], x.shape)
         total = self._add("ReduceSum", [squares, self._ints("last", [-1])], keepdims=1)
         eps = self._edit.constant(f"{x.name}_eps", np.array(_NORM_EPS, np.float32))

@@ -1,4 +1,4 @@
-"""Products with weights of 4 bits as onnxruntime's own op, which keeps them so."""
+"""Replaces products with 4-bit weights with onnxruntime's MatMulNBits."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 
 _BLOCKS = (256, 128, 64, 32, 16)
-"""The sizes of blocks that onnxruntime takes."""
+"""The block sizes that onnxruntime supports."""
 _STEPS = 16
-"""How many steps 4 bits tell apart."""
+"""The number of values that 4 bits can represent."""
 _MIDDLE = 8
-"""The zero point of an op without zero points."""
+"""The default zero point of the op."""
 
 
 @dataclass(frozen=True)
 class _Packing:
-    """How the op reads a weight: a row for each output, in blocks.
+    """The layout in which the op reads a weight: one row per output, in blocks.
 
     Attributes:
-        weight: What the weight is made of.
-        outputs: Rows.
-        inputs: Columns.
-        block: How many columns share a scale, as onnxruntime takes it.
-        lowest: The step whose bits are all zero.
+        weight: The quantized weight.
+        outputs: Number of rows.
+        inputs: Number of columns.
+        block: Number of columns that share a scale, a block size that onnxruntime supports.
+        lowest: The quantized value that is stored as zero bits.
     """
 
     weight: QuantizedWeight
@@ -44,11 +44,11 @@ class _Packing:
 
     @property
     def blocks(self) -> int:
-        """How many blocks a row has."""
+        """The number of blocks in a row."""
         return -(-self.inputs // self.block)
 
     def steps(self, *sources: np.ndarray) -> np.ndarray:
-        """Return the weight, two steps a byte, the first in the lower bits: [n, blocks, bytes]."""
+        """Return the weight, two values per byte, low bits first: ``[n, blocks, bytes]``."""
         steps = self.weight.steps(*sources).astype(np.int16).reshape(self.weight.shape)
         bits = np.zeros((self.outputs, self.blocks * self.block), np.uint8)
         bits[:, : self.inputs] = self._by_rows(steps) - self.lowest
@@ -59,7 +59,7 @@ class _Packing:
         return self._split(self.weight.per_block(self.weight.scales(*sources)))
 
     def zeros(self) -> np.ndarray | None:
-        """Return the zero points, two a byte; None for those of an op without any."""
+        """Return the zero points, two per byte; None if they are the op's default."""
         zeros = self._split(self.weight.zeros) - self.lowest
         if np.all(zeros == _MIDDLE):
             return None
@@ -68,7 +68,7 @@ class _Packing:
         return _in_bytes(even)
 
     def _split(self, values: np.ndarray) -> np.ndarray:
-        """Repeat what belongs to a block for the smaller ones that onnxruntime takes."""
+        """Repeat the values of each block for the smaller blocks that onnxruntime supports."""
         return np.repeat(self._by_rows(values), self.weight.block // self.block, axis=1)
 
     def _by_rows(self, values: np.ndarray) -> np.ndarray:
@@ -76,13 +76,13 @@ class _Packing:
 
 
 def contrib_matmul_nbits(graph: gs.Graph, why: Why) -> int:
-    """MatMul or Gemm with a weight of 4 bits, dequantised in blocks → MatMulNBits.
+    """MatMul or Gemm with a 4-bit weight that is dequantized in blocks → MatMulNBits.
 
     DequantizeLinear(w:int4[n, k], scales, zeros) ─Transpose→ t, MatMul(x, t) → y
     becomes     com.microsoft::MatMulNBits(x, w:uint8[n, k / 32, 16], scales, zeros) → y
 
-    Also where casts, differences and products dequantise it, from whole numbers that are packed
-    or not, if none of them needs more than 4 bits. The weight is packed when the model is written.
+    Also if Cast, Sub and Mul dequantize the weight, from packed or unpacked integers, as long as
+    no value needs more than 4 bits. The weight is packed when the model is written.
     """
     edit, count = Edit(graph), 0
     packed = TensorTable[list[gs.Tensor]]()
@@ -108,7 +108,7 @@ def contrib_matmul_nbits(graph: gs.Graph, why: Why) -> int:
 
 
 def _matrix(node: gs.Node) -> tuple[gs.Tensor, int]:
-    """Return the second factor, before it is transposed, and which of its axes are inputs."""
+    """Return the second factor before its Transpose, and its axis of input features."""
     tensor = node.inputs[1]
     axis = int(node.op == "Gemm" and attribute_of(node, "transB", 0) == 1)
     while (turn := made_by(tensor, "Transpose")) is not None:
@@ -119,7 +119,7 @@ def _matrix(node: gs.Node) -> tuple[gs.Tensor, int]:
 
 
 def _obstacle(node: gs.Node, packing: _Packing) -> str:
-    """Return why the op does not mean the same as a product with its weight."""
+    """Return why the op is not equivalent to a product with its weight; empty if it is."""
     dims = shape_of(node.inputs[0])
     if dtype_of(node.inputs[0]) != np.dtype(np.float32):
         return "the dtype is not float32"
@@ -135,7 +135,7 @@ def _obstacle(node: gs.Node, packing: _Packing) -> str:
 
 
 def _packing(weight: QuantizedWeight, axis: int) -> _Packing | str:
-    """Return how onnxruntime keeps a weight whose axis is the inputs, or why it does not."""
+    """Return the layout of a weight with input features on ``axis``, or why there is none."""
     if weight.axis != axis:
         return "the blocks do not go along the inputs"
     inputs = weight.shape[axis]
@@ -148,13 +148,13 @@ def _packing(weight: QuantizedWeight, axis: int) -> _Packing | str:
         return "the weight is not the same in every runtime"
     low, high = limits
     if high - low >= _STEPS:
-        return "the weight needs more than 4 bits"  # onnxruntime makes floats of those at each run
+        return "the weight needs more than 4 bits"  # onnxruntime dequantizes those at each run
     fits = (first for first in (-_MIDDLE, 0) if first <= low and high < first + _STEPS)
     return _Packing(weight, weight.shape[1 - axis], inputs, block, next(fits, low))
 
 
 def _tensors(edit: Edit, packing: _Packing) -> list[gs.Tensor]:
-    """Return the weight as the op reads it: steps, scales, and zero points where it has some."""
+    """Return the weight as the op reads it: values, scales, and zero points if there are any."""
     names, weight = scope_of(edit.graph).names, packing.weight
     source = weight.steps.constants[0].name
     size = [packing.outputs, packing.blocks]
@@ -178,7 +178,7 @@ def _tensors(edit: Edit, packing: _Packing) -> list[gs.Tensor]:
 
 
 def _write(edit: Edit, node: gs.Node, packing: _Packing, tensors: list[gs.Tensor]) -> None:
-    """Put the op in the place of a product, and of the bias added to it."""
+    """Replace a product, and the bias added to it, with the op."""
     inputs, bias = [node.inputs[0], *tensors], input_of(node, 2)
     last = node
     if node.op == "MatMul":
@@ -203,7 +203,7 @@ def _write(edit: Edit, node: gs.Node, packing: _Packing, tensors: list[gs.Tensor
 
 
 def _added_row(edit: Edit, product: gs.Node, columns: int) -> tuple[gs.Node, gs.Tensor] | None:
-    """Return the Add that alone reads a product and adds a constant row, and the row."""
+    """Return the Add of a constant row that is the product's only reader, and the row."""
     result = product.outputs[0]
     if len(result.outputs) != 1 or edit.is_output(result):
         return None
@@ -216,6 +216,6 @@ def _added_row(edit: Edit, product: gs.Node, columns: int) -> tuple[gs.Node, gs.
 
 
 def _in_bytes(bits: np.ndarray) -> np.ndarray:
-    """Put two numbers below 16 into each byte, the first into the lower bits."""
+    """Pack two numbers below 16 into each byte, the first into the low bits."""
     packed: np.ndarray = bits[..., ::2] | (bits[..., 1::2] << 4)
     return packed

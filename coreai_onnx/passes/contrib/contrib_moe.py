@@ -1,4 +1,4 @@
-"""Mixtures of experts as onnxruntime's own op."""
+"""Replaces mixtures of experts with onnxruntime's MoE."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class _Block:
     """A router and its experts.
 
     Attributes:
-        tokens: What goes in, its last axis the lanes.
-        logits: What the router says, ``[tokens, experts]``.
-        up: Gates, then ups, ``[experts, 2 * hidden, lanes]``.
+        tokens: The input; its last axis is the hidden states (``lanes``).
+        logits: The output of the router, ``[tokens, experts]``.
+        up: Gate weights, then up weights, ``[experts, 2 * hidden, lanes]``.
         down: ``[experts, lanes, hidden]``.
-        chosen: How many experts a token has.
-        is_normalized: Whether the weights of a token's experts are made to sum to one.
-        count: Tokens.
+        chosen: Number of experts per token.
+        is_normalized: Whether the weights of a token's experts are normalized to sum to one.
+        count: Number of tokens.
     """
 
     tokens: gs.Tensor
@@ -54,8 +54,8 @@ def contrib_moe(graph: gs.Graph, why: Why) -> int:
     r ─Softmax→ ─TopK(2)→ w, e; x ─gather_mm(e)→ ─Split→ ─swiglu→ ─gather_mm(e)→ ─Mul(w)→ ─Sum→ y
     becomes     com.microsoft::MoE(x, r, gate_up, , down) → y
 
-    onnxruntime wants gates and ups in turns, row by row: the weights are laid out so when the
-    model is written, one at a time.
+    onnxruntime expects the rows of gate and up weights interleaved. The weights are rearranged
+    when the model is written, one at a time.
     """
     edit, count = Edit(graph), 0
     interleaved: dict[int, gs.Constant] = {}
@@ -92,7 +92,7 @@ def contrib_moe(graph: gs.Graph, why: Why) -> int:
 
 
 def _weighted_product(total: gs.Node) -> tuple[gs.Node, gs.Tensor] | None:
-    """Return the last product of the experts, and the weights it is summed with."""
+    """Return the last product of the experts, and the weights of the sum over it."""
     shape = shape_of(total.inputs[0])
     if shape is None or len(shape) != 3 or axes_of(total) not in ([1], [-2]):
         return None
@@ -107,7 +107,7 @@ def _weighted_product(total: gs.Node) -> tuple[gs.Node, gs.Tensor] | None:
 
 
 def _block(total: gs.Node, down: gs.Node, weights: gs.Tensor, why: Why) -> _Block | None:
-    """Return the block that ends in a sum, if onnxruntime's op means the same."""
+    """Return the block that ends in a sum, if onnxruntime's op is equivalent."""
     gate = maker(_behind_views(down.inputs[0]))
     if gate is None or composite(gate, "swiglu") is None:
         return why("the activation is no swiglu", total) or None
@@ -138,7 +138,7 @@ def _block(total: gs.Node, down: gs.Node, weights: gs.Tensor, why: Why) -> _Bloc
 
 
 def _behind_views(tensor: gs.Tensor) -> gs.Tensor:
-    """Follow changes of shape that keep the order of the elements."""
+    """Return the tensor before any ops that change the shape and keep the order of elements."""
     while (view := made_by(tensor, *_VIEWS)) is not None:
         tensor = view.inputs[0]
     return tensor
@@ -159,7 +159,7 @@ def _halves(gate: gs.Node) -> gs.Node | None:
 
 
 def _unlike(call: gs.Node) -> bool:
-    """Whether a call does not give each token the matrices that are as linear layers keep them."""
+    """Whether a call does anything but multiply each token by its transposed matrices."""
     return (
         attribute_of(call, "transpose_rhs", 0) != 1
         or attribute_of(call, "num_batch_axes", 0) != 0
@@ -169,7 +169,7 @@ def _unlike(call: gs.Node) -> bool:
 
 
 def _sizes(up: gs.Constant, down: gs.Constant) -> tuple[int, int] | None:
-    """Return lanes and hidden size of experts that fit each other."""
+    """Return lanes and hidden size if the shapes of the experts' weights agree."""
     if len(up.shape) != 3 or len(down.shape) != 3 or up.shape[0] != down.shape[0]:
         return None
     lanes, hidden = int(down.shape[1]), int(down.shape[2])
@@ -179,7 +179,7 @@ def _sizes(up: gs.Constant, down: gs.Constant) -> tuple[int, int] | None:
 def _is_laid_out(
     up: gs.Node, down: gs.Node, tokens: Dim, chosen: int, sizes: tuple[int, int]
 ) -> bool:
-    """Whether a row of each product is one token and one of its experts, in this order."""
+    """Whether each row of the products is a pair (token, expert of the token), in this order."""
     lanes, hidden = sizes
     known = [shape_of(t) for t in (up.inputs[0], up.outputs[0], down.inputs[0], down.outputs[0])]
     wanted = [
@@ -192,7 +192,7 @@ def _is_laid_out(
 
 
 def _routing(experts: gs.Tensor, weights: gs.Tensor) -> tuple[gs.Tensor, bool] | None:
-    """Return the logits, and whether the weights of the chosen experts are made to sum to one."""
+    """Return the logits, and whether the weights of the chosen experts are normalized."""
     top = maker(experts)
     if top is None or not is_standard(top, "TopK") or top.outputs[1] is not experts:
         return None
@@ -220,7 +220,7 @@ def _routing(experts: gs.Tensor, weights: gs.Tensor) -> tuple[gs.Tensor, bool] |
 
 
 def _in_turns(edit: Edit, up: gs.Constant) -> gs.Constant:
-    """Return gates and ups, one below the other, as pairs of rows."""
+    """Return gate and up weights with their rows interleaved."""
     experts, rows, lanes = (int(size) for size in up.shape)
     name = scope_of(edit.graph).names.claim(f"{up.name}.in_turns")
 

@@ -1,4 +1,4 @@
-"""Attention of all pairs, in groups of heads, as onnxruntime's own op."""
+"""Replaces attention that is not causal, with grouped heads, with GroupQueryAttention."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def contrib_open_attention(graph: gs.Graph, why: Why) -> int:
     ai.coreai::scaled_dot_product_attention(q:[b, h, s, d], k:[b, h / 4, s, d], v) → y
     becomes     GroupQueryAttention<causal = 0>(q:[b, s, h * d], k, v) → y:[b, s, h * d]
 
-    Apart from the other attentions, since onnxruntime takes it from 1.30 on.
+    This pass is separate from the other attentions because onnxruntime supports it from 1.30 on.
     """
     return write_attentions(graph, why, open_groups=True)

@@ -1,4 +1,4 @@
-"""Queries, keys and values of onnxruntime's grouped attention, side by side from one product."""
+"""Computes queries, keys and values of onnxruntime's GroupQueryAttention in one product."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class _Layer:
 
     Attributes:
         product: MatMul, or MatMulNBits.
-        weights: What it multiplies by: a matrix, or steps, scales and perhaps zero points.
-        axis: Along which the outputs of the layer lie in each of them.
-        bias: What is added.
-        last: The node whose output is the layer's.
+        weights: A matrix, or quantized values, scales and perhaps zero points.
+        axis: The axis of output features in each of them.
+        bias: The bias, if there is one.
+        last: The node that produces the output of the layer.
     """
 
     product: gs.Node
@@ -35,11 +35,11 @@ class _Layer:
 
     @property
     def columns(self) -> int:
-        """How many outputs the layer has."""
+        """The number of output features."""
         return int(self.weights[0].shape[self.axis])
 
     def fits(self, other: _Layer) -> bool:
-        """Whether one product can be both."""
+        """Whether one product can compute both layers."""
         mine, its = self.product, other.product
         same = {name: value for name, value in mine.attrs.items() if name != "N"}
         return (
@@ -52,16 +52,16 @@ class _Layer:
 
 
 def contrib_packed_projections(graph: gs.Graph, why: Why) -> int:
-    """Three products that feed one GroupQueryAttention → one, which it splits itself.
+    """Three products that feed one GroupQueryAttention → one product, which the op splits itself.
 
     MatMul(x, q) → a, MatMul(x, k) → b, MatMul(x, v) → c, GroupQueryAttention(a, b, c, …) → y
     becomes     MatMul(x, q+k+v) → a, GroupQueryAttention(a, , , …) → y
 
-    Biases are joined too, and weights of 4 bits. The weights are joined when the model is written,
-    one result at a time. A weight that another node reads as well is left alone.
+    Biases and 4-bit weights are concatenated too. The weights are concatenated when the model is
+    written, one result at a time. A weight with another reader is left unchanged.
     """
     if scope_of(graph).kind == "function":
-        return 0  # weights are the function's inputs there
+        return 0  # in a function, weights are inputs
     edit, count = Edit(graph), 0
     for node in graph.nodes:
         if (node.domain, node.op) != (CONTRIB_DOMAIN, "GroupQueryAttention"):
@@ -83,7 +83,7 @@ def contrib_packed_projections(graph: gs.Graph, why: Why) -> int:
 
 
 def _layer(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Layer | None:
-    """Return the linear layer whose output is read by that node only."""
+    """Return the linear layer that produces ``tensor``, if ``reader`` is its only reader."""
     last, bias = maker(tensor), None
     if last is None or not _is_read_by(tensor, reader, edit) or not edit.holds(last):
         return None
@@ -122,7 +122,7 @@ def _is_row(tensor: gs.Tensor, product: gs.Tensor) -> bool:
 
 
 def _pack(edit: Edit, node: gs.Node, layers: list[_Layer]) -> None:
-    """Let one product feed an attention."""
+    """Replace the three products of an attention with one."""
     first, columns = layers[0], sum(layer.columns for layer in layers)
     parts = zip(*(layer.weights for layer in layers), strict=True)
     inputs: list[gs.Tensor] = [first.product.inputs[0]]
@@ -153,7 +153,7 @@ def _pack(edit: Edit, node: gs.Node, layers: list[_Layer]) -> None:
 
 
 def _joined(edit: Edit, parts: list[gs.Constant], axis: int) -> gs.Constant:
-    """Return weights or biases one after the other."""
+    """Return the concatenation of weights or biases."""
     name = scope_of(edit.graph).names.claim(joined_name([part.name for part in parts]))
     shape = [int(size) for size in parts[0].shape]
     shape[axis] = sum(int(part.shape[axis]) for part in parts)

@@ -1,4 +1,4 @@
-"""Rotary embeddings as onnxruntime's own op."""
+"""Replaces rotary embeddings with onnxruntime's RotaryEmbedding."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 def contrib_rope(graph: gs.Graph, why: Why) -> int:
-    """rope with the same angles in every row of the batch → RotaryEmbedding.
+    """rope with the same angles for every batch item → RotaryEmbedding.
 
     ai.coreai::rope(x, Expand(cos:[1, 1, s, f]), Expand(sin))
     becomes     com.microsoft::RotaryEmbedding(x, [0], cos:[s, f], sin:[s, f])
 
-    Angles are read from the first position on, without one copy per row.
+    Angles are read from the first position on, without a copy per batch item.
     """
     edit, count = Edit(graph), 0
     tables = Tables(edit)
@@ -41,15 +41,15 @@ def contrib_rope(graph: gs.Graph, why: Why) -> int:
 
 
 class Tables:
-    """Cosines and sines of all rows of a batch as matrices, each made once."""
+    """Cosines and sines shared by all batch items as matrices, each created once."""
 
     def __init__(self, edit: Edit) -> None:
-        """Make nodes by ``edit``."""
+        """Create nodes with ``edit``."""
         self._edit = edit
         self._known: TensorTable[gs.Tensor] = TensorTable()
 
     def of(self, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
-        """Return the tables of a rope, ``[length, lanes / 2]``; None if rows differ."""
+        """Return the tables of a rope, ``[length, lanes / 2]``; None if batch items differ."""
         if len(node.inputs) != 3 or any(tensor.is_empty() for tensor in node.inputs):
             return None
         if attribute_of(node, "dims", 0) != 0 or attribute_of(node, "interleaved", 0) != 0:
@@ -62,7 +62,7 @@ class Tables:
         return self._matrix(cos, node), self._matrix(sin, node)
 
     def _row(self, table: gs.Tensor) -> gs.Tensor | None:
-        """Return the angles of one row of the batch."""
+        """Return the angles of one batch item."""
         expand = made_by(table, "Expand")
         for tensor in (table, *([] if expand is None else [expand.inputs[0]])):
             if _is_row(tensor):
@@ -70,7 +70,7 @@ class Tables:
         return None
 
     def _matrix(self, table: gs.Tensor, like: gs.Node) -> gs.Tensor:
-        """Return ``[1, 1, s, f]`` as ``[s, f]``: where it is made of such, each of them is."""
+        """Return ``[1, 1, s, f]`` as ``[s, f]``, converting the tables it is computed from."""
         if table not in self._known:
             dims = _dims(table)
             assert dims is not None
@@ -81,7 +81,7 @@ class Tables:
         return self._known[table]
 
     def _made(self, table: gs.Tensor, dims: tuple[Dim, Dim], like: gs.Node) -> gs.Tensor:
-        """Compute a matrix from what a table is made of, before ``like``."""
+        """Compute a matrix from the sources of a table, before ``like``."""
         edit, node = self._edit, maker(table)
         if node is not None and is_standard(node, *_ELEMENTWISE) and _is_of_tables(node):
             parts = [
@@ -92,7 +92,7 @@ class Tables:
         if node is not None and is_standard(node, *_VIEWS):
             if _dims(node.inputs[0]) == dims:
                 return self._matrix(node.inputs[0], like)
-            if shape_of(node.inputs[0]) == dims[:1]:  # what is left is the size of the last axis
+            if shape_of(node.inputs[0]) == dims[:1]:  # the shape without the last axis
                 last = edit.constant(f"{table.name}_last", np.array([1], np.int64))
                 return edit.node("Unsqueeze", like, [node.inputs[0], last]).outputs[0]
         lead = np.arange(len(table.shape) - 2, dtype=np.int64)
@@ -109,12 +109,12 @@ def _dims(table: gs.Tensor) -> tuple[Dim, Dim] | None:
 
 
 def _is_of_tables(node: gs.Node) -> bool:
-    """Whether a node reads tables, and rows and numbers that are broadcast to them."""
+    """Whether a node reads only tables, and rows and scalars that are broadcast to them."""
     shapes = [shape_of(tensor) for tensor in node.inputs]
     few = [shape is not None and len(shape) < 2 for shape in shapes]
     return all(a or _dims(b) is not None for a, b in zip(few, node.inputs, strict=True))
 
 
 def _is_row(tensor: gs.Tensor) -> bool:
-    """Whether a tensor is ``[1, 1, s, f]``: the same for all rows of a batch, and all heads."""
+    """Whether a tensor is ``[1, 1, s, f]``: the same for all batch items and heads."""
     return _dims(tensor) is not None and len(tensor.shape) == 4

@@ -1,4 +1,4 @@
-"""Residual norms as onnxruntime's own ops."""
+"""Replaces residual norms with onnxruntime's contrib ops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def contrib_skip_norms(graph: gs.Graph, why: Why) -> int:
     ai.coreai::skip_rms_norm(x, skip, scale) → y, sum
     becomes     com.microsoft::SkipSimplifiedLayerNormalization(x, skip, scale) → y, , , sum
 
-    Only where the file must run on an onnxruntime before 1.30: from then on the ops take two to
+    Only if the file must run on an onnxruntime before 1.30: from then on the ops take two to
     four times as long as the bodies.
     """
     edit, count = Edit(graph), 0
@@ -55,7 +55,7 @@ def contrib_skip_norms(graph: gs.Graph, why: Why) -> int:
 
 
 def _obstacle(node: gs.Node) -> str:
-    """Return why onnxruntime's op does not mean the same."""
+    """Return why onnxruntime's op is not equivalent; empty if it is."""
     shape, dtype = shape_of(node.inputs[0]), dtype_of(node.inputs[0])
     if shape is None or len(shape) not in (2, 3) or shape != shape_of(node.inputs[1]):
         return "the terms are not known to have two or three dims"

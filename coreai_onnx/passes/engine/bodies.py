@@ -1,9 +1,9 @@
-"""Bodies of the composites that passes make.
+"""Bodies of the composites that passes create.
 
-Passes know no torch, so they cannot run the writers of ``coreai_onnx/functions``. The bodies that
-they need are generated from these writers, in ONNX's text form (``composite_bodies.py``). A model
-that has the same body already calls that one: what counts is what a function does, not which stage
-made it.
+Passes do not import torch, so they cannot run the writers of ``coreai_onnx/functions``. The bodies
+that they need are generated from these writers, in ONNX's text form (``composite_bodies.py``). If
+the model already has an equal body, that function is called: functions are compared by what they
+do, not by which stage created them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from coreai_onnx.passes.engine.match import DOMAIN
 from coreai_onnx.passes.engine.scope import scope_of, with_subgraphs
 
 _FUNCTIONS_SINCE = 8
-"""The IR version from which on a model can hold functions."""
+"""The first IR version in which a model can contain functions."""
 
 
 class Bodies:
     """The functions of a model while passes run on it."""
 
     def __init__(self, main: gs.Graph) -> None:
-        """Look at the functions of a model.
+        """Index the functions of a model.
 
         Args:
             main: The main graph.
@@ -52,12 +52,12 @@ class Bodies:
         """Make sure that the model has the body of a composite for a dtype.
 
         Args:
-            name: Op type, with the variant that tells its bodies apart: ``geglu.tanh``.
+            name: Op type, with the variant that distinguishes its bodies: ``geglu.tanh``.
             dtype: Dtype of the first input.
 
         Returns:
-            The op type to call; None if there is no body for the dtype, or if other bodies have
-            every name that it could bear.
+            The op type to call; None if there is no body for the dtype, or if every name that it
+            could have belongs to another body.
         """
         composite, _, variant = name.partition(".")
         word = "" if dtype is None else dtype.name
@@ -84,8 +84,8 @@ class Bodies:
             name: Op type of the composite, with its variant: ``rms_norm``, ``geglu.tanh``.
             text: Signature without the name, and nodes: ``<eps: float> (x) => (y) { … }``.
             doc: Doc string: the formula.
-            calls: Names that composites have in the text, which cannot write ``rms_norm.2``, to
-                those of the functions.
+            calls: Maps the names of composites in the text, which cannot contain ``rms_norm.2``,
+                to the names of the functions.
 
         Returns:
             The op type to call, or None if the model has another function of that name, or is too
@@ -112,7 +112,7 @@ class Bodies:
         return self.find(node.domain or "", node.op)
 
     def rename(self, old: str, new: str) -> bool:
-        """Give a composite's function another variant, at all its calls; False if it is taken."""
+        """Change the variant of a composite's function and of all its calls; False if it exists."""
         function = self.named(old)
         if function is None or self.named(new) is not None:
             return False
@@ -145,7 +145,7 @@ class Bodies:
             scope_of(graph).pure_calls = calls
 
     def callers_first(self) -> Iterator[gs.Function]:
-        """Yield every function after those that call it, and those that are added on the way."""
+        """Yield every function after its callers, functions added during the iteration included."""
         done: set[int] = set()
         while left := [one for one in self._main.functions if id(one) not in done]:
             functions, count = self._main.functions, len(self._main.functions)
@@ -156,11 +156,11 @@ class Bodies:
                 yield chosen
 
     def changed(self, root: gs.Graph) -> None:
-        """Take note that calls in a root graph may be others than before."""
+        """Record that the calls in a root graph may have changed."""
         self._calls.changed(root)
 
     def calls(self, function: gs.Function) -> list[gs.Node]:
-        """Return the nodes that call a function, wherever they stand."""
+        """Return the nodes that call a function, in any graph."""
         key = function.domain, function.name
         nodes = self._calls.of(key, (self._main, *self._main.functions))
         return [node for node in nodes if (node.domain or "", node.op) == key]
@@ -199,7 +199,7 @@ def _text(name: str, dtype: str, opset: int) -> str | None:
 def bodies_of(graph: gs.Graph) -> Bodies | None:
     """Return the model's functions for a graph that may call more of them.
 
-    The body of a composite may not: it would call itself.
+    Returns None for the body of a composite, since it could call itself.
     """
     if isinstance(graph, gs.Function) and graph.domain == DOMAIN:
         return None
@@ -207,7 +207,7 @@ def bodies_of(graph: gs.Graph) -> Bodies | None:
 
 
 def outline(function: gs.Function) -> tuple[Any, ...]:
-    """Return what a function does, with all names of tensors, nodes and doc strings left out."""
+    """Return the structure of a function without doc strings and names of tensors and nodes."""
     numbers: dict[int, int] = {}
 
     def number(tensor: gs.Tensor) -> Any:
@@ -238,5 +238,5 @@ def _frozen(value: Any) -> str:
         values = np.asarray(value.values)
         return f"{values.dtype.name} {values.shape} {values.tobytes().hex()}"
     if isinstance(value, gs.Graph):
-        return f"graph {id(value)}"  # bodies with branches are never taken for equal
+        return f"graph {id(value)}"  # bodies with branches never compare equal
     return repr(list(value)) if isinstance(value, list | tuple) else repr(value)

@@ -1,8 +1,8 @@
-"""Types of the tensors in the bodies of externalised modules, for as long as passes work on them.
+"""Types of the tensors in the bodies of externalized modules, while passes run on them.
 
-A body says nothing of types, since it may be called for others. What all its calls pass is known,
-and ONNX's own shape inference finds the rest, so that a layer in a function is optimised like one
-that is written out.
+A body declares no types, since it may be called with several. The types that all its calls pass
+are known, and ONNX's own shape inference finds the rest, so that a layer in a function is
+optimized like an inlined one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _UNKNOWN = onnx.TensorProto.UNDEFINED
 
 
 class BodyTypes:
-    """Gives the tensors of bodies the types that follow from their calls.
+    """Assigns the tensors of bodies the types that follow from their calls.
 
-    What a body that is called inside of another does to types is inferred once, for all bodies.
+    Inference of a function that is called inside bodies is shared by all bodies.
     """
 
     def __init__(self, main: gs.Graph, bodies: Bodies) -> None:
@@ -41,10 +41,10 @@ class BodyTypes:
         self._exported: dict[int, tuple[gs.Function, ir.Function]] = {}
 
     def learn(self, function: gs.Function) -> None:
-        """Give the tensors of a body their types.
+        """Assign types to the tensors of a body.
 
-        The bodies of composites stay without: they are made for every call that may come. So does
-        a function with attributes.
+        The bodies of composites stay untyped, since they must hold for every possible call. So do
+        functions with attributes.
         """
         if function.domain == DOMAIN or function.attrs:
             return
@@ -64,7 +64,7 @@ class BodyTypes:
                     tensor.shape = [_dim(dim) for dim in info.shape.dim]
 
     def _function(self, node: ir.Node) -> ir.Function | None:
-        """Return the function that a node calls, as it was when a call of it was first met."""
+        """Return the function that a node calls, as it was when first requested."""
         found = self._bodies.find(node.domain, node.op_type)
         if found is None:
             return None
@@ -74,7 +74,7 @@ class BodyTypes:
 
 
 def forget_types(function: gs.Function) -> None:
-    """Take the types away again."""
+    """Remove the types again."""
     if function.domain == DOMAIN or function.attrs:
         return
     for tensor in _variables(function):
@@ -92,7 +92,7 @@ def _shared_dtype(tensors: Sequence[gs.Tensor]) -> np.dtype | None:
 
 
 def _shared_shape(tensors: Sequence[gs.Tensor]) -> list[Dim] | None:
-    """Return the dims of all calls; the dims ``batch`` and ``texts`` of two are ``batch|texts``."""
+    """Return one shape for all calls; dims ``batch`` and ``texts`` become ``batch|texts``."""
     shapes = [shape_of(tensor) for tensor in tensors]
     known = [shape for shape in shapes if shape is not None]
     if len(known) < len(shapes) or len({len(shape) for shape in known}) > 1:

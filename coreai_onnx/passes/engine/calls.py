@@ -1,4 +1,4 @@
-"""Which nodes call which functions, and in which order functions call each other."""
+"""The call graph of a model: the calls of each function, and functions sorted by their calls."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Key = tuple[str, str]
 
 
 class CallIndex:
-    """Finds the calls of a function without a search of the whole model.
+    """Finds the calls of a function without searching the whole model.
 
-    A root graph that changes is read again when calls are next asked for.
+    A root graph that changed is indexed again at the next request.
     """
 
     def __init__(self) -> None:
-        """Start with nothing read."""
+        """Start with an empty index."""
         self._roots: tuple[int, ...] = ()
         self._calls: dict[Key, dict[int, list[gs.Node]]] = {}
         self._keys: dict[int, list[Key]] = {}
         self._dirty: dict[int, gs.Graph] = {}
 
     def changed(self, root: gs.Graph) -> None:
-        """Take note that the nodes of a root graph may be others than before."""
+        """Record that the nodes of a root graph may have changed."""
         self._dirty[id(root)] = root
 
     def of(self, key: Key, roots: Sequence[gs.Graph]) -> list[gs.Node]:
@@ -62,9 +62,9 @@ class CallIndex:
 
 
 def sorted_callers_first(functions: Sequence[gs.Function]) -> list[gs.Function]:
-    """Return functions, each after those of them that call it; otherwise in their order.
+    """Return functions, each after its callers; otherwise in the given order.
 
-    Functions that call each other in a circle, which ONNX forbids, come in their order.
+    Functions that call each other recursively, which ONNX forbids, keep the given order.
     """
     number = {(one.domain, one.name): i for i, one in enumerate(functions)}
     calls = [
@@ -90,5 +90,5 @@ def sorted_callers_first(functions: Sequence[gs.Function]) -> list[gs.Function]:
 
 
 def _calls_in(root: gs.Graph) -> Iterator[gs.Node]:
-    """Yield the nodes that are of no standard domain: those that may be calls."""
+    """Yield the nodes outside the standard domains, which may be calls."""
     return (node for graph in with_subgraphs(root) for node in graph.nodes if node.domain)

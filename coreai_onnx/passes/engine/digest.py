@@ -1,4 +1,4 @@
-"""Equality of constants by bytes, without a copy of the data."""
+"""Bytewise equality of constants, without a copy of the data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SAMPLE = 4096
 
 
 def outline(constant: gs.Constant) -> tuple[object, ...]:
-    """Return dtype, shape and a few bytes: cheap, and differing for nearly all tensors that do."""
+    """Return dtype, shape and a few bytes: cheap, and different for nearly all unequal tensors."""
     data = _bytes(constant)
     step = max(_SAMPLE, len(data) // 4)
     sample = hashlib.blake2b(digest_size=16)
@@ -32,7 +32,7 @@ def digest(constant: gs.Constant) -> bytes:
 
 
 def _bytes(constant: gs.Constant) -> memoryview:
-    """Return the values' bytes; a contiguous array is looked at, not copied."""
+    """Return the bytes of the values; a contiguous array is viewed, not copied."""
     values = np.asarray(constant.values)
     if values.dtype == object:
         return memoryview(b"\0".join(str(item).encode() for item in values.ravel()))

@@ -1,4 +1,4 @@
-"""Rewiring a graph: replace a tensor, remove nodes, add nodes, all in time linear in the change.
+"""Edits of a graph: replace a tensor, remove nodes, add nodes, in time linear in the change.
 
 Graph-surgeon's synchronized lists compare nodes by value when they remove one, which is quadratic
 for a tensor with thousands of readers; the methods here work by identity.
@@ -22,7 +22,7 @@ class Edit:
     """Changes to one graph on behalf of one pass, which ends with ``finish``."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        """Start without a change: what a pass that changes nothing need not know is not noted."""
+        """Start without a change; analyses of the graph run when they are first needed."""
         self.graph = graph
         self._dead: set[int] = set()
         self._added: dict[int, list[gs.Node]] = {}
@@ -34,7 +34,7 @@ class Edit:
 
     @functools.cached_property
     def _local(self) -> set[int]:
-        """What nodes of the graph itself produce."""
+        """The tensors that nodes of the graph itself produce."""
         return {id(t) for node in self._all_nodes() for t in node.outputs}
 
     @functools.cached_property
@@ -45,7 +45,7 @@ class Edit:
         return itertools.chain(self.graph.nodes, *self._added.values())
 
     def holds(self, node: gs.Node) -> bool:
-        """Whether ``node`` stands in this graph itself, not inside or outside of it."""
+        """Whether ``node`` is in this graph itself, not in a subgraph or an outer graph."""
         return id(node) in self._nodes
 
     def is_output(self, tensor: gs.Tensor) -> bool:
@@ -53,7 +53,7 @@ class Edit:
         return id(tensor) in self._outputs
 
     def replace(self, old: gs.Tensor, new: gs.Tensor) -> bool:
-        """Let every reader of ``old`` read ``new``; they must be equal. False if impossible.
+        """Make every reader of ``old`` read ``new``, which must be equal. False if impossible.
 
         A graph output keeps its name: the producer of ``new`` then writes ``old`` itself. That is
         impossible if ``new`` is an output too, or comes from elsewhere (an input, a constant).
@@ -76,14 +76,14 @@ class Edit:
         )
 
     def bypass(self, node: gs.Node, source: gs.Tensor) -> bool:
-        """Remove a node whose first output equals ``source``. False if its output must stay."""
+        """Remove a node whose first output equals ``source``. False if its output must remain."""
         if not self.replace(node.outputs[0], source):
             return False
         self.remove(node)
         return True
 
     def remove(self, node: gs.Node) -> None:
-        """Mark a node as dead; ``finish`` takes it out of the graph."""
+        """Mark a node as dead; ``finish`` removes it from the graph."""
         self._dead.add(id(node))
 
     def is_removed(self, node: gs.Node) -> bool:
@@ -91,9 +91,9 @@ class Edit:
         return id(node) in self._dead
 
     def finish(self) -> None:
-        """Put new nodes into the graph, take removed ones out of it and of their tensors' lists.
+        """Insert new nodes into the graph; remove dead ones from it and from their tensors' lists.
 
-        Every pass calls it at its end, whichever changes it makes.
+        Every pass must call it at its end.
         """
         if not self._dead and not self._added:
             return
@@ -112,7 +112,7 @@ class Edit:
         maker = tensor.inputs[0] if tensor.inputs else None
         if maker is not None:
             tensor.maker = maker.__dict__.get("origin")
-        tensor.imported_type = ()  # what the origin says of it is less than what is known now
+        tensor.imported_type = ()  # the value has a more precise type than its origin
         list.clear(tensor.inputs)
         tensor.to_constant(np.asarray(values))
 
@@ -125,7 +125,7 @@ class Edit:
         domain: str | None = None,
         **attrs: Any,
     ) -> None:
-        """Turn a node into another op of other inputs; name, outputs and metadata stay."""
+        """Replace the op and the inputs of a node; name, outputs and metadata remain."""
         outputs = list(node.outputs)
         detach([node])
         node.op, node.domain, node.attrs = op, domain, dict(attrs)
@@ -133,16 +133,16 @@ class Edit:
         node.outputs.extend(outputs)
 
     def produce(self, node: gs.Node, tensor: gs.Tensor) -> None:
-        """Let ``node`` produce one more tensor, in the place of the node that does."""
+        """Make ``node`` produce one more tensor, instead of the node that does."""
         _leave_producer(tensor)
         node.outputs.append(tensor)
 
     def constant(self, name: str, values: np.ndarray) -> gs.Constant:
-        """Return a new constant with a free name like ``name``."""
+        """Return a new constant with a unique name derived from ``name``."""
         return gs.Constant(scope_of(self.graph).names.claim(name), np.asarray(values))
 
     def size(self, dim: Dim, like: gs.Node) -> gs.Tensor | None:
-        """Return a vector of one int64, the size of a dim, computed before ``like``.
+        """Return a vector of one int64 that holds the size of a dim, computed before ``like``.
 
         A named dim is read from an input of the graph that has it; None if there is none.
         """
@@ -165,16 +165,16 @@ class Edit:
         domain: str | None = None,
         **attrs: Any,
     ) -> gs.Node:
-        """Insert a node before ``like``, with its metadata and a name like its own.
+        """Insert a node before ``like``, with its metadata and a name derived from its own.
 
         ``finish`` puts it into the graph.
 
         Args:
             op: Its op type.
-            like: The node it stands before.
+            like: The node before which it is inserted.
             inputs: Its inputs.
-            outputs: Tensors it produces from now on, in the place of the nodes that do; by default
-                one without type, named like the first output of ``like``.
+            outputs: Tensors that it produces from now on, instead of their producers; by default
+                one without type, with a name derived from the first output of ``like``.
             domain: Its domain; None for a standard op.
             **attrs: Its attributes.
         """
@@ -193,7 +193,7 @@ class Edit:
 
 
 def set_input(node: gs.Node, index: int, tensor: gs.Tensor) -> None:
-    """Let input ``index`` of ``node`` read ``tensor``."""
+    """Make input ``index`` of ``node`` read ``tensor``."""
     old = node.inputs[index]
     position = next(i for i, reader in enumerate(old.outputs) if reader is node)
     list.__delitem__(old.outputs, position)
@@ -202,7 +202,7 @@ def set_input(node: gs.Node, index: int, tensor: gs.Tensor) -> None:
 
 
 def detach(nodes: Sequence[gs.Node]) -> None:
-    """Take nodes out of the reader and producer lists of their tensors."""
+    """Remove nodes from the reader and producer lists of their tensors."""
     dead = {id(node) for node in nodes}
     touched = {id(t): t for node in nodes for t in (*node.inputs, *node.outputs)}
     for tensor in touched.values():
@@ -229,7 +229,7 @@ def _move_readers(old: gs.Tensor, new: gs.Tensor) -> None:
 
 
 def _take_over_producer(new: gs.Tensor, old: gs.Tensor) -> None:
-    """Let the producer of ``new`` write ``old``, and the producer of ``old`` write ``new``."""
+    """Exchange the producers of ``new`` and ``old``."""
     (new_maker,), (old_maker,) = list(new.inputs), list(old.inputs)
     new_index = next(i for i, t in enumerate(new_maker.outputs) if t is new)
     old_index = next(i for i, t in enumerate(old_maker.outputs) if t is old)
@@ -240,7 +240,7 @@ def _take_over_producer(new: gs.Tensor, old: gs.Tensor) -> None:
 
 
 def _leave_producer(tensor: gs.Tensor) -> None:
-    """Take a tensor from the node that produces it."""
+    """Disconnect a tensor from the node that produces it."""
     for maker in tensor.inputs:
         index = next(i for i, output in enumerate(maker.outputs) if output is tensor)
         list.__delitem__(maker.outputs, index)
@@ -248,7 +248,7 @@ def _leave_producer(tensor: gs.Tensor) -> None:
 
 
 def _learn(kept: gs.Tensor, gone: gs.Tensor) -> None:
-    """Keep what was known of the type of an equal tensor that goes."""
+    """Take over type information from an equal tensor that is removed."""
     if isinstance(kept, gs.Constant):
         return
     if kept.dtype is None and gone.dtype is not None:

@@ -1,4 +1,4 @@
-"""From ``onnx_ir`` into graph-surgeon: the inward half of the door."""
+"""Import of ``onnx_ir`` graphs into graph-surgeon."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Importer:
     """Imports one root graph (the model's, or a function's body) with all its subgraphs."""
 
     def __init__(self) -> None:
-        """Start with no value known and no name taken."""
+        """Start with no values and no names."""
         self.names = Names()
         self.values: Values = {}
 
     def graph(self, source: ir.Graph, kind: Kind) -> gs.Graph:
-        """Import a graph whose outer values are known already."""
+        """Import a graph whose outer values have been imported."""
         scope = Scope(kind, source, self.names)
         inputs, outputs, nodes = self._body(source, scope)
         graph = gs.Graph(
@@ -90,7 +90,7 @@ class Importer:
         return inputs, [self._known(value, "a graph output") for value in source.outputs], nodes
 
     def _reserve_outputs(self, source: ir.Graph) -> None:
-        """Claim the names of outputs first, so that no other value can push them aside."""
+        """Claim the names of outputs first, so that no other value takes them."""
         produced = {value for node in source for value in node.outputs}
         for value in source.outputs:
             if value in produced and value not in self.values:
@@ -117,7 +117,7 @@ class Importer:
         return constant
 
     def _lift(self, node: ir.Node, position: int, scope: Scope) -> bool:
-        """Show a ``Constant`` node to the passes as a constant tensor, if its value is known."""
+        """Import a ``Constant`` node as a constant tensor, if its value is known."""
         if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
             return False
         (attr,) = node.attributes.values()
@@ -128,7 +128,7 @@ class Importer:
             tensor: ir.TensorProtocol = attr.as_tensor()
         elif attr.name in _CONSTANT_SCALARS:
             tensor = ir.tensor(np.array(attr.value, dtype=_CONSTANT_SCALARS[attr.name]))
-        else:  # strings and sparse tensors stay nodes
+        else:  # strings and sparse tensors remain nodes
             return False
         constant = constant_from_tensor(self._claim(value), tensor)
         constant.origin, constant.imported_type = value, None
@@ -183,18 +183,18 @@ _PLAIN_LISTS = {ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType
 
 
 def snapshot(value: Any) -> Any:
-    """Copy an attribute value deeply enough to see later whether a pass changed it."""
+    """Copy an attribute value deeply enough to detect later whether a pass changed it."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def type_key(variable: gs.Variable) -> tuple[Any, ...]:
-    """Return what graph-surgeon knows of a variable's type, to see later if a pass changed it."""
+    """Return a variable's type in graph-surgeon, to detect later whether a pass changed it."""
     shape = None if variable.shape is None else tuple(variable.shape)
     return variable.dtype, shape, variable.type
 
 
 def opset_ids(imports: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
-    """Return opset imports the way graph-surgeon keeps them."""
+    """Return opset imports in the form in which graph-surgeon stores them."""
     return [onnx.helper.make_opsetid(domain, version) for domain, version in imports.items()]
 
 
@@ -213,5 +213,5 @@ def shape_of_value(value: ir.Value) -> list[int | str | None] | None:
 
 
 def container_of(value: ir.Value) -> str:
-    """Return graph-surgeon's name of the value's type (tensor, sequence, …)."""
+    """Return graph-surgeon's name for the value's type (tensor, sequence, …)."""
     return _CONTAINER.get(type(value.type), "tensor_type")

@@ -1,4 +1,4 @@
-"""What is known of a tensor or a node: dtype, shape, value, attributes."""
+"""Accessors for the dtype, shape, value and attributes of tensors and nodes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ STANDARD_DOMAINS = (None, "", "ai.onnx")
 
 
 def is_standard(node: gs.Node, *ops: str) -> bool:
-    """Whether a node is one of ``ops`` of the standard ONNX domain."""
+    """Whether a node is of the standard ONNX domain and its op is one of ``ops``."""
     return node.op in ops and node.domain in STANDARD_DOMAINS
 
 
 def dtype_of(tensor: gs.Tensor) -> np.dtype | None:
-    """Return the element dtype, or None if it is not known."""
+    """Return the element dtype, or None if it is unknown."""
     return None if tensor.dtype is None else np.dtype(tensor.dtype)
 
 
@@ -60,7 +60,7 @@ def ints_of(tensor: gs.Tensor) -> list[int] | None:
 
 
 def input_of(node: gs.Node, index: int) -> gs.Tensor | None:
-    """Return an input that is present, or None."""
+    """Return an input, or None if it is absent."""
     if index >= len(node.inputs) or node.inputs[index].is_empty():
         return None
     return node.inputs[index]
@@ -69,7 +69,7 @@ def input_of(node: gs.Node, index: int) -> gs.Tensor | None:
 def attribute_of(node: gs.Node, name: str, default: Any) -> Any:
     """Return an attribute's value.
 
-    A reference to a function's attribute has no value here: callers see the ``AttributeRef``, and
-    none of them equals an int or a list, so a pass that compares does not fire.
+    A reference to a function's attribute has no value here: callers get the ``AttributeRef``. It
+    does not equal any int or list, so a pass that compares values does not fire.
     """
     return node.attrs.get(name, default)

@@ -1,4 +1,4 @@
-"""The two layouts of heads: ``[batch, heads, length, size]``, and side by side in rows."""
+"""The two layouts of heads: ``[b, h, s, d]`` and ``[b, s, h * d]``."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.facts import Dim
 
 PERM = [0, 2, 1, 3]
-"""From one to the other, and back."""
+"""The permutation from one layout to the other, and back."""
 
 
 def joined_heads(
     edit: Edit, tensor: gs.Tensor, like: gs.Node, width: int
 ) -> tuple[gs.Tensor, gs.Tensor]:
-    """Return ``[b, h, s, d]`` turned, and as ``[b, s, width]``; of no types yet."""
+    """Return ``[b, h, s, d]`` transposed, and as ``[b, s, width]``; both still untyped."""
     turned = edit.node("Transpose", like, [tensor], perm=PERM).outputs[0]
     target = edit.constant(f"{tensor.name}_row", np.array([0, 0, width], np.int64))
     return turned, edit.node("Reshape", like, [turned, target]).outputs[0]
 
 
 def split_heads(edit: Edit, row: gs.Tensor, like: gs.Node, heads: int, size: int) -> gs.Tensor:
-    """Return ``[b, s, heads * size]`` as ``[b, s, heads, size]``; of no type yet."""
+    """Return ``[b, s, heads * size]`` as ``[b, s, heads, size]``; still untyped."""
     target = edit.constant(f"{row.name}_heads", np.array([0, 0, heads, size], np.int64))
     return edit.node("Reshape", like, [row, target]).outputs[0]
 
@@ -30,7 +30,7 @@ def split_heads(edit: Edit, row: gs.Tensor, like: gs.Node, heads: int, size: int
 def side_by_side(edit: Edit, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
     """Return ``tensor:[b, h, s, d]`` as ``[b, s, h * d]``, computed before ``like``.
 
-    ``h`` and ``d`` are fixed; the dtype stays.
+    ``h`` and ``d`` must be static; the dtype does not change.
     """
     batch, heads, length, size = tensor.shape
     turned, row = joined_heads(edit, tensor, like, heads * size)
@@ -41,7 +41,7 @@ def side_by_side(edit: Edit, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
 
 
 def become_heads(edit: Edit, node: gs.Node, row: gs.Tensor, heads: int) -> None:
-    """Let ``node`` give ``row:[b, s, h * d]`` as ``[b, h, s, d]``; the dtype stays."""
+    """Make ``node`` return ``row:[b, s, h * d]`` as ``[b, h, s, d]``; the dtype does not change."""
     batch, length, width = row.shape
     size = width // heads
     apart = split_heads(edit, row, node, heads, size)

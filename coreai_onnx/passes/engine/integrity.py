@@ -1,6 +1,6 @@
-"""Is the graph whole? Checked after every pass, so that a broken graph is blamed on the right one.
+"""Checks of a graph after every pass, so that an error names the pass that broke it.
 
-Nodes are put in topological order here as well: a pass may append nodes anywhere.
+The check also sorts nodes topologically, since a pass may insert nodes anywhere.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from coreai_onnx.passes.engine.scope import attribute_graphs, with_subgraphs
 
 
 class BrokenGraphError(Exception):
-    """The graph breaks a rule of ONNX; the message says which, and where."""
+    """The graph breaks a rule of ONNX; the message names the rule and the node."""
 
 
 def check(root: gs.Graph, interface: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
-    """Check a root graph with its subgraphs, and sort its nodes where they are out of order.
+    """Check a root graph with its subgraphs, and sort its nodes if they are out of order.
 
     Args:
         root: The main graph or a function body.
-        interface: The names of its inputs and outputs as they must be.
+        interface: The expected names of its inputs and outputs.
 
     Raises:
-        BrokenGraphError: Two tensors of one name, a read of something nothing produces, a cycle, a
-            tensor with two producers, or other inputs or outputs than ``interface``.
+        BrokenGraphError: Two tensors with one name, a tensor that is read but not produced, a
+            cycle, a tensor with two producers, or inputs or outputs that differ from ``interface``.
     """
     if interface_of(root) != interface:
         raise BrokenGraphError(f"inputs and outputs were {interface}, now {interface_of(root)}")
@@ -37,12 +37,12 @@ def check(root: gs.Graph, interface: tuple[tuple[str, ...], tuple[str, ...]]) ->
 
 
 def too_new(root: gs.Graph, opset: int, *, known: bool = True) -> str:
-    """Return a node that passes wrote and the opset does not have; empty if there is none.
+    """Return a node that passes created and the opset does not have; empty if there is none.
 
     Args:
         root: The main graph or a function body.
         opset: Its ``ai.onnx`` opset.
-        known: Whether nodes that came with the model are passed over.
+        known: Whether to skip nodes that came with the model.
     """
     for graph in with_subgraphs(root):
         for node in graph.nodes:
@@ -82,7 +82,7 @@ def _tensors(graph: gs.Graph) -> Iterable[gs.Tensor]:
 
 
 def _check_graph(graph: gs.Graph, outer: set[int]) -> None:
-    """``outer`` holds the tensors that are visible here from outside."""
+    """Check one graph; ``outer`` holds the tensors that are visible from outer graphs."""
     makers: dict[int, gs.Node] = {}
     for node in graph.nodes:
         for tensor in node.outputs:
@@ -103,7 +103,7 @@ def _check_graph(graph: gs.Graph, outer: set[int]) -> None:
 
 
 def _check_reads(graph: gs.Graph, visible: set[int], makers: dict[int, gs.Node]) -> None:
-    """Walk the nodes in order, adding what each makes visible; sort them on the first misfit."""
+    """Check the reads of all nodes in order; sort the nodes if one reads a later result."""
     ready = set(visible)
     in_order = True
     for node in graph.nodes:
@@ -135,9 +135,9 @@ def _captured(graph: gs.Graph) -> Iterable[gs.Tensor]:
 
 
 def _sorted_nodes(graph: gs.Graph, makers: dict[int, gs.Node]) -> list[gs.Node]:
-    """Sort topologically and stably: a node moves only to stand before its readers."""
+    """Sort topologically and stably: a node moves only if it must precede its readers."""
     ordered: list[gs.Node] = []
-    state: dict[int, bool] = {}  # absent: untouched, False: being placed, True: placed
+    state: dict[int, bool] = {}  # absent: not visited, False: in progress, True: done
     for root in graph.nodes:
         stack = [] if id(root) in state else [root]
         while stack:

@@ -1,4 +1,4 @@
-"""Weights that are computed from others when they are written or run, and not before."""
+"""Weights that are computed from others only when they are written or run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def lazy_constant(
     shape: Sequence[int],
     dtype: np.dtype | None = None,
 ) -> gs.Constant:
-    """Return a constant whose values are ``compute(*values of the sources)``, made on each read.
+    """Return a constant whose values are ``compute(*values of the sources)``, run on each read.
 
-    Nothing is read or kept now: memory holds the sources, and one result at a time when a model is
-    saved or given to a session.
+    Nothing is read or stored now: memory holds the sources, and one result at a time when a model
+    is saved or passed to a session.
 
     Args:
-        name: Its name, which is free.
+        name: Its name, which must be unused.
         compute: The function of numpy arrays.
         sources: Its arguments.
         shape: The shape of the result.
@@ -56,7 +56,7 @@ def nbytes(constant: gs.Constant) -> int:
 
 
 def joined_name(names: Sequence[str]) -> str:
-    """Return one name for several, what they share written once.
+    """Return one name for several, with their common prefix and suffix written once.
 
     >>> joined_name(["attn.q_proj.weight", "attn.k_proj.weight"])
     'attn.q_proj+k_proj.weight'

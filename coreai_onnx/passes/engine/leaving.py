@@ -1,4 +1,4 @@
-"""From graph-surgeon back to ``onnx_ir``: the outward half of the door."""
+"""Export of graph-surgeon graphs to ``onnx_ir``."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Exporter:
     """Exports one root graph (the model's, or a function's body) with all its subgraphs."""
 
     def __init__(self, root: gs.Graph) -> None:
-        """Prepare to export ``root``; constants that passes made go to it."""
+        """Prepare to export ``root``, which receives the constants that passes created."""
         self.root = root
         self.values: dict[int, ir.Value] = {}
         adopt_constants(root)
 
     def graph(self, graph: gs.Graph) -> ir.Graph:
-        """Export a graph whose outer values were exported already."""
+        """Export a graph whose outer values have been exported."""
         scope = graph.__dict__.get("scope") or Scope("subgraph", None, scope_of(self.root).names)
         source = scope.source if isinstance(scope.source, ir.Graph) else None
         inputs, outputs, nodes, initializers = self._body(graph, scope)
@@ -106,7 +106,7 @@ class Exporter:
         return inputs, outputs, nodes, _in_source_order(scope, defaults, initializers)
 
     def _nodes(self, graph: gs.Graph, constants: Sequence[gs.Constant]) -> list[ir.Node]:
-        """Export nodes in order; a ``Constant`` node returns to its place among them."""
+        """Export nodes in order, ``Constant`` nodes at their original positions."""
         new = [c for c in constants if "node" not in c.__dict__]
         exported = [self._constant_node(constant) for constant in new]
         waiting = [c for c in constants if "node" in c.__dict__][::-1]
@@ -219,7 +219,7 @@ def _unchanged(name: str, value: Any, imported: dict[str, Any]) -> bool:
 
 
 def _new_attribute(name: str, value: Any, old: ir.Attr | None) -> ir.Attr:
-    """Make an attribute from a Python value a pass wrote."""
+    """Create an attribute from a Python value that a pass wrote."""
     if isinstance(value, gs.Node.AttributeRef):
         return ir.RefAttr(name, value.name, ir.AttributeType(convert_to_onnx_attr_type(value.type)))
     if value is None:
@@ -258,7 +258,7 @@ def _exported_value(tensor: gs.Tensor) -> ir.Value:
 
 
 def _type_of(tensor: gs.Tensor) -> tuple[Any, ...] | None:
-    """Return what ``imported_type`` is while nothing changed; for a constant, None."""
+    """Return the type key that equals ``imported_type`` if unchanged; None for a constant."""
     if isinstance(tensor, gs.Constant):
         return None if holds_source(tensor) else ("changed",)
     return type_key(tensor)
@@ -278,7 +278,7 @@ def _copy_meta(source: Any, target: Any) -> None:
 
 
 def _reads(node: gs.Node) -> Iterable[gs.Tensor]:
-    """Yield what a node reads, also from inside its subgraphs."""
+    """Yield the tensors that a node reads, also inside its subgraphs."""
     yield from node.inputs
     for inner in attribute_graphs(node):
         for graph in with_subgraphs(inner):
@@ -294,7 +294,7 @@ def _uses(graph: gs.Graph) -> Iterable[gs.Tensor]:
 def _in_source_order(
     scope: Scope, defaults: dict[str, ir.Value], constants: dict[str, ir.Value]
 ) -> list[ir.Value]:
-    """Order initializers as they were: defaults of inputs and constants may alternate."""
+    """Return initializers in source order: defaults of inputs and constants may alternate."""
     source = scope.source if isinstance(scope.source, ir.Graph) else None
     both = defaults | constants
     known = source.initializers if source is not None else {}
@@ -304,13 +304,13 @@ def _in_source_order(
 
 
 def _opset_imports(graph: gs.Graph, source: ir.Graph | None) -> dict[str, int]:
-    """Return the source's opset imports and what passes added, with new domains at version 1."""
+    """Return the source's opset imports and those of added nodes, new domains at version 1."""
     imports = dict(source.opset_imports) if source is not None else {}
     if source is not None and not imports:
-        return imports  # a subgraph imports nothing itself
+        return imports  # a subgraph has no imports of its own
     for entry in graph.import_domains or ():
         imports.setdefault("" if entry.domain == "ai.onnx" else entry.domain, entry.version)
-    # Runtimes write functions out where they are called, so the model imports what they do.
+    # Runtimes inline functions into their callers, so the model imports what its functions import.
     functions = graph.functions if scope_of(graph).kind == "main" else []
     for root in (graph, *functions):
         for inner in with_subgraphs(root):

@@ -1,4 +1,4 @@
-"""Words for patterns: who made a tensor, which side of a product is a scalar, and the like."""
+"""Building blocks of patterns, such as the producer of a tensor or the scalar side of a product."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coreai_onnx.passes.engine.facts import (
 DOMAIN = "ai.coreai"
 """Domain of the standard composites."""
 CONTRIB_DOMAIN = "com.microsoft"
-"""Domain of onnxruntime's own ops."""
+"""Domain of onnxruntime's contrib ops."""
 
 
 def maker(tensor: gs.Tensor) -> gs.Node | None:
@@ -27,7 +27,7 @@ def maker(tensor: gs.Tensor) -> gs.Node | None:
 
 
 def made_by(tensor: gs.Tensor, *ops: str) -> gs.Node | None:
-    """Return the producer if it is one of these standard ops and this its first output."""
+    """Return the producer if its op is one of these standard ops and this is its first output."""
     node = maker(tensor)
     if node is None or not is_standard(node, *ops) or node.outputs[0] is not tensor:
         return None
@@ -54,7 +54,7 @@ def scalar_of(tensor: gs.Tensor) -> float | None:
 
 
 def scaled(node: gs.Node) -> tuple[gs.Tensor, float] | None:
-    """Split a commutative node of two inputs into the tensor and the constant scalar."""
+    """Return the tensor and the constant scalar of a commutative node with two inputs."""
     if len(node.inputs) != 2:
         return None
     for tensor, other in (node.inputs, node.inputs[::-1]):
@@ -79,6 +79,6 @@ def rank_of(tensor: gs.Tensor) -> int | None:
 
 
 def cast_to(node: gs.Node | None) -> int | None:
-    """Return the ONNX dtype a ``Cast`` casts to, if the node is one."""
+    """Return the ONNX dtype that a ``Cast`` casts to; None if the node is not a ``Cast``."""
     to = attribute_of(node, "to", None) if node is not None and is_standard(node, "Cast") else None
     return to if isinstance(to, int) else None

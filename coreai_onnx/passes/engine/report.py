@@ -1,4 +1,4 @@
-"""What the passes did, and what they nearly did."""
+"""The report of a run: rewrites per pass, and near misses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from coreai_onnx.table import CELL_LIMIT
 
 @dataclass(frozen=True)
 class PassMiss:
-    """A near miss with its place.
+    """A near miss and where it occurred.
 
     Attributes:
         pass_name: The pass that did not fire.
         scope: The graph: ``main``, or a function's ``domain::name``.
-        miss: Reason, example node, and how many nodes it holds for.
+        miss: Reason, example node, and number of nodes.
     """
 
     pass_name: str
@@ -29,11 +29,11 @@ class PassReport:
     """The result of ``run_passes``.
 
     Attributes:
-        counts: Rewrites per pass, in the order of the passes; passes that did nothing are 0.
-        near_misses: Where passes could have fired in the final graph, and why they did not.
-        rounds: Rounds of the graph that needed most, the last one changing nothing.
-        nodes_before: Nodes of the model, its subgraphs and function bodies, before.
-        nodes_after: The same after.
+        counts: Rewrites per pass, in the order of the passes; 0 for passes without a rewrite.
+        near_misses: Nodes of the final graph that passes nearly matched, and the reasons.
+        rounds: The maximum number of rounds over one graph, the last of which changes nothing.
+        nodes_before: Number of nodes in the model, its subgraphs and function bodies, before.
+        nodes_after: The same number after.
     """
 
     counts: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the door attaches to a graph-surgeon graph: where it came from, its constants, its names."""
+"""Data attached to a graph-surgeon graph: its source, its constants, its names."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Kind = Literal["main", "function", "subgraph"]
 
 
 class Names:
-    """The names taken in one main graph or function body, subgraphs included.
+    """The names used in one main graph or function body, subgraphs included.
 
-    Graph-surgeon takes two tensors of one name for the same tensor, without a word, so every name
-    is handed out here.
+    Graph-surgeon silently treats two tensors with one name as the same tensor, so every name is
+    assigned here.
     """
 
     def __init__(self) -> None:
-        """Start with no name taken."""
+        """Start without names."""
         self._taken: set[str] = set()
         self._next: dict[str, int] = {}
 
     def claim(self, wanted: str) -> str:
-        """Return ``wanted``, or ``wanted_1``, ``wanted_2`` … if it is taken; it is taken then."""
+        """Reserve and return ``wanted``, or ``wanted_1``, ``wanted_2`` … if it is in use."""
         name = wanted
         while name in self._taken:
             self._next[wanted] = self._next.get(wanted, 0) + 1
@@ -39,15 +39,15 @@ class Names:
 
 @dataclass
 class Scope:
-    """What a graph-surgeon graph cannot say of itself.
+    """Information that a graph-surgeon graph does not hold.
 
     Attributes:
         kind: The model's graph, a function's body, or a subgraph of a node.
-        source: The graph or function it was imported from; None for a graph made by a pass.
-        names: The names taken; one object for a root graph and all its subgraphs.
-        constants: Initializers and ``Constant`` nodes in their order, used or not.
-        pure_calls: (domain, name) of the model's functions that hold no random op.
-        bodies: The model's functions; None before the runner has looked at the model.
+        source: The graph or function it was imported from; None for a graph created by a pass.
+        names: The names in use; one object for a root graph and all its subgraphs.
+        constants: Initializers and ``Constant`` nodes in order, used or not.
+        pure_calls: (domain, name) of the model's functions without random ops.
+        bodies: The model's functions; None until the runner sets it.
     """
 
     kind: Kind
@@ -59,10 +59,10 @@ class Scope:
 
 
 def scope_of(graph: gs.Graph) -> Scope:
-    """Return the scope that the door attached to ``graph``.
+    """Return the scope that the importer attached to ``graph``.
 
     Raises:
-        LookupError: The graph did not come through the door (a pass made it by hand).
+        LookupError: The graph was not imported (a pass created it).
     """
     scope = graph.__dict__.get("scope")
     if not isinstance(scope, Scope):
@@ -86,7 +86,7 @@ def attribute_graphs(node: gs.Node) -> list[gs.Graph]:
 
 
 def adopt_constants(root: gs.Graph) -> None:
-    """Give every constant that a pass made to the root graph: it is visible everywhere."""
+    """Add every constant that a pass created to the root graph, where it is visible everywhere."""
     graphs = list(with_subgraphs(root))
     owned = {
         id(c) for graph in graphs if "scope" in graph.__dict__ for c in scope_of(graph).constants
@@ -108,7 +108,7 @@ def with_subgraphs(graph: gs.Graph) -> Iterator[gs.Graph]:
 
 
 def called_functions(graph: gs.Graph, functions: Sequence[gs.Function]) -> list[gs.Function]:
-    """Return which of the functions a graph calls, itself or through others, in their order."""
+    """Return the functions that a graph calls, directly or indirectly, in the given order."""
     bodies = {(f.domain, f.name): f for f in functions}
     used: set[tuple[str, str]] = set()
     waiting = [graph]

@@ -1,28 +1,28 @@
-"""The one door between ``onnx_ir`` and onnx-graphsurgeon.
+"""Conversion between ``onnx_ir`` and onnx-graphsurgeon.
 
-``open_model`` builds a ``gs.Graph`` straight from the ``onnx_ir`` objects and ``close_model``
-builds ``onnx_ir`` objects back. Graph-surgeon's own importer and exporter go through protos and
-lose metadata, overloads, doc strings, and the defaults of graph inputs; here every graph-surgeon
-object remembers the object it came from:
+``open_model`` builds a ``gs.Graph`` directly from the ``onnx_ir`` objects and ``close_model``
+builds ``onnx_ir`` objects from it. Graph-surgeon's own importer and exporter go through protos and
+lose metadata, overloads, doc strings, and the defaults of graph inputs. Here every graph-surgeon
+object refers to the object it was imported from:
 
 ==================  ===========================================================================
 ``node.origin``     the ``ir.Node``: metadata, doc string, overload, untouched attributes
 ``tensor.origin``   the ``ir.Value``: metadata, doc string, type and shape while unchanged
-``graph.scope``     the ``ir.Graph`` or ``ir.Function``, its constants in order, the names taken
+``graph.scope``     the ``ir.Graph`` or ``ir.Function``, its constants in order, the names in use
 ==================  ===========================================================================
 
-What a pass may rely on:
+Guarantees for passes:
 
 * Initializers and ``Constant`` nodes of known value are ``gs.Constant`` tensors. Their data is the
   tensor object of the ``onnx_ir`` model (``weight.Weight``), read when ``.values`` is read, and the
-  same object leaves again: weights are never copied. A ``Constant`` node that produces a graph
-  output, refers to a function attribute or holds strings stays a node.
+  same object is exported again: weights are never copied. A ``Constant`` node that produces a graph
+  output, refers to a function attribute or holds strings remains a node.
 * A graph input with a default (a state) is a ``gs.Variable``: the caller may override it, so it is
   not a constant.
 * dtypes are numpy's (``ml_dtypes`` for bfloat16, float8, int4 …), dims are int, str or None.
-* Tensor names are unique in a root graph with its subgraphs. Values of one name in sibling
-  subgraphs are legal ONNX; the second one gets a suffix, the only thing a round trip changes.
-* Model-level fields (IR version, producer, metadata) never enter, so they cannot be lost.
+* Tensor names are unique in a root graph with its subgraphs. Values with one name in sibling
+  subgraphs are legal ONNX; the second one gets a suffix, the only change of a round trip.
+* Model-level fields (IR version, producer, metadata) are not imported, so they cannot be lost.
 * A new ``gs.Constant`` becomes an initializer of the main graph, in a function a ``Constant`` node.
 
 A round trip without a pass keeps order everywhere: the protos are equal byte for byte.
@@ -40,7 +40,7 @@ from coreai_onnx.passes.engine.leaving import Exporter
 def open_model(model: ir.Model) -> gs.Graph:
     """Return the model's graph as a ``gs.Graph``, its functions in ``graph.functions``.
 
-    The model is not changed, now or by what is done to the graph.
+    Neither this call nor later changes of the graph change the model.
 
     Raises:
         PassError: A node or an output uses a value that nothing produces, or an initializer has
@@ -55,12 +55,12 @@ def open_model(model: ir.Model) -> gs.Graph:
 
 
 def close_model(graph: gs.Graph, model: ir.Model) -> None:
-    """Put ``graph`` and its functions into ``model``, replacing the ones it was opened from.
+    """Replace the graph and functions of ``model`` with ``graph`` and its functions.
 
-    Nothing of ``model`` is touched before the whole graph was converted.
+    ``model`` is unchanged until the whole graph has been converted.
 
     Raises:
-        PassError: The graph holds something that cannot be written to ONNX.
+        PassError: The graph holds something that ONNX cannot represent.
     """
     main = Exporter(graph).graph(graph)
     functions = [Exporter(function).function(function) for function in graph.functions]

@@ -1,4 +1,4 @@
-"""What is known of tensors, each looked up as itself."""
+"""A mapping from tensors by identity."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class TensorTable(Generic[T]):
-    """A mapping from tensors, by identity: graph-surgeon's compare by name.
+    """A mapping from tensors by identity, since graph-surgeon compares tensors by name.
 
-    It keeps its tensors alive, since a new tensor may get the id of one that is gone.
+    It keeps its tensors alive, since a new tensor may get the id of a deleted one.
     """
 
     def __init__(self) -> None:
@@ -20,19 +20,19 @@ class TensorTable(Generic[T]):
         self._entries: dict[int, tuple[gs.Tensor, T]] = {}
 
     def __contains__(self, tensor: gs.Tensor) -> bool:
-        """Whether there is an entry for this very tensor."""
+        """Whether there is an entry for this tensor object."""
         return id(tensor) in self._entries
 
     def __getitem__(self, tensor: gs.Tensor) -> T:
         """Return the entry of a tensor.
 
         Raises:
-            KeyError: There is none.
+            KeyError: There is no entry.
         """
         return self._entries[id(tensor)][1]
 
     def __setitem__(self, tensor: gs.Tensor, value: T) -> None:
-        """Write down the entry of a tensor."""
+        """Set the entry of a tensor."""
         self._entries[id(tensor)] = tensor, value
 
     def get(self, tensor: gs.Tensor) -> T | None:

@@ -1,4 +1,4 @@
-"""A constant's data inside graph-surgeon: the ir tensor itself, read only when a pass asks."""
+"""The data of a constant in graph-surgeon: the ir tensor itself, read only on demand."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from onnx_graphsurgeon.ir.tensor import LazyValues
 
 
 class Weight(LazyValues):
-    """Data of a ``gs.Constant`` that stays the tensor object it was in the ``onnx_ir`` model.
+    """Data of a ``gs.Constant`` that wraps the tensor object of the ``onnx_ir`` model.
 
-    Nothing is copied when a model enters or leaves graph-surgeon; ``load`` gives a read-only
-    view where the tensor has one.
+    Import and export copy nothing; ``load`` returns a read-only view if the tensor supports one.
 
     Attributes:
         source: The tensor of the ``onnx_ir`` model.
@@ -23,7 +22,7 @@ class Weight(LazyValues):
     """
 
     def __init__(self, source: ir.TensorProtocol) -> None:
-        """Wrap ``source``; its data is not touched."""
+        """Wrap ``source`` without reading its data."""
         self.source = source
         self.shape = [int(dim) for dim in source.shape.numpy()]
         self.dtype = source.dtype.numpy()
@@ -31,14 +30,14 @@ class Weight(LazyValues):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes; of strings, the number of elements."""
+        """Size in bytes; for strings, the number of elements."""
         return int(
             self.source.size if self.source.dtype == ir.DataType.STRING else self.source.nbytes
         )
 
     @property
     def tensor(self) -> onnx.TensorProto:
-        """The data as a proto; only graph-surgeon's own exporter asks for it."""
+        """The data as a proto; used only by graph-surgeon's own exporter."""
         return ir.to_proto(self.source)
 
     def load(self) -> np.ndarray:
@@ -50,12 +49,12 @@ class Weight(LazyValues):
         return self._loaded
 
     def holds(self, values: object) -> bool:
-        """Whether ``values`` (of a constant) are still this weight, read or unread."""
+        """Whether ``values`` (of a constant) are still this weight, loaded or not."""
         return values is self or (self._loaded is not None and values is self._loaded)
 
 
 def constant_from_tensor(name: str, source: ir.TensorProtocol) -> gs.Constant:
-    """Return a ``gs.Constant`` on ``source`` without reading it."""
+    """Return a ``gs.Constant`` that wraps ``source`` without reading it."""
     weight = Weight(source)
     constant = gs.Constant(name, weight)
     constant.weight = weight
@@ -63,19 +62,19 @@ def constant_from_tensor(name: str, source: ir.TensorProtocol) -> gs.Constant:
 
 
 def holds_source(constant: gs.Constant) -> bool:
-    """Whether a constant still has the data it came with."""
+    """Whether a constant still has the data it was imported with."""
     weight: Weight | None = constant.__dict__.get("weight")
     return weight is not None and weight.holds(constant._values)  # noqa: SLF001 - as above
 
 
 def tensor_from_constant(constant: gs.Constant) -> ir.TensorProtocol:
-    """Return the ir tensor of a constant: the very object it came from, if it came from one."""
+    """Return the ir tensor of a constant: the object it was imported from, if there is one."""
     values = constant._values  # noqa: SLF001 - reading .values would load the data
     if holds_source(constant):
         weight: Weight = constant.weight
         return weight.source
     if isinstance(values, Weight):
         return values.source
-    if isinstance(values, LazyValues):  # made by a pass from a proto
+    if isinstance(values, LazyValues):  # created by a pass from a proto
         return ir.serde.deserialize_tensor(values.tensor)
     return ir.tensor(np.asarray(values), name=constant.name)

@@ -1,4 +1,4 @@
-"""Near misses: where a pass could have fired, and the reason it did not."""
+"""Near misses: nodes that a pass nearly matched, and the reasons."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import onnx_graphsurgeon as gs
 
 @dataclass
 class NearMiss:
-    """One reason a pass did not fire, and how often.
+    """One reason why a pass did not fire, and how often.
 
     Attributes:
-        reason: The reason, the same words for every node it holds for.
+        reason: The reason, in the same words for every node.
         op: Op type of the first node.
         node: Name of the first node.
         count: Number of nodes.
@@ -36,11 +36,11 @@ class Why:
     """
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without near misses."""
         self._misses: dict[tuple[str, str], NearMiss] = {}
 
     def __call__(self, reason: str, node: gs.Node) -> Literal[False]:
-        """Record that ``node`` was left alone for ``reason``; return False, for early returns."""
+        """Record that ``node`` was not rewritten and why; return False, for early returns."""
         known = self._misses.get((reason, node.op))
         if known is None:
             name = node.name or next((t.name for t in node.outputs), "")

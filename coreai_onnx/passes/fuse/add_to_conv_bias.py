@@ -1,4 +1,4 @@
-"""A constant per channel added to a convolution."""
+"""Folds a constant per channel that is added to a convolution into its bias."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_to_conv_bias(graph: gs.Graph, why: Why) -> int:
 
 
 def _is_per_channel(conv: gs.Node, constant: gs.Constant) -> bool:
-    """Whether a constant has one value per channel, or one for all."""
+    """Whether a constant has one value per channel, or one value for all channels."""
     weight, rank = conv.inputs[1], rank_of(conv.inputs[1])
     if rank is None or len(constant.shape) > rank or weight.shape[0] is None:
         return False

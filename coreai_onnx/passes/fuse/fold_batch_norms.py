@@ -1,4 +1,4 @@
-"""Batch normalisation behind a convolution, outside training."""
+"""Folds batch normalization into the convolution before it, in inference mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coreai_onnx.passes.engine.why import Why
 
 
 def fold_batch_norms(graph: gs.Graph, why: Why) -> int:
-    """Conv, then batch normalisation with known statistics → Conv with other weights.
+    """Conv, then batch normalization with constant statistics → Conv with scaled weights.
 
     x ─Conv(w, b)→ ─BatchNormalization(scale, bias, mean, var)→ y
     becomes     x ─Conv(w * f, (b - mean) * f + bias)→ y, f = scale / sqrt(var + eps)
@@ -40,7 +40,7 @@ def fold_batch_norms(graph: gs.Graph, why: Why) -> int:
 
 
 def _eps(node: gs.Node) -> float | None:
-    """Return eps of a batch normalisation outside training; None for any other node."""
+    """Return eps of a batch normalization in inference mode; None for any other node."""
     if composite(node, "batch_norm") is not None:
         eps = attribute_of(node, "eps", None)
     elif is_standard(node, "BatchNormalization") and attribute_of(node, "training_mode", 0) == 0:
@@ -51,7 +51,7 @@ def _eps(node: gs.Node) -> float | None:
 
 
 def _obstacle(edit: Edit, node: gs.Node, conv: gs.Node) -> str:
-    """Return why the two cannot be one."""
+    """Return why the two cannot be merged; empty if they can."""
     result, bias = conv.outputs[0], input_of(conv, 2)
     if len(result.outputs) > 1 or edit.is_output(result) or not edit.holds(conv):
         return "something else reads the convolution"

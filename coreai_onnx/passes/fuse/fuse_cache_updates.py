@@ -1,4 +1,4 @@
-"""New tokens copied into their places in a cache."""
+"""Fuses the update of a cache at consecutive positions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _AHEAD, _BACK = [2, 0, 1, 3], [1, 2, 0, 3]
 
 
 def fuse_cache_updates(graph: gs.Graph, why: Why) -> int:
-    """Tokens scattered along the places of a transposed cache → one ai.coreai::kv_cache_update.
+    """Tokens scattered to positions of a transposed cache → one ai.coreai::kv_cache_update.
 
     Transpose(cache:[b, h, s, d]) → c:[s, b, h, d], ScatterND(c, p + [0, 1, …], u) ─Transpose→ y
     becomes     kv_cache_update(cache, update, p) → y
 
-    So write ``index_copy`` and the static cache of transformers. The body does not transpose the
-    cache, and our kernel writes into it.
+    ``index_copy`` and the static cache of transformers produce this pattern. The body does not
+    transpose the cache, and our kernel writes into it in place.
     """
     bodies = bodies_of(graph)
     if bodies is None:
@@ -55,7 +55,7 @@ def fuse_cache_updates(graph: gs.Graph, why: Why) -> int:
 
 
 def _cache(scatter: gs.Node) -> gs.Tensor | None:
-    """Return the cache whose places were brought to the front."""
+    """Return the cache before the transpose that moves its positions to the front."""
     if attribute_of(scatter, "reduction", "none") != "none":
         return None
     ahead = made_by(scatter.inputs[0], "Transpose")
@@ -65,7 +65,7 @@ def _cache(scatter: gs.Node) -> gs.Tensor | None:
 
 
 def _after(scatter: gs.Node, edit: Edit) -> gs.Node | None:
-    """Return the transpose that brings the places back, if nothing else reads the result."""
+    """Return the transpose that moves the positions back, if it is the only reader."""
     result = scatter.outputs[0]
     if edit.is_output(result) or len(result.outputs) != 1:
         return None
@@ -76,7 +76,7 @@ def _after(scatter: gs.Node, edit: Edit) -> gs.Node | None:
 
 
 def _position(indices: gs.Tensor, counting: Counting, edit: Edit) -> gs.Tensor | None:
-    """Return where the first token goes, if the others follow it."""
+    """Return the position of the first token, if the positions are consecutive."""
     unsqueeze, shape = made_by(indices, "Unsqueeze"), shape_of(indices)
     if unsqueeze is None or shape is None or axes_of(unsqueeze) not in ([-1], [1]):
         return None
@@ -96,7 +96,7 @@ def _position(indices: gs.Tensor, counting: Counting, edit: Edit) -> gs.Tensor |
 
 
 def _counts_from(tensor: gs.Tensor, counting: Counting) -> Amount | None:
-    """Return the first of positions that follow each other."""
+    """Return the first of consecutive positions; None if they are not consecutive."""
     known = counting.of(tensor)
     if not isinstance(known, Count) or len(known.dims) != 1:
         return None
@@ -105,7 +105,7 @@ def _counts_from(tensor: gs.Tensor, counting: Counting) -> Amount | None:
 
 
 def _is_one(tensor: gs.Tensor) -> bool:
-    """Whether a tensor is one number."""
+    """Whether a tensor has exactly one element."""
     return shape_of(tensor) in ((), (1,))
 
 

@@ -1,4 +1,4 @@
-"""Causal masks that a model makes of positions."""
+"""Replaces causal masks that a model computes from positions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from coreai_onnx.passes.engine.why import Why
 
 
 def fuse_causal_masks(graph: gs.Graph, why: Why) -> int:
-    """Attention with a mask of the positions up to a query's own → causal attention.
+    """Attention whose mask keeps the keys up to the query's position → causal attention.
 
     attention(q, k, v, LessOrEqual(j:[1, 1, 1, s], i:[1, 1, s, 1])), i and j count from 0
     becomes     attention(q, k, v, is_causal=1)
 
-    From opset 23, where the body is ONNX's own Attention, for as many keys as queries.
+    From opset 23, where the body is ONNX's own Attention; only if there are as many keys as
+    queries.
     """
     bodies = bodies_of(graph)
     if bodies is None:

@@ -1,4 +1,4 @@
-"""Gated activations: swiglu and geglu."""
+"""Fuses gated activations: swiglu and geglu."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coreai_onnx.passes.engine.why import Why
 
 @dataclass(frozen=True)
 class _Gate:
-    """What goes through the activation, and the composite that includes the product."""
+    """The input of the activation, and the composite that includes the product."""
 
     input: gs.Tensor
     name: str
@@ -60,7 +60,7 @@ def fuse_gated_activations(graph: gs.Graph, why: Why) -> int:
 
 
 def _activation(tensor: gs.Tensor) -> _Gate | None:
-    """Match silu or gelu, as a composite, as ONNX's op, or spelled out."""
+    """Match silu or gelu, as a composite, as ONNX's op, or decomposed."""
     node = maker(tensor)
     if node is None:
         return None

@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation spelled out by a model's own class."""
+"""Fuses root-mean-square normalization written with elementary ops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coreai_onnx.passes.engine.why import Why
 
 @dataclass(frozen=True)
 class _Norm:
-    """What is normalised, and how."""
+    """The parts of a match: the normalized tensor, and how it is normalized."""
 
     input: gs.Tensor
     scale: gs.Tensor
@@ -30,7 +30,7 @@ def fuse_rms_norm(graph: gs.Graph, why: Why) -> int:
     x ─Pow(2)→ ─ReduceMean→ ─Add(eps)→ ─Sqrt→ ─Reciprocal→ r, Mul(w, Mul(x, r))
     becomes     rms_norm(x, w)
 
-    Sums are rounded in another order than before.
+    The order of summation, and therefore rounding, may change.
     """
     bodies = bodies_of(graph)
     if bodies is None:
@@ -52,7 +52,7 @@ def fuse_rms_norm(graph: gs.Graph, why: Why) -> int:
 
 
 def _fits(norm: _Norm, node: gs.Node, why: Why) -> bool:
-    """Whether dtypes and shapes are those of the composite."""
+    """Whether the composite supports the dtypes and shapes."""
     dtype = dtype_of(norm.input)
     if dtype is None or dtype_of(norm.scale) != dtype:
         return why("the scale has another dtype than the input", node)
@@ -65,7 +65,7 @@ def _fits(norm: _Norm, node: gs.Node, why: Why) -> bool:
 
 
 def _norm(node: gs.Node) -> _Norm | None:
-    """Match ``w * narrow(normalised)``, the factors in either order."""
+    """Match ``w * narrow(normalized)``, the factors in either order."""
     for scale, other in (node.inputs, node.inputs[::-1]):
         cast = made_by(other, "Cast")
         normalised = cast.inputs[0] if cast is not None else other

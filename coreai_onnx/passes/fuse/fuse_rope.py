@@ -1,4 +1,4 @@
-"""Rotary position embeddings spelled out by a model's own function."""
+"""Fuses rotary position embeddings written with elementary ops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ATTRIBUTES = {"scale": 1.0, "base": 10000.0, "dims": 0, "interleaved": 0, "vers
 
 @dataclass(frozen=True)
 class _Rotation:
-    """What is rotated, and the angles' cosines and sines, each once for both halves."""
+    """The rotated tensor, and the cosines and sines of half of the lanes."""
 
     input: gs.Tensor
     cos: gs.Tensor
@@ -39,7 +39,7 @@ def fuse_rope(graph: gs.Graph, why: Why) -> int:
     Add(Mul(x, cos), Mul(Concat(Neg(x[h:]), x[:h]), sin)), cos = Cos(Concat(f, f))
     becomes     rope(x, Cos(f), Sin(f))
 
-    Cosines and sines are those of all layers.
+    All layers share the cosines and sines.
     """
     bodies, edit, count = bodies_of(graph), Edit(graph), 0
     if bodies is None:
@@ -65,9 +65,9 @@ def fuse_rope(graph: gs.Graph, why: Why) -> int:
 
 
 class _Rows:
-    """Repeats cosines and sines for each row of the batch, once for all layers.
+    """Repeats cosines and sines for each batch item, once for all layers.
 
-    RotaryEmbedding wants them so, and each layer would do it otherwise.
+    RotaryEmbedding needs them repeated; otherwise each layer would repeat them.
     """
 
     def __init__(self, edit: Edit) -> None:
@@ -75,7 +75,7 @@ class _Rows:
         self._known: dict[tuple[int, Dim], gs.Tensor] = {}
 
     def of(self, half: gs.Tensor, input: gs.Tensor, like: gs.Node) -> gs.Tensor:
-        """Return ``half`` with the batch of ``input``, or as it is if that cannot be named."""
+        """Return ``half`` expanded to the batch size of ``input``, unchanged if it is unknown."""
         batch, shape = (shape_of(input) or (None,))[0], shape_of(half)
         if shape is None or shape[0] == batch:
             return half

@@ -1,4 +1,4 @@
-"""A residual connection and the norm of its sum."""
+"""Fuses a residual connection with the norm of its sum."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def fuse_skip_norms(graph: gs.Graph, why: Why) -> int:
 def _provide(bodies: Bodies, name: str, norm: gs.Node, dtype: np.dtype[Any] | None) -> bool:
     """Make sure that the model has the function.
 
-    onnxruntime makes one op of Add and LayerNormalization, which since 1.30 takes up to four times
-    as long as the two (docs/performance.md); it does not of Sum, which it has for float32 only.
-    What is in a file already stays as it is.
+    onnxruntime fuses Add and LayerNormalization into one op, which since 1.30 takes up to four
+    times as long as the two (docs/performance.md). It does not fuse Sum, which it supports in
+    float32 only. A body that a file already contains is not changed.
     """
     rest = "".join(f", {word}" for word in ("scale", "bias")[: len(norm.inputs) - 1])
     formula = FORMULAS[name.partition(".")[0]]

@@ -1,4 +1,4 @@
-"""Linear layers of matrices."""
+"""Replaces linear layers on matrices with Gemm."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _DTYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.float64))
 
 
 def matmul_add_to_gemm(graph: gs.Graph, why: Why) -> int:
-    """MatMul of two matrices plus a row → Gemm.
+    """MatMul of two matrices, plus a bias row → Gemm.
 
     x:[n, 8] ─MatMul(w)→ ─Add(b)→ y     becomes     Gemm(x, w, b) → y
 
-    Only for two dims: with more, onnxruntime is no faster on a Gemm between two Reshapes.
+    Only for rank 2: with a higher rank, a Gemm between two Reshapes is no faster in onnxruntime.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
@@ -44,6 +44,6 @@ def _fits(product: gs.Node, bias: gs.Tensor) -> bool:
     row, dtype = shape_of(bias), dtype_of(product.inputs[0])
     if any(shape is None or len(shape) != 2 for shape in shapes) or row is None:
         return False
-    columns = shapes[1][1]  # type: ignore[index]  # known, as just seen
+    columns = shapes[1][1]  # type: ignore[index]  # known, checked above
     same = dtype in _DTYPES and all(dtype_of(t) == dtype for t in (product.inputs[1], bias))
     return same and columns is not None and row in ((columns,), (1, columns))

@@ -1,4 +1,4 @@
-"""Attention masks that hide nothing."""
+"""Removes attention masks that hide nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coreai_onnx.passes.engine.match import DOMAIN, composite, made_by
 from coreai_onnx.passes.engine.why import Why
 
 _MOST = 1 << 16
-"""Bigger constants are not read."""
+"""Constants with more elements are not read."""
 
 
 def remove_open_masks(graph: gs.Graph, why: Why) -> int:
@@ -51,7 +51,7 @@ def remove_open_masks(graph: gs.Graph, why: Why) -> int:
 
 
 def _open_word(mask: gs.Tensor, counting: Counting) -> str | None:
-    """Return the variant of a mask that is true, or adds nothing, everywhere; None for others."""
+    """Return the variant of a mask that is true or zero everywhere; None for other masks."""
     known = counting.of(mask)
     if isinstance(known, Count) and known.everywhere == 1 and dtype_of(mask) == np.dtype(np.bool_):
         return "mask"

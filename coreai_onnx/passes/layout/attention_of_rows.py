@@ -1,4 +1,4 @@
-"""Attention over rows with the heads side by side, inside the body of the composite."""
+"""Attention in the layout ``[batch, length, heads * size]`` inside the body of the composite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MASK = 3
 
 @dataclass(frozen=True)
 class _Heads:
-    """How many heads queries, keys and values have, and of which size."""
+    """The number of heads of queries, keys and values, and their sizes."""
 
     queries: int
     keys: int
@@ -29,14 +29,14 @@ class _Heads:
 
 
 def attention_of_rows(graph: gs.Graph, why: Why) -> int:
-    """Attention between transposes at every call → Attention of rows between opposite transposes.
+    """Attention with transposes at every call → 3D Attention between the opposite transposes.
 
     f(q:[b, h, s, d], k, v) = Attention(q, k, v), every call's q, k, v and y are transposed
     becomes     f(q, k, v) = Transpose(Reshape(Attention<q_num_heads = h>(rows of q, of k, of v)))
 
-    In the bodies of scaled_dot_product_attention: the node and its meaning stay, and our kernels
-    take it. A runtime that writes bodies out cancels the transposes against those of the calls, so
-    that nothing is copied from one layout to the other.
+    Applies to the bodies of scaled_dot_product_attention. The call and its meaning do not change,
+    so our kernels still replace it. A runtime that inlines bodies cancels the transposes against
+    those of the calls, so that nothing is copied from one layout to the other.
     """
     bodies = scope_of(graph).bodies
     if not isinstance(graph, gs.Function) or bodies is None or graph.domain != DOMAIN:
@@ -79,7 +79,7 @@ def _turned(tensor: gs.Tensor) -> bool:
 
 
 def _shared_heads(calls: list[gs.Node]) -> _Heads | None:
-    """Return the heads that all calls have."""
+    """Return the heads if they are the same in all calls."""
     found: set[_Heads] = set()
     for call in calls:
         query, key, value = (shape_of(tensor) for tensor in call.inputs[:3])
@@ -93,7 +93,7 @@ def _shared_heads(calls: list[gs.Node]) -> _Heads | None:
 
 
 def _end(graph: gs.Function, attention: gs.Node) -> gs.Node | None:
-    """Return the node whose result is the attention's with zeros in rows without a key."""
+    """Return the node that zeroes rows without a key, or the attention if there is none."""
     (attended,) = attention.outputs
     readers = [
         node for node in attended.outputs if node.inputs[0] is attended or node.op == "Where"

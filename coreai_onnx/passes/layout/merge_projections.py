@@ -1,4 +1,4 @@
-"""Several linear layers of one input: queries, keys and values; gate and up."""
+"""Merges linear layers of one input: queries, keys and values; gate and up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coreai_onnx.passes.engine.why import Why
 
 @dataclass
 class _Projection:
-    """One linear layer: the product, its bias, and the node whose output is the result."""
+    """One linear layer: the product, its bias, and the node that produces the result."""
 
     product: gs.Node
     weight: gs.Constant
@@ -29,16 +29,16 @@ class _Projection:
 
 
 def merge_projections(graph: gs.Graph, why: Why) -> int:
-    """MatMuls of one input with weights → one MatMul, and a Split.
+    """MatMuls of one input with several weights → one MatMul and a Split.
 
     MatMul(x, q) → a, MatMul(x, k) → b, MatMul(x, v) → c
     becomes     MatMul(x, q+k+v) ─Split→ a, b, c
 
-    Biases are joined too. The weights are joined when the model is written, one result at a time.
-    A weight that another node reads as well is left alone, so that it is stored once.
+    Biases are concatenated too. The weights are concatenated when the model is written, one result
+    at a time. A weight with another reader is left unchanged, so that it is stored once.
     """
     if scope_of(graph).kind == "function":
-        return 0  # weights are the function's inputs there
+        return 0  # in a function, weights are inputs
     edit, count = Edit(graph), 0
     groups: dict[tuple[int, str, int], list[_Projection]] = {}
     for node in graph.nodes:
@@ -87,7 +87,7 @@ def _projection(node: gs.Node, edit: Edit, why: Why) -> _Projection | None:
 
 
 def _merge(edit: Edit, group: list[_Projection]) -> None:
-    """Let the first layer compute all of them; a Split after it writes the results."""
+    """Make the first layer compute all of them; a Split after it produces the results."""
     names, first = scope_of(edit.graph).names, group[0]
     sizes = [one.columns for one in group]
     weights = [one.weight for one in group]

@@ -1,4 +1,4 @@
-"""Weights that are stored the other way round than they are used."""
+"""Stores weights in the orientation in which they are used."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def pretranspose_weights(graph: gs.Graph, why: Why) -> int:
 
     MatMul(x, Transpose(fc.weight))     becomes     MatMul(x, fc.weight.T)
 
-    onnxruntime would do it at each start and hold both. A weight that something else reads (a
-    tied embedding) stays, so that it is stored once. The values are transposed when the model is
-    written, one weight at a time.
+    Otherwise onnxruntime would transpose at each start and hold both. A weight with another reader
+    (a tied embedding) is left unchanged, so that it is stored once. The values are transposed when
+    the model is written, one weight at a time.
     """
     edit, count = Edit(graph), 0
     done: dict[int, gs.Constant] = {}

@@ -1,4 +1,4 @@
-"""Queries, keys and values split before each of them is laid out by heads."""
+"""Moves the Split of queries, keys and values after the layout change to heads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _Part = tuple[int, int, gs.Node, gs.Node]
 
 
 def _laid_out(edit: Edit, tensor: gs.Tensor) -> _Part | None:
-    """Return heads, their size, the Reshape and the Transpose of one part."""
+    """Return the number of heads, their size, the Reshape and the Transpose of one part."""
     reshape = _only_reader(edit, tensor, "Reshape")
     transpose = None if reshape is None else _only_reader(edit, reshape.outputs[0], "Transpose")
     if reshape is None or transpose is None:

@@ -1,4 +1,4 @@
-"""Transposes between a product of matrices and a conversion of its dtype."""
+"""Moves transposes after 16-bit matrix products."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _HALF = np.dtype(np.float16)
 
 
 def transposes_after_products(graph: gs.Graph, why: Why) -> int:
-    """Product of a transposed tensor of 16 bits and a matrix → transposed product.
+    """Product of a transposed 16-bit tensor and a matrix → transposed product.
 
     x:f16[s, b, 8] ─Transpose([1, 0, 2])→ ─MatMul(w:[8, 4])→ y
     becomes     x ─MatMul(w)→ ─Transpose([1, 0, 2])→ y
 
-    onnxruntime crashes when it opens a model with the former (seen in 1.21 to 1.31): it inserts a
+    onnxruntime crashes when it loads a model with the former (seen in 1.21 to 1.31): it inserts a
     Cast to float32 between the two, if the model has none, and its MatmulTransposeFusion exchanges
-    Cast and Transpose without connecting them again where the operands have different ranks. Where
-    the product cannot come first, the operand of lower rank gets leading dims of 1 instead.
+    Cast and Transpose without reconnecting them if the operands have different ranks. If the
+    product cannot come first, the operand of lower rank gets leading dims of 1 instead.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
@@ -48,7 +48,7 @@ def transposes_after_products(graph: gs.Graph, why: Why) -> int:
 
 
 def _converted_transpose(operand: gs.Tensor) -> gs.Node | None:
-    """Return the Transpose that onnxruntime would move behind the Cast that reads it."""
+    """Return the Transpose that onnxruntime would move after the Cast of its result."""
     cast = made_by(operand, "Cast")
     if cast is None and dtype_of(operand) != _HALF:
         return None
@@ -62,7 +62,7 @@ def _converted_transpose(operand: gs.Tensor) -> gs.Node | None:
 
 
 def _rewrite(edit: Edit, node: gs.Node, transpose: gs.Node, index: int) -> bool:
-    """Rewrite a product; return whether there is a way."""
+    """Rewrite a product; return whether it was possible."""
     perm, shapes = list(transpose.attrs["perm"]), [list(tensor.shape) for tensor in node.inputs]
     ranks = [len(shape) for shape in shapes]
     if index == 0 and perm[-1] == len(perm) - 1 and ranks[1] <= 2:
@@ -79,7 +79,7 @@ def _rewrite(edit: Edit, node: gs.Node, transpose: gs.Node, index: int) -> bool:
 
 
 def _commute(edit: Edit, node: gs.Node, transpose: gs.Node, perm: list[int]) -> None:
-    """Let ``node`` become the Transpose of a new product."""
+    """Replace ``node`` with the Transpose of a new product."""
     operand, source, result = node.inputs[0], transpose.inputs[0], node.outputs[0]
     cast = made_by(operand, "Cast")
     if cast is not None:

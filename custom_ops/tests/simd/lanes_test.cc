@@ -9,7 +9,7 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// Copies `n` elements through the type computed in, whole vectors first.
+/// Copies `n` elements through the compute type, whole vectors first.
 template <typename T>
 void CopyThrough(const T* in, T* out, size_t n) {
   const hn::ScalableTag<Wide<T>> d;

@@ -1,4 +1,4 @@
-"""Complex numbers: made, taken apart, and computed with."""
+"""Complex numbers: construction, parts and arithmetic."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ by_parts(
     "aten.mean.dim",
     "aten.cumsum.default",
 )
-"""Linear in each part."""
+"""Ops that are linear in each part."""
 
 
-# ---------------------------------------------------------------------- made and taken apart
+# ---------------------------------------------------------------------- construction and parts
 @lowers("aten.real.default", "prims.real.default", complex=True)
 def real(op: OpBuilder, self: Value) -> Value:
     """Re self."""
@@ -62,7 +62,7 @@ def imag(op: OpBuilder, self: Value) -> Value:
     complex=True,
 )
 def pairs(op: OpBuilder, self: Value) -> Value:
-    """The same numbers: complex values travel as pairs."""
+    """The value itself: complex values are represented as pairs."""
     return as_pairs(op, self)
 
 
@@ -92,7 +92,7 @@ def conj(op: OpBuilder, self: Value) -> Value:
 
 @lowers("aten.resolve_conj.default", "aten.resolve_neg.default", complex=True)
 def resolved(op: OpBuilder, self: Value) -> Value:
-    """self; values hold what their conjugation says."""
+    """self; conjugations are never lazy."""
     return as_pairs(op, self)
 
 
@@ -103,10 +103,10 @@ def _broadcast(op: OpBuilder, re: Value, im: Value) -> Value:
     return join(op, broadcast_with(op, re, im), broadcast_with(op, im, re))
 
 
-# ---------------------------------------------------------------------- sizes and angles
+# ---------------------------------------------------------------------- absolute values and angles
 @lowers("aten.abs.default", complex=True)
 def abs_(op: OpBuilder, self: Value) -> Value:
-    """√(Re² + Im²), computed in float64, where the squares of float32 neither overflow."""
+    """√(Re² + Im²), computed in float64, in which the squares of float32 do not overflow."""
     return op.cast(_size(op, op.cast(self, torch.float64)), self.dtype)  # type: ignore[arg-type]
 
 
@@ -117,7 +117,7 @@ def _size(op: OpBuilder, x: Value) -> Value:
 
 @lowers("aten.angle.default", complex=True)
 def angle(op: OpBuilder, self: Value) -> Value:
-    """The angle of the pair, from -π to π."""
+    """The angle, from -π to π."""
     re, im = split(op, self)
     return atan2(op, im, re)
 
@@ -282,7 +282,7 @@ def vdot(op: OpBuilder, self: Value, other: Value) -> Value:
     return join(op, *_times(op, (a, op.Neg(b)), right, "MatMul"))
 
 
-# ---------------------------------------------------------------------- equality and choice
+# ---------------------------------------------------------------------- equality and selection
 @lowers("aten.eq.Tensor", "aten.eq.Scalar", complex=True)
 def eq(op: OpBuilder, self: Value, other: Operand) -> Value:
     """Whether both parts are equal."""
@@ -305,7 +305,7 @@ def where(op: OpBuilder, condition: Value, self: Value, other: Value) -> Value:
 
 # ---------------------------------------------------------------------- dtypes
 def _converted(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
-    """Return ``x`` in a dtype: a real gets a part of zero, a complex may lose its second."""
+    """Return ``x`` in a dtype; adds an imaginary part of zero, or drops the imaginary part."""
     target = dtype if dtype is not None else dtype_of(x)
     if target.is_complex:
         if is_complex(x):

@@ -40,7 +40,7 @@ along_axes(
     }
 )
 along_axes({"aten.unsqueeze.default": (1,)}, extra=1)
-"""Each axis counted from the front means the same with the trailing axis of 2."""
+"""Ops whose axes have the same index with the trailing axis of 2 if counted from the front."""
 
 _BY_PARTS = (
     "aten.alias.default",
@@ -77,7 +77,7 @@ _BY_PARTS = (
     "aten.unfold.default",
 )
 by_parts(*_BY_PARTS)
-"""Elements only move: both parts move alike."""
+"""Ops that only move elements, so that they act on both parts alike."""
 
 
 @lowers("aten.transpose_.default", complex=True)
@@ -115,7 +115,7 @@ def expand(op: OpBuilder, self: Value, size: Sequence[Dim], *, implicit: bool = 
 
 @lowers("aten.copy.default", complex=True)
 def copy(op: OpBuilder, self: Value, src: Value, non_blocking: bool = False) -> Value:
-    """src everywhere, with the sizes and dtype of self; a real self takes the real part."""
+    """src broadcast to the sizes and dtype of self; the real part if self is real."""
     re, im = parts_of(op, src, real_part(dtype_of(self)))
     if not is_complex(self):
         return op.expand(re, dims_of(self))
@@ -130,13 +130,13 @@ def permute(op: OpBuilder, self: Value, dims: Sequence[int]) -> Value:
 
 @lowers("aten.cat.default", complex=True)
 def cat(op: OpBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """Tensors, some of them real, one after another along an axis."""
+    """The concatenation of tensors, some of them real, along an axis."""
     return _combined(op, "aten.cat.default", tensors, dim)
 
 
 @lowers("aten.stack.default", complex=True)
 def stack(op: OpBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """Tensors, some of them real, one after another along a new axis."""
+    """The concatenation of tensors, some of them real, along a new axis."""
     return _combined(op, "aten.stack.default", tensors, dim)
 
 

@@ -1,4 +1,4 @@
-"""Activations and the logarithm of the softmax as composites."""
+"""Activations and log-softmax as composites."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def log_softmax(
 def special_log_softmax(
     op: OpBuilder, self: Value, dim: int, *, dtype: torch.dtype | None = None
 ) -> Value | None:
-    """The same under another name."""
+    """The composite ``log_softmax``, after a cast if a dtype is given."""
     return log_softmax(op, self, dim, dtype)
 
 
 @composes("aten._log_softmax.default")
 def _log_softmax(op: OpBuilder, self: Value, dim: int, half_to_float: bool) -> Value | None:
-    """The same, where a half may become a float."""
+    """The composite ``log_softmax``, with an optional cast from float16 to float32."""
     return log_softmax(op, self, dim, torch.float32 if half_to_float else None)

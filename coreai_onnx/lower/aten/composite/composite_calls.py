@@ -1,4 +1,4 @@
-"""Ops that are composites: they stay whole, as calls of a function."""
+"""Ops that are lowered to composites: calls of a function."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def native_layer_norm(
     bias: Value | None,
     eps: float,
 ) -> list[Value | None] | None:
-    """The same, where mean and rstd are not used."""
+    """The composite ``layer_norm``, if mean and rstd are unused."""
     result = layer_norm(op, input, normalized_shape, weight, bias, eps)
     return None if result is None else [result, None, None]
 
@@ -59,7 +59,7 @@ def rms_norm(
     weight: Value | None = None,
     eps: float | None = None,
 ) -> Value | None:
-    """The composite ``rms_norm`` over the trailing axes; eps is torch's epsilon by default."""
+    """The composite ``rms_norm`` over the trailing axes; eps defaults to torch's epsilon."""
     axes = _trailing_axes(input, normalized_shape)
     if axes is None:
         return None
@@ -76,7 +76,7 @@ def fused_rms_norm(
     weight: Value | None,
     eps: float | None,
 ) -> list[Value | None] | None:
-    """The same, where rstd is not used."""
+    """The composite ``rms_norm``, if rstd is unused."""
     result = rms_norm(op, input, normalized_shape, weight, eps)
     return None if result is None else [result, None]
 
@@ -119,7 +119,7 @@ def flash_attention(
     attn_mask: Value | None = None,
     scale: float | None = None,
 ) -> list[Value | None] | None:
-    """What torch's own decomposition makes of attention on the CPU."""
+    """Attention as torch's own decomposition writes it for the CPU."""
     result = scaled_dot_product_attention(
         op, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=True
     )
@@ -127,7 +127,7 @@ def flash_attention(
 
 
 def is_covered(*values: Value | None) -> bool:
-    """Whether composites take these: real floating tensors that have elements."""
+    """Whether composites support these values: real floating-point tensors that are not empty."""
     given = [x for x in values if x is not None]
     return all(_is_real_float(x) and 0 not in dims_of(x) for x in given)
 
@@ -137,6 +137,6 @@ def _is_real_float(x: Value) -> bool:
 
 
 def _trailing_axes(input: Value, normalized_shape: Sequence[Dim]) -> list[int] | None:
-    """Return the normalised axes, negative; None where the composite does not apply."""
+    """Return the normalized axes, negative; None where the composite does not apply."""
     count = len(normalized_shape)
     return list(range(-count, 0)) if is_covered(input) and count else None

@@ -1,4 +1,4 @@
-"""Group, instance and batch normalisation as composites."""
+"""Group, instance and batch normalization as composites."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def native_group_norm(
     group: int,
     eps: float,
 ) -> list[Value | None] | None:
-    """The same, where mean and rstd are not used."""
+    """The composite ``group_norm``, if mean and rstd are unused."""
     result = group_norm(op, input, group, weight, bias, eps)
     return None if result is None else [result, None, None]
 
@@ -142,7 +142,7 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> list[Value | None] | None:
-    """The same outside of training."""
+    """The composite ``batch_norm`` in inference mode."""
     result = batch_norm(
         op, input, weight, bias, running_mean, running_var, training, momentum, eps, False
     )

@@ -64,7 +64,7 @@ def _avg_pool(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Value | None:
-    """Call the composite on a batch; an image by itself is a batch of one."""
+    """Call the composite on a batch; an input without a batch becomes a batch of one."""
     if not is_covered(x):
         return None
     batched = op.unsqueeze(x, [0]) if rank_of(x) == axes + 1 else x

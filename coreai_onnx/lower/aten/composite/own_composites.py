@@ -1,4 +1,4 @@
-"""The torch ops of this package that are composites."""
+"""Lowers the torch ops of this package that are composites."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ def gated_delta_update(
 
 @lowers("coreai.composite.default")
 def composite(op: OpBuilder, inputs: Sequence[Value | None], name: str, attributes: str) -> Value:
-    """Any composite with one output, its attributes in JSON."""
+    """Any composite with one output and attributes in JSON."""
     return op.composite(name, list(inputs), **json.loads(attributes))

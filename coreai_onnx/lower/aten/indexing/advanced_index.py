@@ -1,4 +1,4 @@
-"""Indexing by tensors, as ``x[a, :, mask]`` means it: which axes, which rows, where they land."""
+"""Resolves indexing by tensors (``x[a, :, mask]``): indexed axes, rows, and axes of the result."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class AdvancedIndex:
     """Index tensors resolved against a source.
 
     Attributes:
-        source: The source; a 0-d mask gave it an axis of size 1.
+        source: The source, with an axis of size 1 for each 0-d mask.
         added: The axes that 0-d masks added.
         axes: The axes of the source that are indexed, ascending.
         indices: One integer tensor per axis, all of one shape.
         rank: Rank of that shape, the block of axes that replaces the indexed ones.
-        dims: That shape, or None if a mask decides it at run time.
+        dims: That shape, or None if it depends on a mask at run time.
     """
 
     source: Value
@@ -39,12 +39,12 @@ class AdvancedIndex:
 
     @property
     def before(self) -> int:
-        """How many axes stand before the block in the result: none if the axes are scattered."""
+        """The number of axes before the block in the result: 0 if the axes are not adjacent."""
         first, last = self.axes[0], self.axes[-1]
         return first if last - first + 1 == len(self.axes) else 0
 
     def stacked(self, op: OpBuilder) -> Value:
-        """Return the indices as the rows [..., axes] that GatherND and ScatterND take."""
+        """Return the indices as rows [..., axes], the form of GatherND and ScatterND."""
         wide = [op.cast(i, torch.int64) for i in self.indices]
         rows = [op.Unsqueeze(i, [-1]) for i in wide]
         result: Value = rows[0] if len(rows) == 1 else op.Concat(*rows, axis=-1)
@@ -61,7 +61,7 @@ class AdvancedIndex:
 def resolve(op: OpBuilder, source: Value, indices: Sequence[Value | None]) -> AdvancedIndex | None:
     """Return index tensors resolved against their source; None if every index is absent.
 
-    Masks (bool, or uint8 as torch has it) become the positions of their true elements.
+    Masks (bool, or uint8 as in torch) become the positions of their true elements.
     """
     axes: list[int] = []
     found: list[Value] = []
@@ -121,7 +121,7 @@ def _aligned(op: OpBuilder, indices: Sequence[Value]) -> tuple[list[Value], int,
 
 
 def read(op: OpBuilder, index: AdvancedIndex) -> Value:
-    """Return the elements an index names."""
+    """Return the indexed elements."""
     if len(index.axes) == 1:
         single: Value = op.Gather(index.source, index.indices[0], axis=index.axes[0])
         return single
@@ -131,7 +131,7 @@ def read(op: OpBuilder, index: AdvancedIndex) -> Value:
 
 
 def write(op: OpBuilder, index: AdvancedIndex, values: Value, *, accumulate: bool) -> Value:
-    """Return the source with the elements an index names replaced by, or raised by, values."""
+    """Return the source with values assigned to, or added to, the indexed elements."""
     perm = [*index.axes, *index.rest]
     front = op.transpose(index.source, perm)
     updates = _updates(op, index, values)
@@ -146,7 +146,7 @@ def write(op: OpBuilder, index: AdvancedIndex, values: Value, *, accumulate: boo
 
 
 def reduction_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which onnxruntime's scatters can reduce values of a dtype."""
+    """Return the dtype in which onnxruntime's scatter ops can reduce values of a dtype."""
     if dtype in (torch.float16, torch.bfloat16):
         return torch.float32
     return torch.int32 if dtype == torch.bool else dtype
@@ -171,7 +171,7 @@ def _updates(op: OpBuilder, index: AdvancedIndex, values: Value) -> Value:
 
 
 def _from_front(index: AdvancedIndex) -> list[int]:
-    """Return the permutation that moves the block from the front to its place in the result."""
+    """Return the permutation that moves the block from the front to its position in the result."""
     block = list(range(index.rank))
     rest = list(range(index.rank, index.rank + len(index.rest)))
     return [*rest[: index.before], *block, *rest[index.before :]]

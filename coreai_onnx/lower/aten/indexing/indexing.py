@@ -1,4 +1,4 @@
-"""Elements read and written by index tensors."""
+"""Reads and writes of elements by index tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def index(op: OpBuilder, self: Value, indices: Sequence[Value | None]) -> Value:
 
 @lowers("aten.index_select.default")
 def index_select(op: OpBuilder, self: Value, dim: int, index: Value) -> Value:
-    """The rows of one axis in the order of a 1-D index."""
+    """The slices of one axis in the order of a 1-D index."""
     if rank_of(self) == 0:
         return self
     rows = op.reshape(index, [1]) if rank_of(index) == 0 else index
@@ -59,7 +59,7 @@ def gather(
 
 @lowers("aten.take_along_dim.default")
 def take_along_dim(op: OpBuilder, self: Value, indices: Value, dim: int | None = None) -> Value:
-    """Gather, the other axes broadcast; without ``dim`` on the flattened tensors."""
+    """Gather with the other axes broadcast; without ``dim``, of the flattened tensors."""
     if dim is None:
         return gather(op, flattened(op, self), 0, flattened(op, indices))
     axis = wrap(dim, rank_of(self))
@@ -83,14 +83,14 @@ def take(op: OpBuilder, self: Value, index: Value) -> Value:
 def unsafe_masked_index(
     op: OpBuilder, self: Value, mask: Value, indices: Sequence[Value | None], fill: Number
 ) -> Value:
-    """self[indices] where the mask is true, else fill; there the indices may be anything."""
+    """self[indices] where the mask is true, else fill; indices under a false mask are ignored."""
     found = index(op, self, _clamped(op, self, indices))
     result: Value = op.Where(mask, found, as_value(op, fill, dtype_of(self)))
     return result
 
 
 def _clamped(op: OpBuilder, self: Value, indices: Sequence[Value | None]) -> list[Value | None]:
-    """Return positions moved into the source."""
+    """Return positions clamped to the source."""
     return [
         i if i is None else op.Min(op.Max(op.cast(i, torch.int64), 0), op.dim(as_dim(size - 1)))
         for i, size in zip(indices, dims_of(self), strict=False)
@@ -102,7 +102,7 @@ def _clamped(op: OpBuilder, self: Value, indices: Sequence[Value | None]) -> lis
 def unsafe_masked_index_put_accumulate(
     op: OpBuilder, self: Value, mask: Value, indices: Sequence[Value | None], values: Value
 ) -> Value:
-    """self[indices] raised by values where the mask is true."""
+    """self with values added to self[indices] where the mask is true."""
     chosen = op.Where(mask, values, op.like(values, 0))
     places = [
         i
@@ -123,7 +123,7 @@ def index_put(
     values: Value,
     accumulate: bool = False,
 ) -> Value:
-    """self with self[indices] replaced by values, or raised by them."""
+    """self with self[indices] replaced by values, or with values added to it."""
     values = op.cast(values, dtype_of(self))
     selected = _selection(op, self, indices, values)
     if selected is not None:
@@ -145,7 +145,7 @@ def _sum(op: OpBuilder, x: Value, y: Value) -> Value:
 def _selection(
     op: OpBuilder, self: Value, indices: Sequence[Value | None], values: Value
 ) -> tuple[Value, Value] | None:
-    """Return one mask and what to write under it, if it is the same for all true elements."""
+    """Return the mask and the value, if there is one mask and one value for all its elements."""
     given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
     if len(given) != 1 or not is_mask(given[0][1]) or rank_of(given[0][1]) == 0:
         return None
@@ -163,7 +163,7 @@ def _selection(
 
 @lowers("aten.put.default")
 def put(op: OpBuilder, self: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
-    """The flattened tensor's elements at these positions replaced by source, or raised by it."""
+    """self with source assigned to, or added to, its flattened elements at these positions."""
     rows, block = flattened(op, index), flattened(op, source)
     return op.reshape(index_put(op, flattened(op, self), [rows], block, accumulate), dims_of(self))
 

@@ -1,4 +1,4 @@
-"""A tensor with one part of it replaced: a slice, a row, a diagonal, a strided view."""
+"""Replacement of a part of a tensor: a slice, a row, a diagonal, a strided view."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def as_strided_scatter(
     stride: Sequence[Dim],
     storage_offset: Dim | None = None,
 ) -> Value:
-    """self, dense, with the elements of a strided view of its memory replaced by src."""
+    """self, contiguous, with the elements of a strided view of its memory replaced by src."""
     places = strided_places(op, size, stride, storage_offset or 0)
     block = flattened(op, op.expand(src, size))
     written = index_put(op, flattened(op, self), [flattened(op, places)], block)
@@ -113,7 +113,7 @@ def strided_places(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], of
 
 # ---------------------------------------------------------------------- parts
 def _spliced(op: OpBuilder, self: Value, rows: Value, axis: int, first: Dim) -> Value:
-    """Return the rows before, the new rows, and the rows after, joined."""
+    """Return the concatenation of the rows before, the new rows, and the rows after."""
     dims = dims_of(self)
     after = as_dim(first + dims_of(rows)[axis])
     rows = op.cast(rows, dtype_of(self))
@@ -127,7 +127,7 @@ def _spliced(op: OpBuilder, self: Value, rows: Value, axis: int, first: Dim) -> 
 
 
 def _length(src: Value, axis: int, first: Dim, end: Dim | None, size: Dim, step: Dim) -> Dim:
-    """Return how many rows a slice has; the source says so unless it is to be broadcast."""
+    """Return the number of rows of a slice: the size of the source unless it is broadcast."""
     length = dims_of(src)[axis] if rank_of(src) > axis else 1
     stop = size if end is None else _from_begin(end, size)
     if all(isinstance(d, int) for d in (first, stop, size, step)):
@@ -136,7 +136,7 @@ def _length(src: Value, axis: int, first: Dim, end: Dim | None, size: Dim, step:
 
 
 def _from_begin(index: Dim, size: Dim) -> Dim:
-    """Return a position counted from the begin."""
+    """Return a position counted from the start."""
     return as_dim(index + size) if isinstance(index, int) and index < 0 else index
 
 

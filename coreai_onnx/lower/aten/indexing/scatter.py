@@ -1,4 +1,4 @@
-"""Elements scattered along one axis, and reduced where they meet."""
+"""Scatter along one axis, with and without reduction."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def scatter_value(op: OpBuilder, self: Value, dim: int, index: Value, value: Num
 def scatter_with_reduce(
     op: OpBuilder, self: Value, dim: int, index: Value, src: Value, *, reduce: str
 ) -> Value:
-    """result[index[i][j]][j] raised by, or multiplied with, src[i][j] along ``dim``."""
+    """src[i][j] added to, or multiplied into, result[index[i][j]][j] along ``dim``."""
     return _reduced(op, self, dim, index, src, reduce)
 
 
@@ -61,13 +61,13 @@ def scatter_with_reduce(
 def scatter_value_with_reduce(
     op: OpBuilder, self: Value, dim: int, index: Value, value: Number, *, reduce: str
 ) -> Value:
-    """result[index[i][j]][j] raised by, or multiplied with, value along ``dim``."""
+    """value added to, or multiplied into, result[index[i][j]][j] along ``dim``."""
     return _reduced(op, self, dim, index, _filled(op, self, index, value), reduce)
 
 
 @lowers("aten.scatter_add.default")
 def scatter_add(op: OpBuilder, self: Value, dim: int, index: Value, src: Value) -> Value:
-    """result[index[i][j]][j] raised by src[i][j] along ``dim``."""
+    """src[i][j] added to result[index[i][j]][j] along ``dim``."""
     return _reduced(op, self, dim, index, src, "sum")
 
 
@@ -82,7 +82,7 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> Value:
-    """Reduce src into the places its index names, together with self or in its stead."""
+    """src reduced into the elements at its index, with or without the initial value of self."""
     return _reduced(op, self, dim, index, src, reduce, include_self=include_self)
 
 
@@ -91,7 +91,7 @@ def scatter_reduce(
 def index_add(
     op: OpBuilder, self: Value, dim: int, index: Value, source: Value, *, alpha: Number = 1
 ) -> Value:
-    """Rows of one axis raised by alpha * source."""
+    """self with alpha * source added to rows of one axis."""
     if alpha != 1:
         factor = as_value(op, alpha, dtype_of(self))
         source = op.And(source, factor) if is_bool(self) else op.Mul(source, factor)
@@ -100,13 +100,13 @@ def index_add(
 
 @lowers("aten.index_copy.default")
 def index_copy(op: OpBuilder, self: Value, dim: int, index: Value, source: Value) -> Value:
-    """Rows of one axis replaced by source."""
+    """self with rows of one axis replaced by source."""
     return _rows_put(op, self, dim, index, source, accumulate=False)
 
 
 @lowers("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
 def index_fill(op: OpBuilder, self: Value, dim: int, index: Value, value: Value | Number) -> Value:
-    """Rows of one axis replaced by one value."""
+    """self with rows of one axis replaced by one value."""
     return _rows_put(op, self, dim, index, as_value(op, value, dtype_of(self)), accumulate=False)
 
 
@@ -121,7 +121,7 @@ def index_reduce(
     *,
     include_self: bool = True,
 ) -> Value:
-    """Rows of source reduced into rows of one axis, together with self or in its stead."""
+    """Rows of source reduced into rows of one axis, with or without the initial value of self."""
     axis, dims = wrap(dim, rank_of(source)), dims_of(source)
     rows = op.reshape(index, [d if a == axis else 1 for a, d in enumerate(dims)])
     places = op.expand(rows, dims)
@@ -142,7 +142,7 @@ def segment_reduce(
     unsafe: bool = False,
     initial: Number | None = None,
 ) -> Value:
-    """Reduce runs of an axis, given by their lengths or by where they begin."""
+    """The reduction of segments of an axis, given by their lengths or offsets."""
     axis, dims, dtype = wrap(axis, rank_of(data)), dims_of(data), dtype_of(data)
     if offsets is not None:
         ends = op.slice(op.cast(offsets, torch.int64), axis, 1, 2**62)
@@ -161,7 +161,7 @@ def segment_reduce(
     name = {"max": "amax", "min": "amin"}.get(reduce, reduce)
     start = as_value(op, _neutral(name, wide) if initial is None else initial, wide)
     rows = op.expand(op.reshape(segment, [*dims[: axis + 1], *after]), dims)
-    more = [*dims[:axis], as_dim(segments + 1), *dims[axis + 1 :]]  # what is behind the last end
+    more = [*dims[:axis], as_dim(segments + 1), *dims[axis + 1 :]]  # elements after the last end
     target = op.expand(start, more)
     found = op.ScatterElements(
         target, rows, op.cast(data, wide), axis=axis, reduction=_REDUCTIONS[name]
@@ -180,7 +180,7 @@ def segment_reduce(
 def _scattered(
     op: OpBuilder, self: Value, dim: int, index: Value, src: Value, reduction: str
 ) -> Value:
-    """Return a scatter of as much of src as there are indices."""
+    """Return a scatter of the leading part of src that has the shape of the indices."""
     if 0 in dims_of(index):
         return self
     rank = rank_of(self)
@@ -209,7 +209,7 @@ def _reduced(
     *,
     include_self: bool = True,
 ) -> Value:
-    """Return a scatter that reduces, computed in a dtype onnxruntime reduces in."""
+    """Return a scatter with reduction, in a dtype for which onnxruntime supports it."""
     dtype = reduction_dtype(dtype_of(self))
     data, source = op.cast(self, dtype), op.cast(src, dtype)
 
@@ -227,7 +227,7 @@ def _reduced(
 
 
 def _quotient(op: OpBuilder, total: Value, counts: Value) -> Value:
-    """Return total / counts; of integers the floor."""
+    """Return total / counts, rounded down for integers."""
     quotient: Value = op.Div(total, counts)
     if is_float(total):
         return quotient
@@ -238,7 +238,7 @@ def _quotient(op: OpBuilder, total: Value, counts: Value) -> Value:
 
 
 def _neutral(reduce: str, dtype: torch.dtype) -> Number:
-    """Return the number that changes nothing in a reduction."""
+    """Return the neutral element of a reduction."""
     if _REDUCTIONS[reduce] in ("add", "mul"):
         return 0 if _REDUCTIONS[reduce] == "add" else 1
     if dtype.is_floating_point:
@@ -255,7 +255,7 @@ def _filled(op: OpBuilder, self: Value, index: Value, value: Number) -> Value:
 def _rows_put(
     op: OpBuilder, self: Value, dim: int, index: Value, rows: Value, *, accumulate: bool
 ) -> Value:
-    """Return self with rows of one axis replaced or raised."""
+    """Return self with rows assigned or added along one axis."""
     if rank_of(self) == 0:
         written = _rows_put(op, op.reshape(self, [1]), 0, index, rows, accumulate=accumulate)
         return op.reshape(written, [])

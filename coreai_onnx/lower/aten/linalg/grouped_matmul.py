@@ -1,4 +1,4 @@
-"""Products of groups of rows with a matrix each, as mixtures of experts need them."""
+"""Grouped matrix products, where each group of rows has its own matrix, for mixtures of experts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of, ir_dtype, ra
 
 @composes("transformers.grouped_mm_fallback.default")
 def composed_fallback(op: OpBuilder, input: Value, weight: Value, offs: Value) -> Value | None:
-    """The composite ``gather_mm``: each row chooses the matrix of its group."""
+    """The composite ``gather_mm``: each row selects the matrix of its group."""
     return composed_rows(op, input, weight, offs)
 
 
@@ -26,7 +26,7 @@ def composed(
     bias: Value | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Value | None:
-    """The same, for groups of rows."""
+    """The composite ``gather_mm``, for groups of rows."""
     kept = out_dtype in (None, dtype_of(self)) and dtype_of(self) == dtype_of(mat2)
     if offs is None or bias is not None or not kept or (rank_of(self), rank_of(mat2)) != (2, 3):
         return None
@@ -35,7 +35,7 @@ def composed(
 
 @lowers("transformers.grouped_mm_fallback.default")
 def grouped_mm_fallback(op: OpBuilder, input: Value, weight: Value, offs: Value) -> Value:
-    """Rows [offs[e - 1], offs[e]) of input times weight[e]; zeros behind the last group."""
+    """Rows [offs[e - 1], offs[e]) of input times weight[e]; zeros after the last group."""
     return grouped_rows(op, input, weight, offs)
 
 
@@ -69,7 +69,7 @@ def grouped_mm(
 def composed_rows(op: OpBuilder, x: Value, weight: Value, offs: Value) -> Value:
     """Return groups of rows of x [rows, K], each times its matrix of weight [groups, K, N].
 
-    A weight that only stands transposed, as linear layers keep it, is used as it is stored.
+    A weight that is the transpose of a stored one, as in linear layers, is used as stored.
     """
     rows, columns = dims_of(x)[0], dims_of(weight)[2]
     groups, ends = op.dim(dims_of(weight)[0]), op.cast(offs, torch.int64)
@@ -93,7 +93,7 @@ def composed_rows(op: OpBuilder, x: Value, weight: Value, offs: Value) -> Value:
 
 
 def _before_transpose(weight: Value) -> Value | None:
-    """Return what a value is the transpose of, matrix by matrix; None if it is not."""
+    """Return the input of a transpose of the last two axes; None for other values."""
     node = weight.producer()
     if node is None or node.op_type != "Transpose" or node.domain:
         return None
@@ -105,11 +105,11 @@ def _before_transpose(weight: Value) -> Value | None:
 def grouped_rows(op: OpBuilder, x: Value, weight: Value, offs: Value) -> Value:
     """Return groups of rows of x [rows, K], each times its matrix of weight [groups, K, N].
 
-    One turn of a loop per group that has rows: no weight without rows is read, and the graph
-    stays as small for a hundred experts as for two. The products are collected in a sequence.
+    A loop has one iteration per group with rows: no weight without rows is read, and the size of
+    the graph does not depend on the number of experts. The products are collected in a sequence.
     """
     rows, columns = dims_of(x)[0], dims_of(weight)[2]
-    x = op.cast(x, reduction_dtype(dtype_of(x)))  # no sequences of bfloat16
+    x = op.cast(x, reduction_dtype(dtype_of(x)))  # onnxruntime has no sequences of bfloat16
     ends = op.cast(offs, torch.int64)
     starts = op.Concat(op.const([0]), op.Slice(ends, [0], [-1], [0]), axis=0)
     active = op.Squeeze(op.NonZero(op.Greater(ends, starts)), [0])
@@ -137,7 +137,7 @@ def grouped_rows(op: OpBuilder, x: Value, weight: Value, offs: Value) -> Value:
 
 
 def _loop_inputs(op: OpBuilder, x: Value) -> tuple[Value, Value, Value]:
-    """Return the inputs of the loop's body: the turn, the condition, the products so far."""
+    """Return the inputs of the loop's body: iteration, condition, and the products so far."""
     names = op.scope.names
     scalar = ir.Shape([])
     turn = ir.Value(name=names.unique("turn"), type=ir.TensorType(ir.DataType.INT64), shape=scalar)
@@ -148,7 +148,7 @@ def _loop_inputs(op: OpBuilder, x: Value) -> tuple[Value, Value, Value]:
 
 
 def _membership(op: OpBuilder, offs: Value, size: Dim) -> Value:
-    """Return which places of an axis belong to which group, [groups, size]."""
+    """Return a mask of the positions of an axis that belong to each group, [groups, size]."""
     ends = op.cast(offs, torch.int64)
     starts = op.Concat(op.const([0]), op.Slice(ends, [0], [-1], [0]), axis=0)
     places = op.Range(0, op.dim(size), 1)

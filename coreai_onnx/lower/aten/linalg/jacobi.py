@@ -1,7 +1,7 @@
-"""Jacobi rotations: all pairs of rows in turn, half of the rows at a time.
+"""Jacobi rotations of all pairs of rows, in rounds of disjoint pairs (round-robin tournament).
 
 In round t of a tournament of an odd number M of players, i meets j with i + j ≡ t modulo M. With
-an even number of players the last one meets the player who would meet himself.
+an even number of players the last one meets the player that is otherwise paired with itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.values import Dim, Value, dims_of, set_dims
 
 SWEEPS = 16
-"""More than ever needed: convergence is quadratic."""
+"""Maximum number of sweeps; fewer suffice, since convergence is quadratic."""
 
 
 def rotations(op: OpBuilder, gram: Value, number: Value) -> Value:
@@ -50,7 +50,7 @@ def rotations(op: OpBuilder, gram: Value, number: Value) -> Value:
 
 
 def _partners(op: OpBuilder, size: Dim, number: Value) -> Value:
-    """Return whom each row meets in a round; itself if nobody."""
+    """Return the partner of each row in a round; the row itself if it has none."""
     index, last = numbers(op, size), op.Sub(op.dim(size), 1)
     players = _rounds(op, size)
     met = op.Mod(op.Sub(op.Mod(number, players), index), players)
@@ -61,7 +61,7 @@ def _partners(op: OpBuilder, size: Dim, number: Value) -> Value:
 
 
 def _rounds(op: OpBuilder, size: Dim) -> Value:
-    """Return how many rounds it takes until all have met: an odd number."""
+    """Return the number of rounds until all pairs have met, which is odd."""
     if isinstance(size, int):
         return op.const(max(size - 1 if size % 2 == 0 else size, 1))
     n = op.dim(size)
@@ -75,13 +75,13 @@ def rotated(
     gram_of: Callable[[OpBuilder, list[Value]], Value],
     turn: Callable[[OpBuilder, list[Value], Value], list[Value]],
 ) -> list[Value]:
-    """Return a state turned by rotations until its Gram matrix is diagonal.
+    """Return a state rotated until its Gram matrix is diagonal.
 
     Args:
-        op: Makes the loop over the rounds.
+        op: Creates the loop over the rounds.
         state: Matrices before the first round.
-        gram_of: Gives the symmetric matrix that is to become diagonal.
-        turn: Gives the state after rotations.
+        gram_of: Returns the symmetric matrix to diagonalize.
+        turn: Returns the state after rotations.
     """
     size = dims_of(gram_of(op, state))[-1]
 

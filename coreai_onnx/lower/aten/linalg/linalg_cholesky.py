@@ -24,8 +24,8 @@ from coreai_onnx.lower.values import Value, dims_of, set_dims
 def _factor(op: OpBuilder, a: Value) -> tuple[Value, Value]:
     """Return L of L Lᵀ = A and the order of the first minor that is not positive, or 0.
 
-    Column k of L is column k of what is left, divided by the root of its diagonal element; its
-    outer product is taken off. Only the lower triangle is read.
+    Column k of L is column k of the remaining matrix, divided by the root of its diagonal element;
+    its outer product is subtracted. Only the lower triangle is read.
     """
     dims = dims_of(a)
     size = dims[-1]

@@ -1,7 +1,7 @@
-"""Symmetric matrices as L D Lᵀ with rows exchanged (Bunch and Kaufman 1977), as LAPACK's sytf2.
+"""L D Lᵀ factorization with pivoting (Bunch and Kaufman 1977), as LAPACK's sytf2.
 
-D has blocks of one and of two columns. A pivot p > 0 says that row p - 1 came to the place of a
-single column; a pair of pivots -p, that it came to the second column of a block of two.
+D has blocks of one and of two columns. A pivot p > 0 means that row p - 1 was exchanged with a
+single column; a pair of pivots -p, that it was exchanged with the second column of a block of two.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from coreai_onnx.lower.registry import lowers
 from coreai_onnx.lower.values import Value, dims_of, set_dims
 
 _GROWTH = (1 + math.sqrt(17)) / 8
-"""Bounds the growth of elements: how much larger what is beside a pivot may be."""
+"""Threshold of the ratio between elements beside a pivot and the pivot; bounds their growth."""
 
 
 class _Step:
     """One column of the elimination, of matrices ``x`` that are symmetric from ``k`` on.
 
-    Every value is a matrix, a row or a column of the batch, with axes of 1 for the rest.
+    Every value is a batch of matrices, rows or columns, with missing axes of size 1.
     """
 
     def __init__(self, op: OpBuilder, x: Value, k: Value) -> None:
@@ -54,13 +54,13 @@ class _Step:
         return op.ReduceSum(kept, [self.rank - 2], keepdims=1)
 
     def largest(self, column: Value, among: Value) -> Value:
-        """Return the largest size in a column among some rows."""
+        """Return the largest absolute value in a column, among selected rows."""
         op = self.op
         sizes = op.Where(among, op.Abs(column), op.like(column, -1))
         return op.Max(op.ReduceMax(sizes, [self.rank - 2], keepdims=1), 0.0)
 
     def pivot(self) -> tuple[Value, Value, Value]:
-        """Return the row to exchange, whether two columns go, and whether the column is zero."""
+        """Return the row to exchange, whether the block has two columns, and if it is zero."""
         op, k = self.op, self.k
         column = self.column(k)
         own, below = op.Abs(self.at(column, k)), op.Greater(self.rows, k)
@@ -165,7 +165,7 @@ def ldl_factor_ex(
 def ldl_solve(
     op: OpBuilder, LD: Value, pivots: Value, B: Value, *, hermitian: bool = False
 ) -> Value:
-    """X of A X = B from the factors of A, which is put together again and factored anew."""
+    """X of A X = B from the factors of A, which is reconstructed and solved by LU."""
     if 0 in dims_of(B) or 0 in dims_of(LD):
         batch = common_batch(dims_of(LD)[:-2], dims_of(B)[:-2])
         return op.expand(op.like(B, 0), [*batch, *dims_of(B)[-2:]])
@@ -177,10 +177,10 @@ def ldl_solve(
 
 
 def _assembled(op: OpBuilder, made: Value, pivots: Value) -> Value:
-    """Return A from its factors: the elimination undone, from the last column on."""
+    """Return A from its factors, by undoing the elimination from the last column on."""
     dims = dims_of(made)
     size, rank = dims[-1], len(dims)
-    # blocks of two lie in runs: the first of a block has an even number of others before it
+    # in a run of blocks of two, the first column of a block has an even number of columns before it
     negative = op.cast(op.Less(pivots, 0), torch.int64)
     before = op.Sub(op.CumSum(negative, op.const(rank - 2)), negative)
     leads = op.And(op.Less(pivots, 0), op.Equal(op.Mod(before, 2), 0))

@@ -1,4 +1,4 @@
-"""LU with row exchanges, and what follows: determinants, inverses, linear systems."""
+"""LU factorization with pivoting, determinants, inverses and linear systems."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def smaller(rows: Dim, columns: Dim) -> Dim:
 
 
 def factor(op: OpBuilder, a: Value, *, pivot: bool = True) -> Factors:
-    """Return the factors of P L U = A: column by column, the largest element to the diagonal."""
+    """Return the factors of P L U = A, with the largest element of each column as the pivot."""
     dims = dims_of(a)
     batch, height, width = dims[:-2], dims[-2], dims[-1]
     count = smaller(height, width)
@@ -75,7 +75,7 @@ def factor(op: OpBuilder, a: Value, *, pivot: bool = True) -> Factors:
 
 
 def _info(op: OpBuilder, lu: Value) -> Value:
-    """Return, per matrix, the number of its first zero on the diagonal of U, or 0."""
+    """Return, per matrix, the 1-based index of the first zero on the diagonal of U, or 0."""
     dims = dims_of(lu)
     count = smaller(dims[-2], dims[-1])
     if count == 0:
@@ -201,7 +201,7 @@ def lu_unpack(
     unpack_data: bool = True,
     unpack_pivots: bool = True,
 ) -> Factors:
-    """P, L and U from the matrix of both and the pivots."""
+    """P, L and U from the matrix that holds L and U, and the pivots."""
     empty = op.const(torch.zeros(0))
     height = dims_of(LU_data)[-2]
     p = _permutation(op, _order(op, LU_pivots, height)) if unpack_pivots else empty

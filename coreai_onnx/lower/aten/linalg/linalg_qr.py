@@ -20,8 +20,9 @@ from coreai_onnx.lower.values import Dim, Value, dims_of, set_dims
 def reflections(op: OpBuilder, a: Value) -> tuple[Value, Value]:
     """Return R with the vectors of the reflections below it, and their factors, as LAPACK does.
 
-    Reflection k is I - τ v vᵀ with v[k] = 1 and zeros above; it takes column k to β at its place
-    k, with β = -sign(x[k]) ‖x[k:]‖, τ = (β - x[k]) / β. A column that is zero below stays, τ = 0.
+    Reflection k is I - τ v vᵀ with v[k] = 1 and zeros above; it maps column k to β at index k and
+    zeros below, with β = -sign(x[k]) ‖x[k:]‖, τ = (β - x[k]) / β. A column that is already zero
+    below is unchanged, τ = 0.
     """
     dims = dims_of(a)
     count = smaller(dims[-2], dims[-1])

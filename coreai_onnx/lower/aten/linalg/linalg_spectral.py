@@ -20,9 +20,9 @@ from coreai_onnx.lower.values import Value, dims_of, dtype_of, set_dims
 
 @lowers("aten._linalg_eigh.default")
 def eigh(op: OpBuilder, A: Value, UPLO: str = "L", compute_v: bool = True) -> tuple[Value, Value]:
-    """Eigenvalues, ascending, and eigenvectors; of one triangle, mirrored to the other.
+    """Eigenvalues, ascending, and eigenvectors; only one triangle is read.
 
-    What a model computes with the vectors may not depend on their signs, so they are no output.
+    The signs of the vectors are arbitrary, so the vectors must not be an output of the program.
     """
     x = wide(op, A)
     dims = dims_of(x)
@@ -55,7 +55,7 @@ def svd(
     *,
     driver: str | None = None,
 ) -> tuple[Value, Value, Value]:
-    """U diag(S) Vᴴ = A: columns turned until they are orthogonal (Hestenes), S descending."""
+    """U diag(S) Vᴴ = A: columns rotated until they are orthogonal (Hestenes), S descending."""
     dims = dims_of(A)
     count = smaller(dims[-2], dims[-1])
     flat = count == dims[-2]
@@ -70,7 +70,7 @@ def svd(
 
 
 def _nothing(op: OpBuilder, a: Value, *, full: bool, vectors: bool) -> tuple[Value, Value, Value]:
-    """Return U, S and Vᴴ of matrices without elements: identities if they are full."""
+    """Return U, S and Vᴴ of matrices without elements; U and Vᴴ are identities if full."""
     *batch, rows, columns = dims_of(a)
     count = smaller(rows, columns)
     s = op.expand(op.like(a, 0), [*batch, count])
@@ -84,8 +84,8 @@ def _nothing(op: OpBuilder, a: Value, *, full: bool, vectors: bool) -> tuple[Val
 def _tall(op: OpBuilder, a: Value, *, full: bool) -> tuple[Value, Value, Value]:
     """Return U, S and V of matrices with no fewer rows than columns.
 
-    U is the Q of the orthogonal columns, whose R is diagonal, with the signs of R taken out; so
-    it is orthogonal also where singular values are zero.
+    U is the Q factor of the orthogonal columns, times the signs of its diagonal R. It is
+    therefore orthogonal even if singular values are zero.
     """
     dims = dims_of(a)
     square = (*dims[:-2], dims[-1], dims[-1])
@@ -149,7 +149,7 @@ def pinv(
 
 # ---------------------------------------------------------------------- exponentials
 _TERMS = 14
-"""Of the Taylor series, for norms of at most 1/2: the rest is below 1e-16."""
+"""Number of Taylor terms for norms of at most 1/2; the remainder is below 1e-16."""
 
 
 @lowers("aten.linalg_matrix_exp.default")
@@ -177,5 +177,5 @@ def matrix_exp(op: OpBuilder, self: Value) -> Value:
 
 @lowers("aten.copy_.default")
 def copy_(op: OpBuilder, self: Value, src: Value, non_blocking: bool = False) -> Value:
-    """src with the sizes and dtype of self; decompositions of matrix_power do it in place."""
+    """src with the sizes and dtype of self, used in place by decompositions of matrix_power."""
     return copy(op, self, src, non_blocking)

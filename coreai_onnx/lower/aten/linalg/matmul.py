@@ -40,7 +40,7 @@ def mm(op: OpBuilder, self: Value, mat2: Value) -> Value:
 
 @lowers("aten._sparse_mm.default")
 def sparse_mm(op: OpBuilder, sparse: Value, dense: Value) -> Value:
-    """sparse @ dense, both of them dense in the converted model."""
+    """sparse @ dense; both are dense in the converted model."""
     return product(op, sparse, dense)
 
 
@@ -156,7 +156,7 @@ def addmm_dtype(
 def baddbmm(
     op: OpBuilder, self: Value, batch1: Value, batch2: Value, *, beta: Number = 1, alpha: Number = 1
 ) -> Value:
-    """beta * self + alpha * (batch1 @ batch2), of narrow floats in float32."""
+    """beta * self + alpha * (batch1 @ batch2), computed in float32 for narrow floats."""
     addend, left, right = _wide(op, self, batch1, batch2)
     return _weighted(op, addend, product(op, left, right), beta, alpha)
 
@@ -181,7 +181,7 @@ def baddbmm_dtype(
 def addbmm(
     op: OpBuilder, self: Value, batch1: Value, batch2: Value, *, beta: Number = 1, alpha: Number = 1
 ) -> Value:
-    """beta * self + alpha * Σ over the batch of (batch1 @ batch2), of narrow floats in float32."""
+    """beta * self + alpha * Σ over the batch of (batch1 @ batch2), in float32 for narrow floats."""
     addend, left, right = _wide(op, self, batch1, batch2)
     total = op.ReduceSum(product(op, left, right), [0], keepdims=0)
     return _weighted(op, addend, total, beta, alpha)
@@ -219,12 +219,12 @@ def product(op: OpBuilder, a: Value, b: Value) -> Value:
 
 
 def _fits_gemm(a: Value, b: Value) -> bool:
-    """Whether Gemm is exact on these operands: floating, and a sum of at least one product."""
+    """Whether Gemm is exact for these operands: floating-point, with a nonempty inner dimension."""
     return is_float(a) and a.dtype == b.dtype and dims_of(a)[-1] != 0
 
 
 def _plus(op: OpBuilder, x: Value, addend: Value | None) -> Value:
-    """Return x + addend; to an empty product nothing is added (onnxruntime cannot fuse that)."""
+    """Return x + addend; an empty product is returned as is, since onnxruntime's fusion fails."""
     if addend is None or 0 in dims_of(x):
         return x
     result: Value = op.Add(x, op.cast(addend, dtype_of(x)))

@@ -1,6 +1,6 @@
-"""What algorithms on batches of matrices share: indices, columns, identities, triangular solves.
+"""Building blocks of algorithms on batches of matrices: columns, identities, triangular solves.
 
-Matrices of float32 are worked on in float64.
+float32 matrices are processed in float64.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def transposed(op: OpBuilder, x: Value) -> Value:
 
 
 def broadcast_batches(op: OpBuilder, *matrices: Value) -> list[Value]:
-    """Return matrices with one batch shape."""
+    """Return matrices broadcast to a common batch shape."""
     batch = common_batch(*(dims_of(m)[:-2] for m in matrices))
     return [op.expand(m, [*batch, *dims_of(m)[-2:]]) for m in matrices]
 
@@ -86,11 +86,11 @@ def solve_triangular(
     """Return X of A X = B by substitution, for float64 matrices of one batch shape.
 
     Args:
-        op: Makes the loop over the rows.
+        op: Creates the loop over the rows.
         a: Square matrices; only a triangle is read.
         b: Right-hand sides.
-        upper: Which triangle.
-        unit: Whether the diagonal counts as ones.
+        upper: Whether the upper triangle is read.
+        unit: Whether the diagonal is taken as ones.
     """
     size = dims_of(a)[-1]
     rows = op.unsqueeze(numbers(op, size), [1])

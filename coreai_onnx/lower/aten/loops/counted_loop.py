@@ -1,4 +1,4 @@
-"""Loops of a known number of steps, for algorithms that go through the columns of matrices."""
+"""Loops with a known number of steps, for algorithms that iterate over the columns of matrices."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Test = Callable[[OpBuilder, list[Value]], Value]
 def repeat(
     op: OpBuilder, count: Dim | Value, state: Sequence[Value], step: Step, test: Test | None = None
 ) -> list[Value]:
-    """Return the state after ``count`` steps, or earlier, as soon as ``test`` fails.
+    """Return the state after ``count`` steps, or after the first step for which ``test`` fails.
 
     Args:
-        op: Makes the ``Loop`` node.
+        op: Creates the ``Loop`` node.
         count: Number of steps; a 0-d int64 value or a dim.
         state: Values before the first step; a step keeps their dtypes and dims.
-        step: Gives the next state for the number of the step (0-d int64, from 0) and a state; it
+        step: Returns the next state for the number of the step (0-d int64, from 0) and a state; it
             may use values of the enclosing graph.
-        test: Gives a 0-d boolean for a state after a step: whether to go on.
+        test: Returns a 0-d boolean for the state after a step: whether to continue.
     """
     names = op.scope.names
     graph = ir.Graph([], [], nodes=[], name=names.unique("loop_body"))

@@ -14,13 +14,13 @@ Test = Callable[[OpBuilder, list[Value]], Value]
 
 
 def repeat_while(op: OpBuilder, state: Sequence[Value], test: Test, step: Step) -> list[Value]:
-    """Return the state after ``step`` was applied for as long as ``test`` holds.
+    """Return the state after repeating ``step`` while ``test`` holds.
 
     Args:
-        op: Makes the ``Loop`` node.
+        op: Creates the ``Loop`` node.
         state: Values before the first step; a step keeps their dtypes and dims.
-        test: Gives a 0-d boolean for a state.
-        step: Gives the next state; both may use values of the enclosing graph.
+        test: Returns a 0-d boolean for a state.
+        step: Returns the next state; both may use values of the enclosing graph.
     """
     graph = ir.Graph([], [], nodes=[], name=op.scope.names.unique("loop_body"))
     inner = op.inside(op.scope.nested(graph))

@@ -18,11 +18,11 @@ def scan(
     """Return the states after each slice, stacked along the axis.
 
     Args:
-        op: Makes the ``Scan`` node.
-        inputs: Tensors cut into slices along the axis.
-        axis: The axis; it is gone in the slices.
+        op: Creates the ``Scan`` node.
+        inputs: Tensors that are sliced along the axis.
+        axis: The axis, which slices do not have.
         state: Values before the first slice; a step keeps their dtypes and dims.
-        step: Gives the next state for a state and a slice of each input.
+        step: Returns the next state for a state and a slice of each input.
     """
     outputs = _scan(op, inputs, axis, state, step, stacked=True)[len(state) :]
     size = dims_of(inputs[0])[axis]

@@ -31,7 +31,7 @@ _KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
     "aten._adaptive_avg_pool3d.default",
 )
 def adaptive_avg_pool(op: OpBuilder, self: Value, output_size: Sequence[Dim]) -> Value:
-    """The average of every window; axis by axis, for the windows are boxes."""
+    """The average of every window, computed axis by axis, since windows are boxes."""
     axes = len(output_size)
     sizes = dims_of(self)[-axes:]
     batched = rank_of(self) == axes + 2
@@ -81,7 +81,7 @@ def adaptive_max_pool(
 
 # ---------------------------------------------------------------------- parts
 def _even_windows(sizes: Sequence[Dim], output_size: Sequence[Dim]) -> list[int] | None:
-    """Return the size of the windows, if they are known and equal and do not overlap."""
+    """Return the size of the windows, if it is known and equal and they do not overlap."""
     if not is_static(sizes) or not is_static(output_size) or 0 in sizes or 0 in output_size:
         return None
     pairs = [(int(s), int(o)) for s, o in zip(sizes, output_size, strict=True)]
@@ -127,7 +127,7 @@ def _gathered(op: OpBuilder, x: Value, output_size: Sequence[Dim]) -> Value:
 
 
 def _places(op: OpBuilder, size: Dim, output: Dim) -> tuple[Value, Value, Value]:
-    """Return the places of every window [out, widest], which are inside, and their counts [out].
+    """Return the indices of every window [out, widest], which of them are valid, and counts [out].
 
     A window narrower than the widest repeats its last element.
     """

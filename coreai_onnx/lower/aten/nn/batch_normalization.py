@@ -77,7 +77,7 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Value, Value, Value]:
-    """The batch norm and, of training, the batch's mean and 1 / √(var + eps)."""
+    """The batch norm and, in training mode, the batch's mean and 1 / √(var + eps)."""
     if training or running_mean is None or running_var is None:
         return _trained(op, input, weight, bias, eps, running_mean)
     result = _with_running(op, input, weight, bias, running_mean, running_var, eps)
@@ -206,9 +206,9 @@ def _trained(
 def _stored(
     op: OpBuilder, statistic: Value, input: Value, parameters: Sequence[Value | None]
 ) -> Value:
-    """Return a statistic as torch keeps it: rounded to a narrow input's dtype.
+    """Return a statistic as torch stores it: rounded to the dtype of a narrow input.
 
-    Unless a parameter is wider, then it is kept in float32.
+    If a parameter is wider, it is stored in float32.
     """
     if any(p is not None and p.dtype != input.dtype for p in parameters):
         return statistic
@@ -218,7 +218,7 @@ def _stored(
 def _updated(
     op: OpBuilder, input: Value, mean: Value, variance: Value, momentum: float
 ) -> tuple[Value, Value]:
-    """Return running statistics moved towards the batch's mean and unbiased variance."""
+    """Return running statistics moved toward the batch's mean and unbiased variance."""
     x, dims = wide(op, input), dims_of(input)
     axes = _batch_axes(x)
     batch_mean = op.ReduceMean(x, axes, keepdims=1)

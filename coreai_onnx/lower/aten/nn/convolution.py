@@ -111,7 +111,7 @@ def _convolution(
     dilation: Sequence[int],
     groups: int,
 ) -> Value:
-    """Lower a convolution; an input without a batch gets one for the time being."""
+    """Lower a convolution; an input without a batch axis temporarily gets one."""
     axes = rank_of(weight) - 2
     stride, dilation = _per_axis(stride, axes), _per_axis(dilation, axes)
     kernel = dims_of(weight)[2:]
@@ -138,7 +138,7 @@ def _transposed(
     groups: int,
     dilation: Sequence[int],
 ) -> Value:
-    """Lower a transposed convolution; an input without a batch gets one for the time being."""
+    """Lower a transposed convolution; an input without a batch axis temporarily gets one."""
     axes = rank_of(weight) - 2
     stride, padding = _per_axis(stride, axes), _per_axis(padding, axes)
     output_padding, dilation = _per_axis(output_padding, axes), _per_axis(dilation, axes)
@@ -146,7 +146,7 @@ def _transposed(
     unbatched = rank_of(input) == axes + 1
     x = op.unsqueeze(input, [0]) if unbatched else input
     bias = None if bias is None else op.cast(bias, dtype_of(input))
-    # onnxruntime wants the output padding to be smaller than the stride
+    # onnxruntime requires the output padding to be smaller than the stride
     plain = all(o < s for o, s in zip(output_padding, stride, strict=True))
     if plain and dtype_of(input) in _KERNEL_DTYPES and 0 not in dims_of(x):
         options: dict[str, Any] = {"group": groups, "strides": stride, "dilations": dilation}
@@ -155,7 +155,7 @@ def _transposed(
         pads = [*padding, *padding]
         result = op.ConvTranspose(x, weight, bias, pads=pads, **options, **_kernel_shape(kernel))
     elif not is_static(kernel) and dtype_of(input) in _KERNEL_DTYPES:
-        # what the border takes away at the end and the output padding adds again stays
+        # the output padding restores elements that the padding would cut at the end
         ends = [max(p - o, 0) for p, o in zip(padding, output_padding, strict=True)]
         more = [max(o - p, 0) for p, o in zip(padding, output_padding, strict=True)]
         options = {"group": groups, "strides": stride, "dilations": dilation}
@@ -173,7 +173,7 @@ def _transposed(
 def _pads(
     padding: Sequence[int] | str, kernel: Sequence[Dim], dilation: Sequence[int], axes: int
 ) -> list[int]:
-    """Return the padding at the begin of every axis, then at the end of every axis."""
+    """Return the padding at the start of every axis, then at the end of every axis."""
     if padding == "valid":
         return [0] * 2 * axes
     if padding == "same":
@@ -184,7 +184,7 @@ def _pads(
 
 
 def _per_axis(given: Sequence[int], axes: int) -> list[int]:
-    """Return one number per axis; a single one given is for all."""
+    """Return one number per axis; a single number is repeated."""
     return [int(g) for g in given] * (axes if len(given) == 1 else 1)
 
 

@@ -1,4 +1,4 @@
-"""Rows looked up in a table, and bags of them."""
+"""Embeddings and embedding bags."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Value:
-    """weight[indices]; the padding row is a row like any other."""
+    """weight[indices]; the padding row has no special role in inference."""
     result: Value = op.Gather(weight, indices, axis=0)
     return result
 
@@ -30,7 +30,7 @@ def embedding(
 def embedding_renorm(
     op: OpBuilder, self: Value, indices: Value, max_norm: float, norm_type: float
 ) -> Value:
-    """The table, with the rows named by indices scaled down to a norm of at most max_norm."""
+    """The table, with the rows at the indices scaled down to a norm of at most max_norm."""
     size = dims_of(self)[0]
     power = op.Pow(op.Abs(self), norm_type)
     norms = op.Pow(op.ReduceSum(power, [1], keepdims=1), 1 / norm_type)
@@ -98,7 +98,7 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Value, ...]:
-    """Like embedding_bag; a negative padding_idx is none."""
+    """Like embedding_bag; a negative padding_idx means no padding row."""
     skip = padding_idx if padding_idx >= 0 else None
     return _bags(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, skip)
 
@@ -113,7 +113,7 @@ def _bags(
     include_last_offset: bool,
     padding_idx: int | None,
 ) -> tuple[Value, Value, Value, Value]:
-    """Return the bags, the bag of every index, the counts and, of a maximum, the winners."""
+    """Return the bags, the bag of every index, the counts and, for a maximum, its indices."""
     columns = dims_of(weight)[1]
     count = dims_of(offsets)[0] - int(include_last_offset)
     places = op.cast(indices, torch.int64)
@@ -136,11 +136,11 @@ def _bags(
     per_bag = op.Unsqueeze(sizes, [1])
     if mode == _MEAN:
         bags = op.Div(bags, op.cast(op.Max(per_bag, 1), dtype))
-    # torch keeps a place for the end that stands among the offsets
+    # torch's sizes have an entry for the last offset too
     stored = op.Concat(sizes, op.const([0]), axis=0) if include_last_offset else sizes
     if mode != _MAX:
         (length,) = op.scope.traced.result[1].shape
-        if isinstance(length, int) and length == 0:  # torch sums without asking whose bag it is
+        if isinstance(length, int) and length == 0:  # torch ignores the bags for the sum
             bag_of = op.const([])
         return bags, bag_of, stored, op.Identity(sizes)
     bags = op.Where(op.Greater(per_bag, 0), bags, op.const(0, dtype))
@@ -148,7 +148,7 @@ def _bags(
 
 
 def _bag_of(op: OpBuilder, indices: Value, offsets: Value) -> Value:
-    """Return the bag of every index: how many bags begin at or before it, less one."""
+    """Return the bag of every index: the number of bags that begin at or before it, minus one."""
     length = op.Shape(indices)
     places = op.Reshape(op.cast(offsets, torch.int64), [-1, 1])
     ones = op.Expand(op.const(1), op.Shape(places, end=1))
@@ -161,7 +161,7 @@ def _bag_of(op: OpBuilder, indices: Value, offsets: Value) -> Value:
 def _winners(
     op: OpBuilder, rows: Value, bags: Value, indices: Value, bag_of: Value, dims: list[Dim]
 ) -> Value:
-    """Return which index gave the maximum of every bag and column, -1 in an empty bag."""
+    """Return the index of the maximum of every bag and column, -1 for an empty bag."""
     equal = op.Equal(rows, op.Gather(bags, bag_of, axis=0))
     here = op.Where(equal, op.Unsqueeze(indices, [1]), op.const(-1))
     lowest = op.expand(op.const(-1), dims)

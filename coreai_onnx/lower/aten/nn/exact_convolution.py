@@ -1,6 +1,6 @@
-"""Convolutions as matrix products, for the dtypes and shapes onnxruntime's Conv does not take.
+"""Convolutions as matrix products, for dtypes and shapes that onnxruntime's Conv does not support.
 
-That is float64 and the integers, which keep their precision this way, and empty batches.
+These are float64 and integers, which keep their precision this way, and empty batches.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def exact_convolution(
     """Return Σ over window positions p of weight[…, p] @ input[p::stride], plus bias.
 
     Args:
-        op: Makes nodes.
+        op: Creates nodes.
         x: [N, C, *sizes].
-        weight: [O, C / groups, *kernel], of known sizes.
+        weight: [O, C / groups, *kernel], of static sizes.
         bias: [O] or None.
         stride: Step of the window per axis.
-        pads: Padding at the begin of every axis, then at the end of every axis.
+        pads: Padding at the start of every axis, then at the end of every axis.
         dilation: Distance of the window's elements per axis.
         groups: Number of independent groups of channels.
     """
@@ -81,16 +81,16 @@ def exact_transposed(
     groups: int,
     dilation: Sequence[int],
 ) -> Value:
-    """Return the transposed convolution: a convolution of the input spread out by the stride.
+    """Return the transposed convolution: a convolution of the input dilated by the stride.
 
     Args:
-        op: Makes nodes.
+        op: Creates nodes.
         x: [N, C, *sizes].
-        weight: [C, O / groups, *kernel], of known sizes.
+        weight: [C, O / groups, *kernel], of static sizes.
         bias: [O] or None.
         stride: Step of the window in the result per axis.
-        padding: What is cut from both ends of the result per axis.
-        output_padding: What is added at the end of the result per axis.
+        padding: Number of elements cut from both ends of the result per axis.
+        output_padding: Number of elements added at the end of the result per axis.
         groups: Number of independent groups of channels.
         dilation: Distance of the window's elements per axis.
     """
@@ -113,7 +113,7 @@ def exact_transposed(
 
 
 def _known(op: OpBuilder, weight: Value) -> list[int]:
-    """Return the sizes of a weight, whose elements are taken one by one.
+    """Return the sizes of a weight, which must be static since its elements are read one by one.
 
     Raises:
         LoweringError: If they are symbolic.
@@ -164,7 +164,7 @@ def window(
     stride: Sequence[int],
     dilation: Sequence[int],
 ) -> Value:
-    """Return the element at one place of every window, [N, C, *windows]."""
+    """Return the element at one position of every window, [N, C, *windows]."""
     starts = [p * d for p, d in zip(place, dilation, strict=True)]
     ends = [as_dim(b + (w - 1) * t + 1) for b, w, t in zip(starts, windows, stride, strict=True)]
     axes = list(range(2, 2 + len(starts)))

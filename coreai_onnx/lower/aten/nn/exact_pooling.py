@@ -1,4 +1,4 @@
-"""Pooling element by element of the window, for dtypes onnxruntime's pooling does not take."""
+"""Pooling element by element of the window, for dtypes that onnxruntime's ops do not support."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def exact_maximum(
     *,
     indices: bool,
 ) -> tuple[Value, Value | None]:
-    """Return the maximum of every window of [N, C, *sizes] and, if asked for, its position."""
+    """Return the maximum of every window of [N, C, *sizes] and, if requested, its position."""
     windows = _windows(dims_of(x)[2:], kernel, stride, padding, dilation, ceil_mode)
     pads = _pads(dims_of(x)[2:], windows, kernel, stride, padding, dilation)
     dtype = dtype_of(x)
@@ -58,7 +58,7 @@ def exact_average(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Value:
-    """Return the average of every window of [N, C, *sizes]; integers are divided towards zero."""
+    """Return the average of every window of [N, C, *sizes]; integers are divided toward zero."""
     sizes, ones = dims_of(x)[2:], [1] * len(kernel)
     windows = _windows(sizes, kernel, stride, padding, ones, ceil_mode)
     pads = _pads(sizes, windows, kernel, stride, padding, ones)
@@ -94,7 +94,7 @@ def _windows(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> list[Dim]:
-    """Return how many windows there are per axis; each starts inside or in the padding before."""
+    """Return the number of windows per axis; each starts in the input or the padding before it."""
     counts: list[Dim] = []
     for s, k, t, p, d in zip(sizes, kernel, stride, padding, dilation, strict=True):
         room = s + 2 * p - d * (k - 1) - 1
@@ -114,7 +114,7 @@ def _pads(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> list[Dim]:
-    """Return the padding at every begin, then at every end, so that the last window fits."""
+    """Return the padding at every start, then at every end, so that the last window fits."""
     ends = [
         as_dim((w - 1) * t + d * (k - 1) + 1 - s - p)
         for s, w, k, t, p, d in zip(sizes, windows, kernel, stride, padding, dilation, strict=True)

@@ -1,4 +1,4 @@
-"""Losses that torch decomposes badly: likelihoods of classes and margins."""
+"""Losses whose torch decomposition is inefficient: class likelihoods and margins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NONE, _MEAN, _SUM = 0, 1, 2
 
 
 def reduced(op: OpBuilder, x: Value, reduction: int) -> Value:
-    """Return a loss per element, or its mean or sum as torch numbers them."""
+    """Return a loss per element, or its mean or sum, by torch's reduction number."""
     if reduction == _NONE:
         return x
     result: Value = (
@@ -70,7 +70,7 @@ def _likelihood(
     reduction: int,
     ignore_index: Dim,
 ) -> tuple[Value, Value]:
-    """Return the loss and the total weight, of x [N, C, …] or [C]."""
+    """Return the loss and the total weight for x [N, C, …] or [C]."""
     axis = 1 if rank_of(x) > 1 else 0
     places = op.cast(target, torch.int64)
     used = op.Not(op.Equal(places, ignore_index))
@@ -140,7 +140,7 @@ def chunked_linear_cross_entropy(
     compute_linear_weight_grad: bool,
     compute_linear_bias_grad: bool,
 ) -> tuple[Value | None, ...]:
-    """The cross entropy of input @ linear_weightᵀ + bias, in one piece and without gradients."""
+    """The cross entropy of input @ linear_weightᵀ + bias, without chunks and gradients."""
     logits = _logits(op, input, linear_weight, linear_bias, acc_dtype)
     factors = None if weight is None else op.cast(weight, acc_dtype)
     number = _MEAN if reduction == "mean" else _SUM
@@ -165,7 +165,7 @@ def chunked_linear_cross_entropies(
     acc_policy: str,
     acc_dtype: torch.dtype,
 ) -> Value:
-    """The same, a loss for every row."""
+    """The same cross entropy with one loss per row."""
     logits = _logits(op, input, linear_weight, linear_bias, acc_dtype)
     factors = None if weight is None else op.cast(weight, acc_dtype)
     return cross_entropy_loss(op, logits, target, factors, _NONE, ignore_index)
@@ -174,7 +174,7 @@ def chunked_linear_cross_entropies(
 def _logits(
     op: OpBuilder, x: Value, weight: Value, bias: Value | None, dtype: torch.dtype
 ) -> Value:
-    """Return x @ weightᵀ + bias, in the dtype that sums are kept in."""
+    """Return x @ weightᵀ + bias in the accumulation dtype."""
     turned = op.transpose(op.cast(weight, dtype), [1, 0])
     logits = op.MatMul(op.cast(x, dtype), turned)
     if bias is not None:
@@ -192,7 +192,7 @@ def _soft(
     smoothing: float,
     classes: Dim,
 ) -> Value:
-    """Return the cross entropy with probabilities; its mean is over all but the classes."""
+    """Return the cross entropy with class probabilities; its mean is over all other axes."""
     if smoothing > 0:
         share = op.Div(op.like(target, smoothing), op.cast(op.dim(classes), dtype_of(target)))
         target = op.Add(op.Mul(target, 1 - smoothing), share)

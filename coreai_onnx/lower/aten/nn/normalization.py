@@ -1,4 +1,4 @@
-"""Layer, RMS and group normalization, spelled with ONNX's own norms where the opset has them."""
+"""Layer, RMS and group normalization, by ONNX's own norms if the opset has them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def fused_rms_norm(
 
 
 def default_eps(dtype: torch.dtype) -> float:
-    """Return the epsilon of torch's RMS norm: that of the dtype it computes in."""
+    """Return the default eps of torch's RMS norm: the machine epsilon of its compute dtype."""
     return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
 
 
@@ -145,7 +145,8 @@ def native_group_norm(
 def _normalized_groups(op: OpBuilder, x: Value, groups: int, eps: float) -> Value:
     """Return x normalized per group.
 
-    Not by GroupNormalization: its variance, mean(x²) - mean(x)², cancels where torch's does not.
+    GroupNormalization is not used: its variance, mean(x²) - mean(x)², suffers from cancellation
+    where torch's does not.
     """
     dims = dims_of(x)
     rows = op.reshape(x, [dims[0], groups, _group_size(dims, groups)])
@@ -159,14 +160,14 @@ def _normalized_groups(op: OpBuilder, x: Value, groups: int, eps: float) -> Valu
 
 
 def _group_size(dims: Sequence[Dim], groups: int) -> Dim:
-    """Return how many elements of one sample a group has."""
+    """Return the number of elements in a group of one sample."""
     size = numel(dims[1:])
     return size // groups if isinstance(size, int) else size / groups
 
 
 # ---------------------------------------------------------------------- parts
 def moments(op: OpBuilder, x: Value, axes: Sequence[int], eps: float) -> tuple[Value, Value]:
-    """Return the mean and 1 / √(var + eps) over some axes, which stay with size 1."""
+    """Return the mean and 1 / √(var + eps) over some axes, which are kept with size 1."""
     mean = op.ReduceMean(x, list(axes), keepdims=1)
     centered = op.Sub(x, mean)
     variance = op.ReduceMean(op.Mul(centered, centered), list(axes), keepdims=1)
@@ -174,14 +175,14 @@ def moments(op: OpBuilder, x: Value, axes: Sequence[int], eps: float) -> tuple[V
 
 
 def wide(op: OpBuilder, x: Value) -> Value:
-    """Return a floating value in the dtype torch computes statistics in: at least float32."""
+    """Return a floating-point value in torch's dtype for statistics: at least float32."""
     return op.cast(x, torch.float32) if dtype_of(x) in (torch.float16, torch.bfloat16) else x
 
 
 def _one_dtype(
     op: OpBuilder, x: Value, *parameters: Value | None
 ) -> tuple[Value, list[Value | None]]:
-    """Return everything in the dtype of x, or in float32 if parameters have another one."""
+    """Return all values in the dtype of x, or in float32 if the parameters' dtype differs."""
     given = [p for p in parameters if p is not None]
     if all(p.dtype == x.dtype for p in given):
         return x, list(parameters)

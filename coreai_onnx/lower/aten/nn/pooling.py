@@ -1,4 +1,4 @@
-"""Maxima and averages over windows of one, two and three axes."""
+"""Max pooling and average pooling over one, two and three axes."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _max_pool(
     ceil_mode: bool,
     indices: bool = False,
 ) -> tuple[Value, Value | None]:
-    """Return the maxima and, if asked for, their positions within the pooled axes."""
+    """Return the maxima and, if requested, their positions within the pooled axes."""
     kernel, pads = per_axis(kernel_size, axes), per_axis(padding, axes)
     strides, dilations = per_axis(stride or kernel_size, axes), per_axis(dilation, axes)
     batched = op.unsqueeze(x, [0]) if rank_of(x) == axes + 1 else x
@@ -225,11 +225,12 @@ def _avg_pool(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Value:
-    """Return the averages; a given divisor takes the place of the count."""
+    """Return the averages; a given divisor replaces the count."""
     kernel, pads = per_axis(kernel_size, axes), per_axis(padding, axes)
     strides = per_axis(stride or kernel_size, axes)
     batched = op.unsqueeze(x, [0]) if rank_of(x) == axes + 1 else x
-    # a window that sticks out is averaged over what is inside, so its sum cannot be told from it
+    # a window that exceeds the padded input is averaged over a smaller count, so that its sum
+    # cannot be computed from the average
     if dtype_of(x) in _AVERAGE_DTYPES and not (divisor is not None and ceil_mode):
         result = op.AveragePool(
             batched,
@@ -251,5 +252,5 @@ def _avg_pool(
 
 
 def per_axis(given: Sequence[int], axes: int) -> list[int]:
-    """Return one number per axis; a single one given is for all."""
+    """Return one number per axis; a single number is repeated."""
     return [int(g) for g in given] * (axes if len(given) == 1 else 1)

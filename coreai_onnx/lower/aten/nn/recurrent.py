@@ -1,4 +1,4 @@
-"""LSTM, GRU and plain recurrent layers, as ONNX's own."""
+"""LSTM, GRU and Elman (RNN) layers, lowered to ONNX's own ops."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, dtype_of, rank
 
 @dataclass(frozen=True)
 class Cell:
-    """How torch's layer maps to ONNX's.
+    """The mapping of a torch layer to an ONNX op.
 
     Attributes:
         op_type: ONNX op.
-        gates: Place among torch's gates of every gate of ONNX.
-        states: How many states are carried: hidden, and the cell of an LSTM.
-        attributes: Further attributes, the activations once per direction.
+        gates: For every gate of ONNX, its position among torch's gates.
+        states: The number of states: the hidden state, and the cell state of an LSTM.
+        attributes: Further attributes, with the activations once per direction.
     """
 
     op_type: str
@@ -41,15 +41,15 @@ RELU = Cell("RNN", (0,), attributes=(("activations", "Relu"),))
 
 @dataclass(frozen=True)
 class Layers:
-    """What a stack of recurrent layers consists of.
+    """A stack of recurrent layers.
 
     Attributes:
-        cell: The kind.
-        params: Weights and biases, as torch orders them.
+        cell: The kind of cell.
+        params: Weights and biases, in torch's order.
         has_biases: Whether there are biases.
         count: Number of layers.
-        dropout: Share of the elements dropped between layers.
-        bidirectional: Whether every layer runs both ways.
+        dropout: Probability of the dropout between layers.
+        bidirectional: Whether every layer runs in both directions.
     """
 
     cell: Cell
@@ -144,7 +144,7 @@ def gru_cell(
 
 
 def _register_cell(name: str, activation: str) -> None:
-    """Register a cell that is one activation."""
+    """Register a cell with a single activation."""
 
     @lowers(f"aten.{name}.default")
     def cell(
@@ -170,7 +170,7 @@ _register_cell("rnn_relu_cell", "Relu")
 def _sequence(
     op: OpBuilder, layers: Layers, x: Value, hx: Sequence[Value], *, batch_first: bool
 ) -> list[Value]:
-    """Run over [steps, batch, features], [batch, steps, features] or [steps, features]."""
+    """Lower the layers for [steps, batch, features], [batch, steps, features] or no batch."""
     unbatched = rank_of(x) == 2
     states = [op.unsqueeze(h, [1]) if unbatched else h for h in hx]
     x = op.unsqueeze(x, [1]) if unbatched else x
@@ -226,7 +226,7 @@ def _layer(
     options = dict(cell.attributes)
     if "activations" in options:
         options["activations"] = [options["activations"]] * len(params)
-    # onnxruntime's kernels take float32 alone, whatever they are registered for
+    # onnxruntime's kernels work in float32 only, although more dtypes are registered
     operands = [x, *stacked, bias, None, *states]
     y, *last = getattr(op, cell.op_type)(
         *(v if v is None else op.cast(v, torch.float32) for v in operands),

@@ -1,4 +1,4 @@
-"""Images and signals brought to another size, or their pixels moved between axes."""
+"""Resizing of images and signals."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def resize(
     """Return [N, C, *sizes] resized.
 
     Args:
-        op: Makes nodes.
+        op: Creates nodes.
         x: The input.
-        output_size: The new sizes; None if the scales say them (rounded down).
-        scales: New over old size per axis; they decide where pixels are read, unless corners are
-            aligned. None, or None for an axis: the ratio of the sizes.
+        output_size: The new sizes; None if they follow from the scales (rounded down).
+        scales: New over old size per axis; they determine the source coordinates, unless corners
+            are aligned. None, or None for an axis: the ratio of the sizes.
         mode: "nearest", "linear" or "cubic".
-        align_corners: Whether the centers of the corner pixels stay where they are.
-        antialias: Whether the filter is stretched when the image shrinks.
-        exact: Whether "nearest" looks from the center of a pixel, not from its corner.
+        align_corners: Whether the centers of the corner pixels are kept in place.
+        antialias: Whether the filter is widened when the image shrinks.
+        exact: Whether "nearest" starts from the center of a pixel instead of its corner.
     """
     axes = rank_of(x) - 2
     factors = [None] * axes if align_corners else _factors(x, output_size, scales, axes)
@@ -61,7 +61,7 @@ def resize(
         if mode != "nearest" and dtype_of(x) not in _SCALABLE:
             return _filtered(op, x, sizes, factors, mode, align_corners=align_corners)
     if antialias:
-        # onnxruntime's antialiased Resize gives other pixels than torch
+        # onnxruntime's antialiased Resize differs from torch's
         raise LoweringError("antialiased resizing needs sizes that are known", op.scope.where)
     coordinates = "align_corners" if align_corners else "half_pixel"
     options: dict[str, Any] = {"mode": mode}
@@ -87,7 +87,7 @@ def _factors(
     scales: Sequence[float | None] | None,
     axes: int,
 ) -> list[float | None]:
-    """Return the scales that matter: those that are not the ratio of the sizes anyway."""
+    """Return the scales that differ from the ratio of the sizes."""
     if scales is None or not any(scales):
         return [None] * axes
     found: list[float | None] = []
@@ -117,7 +117,7 @@ def _ratio(x: Value, output_size: Sequence[Dim] | None, i: int) -> float:
 
 
 def _sizes(x: Value, scales: Sequence[float | None] | None) -> list[Dim] | None:
-    """Return the sizes the scales give, where they can be said without computing."""
+    """Return the sizes that follow from the scales, if they are known at conversion."""
     found: list[Dim] = []
     for size, scale in zip(dims_of(x)[2:], scales or (), strict=True):
         assert scale is not None
@@ -149,14 +149,14 @@ def _size_vector(
 
 
 def _whole(x: Value, sizes: Sequence[Dim], factors: Sequence[float | None]) -> bool:
-    """Whether every axis grows by a whole factor, so that no coordinate is rounded."""
+    """Whether every axis grows by an integer factor, so that no coordinate is rounded."""
     if any(factors) or dtype_of(x) not in _SCALABLE:
         return False
     old = [int(d) for d in dims_of(x)[2:]]
     return all(o > 0 and int(s) % o == 0 for s, o in zip(sizes, old, strict=True))
 
 
-# ---------------------------------------------------------------------- spelled out
+# ---------------------------------------------------------------------- elementary ops
 def _gathered(
     op: OpBuilder,
     x: Value,
@@ -165,7 +165,7 @@ def _gathered(
     *,
     exact: bool,
 ) -> Value:
-    """Return the nearest pixels, gathered axis by axis from the places torch itself computes."""
+    """Return the nearest pixels, gathered axis by axis at the indices that torch computes."""
     mode = "nearest-exact" if exact else "nearest"
     for i, (size, factor) in enumerate(zip(sizes, factors, strict=True)):
         old = int(dims_of(x)[2 + i])

@@ -1,4 +1,4 @@
-"""Pixels read at given places, and pixels moved between channels and space."""
+"""Grid sampling, and rearrangement of pixels between channels and space."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def grid_sampler(
     padding_mode: int,
     align_corners: bool,
 ) -> Value:
-    """Input read at the places of the grid, which run from -1 to 1 along every axis."""
+    """Input sampled at the points of the grid, with coordinates from -1 to 1 along every axis."""
     modes = _MODES if op.opset >= 20 else _MODES_BEFORE_20
     result: Value = op.GridSample(
         input,

@@ -1,4 +1,4 @@
-"""Filters along one axis: which elements every result is made of, and with what weights."""
+"""Filters along one axis: source indices and weights of every result."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.values import Value, dims_of, dtype_of, rank_of, set_dims
 
 LINEAR, CUBIC = 2, 4
-"""How many neighbors a filter reads."""
+"""The number of elements that a filter reads."""
 _CUBIC_COEFFICIENT = -0.75
 
 
 def sources(old: int, new: int, factor: float | None, *, align_corners: bool) -> torch.Tensor:
-    """Return where in the old axis the elements of the new one lie, [new] in float64.
+    """Return the coordinates in the old axis of the elements of the new one, [new] in float64.
 
     Args:
         old: Size of the axis.
         new: Its size in the result.
         factor: New over old, if it is not the ratio of the sizes.
-        align_corners: Whether the first and last elements stay where they are.
+        align_corners: Whether the first and last elements are kept in place.
     """
     index = torch.arange(new, dtype=torch.float64)
     if align_corners:
@@ -28,7 +28,7 @@ def sources(old: int, new: int, factor: float | None, *, align_corners: bool) ->
 
 
 def taps(where: torch.Tensor, old: int, kernel: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the places [new, kernel] and weights [new, kernel] of a filter.
+    """Return the indices [new, kernel] and weights [new, kernel] of a filter.
 
     The cubic weights are those of Keys, "Cubic convolution interpolation for digital image
     processing" (1981), with a = -0.75.
@@ -75,9 +75,9 @@ def _far(t: torch.Tensor) -> torch.Tensor:
 def antialias_weights(
     old: int, new: int, factor: float | None, mode: str, *, align_corners: bool
 ) -> torch.Tensor:
-    """Return the weights [new, old] of a filter stretched when the axis shrinks, in float64.
+    """Return the weights [new, old] of a filter that is widened when the axis shrinks, in float64.
 
-    They are what torch's own filter makes of the rows of an identity matrix.
+    They are computed by applying torch's own filter to the rows of an identity matrix.
     """
     rows = torch.eye(old, dtype=torch.float64)[None, None]
     resized = getattr(torch.ops.aten, f"_upsample_bi{mode}2d_aa").default

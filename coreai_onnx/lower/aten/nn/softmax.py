@@ -56,7 +56,7 @@ def _log_softmax(op: OpBuilder, self: Value, dim: int, half_to_float: bool) -> V
 
 @lowers("aten._safe_softmax.default")
 def _safe_softmax(op: OpBuilder, self: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    """Softmax along an axis; zeros where all of it is -inf."""
+    """Softmax along an axis; zeros if all elements are -inf."""
     share = _along(op, "Softmax", self, dim, dtype)
     wide = op.cast(self, dtype_of(share))
     if rank_of(self) == 0:
@@ -68,7 +68,7 @@ def _safe_softmax(op: OpBuilder, self: Value, dim: int, dtype: torch.dtype | Non
 # ---------------------------------------------------------------- dropout
 @lowers("aten.dropout.default")
 def dropout(op: OpBuilder, input: Value, p: float, train: bool) -> Value:
-    """The input; in training, with a share p of the elements zero and the others scaled up."""
+    """The input; in training mode, with a fraction p of the elements zero, the others scaled."""
     return _dropout(op, input, p)[0] if train and p > 0 else input
 
 
@@ -76,7 +76,7 @@ def dropout(op: OpBuilder, input: Value, p: float, train: bool) -> Value:
 def native_dropout(
     op: OpBuilder, input: Value, p: float, train: bool | None
 ) -> tuple[Value, Value]:
-    """Dropout, and which elements were kept."""
+    """Dropout, and the mask of the elements that are kept."""
     if train is not False and p > 0:
         return _dropout(op, input, p)
     return input, op.expand(op.const(True), dims_of(input))

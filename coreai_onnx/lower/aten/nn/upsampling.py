@@ -1,4 +1,4 @@
-"""Torch's names for resizing: one per filter and number of axes."""
+"""Torch's upsampling ops: one per filter and number of axes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def nearest_exact(op: OpBuilder, input: Value, output_size: Sizes, scale_factors
 
 
 def _register_nearest(name: str, *, exact: bool) -> None:
-    """Register the overloads with one scale per axis as a parameter of its own."""
+    """Register the overloads that have one scale parameter per axis."""
 
     @lowers(f"aten.{name}1d.default")
     def nearest1d(
@@ -134,7 +134,7 @@ def trilinear3d(
 
 
 def _register_plane(name: str, mode: str, *, antialias: bool = False) -> None:
-    """Register an overload for images with one scale per axis as a parameter of its own."""
+    """Register an overload for images that has one scale parameter per axis."""
 
     @lowers(f"aten.{name}.default")
     def plane(

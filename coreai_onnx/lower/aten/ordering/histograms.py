@@ -26,7 +26,7 @@ from coreai_onnx.lower.values import (
 
 @lowers("aten.histc.default")
 def histc(op: OpBuilder, self: Value, bins: int = 100, min: Number = 0, max: Number = 0) -> Value:
-    """How many elements lie in each of equal bins; between the extremes if none are given."""
+    """The number of elements in each of equal bins, by default between the extremes."""
     x = flat(op, self)
     dtype = dtype_of(x)
     wide = op.cast(x, torch.float64)
@@ -57,7 +57,7 @@ def histogram_edges(
     weight: Value | None = None,
     density: bool = False,
 ) -> tuple[Value, Value]:
-    """How many elements, or how much weight, lies between given edges."""
+    """The number of elements, or the sum of weights, between given edges."""
     (count,) = dims_of(bins)
     return _histogram(op, flat(op, self), [bins], [count], weight, density=density), bins
 
@@ -72,7 +72,7 @@ def histogram(
     weight: Value | None = None,
     density: bool = False,
 ) -> tuple[Value, Value]:
-    """How many elements, or how much weight, lies in each of equal bins."""
+    """The number of elements, or the sum of weights, in each of equal bins."""
     x = flat(op, self)
     edges = _equal_edges(op, x, bins, None if range is None else range[:2])
     return _histogram(op, x, [edges], [bins + 1], weight, density=density), edges
@@ -109,7 +109,7 @@ def _histogram(
     *,
     density: bool,
 ) -> Value:
-    """Add the weights of rows of coordinates into the bins between edges, the last one closed."""
+    """Add the weights of points to the bins between edges; the last bin is closed."""
     dtype = dtype_of(rows)
     sizes = [int(c) - 1 for c in counts]
     points = rows if rank_of(rows) == 2 else op.unsqueeze(rows, [1])
@@ -135,7 +135,7 @@ def _histogram(
 def _bin_index(
     op: OpBuilder, points: Value, edges: Sequence[Value], sizes: Sequence[int]
 ) -> tuple[Value, Value]:
-    """Return the flat bin of every row (0 outside), and whether it lies in one."""
+    """Return the flat bin of every row (0 outside), and whether the row is in a bin."""
     count = dims_of(points)[0]
     index: Any = op.const(0)
     inside: Any = op.const(True)
@@ -186,7 +186,7 @@ def histogramdd_counts(
     weight: Value | None = None,
     density: bool = False,
 ) -> Value:
-    """How many rows lie in each of equal bins."""
+    """The number of rows in each of equal bins."""
     edges = histogramdd_edges(op, self, bins, range=range)
     sizes = [b + 1 for b in bins]
     return _histogram(op, _as_rows(op, self), edges, sizes, weight, density=density)
@@ -201,6 +201,6 @@ def histogramdd_tensors(
     weight: Value | None = None,
     density: bool = False,
 ) -> Value:
-    """How many rows lie between given edges."""
+    """The number of rows between given edges."""
     sizes = [dims_of(b)[0] for b in bins]
     return _histogram(op, _as_rows(op, self), bins, sizes, weight, density=density)

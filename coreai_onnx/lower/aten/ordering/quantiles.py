@@ -1,4 +1,4 @@
-"""Quantiles, between neighbours by the chosen interpolation."""
+"""Quantiles, with the interpolation modes of torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def quantile(
     *,
     interpolation: str = "linear",
 ) -> Value:
-    """The elements at fractions q of the sorted ones, NaN where there is one."""
+    """The elements at fractions q of the sorted elements, NaN if there is one."""
     return _quantile(op, self, q, dim, keepdim, interpolation, ignore_nan=False)
 
 
@@ -35,7 +35,7 @@ def quantile_scalar(
     *,
     interpolation: str = "linear",
 ) -> Value:
-    """The element at a fraction q of the sorted ones, NaN where there is one."""
+    """The element at a fraction q of the sorted elements, NaN if there is one."""
     number = op.const(q, dtype_of(self))
     return _quantile(op, self, number, dim, keepdim, interpolation, ignore_nan=False)
 
@@ -50,7 +50,7 @@ def nanquantile(
     *,
     interpolation: str = "linear",
 ) -> Value:
-    """The elements at fractions q of the sorted ones that are not NaN."""
+    """The elements at fractions q of the sorted elements that are not NaN."""
     return _quantile(op, self, q, dim, keepdim, interpolation, ignore_nan=True)
 
 
@@ -64,7 +64,7 @@ def nanquantile_scalar(
     *,
     interpolation: str = "linear",
 ) -> Value:
-    """The element at a fraction q of the sorted ones that are not NaN."""
+    """The element at a fraction q of the sorted elements that are not NaN."""
     number = op.const(q, dtype_of(self))
     return _quantile(op, self, number, dim, keepdim, interpolation, ignore_nan=True)
 
@@ -79,7 +79,7 @@ def _quantile(
     *,
     ignore_nan: bool,
 ) -> Value:
-    """Sort along the last axis, take the neighbours of q * (n - 1), put the axis of q in front."""
+    """Sort along the last axis, take the neighbors of q * (n - 1), put the axis of q in front."""
     rank = rank_of(x)
     axis = 0 if dim is None else wrap(dim, rank)
     rows = flat(op, x) if dim is None or rank == 0 else move_last(op, x, axis)
@@ -104,7 +104,7 @@ def _quantile(
 
 
 def _between(op: OpBuilder, values: Value, places: Value, axis: int, interpolation: str) -> Value:
-    """Return the values at fractional places."""
+    """Return the interpolated values at fractional positions."""
 
     def at(places: Value) -> Value:
         index = op.cast(places, torch.int64)

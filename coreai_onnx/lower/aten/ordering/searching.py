@@ -1,4 +1,4 @@
-"""Places of values in sorted sequences, sets and counts."""
+"""Binary search, set membership and counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from coreai_onnx.lower.values import (
 
 # ---------------------------------------------------------------------- sorted sequences
 def insertion_index(op: OpBuilder, sequence: Value, x: Value, *, right: bool) -> Value:
-    """Return how many elements of a sorted sequence are below each value (or equal, if right)."""
+    """Return the number of elements of a sorted sequence below each value (or equal, if right)."""
     sequence, x = promote(op, sequence, x)
     row = op.unsqueeze(sequence, [rank_of(sequence) - 1]) if rank_of(sequence) > 1 else sequence
     column = op.unsqueeze(x, [rank_of(x)])
@@ -45,7 +45,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Value | None = None,
 ) -> Value:
-    """Where each value would be put into a sorted sequence, before its equals or after them."""
+    """The insertion index of each value in a sorted sequence, before or after equal elements."""
     if sorter is not None:
         axis = rank_of(sorted_sequence) - 1
         dims = dims_of(sorted_sequence)
@@ -66,7 +66,7 @@ def searchsorted_scalar(
     side: str | None = None,
     sorter: Value | None = None,
 ) -> Value:
-    """Where a number would be put into a sorted sequence."""
+    """The insertion index of a number in a sorted sequence."""
     x = op.const(self)
     return searchsorted(op, sorted_sequence, x, right=right, side=side, sorter=sorter)
 
@@ -126,7 +126,7 @@ def isin_scalar(
     assume_unique: bool = False,
     invert: bool = False,
 ) -> Value:
-    """Whether each element is a number."""
+    """Whether each element equals a number."""
     left, right = promote(op, elements, test_element)
     equal = op.Equal(left, right)
     return op.Not(equal) if invert else equal
@@ -149,7 +149,7 @@ def isin_tensor(
 # ---------------------------------------------------------------------- counts
 @lowers("aten.bincount.default")
 def bincount(op: OpBuilder, self: Value, weights: Value | None = None, minlength: Dim = 0) -> Value:
-    """How often each of 0, 1, … occurs, or the sum of the weights where it does."""
+    """The number of occurrences of each of 0, 1, …, or the sum of their weights."""
     (size,) = dims_of(self)
     dtype = torch.int64 if weights is None else dtype_of(weights)
     if weights is not None and dtype not in (torch.float32, torch.float64):

@@ -1,7 +1,6 @@
-"""Order along an axis: sorted values, their indices, and single ranks.
+"""Sorting along an axis: sorted values, their indices, and single ranks.
 
-torch documents no order for equal elements, except where a sort is stable. Here they keep the order
-that they had, always.
+torch documents no order of equal elements, except for a stable sort. Here every sort is stable.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def topk(
 ) -> tuple[Value, Value]:
     """The k greatest or least elements along an axis, and their indices.
 
-    The place of a NaN is left to the runtime, as torch documents none.
+    The position of a NaN depends on the runtime; torch does not document it.
     """
     rank = rank_of(self)
     if rank == 0:
@@ -39,7 +38,7 @@ def topk(
 
 
 def _top(op: OpBuilder, x: Value, k: Dim, axis: int, *, largest: bool) -> tuple[Value, Value]:
-    """Return TopK in order; of equal elements the one with the lower index comes first."""
+    """Return TopK in order; among equal elements, the one with the lower index comes first."""
     values, indices = op.TopK(x, op.shape([k]), axis=axis, largest=int(largest), _outputs=2)
     dims = dims_of(x)
     for result in (values, indices):
@@ -48,7 +47,7 @@ def _top(op: OpBuilder, x: Value, k: Dim, axis: int, *, largest: bool) -> tuple[
 
 
 def ranked(op: OpBuilder, x: Value, k: Dim, axis: int, *, descending: bool) -> tuple[Value, Value]:
-    """Return the first k elements in stable order, NaN being the greatest, and their indices."""
+    """Return the first k elements in stable order, NaN as the greatest, and their indices."""
     values, indices = _top(op, order_key(op, x), k, axis, largest=descending)
     if is_float(x):
         values = op.GatherElements(x, indices, axis=axis)
@@ -59,7 +58,7 @@ def ranked(op: OpBuilder, x: Value, k: Dim, axis: int, *, descending: bool) -> t
 def sort(
     op: OpBuilder, self: Value, dim: int = -1, descending: bool = False
 ) -> tuple[Value, Value]:
-    """Elements along an axis in order, and where they were."""
+    """Sorted elements along an axis, and their indices."""
     rank = rank_of(self)
     if rank == 0:
         return self, op.const(0)
@@ -71,13 +70,13 @@ def sort(
 def sort_stable(
     op: OpBuilder, self: Value, *, stable: bool | None, dim: int = -1, descending: bool = False
 ) -> tuple[Value, Value]:
-    """Elements along an axis in order, and where they were; equal ones keep their order."""
+    """Sorted elements along an axis, and their indices; equal elements keep their order."""
     return sort(op, self, dim, descending)
 
 
 @lowers("aten.argsort.default")
 def argsort(op: OpBuilder, self: Value, dim: int = -1, descending: bool = False) -> Value:
-    """Where the elements of an axis in order were."""
+    """Indices that sort the elements along an axis."""
     return sort(op, self, dim, descending)[1]
 
 
@@ -85,13 +84,13 @@ def argsort(op: OpBuilder, self: Value, dim: int = -1, descending: bool = False)
 def argsort_stable(
     op: OpBuilder, self: Value, *, stable: bool, dim: int = -1, descending: bool = False
 ) -> Value:
-    """Where the elements of an axis in order were; equal ones keep their order."""
+    """Indices that sort the elements along an axis; equal elements keep their order."""
     return sort(op, self, dim, descending)[1]
 
 
 @lowers("aten.msort.default")
 def msort(op: OpBuilder, self: Value) -> Value:
-    """Elements along the first axis in order."""
+    """Sorted elements along the first axis."""
     return sort(op, self, 0)[0]
 
 
@@ -119,7 +118,7 @@ def _last(op: OpBuilder, x: Value, axis: int, *, keepdim: bool) -> Value:
 
 @lowers("aten.median.default")
 def median_all(op: OpBuilder, self: Value) -> Value:
-    """The lower median of all elements, NaN if there is one or nothing else."""
+    """The lower median of all elements; NaN if there is a NaN or no element."""
     if 0 in dims_of(self):
         return op.like(self, float("nan"))
     return median(op, flat(op, self), 0)[0]
@@ -151,7 +150,7 @@ def nanmedian_all(op: OpBuilder, self: Value) -> Value:
 
 @lowers("aten.nanmedian.dim")
 def nanmedian(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The lower median of what is not NaN along an axis, and its index."""
+    """The lower median of the elements along an axis that are not NaN, and its index."""
     rank = rank_of(self)
     if rank == 0 or not is_float(self):
         return median(op, self, dim, keepdim)
@@ -166,7 +165,7 @@ def nanmedian(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> tu
 
 @lowers("aten.mode.default")
 def mode(op: OpBuilder, self: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
-    """The most frequent element along an axis, the least of several, and its last index."""
+    """The most frequent element along an axis (the least one in a tie), and its last index."""
     rank = rank_of(self)
     if rank == 0:
         return self, op.const(0)

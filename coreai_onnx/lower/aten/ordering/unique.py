@@ -10,7 +10,7 @@ from coreai_onnx.lower.registry import lowers
 from coreai_onnx.lower.values import Value, dims_of, dtype_of, is_float, rank_of, set_dims, wrap
 
 Distinct = tuple[Value, Value | None, Value | None]
-"""Distinct elements, the place of each element among them, and how many each; None: not asked."""
+"""Distinct elements, the index of each element among them, and counts; None if not requested."""
 
 
 @lowers("aten._unique2.default")
@@ -21,7 +21,7 @@ def unique2(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> Distinct:
-    """The distinct elements in order, the place of each element among them, and how many each."""
+    """The sorted distinct elements, the index of each element among them, and their counts."""
     found = _distinct(op, flat(op, self), self, None)
     return _asked(found, return_inverse, return_counts)
 
@@ -30,7 +30,7 @@ def unique2(
 def unique(
     op: OpBuilder, self: Value, sorted: bool = True, return_inverse: bool = False
 ) -> tuple[Value, Value | None]:
-    """The distinct elements in order, and the place of each element among them."""
+    """The sorted distinct elements, and the index of each element among them."""
     return _asked(_distinct(op, flat(op, self), self, None), return_inverse, False)[:2]
 
 
@@ -43,13 +43,13 @@ def unique_dim(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> Distinct:
-    """The distinct slices along an axis in order, and so on."""
+    """The sorted distinct slices along an axis, their inverse indices, and counts."""
     found = _distinct(op, self, self, wrap(dim, rank_of(self)))
     return _asked(found, return_inverse, return_counts)
 
 
 def _asked(found: tuple[Value, Value, Value], inverse: bool, counts: bool) -> Distinct:
-    """Leave out what was not asked for; torch gives it other sizes."""
+    """Replace outputs that were not requested, which have other sizes in torch."""
     return found[0], found[1] if inverse else None, found[2] if counts else None
 
 
@@ -76,7 +76,7 @@ def unique_consecutive(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Distinct:
-    """One element of every run of equal ones, the run of each element, and the lengths."""
+    """One element of every run of equal elements, the run of each element, and the lengths."""
     if dim is not None:
         return unique_dim_consecutive(op, self, dim, return_inverse, return_counts)
     values, inverse, counts = _runs(op, flat(op, self), 0)
@@ -92,7 +92,7 @@ def unique_dim_consecutive(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> Distinct:
-    """One slice of every run of equal ones along an axis, and so on."""
+    """One slice of every run of equal slices along an axis, the run of each, and the lengths."""
     found = _runs(op, self, wrap(dim, rank_of(self)))
     return _asked(found, return_inverse, return_counts)
 
@@ -112,7 +112,7 @@ def _runs(op: OpBuilder, x: Value, axis: int) -> tuple[Value, Value, Value]:
     starts = op.Concat(op.const([1]), steps, axis=0)
     set_dims(starts, (size,))
     first = op.cast(starts, torch.bool)
-    # Compress takes no bfloat16
+    # Compress does not support bfloat16
     wide = op.cast(x, torch.float32) if dtype_of(x) == torch.bfloat16 else x
     values = op.Compress(wide, first, axis=axis)
     inverse = set_dims(op.Sub(op.CumSum(starts, op.const(0)), 1), (size,))

@@ -51,7 +51,7 @@ def hardtanh(op: OpBuilder, self: Value, min_val: Number = -1, max_val: Number =
 
 @lowers("aten.threshold.default")
 def threshold(op: OpBuilder, self: Value, threshold: Number, value: Number) -> Value:
-    """self above the threshold, value elsewhere; NaN stays."""
+    """self above the threshold, value elsewhere; NaN is kept."""
     limit, other = promote(op, threshold, value, dtype=dtype_of(self))
     return op.Where(op.LessOrEqual(self, limit), other, self)
 
@@ -76,7 +76,7 @@ def rrelu(
     """Leaky relu with the mean slope.
 
     Raises:
-        LoweringError: In training, where every element has a random slope.
+        LoweringError: In training mode, where every element has a random slope.
     """
     del generator
     return _rrelu(op, self, lower, upper, training)
@@ -92,7 +92,7 @@ def rrelu_with_noise_functional(
     training: bool = False,
     generator: Any = None,
 ) -> tuple[Value, Value]:
-    """Leaky relu with the mean slope, and the noise as it was."""
+    """Leaky relu with the mean slope, and the unchanged noise."""
     del generator
     return _rrelu(op, self, lower, upper, training), noise
 
@@ -235,7 +235,7 @@ def log_sigmoid(op: OpBuilder, self: Value) -> Value:
 
 @lowers("aten.log_sigmoid_forward.default")
 def log_sigmoid_forward(op: OpBuilder, self: Value) -> tuple[Value, None]:
-    """log(sigmoid(x)); the second result serves the backward pass only."""
+    """log(sigmoid(x)); the second result is for the backward pass only."""
     return log_sigmoid(op, self), None
 
 
@@ -249,6 +249,6 @@ def hardshrink(op: OpBuilder, self: Value, lambd: Number = 0.5) -> Value:
 
 @lowers("aten.softshrink.default")
 def softshrink(op: OpBuilder, self: Value, lambd: Number = 0.5) -> Value:
-    """Moved towards zero by lambd, and not past it: x - clamp(x, -lambd, lambd)."""
+    """self moved toward zero by at most lambd: x - clamp(x, -lambd, lambd)."""
     (x,) = widen(op, self)
     return op.Sub(x, op.Clip(x, -float(lambd), float(lambd)))

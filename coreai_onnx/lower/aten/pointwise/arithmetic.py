@@ -83,14 +83,14 @@ def mul(op: OpBuilder, self: Value, other: Value | Number) -> Value:
 
 @lowers("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor", "aten.true_divide.Scalar")
 def div(op: OpBuilder, self: Value, other: Value | Number) -> Value:
-    """self / other, floating also for integers."""
+    """self / other, floating-point also for integers."""
     self, other = promote_to_float(op, self, other)
     return op.Div(self, other)
 
 
 @lowers("prims.div.default")
 def prims_div(op: OpBuilder, self: Value, other: Value) -> Value:
-    """self / other, on integers truncated."""
+    """self / other, truncated for integers."""
     return op.Div(self, other)
 
 
@@ -98,7 +98,7 @@ def prims_div(op: OpBuilder, self: Value, other: Value) -> Value:
 def div_mode(
     op: OpBuilder, self: Value, other: Value | Number, *, rounding_mode: str | None
 ) -> Value:
-    """self / other, as it is, truncated ("trunc") or rounded down ("floor")."""
+    """self / other, exact (None), truncated ("trunc") or rounded down ("floor")."""
     if rounding_mode is None:
         return div(op, self, other)
     if rounding_mode == "floor":
@@ -111,7 +111,7 @@ def div_mode(
 
 @lowers("aten.floor_divide.default", "aten.floor_divide.Scalar")
 def floor_divide(op: OpBuilder, self: Value, other: Value | Number) -> Value:
-    """The largest whole number not above self / other."""
+    """The largest integer not above self / other."""
     divisor = other
     self, other = promote(op, self, other)
     if is_float(self):
@@ -190,7 +190,7 @@ def addcdiv(
 
 @lowers("aten.lerp.Scalar", "aten.lerp.Tensor")
 def lerp(op: OpBuilder, self: Value, end: Value, weight: Value | Number) -> Value:
-    """Between self (weight 0) and end (weight 1), exact at both ends."""
+    """Interpolation between self (weight 0) and end (weight 1), exact at both ends."""
     start, stop, part = widen(op, self, end, weight)
     span = op.Sub(stop, start)
     near = op.Add(start, op.Mul(part, span))

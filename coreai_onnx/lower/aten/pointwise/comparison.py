@@ -1,4 +1,4 @@
-"""Comparisons, larger and smaller of two, clamping, and tests for NaN and infinity."""
+"""Comparisons, elementwise maximum and minimum, clamping, and tests for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ne(op: OpBuilder, self: Value, other: Value | Number) -> Value:
     return op.Xor(self, other) if is_bool(self) else op.Not(op.Equal(self, other))
 
 
-# ---------------------------------------------------------------- larger and smaller
+# ---------------------------------------------------------------- maximum and minimum
 @lowers("aten.maximum.default", "aten.max.other", "prims.maximum.default")
 def maximum(op: OpBuilder, self: Value, other: Value) -> Value:
     """The larger of two; NaN if either is."""
@@ -90,7 +90,7 @@ def _but_nan(op: OpBuilder, choose: Callable[..., Value], a: Value, b: Value) ->
 def clamp(
     op: OpBuilder, self: Value, min: Value | Number | None = None, max: Value | Number | None = None
 ) -> Value:
-    """Not below min, and then not above max; NaN if any of them is."""
+    """self, at least min, then at most max; NaN if any of them is NaN."""
     given = [x for x in (min, max) if x is not None]
     x, *bounds = promote(op, self, *given)
     if is_bool(x):
@@ -104,7 +104,7 @@ def clamp(
 
 
 def _is_plain(x: Any) -> bool:
-    """Whether a bound is a number that Clip takes (Clip does not pass on the NaN of a bound)."""
+    """Whether a bound is a number for Clip (Clip does not propagate a NaN bound)."""
     return isinstance(x, int | float) and not math.isnan(x)
 
 
@@ -116,32 +116,32 @@ def _clamp_bool(op: OpBuilder, x: Value, bounds: list[Value], *, has_min: bool) 
 
 @lowers("aten.clamp_min.default", "aten.clamp_min.Tensor")
 def clamp_min(op: OpBuilder, self: Value, min: Value | Number) -> Value:
-    """Not below min."""
+    """self, at least min."""
     return clamp(op, self, min)
 
 
 @lowers("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def clamp_max(op: OpBuilder, self: Value, max: Value | Number) -> Value:
-    """Not above max."""
+    """self, at most max."""
     return clamp(op, self, None, max)
 
 
 # ---------------------------------------------------------------- NaN and infinity
 @lowers("aten.isnan.default")
 def isnan(op: OpBuilder, self: Value) -> Value:
-    """Whether an element is not a number; never for integers."""
+    """Whether an element is NaN; false for integers."""
     return op.IsNaN(self) if is_float(self) else filled(op, self, False, torch.bool)
 
 
 @lowers("aten.isinf.default")
 def isinf(op: OpBuilder, self: Value) -> Value:
-    """Whether an element is infinite; never for integers."""
+    """Whether an element is infinite; false for integers."""
     return op.IsInf(self) if is_float(self) else filled(op, self, False, torch.bool)
 
 
 @lowers("aten.isfinite.default", "prims.isfinite.default")
 def isfinite(op: OpBuilder, self: Value) -> Value:
-    """Whether an element is a number and not infinite."""
+    """Whether an element is neither NaN nor infinite."""
     if not is_float(self):
         return filled(op, self, True, torch.bool)
     return op.Less(op.Abs(self), math.inf)
@@ -167,7 +167,7 @@ def nan_to_num(
     posinf: float | None = None,
     neginf: float | None = None,
 ) -> Value:
-    """NaN by ``nan`` (0), infinities by the given or the largest finite numbers."""
+    """self with NaN replaced by ``nan`` (0), infinities by the given or largest finite numbers."""
     if not is_float(self):
         return self
     limits = torch.finfo(dtype_of(self))
@@ -203,7 +203,7 @@ def isclose(
     return op.Or(close, near)
 
 
-# ---------------------------------------------------------------- choice and sign
+# ---------------------------------------------------------------- selection and sign
 @lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
 def where(op: OpBuilder, condition: Value, self: Value | Number, other: Value | Number) -> Value:
     """Self where the condition holds, other elsewhere."""

@@ -1,6 +1,6 @@
-"""Complex values as pairs: real and imaginary parts taken apart and put together.
+"""Complex values as pairs: splits and joins real and imaginary parts.
 
-A complex tensor travels as a real value with a trailing axis of 2.
+A complex tensor is represented as a real value with a trailing axis of 2.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def join(op: OpBuilder, re: Value, im: Value) -> Value:
 
 
 def as_pairs(op: OpBuilder, x: Value) -> Value:
-    """Return a complex value as a real one with an axis more."""
+    """Return a complex value as a real one with one more axis."""
     result: Value = op.Identity(x)
     return result
 
@@ -51,7 +51,7 @@ def parts_of(op: OpBuilder, x: Any, dtype: torch.dtype) -> Parts:
 def broadcast_with(op: OpBuilder, x: Value, other: Value) -> Value:
     """Return ``x`` in the shape that it and ``other`` broadcast to.
 
-    The values of ``other`` do not matter: a sum with 0 * other would be NaN where it is infinite.
+    Does not add ``0 * other``, which would be NaN where ``other`` is infinite.
     """
     result: Value = op.Where(op.Equal(other, other), x, x)
     return result
@@ -65,7 +65,7 @@ def promoted_parts(op: OpBuilder, *operands: Any) -> list[Parts]:
 
 # ---------------------------------------------------------------------- real lowerings reused
 def _part(op: OpBuilder, arguments: Any, which: int) -> Any:
-    """Return arguments with a part in place of every complex value; reals are their real part."""
+    """Return arguments with every complex value replaced by one part; reals have a real part."""
     if is_complex(arguments):
         return split(op, arguments)[which]
     if isinstance(arguments, complex):
@@ -78,7 +78,7 @@ def _part(op: OpBuilder, arguments: Any, which: int) -> Any:
 
 
 def by_parts(*names: str) -> None:
-    """Lower ops that act on both parts alike as their real lowering on each part."""
+    """Lower ops that act on each part separately by their real lowering on each part."""
     for name in names:
         real = _real(name)
 
@@ -97,11 +97,11 @@ def by_parts(*names: str) -> None:
 
 
 def along_axes(table: Mapping[str, Sequence[int]], extra: int = 0) -> None:
-    """Lower ops as their real lowering on pairs, counting axes from the front.
+    """Lower ops by their real lowering on pairs, with axes counted from the front.
 
     Args:
-        table: The places of the arguments that are axes, for each op.
-        extra: How many axes the axes may count beyond those of the first tensor.
+        table: For each op, the positions of the arguments that are axes.
+        extra: The number of axes that the result may have beyond those of the first tensor.
     """
     for name, places in table.items():
         real = _real(name)

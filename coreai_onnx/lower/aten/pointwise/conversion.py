@@ -1,4 +1,4 @@
-"""Conversions between dtypes, and the ops that only copy or rename a tensor."""
+"""Conversions between dtypes, and ops that only copy or rename a tensor."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from coreai_onnx.lower.values import Value, dtype_of, ir_dtype, is_float
 
 
 def converted(op: OpBuilder, x: Value, dtype: torch.dtype) -> Value:
-    """Return ``x`` in another dtype as torch converts it.
+    """Return ``x`` converted to another dtype by torch's rules.
 
-    A floating number becomes an integer by truncation; into an unsigned dtype by way of int64, so
-    that negative ones wrap around.
+    Floating-point numbers are truncated to integers; the conversion to an unsigned dtype goes
+    through int64, so that negative numbers wrap around.
     """
     unsigned = (torch.uint8, torch.uint16, torch.uint32)
     if is_float(x) and dtype in unsigned:
@@ -52,7 +52,7 @@ def prims_view_of(op: OpBuilder, a: Value) -> Value:
 
 @lowers("prims.device_put.default")
 def prims_device_put(op: OpBuilder, a: Value, device: Any, non_blocking: bool = False) -> Value:
-    """The tensor itself: where it lives is the runtime's choice."""
+    """The tensor itself; the runtime chooses the device."""
     del device, non_blocking
     return same(op, a)
 
@@ -76,7 +76,7 @@ def to_copy(
     non_blocking: bool = False,
     memory_format: Any = None,
 ) -> Value:
-    """The tensor in another dtype; layout, device and memory format mean nothing here."""
+    """The tensor in another dtype; layout, device and memory format are ignored."""
     del layout, device, pin_memory, non_blocking, memory_format
     return self if dtype is None else converted(op, self, dtype)
 
@@ -123,7 +123,7 @@ def to_device(
     copy: bool = False,
     memory_format: Any = None,
 ) -> Value:
-    """The tensor in another dtype, wherever it lives."""
+    """The tensor in another dtype; the device is ignored."""
     del device, non_blocking, copy, memory_format
     return converted(op, self, dtype)
 

@@ -89,7 +89,7 @@ def _small(op: OpBuilder, x: Value) -> Value:
 
 
 def _scaled_tail(op: OpBuilder, x: Value) -> Value:
-    """Return erfcx(x) = exp(x²) erfc(x) for x >= 1 (values below 1 are taken as 1)."""
+    """Return erfcx(x) = exp(x²) erfc(x) for x >= 1 (values below 1 are clamped to 1)."""
     middle = op.Clip(x, 1.0, 8.0)
     far = op.Clip(x, 8.0, 1e50)
     near = op.Div(horner(op, middle, _P), horner(op, middle, _Q))
@@ -137,7 +137,7 @@ def erfcx(op: OpBuilder, self: Value) -> Value:
 
 @lowers("aten.special_ndtr.default")
 def ndtr(op: OpBuilder, self: Value) -> Value:
-    """The share of the normal distribution below x: erfc(-x / sqrt(2)) / 2."""
+    """The cumulative normal distribution: erfc(-x / sqrt(2)) / 2."""
     (x,) = in_double(op, self)
     return op.Mul(erfc_of(op, op.Mul(x, -math.sqrt(0.5))), 0.5)
 
@@ -155,7 +155,7 @@ def log_ndtr(op: OpBuilder, self: Value) -> Value:
 
 @lowers("aten.erfinv.default", "aten.special_erfinv.default", "prims.erf_inv.default")
 def erfinv(op: OpBuilder, self: Value) -> Value:
-    """The number whose erf is self: ndtri((1 + self) / 2) / sqrt(2), on the side of the tail."""
+    """The inverse of erf: ndtri((1 + self) / 2) / sqrt(2), computed from the nearer tail."""
     (y,) = in_double(op, self)
     size = op.Abs(y)
     half_tail = op.Mul(op.Sub(1.0, size), 0.5)
@@ -178,7 +178,7 @@ def ndtri(op: OpBuilder, self: Value) -> Value:
 
 
 def _upper_quantile(op: OpBuilder, p: Value) -> Value:
-    """Return the x above which the share p <= 1/2 of the normal distribution lies.
+    """Return the upper p-quantile of the normal distribution, for p <= 1/2.
 
     M. Abramowitz and I. Stegun, Handbook of Mathematical Functions, 26.2.23 (error 4.5e-4), and
     two of Halley's steps on Q(x) - p, with Q / phi (Mills' ratio) by erfcx, so that tiny p keep

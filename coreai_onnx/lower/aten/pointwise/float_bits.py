@@ -1,8 +1,8 @@
-"""The parts of floating numbers: exponent, mantissa, and their bits as integers.
+"""The parts of floating-point numbers: exponent, mantissa, and their bits as integers.
 
-Opsets below 26 have no op that reinterprets bits, so they are worked out from the number: a
-floating number is sign * m * 2 ** e with 0.5 <= m < 1 (C's ``frexp``), which IEEE 754 stores as
-e + bias - 1 above the fraction 2 m - 1, or as a multiple of the smallest number if e is too low.
+Opsets below 26 have no op that reinterprets bits, so they are computed from the number: a
+floating-point number is sign * m * 2 ** e with 0.5 <= m < 1 (C's ``frexp``), which IEEE 754 stores
+as e + bias - 1 above the fraction 2 m - 1, or as a multiple of the smallest number if e is too low.
 All of it is exact in float64 and int64.
 """
 
@@ -23,7 +23,7 @@ INF, NAN = float("inf"), float("nan")
 
 @dataclass(frozen=True)
 class Layout:
-    """How IEEE 754 stores a dtype.
+    """The IEEE 754 layout of a dtype.
 
     Attributes:
         exponent: Bits of the exponent.
@@ -37,7 +37,7 @@ class Layout:
 
     @property
     def bias(self) -> int:
-        """What is added to the exponent."""
+        """The exponent bias."""
         return (1 << (self.exponent - 1)) - 1
 
     @property
@@ -52,7 +52,7 @@ class Layout:
 
     @property
     def sign(self) -> int:
-        """What the sign bit adds to the integer."""
+        """The value of the sign bit in the integer."""
         return -(1 << (self.exponent + self.fraction))
 
 
@@ -65,7 +65,7 @@ LAYOUTS = {
 
 
 def parts_of(op: OpBuilder, size: Value) -> tuple[Value, Value]:
-    """Return m and e, both float64, of positive finite float64 numbers; 0 gives nonsense."""
+    """Return m and e, both float64, of positive finite float64 numbers; undefined for 0."""
     two, none = op.like(size, 2.0), op.like(size, 0.0)
     low = op.Less(size, 2.0**-1000)
     normal = op.Where(low, op.Mul(size, 2.0**64), size)
@@ -82,7 +82,7 @@ def parts_of(op: OpBuilder, size: Value) -> tuple[Value, Value]:
 
 @lowers("aten.frexp.Tensor", "prims.frexp.default")
 def frexp(op: OpBuilder, self: Value) -> tuple[Value, Value]:
-    """Mantissa in [0.5, 1) with the sign of self, and exponent; 0, inf and NaN stay, with 0."""
+    """Mantissa in [0.5, 1) with the sign of self, and exponent; (x, 0) for 0, inf and NaN."""
     x = op.cast(self, torch.float64)
     size = op.Abs(x)
     plain = op.And(op.Greater(size, 0.0), op.Less(size, INF))
@@ -93,7 +93,7 @@ def frexp(op: OpBuilder, self: Value) -> tuple[Value, Value]:
 
 
 def magnitude_bits(op: OpBuilder, size: Value, layout: Layout) -> Value:
-    """Return the bits, as int64, of float64 numbers that are not negative."""
+    """Return the bits of non-negative float64 numbers, as int64."""
     plain = op.And(op.Greater(size, 0.0), op.Less(size, INF))
     mantissa, exponent = parts_of(op, op.Where(plain, size, 1.0))
     biased = op.Add(exponent, float(layout.bias - 1))
@@ -126,7 +126,7 @@ def magnitude_from_bits(op: OpBuilder, bits: Value, layout: Layout) -> Value:
 
 
 def bits_of(op: OpBuilder, x: Value) -> Value:
-    """Return the bits of floating numbers as the signed integer of the same width."""
+    """Return the bits of floating-point numbers as the signed integer of the same width."""
     layout = LAYOUTS[dtype_of(x)]
     wide = op.cast(x, torch.float64)
     bits = magnitude_bits(op, op.Abs(wide), layout)
@@ -135,7 +135,7 @@ def bits_of(op: OpBuilder, x: Value) -> Value:
 
 
 def from_bits(op: OpBuilder, bits: Value, dtype: torch.dtype) -> Value:
-    """Return the floating numbers whose bits a signed integer of the same width holds."""
+    """Return the floating-point numbers with the bits of a signed integer of the same width."""
     layout = LAYOUTS[dtype]
     wide = op.cast(bits, torch.int64)
     below = op.Less(wide, 0)
@@ -146,7 +146,7 @@ def from_bits(op: OpBuilder, bits: Value, dtype: torch.dtype) -> Value:
 
 @lowers("aten.nextafter.default", "prims.nextafter.default")
 def nextafter(op: OpBuilder, self: Value, other: Value) -> Value:
-    """The number next to self in the direction of other: its bits counted up or down."""
+    """The number next to self in the direction of other: its bits incremented or decremented."""
     self, other = promote(op, self, other)
     layout = LAYOUTS[dtype_of(self)]
     x, y = op.cast(self, torch.float64), op.cast(other, torch.float64)

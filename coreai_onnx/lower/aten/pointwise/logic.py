@@ -30,7 +30,7 @@ _BITS = {
 
 def _logical(op_type: str) -> Callable[..., Value]:
     def combine(op: OpBuilder, self: Value, other: Value) -> Value:
-        """Combine the truth of two tensors; what is not zero is true, NaN too."""
+        """Combine the truth values of two tensors; nonzero elements and NaN are true."""
         result: Value = op.node(op_type, [op.cast(x, torch.bool) for x in (self, other)], {})
         return result
 
@@ -101,7 +101,7 @@ def left_shift(op: OpBuilder, self: Value | Number, other: Value | Number) -> Va
     "prims.shift_right_arithmetic.default",
 )
 def right_shift(op: OpBuilder, self: Value | Number, other: Value | Number) -> Value:
-    """floor(self / 2 ** other); the sign alone if other is negative or too large."""
+    """floor(self / 2 ** other); 0 or -1 by sign if other is negative or too large."""
     a, b = promote(op, self, other)
     dtype, bits = dtype_of(a), _BITS[dtype_of(a)]
     if isinstance(other, int) and 0 <= other < bits - 1:
@@ -126,12 +126,12 @@ def _outside(op: OpBuilder, b: Value, bits: int) -> Value:
 
 
 def _to_bits(op: OpBuilder, a: Value) -> Value:
-    """Return the bits as an unsigned integer of 64 bits: the one every shift kernel takes."""
+    """Return the bits as uint64, the dtype that every shift kernel supports."""
     return op.cast(op.cast(a, ir.DataType.INT64), ir.DataType.UINT64)
 
 
 def _amount(op: OpBuilder, b: Value) -> Value:
-    """Return a shift below 64, whatever it was; the caller decides about the others."""
+    """Return the shift reduced to below 64; the caller must handle larger ones."""
     wide = op.cast(b, ir.DataType.INT64)
     return op.cast(op.Clip(wide, 0, 63), ir.DataType.UINT64)
 
@@ -166,6 +166,6 @@ def lcm(op: OpBuilder, self: Value, other: Value) -> Value:
     a, b = promote(op, self, other)
     divisor = gcd(op, a, b)
     divisor = op.Where(op.Equal(divisor, 0), 1, divisor)
-    if dtype_of(a).itemsize < 4:  # torch's product of narrow integers is one of 32 bits
+    if dtype_of(a).itemsize < 4:  # torch multiplies narrow integers in 32 bits
         a, b, divisor = (op.cast(x, torch.int32) for x in (a, b, divisor))
     return op.Abs(op.Mul(op.Div(a, divisor), b))

@@ -1,4 +1,4 @@
-"""Elements chosen by masks, and the positions of nonzero elements."""
+"""Elements selected by masks, and the positions of nonzero elements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def masked_select(op: OpBuilder, self: Value, mask: Value) -> Value:
     """The elements under a mask, in order."""
     dims = broadcast_dims(dims_of(self), dims_of(mask))
     chosen = op.reshape(op.expand(op.cast(mask, torch.bool), dims), [numel(dims)])
-    # the schema of Compress does not know bfloat16
+    # the schema of Compress does not include bfloat16
     source = op.cast(self, torch.float32) if dtype_of(self) == torch.bfloat16 else self
     result: Value = op.Compress(op.reshape(op.expand(source, dims), [numel(dims)]), chosen)
     return result
@@ -44,7 +44,7 @@ def masked_scatter(op: OpBuilder, self: Value, mask: Value, source: Value) -> Va
 
 @lowers("aten.nonzero.default")
 def nonzero(op: OpBuilder, self: Value) -> Value:
-    """The positions of the nonzero elements, one row each; of a 0-d tensor rows without columns."""
+    """The positions of the nonzero elements, one per row; rows of a 0-d tensor have no columns."""
     if rank_of(self) == 0:
         count = op.reshape(op.cast(op.cast(self, torch.bool), torch.int64), [1])
         return _empty_rows(op, count)
@@ -54,7 +54,7 @@ def nonzero(op: OpBuilder, self: Value) -> Value:
 
 @lowers("aten.nonzero_static.default")
 def nonzero_static(op: OpBuilder, self: Value, *, size: Dim, fill_value: int = -1) -> Value:
-    """The first ``size`` rows of nonzero, filled up with rows of the fill value."""
+    """The first ``size`` rows of nonzero, padded with rows of the fill value."""
     rank = rank_of(self)
     if rank == 0 or size == 0:
         return _empty(op, [size, rank])

@@ -1,4 +1,4 @@
-"""Pieces that several families of element-wise lowerings are built from."""
+"""Building blocks of elementwise lowerings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from coreai_onnx.lower.values import Number, Value, dims_of, is_float, promoted_
 
 
 def widen(op: OpBuilder, *operands: Any) -> list[Value]:
-    """Return the operands in the dtype torch computes formulas of several steps in.
+    """Return the operands in torch's dtype for intermediate results.
 
-    float16 and bfloat16 become float32, integers and booleans the default floating dtype.
+    float16 and bfloat16 become float32, integers and booleans the default floating-point dtype.
     """
     target = promoted_dtype(*operands)
     if target.itemsize < 4 or not target.is_floating_point:
@@ -26,7 +26,7 @@ def widen(op: OpBuilder, *operands: Any) -> list[Value]:
 
 
 def in_double(op: OpBuilder, *operands: Any) -> list[Value]:
-    """Return the operands in float64, for formulas whose float32 rounding errors would show."""
+    """Return the operands in float64, for formulas that are too inaccurate in float32."""
     return promote(op, *operands, dtype=torch.float64)
 
 
@@ -46,7 +46,7 @@ def horner(op: OpBuilder, x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def power_series(op: OpBuilder, x: Value, coefficients: Sequence[float]) -> Value:
-    """Return the sum of c[k] * x ** k of float64 numbers, as one product along a new axis."""
+    """Return Σ c[k] * x ** k for float64 numbers, as one product along a new axis."""
     powers = op.Pow(op.unsqueeze(x, [-1]), op.const(np.arange(len(coefficients), dtype=np.float64)))
     return weighted_sum(op, powers, coefficients)
 
@@ -54,20 +54,20 @@ def power_series(op: OpBuilder, x: Value, coefficients: Sequence[float]) -> Valu
 def weighted_sum(op: OpBuilder, terms: Value, weights: Sequence[float] | np.ndarray) -> Value:
     """Return the sum of float64 terms times weights along their last axis.
 
-    A product with a column, because onnxruntime's ReduceSum keeps the axis of an empty tensor, and
-    its product with a vector refuses one.
+    It is a product with a column, because onnxruntime's ReduceSum keeps the axis of an empty
+    tensor, and its product of an empty tensor with a vector fails.
     """
     column = op.const(np.asarray(weights, dtype=np.float64)[:, None])
     return op.squeeze(op.MatMul(terms, column), [-1])
 
 
 def filled(op: OpBuilder, x: Value, value: Number, dtype: torch.dtype) -> Value:
-    """Return a tensor of the shape of ``x`` that holds one value everywhere."""
+    """Return a tensor of the shape of ``x`` filled with one value."""
     return op.expand(op.const(value, dtype), dims_of(x))
 
 
 def truncated(op: OpBuilder, x: Value) -> Value:
-    """Return ``x`` rounded towards zero, to -0.0 from above -1."""
+    """Return ``x`` rounded toward zero; numbers between -1 and 0 give -0.0."""
     if not is_float(x):
         return x
     return with_sign_of(op, op.Floor(op.Abs(x)), x)
@@ -81,15 +81,15 @@ def remainder_of_truncation(op: OpBuilder, a: Value, b: Value) -> Value:
 
 
 def is_negative(op: OpBuilder, x: Value) -> Value:
-    """Whether the sign bit is set, also that of -0.0, whose reciprocal is -inf; not for a NaN."""
+    """Whether the sign bit is set, also for -0.0, whose reciprocal is -inf; false for NaN."""
     below: Value = op.Less(x, op.like(x, 0))
     return op.Or(below, op.Less(op.Reciprocal(x), 0.0)) if is_float(x) else below
 
 
 def with_sign_of(op: OpBuilder, magnitude: Value, x: Value) -> Value:
-    """Return a value that is not negative with the sign of ``x``.
+    """Return a non-negative value with the sign of ``x``.
 
-    It is multiplied, because Where in onnxruntime drops the sign of a zero.
+    It is multiplied by the sign, because Where in onnxruntime drops the sign of a zero.
     """
     sign = op.Where(is_negative(op, x), op.like(x, -1.0), op.like(x, 1.0))
     result: Value = op.Mul(magnitude, sign)

@@ -1,4 +1,4 @@
-"""Powers, roots and lengths."""
+"""Powers, roots and hypotenuses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def prims_pow(op: OpBuilder, self: Value, other: Value) -> Value:
 
 
 def _simple_power(op: OpBuilder, x: Value, exponent: Number) -> Value | None:
-    """Return a power that has an op of its own; a square stays Pow, which fusions look for."""
+    """Return a power that has its own op; a square remains Pow, which fusions match."""
     if exponent == 1:
         return x
     if exponent == 0.5:
@@ -78,7 +78,7 @@ def _integer_power(op: OpBuilder, x: Value, exponent: Value) -> Value:
 
 @lowers("aten.square.default")
 def square(op: OpBuilder, self: Value) -> Value:
-    """self * self; of a boolean, an integer."""
+    """self * self; an integer for booleans."""
     if is_bool(self):
         return self
     return op.Pow(self, op.like(self, 2)) if is_float(self) else op.Mul(self, self)
@@ -105,7 +105,7 @@ def cbrt(op: OpBuilder, self: Value) -> Value:
 
 @lowers("aten.reciprocal.default", "prims.reciprocal.default")
 def reciprocal(op: OpBuilder, self: Value) -> Value:
-    """1 / self, floating also for integers."""
+    """1 / self, floating-point also for integers."""
     return op.Reciprocal(*promote_to_float(op, self))
 
 

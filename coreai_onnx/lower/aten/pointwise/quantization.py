@@ -1,6 +1,6 @@
-"""Quantisation as torch's quantiser writes it: ``quantized_decomposed``.
+"""Ops of ``quantized_decomposed``, which torch's quantizer inserts.
 
-Where numbers are made of steps, ``quant_min``, ``quant_max`` and ``dtype`` only describe the steps.
+In dequantizing ops, ``quant_min``, ``quant_max`` and ``dtype`` only describe the quantized input.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def quantize_per_tensor(
     quant_max: int,
     dtype: torch.dtype,
 ) -> Value:
-    """round(input / scale) + zero_point, kept between quant_min and quant_max."""
+    """round(input / scale) + zero_point, clamped to [quant_min, quant_max]."""
     if dtype not in _BYTES:
         steps = op.Round(op.Div(op.cast(input, torch.float32), _scalar(op, scale, torch.float32)))
         shifted = op.Add(steps, _scalar(op, zero_point, torch.float32))
@@ -81,11 +81,11 @@ def dequantize_per_channel_group(
     group_size: int,
     output_dtype: torch.dtype,
 ) -> Value:
-    """(input - zero point) * scale, both of a group of columns; [rows, columns].
+    """(input - zero point) * scale, both per group of columns; [rows, columns].
 
-    In plain ops: onnxruntime computes those of a constant weight once, when it loads the model, but
-    ``DequantizeLinear`` at every run, or it rounds the other factor of a product to 8 bits. The
-    target ``contrib`` keeps 4 bits with ``MatMulNBits``.
+    Lowered to elementary ops: onnxruntime computes these for a constant weight once, when it loads
+    the model. It would run ``DequantizeLinear`` in every run, or round the other factor of a
+    product to 8 bits. The target ``contrib`` keeps 4-bit weights with ``MatMulNBits``.
     """
     rows, columns = dims_of(input)
     if isinstance(columns, int) and group_size > columns and dims_of(scales)[-1] == 1:
@@ -104,7 +104,7 @@ def choose_qparams_per_token_asymmetric(
     input: Value,
     dtype: torch.dtype,
 ) -> tuple[Value, Value]:
-    """Scale and zero point by which 8 bits span 0 and all numbers of a row."""
+    """The scale and zero point of each row for which 8 bits cover 0 and all elements."""
     low, high = (
         op.cast(reduce(input, [-1], keepdims=1), torch.float32)
         for reduce in (op.ReduceMin, op.ReduceMax)
@@ -128,7 +128,7 @@ def quantize_per_token(
     quant_max: int,
     dtype: torch.dtype,
 ) -> Value:
-    """round(input / scale + zero_point), kept between quant_min and quant_max, row by row."""
+    """round(input / scale + zero_point) per row, clamped to [quant_min, quant_max]."""
     scaled = op.Mul(*promote(op, input, op.Reciprocal(scales)))
     steps = op.Round(op.Add(*promote(op, scaled, zero_points)))
     kept = op.Clip(steps, op.like(steps, quant_min), op.like(steps, quant_max))
@@ -146,7 +146,7 @@ def dequantize_per_token(
     dtype: torch.dtype,
     output_dtype: torch.dtype,
 ) -> Value:
-    """(input - zero_point) * scale, row by row."""
+    """(input - zero_point) * scale, per row."""
     centred = op.Sub(*promote(op, input, zero_points))
     return op.cast(op.Mul(*promote(op, centred, scales)), output_dtype)
 

@@ -1,6 +1,6 @@
 """Circular and hyperbolic functions and their inverses.
 
-onnxruntime has float32 kernels only for most of them; in float64 they are spelled with sine,
+For most of them onnxruntime has float32 kernels only; in float64 they are computed from sine,
 cosine, exponential, logarithm and square root.
 """
 
@@ -28,8 +28,8 @@ def tan(op: OpBuilder, self: Value) -> Value:
 def atan_of(op: OpBuilder, x: Value) -> Value:
     """Return the arc tangent; float64 by one step of correction from the float32 kernel.
 
-    With y near atan(x), the rest is atan of d = (x cos y - sin y) / (cos y + x sin y); d is about
-    1e-7, so that d is the rest to 1e-21.
+    With y near atan(x), the remainder is atan(d), d = (x cos y - sin y) / (cos y + x sin y); d is
+    about 1e-7, so that d equals the remainder to 1e-21.
     """
     if not is_double(x):
         return op.Atan(x)
@@ -89,7 +89,7 @@ def angle(op: OpBuilder, self: Value) -> Value:
 
 @lowers("aten.sinh.default", "prims.sinh.default")
 def sinh(op: OpBuilder, self: Value) -> Value:
-    """Hyperbolic sine: (e + e / (e + 1)) / 2 with the sign put back, where e = exp(|x|) - 1."""
+    """Hyperbolic sine: (e + e / (e + 1)) / 2 with the sign of x, where e = exp(|x|) - 1."""
     (x,) = promote_to_float(op, self)
     if not is_double(x):
         return op.Sinh(x)

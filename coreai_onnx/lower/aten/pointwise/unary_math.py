@@ -32,7 +32,7 @@ _ROUNDING = {"ceil": "Ceil", "floor": "Floor", "round": "Round"}
 
 def _floating(op_type: str) -> Callable[..., Value]:
     def compute(op: OpBuilder, self: Value) -> Value:
-        """One ONNX op; integers become floating first."""
+        """One ONNX op; integers are converted to floating-point first."""
         result: Value = op.node(op_type, promote_to_float(op, self), {})
         return result
 
@@ -41,7 +41,7 @@ def _floating(op_type: str) -> Callable[..., Value]:
 
 def _rounding(op_type: str) -> Callable[..., Value]:
     def compute(op: OpBuilder, self: Value) -> Value:
-        """One ONNX op; integers are whole already."""
+        """One ONNX op; integers are returned unchanged."""
         return op.node(op_type, [self], {}) if is_float(self) else self
 
     return compute
@@ -59,7 +59,7 @@ for _name, _op_type in _ROUNDING.items():
 # ---------------------------------------------------------------- signs
 @lowers("aten.abs.default", "prims.abs.default")
 def abs(op: OpBuilder, self: Value) -> Value:
-    """The absolute value; the lowest integer stays as it is."""
+    """The absolute value; the lowest integer is unchanged."""
     return self if is_bool(self) else op.Abs(self)
 
 
@@ -84,7 +84,7 @@ def sign(op: OpBuilder, self: Value) -> Value:
 # ---------------------------------------------------------------- rounding
 @lowers("aten.trunc.default", "aten.fix.default", "prims.trunc.default")
 def trunc(op: OpBuilder, self: Value) -> Value:
-    """Rounded towards zero."""
+    """self rounded toward zero."""
     return truncated(op, self)
 
 
@@ -96,7 +96,7 @@ def frac(op: OpBuilder, self: Value) -> Value:
 
 @lowers("aten.round.decimals")
 def round_decimals(op: OpBuilder, self: Value, *, decimals: int) -> Value:
-    """Rounded half to even at a decimal place, scaled by a power of ten as torch does."""
+    """self rounded half to even at a decimal place, scaled by a power of ten as in torch."""
     if not is_float(self):
         return self
     (x,) = widen(op, self)
@@ -129,10 +129,11 @@ def expm1(op: OpBuilder, self: Value) -> Value:
 
 
 def log1p_of(op: OpBuilder, x: Value) -> Value:
-    """Return log(1 + x) with the rounding error of 1 + x put right.
+    """Return log(1 + x) with the rounding error of 1 + x corrected.
 
     W. Kahan's correction: with u = fl(1 + x), log(1 + x) = log(u) + (x - (u - 1)) / u to first
-    order, exact to the last bits; where u - 1 == x there is none (and 0/0, inf - inf are avoided).
+    order, exact to the last bits; where u - 1 == x no correction is needed (which also avoids 0/0
+    and inf - inf).
     """
     u = op.Add(x, 1.0)
     back = op.Sub(u, 1.0)
@@ -150,19 +151,19 @@ def log1p(op: OpBuilder, self: Value) -> Value:
 
 @lowers("aten.log2.default", "prims.log2.default")
 def log2(op: OpBuilder, self: Value) -> Value:
-    """Logarithm to base 2, in float64, so that powers of two give whole numbers."""
+    """Logarithm to base 2, in float64, so that powers of two give integers."""
     return op.Div(op.Log(*in_double(op, self)), math.log(2.0))
 
 
 @lowers("aten.log10.default", "prims.log10.default")
 def log10(op: OpBuilder, self: Value) -> Value:
-    """Logarithm to base 10, in float64, so that powers of ten give whole numbers."""
+    """Logarithm to base 10, in float64, so that powers of ten give integers."""
     return op.Div(op.Log(*in_double(op, self)), math.log(10.0))
 
 
 @lowers("aten.logit.default", "aten.special_logit.default")
 def logit(op: OpBuilder, self: Value, eps: float | None = None) -> Value:
-    """log(x / (1 - x)), of x clamped to [eps, 1 - eps] if eps is given."""
+    """log(x / (1 - x)), with x clamped to [eps, 1 - eps] if eps is given."""
     (x,) = widen(op, self)
     if eps is not None and eps >= 0:
         x = op.Clip(x, eps, 1.0 - eps)

@@ -22,7 +22,7 @@ def hash_tensor(
     keepdim: bool = False,
     mode: int = 0,
 ) -> Value:
-    """The exclusive or of the elements over axes, as int64, or as float64's bits."""
+    """The exclusive or of the elements over axes, as int64 or as float64 bits."""
     dims, axes = dims_of(self), wrap_all(dim, rank_of(self))
     kept = [a for a in range(len(dims)) if a not in axes]
     bits = bits_of(op, op.cast(self, torch.float64)) if is_float(self) else self

@@ -1,8 +1,8 @@
-"""Random tensors. The numbers are the runtime's own; only their distributions are torch's.
+"""Random tensors. The numbers differ from torch's; their distributions are the same.
 
-onnxruntime has no kernel for RandomUniform and RandomNormal from opset 22 on. Its Dropout has one:
-the mask that a dropout of one half keeps is a random bit per element, and the bits of a number
-make it uniform.
+onnxruntime has no kernels of RandomUniform and RandomNormal from opset 22 on, but one of Dropout:
+the mask of a dropout with probability one half is a random bit per element, and random bits form
+uniform numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from coreai_onnx.lower.values import (
 _WITHOUT_KERNELS = 22
 
 
-# ---------------------------------------------------------------------- the two sources
+# ---------------------------------------------------------------------- sources of randomness
 def _random_op(op: OpBuilder, op_type: str, size: Sequence[Dim], wide: torch.dtype) -> Value:
     """Return the result of one of ONNX's random ops."""
     kind = ir.DataType.DOUBLE if wide == torch.float64 else ir.DataType.FLOAT
@@ -47,7 +47,7 @@ def _random_op(op: OpBuilder, op_type: str, size: Sequence[Dim], wide: torch.dty
 
 
 def _random_bits(op: OpBuilder, size: Sequence[Dim], wide: torch.dtype) -> Value:
-    """Return Σ bit_k / 2ᵏ, as many bits as the dtype holds below one."""
+    """Return Σ bit_k / 2ᵏ, with as many bits as the significand of the dtype has."""
     count = 53 if wide == torch.float64 else 24
     powers = op.const((0.5 ** torch.arange(1, count + 1)).to(wide))
     column = op.unsqueeze(powers, list(range(1, len(size) + 1)))
@@ -62,7 +62,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def uniform_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Value:
-    """Return numbers of [0, 1)."""
+    """Return uniform numbers in [0, 1)."""
     wide = _wide(dtype)
     if op.opset < _WITHOUT_KERNELS:
         numbers = _random_op(op, "RandomUniform", size, wide)
@@ -72,7 +72,7 @@ def uniform_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> V
 
 
 def normal_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Value:
-    """Return numbers of mean 0 and deviation 1 (from uniform ones: Box and Muller, 1958)."""
+    """Return standard normal numbers (from uniform ones: Box and Muller, 1958)."""
     wide = _wide(dtype)
     if op.opset < _WITHOUT_KERNELS:
         return op.cast(_random_op(op, "RandomNormal", size, wide), dtype)
@@ -97,7 +97,7 @@ def _double(op: OpBuilder, x: Any) -> Value:
     return op.cast(op.dim(x), torch.float64)
 
 
-# ---------------------------------------------------------------------- sizes given
+# ---------------------------------------------------------------------- by size
 def _register_sized(name: str, source: Any) -> None:
     @lowers(f"aten.{name}.default")
     def plain(
@@ -219,7 +219,7 @@ def randperm(
     device: Any = None,
     pin_memory: Any = None,
 ) -> Value:
-    """0 … n - 1 in random order: the order of random numbers."""
+    """0 … n - 1 in random order, by sorting random numbers."""
     numbers = uniform_numbers(op, [n], torch.float32)
     order = op.TopK(numbers, op.shape([n]), _outputs=2)[1]
     return op.cast(set_dims(order, (n,)), dtype or torch.int64)
@@ -248,7 +248,7 @@ def normal(
 def normal_tensor(
     op: OpBuilder, mean: Value | float, std: Value | float = 1.0, *, generator: Any = None
 ) -> Value:
-    """Normal numbers, each of its own mean or deviation."""
+    """Normal numbers with a mean or a deviation per element."""
     given = [x for x in (mean, std) if isinstance(x, ir.Value)]
     dims = dims_of(given[0])
     for x in given[1:]:
@@ -285,7 +285,7 @@ def prims_normal(
 def uniform(
     op: OpBuilder, self: Value, from_: float = 0.0, to: float = 1.0, *, generator: Any = None
 ) -> Value:
-    """Numbers of [from, to) with the sizes of self."""
+    """Uniform numbers in [from, to) with the sizes of self."""
     numbers = uniform_numbers(op, dims_of(self), dtype_of(self))
     return op.Add(op.Mul(numbers, float(to) - float(from_)), float(from_))
 
@@ -302,21 +302,21 @@ def prims_uniform(
     stride: Sequence[Dim],
     generator: Any = None,
 ) -> Value:
-    """Numbers of [low, high)."""
+    """Uniform numbers in [low, high)."""
     numbers = uniform_numbers(op, shape, dtype)
     return op.Add(op.Mul(numbers, float(high) - float(low)), float(low))
 
 
 @lowers("aten.bernoulli.default")
 def bernoulli(op: OpBuilder, self: Value, *, generator: Any = None) -> Value:
-    """1 with the probability that self holds, else 0."""
+    """1 with the probability given by self, else 0."""
     numbers = uniform_numbers(op, dims_of(self), dtype_of(self))
     return op.cast(op.Less(numbers, self), dtype_of(self))
 
 
 @lowers("aten.bernoulli.Tensor")
 def bernoulli_tensor(op: OpBuilder, self: Value, p: Value, *, generator: Any = None) -> Value:
-    """1 with the probability that p holds, else 0."""
+    """1 with the probability given by p, else 0."""
     numbers = uniform_numbers(op, dims_of(self), dtype_of(p))
     return op.cast(op.Less(numbers, p), dtype_of(self))
 
@@ -340,7 +340,7 @@ def _exponential(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Valu
 
 @lowers("aten.geometric.default")
 def geometric(op: OpBuilder, self: Value, p: float, *, generator: Any = None) -> Value:
-    """How many trials until the first success: ⌈log(1 - u) / log(1 - p)⌉."""
+    """The number of trials until the first success: ⌈log(1 - u) / log(1 - p)⌉."""
     waits = op.Div(_exponential(op, dims_of(self), torch.float64), -math.log1p(-p))
     return op.cast(op.Max(op.Ceil(waits), 1.0), dtype_of(self))
 
@@ -373,8 +373,8 @@ def multinomial(
 ) -> Value:
     """Indices drawn with the weights of self along the last axis.
 
-    With replacement: how many cumulated weights lie below a uniform number. Without: the indices
-    of the least e / w, e exponential (Efraimidis and Spirakis, 2006).
+    With replacement: the number of cumulative weights below a uniform number. Without replacement:
+    the indices of the least e / w, e exponential (Efraimidis and Spirakis, 2006).
     """
     axis = wrap(-1, rank_of(self))
     dims = dims_of(self)

@@ -1,4 +1,4 @@
-"""Running sums, products, extremes and differences along an axis."""
+"""Cumulative sums, products and extremes, and differences along an axis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from coreai_onnx.lower.values import (
 
 
 def _accumulated(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
-    """Return ``x`` in the dtype torch accumulates it in: integers in int64."""
+    """Return ``x`` in torch's accumulation dtype: int64 for integers."""
     if dtype is not None and dtype != dtype_of(x):
         x = op.cast(x, dtype)
     return x if is_float(x) else op.cast(x, torch.int64)
@@ -34,7 +34,7 @@ def _accumulated(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
 
 @lowers("aten.cumsum.default")
 def cumsum(op: OpBuilder, self: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
-    """Sum of the elements up to each."""
+    """Sum of the elements up to each element."""
     x = _accumulated(op, self, dtype)
     rank = rank_of(x)
     return op.CumSum(x, op.const(wrap(dim, rank))) if rank else x
@@ -42,7 +42,7 @@ def cumsum(op: OpBuilder, self: Value, dim: int, *, dtype: torch.dtype | None = 
 
 @lowers("aten.cumprod.default")
 def cumprod(op: OpBuilder, self: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
-    """Product of the elements up to each."""
+    """Product of the elements up to each element."""
     x = _accumulated(op, self, dtype)
     dims = dims_of(x)
     if not dims:
@@ -63,7 +63,7 @@ def _slice_dims(dims: tuple[Dim, ...], axis: int) -> tuple[Dim, ...]:
 
 @lowers("aten.logcumsumexp.default", "aten._logcumsumexp.default")
 def logcumsumexp(op: OpBuilder, self: Value, dim: int) -> Value:
-    """log Σ exp over the elements up to each, without overflow."""
+    """log Σ exp over the elements up to each element, without overflow."""
     (x,) = widen(op, self)
     dims = dims_of(x)
     if not dims or 0 in dims:
@@ -74,25 +74,25 @@ def logcumsumexp(op: OpBuilder, self: Value, dim: int) -> Value:
 
 
 def _logaddexp(op: OpBuilder, a: Value, b: Value) -> Value:
-    """max + log(1 + exp(min - max)); two equal infinities stay."""
+    """max + log(1 + exp(min - max)); two equal infinities give that infinity."""
     gap = op.Where(op.Equal(a, b), 0.0, op.Sub(op.Min(a, b), op.Max(a, b)))
     return op.Add(op.Max(a, b), op.Log(op.Add(op.Exp(gap), 1.0)))
 
 
 @lowers("aten.cummax.default")
 def cummax(op: OpBuilder, self: Value, dim: int) -> tuple[Value, Value]:
-    """Greatest element up to each, and its last index."""
+    """Greatest element up to each element, and its last index."""
     return _running_extreme(op, self, dim, "GreaterOrEqual")
 
 
 @lowers("aten.cummin.default")
 def cummin(op: OpBuilder, self: Value, dim: int) -> tuple[Value, Value]:
-    """Least element up to each, and its last index."""
+    """Least element up to each element, and its last index."""
     return _running_extreme(op, self, dim, "LessOrEqual")
 
 
 def _running_extreme(op: OpBuilder, x: Value, dim: int, beats: str) -> tuple[Value, Value]:
-    """A NaN beats everything, and only a NaN beats a NaN."""
+    """Return the running extreme and its index; NaN takes precedence over every other value."""
     dims = dims_of(x)
     if not dims or 0 in dims:
         return x, filled(op, dims, 0, torch.int64)
@@ -124,7 +124,7 @@ def diff(
     prepend: Value | None = None,
     append: Value | None = None,
 ) -> Value:
-    """x[i + 1] - x[i], n times; on booleans, whether they differ."""
+    """x[i + 1] - x[i], n times; for booleans, whether they differ."""
     axis = wrap(dim, rank_of(self))
     x = self
     if n > 0 and (prepend is not None or append is not None):

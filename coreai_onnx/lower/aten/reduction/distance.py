@@ -41,7 +41,7 @@ def cdist_forward(op: OpBuilder, x1: Value, x2: Value, p: float, compute_mode: i
 
 @lowers("aten.pdist.default", "aten._pdist_forward.default")
 def pdist(op: OpBuilder, self: Value, p: float = 2.0) -> Value:
-    """The p-norm of the difference of every pair of rows, in the order of the upper triangle."""
+    """The p-norms of the differences of all pairs of rows, in the order of the upper triangle."""
     rows, width = dims_of(self)
     if isinstance(rows, int):
         if rows < 2 or width == 0:

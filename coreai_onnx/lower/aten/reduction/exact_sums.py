@@ -1,7 +1,7 @@
-"""Sums and products of int64 that are exact and wrap around.
+"""Exact int64 sums and products with wraparound.
 
 onnxruntime's ReduceSum and ReduceProd go through float64 and saturate, so that sums beyond 2**53
-(hashes of tokens, for one) come out wrong. Its MatMul and Mul compute on int64 itself.
+(for example hashes of tokens) are wrong. Its MatMul and Mul compute in int64 itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from coreai_onnx.lower.values import Dim, Value, dims_of, numel, set_dims, wrap_
 
 
 def exact_sum(op: OpBuilder, x: Value, axes: object, *, keepdim: bool) -> Value:
-    """Return the sum over axes: a product with a vector of ones."""
+    """Return the sum over axes, computed as a product with a vector of ones."""
     rank = len(dims_of(x))
     if rank == 0:
         return x
@@ -29,7 +29,7 @@ def exact_sum(op: OpBuilder, x: Value, axes: object, *, keepdim: bool) -> Value:
 
 
 def exact_product(op: OpBuilder, x: Value, axes: object, *, keepdim: bool) -> Value:
-    """Return the product over axes: one multiplication after another."""
+    """Return the product over axes, computed by one multiplication after another."""
     dims = dims_of(x)
     over = wrap_all(axes, len(dims))  # type: ignore[arg-type]  # axes as torch gives them
     rows, _ = _merged_last(op, x, over)

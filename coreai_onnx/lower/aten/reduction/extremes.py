@@ -1,4 +1,4 @@
-"""Greatest and least elements, and where they are; a NaN is both greater and less than the rest."""
+"""Greatest and least elements and their indices; NaN is both greater and less than all others."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.flo
 def order_key(op: OpBuilder, x: Value, *, nan_last: bool = True) -> Value:
     """Return values that sort as torch sorts ``x``: NaN beyond +inf (or before -inf).
 
-    onnxruntime compares with ``<``, which a NaN breaks. The key takes a wider dtype, in which an
-    infinity can become a large finite number and NaN the infinity; in float64, which has no wider
-    one, the largest number and infinity become the same.
+    onnxruntime compares with ``<``, which is not an order if there is a NaN. The key has a wider
+    dtype, in which infinity is mapped to a large finite number and NaN to infinity. float64 has no
+    wider dtype: there the largest number and infinity become equal.
     """
     if not is_float(x):
         return x
@@ -35,7 +35,7 @@ def order_key(op: OpBuilder, x: Value, *, nan_last: bool = True) -> Value:
 def extreme(op: OpBuilder, x: Value, axes: Axes, *, largest: bool, keepdim: bool) -> Value:
     """Return the greatest or least element over axes, NaN if there is one.
 
-    onnxruntime's ReduceMax and ReduceMin pass a NaN over or not, by its place in the row.
+    onnxruntime's ReduceMax and ReduceMin may ignore a NaN, depending on its position in the row.
     """
     found = reduced(op, "ReduceMax" if largest else "ReduceMin", x, axes, keepdim=keepdim)
     if not is_float(x) or rank_of(x) == 0:

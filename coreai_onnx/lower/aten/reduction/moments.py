@@ -1,4 +1,4 @@
-"""Variances, standard deviations, norms and logarithms of sums."""
+"""Variances, standard deviations, norms and log-sum-exp."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coreai_onnx.lower.values import Dim, Number, Value, dtype_of, rank_of, wrap
 def variance(
     op: OpBuilder, x: Value, axes: Axes, correction: Number | None, *, keepdim: bool
 ) -> tuple[Value, Value]:
-    """Return Σ(x - mean)² / max(0, n - correction) and the mean, in the dtype to compute in."""
+    """Return Σ(x - mean)² / max(0, n - correction) and the mean, in the compute dtype."""
     (wide,) = widen(op, x)
     center = reduced(op, "ReduceMean", wide, axes, keepdim=True)
     squares = op.Pow(op.Sub(wide, center), 2.0)

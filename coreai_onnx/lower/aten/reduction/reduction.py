@@ -32,13 +32,13 @@ Axes = Sequence[int] | int | None
 
 
 def reduced(op: OpBuilder, op_type: str, x: Value, axes: Axes, *, keepdim: bool) -> Value:
-    """Return an ONNX reduction over axes; a 0-d tensor is its own."""
+    """Return an ONNX reduction over axes; a 0-d tensor is returned unchanged."""
     rank = rank_of(x)
     if rank == 0:
         return x
     over = wrap_all(axes, rank)
     kept = [1 if i in over else d for i, d in enumerate(dims_of(x)) if keepdim or i not in over]
-    if 0 in kept and is_static(kept):  # onnxruntime gives other sizes
+    if 0 in kept and is_static(kept):  # onnxruntime returns wrong sizes
         return op.const(torch.zeros([int(d) for d in kept], dtype=dtype_of(x)))
     operands = (x,) if len(over) == rank else (x, over)
     result: Value = op.node(op_type, operands, {"keepdims": int(keepdim)})
@@ -46,7 +46,7 @@ def reduced(op: OpBuilder, op_type: str, x: Value, axes: Axes, *, keepdim: bool)
 
 
 def reduced_count(x: Value, axes: Axes) -> Dim:
-    """Return how many elements go into each result."""
+    """Return the number of elements that are reduced to each result."""
     dims = dims_of(x)
     return numel([dims[a] for a in wrap_all(axes, len(dims))])
 
@@ -86,7 +86,7 @@ def prims_sum(
 
 @lowers("aten.sum_to_size.default")
 def sum_to_size(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
-    """Sum over the axes that broadcasting ``size`` to self would add or stretch."""
+    """Sum over the axes that broadcasting ``size`` to self would add or expand."""
     dims = dims_of(self)
     lead = len(dims) - len(size)
     stretched = [i for i, d in enumerate(dims) if i >= lead and size[i - lead] == 1 and d != 1]
@@ -98,7 +98,7 @@ def sum_to_size(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
 
 
 def _addends(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
-    """Return ``x`` in the dtype to sum in: as torch casts it, integers in int64, which wraps."""
+    """Return ``x`` in the accumulation dtype: as in torch, int64 (with wraparound) for integers."""
     if dtype is not None and dtype != dtype_of(x):
         x = op.cast(x, dtype)
     return x if is_float(x) else op.cast(x, torch.int64)
@@ -158,7 +158,7 @@ def mean(
     *,
     dtype: torch.dtype | None = None,
 ) -> Value:
-    """Sum over axes divided by the number of elements; NaN of no elements."""
+    """Sum over axes divided by the number of elements; NaN if there are none."""
     x = self if dtype is None else op.cast(self, dtype)
     if reduced_count(x, dim) == 0:  # onnxruntime's ReduceMean gives 0
         return op.Div(reduced(op, "ReduceSum", x, dim, keepdim=keepdim), op.like(x, 0))
@@ -174,7 +174,7 @@ def nansum(
     *,
     dtype: torch.dtype | None = None,
 ) -> Value:
-    """Sum over axes, a NaN counting as 0."""
+    """Sum over axes, with NaN counted as 0."""
     return sum_(op, _without_nan(op, self), dim, keepdim, dtype=dtype)
 
 
@@ -187,7 +187,7 @@ def nanmean(
     *,
     dtype: torch.dtype | None = None,
 ) -> Value:
-    """Sum of what is not NaN, divided by how many that are."""
+    """Mean of the elements that are not NaN."""
     (x,) = widen(op, self)
     there = op.cast(op.Not(op.IsNaN(x)), dtype_of(x))
     count = reduced(op, "ReduceSum", there, dim, keepdim=keepdim)
@@ -251,7 +251,7 @@ def _all(op: OpBuilder, x: Value, axes: Axes, *, keepdim: bool) -> Value:
 def _truth(
     op: OpBuilder, x: Value, axes: Axes, op_types: tuple[str, str], *, keepdim: bool
 ) -> Value:
-    """Reduce truth values: as booleans, which fails of no elements, or else as counts."""
+    """Reduce truth values: as booleans, or as counts for empty tensors, for which that fails."""
     extreme, count = op_types
     true = op.cast(x, torch.bool)
     if op.opset >= 20 and is_static(dims_of(x)) and numel(dims_of(x)) != 0:
@@ -263,12 +263,12 @@ def _truth(
 
 @lowers("aten.count_nonzero.default")
 def count_nonzero(op: OpBuilder, self: Value, dim: int | None = None) -> Value:
-    """How many elements are not zero."""
+    """The number of nonzero elements."""
     return count_nonzero_dims(op, self, None if dim is None else [dim])
 
 
 @lowers("aten.count_nonzero.dim_IntList")
 def count_nonzero_dims(op: OpBuilder, self: Value, dim: Axes) -> Value:
-    """How many elements over axes are not zero."""
+    """The number of nonzero elements over axes."""
     ones = op.cast(op.cast(self, torch.bool), torch.int64)
     return reduced(op, "ReduceSum", set_dims(ones, dims_of(self)), dim, keepdim=False)

@@ -1,4 +1,4 @@
-"""Tensors joined, repeated, turned and reordered."""
+"""Concatenation, repetition, reversal and reordering of tensors."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from coreai_onnx.lower.values import (
 )
 
 
-# ---------------------------------------------------------------------- joined
+# ---------------------------------------------------------------------- concatenation
 @lowers("aten.cat.default", "aten.concat.default", "aten.concatenate.default", "prims.cat.default")
 def cat(op: OpBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """Tensors one after another along an axis; empty 1-D ones fit everywhere and add nothing."""
+    """The concatenation of tensors along an axis; empty 1-D tensors are ignored."""
     ranks = {rank_of(t) for t in tensors}
     kept = [t for t in tensors if dims_of(t) != (0,)] if len(ranks) > 1 else list(tensors)
     values = _one_dtype(op, tensors, kept)
@@ -38,14 +38,14 @@ def cat(op: OpBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 @lowers("aten.stack.default", "aten._stack.default")
 def stack(op: OpBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """Tensors one after another along a new axis."""
+    """The concatenation of tensors along a new axis."""
     axis = wrap(dim, rank_of(tensors[0]) + 1)
     values = [op.unsqueeze(t, [axis]) for t in _one_dtype(op, tensors, tensors)]
     return values[0] if len(values) == 1 else op.Concat(*values, axis=axis)
 
 
 def _one_dtype(op: OpBuilder, tensors: Sequence[Value], kept: Sequence[Value]) -> list[Value]:
-    """Return the kept tensors in the dtype that all tensors promote to, 0-d ones like others."""
+    """Return the kept tensors in the promoted dtype of all tensors, 0-d ones included."""
     dtype = dtype_of(tensors[0])
     for t in tensors:
         dtype = torch.promote_types(dtype, dtype_of(t))
@@ -72,7 +72,7 @@ def _as_matrix(op: OpBuilder, x: Value) -> Value:
     return op.unsqueeze(x, list(range(2 - rank))) if rank < 2 else x
 
 
-# ---------------------------------------------------------------------- repeated
+# ---------------------------------------------------------------------- repetition
 @lowers("aten.repeat.default")
 def repeat(op: OpBuilder, self: Value, repeats: Sequence[Dim]) -> Value:
     """self repeated along each axis, with new axes in front."""
@@ -146,7 +146,7 @@ def _along(op: OpBuilder, x: Value, dim: int | None) -> tuple[Value, int]:
     return x, wrap(dim, rank_of(x))
 
 
-# ---------------------------------------------------------------------- reordered
+# ---------------------------------------------------------------------- reordering
 @lowers("aten.flip.default")
 def flip(op: OpBuilder, self: Value, dims: Sequence[int]) -> Value:
     """self with the elements of axes in reverse order."""
@@ -163,7 +163,7 @@ def rev(op: OpBuilder, a: Value, dims: Sequence[int]) -> Value:
 def roll(
     op: OpBuilder, self: Value, shifts: Sequence[Dim] | Dim, dims: Sequence[int] | int = ()
 ) -> Value:
-    """self with elements moved along axes, those pushed out coming back in front."""
+    """self with elements shifted along axes, with wraparound."""
     moves = list(shifts) if isinstance(shifts, Sequence) else [shifts]
     axes = list(dims) if isinstance(dims, Sequence) else [dims]
     if not axes:

@@ -1,6 +1,6 @@
-"""Tensors made from numbers: constants, ranges, identity matrices, triangles.
+"""Tensors created from numbers: constants, ranges, identity matrices, triangles.
 
-What is known at conversion is computed by torch itself and stored if it is small; larger or
+Small tensors that are known at conversion are computed by torch itself and stored; larger or
 symbolic tensors are computed in the graph.
 """
 
@@ -32,9 +32,9 @@ from coreai_onnx.lower.values import (
 Scalar: TypeAlias = Number | sympy.Expr
 
 
-# ---------------------------------------------------------------------- one value everywhere
+# ---------------------------------------------------------------------- one value
 def filled(op: OpBuilder, size: Sequence[Dim], value: Any, dtype: torch.dtype) -> Value:
-    """Return a tensor of one value: stored if small, else made by the graph."""
+    """Return a tensor filled with one value: stored if small, otherwise computed in the graph."""
     if dtype.is_complex:
         return op.expand(_pair(op, value, dtype), [*size, 2])
     if isinstance(value, sympy.Basic):
@@ -56,7 +56,7 @@ def _pair(op: OpBuilder, value: Any, dtype: torch.dtype) -> Value:
 
 
 def _creates(*names: str) -> Callable[[F], F]:
-    """Register the lowering of ops that make tensors of real or of complex numbers."""
+    """Register the lowering of ops that create tensors of real or of complex numbers."""
 
     def register(function: F) -> F:
         return lowers(*names, complex=True)(lowers(*names)(function))
@@ -75,7 +75,7 @@ def full(
     device: Any = None,
     pin_memory: Any = None,
 ) -> Value:
-    """A value everywhere; its own dtype if none is given."""
+    """A tensor filled with a value, by default in the value's dtype."""
     return filled(op, size, fill_value, dtype or scalar_dtype(fill_value))
 
 
@@ -89,7 +89,7 @@ def prims_full(
     device: Any,
     requires_grad: bool,
 ) -> Value:
-    """A value everywhere."""
+    """A tensor filled with a value."""
     return filled(op, shape, fill_value, dtype)
 
 
@@ -105,7 +105,7 @@ def full_like(
     pin_memory: Any = None,
     memory_format: Any = None,
 ) -> Value:
-    """A value everywhere, with the sizes of self."""
+    """A tensor filled with a value, with the sizes of self."""
     return filled(op, dims_of(self), fill_value, dtype or dtype_of(self))
 
 
@@ -119,7 +119,7 @@ def prims_full_like(
     device: Any,
     requires_grad: bool,
 ) -> Value:
-    """A value everywhere, with the sizes of a."""
+    """A tensor filled with a value, with the sizes of a."""
     return filled(op, dims_of(a), fill_value, dtype)
 
 
@@ -135,25 +135,25 @@ def new_full(
     device: Any = None,
     pin_memory: Any = None,
 ) -> Value:
-    """A value everywhere, with the dtype of self."""
+    """A tensor filled with a value, with the dtype of self."""
     return filled(op, size, fill_value, dtype or dtype_of(self))
 
 
 @_creates("aten.fill.Scalar", "prims.fill.default")
 def fill(op: OpBuilder, self: Value, value: Scalar) -> Value:
-    """A value everywhere, with the sizes and dtype of self."""
+    """A tensor filled with a value, with the sizes and dtype of self."""
     return filled(op, dims_of(self), value, dtype_of(self))
 
 
 @lowers("aten.fill.Tensor")
 def fill_tensor(op: OpBuilder, self: Value, value: Value) -> Value:
-    """A 0-d tensor everywhere, with the sizes and dtype of self."""
+    """A 0-d tensor broadcast to the sizes and dtype of self."""
     return op.expand(op.cast(value, dtype_of(self)), dims_of(self))
 
 
 @lowers("aten.copy.default")
 def copy(op: OpBuilder, self: Value, src: Value, non_blocking: bool = False) -> Value:
-    """src everywhere, with the sizes and dtype of self."""
+    """src broadcast to the sizes and dtype of self."""
     return fill_tensor(op, self, src)
 
 
@@ -176,12 +176,12 @@ def _register_sized(name: str, value: int) -> None:
         device: Any = None,
         pin_memory: Any = None,
     ) -> Value:
-        """A value everywhere."""
+        """A tensor filled with a value."""
         return filled(op, size, value, dtype or torch.get_default_dtype())
 
 
 def _register_like(name: str, value: int) -> None:
-    """Register ``aten.<name>``, which takes a tensor to be like."""
+    """Register ``aten.<name>``, which takes sizes and dtype from a tensor."""
 
     @_creates(f"aten.{name}")
     def lowering(
@@ -194,7 +194,7 @@ def _register_like(name: str, value: int) -> None:
         pin_memory: Any = None,
         memory_format: Any = None,
     ) -> Value:
-        """A value everywhere, with the sizes of self."""
+        """A tensor filled with a value, with the sizes of self."""
         return filled(op, dims_of(self), value, dtype or dtype_of(self))
 
 
@@ -212,11 +212,11 @@ def _register_new(name: str, value: int) -> None:
         device: Any = None,
         pin_memory: Any = None,
     ) -> Value:
-        """A value everywhere, with the dtype of self."""
+        """A tensor filled with a value, with the dtype of self."""
         return filled(op, size, value, dtype or dtype_of(self))
 
 
-# torch leaves the content of "empty" open; zeros make a program repeatable.
+# In torch the content of "empty" is undefined; zeros make a program reproducible.
 for _suffix, _number in (("zeros", 0), ("ones", 1)):
     _register_sized(f"{_suffix}.default", _number)
     _register_like(f"{_suffix}_like.default", _number)

@@ -1,4 +1,4 @@
-"""Index tensors and sizes that several families of lowerings are built from."""
+"""Building blocks of lowerings: index tensors and sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, numel, set_dims
 
 LARGEST_CONSTANT = 4096
-"""Elements up to which a computable tensor is stored rather than computed."""
+"""Maximum number of elements of a known tensor that is stored instead of computed."""
 INT_MAX = 2**63 - 1
 
 
@@ -39,11 +39,11 @@ def ceil_div(a: Dim, b: Dim) -> Dim:
 
 
 def resolved(dims: Sequence[Dim], size: Sequence[object]) -> list[Dim]:
-    """Return the sizes of a view, -1 replaced by what is left of the elements.
+    """Return the sizes of a view, with -1 inferred from the number of elements.
 
     Args:
         dims: Dims of the tensor.
-        size: Sizes asked for; one may be -1.
+        size: Requested sizes; one may be -1.
     """
     wanted = [as_dim(s) for s in size]
     if -1 not in wanted:

@@ -1,4 +1,4 @@
-"""Borders around tensors, and the blocks of images as columns."""
+"""Padding, and conversion between images and columns of blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "ci
 
 @lowers("aten.constant_pad_nd.default")
 def constant_pad_nd(op: OpBuilder, self: Value, pad: Sequence[Dim], value: Number = 0) -> Value:
-    """self with a value around it; a negative width cuts off."""
+    """self padded with a value; a negative width crops."""
     return _padded(op, self, pad, "constant", value)
 
 
@@ -39,14 +39,14 @@ def pad(
     mode: str = "constant",
     value: float | None = None,
 ) -> Value:
-    """self with a border: a value, its reflection, its edge or its other end."""
+    """self padded with a value, its reflection, its edge, or circularly."""
     return _padded(op, self, pad, _MODES[mode], 0 if value is None else value)
 
 
 def _register_mode(names: Sequence[str], mode: str) -> None:
     @lowers(*names)
     def lowering(op: OpBuilder, self: Value, padding: Sequence[Dim]) -> Value:
-        """self with a border made of its own elements."""
+        """self padded with its own elements."""
         return _padded(op, self, padding, mode)
 
 
@@ -56,12 +56,12 @@ _register_mode([f"aten.replication_pad{n}d.default" for n in (1, 2, 3)], "edge")
 
 @lowers("aten._pad_circular.default")
 def pad_circular(op: OpBuilder, self: Value, pad: Sequence[Dim]) -> Value:
-    """self with its other end on either side."""
+    """self padded circularly."""
     return _padded(op, self, pad, "wrap")
 
 
 def _padded(op: OpBuilder, x: Value, widths: Sequence[Dim], mode: str, value: Number = 0) -> Value:
-    """Pad the last axes; ``widths`` gives before and after, from the last axis on."""
+    """Pad the last axes; ``widths`` holds before and after per axis, starting at the last axis."""
     rank = rank_of(x)
     before: list[Dim] = [0] * rank
     after: list[Dim] = [0] * rank
@@ -89,13 +89,13 @@ def _padded(op: OpBuilder, x: Value, widths: Sequence[Dim], mode: str, value: Nu
 
 
 def _cuts(before: Dim, after: Dim) -> bool:
-    """Whether the widths are known and one of them cuts off."""
+    """Whether the widths are known and one of them is negative."""
     known = isinstance(before, int) and isinstance(after, int)
     return known and (before < 0 or after < 0)
 
 
 def _bordered(op: OpBuilder, x: Value, axis: int, before: int, after: int, mode: str) -> Value:
-    """Take the elements of a cut and bordered axis, which lie in what was there before the cut."""
+    """Gather the elements of a cropped and padded axis, which are read from the uncropped axis."""
     dims = dims_of(x)
     size, length = dims[axis], as_dim(before + dims[axis] + after)
     index = positions(op, length)
@@ -111,7 +111,7 @@ def _bordered(op: OpBuilder, x: Value, axis: int, before: int, after: int, mode:
 
 
 def _cut(op: OpBuilder, x: Value, axis: int, before: Dim, after: Dim) -> tuple[Value, Dim, Dim]:
-    """Carry out the negative widths of an axis; return what is left to add."""
+    """Apply the negative widths of an axis; return the remaining widths."""
     first = -before if isinstance(before, int) and before < 0 else 0
     cut_end = isinstance(after, int) and after < 0
     if not first and not cut_end:
@@ -124,7 +124,7 @@ def _cut(op: OpBuilder, x: Value, axis: int, before: Dim, after: Dim) -> tuple[V
 
 
 def _wrapped(op: OpBuilder, x: Value, before: Sequence[Dim], after: Sequence[Dim]) -> Value:
-    """Join every axis with its own ends."""
+    """Pad every axis circularly, by concatenation with its own ends."""
     for axis, (left, right) in enumerate(zip(before, after, strict=True)):
         dims = dims_of(x)
         size = dims[axis]
@@ -192,10 +192,10 @@ def col2im(
     padding: Sequence[int],
     stride: Sequence[int],
 ) -> Value:
-    """The image whose blocks are the columns, overlapping elements added.
+    """The image whose blocks are the columns; overlapping elements are added.
 
     Raises:
-        LoweringError: For float64, which onnxruntime's Col2Im does not take, of symbolic size.
+        LoweringError: For float64, which onnxruntime's Col2Im does not support, of symbolic size.
     """
     batched = rank_of(self) == 3
     x = self if batched else op.unsqueeze(self, [0])

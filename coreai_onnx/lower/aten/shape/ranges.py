@@ -1,4 +1,4 @@
-"""Ranges, identity matrices and triangles."""
+"""Ranges, identity matrices and triangular parts."""
 
 from __future__ import annotations
 

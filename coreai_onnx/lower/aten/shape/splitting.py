@@ -34,7 +34,7 @@ def slice_(
 def sliced(
     op: OpBuilder, x: Value, axis: int, start: Dim | None, end: Dim | None, step: int = 1
 ) -> Value:
-    """Return ``x[start:end:step]`` along an axis; no node if that is everything."""
+    """Return ``x[start:end:step]`` along an axis; no node if it keeps everything."""
     size = dims_of(x)[axis]
     first: Dim = 0 if start is None else start
     last: Dim = INT_MAX if end is None or _at_least(end, size) else end
@@ -44,7 +44,7 @@ def sliced(
 
 
 def _at_least(end: Dim, size: Dim) -> bool:
-    """Whether an end is known not to cut anything off."""
+    """Whether an end is known to be at or beyond the end of the axis."""
     if end == size:
         return True
     return isinstance(end, int) and end >= (size if isinstance(size, int) else INT_MAX)
@@ -92,7 +92,7 @@ def chunk(op: OpBuilder, self: Value, chunks: int, dim: int = 0) -> list[Value]:
 
 
 def _equal_parts(op: OpBuilder, x: Value, axis: int, length: Dim, count: int) -> list[Value]:
-    """Return ``count`` ranges of ``length``, the last one as long as what is left."""
+    """Return ``count`` ranges of ``length``; the last one has the remaining elements."""
     size = dims_of(x)[axis]
     if count == 1:
         return [x]

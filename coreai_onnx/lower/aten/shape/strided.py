@@ -1,4 +1,4 @@
-"""Overlapping and diagonal views, taken by index arithmetic on the flattened elements."""
+"""Overlapping and diagonal views, by index arithmetic on the flattened elements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, is_static, num
 # ---------------------------------------------------------------------- windows
 @lowers("aten.unfold.default", "aten.unfold_copy.default")
 def unfold(op: OpBuilder, self: Value, dimension: int, size: int, step: int) -> Value:
-    """All windows of an axis: their number in its place, their elements in a new last axis."""
+    """All windows of an axis: the axis counts windows, a new last axis holds their elements."""
     dims = dims_of(self)
     if not dims:
         return op.slice(op.reshape(self, [1]), 0, 0, size)
@@ -74,10 +74,10 @@ def strided_index(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], off
 
 
 def _storage(op: OpBuilder, x: Value) -> tuple[Value, Dim]:
-    """Return the elements of ``x`` in the order of its storage, and where the first one lies.
+    """Return the elements of ``x`` in the order of its storage, and the offset of the first one.
 
     Raises:
-        LoweringError: If ``x`` is a part of a larger storage, whose other elements are not here.
+        LoweringError: If ``x`` is a part of a larger storage, whose other elements are unavailable.
     """
     example = op.scope.traced.inputs[0]
     base = as_dim(example.storage_offset())
@@ -135,7 +135,7 @@ def linalg_diagonal(
 
 
 def diagonal_length(rows: Dim, columns: Dim, offset: int) -> Dim:
-    """Return how many elements a diagonal has."""
+    """Return the number of elements of a diagonal."""
     if offset >= 0:
         columns = columns - offset
     else:

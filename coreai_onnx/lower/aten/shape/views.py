@@ -1,4 +1,4 @@
-"""Shapes: the same elements under other sizes or in another order of axes."""
+"""Views: the same elements with other sizes or another order of axes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def view_as(op: OpBuilder, self: Value, other: Value) -> Value:
 
 @lowers("aten.ravel.default")
 def ravel(op: OpBuilder, self: Value) -> Value:
-    """self in one axis."""
+    """self flattened to one axis."""
     return flat(op, self)
 
 
@@ -89,7 +89,7 @@ def collapse(op: OpBuilder, a: Value, start: int, end: int) -> Value:
 
 @lowers("aten.unflatten.int")
 def unflatten(op: OpBuilder, self: Value, dim: int, sizes: Sequence[Dim]) -> Value:
-    """self with one axis as several."""
+    """self with one axis split into several."""
     dims = dims_of(self)
     dim = wrap(dim, len(dims))
     parts = resolved([dims[dim]], sizes)
@@ -98,7 +98,7 @@ def unflatten(op: OpBuilder, self: Value, dim: int, sizes: Sequence[Dim]) -> Val
 
 @lowers("prims.split_dim.default")
 def split_dim(op: OpBuilder, a: Value, dim: int, outer_length: Dim) -> Value:
-    """a with one axis as two, the outer one of the given length."""
+    """a with one axis split into two, the outer one of the given length."""
     inner = floor_div(dims_of(a)[dim], outer_length)
     return unflatten(op, a, dim, [outer_length, inner])
 
@@ -128,7 +128,7 @@ def prims_squeeze(op: OpBuilder, a: Value, dimensions: Sequence[int]) -> Value:
 
 
 def _squeezed(op: OpBuilder, x: Value, axes: Sequence[int]) -> Value:
-    """Drop axes of size 1; the exported program relies on symbolic ones being longer."""
+    """Drop axes of static size 1; the exported program assumes that symbolic sizes are not 1."""
     dims = dims_of(x)
     if not dims:
         return x
@@ -174,7 +174,7 @@ def _expanded(op: OpBuilder, x: Value, size: Sequence[Dim]) -> Value:
 def broadcast_in_dim(
     op: OpBuilder, a: Value, shape: Sequence[Dim], broadcast_dimensions: Sequence[int]
 ) -> Value:
-    """a with its axes at the given places of a shape, repeated along the others."""
+    """a with its axes at the given positions of a shape, repeated along the other axes."""
     added = [i for i in range(len(shape)) if i not in broadcast_dimensions]
     return op.expand(op.unsqueeze(a, added), shape)
 

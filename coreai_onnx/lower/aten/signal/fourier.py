@@ -75,7 +75,7 @@ def mirrored(op: OpBuilder, x: Value, axis: int, size: Dim) -> Value:
 
 
 def half(size: Dim) -> Dim:
-    """Return how many frequencies of a real signal are not conjugates of others: N // 2 + 1."""
+    """Return the number of independent frequencies of a real signal: N // 2 + 1."""
     if isinstance(size, int):
         return size // 2 + 1
 
@@ -93,14 +93,15 @@ def part(op: OpBuilder, x: Value, axis: int, start: int, end: Dim) -> Value:
 def dft(op: OpBuilder, x: Value, axis: int, *, forward: bool) -> Value:
     """Return the transform along an axis of pairs (or of reals with a last axis of 1).
 
-    The inverse is divided by the number of points. Sizes that are not powers of two go through
-    chirps in onnxruntime, which lose digits of float32; those are transformed in float64.
+    The inverse is divided by the number of points. For sizes that are not powers of two,
+    onnxruntime uses the chirp transform, which is inaccurate in float32; these are transformed in
+    float64.
     """
     dims = dims_of(x)
     size, dtype = dims[axis], dtype_of(x)
     if not (isinstance(size, int) and size & (size - 1) == 0):
         x = op.cast(x, torch.float64)
-    alone = len(dims) == 2  # DFT wants an axis of batches
+    alone = len(dims) == 2  # DFT requires a batch axis
     if alone:
         x, axis = op.unsqueeze(x, [0]), axis + 1
     if op.opset >= 20:
@@ -114,7 +115,7 @@ def dft(op: OpBuilder, x: Value, axis: int, *, forward: bool) -> Value:
 def normalized(
     op: OpBuilder, x: Value, sizes: Sequence[Dim], normalization: int, *, forward: bool
 ) -> Value:
-    """Return the transform scaled as torch says: by 1 (0), 1 / √N (1) or 1 / N (2)."""
+    """Return the transform scaled by torch's normalization: 1 (0), 1 / √N (1) or 1 / N (2)."""
     power = {0: 0.0, _BY_ROOT: -0.5, _BY_SIZE: -1.0}[normalization] + (0 if forward else 1)
     count = numel(sizes)
     if power == 0:

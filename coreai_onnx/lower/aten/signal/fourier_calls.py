@@ -25,10 +25,10 @@ from coreai_onnx.lower.values import (
 
 _FORWARD = {None: 0, "backward": 0, "ortho": 1, "forward": 2}
 _INVERSE = {None: 2, "backward": 2, "ortho": 1, "forward": 0}
-"""How torch numbers norms: 1, 1 / √N, 1 / N."""
+"""Torch's numbers of the norms 1, 1 / √N, 1 / N."""
 
 Axes = list[tuple[int, Dim | None]]
-"""Axes to transform and the sizes they are given, None for their own."""
+"""Axes to transform and their requested sizes, None for the size of the input."""
 Transform = Callable[[OpBuilder, Value, Axes, str | None], Value]
 
 
@@ -45,7 +45,7 @@ def _c2c(*, forward: bool) -> Transform:
 
 
 def _rfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
-    """The transform of reals: the first N // 2 + 1 of the last axis, all of the others."""
+    """The transform of reals: the first N // 2 + 1 of the last axis, all of the other axes."""
     p = _with_parts(op, x)
     for axis, size in axes:
         p = _sized(op, p, axis, size)
@@ -58,7 +58,7 @@ def _rfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
 
 
 def _irfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
-    """Its inverse: 2 (N - 1) reals from N frequencies, or as many as are asked for."""
+    """Its inverse: 2 (N - 1) reals from N frequencies, or as many as requested."""
     p, (last, size) = _pairs(op, _with_parts(op, x)), axes[-1]
     count = as_dim(2 * (dims_of(p)[last] - 1)) if size is None else size
     for axis, other in axes[:-1]:
@@ -70,7 +70,7 @@ def _irfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
 
 
 def _hfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
-    """The real transform of a signal given by its first half, the rest being its conjugate."""
+    """The real transform of a Hermitian signal that is given by its first half."""
     p, (last, size) = _pairs(op, _with_parts(op, x)), axes[-1]
     count = as_dim(2 * (dims_of(p)[last] - 1)) if size is None else size
     for axis, other in axes[:-1]:
@@ -83,7 +83,7 @@ def _hfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
 
 
 def _ihfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
-    """Its inverse: the first N // 2 + 1 of the conjugate transform of reals."""
+    """Its inverse: the first N // 2 + 1 elements of the conjugate transform of reals."""
     p = _with_parts(op, x)
     for axis, size in axes:
         p = _sized(op, p, axis, size)
@@ -98,7 +98,7 @@ def _ihfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
 
 # ---------------------------------------------------------------------- parts and sizes
 def _with_parts(op: OpBuilder, x: Value) -> Value:
-    """Return floats with an axis of parts behind: one part of reals, two of complex numbers."""
+    """Return floats with a trailing axis of parts: one for reals, two for complex numbers."""
     if is_complex(x):
         return as_pairs(op, x)
     real = x if is_float(x) else op.cast(x, torch.get_default_dtype())
@@ -107,7 +107,7 @@ def _with_parts(op: OpBuilder, x: Value) -> Value:
 
 
 def _pairs(op: OpBuilder, p: Value) -> Value:
-    """Return two parts: zeros beside a single one."""
+    """Return two parts: a single part is paired with zeros."""
     dims = dims_of(p)
     if dims[-1] == 2:
         return p
@@ -121,7 +121,7 @@ def _conjugate(op: OpBuilder, p: Value) -> Value:
 
 
 def _sized(op: OpBuilder, p: Value, axis: int, size: Dim | None) -> Value:
-    """Return an axis cut to a size, or continued by zeros."""
+    """Return ``p`` with an axis truncated or zero-padded to a size."""
     dims = dims_of(p)
     now = dims[axis]
     if size is None or size in (-1, now):
@@ -141,7 +141,7 @@ def _sizes(p: Value, axes: Axes) -> list[Dim]:
 
 
 def _axes(x: Value, sizes: Sequence[Dim] | None, dims: Sequence[int] | None) -> Axes:
-    """Return the axes torch means: without ``dims`` the last ones, as many as there are sizes."""
+    """Return the transformed axes: without ``dims`` the last ones, as many as there are sizes."""
     rank = rank_of(x)
     if dims is None:
         dims = range(rank - len(sizes), rank) if sizes is not None else range(rank)
@@ -180,7 +180,7 @@ TRANSFORMS: dict[str, Transform] = {
     "hfft": _hfft,
     "ihfft": _ihfft,
 }
-"""By the name of the function; one axis, two axes (``fft2``) and any number (``fftn``)."""
+"""Transforms by function name, for one axis, two axes (``fft2``) and any number (``fftn``)."""
 
 for _name, _transform in TRANSFORMS.items():
     for _ending, _kind in (("", _of_one_axis), ("2", _of_axes), ("n", _of_axes)):

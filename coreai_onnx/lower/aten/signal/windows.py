@@ -1,4 +1,4 @@
-"""Window functions of signal processing, computed by torch when the program is converted."""
+"""Window functions for signal processing, computed by torch at conversion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
     "hann_window": torch.hann_window,
     "kaiser_window": torch.kaiser_window,
 }
-"""Each with the overloads ``default`` and ``periodic``."""
+"""Window functions that have the overloads ``default`` and ``periodic``."""
 
 
 def _register(name: str, make: Callable[..., torch.Tensor]) -> None:
@@ -32,7 +32,7 @@ def _register(name: str, make: Callable[..., torch.Tensor]) -> None:
         device: Any = None,
         pin_memory: Any = None,
     ) -> Value:
-        """The periodic window of a length."""
+        """The periodic window with a given length."""
         return op.const(make(window_length, dtype=dtype))
 
     @lowers(f"aten.{name}.periodic")
@@ -46,7 +46,7 @@ def _register(name: str, make: Callable[..., torch.Tensor]) -> None:
         device: Any = None,
         pin_memory: Any = None,
     ) -> Value:
-        """The window of a length, periodic or symmetric."""
+        """The window with a given length, periodic or symmetric."""
         return op.const(make(window_length, periodic, dtype=dtype))
 
 
@@ -99,5 +99,5 @@ def kaiser_beta(
     device: Any = None,
     pin_memory: Any = None,
 ) -> Value:
-    """The Kaiser window of a shape β."""
+    """The Kaiser window with shape parameter β."""
     return op.const(torch.kaiser_window(window_length, periodic, beta, dtype=dtype))

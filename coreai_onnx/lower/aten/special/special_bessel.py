@@ -19,7 +19,7 @@ from coreai_onnx.lower.values import Value
 
 _POINTS = 24
 _FAR = 25.0
-"""From here on J and Y are their asymptotic series."""
+"""From here on J and Y are computed by their asymptotic series."""
 _ANGLES = (np.arange(40) + 0.5) * (math.pi / 2) / 40
 _EULER = 0.57721566490153286
 
@@ -28,7 +28,7 @@ _EULER = 0.57721566490153286
 def scaled_i(op: OpBuilder, x: Value, order: int) -> Value:
     """Return exp(-x) I(x) for x >= 0: exp(x (cos t - 1)) cos(n t) / pi summed over [0, pi].
 
-    (A&S 9.6.19.) Where x is large the integrand is narrow: the points then cover the part of the
+    (A&S 9.6.19.) For large x the integrand is narrow: the points then cover only the part of the
     interval where it is not zero.
     """
     share = np.arange(_POINTS + 1) / _POINTS

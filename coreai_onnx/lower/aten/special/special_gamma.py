@@ -25,15 +25,15 @@ _STEPS = np.arange(_SHIFT, dtype=np.float64)
 
 
 def _summed(op: OpBuilder, terms: Value) -> Value:
-    """Return the sum of the terms that were put along a new last axis."""
+    """Return the sum of the terms along the last axis."""
     return weighted_sum(op, terms, np.ones(_SHIFT))
 
 
 def lgamma_of(op: OpBuilder, x: Value) -> Value:
     """Return log(abs(gamma(x))) of float64 numbers.
 
-    Stirling's series (A&S 6.1.41) from 10 on, brought there by the recurrence 6.1.15; the
-    reflection 6.1.17 below 1/2.
+    Stirling's series (A&S 6.1.41) from 10 on, which smaller arguments reach by the recurrence
+    6.1.15; the reflection 6.1.17 below 1/2.
     """
     reflect = op.Less(x, 0.5)
     z = op.Where(reflect, op.Sub(1.0, x), x)
@@ -88,8 +88,8 @@ def digamma(op: OpBuilder, self: Value) -> Value:
 def zeta_of(op: OpBuilder, x: Value, q: Value) -> Value:
     """Return the sum of (q + k) ** -x over k = 0, 1, … (Hurwitz) of float64 numbers.
 
-    Ten terms, and the rest by the Euler-Maclaurin formula (A&S 23.2.9 and 3.6.28). A negative q
-    is brought above zero term by term first, and needs a whole x.
+    Ten terms, and the rest by the Euler-Maclaurin formula (A&S 23.2.9 and 3.6.28). A negative q is
+    first shifted above zero term by term, which requires an integer x.
     """
     dims = broadcast_dims(dims_of(x), dims_of(q))
     power, start = op.expand(op.Neg(x), dims), op.expand(q, dims)
@@ -164,13 +164,13 @@ def special_polygamma(op: OpBuilder, n: int, self: Value) -> Value:
 # ---------------------------------------------------------------- incomplete gamma
 @lowers("aten.igamma.default", "aten.special_gammainc.default", "prims.igamma.default")
 def igamma(op: OpBuilder, self: Value, other: Value) -> Value:
-    """The regularised lower incomplete gamma function P(self, other)."""
+    """The regularized lower incomplete gamma function P(self, other)."""
     return _incomplete(op, self, other)[0]
 
 
 @lowers("aten.igammac.default", "aten.special_gammaincc.default", "prims.igammac.default")
 def igammac(op: OpBuilder, self: Value, other: Value) -> Value:
-    """The regularised upper incomplete gamma function Q = 1 - P."""
+    """The regularized upper incomplete gamma function Q = 1 - P."""
     return _incomplete(op, self, other)[1]
 
 
@@ -194,7 +194,7 @@ def _incomplete(op: OpBuilder, self: Value, other: Value) -> tuple[Value, Value]
 
 
 def _at_the_ends(op: OpBuilder, a: Value, x: Value, value: Value, at_zero: float) -> Value:
-    """Put in what holds at zero and infinity; ``at_zero`` is the value at x = 0."""
+    """Replace the values at zero and infinity by the limits; ``at_zero`` is that at x = 0."""
     zero, infinite = op.Equal(a, 0.0), op.Equal(a, math.inf)
     value = op.Where(op.Or(op.IsNaN(a), op.IsNaN(x)), math.nan, value)
     value = op.Where(op.Or(op.Equal(x, 0.0), infinite), at_zero, value)
@@ -207,7 +207,7 @@ def _at_the_ends(op: OpBuilder, a: Value, x: Value, value: Value, at_zero: float
 
 
 def _lower_series(op: OpBuilder, a: Value, x: Value) -> Value:
-    """Return 1/a + x/(a (a + 1)) + x²/(a (a + 1) (a + 2)) + …, until no term counts."""
+    """Return 1/a + x/(a (a + 1)) + x²/(a (a + 1) (a + 2)) + …, until terms are negligible."""
 
     def unfinished(inner: OpBuilder, state: list[Value]) -> Value:
         return any_true(inner, inner.Greater(state[1], inner.Mul(state[0], 1e-17)))

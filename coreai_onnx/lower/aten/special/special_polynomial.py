@@ -25,14 +25,14 @@ Next = Callable[[OpBuilder, Value, Value, Value, Value], Value]
 
 @dataclass(frozen=True)
 class Family:
-    """Polynomials of all degrees.
+    """A family of polynomials of all degrees.
 
     Attributes:
         slope: P(1) is slope * x + offset; P(0) is 1.
         offset: See ``slope``.
         following: The recurrence.
-        shifted: Whether x stands for 2 x - 1.
-        limited: Whether torch gives NaN for degrees beyond a limit (of the Hermite polynomials).
+        shifted: Whether the argument is 2 x - 1 instead of x.
+        limited: Whether torch returns NaN for degrees above a limit (for Hermite polynomials).
     """
 
     slope: float
