@@ -15,7 +15,7 @@ from tests.coverage.journal import Key
 from tests.coverage.measuring import PASS, SEVERITY
 
 RECORD = Path(__file__).with_name("results.json")
-"""The committed result, from which docs/onnx_models.md is made."""
+"""The committed result, from which docs/foreign_models.md is made."""
 _ORDER = (PASS, NOT_RUN, *SEVERITY[1:])
 
 
