@@ -31,10 +31,11 @@ pass nearly matched, and the reason why it did not rewrite them. If a pass raise
 graph, the error names the pass, and the program keeps the changes of the passes before it.
 
 `coreai_onnx/passes/engine/surgeon.py` converts graphs to onnx-graphsurgeon and back; it keeps
-metadata, functions and weights. Weights that are transposed, concatenated or folded are computed when the
-model is written, one at a time, so that memory never holds them twice. Rewrites are bit-exact, with
-two exceptions: `Exp`, `Log`, `Sin`, `Cos` and `Pow` of constants are folded to the float nearest to
-the true value, and passes that merge or fuse arithmetic may change the order of summation.
+metadata, functions and weights. Weights that are transposed, concatenated or folded are computed
+when the model is written, one at a time, so that memory never holds them twice. Rewrites are
+bit-exact, with two exceptions: `Exp`, `Log`, `Sin`, `Cos` and `Pow` of constants are folded to the
+float nearest to the true value, and passes that merge or fuse arithmetic may change the order of
+summation.
 
 ## Targets
 

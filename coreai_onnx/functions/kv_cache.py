@@ -24,7 +24,7 @@ def write(
 
     ``passes/fuse_cache_updates.py`` writes the same body, so that a model needs only one.
     ScatterElements would need fewer nodes, but an index per element, which takes up to eleven times
-    as long (docs/performance.md).
+    as long (docs/internals/performance_log.md).
     """
     del examples, attributes
     op, (cache, update, position) = b.op, b.inputs[:3]

@@ -38,7 +38,7 @@ _SINCE: dict[Pass, tuple[int, int]] = {
 }
 """The first onnxruntime release that has the op in the form that a pass creates (measured)."""
 _UNTIL: dict[Pass, tuple[int, int]] = {contrib_skip_norms: (1, 30)}
-"""The first release in which the op is slower than the body (docs/performance.md)."""
+"""The first release in which the op is slower than the body (docs/internals/performance_log.md)."""
 _OLDEST = (1, 18)
 """The first release that supports the opset of the files."""
 _NEWEST, _NEVER = (1_000, 0), (1_001, 0)
