@@ -44,7 +44,7 @@ HEAD = """\
 `tools/foreign_requirements.txt`), builds each model with random weights from a small configuration,
 converts it with every dim that `torch.export` keeps dynamic (`Dim.AUTO`), and runs it at two
 sizes, on the function bodies and on the kernels. A run passes if all outputs agree with torch in
-dtype, shape and value: within the default tolerances of `torch.testing`, or at most four times as
+dtype, shape and value: within the default tolerances of `torch.testing`, or at most eight times as
 far from the model computed in the next wider dtype as torch's own result. Each model runs in a
 separate process, because it may crash or hang.
 
