@@ -42,6 +42,7 @@ class Bodies:
         self._by_name: dict[tuple[str, str], gs.Function] = {}
         self._indexed: Sequence[gs.Function] = ()
         self._calls = CallIndex()
+        self._outlines: dict[str, tuple[Any, ...]] = {}
 
     @property
     def opset(self) -> int:
@@ -64,7 +65,9 @@ class Bodies:
         text = _text(name, word, self.opset)
         if text is None:
             return None
-        wanted = outline(self._parsed(name, text, "", {}))
+        if text not in self._outlines:  # a pass asks once for every place that it rewrites
+            self._outlines[text] = outline(self._parsed(name, text, "", {}))
+        wanted = self._outlines[text]
         for function in self._main.functions:
             own = function.domain == DOMAIN and function.name.partition(".")[0] == composite
             if own and outline(function) == wanted:
