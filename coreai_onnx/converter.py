@@ -52,7 +52,7 @@ class _Staged:
     program: ExportedProgram
     io_names: IONames
     module_calls: Mapping[str, ModuleCall] = field(default_factory=dict)
-    recognised: Recognition | None = None
+    recognized: Recognition | None = None
 
 
 class TorchConverter:
@@ -150,7 +150,7 @@ class TorchConverter:
             externalize_modules: Module classes that become separate functions, or
                 :class:`ExternalizeSpec` for composites. ``"auto"``, alone or in the list, replaces
                 known blocks by composites if a check on the example inputs confirms them (see
-                ``OnnxProgram.recognised``).
+                ``OnnxProgram.recognized``).
             input_names: As for :meth:`add_exported_program`.
             output_names: As for :meth:`add_exported_program`.
             state_names: As for :meth:`add_exported_program`.
@@ -173,7 +173,7 @@ class TorchConverter:
         begin("export")
         captured = capture(as_module(model), export_fn, externalize_modules)
         self._staged[entrypoint_name] = _Staged(
-            captured.program, names, captured.calls, captured.recognised
+            captured.program, names, captured.calls, captured.recognized
         )
         return self
 
@@ -266,9 +266,9 @@ class TorchConverter:
         if minimum_onnxruntime is not None:
             for model in program.models.values():
                 model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum_onnxruntime
-        reports = [r for name in names if (r := self._staged[name].recognised) is not None]
+        reports = [r for name in names if (r := self._staged[name].recognized) is not None]
         if reports:
-            program.recognised = Recognition([block for r in reports for block in r.blocks])
+            program.recognized = Recognition([block for r in reports for block in r.blocks])
         return program
 
     def to_coreai(self, *, entrypoints: Sequence[str] | None = None) -> OnnxProgram:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -48,7 +49,7 @@ class OnnxProgram:
         models: Entrypoint to ``onnx_ir.Model``.
         debug_info: How `save` and `to_proto` store debug information by default.
         pass_reports: Entrypoint to the report of the last `optimize`; empty before.
-        recognised: Which blocks of the model were replaced by composites automatically, which were
+        recognized: Which blocks of the model were replaced by composites automatically, which were
             refused and why; prints as a table. None unless ``externalize_modules`` had ``"auto"``.
     """
 
@@ -69,8 +70,14 @@ class OnnxProgram:
         self.models = dict(models)
         self.debug_info: DebugInfo = debug_info
         self.pass_reports: dict[str, PassReport] = {}
-        self.recognised: Recognition | None = None
+        self.recognized: Recognition | None = None
         self._sessions: dict[tuple[str, bool | None], Session] = {}
+
+    @property
+    def recognised(self) -> Recognition | None:
+        """Deprecated name of `recognized`."""
+        warnings.warn("use OnnxProgram.recognized", DeprecationWarning, stacklevel=2)
+        return self.recognized
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, data: bool = True) -> OnnxProgram:
@@ -287,7 +294,7 @@ def summarize(name: str, model: ir.Model) -> str:
         f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items()
     )
     known = model.metadata_props.get(TARGET)
-    target = f", optimised for {known}" if known else ""
+    target = f", optimized for {known}" if known else ""
     needed = contrib_needs(model)
     if needed:
         target += f", needs onnxruntime {needed} or later"

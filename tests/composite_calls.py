@@ -123,7 +123,7 @@ def _random(
 
 
 def norm_cases() -> Iterator[Case]:
-    """Normalisations: ranks, scales, several axes."""
+    """Normalizations: ranks, scales, several axes."""
     f32 = torch.float32
     for name in ("rms_norm", "layer_norm"):
         yield Case(name, ((2, 5, 16), (16,)), {"eps": 1e-6}, label="scaled")

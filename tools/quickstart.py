@@ -158,7 +158,7 @@ def latencies(loaded: Loaded, sessions: dict[str, Session], rounds: int) -> str:
     return render(header, rows, indent="  ")
 
 
-def neighbours(embeddings: torch.Tensor) -> str:
+def neighbors(embeddings: torch.Tensor) -> str:
     """Return for each sentence the one nearest in meaning, with the cosine of their embeddings."""
     cosine = embeddings @ embeddings.T
     nearest = cosine.fill_diagonal_(-1).max(1)
@@ -218,7 +218,7 @@ def walk(path: Path, rounds: int) -> None:
     print("  Netron  netron.app in a browser, open the file there; a composite expands on click")
     chosen = list(sessions)[-1]
     (embeddings,) = sessions[chosen].run(*loaded.inputs(SENTENCES))
-    print(f"\n{neighbours(torch.from_numpy(embeddings))}")
+    print(f"\n{neighbors(torch.from_numpy(embeddings))}")
     print(f"\n  embedded by the {chosen}; every sentence should find its paraphrase")
 
 

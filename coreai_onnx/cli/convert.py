@@ -97,8 +97,8 @@ def execute(options: argparse.Namespace) -> int:
         if not options.no_optimize:
             output.optimize(program, options)
         print(program)
-        if program.recognised is not None:
-            print(f"\n{program.recognised}")
+        if program.recognized is not None:
+            print(f"\n{program.recognized}")
         print()
         output.save(program, options)
     return 0

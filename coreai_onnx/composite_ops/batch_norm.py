@@ -35,8 +35,8 @@ def batch_norm(
     """
     wide = torch.float64 if input.dtype == torch.float64 else torch.float32
     shape = [-1, *[1] * (input.ndim - 2)]
-    centred = input.to(wide) - mean.to(wide).reshape(shape)
-    result = centred / torch.sqrt(variance.to(wide) + eps).reshape(shape)
+    centered = input.to(wide) - mean.to(wide).reshape(shape)
+    result = centered / torch.sqrt(variance.to(wide) + eps).reshape(shape)
     result = result * scale.to(wide).reshape(shape) + bias.to(wide).reshape(shape)
     return result.to(input.dtype)
 

@@ -41,9 +41,9 @@ def group_norm(
     wide = torch.float64 if input.dtype == torch.float64 else torch.float32
     batch, channels = input.shape[:2]
     x = input.to(wide).reshape(batch, num_groups, -1)
-    centred = x - torch.mean(x, dim=-1, keepdim=True)
-    variance = torch.mean(centred * centred, dim=-1, keepdim=True)
-    result = (centred / torch.sqrt(variance + eps)).reshape(batch, channels, -1)
+    centered = x - torch.mean(x, dim=-1, keepdim=True)
+    variance = torch.mean(centered * centered, dim=-1, keepdim=True)
+    result = (centered / torch.sqrt(variance + eps)).reshape(batch, channels, -1)
     if scale is not None:
         result = result * scale.to(wide).unsqueeze(-1)
     if bias is not None:

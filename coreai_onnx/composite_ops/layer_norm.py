@@ -33,9 +33,9 @@ def layer_norm(
     """
     wide = torch.float64 if input.dtype == torch.float64 else torch.float32
     x = input.to(wide)
-    centred = x - torch.mean(x, dim=list(axes), keepdim=True)
-    variance = torch.mean(centred * centred, dim=list(axes), keepdim=True)
-    result = centred / torch.sqrt(variance + eps)
+    centered = x - torch.mean(x, dim=list(axes), keepdim=True)
+    variance = torch.mean(centered * centered, dim=list(axes), keepdim=True)
+    result = centered / torch.sqrt(variance + eps)
     if scale is not None:
         result = result * scale.to(wide)
     if bias is not None:

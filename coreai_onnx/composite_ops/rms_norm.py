@@ -32,12 +32,12 @@ def rms_norm(
     wide = torch.float64 if input.dtype == torch.float64 else torch.float32
     x = input.to(wide)
     mean_square = torch.mean(x * x, dim=list(axes), keepdim=True)
-    normalised = x / torch.sqrt(mean_square + eps)
+    normalized = x / torch.sqrt(mean_square + eps)
     if scale is None:
-        return normalised.to(input.dtype)
+        return normalized.to(input.dtype)
     if scale.dtype == torch.float32 and input.dtype != torch.float32:
-        return (normalised * scale).to(input.dtype)
-    rounded = normalised.to(input.dtype).to(wide)
+        return (normalized * scale).to(input.dtype)
+    rounded = normalized.to(input.dtype).to(wide)
     return (rounded * scale.to(wide)).to(input.dtype)
 
 

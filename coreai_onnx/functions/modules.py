@@ -191,7 +191,7 @@ def call_tensors(call: ModuleCall) -> list[str]:
         filled = pytree.tree_unflatten(list(range(len(call.leaves))), call.tree)
     except Exception as error:  # third-party objects may raise anything
         raise ExternalizationError(
-            f"the externalised module {call.path or '(root)'} is given an object that is more than "
+            f"the externalized module {call.path or '(root)'} is given an object that is more than "
             f"a container of tensors ({error})",
             advice="what it changes there, as a cache, would not come back: hand it tensors and "
             "return new ones, or leave it out of externalize_modules",
@@ -242,7 +242,7 @@ def _results(
             changed[own[id(_tensor_at(call.module, path))]] = value
         elif spec.kind == OutputKind.USER_INPUT_MUTATION:
             raise ExternalizationError(
-                f"the externalised module {call.path or '(root)'} changes its argument "
+                f"the externalized module {call.path or '(root)'} changes its argument "
                 f"{spec.target} in place",
                 advice="return the new value instead, or leave it out of externalize_modules",
             )
@@ -251,7 +251,7 @@ def _results(
     unexpected = changed.keys() - set(call.changed or ())
     if unexpected:
         raise ExternalizationError(
-            f"the externalised module {call.path or '(root)'} changes "
+            f"the externalized module {call.path or '(root)'} changes "
             f"{', '.join(sorted(unexpected))} in place, but only when it is exported by itself",
             advice="leave it out of externalize_modules",
         )

@@ -110,7 +110,7 @@ def layer_norm_of(
     """Return the layer norm of a value, with scale and bias."""
     scale, bias = given
     op, own = b.op, b.dtype in (torch.float32, torch.float16)
-    shaped = all(p is None or _has_normalised_shape(p, attributes) for p in given)
+    shaped = all(p is None or _has_normalized_shape(p, attributes) for p in given)
     wide_parameters = mixed(b) or not shaped
     if own and trailing(attributes) and scale is not None and not wide_parameters:
         operands = [p.value for p in given if p is not None]
@@ -119,9 +119,9 @@ def layer_norm_of(
         )
         return result
     wide, axes = widened(b, x), _axes(attributes)
-    centred = op.Sub(wide, op.ReduceMean(wide, axes, keepdims=1))
-    variance = op.ReduceMean(op.Mul(centred, centred), axes, keepdims=1)
-    result = op.Div(centred, op.Sqrt(op.Add(variance, eps(b))))
+    centered = op.Sub(wide, op.ReduceMean(wide, axes, keepdims=1))
+    variance = op.ReduceMean(op.Mul(centered, centered), axes, keepdims=1)
+    result = op.Div(centered, op.Sqrt(op.Add(variance, eps(b))))
     if scale is not None:
         result = op.Mul(result, parameter(b, scale.value, always_cast=wide_parameters))
     if bias is not None:
@@ -157,7 +157,7 @@ def trailing(attributes: Mapping[str, Any]) -> bool:
     return axes == list(range(-len(axes), 0)) and len(axes) <= _MOST_AXES
 
 
-def _has_normalised_shape(parameter: Parameter, attributes: Mapping[str, Any]) -> bool:
+def _has_normalized_shape(parameter: Parameter, attributes: Mapping[str, Any]) -> bool:
     return len(parameter.dims) == len(attributes["axes"]) and 1 not in parameter.dims
 
 
@@ -182,16 +182,16 @@ def group_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]
     size = op.Div(op.ReduceProd(op.Shape(x, start=1), keepdims=1), groups)
     rows = op.Reshape(widened(b, x), op.Concat(samples, groups, size, axis=0), allowzero=1)
     if b.dtype == torch.float64:
-        normalised = _normalised(b, rows)
+        normalized = _normalized(b, rows)
     else:
         one, zero = op.Expand(1.0, groups), op.Expand(0.0, groups)
-        normalised = op.InstanceNormalization(rows, one, zero, epsilon=EPS)
-    result = normalised
+        normalized = op.InstanceNormalization(rows, one, zero, epsilon=EPS)
+    result = normalized
     if b.given("scale") is not None or b.given("bias") is not None:
         channels = op.Shape(x, start=1, end=2)
         places = op.ReduceProd(op.Shape(x, start=2), keepdims=1)
         target = op.Concat(samples, channels, places, axis=0)
-        result = _scaled(b, op.Reshape(normalised, target, allowzero=1))
+        result = _scaled(b, op.Reshape(normalized, target, allowzero=1))
     return op.cast(op.Reshape(result, shape, allowzero=1), b.dtype)
 
 
@@ -218,8 +218,8 @@ def instance_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, A
     rounded = [op.Reciprocal(deviation), mean]
     if not mixed(b):
         rounded = [widened(b, op.cast(s, b.dtype)) for s in rounded]
-    normalised = op.Mul(op.Sub(rows, rounded[1]), rounded[0])
-    result = op.Reshape(_scaled(b, normalised), shape, allowzero=1)
+    normalized = op.Mul(op.Sub(rows, rounded[1]), rounded[0])
+    result = op.Reshape(_scaled(b, normalized), shape, allowzero=1)
     return op.cast(result, b.dtype)
 
 
@@ -235,12 +235,12 @@ def batch_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]
 def _moments(b: BodyBuilder, rows: Value) -> tuple[Value, Value]:
     """Return mean and √(variance + eps) along the last of three axes."""
     mean = b.op.ReduceMean(rows, [2], keepdims=1)
-    centred = b.op.Sub(rows, mean)
-    variance = b.op.ReduceMean(b.op.Mul(centred, centred), [2], keepdims=1)
+    centered = b.op.Sub(rows, mean)
+    variance = b.op.ReduceMean(b.op.Mul(centered, centered), [2], keepdims=1)
     return mean, b.op.Sqrt(b.op.Add(variance, eps(b)))
 
 
-def _normalised(b: BodyBuilder, rows: Value) -> Value:
+def _normalized(b: BodyBuilder, rows: Value) -> Value:
     mean, deviation = _moments(b, rows)
     result: Value = b.op.Div(b.op.Sub(rows, mean), deviation)
     return result

@@ -111,7 +111,7 @@ class Walker:
             if key is not None and key in self.weights:
                 return self.weights[key]
         raise ConversionError(
-            f"the weight {path} of an externalised module is not a weight of the program",
+            f"the weight {path} of an externalized module is not a weight of the program",
             self.op.scope.where,
             "externalise a module that holds it",
         )

@@ -148,8 +148,8 @@ class GatedDeltaChunks {
     if (count < kChunk) hwy::ZeroBytes(out, 2 * kChunk * s_.padded * sizeof(W));
     for (size_t i = 0; i < count; ++i) {
       const size_t at = (token + i) * a_.key_dim;
-      WidenToken(item_.key + at, a_.key_dim, a_.normalise, W{1}, kStride, out + i * kPack);
-      WidenToken(item_.query + at, a_.key_dim, a_.normalise, item_.scale, kStride,
+      WidenToken(item_.key + at, a_.key_dim, a_.normalize, W{1}, kStride, out + i * kPack);
+      WidenToken(item_.query + at, a_.key_dim, a_.normalize, item_.scale, kStride,
                  out + (kChunk + i) * kPack);
     }
     Couple(token, count, out, &s_.couplings[chunk]);

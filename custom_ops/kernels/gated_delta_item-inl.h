@@ -67,11 +67,11 @@ inline double ExpOf(double x) { return __builtin_exp(x); }
 /// Writes a query or key in the wide type, times `scale`, optionally normalized, padded with zeros
 /// to a multiple of kPack. Groups of kPack elements are `stride` apart.
 template <typename T, typename W>
-void WidenToken(const T* HWY_RESTRICT in, size_t n, bool normalise, W scale, size_t stride,
+void WidenToken(const T* HWY_RESTRICT in, size_t n, bool normalize, W scale, size_t stride,
                 W* HWY_RESTRICT out) {
   const hn::ScalableTag<W> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
-  if (normalise) scale *= InverseSqrt(SumOver(Square(), d, in, n) + static_cast<W>(1e-6));
+  if (normalize) scale *= InverseSqrt(SumOver(Square(), d, in, n) + static_cast<W>(1e-6));
   const auto factor = hn::Set(d, scale);
   for (; n >= kPack; n -= kPack) {
     for (size_t lane = 0; lane < kPack; lane += kLanes) {

@@ -35,8 +35,8 @@ class GatedDeltaStep {
   void Run() {
     key_ = s_.rows;
     query_ = s_.rows + s_.padded;
-    WidenToken(item_.key, a_.key_dim, a_.normalise, W{1}, kPack, key_);
-    WidenToken(item_.query, a_.key_dim, a_.normalise, item_.scale, kPack, query_);
+    WidenToken(item_.key, a_.key_dim, a_.normalize, W{1}, kPack, key_);
+    WidenToken(item_.query, a_.key_dim, a_.normalize, item_.scale, kPack, query_);
     decay_ = ExpOf(item_.log_decay[0]);
     both_ = DotPadded(query_, key_, s_.padded);
     size_t column = 0;

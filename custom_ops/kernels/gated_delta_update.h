@@ -21,7 +21,7 @@ struct GatedDeltaProblem {
   void* state;                ///< like initial_state, and may be the same memory; null: unused
   std::size_t batch, heads, value_heads, length, key_dim, value_dim;
   bool wide_state;  ///< both states are in the wide type, else in the kernel's
-  bool normalise;   ///< queries and keys are first divided by sqrt(sum(x²) + 1e-6)
+  bool normalize;   ///< queries and keys are first divided by sqrt(sum(x²) + 1e-6)
 };
 
 /// Number of items: independent parts of the work, which may run in any order or concurrently.

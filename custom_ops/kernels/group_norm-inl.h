@@ -30,18 +30,18 @@ void GroupNorm(const GroupNormGroup& a) {
   const W mean = SumOver(Identity(), d, in, n) / static_cast<W>(n);
   const W variance = SumOver(SquareAround<W>{mean}, d, in, n) / static_cast<W>(n);
   const W inverse = InverseSqrt(variance + static_cast<W>(a.eps));
-  const auto centre = hn::Set(d, mean);
+  const auto center = hn::Set(d, mean);
   for (size_t channel = 0; channel < a.channels; ++channel) {
     const auto factor = hn::Set(d, inverse);
     const auto gain = hn::Set(d, scale == nullptr ? W{1} : scale[channel]);
     const auto shift = hn::Set(d, bias == nullptr ? W{0} : bias[channel]);
     size_t i = 0;
     for (; i + lanes <= a.places; i += lanes) {
-      const auto x = hn::Mul(hn::Sub(LoadWide(d, in + i), centre), factor);
+      const auto x = hn::Mul(hn::Sub(LoadWide(d, in + i), center), factor);
       StoreNarrow(hn::MulAdd(x, gain, shift), d, out + i);
     }
     if (const size_t rest = a.places - i; rest != 0) {
-      const auto x = hn::Mul(hn::Sub(LoadWideN(d, in + i, rest), centre), factor);
+      const auto x = hn::Mul(hn::Sub(LoadWideN(d, in + i, rest), center), factor);
       StoreNarrowN(hn::MulAdd(x, gain, shift), d, out + i, rest);
     }
     in += a.places;

@@ -22,17 +22,17 @@ HWY_INLINE void WriteAffineRow(const T* in, const S* HWY_RESTRICT scale, const S
                                W mean, W inverse, T* out, size_t n) {
   const hn::ScalableTag<W> d;
   const size_t lanes = hn::Lanes(d);
-  const auto centre = hn::Set(d, mean);
+  const auto center = hn::Set(d, mean);
   const auto factor = hn::Set(d, inverse);
   size_t i = 0;
   for (; i + lanes <= n; i += lanes) {
-    auto x = hn::Mul(hn::Sub(LoadWide(d, in + i), centre), factor);
+    auto x = hn::Mul(hn::Sub(LoadWide(d, in + i), center), factor);
     if constexpr (kScale) x = hn::Mul(x, LoadWide(d, scale + i));
     if constexpr (kBias) x = hn::Add(x, LoadWide(d, bias + i));
     StoreNarrow(x, d, out + i);
   }
   if (i < n) {
-    auto x = hn::Mul(hn::Sub(LoadWideN(d, in + i, n - i), centre), factor);
+    auto x = hn::Mul(hn::Sub(LoadWideN(d, in + i, n - i), center), factor);
     if constexpr (kScale) x = hn::Mul(x, LoadWideN(d, scale + i, n - i));
     if constexpr (kBias) x = hn::Add(x, LoadWideN(d, bias + i, n - i));
     StoreNarrowN(x, d, out + i, n - i);

@@ -21,10 +21,10 @@ namespace HWY_NAMESPACE {
 enum class Scaling { kNone, kWide, kRounded };
 
 template <Scaling kScaling, typename T, class D, class V>
-HWY_INLINE V ScaleNormalised(D d, V normalised, V scale) {
-  if constexpr (kScaling == Scaling::kNone) return normalised;
-  if constexpr (kScaling == Scaling::kRounded) normalised = RoundTo<T>(d, normalised);
-  return hn::Mul(normalised, scale);
+HWY_INLINE V ScaleNormalized(D d, V normalized, V scale) {
+  if constexpr (kScaling == Scaling::kNone) return normalized;
+  if constexpr (kScaling == Scaling::kRounded) normalized = RoundTo<T>(d, normalized);
+  return hn::Mul(normalized, scale);
 }
 
 template <Scaling kScaling, typename T, typename S, typename W>
@@ -37,13 +37,13 @@ HWY_INLINE void WriteRow(const T* in, const S* HWY_RESTRICT scale, W inverse, T*
     auto s = factor;
     if constexpr (kScaling != Scaling::kNone) s = LoadWide(d, scale + i);
     const auto x = hn::Mul(LoadWide(d, in + i), factor);
-    StoreNarrow(ScaleNormalised<kScaling, T>(d, x, s), d, out + i);
+    StoreNarrow(ScaleNormalized<kScaling, T>(d, x, s), d, out + i);
   }
   if (i < n) {
     auto s = factor;
     if constexpr (kScaling != Scaling::kNone) s = LoadWideN(d, scale + i, n - i);
     const auto x = hn::Mul(LoadWideN(d, in + i, n - i), factor);
-    StoreNarrowN(ScaleNormalised<kScaling, T>(d, x, s), d, out + i, n - i);
+    StoreNarrowN(ScaleNormalized<kScaling, T>(d, x, s), d, out + i, n - i);
   }
 }
 

@@ -89,7 +89,7 @@ class GatedDeltaUpdateOp : public Op {
  public:
   GatedDeltaUpdateOp(const KernelInfo& info, DType dtype, Target target)
       : check_(info.op()),
-        normalise_(info.Int(names::kUseQkL2Norm, names::kUseQkL2NormDefault) != 0),
+        normalize_(info.Int(names::kUseQkL2Norm, names::kUseQkL2NormDefault) != 0),
         dtype_(dtype),
         kernel_(FindGatedDelta(target, dtype)) {}
 
@@ -111,7 +111,7 @@ class GatedDeltaUpdateOp : public Op {
     problem.length = Size(in.query, kLength);
     problem.key_dim = Size(in.query, kDim);
     problem.value_dim = Size(in.value, kDim);
-    problem.normalise = normalise_;
+    problem.normalize = normalize_;
     problem.wide_state = in.state && in.state.type == OnnxType(WideDType(dtype_));
     // If one size is 0, the others may be too large to iterate over.
     const bool states = problem.state != nullptr && ElementCount(in.StateShape()) != 0;
@@ -144,7 +144,7 @@ class GatedDeltaUpdateOp : public Op {
   }
 
   Checker check_;
-  bool normalise_;
+  bool normalize_;
   DType dtype_;
   GatedDeltaKernel kernel_;
 };

@@ -58,8 +58,8 @@ struct SquareAround {
   W mean;
   template <class D, class V>
   HWY_INLINE V Add(D d, V x, V sum) const {
-    const V centred = hn::Sub(x, hn::Set(d, mean));
-    return hn::MulAdd(centred, centred, sum);
+    const V centered = hn::Sub(x, hn::Set(d, mean));
+    return hn::MulAdd(centered, centered, sum);
   }
 };
 

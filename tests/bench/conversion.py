@@ -91,7 +91,7 @@ def sequence() -> Any:
 
 # ---------------------------------------------------------------------- exporters
 def ours(program: torch.export.ExportedProgram, folder: Path) -> None:
-    """Convert, optimise and save."""
+    """Convert, optimize and save."""
     converted = TorchConverter().add_exported_program(program).to_onnx().optimize()
     converted.save(folder / "ours.onnx", external_data=True)
 

@@ -3,7 +3,7 @@
     python -m tests.bench.externalization --layers 2 16 60
     python -m tests.bench.externalization --layers 32 --compare-files
 
-Times are process CPU seconds from the module to the optimised program, export included. A warm-up
+Times are process CPU seconds from the module to the optimized program, export included. A warm-up
 conversion comes first. With ``--compare-files`` the files are compared with those that
 ``torch.onnx.export`` writes: bytes without the weights, nodes, functions.
 """
@@ -29,7 +29,7 @@ from coreai_onnx.table import render, size_text
 from tests.bench.conversion import Logits
 
 WAYS: dict[str, Any] = {
-    "nothing externalised": None,
+    "nothing externalized": None,
     "layers": [LlamaDecoderLayer],
     "layers, norms inside": [LlamaDecoderLayer, ExternalizeSpec(LlamaRMSNorm, "rms_norm")],
     "norms": [ExternalizeSpec(LlamaRMSNorm, "rms_norm")],
@@ -70,7 +70,7 @@ def times(layers: list[int]) -> str:
         seconds = [converted(n, targets)[1] for n in layers]
         ratio = f"{seconds[-1] / seconds[0]:.2f}"
         rows.append((name, *(f"{s:.2f}" for s in seconds), ratio))
-    header = ("externalised", *(f"{n} layers, s" for n in layers), "last / first")
+    header = ("externalized", *(f"{n} layers, s" for n in layers), "last / first")
     return render(header, rows)
 
 
@@ -78,7 +78,7 @@ def files(layers: int) -> str:
     """Return a table of what is in the files."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("nothing externalised", "layers", 'layers, "auto" inside'):
+        for name in ("nothing externalized", "layers", 'layers, "auto" inside'):
             program, seconds = converted(layers, WAYS[name])
             path = Path(folder) / "ours.onnx"
             program.save(path, external_data=True)

@@ -146,7 +146,7 @@ def multi_head_attention(inputs: Tensors, _attributes: Mapping[str, Any]) -> Fus
 
 
 def simplified_layer_norm(inputs: Tensors, attributes: Mapping[str, Any]) -> Fused:
-    """SimplifiedLayerNormalization: the RMS norm that onnxruntime's optimiser makes."""
+    """SimplifiedLayerNormalization: the RMS norm that onnxruntime's optimizer makes."""
     feeds = dict(zip(("input", "scale"), inputs, strict=True))
     epsilon = attributes.get("eps", 1e-5)
     return fused("SimplifiedLayerNormalization", feeds, axis=-1, epsilon=epsilon, stash_type=1)

@@ -1,4 +1,4 @@
-"""CPU time of loading, showing, optimising and saving graphs of many nodes or nested functions.
+"""CPU time of loading, showing, optimizing and saving graphs of many nodes or nested functions.
 
 python -m tests.bench.large_graphs --nodes 25000 100000 --functions 40 2000
 """

@@ -6,7 +6,7 @@
 The models are those of tests/models, small, so that what a graph costs shows; one thread, whose own
 time is taken, so that other work on the machine counts less. Every file is run on the same inputs,
 in turn; the outputs are compared before anything is measured. Counted are the nodes that are left
-after onnxruntime's own optimiser, functions written out.
+after onnxruntime's own optimizer, functions written out.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class File:
         nodes: Nodes of its main graph.
         session: Its session; None if it cannot be made or run.
         error: Why not.
-        left: Nodes after onnxruntime's optimiser.
+        left: Nodes after onnxruntime's optimizer.
         times: Seconds of each run.
     """
 
@@ -93,7 +93,7 @@ def run(architecture: Architecture, folder: Path, options: argparse.Namespace) -
 
 
 def ours(exported: torch.export.ExportedProgram, folder: Path, target: str) -> File:
-    """Convert and optimise for a target."""
+    """Convert and optimize for a target."""
     program: OnnxProgram = TorchConverter().add_exported_program(exported).to_onnx()
     file = File(f"coreai_onnx, {target}", folder / f"{target}.onnx")
     try:
@@ -125,8 +125,8 @@ def start(
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    optimised = folder / "optimised.onnx"
-    options.optimized_model_filepath = str(optimised)
+    optimized = folder / "optimized.onnx"
+    options.optimized_model_filepath = str(optimized)
     try:
         session = ort.InferenceSession(str(file.path), options)
         outputs = session.run(None, given(session, feeds))
@@ -134,7 +134,7 @@ def start(
         file.error = f"does not run ({str(error).rpartition('Message: ')[2][:60]})"
         return expected
     file.session = session
-    file.left = len(onnx.load(optimised, load_external_data=False).graph.node)
+    file.left = len(onnx.load(optimized, load_external_data=False).graph.node)
     for actual, wanted in zip(outputs, expected or outputs, strict=True):
         worst = np.max(np.abs(actual - wanted) / (1 + np.abs(wanted)), initial=0.0)
         if worst > 1e-3:  # the times of a file that computes something else mean nothing

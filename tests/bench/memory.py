@@ -1,4 +1,4 @@
-"""Peak memory of converting, optimising and saving a large Llama-like model in bfloat16.
+"""Peak memory of converting, optimizing and saving a large Llama-like model in bfloat16.
 
     python -m tests.bench.memory --layers 44              # 2.1 billion parameters in memory
     python -m tests.bench.memory --layers 44 --lazy       # mapped from a safetensors file

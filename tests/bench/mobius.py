@@ -8,7 +8,7 @@ mobius-onnx builds a graph from a configuration, for a list of architectures; it
 since it is no part of the project and brings versions of its own. The models are those of
 tests/models, its weights those of ours. Its graphs have a cache, which is fed empty, and give it
 back; so do ours marked with a cache. Counted are the nodes of the main graph and those that
-onnxruntime's own optimiser leaves; outputs are compared before anything is measured.
+onnxruntime's own optimizer leaves; outputs are compared before anything is measured.
 """
 
 from __future__ import annotations
@@ -182,9 +182,9 @@ def started(
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    options.optimized_model_filepath = str(folder / "optimised.onnx")
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
     file.session = ort.InferenceSession(str(file.path), options)
-    file.left = len(onnx.load(folder / "optimised.onnx", load_external_data=False).graph.node)
+    file.left = len(onnx.load(folder / "optimized.onnx", load_external_data=False).graph.node)
     length = ids.shape[1]
     known = {
         "input_ids": ids.numpy(),

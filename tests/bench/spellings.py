@@ -100,7 +100,7 @@ def attention(chain: Chain, spelling: str, rows: list[str]) -> str:
     return chain.node("Reshape", turned, chain.constant(np.array([0, 0, width])))
 
 
-def normalise(chain: Chain, spelling: str) -> None:
+def normalize(chain: Chain, spelling: str) -> None:
     """Add a norm of the sum of two tensors; nothing else reads the sum."""
     x, parameters = chain.last, [chain.weight(chain.width) for _ in range(2)]
     turned = chain.node("Neg", x)
@@ -117,7 +117,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="for each row")
     seconds = parser.parse_args().seconds
     print(f"onnxruntime {ort.__version__}, one thread, µs for a layer, minima")
-    for add, spellings in ((attend, ATTENTIONS), (normalise, NORMS)):
+    for add, spellings in ((attend, ATTENTIONS), (normalize, NORMS)):
         print(f"\n| batch, length, width, heads | {' | '.join(spellings)} |")
         print("|---|" + "---:|" * len(spellings))
         for batch, length, width, heads in SIZES:

@@ -123,7 +123,7 @@ def test_known_blocks_are_reported(models: str, capsys: pytest.CaptureFixture[st
     assert OnnxProgram.load(path).composites() == {"ai.coreai::rms_norm": 1}
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["block", "composite", "places", "calls", "difference", "result"] in lines
-    assert ["Norm", "rms_norm", "1", "1", "recognised"] in [
+    assert ["Norm", "rms_norm", "1", "1", "recognized"] in [
         [*line[:4], *line[5:]] for line in lines
     ]
 
@@ -268,7 +268,7 @@ def test_dynamic_shapes_are_what_torch_export_takes() -> None:
 
 def test_targets(models: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = convert(models, "one", "--target", "portable")
-    assert "optimised for portable" in capsys.readouterr().out
+    assert "optimized for portable" in capsys.readouterr().out
     model = OnnxProgram.load(path).model
     assert (dict(model.opset_imports), model.ir_version) == ({"": 18}, 8)
     assert main(["compare", str(path), f"{models}:one"]) == 0

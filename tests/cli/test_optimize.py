@@ -51,7 +51,7 @@ def test_a_file_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_files_of_another_exporter(tmp_path: Path, opset: int, target: str) -> None:
     torch.manual_seed(0)
     model, ids = Encoder().eval(), torch.randint(0, 50, (2, 7))
-    path, optimised = tmp_path / "theirs.onnx", tmp_path / "ours.onnx"
+    path, optimized = tmp_path / "theirs.onnx", tmp_path / "ours.onnx"
     axes = {"ids": {0: "batch", 1: "seq"}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that its tracing exporter is old
@@ -59,11 +59,11 @@ def test_files_of_another_exporter(tmp_path: Path, opset: int, target: str) -> N
             model, (ids,), path, dynamo=False, opset_version=opset,
             input_names=["ids"], output_names=["y"], dynamic_axes=axes,
         )  # fmt: skip
-    assert main(["optimize", str(path), "-o", str(optimised), "--target", target]) == 0
-    before, after = (len(OnnxProgram.load(file).model.graph) for file in (path, optimised))
+    assert main(["optimize", str(path), "-o", str(optimized), "--target", target]) == 0
+    before, after = (len(OnnxProgram.load(file).model.graph) for file in (path, optimized))
     assert after < before
     given = torch.randint(0, 50, (3, 5))
-    assert_close(session(optimised).run(given)[0], model(given).detach())
+    assert_close(session(optimized).run(given)[0], model(given).detach())
 
 
 def test_a_target_that_cannot_be_reached(

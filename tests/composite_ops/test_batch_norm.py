@@ -1,4 +1,4 @@
-"""Batch normalisation's reference against torch's own outside of training."""
+"""Batch normalization's reference against torch's own outside of training."""
 
 from __future__ import annotations
 

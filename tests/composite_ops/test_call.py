@@ -11,7 +11,7 @@ from torch.export import Dim
 import coreai_onnx
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.call import call
-from tests.externalised import agrees
+from tests.externalized import agrees
 from tests.tolerances import assert_close
 
 HEADS = (torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 6))

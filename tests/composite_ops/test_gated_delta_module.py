@@ -1,4 +1,4 @@
-"""GatedDeltaUpdate: the peer's constructor and forward, one op in an export for every length."""
+"""GatedDeltaUpdate: coreai-torch's constructor and forward, one op for every length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GatherMM: the peer's constructor and forward, one op in an export, errors that say why."""
+"""GatherMM: coreai-torch's constructor and forward, one op in an export, errors that say why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group normalisation's reference against torch's own."""
+"""Group normalization's reference against torch's own."""
 
 from __future__ import annotations
 

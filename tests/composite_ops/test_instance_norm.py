@@ -1,4 +1,4 @@
-"""Instance normalisation's reference against torch's own, rounded statistics included."""
+"""Instance normalization's reference against torch's own, rounded statistics included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layer normalisation's reference against torch's own."""
+"""Layer normalization's reference against torch's own."""
 
 from __future__ import annotations
 

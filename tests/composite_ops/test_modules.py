@@ -1,4 +1,4 @@
-"""The modules: the peer's constructors and forwards, and errors that say what is wrong."""
+"""The modules: coreai-torch's constructors and forwards, and errors that say what is wrong."""
 
 from __future__ import annotations
 

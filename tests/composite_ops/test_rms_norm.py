@@ -1,4 +1,4 @@
-"""RMS normalisation's reference against torch's own and Hugging Face's."""
+"""RMS normalization's reference against torch's own and Hugging Face's."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def test_gives_torchs_norm_of_the_sum_and_the_sum() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
-def test_the_sum_is_rounded_before_it_is_normalised(dtype: torch.dtype) -> None:
+def test_the_sum_is_rounded_before_it_is_normalized(dtype: torch.dtype) -> None:
     x, skip = (torch.randn(2, 5, 64).to(dtype) for _ in range(2))
     output, total = skip_rms_norm(x, skip)
     assert total.dtype == output.dtype == dtype

@@ -25,7 +25,7 @@ nn\\.functional\\.(fractional_max_pool2d|fractional_max_pool3d) torch\\.ops\\.at
 to_sparse.* sparse\\..*
 """
 _UNMEASURED = re.compile("|".join(_NO_VALUE.split()))
-"""Entries whose value torch itself does not fix: random, uninitialised or sparse."""
+"""Entries whose value torch itself does not fix: random, uninitialized or sparse."""
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,8 @@ def every_op_model() -> onnx.ModelProto:
 
     nodes = [
         call("rms_norm", ["x", "scale"], ["normed"]),
-        call("layer_norm", ["normed", "scale"], ["centred"]),
-        helper.make_node("Reshape", ["centred", "heads"], ["query"]),
+        call("layer_norm", ["normed", "scale"], ["centered"]),
+        helper.make_node("Reshape", ["centered", "heads"], ["query"]),
         call("rope", ["query"], ["turned"]),
         call("kv_cache_update", ["query", "turned", "zero"], ["key"]),
         call("scaled_dot_product_attention", ["turned", "key", "query"], ["mixed"], is_causal=1),

@@ -12,7 +12,7 @@ import coreai_onnx
 from coreai_onnx import ExternalizeSpec
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.functions.attributes import AttributeTypeError
-from tests.externalised import calls, converted, functions
+from tests.externalized import calls, converted, functions
 
 
 class Kind(Enum):

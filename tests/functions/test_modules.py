@@ -1,4 +1,4 @@
-"""Externalised modules as functions: arguments of every kind, weights, nesting, merging."""
+"""Externalized modules as functions: arguments of every kind, weights, nesting, merging."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import coreai_onnx
 from coreai_onnx import ExternalizeSpec
 from coreai_onnx.composite_ops import SDPA, RMSNorm, RMSNormImpl, RoPE
 from coreai_onnx.errors import ConversionError
-from tests.externalised import agrees, calls, converted, functions
+from tests.externalized import agrees, calls, converted, functions
 
 Tensor = torch.Tensor
 

@@ -35,10 +35,10 @@ def test_onnxruntime_does_not_fuse_a_layer_norm_with_its_sum(tmp_path) -> None:
     )
     del model.graph.output[1]  # it fuses sums that nothing else reads
     options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 4
     onnxruntime.InferenceSession(model.SerializeToString(), options)
-    left = onnx.load(tmp_path / "optimised.onnx").graph.node
+    left = onnx.load(tmp_path / "optimized.onnx").graph.node
     assert [node.op_type for node in left] == ["Sum", "LayerNormalization"]
 
 

@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
 from coreai_onnx.composite_ops import SDPA, RMSNormImpl
-from tests.externalised import agrees, calls, converted, functions
+from tests.externalized import agrees, calls, converted, functions
 from tests.tolerances import assert_close
 
 Tensor = torch.Tensor

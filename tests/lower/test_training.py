@@ -104,7 +104,7 @@ def test_nothing_to_warn_about(module: nn.Module) -> None:
     assert noted(module) == []
 
 
-def test_bodies_of_externalised_modules_count() -> None:
+def test_bodies_of_externalized_modules_count() -> None:
     model = nn.Sequential(Draws(), nn.Linear(5, 4))
     with pytest.warns(RandomnessWarning, match="aten.randn.default"):
         convert(model, X, externalize_modules=[Draws])

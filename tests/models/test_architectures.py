@@ -18,7 +18,7 @@ HALF = [named(name) for name in ("bert", "gpt2", "llama", "resnet")]
 def converted(
     exported: torch.export.ExportedProgram, opset: int, target: Target = "onnxruntime"
 ) -> OnnxProgram:
-    """Convert and optimise; a second run of the passes must find nothing to do."""
+    """Convert and optimize; a second run of the passes must find nothing to do."""
     program = TorchConverter().add_exported_program(exported).to_onnx(opset_version=opset)
     program.optimize(target=target)
     assert optimize_for(program.model, target).total == 0

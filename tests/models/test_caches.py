@@ -29,7 +29,7 @@ from transformers.integrations.executorch import (
 import coreai_onnx
 from coreai_onnx import OnnxProgram, TorchConverter
 from coreai_onnx.errors import ExportError
-from tests.externalised import kernels_built
+from tests.externalized import kernels_built
 from tests.tolerances import assert_close
 
 LENGTH = 16

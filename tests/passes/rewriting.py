@@ -93,7 +93,7 @@ def leaves(text: str, one: Pass, reason: str | None = None, *, opset: int = 23) 
 
 
 def run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Run a model in onnxruntime without its own optimiser."""
+    """Run a model in onnxruntime without its own optimizer."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

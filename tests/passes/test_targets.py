@@ -47,7 +47,7 @@ def test_every_target_agrees_with_torch(name: str, target: str) -> None:
     onnx.checker.check_model(program.to_proto())
     again = ir.from_proto(program.to_proto())
     assert optimize_for(again, target).total == 0
-    assert f"optimised for {target}" in program.summary()
+    assert f"optimized for {target}" in program.summary()
     for size in architecture.sizes[1:]:
         arguments = architecture.arguments(*size)
         actual = program.run(**arguments, kernels=False)
@@ -91,7 +91,7 @@ def test_a_program_that_cannot_be_portable_is_left_alone() -> None:
     assert program.to_proto().SerializeToString(deterministic=True) == before
 
 
-def test_a_program_from_a_file_is_optimised_like_any_other(tmp_path) -> None:
+def test_a_program_from_a_file_is_optimized_like_any_other(tmp_path) -> None:
     program = converted("llama")
     program.save(tmp_path / "model.onnx")
     loaded = OnnxProgram.load(tmp_path / "model.onnx").optimize(target="kernels")

@@ -43,7 +43,7 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _flat(header: str) -> str:
-    """The header with ``@`` for every pair of parentheses and nothing for initialiser braces."""
+    """The header with ``@`` for every pair of parentheses and nothing for initializer braces."""
     while True:
         shorter = re.sub(r"\([^()]*\)", "@", re.sub(r"\{[^{}]*\}", "", header))
         if shorter == header:
@@ -62,7 +62,7 @@ def _opens_function(header: str) -> bool:
 def cpp_functions(source: str) -> Iterator[Function]:
     """Yield every function defined at namespace or class scope of a clang-formatted C++ file."""
     code = _NOISE.sub(_blank, source)
-    scopes: list[str] = []  # per open brace: function, initialiser (member{value}) or scope
+    scopes: list[str] = []  # per open brace: function, initializer (member{value}) or scope
     header_start = 0
     first_line, name = 0, ""
     for match in re.finditer(r"[{};]", code):
@@ -70,7 +70,7 @@ def cpp_functions(source: str) -> Iterator[Function]:
         if kind == "{":
             header = code[header_start:at]
             if re.search(r"\w$", header) and "function" not in scopes:
-                scopes.append("initialiser")  # the format puts a space before a body
+                scopes.append("initializer")  # the format puts a space before a body
                 continue
             opens = "function" not in scopes and _opens_function(header)
             scopes.append("function" if opens else "scope")
@@ -80,11 +80,11 @@ def cpp_functions(source: str) -> Iterator[Function]:
                 name = _header_name(header)
         elif kind == "}" and scopes:
             closed = scopes.pop()
-            if closed == "initialiser":
+            if closed == "initializer":
                 continue
             if closed == "function":
                 yield Function(name, first_line, code.count("\n", 0, at) + 2 - first_line)
-        if "initialiser" not in scopes:
+        if "initializer" not in scopes:
             header_start = at + 1
 
 

@@ -37,12 +37,12 @@ class Captured:
     Attributes:
         program: Its program; functional.
         calls: Calls of externalized modules, by tag.
-        recognised: The report, if ``"auto"`` was requested.
+        recognized: The report, if ``"auto"`` was requested.
     """
 
     program: ExportedProgram
     calls: Mapping[str, ModuleCall]
-    recognised: Recognition | None = None
+    recognized: Recognition | None = None
 
 
 def capture(
@@ -128,6 +128,6 @@ def check_calls(program: ExportedProgram, given: Mapping[str, ModuleCall]) -> No
     if missing:
         paths = ", ".join(tag.rpartition("#")[0] or "(root)" for tag in missing)
         raise StagingError(
-            f"the program calls externalised modules ({paths}) that are not given: "
+            f"the program calls externalized modules ({paths}) that are not given: "
             "pass externalized=subexport_and_restore(model, program)"
         )

@@ -170,7 +170,7 @@ class Externalization:
                 call.body = prepare(Body(call), inputs, dynamic_shapes)
         except Exception as error:
             raise ExternalizationError(
-                f"the externalised module {call.path or '(root)'} ({type(call.module).__name__}) "
+                f"the externalized module {call.path or '(root)'} ({type(call.module).__name__}) "
                 f"failed to export by itself: {error}",
                 advice="externalise a part of it, or leave it out of externalize_modules",
             ) from error
@@ -190,7 +190,7 @@ class Externalization:
             if hasattr(vars(module).get("forward"), STANDS_FOR):
                 raise ExternalizationError(
                     f"{path or '(root)'} ({type(module).__name__}) is already marked",
-                    advice="one externalisation of a model must end before the next begins",
+                    advice="one externalization of a model must end before the next begins",
                 )
             found.append((path, module, spec))
         used = {id(spec) for _, _, spec in found}

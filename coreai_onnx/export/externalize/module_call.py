@@ -121,7 +121,7 @@ def _run_call(
     call = _CALLS.get(tag)
     if call is None:
         raise ExternalizationError(
-            f"the externalised module behind {tag} is no longer there",
+            f"the externalized module behind {tag} is no longer there",
             advice="keep what subexport_and_restore returned for as long as the program is used",
         )
     inputs, mode = _signature(tensors, buffers, numbers)
@@ -157,7 +157,7 @@ def _run(
     unexpected = changed.keys() - set(leader.changed)
     if unexpected:
         raise ExternalizationError(
-            f"the externalised module {call.path} changes {', '.join(sorted(unexpected))} "
+            f"the externalized module {call.path} changes {', '.join(sorted(unexpected))} "
             "in place, but not in its first run",
             advice="leave it out of externalize_modules",
         )
@@ -250,7 +250,7 @@ def classify(flat: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any], list[Any]
             numbers.append(leaf)
         elif isinstance(leaf, torch.SymFloat | torch.SymBool):
             raise ExternalizationError(
-                f"an externalised module takes or returns the symbolic number {leaf}, which has no "
+                f"an externalized module takes or returns the symbolic number {leaf}, which has no "
                 "form at the border of a function",
                 advice="pass it as a tensor, or leave the module out of externalize_modules",
             )

@@ -50,7 +50,7 @@ def patch_for_externalization(
     """
     if _KEPT in vars(model):
         raise ExternalizationError(
-            f"{type(model).__name__} is already marked for externalisation",
+            f"{type(model).__name__} is already marked for externalization",
             advice="call subexport_and_restore or restore_externalization first",
         )
     externalization = Externalization(model, targets)

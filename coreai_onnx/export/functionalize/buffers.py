@@ -142,7 +142,7 @@ class Substituted:
                 given.shape,
             ):
                 raise ExternalizationError(
-                    f"the buffer {path} of an externalised module becomes another shape or dtype",
+                    f"the buffer {path} of an externalized module becomes another shape or dtype",
                     advice="state has one shape; leave the module out of externalize_modules",
                 )
             found[path] = now

@@ -150,7 +150,7 @@ def _replaced(place: _Place) -> Callable[..., Any]:
                 block.refuse(f"the replacement does not take its arguments ({first_line(error)})")
         return original(*args, **kwargs)
 
-    vars(stand_in)[STANDS_FOR] = ("recognised", block.composite, block.meaning, _code(original))
+    vars(stand_in)[STANDS_FOR] = ("recognized", block.composite, block.meaning, _code(original))
     vars(stand_in)["__signature__"] = inspect.signature(original)
     return stand_in
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,9 +75,15 @@ class Recognition:
     blocks: list[Block] = field(default_factory=list)
 
     @property
-    def recognised(self) -> list[Block]:
+    def recognized(self) -> list[Block]:
         """The blocks that became composites, confirmed on the example inputs."""
         return [b for b in self.blocks if not b.reason and b.calls]
+
+    @property
+    def recognised(self) -> list[Block]:
+        """Deprecated name of `recognized`."""
+        warnings.warn("use Recognition.recognized", DeprecationWarning, stacklevel=2)
+        return self.recognized
 
     @property
     def refused(self) -> list[Block]:
@@ -87,7 +94,7 @@ class Recognition:
         """Return a table with one line for the blocks of a class with the same outcome."""
         lines: dict[tuple[str, ...], list[Block]] = {}
         for block in self.blocks:
-            result = block.reason or ("recognised" if block.calls else "not called")
+            result = block.reason or ("recognized" if block.calls else "not called")
             lines.setdefault((block.kind, block.composite, result), []).append(block)
         rows = []
         for (kind, composite, result), same in lines.items():

@@ -101,11 +101,11 @@ def _product(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
     full = static_shape_of(node.outputs[0])
     if full is None or len(node.inputs) != 2:
         return None
-    for centred, scale in (node.inputs, node.inputs[::-1]):
+    for centered, scale in (node.inputs, node.inputs[::-1]):
         scales, form = computed(scale), static_shape_of(scale)
         if scales is None or form is None or math.prod(form) >= math.prod(full):
             continue
-        found = _centred(centred, full)
+        found = _centered(centered, full)
         if found is None:
             continue
         steps, zeros = found
@@ -151,7 +151,7 @@ def _per_block(
     return whole.reshape((shape[0], -1) if axis else (-1, shape[1]))
 
 
-def _centred(tensor: gs.Tensor, full: tuple[int, ...]) -> tuple[Computed, np.ndarray] | None:
+def _centered(tensor: gs.Tensor, full: tuple[int, ...]) -> tuple[Computed, np.ndarray] | None:
     """Return steps of the shape ``full``, and the sum of everything subtracted from them."""
     zeros = np.zeros((), np.int64)
     while (node := maker(tensor)) is not None:

@@ -67,7 +67,7 @@ class Exporter:
         """Export a function body; its constants become ``Constant`` nodes."""
         source = scope_of(graph).source
         if not isinstance(source, ir.Function):
-            raise PassError(f"function {graph.name!r} did not come through the door")
+            raise PassError(f"function {graph.name!r} was not read by the engine")
         inputs, outputs, nodes, _ = self._body(graph, scope_of(graph))
         body = ir.Graph(
             inputs,

@@ -68,8 +68,8 @@ def _norm(node: gs.Node) -> _Norm | None:
     """Match ``w * narrow(normalized)``, the factors in either order."""
     for scale, other in (node.inputs, node.inputs[::-1]):
         cast = made_by(other, "Cast")
-        normalised = cast.inputs[0] if cast is not None else other
-        found = _normalised(normalised)
+        normalized = cast.inputs[0] if cast is not None else other
+        found = _normalized(normalized)
         if found is None:
             continue
         wide, eps = found
@@ -84,7 +84,7 @@ def _norm(node: gs.Node) -> _Norm | None:
     return None
 
 
-def _normalised(tensor: gs.Tensor) -> tuple[gs.Tensor, float] | None:
+def _normalized(tensor: gs.Tensor) -> tuple[gs.Tensor, float] | None:
     """Match ``x * rsqrt(…)`` or ``x / sqrt(…)``; return x and eps."""
     product, quotient = made_by(tensor, "Mul"), made_by(tensor, "Div")
     if quotient is not None:

@@ -70,7 +70,7 @@ void Check(const GatedDeltaCase& c, DType dtype, const Options& options = {}) {
     problem.key_dim = c.key_dim;
     problem.value_dim = c.value_dim;
     problem.wide_state = options.wide_state;
-    problem.normalise = c.normalise;
+    problem.normalize = c.normalize;
     const GatedDeltaKernel kernel = FindGatedDelta(target, dtype);
     const Tensor scratch(DType::kFloat64, GatedDeltaScratchBytes(problem, dtype) / 8);
     for (std::size_t i = GatedDeltaItems(problem); i-- > 0;) kernel(problem, i, scratch.data());
@@ -152,7 +152,7 @@ TEST(GatedDelta, DividesByTheLengthOfQueriesAndKeys) {
   for (const DType dtype : AllDTypes()) {
     for (const std::size_t length : {1u, 9u}) {
       GatedDeltaCase c = Sized(dtype, length, 19, 6);
-      c.normalise = true;
+      c.normalize = true;
       Check(c, dtype);
       std::fill_n(c.key.begin(), 19, 0);  // no length at all
       Check(c, dtype);

@@ -15,7 +15,7 @@ struct Run {
   double eps = 1e-5;
 };
 
-// Normalises on every target, also in place, and compares with the reference.
+// Normalizes on every target, also in place, and compares with the reference.
 void Check(const Run& run, const std::vector<double>& input) {
   const DType wide = WideDType(run.dtype);
   const Tensor scale(wide, Normal(run.channels, 3), run.shift);

@@ -82,7 +82,7 @@ TEST(RmsNorm, ScaleAfterRoundingRoundsTwice) {
   // 1 / sqrt(1 + 1/1024) lies between two float16s; times 3, one or two roundings differ.
   const std::vector<double> input = {1.0, 1.0, 1.0, 1.0};
   const double eps = 1.0 / 1024;
-  const double normalised = 1 / std::sqrt(1 + eps);
+  const double normalized = 1 / std::sqrt(1 + eps);
   const Tensor x(DType::kFloat16, input);
   for (double factor = 1.0; factor < 1.9; factor += 0.0078125) {
     const std::vector<double> scale(4, factor);
@@ -93,8 +93,8 @@ TEST(RmsNorm, ScaleAfterRoundingRoundsTwice) {
                   false)({x.data(), own.data(), y.data(), 1, 4, eps, true});
       FindRmsNorm(target, DType::kFloat16,
                   true)({x.data(), wide.data(), z.data(), 1, 4, eps, false});
-      EXPECT_EQ(y[3], Quantize(Quantize(normalised, DType::kFloat16) * factor, DType::kFloat16));
-      EXPECT_EQ(z[3], Quantize(normalised * factor, DType::kFloat16));
+      EXPECT_EQ(y[3], Quantize(Quantize(normalized, DType::kFloat16) * factor, DType::kFloat16));
+      EXPECT_EQ(z[3], Quantize(normalized * factor, DType::kFloat16));
     }
   }
 }

@@ -9,7 +9,7 @@ namespace coreai::testing {
 /// Sizes and inputs of the gated delta rule, everything in double.
 struct GatedDeltaCase {
   std::size_t batch = 1, heads = 1, value_heads = 1, length = 1, key_dim = 1, value_dim = 1;
-  bool normalise = false;
+  bool normalize = false;
   std::vector<double> query, key, value, log_decay, beta;
   std::vector<double> initial_state;  ///< empty: zeros
 };
@@ -25,7 +25,7 @@ inline std::vector<double> DeltaRow(const GatedDeltaCase& c, const std::vector<d
   std::vector<double> x(first, first + static_cast<std::ptrdiff_t>(c.key_dim));
   double sum = 1e-6;
   for (const double value : x) sum += value * value;
-  if (c.normalise) {
+  if (c.normalize) {
     for (double& value : x) value /= std::sqrt(sum);
   }
   return x;

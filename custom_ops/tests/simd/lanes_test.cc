@@ -77,7 +77,7 @@ TEST(Lanes, EverySixteenBitNumberSurvives) {
   }
 }
 
-// Random bit patterns of float, and the middles between neighbours, round to nearest even.
+// Random bit patterns of float, and the middles between neighbors, round to nearest even.
 TEST(Lanes, NarrowingRoundsToNearestEven) {
   std::mt19937 generator(11);
   std::vector<float> in;

@@ -10,7 +10,7 @@ import torch
 from coreai_onnx.errors import ExportError, ExternalizationError, StagingError
 from coreai_onnx.export.capture.capture import capture, check_calls
 from coreai_onnx.export.externalize.module_call import OP
-from tests.externalised import untouched
+from tests.externalized import untouched
 
 
 class Norm(torch.nn.Module):
@@ -57,8 +57,8 @@ def test_what_stays_whole(given: Any, expected: list[str], reported: int | None)
     untouched(model, before)
     assert ops(captured.program) == expected
     assert len(captured.calls) == expected.count(str(OP))
-    found = captured.recognised
-    assert (None if found is None else len(found.recognised)) == reported
+    found = captured.recognized
+    assert (None if found is None else len(found.recognized)) == reported
 
 
 @pytest.mark.parametrize("given", [None, [Norm], "auto"])

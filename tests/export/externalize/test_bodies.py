@@ -1,4 +1,4 @@
-"""The body of an externalised module, exported by itself."""
+"""The body of an externalized module, exported by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Externalisation: specs, matching, patching and restoring."""
+"""Externalization: specs, matching, patching and restoring."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import coreai_onnx
 from coreai_onnx import ExternalizeSpec, TorchConverter, get_decomp_table
 from coreai_onnx.errors import ExportError, ExternalizationError
 from coreai_onnx.export.externalize.externalize import Externalization
-from tests.externalised import agrees, converted, functions, untouched
+from tests.externalized import agrees, converted, functions, untouched
 from tests.tolerances import assert_close
 
 

@@ -16,7 +16,7 @@ from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.externalize import externalize, module_call
 from coreai_onnx.export.externalize.externalize import Externalization
 from coreai_onnx.export.externalize.module_call import OP
-from tests.externalised import calls, converted, functions
+from tests.externalized import calls, converted, functions
 
 Tensor = torch.Tensor
 

@@ -20,7 +20,7 @@ from coreai_onnx import (
 )
 from coreai_onnx.errors import ExternalizationError, StagingError
 from coreai_onnx.export.externalize.module_call import _CALLS
-from tests.externalised import calls, functions, untouched
+from tests.externalized import calls, functions, untouched
 from tests.tolerances import assert_close
 
 Tensor = torch.Tensor
@@ -90,7 +90,7 @@ def test_the_users_pipeline_may_change_the_program() -> None:
     x = torch.randn(2, 4)
     patch_for_externalization(model, [Block])
     captured = export(model, x).module()
-    for node in list(captured.graph.nodes):  # a quantiser's kind of rewrite
+    for node in list(captured.graph.nodes):  # a quantizer's kind of rewrite
         if node.target is torch.ops.aten.linear.default:
             with captured.graph.inserting_after(node):
                 rounded = captured.graph.call_function(torch.ops.aten.round.default, (node,))

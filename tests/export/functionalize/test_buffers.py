@@ -1,4 +1,4 @@
-"""Externalised modules that change their buffers: state of the model, through every function."""
+"""Externalized modules that change their buffers: state of the model, through every function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import coreai_onnx
 from coreai_onnx import ExternalizeSpec
 from coreai_onnx.errors import DroppedStateWarning, ExternalizationError
 from coreai_onnx.program import OnnxProgram
-from tests.externalised import calls, functions, kernels_built, untouched
+from tests.externalized import calls, functions, kernels_built, untouched
 from tests.tolerances import assert_close
 
 Tensor = torch.Tensor
@@ -272,7 +272,7 @@ def test_an_argument_that_is_changed_is_refused_with_advice() -> None:
         coreai_onnx.convert(Outer(), (torch.ones(3),), externalize_modules=[Writes])
 
 
-def test_what_is_assigned_to_a_buffer_is_kept_without_externalisation() -> None:
+def test_what_is_assigned_to_a_buffer_is_kept_without_externalization() -> None:
     program = steps(torch.nn.Sequential(Replaced(4.0)), [], torch.randn(3))
     assert coreai_onnx.session(program, kernels=False).states == ("0.total",)
 

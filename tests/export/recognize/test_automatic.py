@@ -18,7 +18,7 @@ from coreai_onnx.export.compat import experts
 from coreai_onnx.export.recognize import automatic
 from coreai_onnx.export.recognize.automatic import Automatic, wants
 from coreai_onnx.program import OnnxProgram
-from tests.externalised import functions, kernels_built, untouched
+from tests.externalized import functions, kernels_built, untouched
 from tests.tolerances import assert_close
 
 Tensor = torch.Tensor
@@ -115,10 +115,10 @@ def test_every_block_of_a_family(family: str) -> None:
         program = converted(Logits(family, **options))
     composites = {k.removeprefix("ai.coreai::"): v for k, v in program.composites().items()}
     assert {name: composites.get(name) for name in counts} == counts
-    assert program.recognised is not None
-    assert not program.recognised.refused
+    assert program.recognized is not None
+    assert not program.recognized.refused
     called = dict.fromkeys(counts, 0)
-    for block in program.recognised.recognised:
+    for block in program.recognized.recognized:
         called[block.composite] += block.calls
     assert called["rms_norm"] == counts["rms_norm"]
     assert called["rope"] * 2 == counts["rope"]  # queries and keys in one call
@@ -137,7 +137,7 @@ def test_what_the_user_names_is_left_to_the_user() -> None:
     spec = ExternalizeSpec(LlamaRMSNorm, "my_norm")
     program = converted(Logits("Llama"), ["auto", spec])
     assert program.composites()["ai.coreai.user::my_norm"] == 5
-    assert not [b for b in program.recognised.blocks if b.kind == "LlamaRMSNorm"]  # type: ignore[union-attr]
+    assert not [b for b in program.recognized.blocks if b.kind == "LlamaRMSNorm"]  # type: ignore[union-attr]
 
 
 class Norm(torch.nn.Module):
@@ -179,9 +179,9 @@ def test_the_example_inputs_decide() -> None:
     assert len(exports) == 2
     assert model.calls == 0
     assert program.composites() == {"ai.coreai::rms_norm": 1}
-    report = program.recognised
+    report = program.recognized
     assert report is not None
-    assert [(b.place, b.calls) for b in report.recognised] == [("first", 1)]
+    assert [(b.place, b.calls) for b in report.recognized] == [("first", 1)]
     assert [b.place for b in report.refused] == ["second"]
     assert report.refused[0].reason.startswith("the result differs by")
     assert "the result differs by" in str(report)
@@ -189,7 +189,7 @@ def test_the_example_inputs_decide() -> None:
     assert_close(program.run(x, kernels=False)[0], model(x).detach())
 
 
-def test_alike_layers_share_their_body_around_recognised_blocks() -> None:
+def test_alike_layers_share_their_body_around_recognized_blocks() -> None:
     class Layer(torch.nn.Module):
         def __init__(self, eps: float) -> None:
             super().__init__()
@@ -222,7 +222,7 @@ def test_without_example_inputs_nothing_is_replaced() -> None:
     converter.add_pytorch_module(model, export_fn=export, externalize_modules="auto")
     program = converter.to_onnx()
     assert program.composites() == {}
-    assert "no example inputs" in program.recognised.refused[0].reason  # type: ignore[union-attr]
+    assert "no example inputs" in program.recognized.refused[0].reason  # type: ignore[union-attr]
 
 
 def test_experts_that_differ_are_exported_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ def test_experts_that_differ_are_exported_as_they_are(monkeypatch: pytest.Monkey
         model = Logits("Qwen3Moe", **ONE_LAYER, **MOE, decoder_sparse_step=1)
         model.model.set_experts_implementation("batched_mm")
         program = converted(model)
-    refused = program.recognised.refused  # type: ignore[union-attr]
+    refused = program.recognized.refused  # type: ignore[union-attr]
     assert {(b.kind, b.composite) for b in refused} == {("Qwen3MoeExperts", "gather_mm")}
     assert "ai.coreai::rms_norm" in program.composites()
 
@@ -277,4 +277,4 @@ def test_what_is_wanted() -> None:
 
 
 def test_a_conversion_without_it_has_no_report() -> None:
-    assert coreai_onnx.convert(Norm(), (torch.ones(8),)).recognised is None
+    assert coreai_onnx.convert(Norm(), (torch.ones(8),)).recognized is None

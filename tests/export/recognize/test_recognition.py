@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import coreai_onnx
 from coreai_onnx.export.recognize.recognition import Block, Recognition, difference, first_line
 
 ONE = torch.ones(2, 3)
@@ -75,10 +76,21 @@ def test_the_report_is_a_table() -> None:
         each.check(ONE, (ONE,), {})
     blocks[3].refuse("it is something else")
     report = Recognition(blocks)
-    assert report.recognised == blocks[:2]
+    assert report.recognized == blocks[:2]
     assert report.refused == blocks[3:]
     lines = [line.split() for line in str(report).splitlines()]
     assert lines[0] == ["block", "composite", "places", "calls", "difference", "result"]
-    assert lines[2] == ["Norm", "rms_norm", "2", "2", "0.0e+00", "recognised"]
+    assert lines[2] == ["Norm", "rms_norm", "2", "2", "0.0e+00", "recognized"]
     assert lines[3] == ["Norm", "rms_norm", "1", "0", "not", "called"]
     assert lines[4] == ["Other", "rms_norm", "1", "0", "it", "is", "something", "else"]
+
+
+def test_the_british_name_is_deprecated() -> None:
+    report = Recognition([block(lambda x: x)])
+    report.blocks[0].check(ONE, (ONE,), {})
+    with pytest.warns(DeprecationWarning, match=r"Recognition\.recognized"):
+        assert report.recognised == report.blocks
+    program = coreai_onnx.convert(torch.nn.Linear(8, 8), (torch.ones(8),))
+    program.recognized = report
+    with pytest.warns(DeprecationWarning, match=r"OnnxProgram\.recognized"):
+        assert program.recognised is report

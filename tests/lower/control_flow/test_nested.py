@@ -102,7 +102,7 @@ def test_a_loop_inside_a_function_body() -> None:
 
 
 def test_nested_graphs_survive_the_passes() -> None:
-    """Through the whole road: converted, optimised, run on several sizes."""
+    """Through the whole road: converted, optimized, run on several sizes."""
 
     class All(torch.nn.Module):
         def __init__(self) -> None:

@@ -20,9 +20,9 @@ from tests.passes.rewriting import run, same_bytes
 from tests.tolerances import assert_close
 
 RNG = np.random.default_rng(0)
-ROWS = "dequantised", "Transpose", "MatMul"
+ROWS = "dequantized", "Transpose", "MatMul"
 """A row of the weight for each output, as linear layers keep it."""
-COLUMNS = "dequantised", "MatMul"
+COLUMNS = "dequantized", "MatMul"
 
 
 def made(
@@ -98,8 +98,8 @@ INT4, UINT4 = ml_dtypes.int4, ml_dtypes.uint4
         (np.int8, 32, ROWS, {}, 4),
         (np.uint8, 32, COLUMNS, {"limits": (100, 116)}, 4),
         (np.int8, 32, ROWS, {"bias": (48,)}, 6),
-        (INT4, 64, ("dequantised", "Gemm"), {"transB": 1, "bias": (48,), "zeros": False}, 6),
-        (INT4, 32, ("dequantised", "Gemm"), {"size": (48, 96)}, 4),
+        (INT4, 64, ("dequantized", "Gemm"), {"transB": 1, "bias": (48,), "zeros": False}, 6),
+        (INT4, 32, ("dequantized", "Gemm"), {"size": (48, 96)}, 4),
         (INT4, 32, ROWS, {"size": (48, 80)}, 4),  # the last block is short
         (INT4, 512, ROWS, {"size": (16, 512)}, 4),  # split into what onnxruntime has
         (INT4, 96, COLUMNS, {"size": (16, 96)}, 4),
@@ -136,8 +136,8 @@ def test_products_are_onnxruntimes(
         (INT4, 8, ROWS, {}, "onnxruntime has no blocks of that size"),
         (INT4, 96, ROWS, {"size": (48, 144)}, "onnxruntime has no blocks of that size"),
         (INT4, 16, ROWS, {"size": (16, 16), "axis": 0}, "the blocks do not go along the inputs"),
-        (INT4, 32, ("dequantised", "Gemm"), {"alpha": 0.5}, "the product is scaled or transposed"),
-        (INT4, 32, ("dequantised", "Gemm"), {"bias": (1, 48)}, "the bias is no row"),
+        (INT4, 32, ("dequantized", "Gemm"), {"alpha": 0.5}, "the product is scaled or transposed"),
+        (INT4, 32, ("dequantized", "Gemm"), {"bias": (1, 48)}, "the bias is no row"),
     ],
 )  # fmt: skip
 def test_others_stay(
@@ -163,7 +163,7 @@ def test_a_row_that_something_else_shares_is_added_after() -> None:
 
 
 class Groups(torch.nn.Module):
-    """A linear layer of 96 outputs and 128 inputs, quantised in groups of 32 inputs."""
+    """A linear layer of 96 outputs and 128 inputs, quantized in groups of 32 inputs."""
 
     weight: torch.Tensor
     scales: torch.Tensor
@@ -188,7 +188,7 @@ class Groups(torch.nn.Module):
 
 
 class ByHand(Groups):
-    """Written as models are that bring a quantisation of their own."""
+    """Written as models are that bring a quantization of their own."""
 
     def matrix(self) -> torch.Tensor:
         groups = self.weight.view(96, 4, 32).to(torch.float32) - self.zeros[..., None]

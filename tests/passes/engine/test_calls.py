@@ -56,7 +56,7 @@ def test_functions_in_a_circle_come_in_their_order() -> None:
 
 
 def graphs_read(depth: int) -> int:
-    """How many graphs are searched for calls while a chain of functions is optimised."""
+    """How many graphs are searched for calls while a chain of functions is optimized."""
     bodies = [f"f{i} (x) => (y) {{ a = d.f{i + 1} (x)  y = Neg (a) }}" for i in range(depth)]
     text = "main (float[n] x) => (float[n] y) { y = d.f0 (x) }\n"
     last = f"f{depth} (x) => (y) {{ y = Neg (x) }}"

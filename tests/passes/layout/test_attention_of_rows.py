@@ -70,10 +70,10 @@ def test_onnxruntime_copies_nothing_from_one_layout_to_the_other(mask: bool, tmp
     model = parse(text(mask=mask))
     run_passes(model, [attention_of_rows])
     options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 4
     onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options)
-    left = [node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node]
+    left = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
     assert "Attention" in left
     assert "Transpose" not in left
 

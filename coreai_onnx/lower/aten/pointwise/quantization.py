@@ -65,8 +65,8 @@ def dequantize_per_tensor(
         scale, zero_point = _scalar(op, scale, target), _scalar(op, zero_point, dtype)
         result: Value = op.DequantizeLinear(input, scale, zero_point)
         return result
-    centred = op.Sub(op.cast(input, target), _scalar(op, zero_point, target))
-    return op.cast(op.Mul(centred, _scalar(op, scale, target)), target)
+    centered = op.Sub(op.cast(input, target), _scalar(op, zero_point, target))
+    return op.cast(op.Mul(centered, _scalar(op, scale, target)), target)
 
 
 @lowers("quantized_decomposed.dequantize_per_channel_group.default")
@@ -91,10 +91,10 @@ def dequantize_per_channel_group(
     if isinstance(columns, int) and group_size > columns and dims_of(scales)[-1] == 1:
         group_size = columns
     groups = columns // group_size
-    centred = op.reshape(input, [rows, groups, group_size])
+    centered = op.reshape(input, [rows, groups, group_size])
     if zero_points is not None:
-        centred = op.Sub(*promote(op, centred, op.reshape(zero_points, [rows, groups, 1])))
-    values = op.Mul(*promote(op, centred, op.reshape(scales, [rows, groups, 1])))
+        centered = op.Sub(*promote(op, centered, op.reshape(zero_points, [rows, groups, 1])))
+    values = op.Mul(*promote(op, centered, op.reshape(scales, [rows, groups, 1])))
     return op.cast(op.reshape(values, [rows, columns]), output_dtype)
 
 
@@ -147,8 +147,8 @@ def dequantize_per_token(
     output_dtype: torch.dtype,
 ) -> Value:
     """(input - zero_point) * scale, per row."""
-    centred = op.Sub(*promote(op, input, zero_points))
-    return op.cast(op.Mul(*promote(op, centred, scales)), output_dtype)
+    centered = op.Sub(*promote(op, input, zero_points))
+    return op.cast(op.Mul(*promote(op, centered, scales)), output_dtype)
 
 
 def _scalar(op: OpBuilder, x: Value | Number, dtype: torch.dtype) -> Value:

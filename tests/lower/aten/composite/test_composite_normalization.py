@@ -51,11 +51,11 @@ def test_running_statistics_make_a_batch_norm(form: str) -> None:
     x, mean, variance = random(2, 6, 4, 5), random(6), torch.rand(6) + 0.5
     w, b = random(6), random(6)
 
-    def normalise(x, mean, variance, w, b):
+    def normalize(x, mean, variance, w, b):
         first = F.batch_norm(x, mean, variance, w, b, eps=1e-3)
         return F.instance_norm(first, mean, variance, use_input_stats=False)
 
-    assert check(normalise, x, mean, variance, w, b, form=form) == {"batch_norm": 2}
+    assert check(normalize, x, mean, variance, w, b, form=form) == {"batch_norm": 2}
 
 
 def test_float16_with_float32_parameters() -> None:
@@ -84,5 +84,5 @@ def test_statistics_that_are_used_are_spelled_out() -> None:
     assert found == {"group_norm": 1}
 
 
-def test_nothing_to_normalise_is_spelled_out() -> None:
+def test_nothing_to_normalize_is_spelled_out() -> None:
     assert check(lambda x: F.group_norm(x, 3), random(0, 6, 4)) == {}

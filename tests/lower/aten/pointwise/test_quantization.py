@@ -1,4 +1,4 @@
-"""Lowerings of torch's decomposed quantisation."""
+"""Lowerings of torch's decomposed quantization."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
         check(lambda x: (x.argmax(1), x.argmin(1), x.argmax()), x)
 
 
-def test_neighbours_beyond_float_precision() -> None:
+def test_neighbors_beyond_float_precision() -> None:
     check(
         lambda x: (x.max(), x.argmax(), x.argmin(), *x.min(0)),
         torch.tensor([2**53, 2**53 + 1, -(2**53), -(2**53) - 1]),

@@ -1,4 +1,4 @@
-"""Converts models with externalised modules and compares them with torch."""
+"""Converts models with externalized modules and compares them with torch."""
 
 from __future__ import annotations
 
