@@ -67,6 +67,15 @@ def _shift_right(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
     return result
 
 
+def _round_decimal(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+    """Python's round(a, b): half to even; digits before the point if b is negative."""
+    wide, digits = op.cast(a, ir.DataType.DOUBLE), op.cast(b, ir.DataType.DOUBLE)
+    up = op.Pow(op.like(wide, 10), op.Max(digits, 0.0))
+    down = op.Pow(op.like(wide, 10), op.Max(op.Neg(digits), 0.0))
+    result: Value = op.Mul(op.Div(op.Round(op.Mul(op.Div(wide, down), up)), up), down)
+    return result
+
+
 def _to_int(op_type: str) -> Unary:
     def rule(op: OpBuilder, a: Value, _x: sympy.Basic) -> Value:
         wide = op.cast(a, ir.DataType.DOUBLE)
@@ -133,6 +142,7 @@ BINARY: dict[str, Binary] = {
     "CleanDiv": _floor_div,
     "IntTrueDiv": _true_div,
     "FloatTrueDiv": _true_div,
+    "RoundDecimal": _round_decimal,
     "LShift": _shift_left,
     "RShift": _shift_right,
     "Equality": _simple("Equal"),
