@@ -39,6 +39,7 @@ from coreai_onnx.model.debug_info import DebugInfo
 from coreai_onnx.model.violations import violations
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.stages import begin
+from coreai_onnx.version import __version__
 
 warn_if_untested(torch.__version__)
 Targets = Sequence[ExternalizeSpec | type | Literal["auto"]] | Literal["auto"] | None
@@ -276,8 +277,6 @@ class TorchConverter:
         return self.to_onnx(entrypoints)
 
     def _convert(self, name: str, staged: _Staged, opset: int) -> ir.Model:
-        from coreai_onnx import __version__  # the package imports this file
-
         begin("lower")
         bodies = (call.body for call in staged.module_calls.values() if call.body is not None)
         warn_about_training([staged.program, *bodies])
