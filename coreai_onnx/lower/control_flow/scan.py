@@ -19,7 +19,7 @@ from coreai_onnx.lower.control_flow.nested import (
     examples_of,
     results_of,
 )
-from coreai_onnx.lower.values import Value
+from coreai_onnx.lower.values import Value, complex_like, ir_dtype_of
 
 if TYPE_CHECKING:
     from coreai_onnx.lower.walker import Walker
@@ -50,7 +50,9 @@ def _scan(
     examples = [*carried, *examples_of(node)[len(init) :]]
     for result, example in zip(results, examples, strict=True):
         body.add_output(result, example)
-    first = [walker.op.cast(x, _dtype(v)) for x, v in zip(init, body.graph.inputs, strict=False)]
+    first = [
+        walker.op.cast(x, ir_dtype_of(v)) for x, v in zip(init, body.graph.inputs, strict=False)
+    ]
     outputs = append(
         walker.op,
         "Scan",
@@ -95,18 +97,9 @@ def associative_scan(walker: Walker, node: fx.Node) -> Any:
 
 def _choose(body: NestedGraph, is_first: Value, x: Value, combined: Any) -> Value:
     """Return x in the first iteration, otherwise the combined value."""
-    value: Value = body.op.Where(is_first, x, body.op.cast(combined, _dtype(x)))
-    if x.meta.get("complex"):
-        value.meta["complex"] = True
-    return value
+    return complex_like(body.op.Where(is_first, x, body.op.cast(combined, ir_dtype_of(x))), x)
 
 
 def _first_slice(walker: Walker, x: Value) -> Value:
     """Return x[0]."""
-    result: Value = walker.op.Gather(x, walker.op.const(0), axis=0)
-    return result
-
-
-def _dtype(x: Value) -> ir.DataType:
-    assert x.dtype is not None
-    return x.dtype
+    return walker.op.Gather(x, walker.op.const(0), axis=0)
