@@ -13,13 +13,18 @@ from torch import fx
 
 from coreai_onnx.errors import ConversionError, CoreaiError, LoweringError, Where
 from coreai_onnx.export.compat.torch_names import HigherOrderOperator, OpOverload, pytree
-from coreai_onnx.lower import control_flow, torchlib
+from coreai_onnx.lower import torchlib
 from coreai_onnx.lower.binding import bind_arguments, resolve
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.decompose import decompose
 from coreai_onnx.lower.location import where_of
-from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
+from coreai_onnx.lower.registry import (
+    Lowering,
+    builtin_lowering,
+    composite_form,
+    higher_order_lowering,
+)
 from coreai_onnx.lower.scope import Traced
 from coreai_onnx.lower.values import ir_dtype, is_complex, real_part
 
@@ -138,9 +143,14 @@ class Walker:
 
     def inside(self, op: OpBuilder, modules: torch.nn.Module) -> Walker:
         """Return a walker for a graph that a node of this walker's graph calls."""
-        nested = Walker(self.context, op, modules, self.weights)
-        nested._inherited, nested._origin = self._inherited, self._origin
-        return nested
+        return Walker(
+            self.context,
+            op,
+            modules,
+            self.weights,
+            inherited=self._inherited,
+            origin=self._origin,
+        )
 
     # ------------------------------------------------------------------ one node
     def _lower(self, node: fx.Node) -> Any:
@@ -203,9 +213,9 @@ class Walker:
 
     def _call(self, node: fx.Node, name: str) -> Any:
         if isinstance(node.target, HigherOrderOperator):
-            rule = control_flow.rule_for(name)
-            if rule is not None:
-                return rule(self, node)
+            higher_order = higher_order_lowering(name)
+            if higher_order is not None:
+                return higher_order(self, node)
         if not isinstance(node.target, OpOverload):
             self.context.miss(name, self._where(node), self._origin)
             return _MISSING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import sympy
@@ -12,11 +12,9 @@ import torch
 from torch import fx
 
 from coreai_onnx.export.compat.torch_names import pytree
+from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.values import Value, complex_like, ir_dtype, real_part, set_dims
-
-if TYPE_CHECKING:
-    from coreai_onnx.lower.builder import OpBuilder
-    from coreai_onnx.lower.walker import Walker
+from coreai_onnx.lower.walker import Walker
 
 _SCALARS = {
     torch.SymInt: ir.DataType.INT64,

@@ -6,7 +6,7 @@ between flips. Neither torch nor onnxruntime's Scan supports a scan of length 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 from torch import fx
@@ -19,18 +19,19 @@ from coreai_onnx.lower.control_flow.nested import (
     examples_of,
     results_of,
 )
+from coreai_onnx.lower.registry import lowers_higher_order
 from coreai_onnx.lower.values import Value, complex_like, ir_dtype_of
-
-if TYPE_CHECKING:
-    from coreai_onnx.lower.walker import Walker
+from coreai_onnx.lower.walker import Walker
 
 
+@lowers_higher_order("scan")
 def scan(walker: Walker, node: fx.Node) -> Any:
     """Lower ``scan(combine_fn, init, xs, additional)``: carries first, then stacked outputs."""
     combine, init, xs, additional = resolve(node.args, walker.value_of)
     return _scan(walker, node, combine, (init, xs, additional))
 
 
+@lowers_higher_order("map_impl")
 def map_(walker: Walker, node: fx.Node) -> Any:
     """Lower ``map_impl(f, xs, additional)``: a scan that carries nothing."""
     function, xs, additional = resolve(node.args, walker.value_of)
@@ -64,6 +65,7 @@ def _scan(
     return results_of(walker, node, outputs)
 
 
+@lowers_higher_order("associative_scan")
 def associative_scan(walker: Walker, node: fx.Node) -> Any:
     """Lower ``associative_scan(combine_fn, xs, additional)``: yᵢ = combine(yᵢ₋₁, xᵢ), y₀ = x₀.
 
