@@ -7,6 +7,7 @@ sizes 0 and 1 are not specialized, or if the range is narrowed as torch suggests
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,6 +33,7 @@ _MOST_FIXES = 3
 _OVER_SIZES = (UserErrorType.CONSTRAINT_VIOLATION, UserErrorType.DYNAMIC_DIM)
 _FAKE_CONSTANT = "found a fake tensor in the exported program constant's list"
 _IS_FIXED = "to be a constant ("
+_FIXED_BY_EXAMPLE = re.compile(r"to be a constant \([01]\)|0/1 specialized due to hint")
 
 
 def with_retries(export: Any, once: Callable[[Any], _Result]) -> _Result:
@@ -83,7 +85,8 @@ def _ways(export: TorchExport, error: ExportError) -> Iterator[TorchExport]:
         return
     if not _is_over_sizes(error.__cause__):
         return
-    yield replace(export, deferred=True)
+    fixed_by_example = _FIXED_BY_EXAMPLE.search(str(error.__cause__)) is not None
+    yield replace(export, deferred=not fixed_by_example, oblivious=fixed_by_example)
     yield replace(export, deferred=True, oblivious=True)
     narrowed = _narrowed(export, error)
     if narrowed is not None:
@@ -93,8 +96,11 @@ def _ways(export: TorchExport, error: ExportError) -> Iterator[TorchExport]:
 
 
 def _is_over_sizes(error: BaseException | None) -> bool:
-    """Whether dynamic sizes made torch.export fail, unless the model specializes a size."""
-    if _IS_FIXED in str(error):
+    """Whether dynamic sizes made torch.export fail, unless the model specializes a size.
+
+    Torch also specializes a size that is 0 or 1 in the example, whatever the model does.
+    """
+    if _IS_FIXED in _FIXED_BY_EXAMPLE.sub("", str(error)):
         return False
     if isinstance(error, UserError):
         return error.error_type in _OVER_SIZES
