@@ -103,8 +103,10 @@ class TorchConverter:
             exported_program: The program; it is not changed.
             input_names: One name per input that is neither a weight nor a state.
             output_names: One name per output of the user's forward.
-            state_names: One name per mutated buffer and then per mutated input; the new value
-                of the state ``cache`` is the output ``cache_out``.
+            state_names: One name per mutated buffer; the new value of the state ``cache`` is the
+                output ``cache_out``. With one more name per mutated input, after those of the
+                buffers, these inputs are states too; otherwise they are inputs, and what is
+                written to the input ``x`` is the additional output ``x_out``.
             entrypoint_name: Name of the program in the result.
             externalized: The result of ``subexport_and_restore`` for the program. (coreai-torch
                 calls it ``_externalized_exported_programs``.)

@@ -40,7 +40,7 @@ from coreai_onnx.lower.values import (
     set_dims,
 )
 from coreai_onnx.lower.walker import Walker
-from coreai_onnx.model.contents import COMPLEX
+from coreai_onnx.model.contents import COMPLEX, MUTATED_INPUTS, STATES
 from coreai_onnx.model.violations import WHERE
 
 IR_VERSION = 10
@@ -55,6 +55,7 @@ class LoweredProgram:
     graph: ir.Graph
     names: Names
     states: list[tuple[str, str]] = field(default_factory=list)
+    mutated_inputs: list[tuple[str, str]] = field(default_factory=list)
     ranges: dict[str, dict[str, int]] = field(default_factory=dict)
     relations: list[Relation] = field(default_factory=list)
 
@@ -70,17 +71,18 @@ class LoweredProgram:
         )
         for function in functions:
             graph.opset_imports.setdefault(function.domain, 1)
-        if self.states:
-            pairs = [{"input": i, "output": o} for i, o in self.states]
-            model.metadata_props["coreai.states"] = json.dumps(pairs)
+        for key, pairs in ((STATES, self.states), (MUTATED_INPUTS, self.mutated_inputs)):
+            if pairs:
+                texts = [{"input": i, "output": o} for i, o in pairs]
+                model.metadata_props[key] = json.dumps(texts)
         if names := [str(v.name) for v in (*graph.inputs, *graph.outputs) if is_complex(v)]:
             model.metadata_props[COMPLEX] = json.dumps(names)
         if self.ranges:
             text = json.dumps(self.ranges, sort_keys=True)
             model.metadata_props["coreai.range_constraints"] = text
         if self.relations:
-            texts = [{k: v for k, v in asdict(r).items() if v} for r in self.relations]
-            model.metadata_props["coreai.relations"] = json.dumps(texts)
+            conditions = [{k: v for k, v in asdict(r).items() if v} for r in self.relations]
+            model.metadata_props["coreai.relations"] = json.dumps(conditions)
         return model
 
 
@@ -105,6 +107,7 @@ class ProgramLowering:
         self._weights: dict[Any, Value] = {}
         self.weights_by_path: dict[Any, Value] = {}
         self._states: list[tuple[str, str]] = []
+        self._mutated_inputs: list[tuple[str, str]] = []
         context.symbols.update(symbol_names(program))
 
     def run(self) -> LoweredProgram:
@@ -126,7 +129,9 @@ class ProgramLowering:
         self._drop_unused_weights()
         ranges = range_constraints(self.program, self.context.symbols)
         conditions = relations(self.program, self.context.symbols)
-        return LoweredProgram(self.scope.graph, self.names, self._states, ranges, conditions)
+        return LoweredProgram(
+            self.scope.graph, self.names, self._states, self._mutated_inputs, ranges, conditions
+        )
 
     # ------------------------------------------------------------------ inputs
     def _make_inputs(self) -> list[Any]:
@@ -211,7 +216,7 @@ class ProgramLowering:
 
     # ------------------------------------------------------------------ outputs
     def _make_outputs(self, results: list[Any]) -> None:
-        """Append the user outputs, then the new values of the states."""
+        """Append the user outputs, then the new values of states and of mutated inputs."""
         specs = list(zip(self._signature.output_specs, results, strict=True))
         user = [
             x
@@ -224,10 +229,11 @@ class ProgramLowering:
         for spec, x in specs:
             if spec.kind in _MUTATIONS:
                 placeholder = placeholders.get(spec.target, str(spec.target))
-                state = self.interface.states[placeholder]
-                name = self.interface.new_states[state]
+                state = self.interface.states.get(placeholder)
+                changed = state or self.interface.inputs[placeholder]
+                name = self.interface.new_values[changed]
                 self._append_output(x, name)
-                self._states.append((state, name))
+                (self._states if state else self._mutated_inputs).append((changed, name))
         if not self.scope.graph.outputs:
             raise ConversionError(
                 "the module returns no tensor and no number, and changes no state",

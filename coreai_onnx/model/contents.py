@@ -33,6 +33,9 @@ ENTRYPOINT = "coreai.entrypoint"
 """Model metadata: the name of the program."""
 STATES = "coreai.states"
 """Model metadata: a JSON list of ``{"input": ..., "output": ...}``."""
+MUTATED_INPUTS = "coreai.mutated_inputs"
+"""Model metadata: the inputs that the module changes and the outputs with what it wrote, a JSON
+list of ``{"input": ..., "output": ...}``."""
 RANGES = "coreai.range_constraints"
 """Model metadata: bounds of symbolic dims, ``{"seq": {"min": 1, "max": 64}}``."""
 RELATIONS = "coreai.relations"
@@ -137,7 +140,23 @@ def read_states(metadata: Mapping[str, str]) -> tuple[StateInfo, ...]:
     Raises:
         ValueError: The entry has another form.
     """
-    entries = _entries(metadata, STATES, "input", "output")
+    return _pairs(metadata, STATES)
+
+
+def read_mutated_inputs(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Read which output holds what was written to which input (key ``MUTATED_INPUTS``).
+
+    Returns:
+        Output name to input name.
+
+    Raises:
+        ValueError: The entry has another form.
+    """
+    return {pair.output: pair.input for pair in _pairs(metadata, MUTATED_INPUTS)}
+
+
+def _pairs(metadata: Mapping[str, str], key: str) -> tuple[StateInfo, ...]:
+    entries = _entries(metadata, key, "input", "output")
     return tuple(StateInfo(entry["input"], entry["output"]) for entry in entries)
 
 

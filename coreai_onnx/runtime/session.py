@@ -122,6 +122,11 @@ class Session:
         return self._signature.outputs
 
     @property
+    def mutated_inputs(self) -> Mapping[str, str]:
+        """The input that the module changes in place, by the output with what it wrote to it."""
+        return self._signature.mutated_inputs
+
+    @property
     def states(self) -> tuple[str, ...]:
         """Names of the states. `run` accepts a value for each by name; all are optional."""
         return tuple(state.input for state in self._signature.states)

@@ -14,6 +14,7 @@ from coreai_onnx.model.contents import (
     TensorInfo,
     as_complex,
     read_complex,
+    read_mutated_inputs,
     read_ranges,
     read_relations,
     read_states,
@@ -71,6 +72,7 @@ class Signature:
         required_states: Names of the states that have no initial value in the file.
         ranges: Bounds of symbolic dims.
         relations: Further conditions on them.
+        mutated_inputs: The input that the module changes, by the output with what it wrote.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -80,6 +82,7 @@ class Signature:
     required_states: frozenset[str]
     ranges: Mapping[str, Range]
     relations: tuple[Relation, ...] = ()
+    mutated_inputs: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, session: ort.InferenceSession) -> Signature:
@@ -105,6 +108,7 @@ class Signature:
             states=states,
             state_inputs={info.name: info for info in (*given, *defaults) if info.name in olds},
             required_states=frozenset(info.name for info in given if info.name in olds),
+            mutated_inputs=read_mutated_inputs(metadata),
             ranges={name: Range(*bounds) for name, bounds in read_ranges(metadata).items()},
             relations=tuple(Relation(*one) for one in read_relations(metadata)),
         )

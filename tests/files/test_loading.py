@@ -222,7 +222,10 @@ def test_nodes_out_of_order_are_brought_into_order(tmp_path: Path) -> None:
     assert [node.op_type for node in model.graph] == ["MatMul", "Add", "Reshape"]
 
 
-KEYS = ["coreai.states", "coreai.range_constraints", "coreai.relations", "coreai.complex"]
+KEYS = [
+    *("coreai.states", "coreai.mutated_inputs"),
+    *("coreai.range_constraints", "coreai.relations", "coreai.complex"),
+]
 
 
 @pytest.mark.parametrize("key", KEYS)
