@@ -34,8 +34,8 @@ from coreai_onnx.lower.composites import CompositeCalls
 from coreai_onnx.lower.opsets import chosen_opset
 from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
 from coreai_onnx.lower.training import warn_about_training
-from coreai_onnx.model.contents import MINIMUM_ONNXRUNTIME
 from coreai_onnx.model.debug_info import DebugInfo
+from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
 from coreai_onnx.model.violations import violations
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.stages import begin

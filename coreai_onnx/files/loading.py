@@ -13,23 +13,23 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, failures_as, reason_of
 from coreai_onnx.files.external_data import bring_in, check_strings_and_tensors
-from coreai_onnx.model.contents import (
+from coreai_onnx.model.debug_info import restore
+from coreai_onnx.model.graph_checks import arrange
+from coreai_onnx.model.interface import interface
+from coreai_onnx.model.inventory import graphs
+from coreai_onnx.model.metadata import (
     COMPLEX,
     MUTATED_INPUTS,
     RANGES,
     RELATIONS,
     STATES,
     StateInfo,
-    graphs,
-    interface,
     read_complex,
     read_mutated_inputs,
     read_ranges,
     read_relations,
     read_states,
 )
-from coreai_onnx.model.debug_info import restore
-from coreai_onnx.model.graph_checks import arrange
 from coreai_onnx.quiet import without_warnings
 
 _STARTS = {

@@ -40,7 +40,7 @@ from coreai_onnx.lower.values import (
     set_dims,
 )
 from coreai_onnx.lower.walker import Walker
-from coreai_onnx.model.contents import COMPLEX, MUTATED_INPUTS, STATES
+from coreai_onnx.model.metadata import COMPLEX, MUTATED_INPUTS, STATES
 from coreai_onnx.model.violations import WHERE
 
 IR_VERSION = 10

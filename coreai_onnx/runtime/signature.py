@@ -8,17 +8,14 @@ from dataclasses import dataclass, field
 import onnxruntime as ort
 
 from coreai_onnx.errors import InputError
-from coreai_onnx.model.contents import (
-    Dim,
+from coreai_onnx.model.interface import Dim, TensorInfo, as_complex, type_text
+from coreai_onnx.model.metadata import (
     StateInfo,
-    TensorInfo,
-    as_complex,
     read_complex,
     read_mutated_inputs,
     read_ranges,
     read_relations,
     read_states,
-    type_text,
 )
 from coreai_onnx.runtime.expressions import evaluate, holds, names_in, solve
 from coreai_onnx.runtime.values import dtype_of
