@@ -18,7 +18,8 @@ from coreai_onnx.debugging.fingerprints import (
     tensor_digest,
 )
 from coreai_onnx.errors import LoadError, failures_as
-from coreai_onnx.model.contents import interface, op_histogram, op_name
+from coreai_onnx.model.interface import interface
+from coreai_onnx.model.inventory import op_histogram, op_name
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.table import render
 

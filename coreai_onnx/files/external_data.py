@@ -22,7 +22,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, reason_of
-from coreai_onnx.model.contents import graphs, initializers
+from coreai_onnx.model.inventory import graphs, initializers
 from coreai_onnx.table import size_text
 
 _STRING_FIELD, _MESSAGE_FIELD = 9, 11

@@ -16,7 +16,7 @@ from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.norms import widened
 from coreai_onnx.functions.writers import Examples, present, writes
-from coreai_onnx.lower.builder import AttributeRef
+from coreai_onnx.lower.scope import AttributeRef
 from coreai_onnx.lower.values import Value, dtype_of, ir_dtype
 
 NATIVE_SINCE = 23
@@ -78,8 +78,7 @@ def _angles(b: BodyBuilder, x: Value, *, partial: bool) -> Value:
         exponents = op.Div(widened(b, op.Range(0, half, 1)), widened(b, half))
         freqs = op.Reciprocal(op.Pow(widened(b, _attribute(b, "base", "float")), exponents))
     scaled = op.Mul(freqs, widened(b, _attribute(b, "scale", "float")))
-    result: Value = op.Mul(op.unsqueeze(positions, [-1]), scaled)
-    return result
+    return op.Mul(op.unsqueeze(positions, [-1]), scaled)
 
 
 def _positions(b: BodyBuilder, x: Value) -> Value:
@@ -87,8 +86,7 @@ def _positions(b: BodyBuilder, x: Value) -> Value:
     op, given = b.op, b.given("position_ids")
     if given is not None:
         rows = op.Concat(op.const([1]), op.Shape(x, start=2, end=3), axis=0)
-        positions: Value = op.unsqueeze(op.Expand(_always_wide(b, "position_ids"), rows), [1])
-        return positions
+        return op.unsqueeze(op.Expand(_always_wide(b, "position_ids"), rows), [1])
     length = op.squeeze(op.Shape(x, start=2, end=3), [0])
     counted = widened(b, op.Range(0, length, 1))
     if b.given("offset") is not None:
@@ -100,12 +98,11 @@ def _positions(b: BodyBuilder, x: Value) -> Value:
 def _always_wide(b: BodyBuilder, name: str) -> Value:
     """Cast an input, even if redundant, so that one body holds for every dtype."""
     wide = torch.float64 if b.dtype == torch.float64 else torch.float32
-    result: Value = b.op.Cast(b.given(name), to=int(ir_dtype(wide)))
-    return result
+    return b.op.Cast(b.given(name), to=int(ir_dtype(wide)))
 
 
 def _attribute(b: BodyBuilder, name: str, type_: Any) -> Value:
-    return b.scope.attribute(b.op, AttributeRef(name, type_))
+    return b.scope.attribute(AttributeRef(name, type_))
 
 
 # ---------------------------------------------------------------------- rotation

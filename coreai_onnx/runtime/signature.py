@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 import onnxruntime as ort
 
 from coreai_onnx.errors import InputError
-from coreai_onnx.model.contents import (
-    Dim,
+from coreai_onnx.model.interface import Dim, TensorInfo, as_complex, type_text
+from coreai_onnx.model.metadata import (
     StateInfo,
-    TensorInfo,
-    as_complex,
     read_complex,
+    read_mutated_inputs,
     read_ranges,
     read_relations,
     read_states,
-    type_text,
 )
 from coreai_onnx.runtime.expressions import evaluate, holds, names_in, solve
 from coreai_onnx.runtime.values import dtype_of
@@ -71,6 +69,7 @@ class Signature:
         required_states: Names of the states that have no initial value in the file.
         ranges: Bounds of symbolic dims.
         relations: Further conditions on them.
+        mutated_inputs: The input that the module changes, by the output with what it wrote.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -80,6 +79,7 @@ class Signature:
     required_states: frozenset[str]
     ranges: Mapping[str, Range]
     relations: tuple[Relation, ...] = ()
+    mutated_inputs: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, session: ort.InferenceSession) -> Signature:
@@ -105,6 +105,7 @@ class Signature:
             states=states,
             state_inputs={info.name: info for info in (*given, *defaults) if info.name in olds},
             required_states=frozenset(info.name for info in given if info.name in olds),
+            mutated_inputs=read_mutated_inputs(metadata),
             ranges={name: Range(*bounds) for name, bounds in read_ranges(metadata).items()},
             relations=tuple(Relation(*one) for one in read_relations(metadata)),
         )

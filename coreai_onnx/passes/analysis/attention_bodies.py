@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.bodies import Bodies
-from coreai_onnx.passes.engine.facts import attribute_of
+from coreai_onnx.passes.engine.match import attribute_of
 
 NAME = "scaled_dot_product_attention"
 FORMULA = "softmax(mask(scale * query @ key^T)) @ value"

@@ -18,8 +18,8 @@ from coreai_onnx.lower.opsets import OPSETS
 from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.analysis.attention_bodies import attention_without_mask
 from coreai_onnx.passes.engine.bodies import Bodies, outline
-from coreai_onnx.passes.engine.entering import Importer
-from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.engine.surgeon import open_model
 from coreai_onnx.passes.engine.why import Why
 from tests.passes.rewriting import parse, run
@@ -117,7 +117,7 @@ def calling(name, provided, inputs, outputs, attributes, opset) -> ir.Model:
     model.graph[0].op_type = name
 
     def provide(graph: gs.Graph, why: Why) -> int:
-        bodies = scope_of(graph).bodies
+        bodies = context_of(graph).bodies
         assert bodies is not None
         missing = bodies.function(graph.nodes[0]) is None and not isinstance(graph, gs.Function)
         found = provided(bodies) if missing else None

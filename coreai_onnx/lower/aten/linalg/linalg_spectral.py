@@ -9,7 +9,6 @@ import math
 
 import torch
 
-from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.linalg.jacobi import arranged, eigen, rotated
 from coreai_onnx.lower.aten.linalg.linalg_lu import smaller
 from coreai_onnx.lower.aten.linalg.linalg_qr import orthogonal, reflections
@@ -18,7 +17,7 @@ from coreai_onnx.lower.aten.loops.counted_loop import repeat
 from coreai_onnx.lower.aten.shape.creation import copy
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dims_of, dtype_of, set_dims
+from coreai_onnx.lower.values import Value, dims_of, dtype_of, forbid_output, set_dims
 
 
 @lowers("aten._linalg_eigh.default")
@@ -39,11 +38,11 @@ def eigh(op: OpBuilder, A: Value, UPLO: str = "L", compute_v: bool = True) -> tu
     if not compute_v:
         return values, op.expand(op.like(A, 0), [0])
     vectors = op.cast(vectors, dtype_of(A))
-    vectors.meta["no_output"] = LoweringError(
-        "aten._linalg_eigh.default: the signs of eigenvectors are those of the LAPACK that torch "
-        "was built with",
-        op.scope.where,
-        "give each a sign of the model's own, for example that of its largest element",
+    forbid_output(
+        vectors,
+        "aten._linalg_eigh.default: the signs of eigenvectors depend on the LAPACK that torch was "
+        "built with",
+        "choose the signs in the model, for example so that the largest element is positive",
     )
     return values, vectors
 

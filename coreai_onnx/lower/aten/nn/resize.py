@@ -144,8 +144,7 @@ def _size_vector(
         return op.shape([*dims_of(x)[:2], *sizes])
     old = op.cast(op.shape(dims_of(x)[2:]), torch.float64)
     new = op.Floor(op.Mul(old, [float(s or 1.0) for s in scales or ()]))
-    result: Value = op.Concat(op.shape(dims_of(x)[:2]), op.cast(new, torch.int64), axis=0)
-    return result
+    return op.Concat(op.shape(dims_of(x)[:2]), op.cast(new, torch.int64), axis=0)
 
 
 def _whole(x: Value, sizes: Sequence[Dim], factors: Sequence[float | None]) -> bool:

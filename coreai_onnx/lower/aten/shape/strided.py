@@ -99,7 +99,7 @@ def strided_index(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], off
             steps = torch.arange(int(n)) * int(s)
             total += steps.reshape([-1] + [1] * (len(size) - 1 - axis))
         return op.const(total)
-    index: Value = op.dim(offset)
+    index = op.dim(offset)
     for axis, (n, s) in enumerate(zip(size, stride, strict=True)):
         along = positions(op, n) if s == 1 else op.Mul(positions(op, n), op.dim(s))
         index = op.Add(index, op.unsqueeze(along, list(range(1, len(size) - axis))))
