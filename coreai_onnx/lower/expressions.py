@@ -57,13 +57,12 @@ def _shift_right(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
     return op.Div(op.Sub(a, op.Mod(a, power)), power)
 
 
-def _round_decimal(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+def _round_decimal(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
     """Python's round(a, b): half to even; digits before the point if b is negative."""
     wide, digits = op.cast(a, ir.DataType.DOUBLE), op.cast(b, ir.DataType.DOUBLE)
     up = op.Pow(op.like(wide, 10), op.Max(digits, 0.0))
     down = op.Pow(op.like(wide, 10), op.Max(op.Neg(digits), 0.0))
-    result: Value = op.Mul(op.Div(op.Round(op.Mul(op.Div(wide, down), up)), up), down)
-    return result
+    return op.Mul(op.Div(op.Round(op.Mul(op.Div(wide, down), up)), up), down)
 
 
 def _to_int(op_type: str) -> Unary:

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from coreai_onnx.export.compat.torch_names import OpOverload
-
 aten = torch.ops.aten
 _FUNCTIONAL = aten._native_batch_norm_legit_functional.default  # noqa: SLF001 - an op
 _NORMS = (aten.batch_norm.default, aten.instance_norm.default)
@@ -70,7 +68,7 @@ class TrainingNorm:
 def with_value(node: fx.Node, mode: Any) -> fx.Node:
     """Set the value of a new node to that of its call on the values of its arguments."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-    assert isinstance(node.target, OpOverload) or node.target is operator.getitem
+    target: Any = node.target
     with mode, torch.no_grad():
-        node.meta["val"] = node.target(*args, **kwargs)
+        node.meta["val"] = target(*args, **kwargs)
     return node

@@ -87,7 +87,7 @@ def plain_arguments(
     if first[1:] == second[1:]:
         return tuple(args), dict(kwargs)
     given = {name: default for name, _, default in second}
-    given |= dict(zip(given, args, strict=False)) | kwargs
+    given |= {**dict(zip(given, args, strict=False)), **kwargs}
     changed = given.pop(_written_argument(in_place).name)
     named = {name: given.get(name, changed) for name, *_ in first}
     positional = [a.name for a in plain._schema.arguments if not a.kwarg_only]
