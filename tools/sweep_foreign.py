@@ -8,7 +8,8 @@ python tools/sweep_foreign.py --record         write the totals for docs/foreign
 
 It runs in the environment of tools/make_foreign_environment: ``make test-foreign`` does both. A
 model passes if its program agrees with torch at two sizes, on bodies and on kernels. A model that
-torch.export does not export in float32 is not tried in half precision.
+torch.export does not export in float32 is not tried in half precision. torch.onnx.export is
+measured in float32, on every third model of each library.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or no
 
 from tests.coverage.crew import Found, measure_all  # noqa: E402
 from tests.coverage.journal import Journal  # noqa: E402
-from tests.foreign.cases import CASES, DTYPES, LIBRARY  # noqa: E402
+from tests.foreign.cases import BESIDE, CASES, DTYPES, LIBRARY  # noqa: E402
 from tests.foreign.measuring import SECONDS  # noqa: E402
 from tests.foreign.records import RECORD, Job, Records  # noqa: E402
 
@@ -44,7 +45,7 @@ def main() -> int:
         options.out.unlink(missing_ok=True)
     journal = Journal(options.out)
     every = [
-        Job(case.name, dtype, beside=dtype == "float32" and not options.alone)
+        Job(case.name, dtype, beside=dtype == "float32" and _is_beside(case.name, options))
         for dtype in DTYPES
         for case in CASES
         if dtype in case.dtypes
@@ -62,6 +63,11 @@ def main() -> int:
         summary = {"runs": len(every), "measured": len(known), **records.summary()}
         RECORD.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return 1 if records.failures() else 0
+
+
+def _is_beside(name: str, options: argparse.Namespace) -> bool:
+    """Whether ``torch.onnx.export`` is measured on a case as well."""
+    return not options.alone and (options.beside or name in BESIDE)
 
 
 def _open(every: list[Job], records: Records, options: argparse.Namespace) -> list[Job]:
@@ -103,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--failed", action="store_true", help="repeat the failures")
     parser.add_argument("--again", action="store_true", help="also repeat finished runs")
     parser.add_argument("--alone", action="store_true", help="skip torch.onnx.export")
+    parser.add_argument("--beside", action="store_true", help="torch.onnx.export on every model")
     parser.add_argument("--fresh", action="store_true", help="discard earlier results")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "foreign.jsonl")

@@ -85,7 +85,7 @@ class _FiniteChecks(TorchFunctionMode):
         if check is not None and func in _READ:
             return self.answered(check)
         result = func(*args, **(kwargs or {}))
-        if func in _WHEN_FINITE:
+        if args and func in _WHEN_FINITE:
             self._checks[id(result)] = _Check(result, args[0], _WHEN_FINITE[func])
         elif check is not None and func in _REDUCED:
             self._checks[id(result)] = _Check(result, check.values, check.when_finite)
@@ -138,9 +138,10 @@ class Repairs(_FiniteChecks):
         """Call a function; put its result in the ``where`` if it is the repair of a branch."""
         pending = self._pending
         result = super().__torch_function__(func, types, args, kwargs)
-        if pending is None or func in _READ or func.__name__ == "__get__":  # x.dtype, x.device
+        is_property = getattr(func, "__name__", "") == "__get__"  # x.dtype, x.device
+        if pending is None or func in _READ or is_property:
             return result
-        if func not in _REPAIRS or args[0] is not pending.values:
+        if func not in _REPAIRS or not args or args[0] is not pending.values:
             raise NotARepairError
         self._pending = None
         if pending.when_finite:
