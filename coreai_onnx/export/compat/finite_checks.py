@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
+import inspect
 import sys
+import textwrap
+import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, ClassVar
 
 import torch
@@ -160,7 +162,7 @@ def _frame_of_the_model() -> FrameType:
 
 def _branch_at(frame: FrameType) -> ast.If | None:
     """Return the ``if`` statement whose condition a frame evaluates."""
-    for node in ast.walk(_tree(frame.f_code.co_filename)):
+    for node in ast.walk(_tree(frame.f_code)):
         if isinstance(node, ast.If) and node.test.lineno <= frame.f_lineno <= _last_line(node.test):
             return node
     return None
@@ -170,9 +172,16 @@ def _last_line(node: ast.expr) -> int:
     return node.end_lineno or node.lineno
 
 
-@functools.lru_cache(maxsize=16)
-def _tree(file: str) -> ast.Module:
-    return ast.parse("".join(linecache.getlines(file)))
+@functools.lru_cache(maxsize=64)
+def _tree(code: CodeType) -> ast.Module:
+    """Return the syntax tree of a function; an empty one if its source is not known."""
+    try:
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError, tokenize.TokenError):
+        return ast.Module([], [])
+    ast.increment_lineno(tree, first - 1)
+    return tree
 
 
 def _is_repair(branch: ast.If, *, when: bool) -> bool:

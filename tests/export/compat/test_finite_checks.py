@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 
 import pytest
@@ -151,6 +152,16 @@ def test_what_does_more_is_no_repair(model: type[nn.Module]) -> None:
     expected = model()(FINITE)
     with AssumesFinite():
         assert torch.equal(model()(FINITE), expected)
+
+
+def test_without_its_source_a_branch_is_taken_as_for_finite_values() -> None:
+    found: dict[str, type[nn.Module]] = {}
+    code = inspect.getsource(Clamps)
+    exec(code, {"nn": nn, "torch": torch}, found)
+    module = found["Clamps"]()
+    with pytest.warns(ExportRetryWarning, match="taken as for finite values"):
+        program = convert(module, FINITE)
+    compare(program, module, (FINITE,)).assert_close()
 
 
 def test_a_branch_on_other_values_is_still_rejected() -> None:
