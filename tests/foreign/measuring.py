@@ -184,7 +184,8 @@ def _near(actual: Any, expected: torch.Tensor, exact: torch.Tensor) -> bool:
         return bool((a == e).all())
     finite = expected.isfinite()
     ours, own, x = torch.from_numpy(a.astype("float64")), expected.double(), exact.double()
-    if not torch.allclose(ours[~finite], own[~finite], rtol=0, atol=0, equal_nan=True):
+    same = (ours == own) | (ours.isnan() & own.isnan())
+    if not same[~finite].all():
         return False
     if not finite.any():
         return True

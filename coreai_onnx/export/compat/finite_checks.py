@@ -18,7 +18,6 @@ import inspect
 import sys
 import textwrap
 import tokenize
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, ClassVar
@@ -40,6 +39,7 @@ _WHEN_FINITE = {
 """What a check returns for finite values."""
 _REDUCED = (torch.all, Tensor.all, torch.any, Tensor.any)
 _INVERTED = (torch.logical_not, Tensor.logical_not, torch.bitwise_not, Tensor.__invert__)
+_JOINED = (Tensor.__or__, Tensor.__and__, torch.logical_or, torch.logical_and)
 _READ = (Tensor.__bool__, Tensor.item)
 _REPAIR_NAMES = ("clamp", "clip", "nan_to_num")
 _REPAIRS = tuple(getattr(owner, name) for owner in (torch, Tensor) for name in _REPAIR_NAMES)
@@ -75,13 +75,12 @@ class _FiniteChecks(TorchFunctionMode):
         """Return what ``bool()`` of a check returns."""
         raise NotImplementedError
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def replaced(self, func: Any, args: tuple[Any, ...], result: Any) -> Any:
+        """Return what a call returns instead of its result."""
+        del func, args
+        return result
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         check = self._checks.get(id(args[0])) if args else None
         if check is not None and func in _READ:
@@ -89,11 +88,18 @@ class _FiniteChecks(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if args and func in _WHEN_FINITE:
             self._checks[id(result)] = _Check(result, args[0], _WHEN_FINITE[func])
-        elif check is not None and func in _REDUCED:
+        elif check is not None and (func in _REDUCED or self._joins_a_like_check(func, args)):
             self._checks[id(result)] = _Check(result, check.values, check.when_finite)
         elif check is not None and func in _INVERTED:
             self._checks[id(result)] = _Check(result, check.values, not check.when_finite)
-        return result
+        return self.replaced(func, args, result)
+
+    def _joins_a_like_check(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether a call is ``and`` or ``or`` of two checks that agree on finite values."""
+        if func not in _JOINED:
+            return False
+        first, second = (self._checks.get(id(arg)) for arg in args[:2])
+        return first is not None and second is not None and first.when_finite == second.when_finite
 
 
 class AssumesFinite(_FiniteChecks):
@@ -130,18 +136,11 @@ class Repairs(_FiniteChecks):
         self._pending = check
         return not check.when_finite
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Call a function; put its result in the ``where`` if it is the repair of a branch."""
+    def replaced(self, func: Any, args: tuple[Any, ...], result: Any) -> Any:
+        """Return a ``where`` for the repair that belongs to the branch that was entered."""
         pending = self._pending
-        result = super().__torch_function__(func, types, args, kwargs)
         is_property = getattr(func, "__name__", "") == "__get__"  # x.dtype, x.device
-        if pending is None or func in _READ or is_property:
+        if pending is None or is_property:
             return result
         if func not in _REPAIRS or not args or args[0] is not pending.values:
             raise NotARepairError

@@ -32,7 +32,7 @@ class ClampsTwice(nn.Module):
     """As the layers of LongT5."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        overflow = torch.isinf(x).any()
+        overflow = torch.isinf(x).any() | torch.isnan(x).any()
         if overflow:
             x = x.clamp(-100, 100)
         x = x + 1
