@@ -12,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help environment build build-tests test-programs quickstart test test-fast check format wheel
-.PHONY: sanitize fuzz fuzz-files test-foreign test-onnx test-torch clean
+.PHONY: sanitize fuzz fuzz-files test-foreign test-onnx test-torch coverage clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -45,6 +45,10 @@ test: build-tests test-programs
 # Selects by the rules of tests/fast_lane.py.
 test-fast: build-tests
 	@$(PYTHON) tools/run_tests.py --fast
+
+# Measures coverage and writes docs/internals/coverage.md: TESTS=--fast measures the fast lane.
+coverage: build test-programs
+	@$(PYTHON) tools/measure_coverage.py $(TESTS)
 
 # On demand (docs/foreign_models.md): models of other libraries, models of onnx's backend tests.
 # SWEEP passes options: `make test-foreign SWEEP=--failed`.
