@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.bodies import bodies_of
@@ -39,8 +38,8 @@ def fuse_gated_activations(graph: gs.Graph, why: Why) -> int:
             if gate is None or up is gate.input or not same_known_shape(gate.input, up):
                 continue
             dtype = dtype_of(gate.input)
-            if dtype not in (np.dtype(np.float32), np.dtype(np.float16)) or dtype_of(up) != dtype:
-                why("the dtype is neither float32 nor float16", node)
+            if dtype is None or dtype_of(up) != dtype:
+                why("the factors are not known to have the same dtype", node)
                 continue
             if len(activated.outputs) > 1 or edit.is_output(activated):
                 why("something else reads the activation", node)

@@ -95,8 +95,8 @@ class _Rows:
 
 def _fits(rotation: _Rotation, node: gs.Node, why: Why) -> bool:
     dtypes = {dtype_of(t) for t in (rotation.input, rotation.cos, rotation.sin)}
-    if len(dtypes) > 1 or dtypes.pop() not in (np.dtype(np.float32), np.dtype(np.float16)):
-        return why("the dtype is neither float32 nor float16", node)
+    if len(dtypes) > 1 or None in dtypes:
+        return why("input, cosines and sines are not known to have the same dtype", node)
     shape, cos, sin = (shape_of(t) for t in (rotation.input, rotation.cos, rotation.sin))
     if shape is None or cos is None or cos != sin or len(shape) != 4 or len(cos) != 4:
         return why("input, cosines and sines have not four dims", node)
