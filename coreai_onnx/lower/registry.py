@@ -25,15 +25,18 @@ class CallsFunctions(Protocol):
 _REAL: dict[str, Lowering] = {}
 _COMPLEX: dict[str, Lowering] = {}
 _COMPOSITE: dict[str, Lowering] = {}
+_WHOLE: set[str] = set()
 
 
-def lowers(*names: str, complex: bool = False) -> Callable[[F], F]:
+def lowers(*names: str, complex: bool = False, whole: bool = False) -> Callable[[F], F]:
     """Register a function as the lowering of ops (``"aten.add.Tensor"``).
 
     Args:
         *names: Qualified op names with overload.
         complex: Whether it lowers calls with complex tensors, which are represented as real values
             with a trailing axis of 2.
+        whole: Whether the lowering is better than that of torch's decomposition, which
+            ``get_decomp_table`` then omits.
 
     Raises:
         RegistrationError: If an op already has a lowering.
@@ -47,12 +50,13 @@ def lowers(*names: str, complex: bool = False) -> Callable[[F], F]:
                     f"{name} has a lowering already: {table[name].__qualname__}"
                 )
             table[name] = function
+        _WHOLE.update(names if whole else ())
         return function
 
     return register
 
 
-def composes(*names: str) -> Callable[[F], F]:
+def composes(*names: str, whole: bool = False) -> Callable[[F], F]:
     """Register a function that lowers ops to composite calls.
 
     If composites are kept, it is tried before the op's lowering. It must return None for a call
@@ -60,6 +64,7 @@ def composes(*names: str) -> Callable[[F], F]:
 
     Args:
         *names: Qualified op names with overload.
+        whole: As for ``lowers``.
 
     Raises:
         RegistrationError: If an op already has such a function.
@@ -70,6 +75,7 @@ def composes(*names: str) -> Callable[[F], F]:
             if name in _COMPOSITE:
                 raise RegistrationError(f"{name} has a composite form already")
             _COMPOSITE[name] = function
+        _WHOLE.update(names if whole else ())
         return function
 
     return register
@@ -93,3 +99,8 @@ def builtin_lowering(name: str, *, complex: bool = False) -> Lowering | None:
 def builtin_names(*, complex: bool = False) -> tuple[str, ...]:
     """Return the names of all ops with a lowering, sorted."""
     return tuple(sorted(_COMPLEX if complex else _REAL))
+
+
+def is_whole(name: str) -> bool:
+    """Whether an op is lowered as it is instead of being decomposed first."""
+    return name in _WHOLE

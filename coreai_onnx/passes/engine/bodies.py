@@ -8,7 +8,8 @@ do, not by which stage created them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,13 @@ from coreai_onnx.passes.engine.entering import Importer
 from coreai_onnx.passes.engine.facts import STANDARD_DOMAINS
 from coreai_onnx.passes.engine.match import DOMAIN
 from coreai_onnx.passes.engine.scope import scope_of, with_subgraphs
+from coreai_onnx.passes.engine.why import Why
 
 _FUNCTIONS_SINCE = 8
 """The first IR version in which a model can contain functions."""
 _DTYPE_WORDS = ("float64", "bfloat16", "float16")
 """Variant words of dtypes whose bodies may differ from the float32 body."""
+_MAKERS: set[Callable[..., int]] = set()
 
 
 class Bodies:
@@ -219,6 +222,30 @@ def _names(op_types: Sequence[str], dtype: np.dtype[Any] | None) -> Iterator[str
     yield from op_types
     if dtype is not None and dtype.name in _DTYPE_WORDS:
         yield f"{op_types[-1]}{'_' if '.' in op_types[-1] else '.'}{dtype.name}"
+
+
+def makes_functions(one: Callable[[gs.Graph, Why, Bodies], int]) -> Callable[[gs.Graph, Why], int]:
+    """Return the pass that calls a function with the model's functions, to which it may add.
+
+    The pass does nothing where no function can be added. It does not run for targets whose models
+    have no functions.
+
+    Args:
+        one: Rewrites a graph; returns the number of rewrites.
+    """
+
+    @functools.wraps(one)
+    def run(graph: gs.Graph, why: Why) -> int:
+        bodies = bodies_of(graph)
+        return 0 if bodies is None else one(graph, why, bodies)
+
+    _MAKERS.add(run)
+    return run
+
+
+def can_make_functions(one: Callable[..., int]) -> bool:
+    """Whether a pass may add functions to the model."""
+    return one in _MAKERS
 
 
 def bodies_of(graph: gs.Graph) -> Bodies | None:

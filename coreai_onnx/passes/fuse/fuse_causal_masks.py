@@ -8,7 +8,7 @@ from coreai_onnx.passes.analysis.amounts import Amount, amount_of
 from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask, shares_heads
 from coreai_onnx.passes.analysis.counting import Counting
 from coreai_onnx.passes.analysis.counts import Known, Region
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.facts import attribute_of, input_of, shape_of
 from coreai_onnx.passes.engine.match import DOMAIN, composite
@@ -17,7 +17,8 @@ from coreai_onnx.passes.engine.why import Why
 _CAUSAL = {"is_causal": 1, "causal_alignment": "upper_left", "window_size": 0}
 
 
-def fuse_causal_masks(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def fuse_causal_masks(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """Attention whose mask keeps the keys up to the query's position → causal attention.
 
     attention(q, k, v, LessOrEqual(j:[1, 1, 1, s], i:[1, 1, s, 1])), i and j count from 0
@@ -26,9 +27,6 @@ def fuse_causal_masks(graph: gs.Graph, why: Why) -> int:
     From opset 23, where the body is ONNX's own Attention: the body for lower opsets computes a mask
     in every call. Only if there are as many keys as queries.
     """
-    bodies = bodies_of(graph)
-    if bodies is None:
-        return 0
     edit, count, counting = Edit(graph), 0, Counting()
     for node in graph.nodes:
         mask = input_of(node, 3) if composite(node, NAME) is not None else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, same_known_shape
 from coreai_onnx.passes.engine.match import DOMAIN, composite, made_by, maker, scaled
@@ -21,14 +21,12 @@ class _Gate:
     name: str
 
 
-def fuse_gated_activations(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def fuse_gated_activations(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """silu(gate) * up → swiglu; gelu(gate) * up → geglu.
 
     gate ─Sigmoid→ s, Mul(gate, s) → a, Mul(a, up) → y     becomes     swiglu(gate, up) → y
     """
-    bodies = bodies_of(graph)
-    if bodies is None:
-        return 0
     edit, count = Edit(graph), 0
     for node in graph.nodes:
         if not is_standard(node, "Mul"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, shape_of
 from coreai_onnx.passes.engine.match import DOMAIN, axes_of, cast_to, made_by, scalar_of, scaled
@@ -23,7 +23,8 @@ class _Norm:
     eps: float
 
 
-def fuse_rms_norm(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def fuse_rms_norm(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """x / sqrt(mean(x²) + eps) * w, in five to nine nodes → one ai.coreai::rms_norm.
 
     x ─Pow(2)→ ─ReduceMean→ ─Add(eps)→ ─Sqrt→ ─Reciprocal→ r, Mul(w, Mul(x, r))
@@ -31,9 +32,6 @@ def fuse_rms_norm(graph: gs.Graph, why: Why) -> int:
 
     The order of summation, and therefore rounding, may change.
     """
-    bodies = bodies_of(graph)
-    if bodies is None:
-        return 0
     edit, count = Edit(graph), 0
     for node in graph.nodes:
         norm = _norm(node) if is_standard(node, "Mul") else None

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.halves import Halves
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.facts import (
     Dim,
@@ -33,7 +33,8 @@ class _Rotation:
     sin: gs.Tensor
 
 
-def fuse_rope(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def fuse_rope(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """x * cos + rotate_half(x) * sin, in seven nodes → one ai.coreai::rope.
 
     Add(Mul(x, cos), Mul(Concat(Neg(x[h:]), x[:h]), sin)), cos = Cos(Concat(f, f))
@@ -41,9 +42,7 @@ def fuse_rope(graph: gs.Graph, why: Why) -> int:
 
     All layers share the cosines and sines.
     """
-    bodies, edit, count = bodies_of(graph), Edit(graph), 0
-    if bodies is None:
-        return 0
+    edit, count = Edit(graph), 0
     halves, rows = Halves(edit), _Rows(edit)
     for node in graph.nodes:
         rotation = _rotation(node) if is_standard(node, "Add") else None

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.append_body import append_body
-from coreai_onnx.passes.engine.bodies import Bodies, bodies_of
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.facts import dtype_of, same_known_shape
 from coreai_onnx.passes.engine.match import DOMAIN, composite, made_by
@@ -17,15 +17,13 @@ from coreai_onnx.passes.engine.why import Why
 _NORMS = ("rms_norm", "layer_norm")
 
 
-def fuse_skip_norms(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def fuse_skip_norms(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """Add, then rms_norm or layer_norm of the sum → skip_rms_norm or skip_layer_norm.
 
     Add(x, residual) → s, rms_norm(s, w) → y, s is read again
     becomes     skip_rms_norm(x, residual, w) → y, s
     """
-    bodies = bodies_of(graph)
-    if bodies is None:
-        return 0
     edit, count = Edit(graph), 0
     for node in graph.nodes:
         suffix = composite(node, *_NORMS)

@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask, shares_heads
 from coreai_onnx.passes.analysis.counting import Counting
 from coreai_onnx.passes.analysis.counts import Count
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.facts import attribute_of, constant_of, dtype_of, input_of
 from coreai_onnx.passes.engine.match import DOMAIN, composite, made_by
@@ -20,14 +20,12 @@ _EVERYWHERE = {"is_causal": 0, "window_size": 0}
 """Attributes that a mask overrides."""
 
 
-def remove_open_masks(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def remove_open_masks(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """Attention with a mask that is true everywhere → attention without a mask.
 
     attention(q, k, v, Expand(True, [b, 1, s, s]))     becomes     attention(q, k, v)
     """
-    bodies = bodies_of(graph)
-    if bodies is None:
-        return 0
     edit, count, counting = Edit(graph), 0, Counting()
     for node in graph.nodes:
         mask = input_of(node, 3) if composite(node, NAME) is not None else None

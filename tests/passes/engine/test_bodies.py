@@ -15,8 +15,8 @@ import torch
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES
 from coreai_onnx.lower.opsets import OPSETS
-from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.engine.bodies import Bodies, outline
+from coreai_onnx.passes import ORDER, passes_for, run_passes
+from coreai_onnx.passes.engine.bodies import Bodies, can_make_functions, makes_functions, outline
 from coreai_onnx.passes.engine.composite_bodies import BODIES
 from coreai_onnx.passes.engine.entering import Importer
 from coreai_onnx.passes.engine.scope import scope_of
@@ -233,3 +233,28 @@ def test_doc_strings_and_names_are_written() -> None:
     assert function.graph.doc_string == COMPOSITES["rms_norm"].formula
     assert all(node.name for node in function)
     assert np.all([a.name for a in function.attributes.values()])
+
+
+def test_a_pass_that_makes_functions_is_known_and_gets_them() -> None:
+    seen: list[Bodies] = []
+
+    @makes_functions
+    def made(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+        """Docstring of the pass."""
+        seen.append(bodies)
+        return 1
+
+    main, bodies = opened("Mul")
+    scope_of(main).bodies = scope_of(main.functions[0]).bodies = bodies
+    assert made(main, Why()) == 1
+    assert made(main.functions[0], Why()) == 0  # a composite's body calls no other composite
+    assert seen == [bodies]
+    assert can_make_functions(made)
+    assert not can_make_functions(outline)
+    assert (made.__name__, made.__doc__) == ("made", "Docstring of the pass.")
+
+
+def test_passes_that_make_functions_are_not_for_models_without_functions() -> None:
+    makers = {one for one in ORDER if can_make_functions(one)}
+    assert len(makers) == 7
+    assert set(ORDER) - set(passes_for("portable")) == makers
