@@ -10,7 +10,6 @@ import torch
 from coreai_onnx.composite_ops import COMPOSITES, RoPE
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input, computed_composite
 
-
 SDPA = "scaled_dot_product_attention"
 
 
