@@ -134,7 +134,9 @@ def render() -> str:
     lines = [PROLOGUE % DOMAIN]
     for composite in declared():
         lines += [*composite_lines(composite), ""]
-    return "\n".join([*lines, "}  // namespace coreai::schema", ""])
+    lines += ["/// Every composite with a kernel.", "inline constexpr const Composite* kComposites[] = {"]
+    lines += [f"    &{composite.name}::kComposite," for composite in declared()]
+    return "\n".join([*lines, "};", "", "}  // namespace coreai::schema", ""])
 
 
 def sizes() -> str:

@@ -1453,4 +1453,20 @@ inline constexpr Composite kComposite = {
     1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
 }  // namespace swiglu
 
+/// Every composite with a kernel.
+inline constexpr const Composite* kComposites[] = {
+    &gated_delta_update::kComposite,
+    &gather_mm::kComposite,
+    &geglu::kComposite,
+    &group_norm::kComposite,
+    &kv_cache_update::kComposite,
+    &layer_norm::kComposite,
+    &rms_norm::kComposite,
+    &rope::kComposite,
+    &scaled_dot_product_attention::kComposite,
+    &skip_layer_norm::kComposite,
+    &skip_rms_norm::kComposite,
+    &swiglu::kComposite,
+};
+
 }  // namespace coreai::schema
