@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -18,9 +18,9 @@ from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.functions.attributes import composite_attributes
 from coreai_onnx.functions.probe import probe_difference
-from coreai_onnx.lower.attention_call import call_attention
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.composite_checks import CompositeCallError
+from coreai_onnx.lower.module_calls import call_of_module
 from coreai_onnx.lower.values import Value, dtype_of
 
 
@@ -83,9 +83,7 @@ def call_standard(
         found = weight(name) if kind == "weight" else arguments.get(name)
         inputs.append(_as_value(op, declared, found))
     try:
-        if composite.name == "scaled_dot_product_attention":
-            return [call_attention(op, inputs, match.attributes, grouped=True)]
-        return op.composite_outputs(composite.name, inputs, **match.attributes)
+        return call_of_module(op, composite.name, inputs, match.attributes)
     except CompositeCallError as refusal:
         if call.is_reference:
             raise
@@ -227,19 +225,12 @@ def _proven(
         _Differs: If they never do.
     """
     difference = ""
-    for attributes in _candidates(composite, match.attributes):
+    for attributes in composite.candidates(match.attributes):
         found = probe_difference(composite, call, match.sources, attributes, examples)
         if not found:
             return _Match(match.sources, attributes)
         difference = difference or found
     raise _Differs(difference)
-
-
-def _candidates(composite: Composite, attributes: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the attributes as found; then, for attention without an alignment, torch's default."""
-    yield attributes
-    if composite.name == "scaled_dot_product_attention" and "causal_alignment" not in attributes:
-        yield {**attributes, "causal_alignment": "upper_left"}
 
 
 # ---------------------------------------------------------------------- the node

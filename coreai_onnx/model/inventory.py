@@ -13,19 +13,6 @@ STANDARD_DOMAIN = "ai.coreai"
 COMPOSITE_DOMAINS = (STANDARD_DOMAIN, "ai.coreai.user", MODULE_DOMAIN)
 """Same as in ``composite_ops/declaration.py``, which imports torch; a test compares the two."""
 
-COMPOSITE_SIZES = {
-    "avg_pool_2d": (1, 1, 1), "avg_pool_3d": (1, 1, 1), "batch_norm": (5, 5, 1),
-    "gated_delta_update": (5, 6, 2), "gather_mm": (2, 4, 1), "geglu": (2, 2, 1),
-    "gelu": (1, 1, 1), "group_norm": (1, 3, 1), "hard_sigmoid": (1, 1, 1),
-    "hard_swish": (1, 1, 1), "instance_norm": (1, 3, 1), "kv_cache_update": (3, 3, 1),
-    "layer_norm": (1, 3, 1), "linalg_vector_norm": (1, 1, 1), "log_softmax": (1, 1, 1),
-    "pixel_shuffle": (1, 1, 1), "rms_norm": (1, 2, 1), "rope": (1, 6, 1),
-    "scaled_dot_product_attention": (3, 5, 1), "silu": (1, 1, 1), "skip_layer_norm": (2, 4, 2),
-    "skip_rms_norm": (2, 3, 2), "swiglu": (2, 2, 1),
-}  # fmt: skip
-"""Standard composites: required inputs, optional inputs and outputs; a test compares them with the
-declarations, as above."""
-
 CONTRIB_DOMAIN = "com.microsoft"
 _CONTRIB_SINCE = {"MoE": (1, 23), "LinearAttention": (1, 25)}
 _OLDEST = (1, 21)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from coreai_onnx.errors import RegistrationError
@@ -14,6 +17,7 @@ from coreai_onnx.lower.registry import (
     composite_form,
     composite_names,
     higher_order_lowering,
+    is_whole,
     lowers,
     lowers_higher_order,
 )
@@ -24,6 +28,7 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registries of this test's own."""
     for table in ("_REAL", "_COMPLEX", "_COMPOSITE", "_HIGHER_ORDER"):
         monkeypatch.setattr(registry, table, {})
+    monkeypatch.setattr(registry, "_WHOLE", set())
 
 
 @pytest.mark.usefixtures("empty")
@@ -48,6 +53,14 @@ def test_real_complex_and_composite_are_apart() -> None:
     assert builtin_lowering("a.b.d", complex=True) is None
     assert builtin_names() == ("a.b.c", "a.b.d")
     assert composite_names() == ("a.b.c",)
+
+
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize("register", [lowers, composes])
+def test_an_op_is_whole_if_its_lowering_says_so(register: Callable[..., Any]) -> None:
+    register("a.b.c")(lambda: None)
+    register("a.b.d", whole=True)(lambda: None)
+    assert [name for name in ("a.b.c", "a.b.d", "a.b.e") if is_whole(name)] == ["a.b.d"]
 
 
 @pytest.mark.usefixtures("empty")

@@ -6,11 +6,9 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import DOMAIN, MODULE_DOMAIN, USER_DOMAIN
 from coreai_onnx.model.inventory import (
     COMPOSITE_DOMAINS,
-    COMPOSITE_SIZES,
     MOST_CALLS,
     composite_calls,
     contrib_needs,
@@ -76,14 +74,6 @@ def test_ops_of_onnxruntime_need_a_release(call: str, needed: str) -> None:
     model = ir.from_proto(onnx.parser.parse_model(text))
     assert contrib_needs(model) == needed
     assert ("needs onnxruntime" in summarize("main", model)) == bool(needed)
-
-
-def test_the_sizes_of_composites_are_those_of_their_declarations() -> None:
-    sizes = {
-        c.name: (sum(not one.optional for one in c.inputs), len(c.inputs), len(c.outputs))
-        for c in COMPOSITES.values()
-    }
-    assert sizes == COMPOSITE_SIZES
 
 
 def test_graphs_are_those_of_functions_and_of_defaults_as_well() -> None:

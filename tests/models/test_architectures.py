@@ -13,7 +13,8 @@ from tests.models.zoo import ARCHITECTURES, named
 from tests.tolerances import assert_close
 
 DECOMPOSED = """
-    bert deberta_v2 modernbert gpt2 llama gemma3_text gpt_oss deepseek_v3 qwen3_next mamba2 t5 whisper
+    bert deberta_v2 modernbert gpt2 llama gemma3_text gpt_oss deepseek_v3 qwen3_next mamba2 t5
+    whisper
     vit swin convnext resnet segformer detr clip
 """.split()
 """One of each family; the others differ from it in nothing that torch decomposes."""

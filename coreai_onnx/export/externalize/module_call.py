@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary, ref
 import torch
 from torch.export import ExportedProgram
 
-from coreai_onnx.composite_ops import SDPA, GatedDeltaUpdate, GatherMM, RMSNormImpl, RoPE
+from coreai_onnx.composite_ops.declaration import computed_composite
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
 from coreai_onnx.export.externalize.reads import Reads, recording
@@ -77,8 +77,8 @@ class ModuleCall:
     @property
     def is_reference(self) -> bool:
         """Whether the module computes the reference of the composite it is externalized as."""
-        own = _REFERENCES.get(self.spec.composite_op_name or "")
-        return own is not None and getattr(self.original, "__func__", None) is own.forward
+        name = computed_composite(getattr(self.original, "__func__", None))
+        return name is not None and name == self.spec.composite_op_name
 
     def inner_path(self, path: str) -> str:
         """Return the path in the model for a path in the module."""
@@ -94,14 +94,6 @@ class _Result:
     outputs: tuple[tuple[Any, Any, torch.dtype, torch.device], ...]
 
 
-_REFERENCES: dict[str, type[torch.nn.Module]] = {
-    "gated_delta_update": GatedDeltaUpdate,
-    "gather_mm": GatherMM,
-    "rms_norm": RMSNormImpl,
-    "rope": RoPE,
-    "scaled_dot_product_attention": SDPA,
-}
-"""Modules of this package: they need no check and no exported body."""
 _counter: Iterator[int] = itertools.count()
 _CALLS: WeakValueDictionary[str, ModuleCall] = WeakValueDictionary()
 _library = torch.library.Library("coreai_onnx", "DEF")

@@ -1,8 +1,8 @@
-"""Selects the ops that torch decomposes before the conversion."""
+"""Programs without in-place ops, mutations and marks of ``vmap``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,41 +13,6 @@ from coreai_onnx.export.compat.torch_names import VMAP_MARKS, OpOverloadPacket, 
 from coreai_onnx.export.functionalize.in_place import mutates, without_in_place
 from coreai_onnx.export.functionalize.lifted import changed_by, lifted
 from coreai_onnx.export.functionalize.subclasses import unwrapped
-
-aten = torch.ops.aten
-
-WHOLE: tuple[Any, ...] = (
-    # composites, or ops with a lowering that is better than their decomposition
-    aten.scaled_dot_product_attention.default,
-    aten.layer_norm.default,
-    aten.rms_norm.default,
-    aten.group_norm.default,
-    aten.instance_norm.default,
-    aten.silu.default,
-    aten.hardsigmoid.default,
-    aten.hardswish.default,
-    aten.pixel_shuffle.default,
-    aten.linear.default,
-    aten.reflection_pad1d.default,
-    aten.reflection_pad2d.default,
-    aten.reflection_pad3d.default,
-    aten.replication_pad1d.default,
-    aten.replication_pad2d.default,
-    aten.replication_pad3d.default,
-    aten.take.default,  # its decomposition reads an index without axes
-)
-"""Ops that are not in the decomposition table."""
-
-
-def get_decomp_table() -> dict[Any, Callable[..., Any]]:
-    """Return a fresh decomposition table for ``ExportedProgram.run_decompositions``.
-
-    It is torch's default table without the ops that have a better lowering.
-    """
-    table = torch.export.default_decompositions()
-    for op in WHOLE:
-        table.pop(op, None)
-    return dict(table.items())
 
 
 def functional(program: ExportedProgram, names: Mapping[int, str] | None = None) -> ExportedProgram:

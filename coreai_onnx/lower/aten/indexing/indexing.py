@@ -69,7 +69,7 @@ def take_along_dim(op: OpBuilder, self: Value, indices: Value, dim: int | None =
     return gather(op, op.expand(self, source), axis, op.expand(indices, rows))
 
 
-@lowers("aten.take.default")
+@lowers("aten.take.default", whole=True)  # its decomposition reads an index without axes
 def take(op: OpBuilder, self: Value, index: Value) -> Value:
     """The flattened tensor's elements at these positions."""
     if 0 in dims_of(index):

@@ -21,7 +21,7 @@ from coreai_onnx.lower.values import (
 
 
 # ---------------------------------------------------------------------- plain products
-@lowers("aten.linear.default")
+@lowers("aten.linear.default", whole=True)
 def linear(op: OpBuilder, input: Value, weight: Value, bias: Value | None = None) -> Value:
     """input @ weightᵀ + bias."""
     if rank_of(weight) == 1:
