@@ -10,10 +10,10 @@ import torch
 from torch import fx
 from torch.export import Dim, ExportedProgram
 
-from coreai_onnx.export.compat.experts import gathered
-from coreai_onnx.export.compat.linear_attention import scanned
+from coreai_onnx.export.compat.experts import experts_as_gather_mm
+from coreai_onnx.export.compat.linear_attention import gated_delta_layers_as_ops
 from coreai_onnx.export.compat.multiples import multiples_compared
-from coreai_onnx.export.compat.recurrent import whole
+from coreai_onnx.export.compat.recurrent import recurrent_layers_as_ops
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.module_call import ModuleCall, classify, invoke
 from coreai_onnx.export.functionalize.buffers import written_in_place
@@ -54,12 +54,12 @@ def known_loops(model: torch.nn.Module, trusts: Callable[[str], bool] = trust) -
         trusts: Whether a loop may become the composite of this name.
     """
     with contextlib.ExitStack() as contexts:
-        contexts.enter_context(whole())
+        contexts.enter_context(recurrent_layers_as_ops())
         contexts.enter_context(multiples_compared())
         if trusts("gated_delta_update"):
-            contexts.enter_context(scanned(model))
+            contexts.enter_context(gated_delta_layers_as_ops(model))
         if trusts("gather_mm"):
-            contexts.enter_context(gathered())
+            contexts.enter_context(experts_as_gather_mm())
         yield
 
 
