@@ -21,7 +21,7 @@ from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.torch_export import TorchExport, size_oblivious
 
 
-class Body(torch.nn.Module):
+class ModuleBody(torch.nn.Module):
     """Calls a module's own forward on flat tensors, without its hooks, which the caller runs."""
 
     def __init__(self, call: ModuleCall) -> None:
@@ -77,7 +77,7 @@ class BodyExport:
         """Store the table."""
         self._decompositions, self._trusts = dict(decompositions), trusts
 
-    def __call__(self, body: Body, inputs: Any, dynamic_shapes: Any) -> ExportedProgram:
+    def __call__(self, body: ModuleBody, inputs: Any, dynamic_shapes: Any) -> ExportedProgram:
         """Return the exported program of a body; functional, its weights under ``module.``."""
         # The export of the calling program has already made all conditions on sizes.
         with torch.no_grad(), known_loops(body, self._trusts), size_oblivious():
@@ -95,7 +95,7 @@ def example_inputs(node: fx.Node) -> tuple[tuple[Any, ...], Any]:
         node: A ``module_call`` node.
 
     Returns:
-        ``(tensors, numbers)`` as for :class:`Body`, and the matching ``dynamic_shapes``.
+        ``(tensors, numbers)`` as for :class:`ModuleBody`, and the matching ``dynamic_shapes``.
     """
     tensors, shapes = [], []
     arguments: Any = node.args[0]

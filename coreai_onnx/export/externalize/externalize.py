@@ -18,7 +18,7 @@ from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.attribute_reads import AttributeReads, is_recording, recording
-from coreai_onnx.export.externalize.bodies import Body, example_inputs
+from coreai_onnx.export.externalize.bodies import ModuleBody, example_inputs
 from coreai_onnx.export.externalize.equivalence import (
     EQUIVALENCE_KEY,
     ModuleTree,
@@ -173,7 +173,7 @@ class Externalization:
         call.reads = call.reads or AttributeReads()
         try:
             with call.reads.restored_in(call.module), recording(call.module, call.reads):
-                call.body = prepare(Body(call), inputs, dynamic_shapes)
+                call.body = prepare(ModuleBody(call), inputs, dynamic_shapes)
         except Exception as error:
             raise ExternalizationError(
                 f"the externalized module {call.path or '(root)'} ({type(call.module).__name__}) "
