@@ -98,11 +98,11 @@ def write(
     )
     computed = query.dtype != torch.float64  # onnxruntime has no float64 kernel of Attention
     if b.opset >= NATIVE_SINCE and computed and call.one_group and not call.sinks:
-        return _native(b, call)
-    return _spelled(b, call)
+        return _as_onnx_attention(b, call)
+    return _in_basic_ops(b, call)
 
 
-def _native(b: BodyBuilder, call: _Call) -> Value:
+def _as_onnx_attention(b: BodyBuilder, call: _Call) -> Value:
     """Write ONNX's Attention, with a mask computed from positions, and zeros for rows without keys.
 
     The inputs are cast to float32: onnxruntime accumulates float16 scores in float16, and does not
@@ -132,7 +132,7 @@ def _native(b: BodyBuilder, call: _Call) -> Value:
     return op.cast(wide, b.dtype)
 
 
-def _spelled(b: BodyBuilder, call: _Call) -> Value:
+def _in_basic_ops(b: BodyBuilder, call: _Call) -> Value:
     """Write matrix products, one per key head, and a softmax."""
     op, (query, key, value) = b.op, b.inputs[:3]
     scale = op.cast(b.scope.attribute(AttributeRef("scale", "float")), call.wide)

@@ -10,7 +10,7 @@ import torch
 
 from coreai_onnx.composite_ops.declaration import Attribute, Composite
 from coreai_onnx.errors import UnsupportedOpsError
-from coreai_onnx.functions.trace import Example, Traced
+from coreai_onnx.functions.trace import Example, TracedReference
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.scope import AttributeRef, Names, Scope
@@ -91,7 +91,7 @@ def _nested_inputs(graph: ir.Graph) -> list[Value]:
 
 
 def lower_body(
-    composite: Composite, examples: Sequence[Example | None], traced: Traced, opset: int
+    composite: Composite, examples: Sequence[Example | None], traced: TracedReference, opset: int
 ) -> ir.Function:
     """Lower a traced reference.
 

@@ -53,9 +53,9 @@ def write(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> 
         angle = _angles(b, x, partial=attributes["dims"] > 0)
         cos, sin = b.op.Cos(angle), b.op.Sin(angle)
     if b.opset >= NATIVE_SINCE and b.dtype != torch.float64 and not per_head(b.composite, examples):
-        result = _native(b, x, cos, sin)
+        result = _as_onnx_rotary_embedding(b, x, cos, sin)
     else:
-        result = _spelled(b, x, (cos, sin), attributes)
+        result = _in_basic_ops(b, x, (cos, sin), attributes)
     return b.op.squeeze(result, [0]) if len(first.dims) == 3 else result
 
 
@@ -106,7 +106,7 @@ def _attribute(b: BodyBuilder, name: str, type_: Any) -> Value:
 
 
 # ---------------------------------------------------------------------- rotation
-def _native(b: BodyBuilder, x: Value, cos: Value, sin: Value) -> Value:
+def _as_onnx_rotary_embedding(b: BodyBuilder, x: Value, cos: Value, sin: Value) -> Value:
     op, one = b.op, b.op.const([1])
     rows = op.Concat(op.Shape(x, start=0, end=1), one, op.Shape(x, start=2, end=3), one, axis=0)
     tables = [op.squeeze(op.Expand(table, rows), [1]) for table in (cos, sin)]
@@ -119,7 +119,7 @@ def _native(b: BodyBuilder, x: Value, cos: Value, sin: Value) -> Value:
     return op.cast(turned, b.dtype)
 
 
-def _spelled(
+def _in_basic_ops(
     b: BodyBuilder, x: Value, tables: tuple[Value, Value], attributes: Mapping[str, Any]
 ) -> Value:
     op, lanes, rest = b.op, x, None

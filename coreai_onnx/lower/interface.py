@@ -24,7 +24,7 @@ class IONames:
 
 
 @dataclass(frozen=True)
-class Interface:
+class ProgramInterface:
     """The names in the file.
 
     Attributes:
@@ -41,7 +41,7 @@ class Interface:
     new_values: dict[str, str]
 
 
-def interface(program: ExportedProgram, given: IONames, names: Names) -> Interface:
+def interface(program: ExportedProgram, given: IONames, names: Names) -> ProgramInterface:
     """Return the names of inputs, outputs and states, and reserve them.
 
     User-defined names are used verbatim; default names are made unique.
@@ -75,7 +75,7 @@ def interface(program: ExportedProgram, given: IONames, names: Names) -> Interfa
     by_placeholder = dict(zip(live, inputs, strict=True))
     changed = [by_placeholder[name] for name in mutated_inputs if name not in carried]
     new_inputs = {name: names.unique(f"{name}_out") for name in changed}
-    return Interface(
+    return ProgramInterface(
         inputs=by_placeholder,
         states=dict(zip(carried, states, strict=True)),
         outputs=outputs,

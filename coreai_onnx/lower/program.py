@@ -24,7 +24,7 @@ from torch.export.graph_signature import (
 )
 
 from coreai_onnx.errors import ConversionError, LoweringError, UnsupportedOpsError
-from coreai_onnx.export.capture.relations import Relation, relations
+from coreai_onnx.export.capture.relations import relations
 from coreai_onnx.export.capture.symbols import range_constraints, symbol_names
 from coreai_onnx.export.functionalize.attributes import warn_of_changed_parameters
 from coreai_onnx.lower.builder import OpBuilder
@@ -40,7 +40,7 @@ from coreai_onnx.lower.values import (
     set_dims,
 )
 from coreai_onnx.lower.walker import Walker
-from coreai_onnx.model.metadata import COMPLEX, MUTATED_INPUTS, STATES
+from coreai_onnx.model.metadata import COMPLEX, MUTATED_INPUTS, STATES, Relation
 from coreai_onnx.model.violations import WHERE
 
 IR_VERSION = 10

@@ -37,7 +37,7 @@ class AttributeRef:
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedNode:
     """Data from the exported program about the node being lowered, besides its arguments.
 
     Attributes:
@@ -115,7 +115,7 @@ class Scope:
         self.dims: DimTable = DimTable(parent.dims if parent is not None else None)
         self._constants: dict[Any, Value] = {}
         self.where: Where | None = parent.where if parent is not None else None
-        self.traced = Traced()
+        self.traced = TracedNode()
 
     def nested(self, graph: ir.Graph) -> Scope:
         """Return a scope for a graph attribute of a node of this scope."""

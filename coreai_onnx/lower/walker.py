@@ -25,7 +25,7 @@ from coreai_onnx.lower.registry import (
     composite_form,
     higher_order_lowering,
 )
-from coreai_onnx.lower.scope import Traced
+from coreai_onnx.lower.scope import TracedNode
 from coreai_onnx.lower.values import ir_dtype, is_complex, real_part
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -175,7 +175,7 @@ class Walker:
         if name in IGNORED or (value is None and _computes_nothing(node)):
             return None
         examples = tuple(n.meta.get("val") for n in node.all_input_nodes)
-        self.op.scope.traced = Traced(examples, value, self._origin or name)
+        self.op.scope.traced = TracedNode(examples, value, self._origin or name)
         try:
             result = self._call(node, name)
         except CoreaiError:

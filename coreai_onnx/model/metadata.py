@@ -36,6 +36,19 @@ class StateInfo:
     output: str
 
 
+@dataclass(frozen=True)
+class Relation:
+    """A condition on sizes of several dims, or one that bounds cannot express.
+
+    Attributes:
+        holds: The condition in Python, over names of sizes: ``(seq % 8) == 0``.
+        source: The line of the model that requires it, ``model.py:41``; empty if unknown.
+    """
+
+    holds: str
+    source: str = ""
+
+
 def read_states(metadata: Mapping[str, str]) -> tuple[StateInfo, ...]:
     """Read the states from a model's metadata (key ``STATES``).
 
@@ -74,8 +87,8 @@ def read_ranges(metadata: Mapping[str, str]) -> dict[str, tuple[int | None, int 
     return {name: (_bound(name, b, "min"), _bound(name, b, "max")) for name, b in ranges.items()}
 
 
-def read_relations(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Read conditions on dims (key ``RELATIONS``), each with its source line; empty if unknown.
+def read_relations(metadata: Mapping[str, str]) -> tuple[Relation, ...]:
+    """Read conditions on dims (key ``RELATIONS``).
 
     Raises:
         ValueError: The entry has another form, or a condition has more than `RELATION_LIMIT`
@@ -85,7 +98,7 @@ def read_relations(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     long = max((len(entry["holds"]) for entry in entries), default=0)
     if long > RELATION_LIMIT:
         raise ValueError(f"a condition has {long} characters, at most {RELATION_LIMIT} are read")
-    return tuple((entry["holds"], str(entry.get("source", ""))) for entry in entries)
+    return tuple(Relation(entry["holds"], str(entry.get("source", ""))) for entry in entries)
 
 
 def _entries(metadata: Mapping[str, str], key: str, *texts: str) -> list[dict[str, Any]]:

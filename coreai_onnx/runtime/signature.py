@@ -10,6 +10,7 @@ import onnxruntime as ort
 from coreai_onnx.errors import InputError
 from coreai_onnx.model.interface import Dim, TensorInfo, as_complex, type_text
 from coreai_onnx.model.metadata import (
+    Relation,
     StateInfo,
     read_complex,
     read_mutated_inputs,
@@ -42,19 +43,6 @@ class Range:
         if self.max is None:
             return f"at least {self.min}"
         return f"at most {self.max}" if self.min is None else f"between {self.min} and {self.max}"
-
-
-@dataclass(frozen=True)
-class Relation:
-    """A condition on the sizes of several dims, or one that bounds cannot express.
-
-    Attributes:
-        holds: The condition, ``(seq % 8) == 0``.
-        source: The line of the model that requires it; empty if unknown.
-    """
-
-    holds: str
-    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,7 +95,7 @@ class Signature:
             required_states=frozenset(info.name for info in given if info.name in olds),
             mutated_inputs=read_mutated_inputs(metadata),
             ranges={name: Range(*bounds) for name, bounds in read_ranges(metadata).items()},
-            relations=tuple(Relation(*one) for one in read_relations(metadata)),
+            relations=read_relations(metadata),
         )
 
     def bind(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
@@ -166,7 +154,7 @@ class Signature:
             InputError: If a check fails; the message names the input, its actual and its expected
                 type.
         """
-        sizes = _Sizes(self.ranges)
+        sizes = _SizeBindings(self.ranges)
         for name, (dtype, shape) in given.items():
             info = self.info(name)
             complain = _Complaint(info, dtype, shape, name in carried)
@@ -228,7 +216,7 @@ class _Origin:
 
 
 @dataclass
-class _Sizes:
+class _SizeBindings:
     """The sizes bound to symbolic dims so far, and the axes that they were read from."""
 
     ranges: Mapping[str, Range]

@@ -15,6 +15,7 @@ from coreai_onnx.model.metadata import (
     RELATION_LIMIT,
     RELATIONS,
     STATES,
+    Relation,
     StateInfo,
     read_complex,
     read_mutated_inputs,
@@ -45,7 +46,9 @@ def test_entries_are_read() -> None:
     assert read_states({STATES: pair}) == (StateInfo("cache", "cache_out"),)
     assert read_mutated_inputs({MUTATED_INPUTS: pair}) == {"cache_out": "cache"}
     assert read_ranges({RANGES: '{"seq": {"min": 2}}'}) == {"seq": (2, None)}
-    assert read_relations({RELATIONS: '[{"holds": "(seq % 8) == 0"}]'}) == (("(seq % 8) == 0", ""),)
+    conditions = '[{"holds": "(n % 8) == 0"}, {"holds": "n > m", "source": "model.py:7"}]'
+    found = read_relations({RELATIONS: conditions})
+    assert found == (Relation("(n % 8) == 0"), Relation("n > m", "model.py:7"))
     assert read_complex({COMPLEX: '["z"]'}) == {"z"}
 
 

@@ -31,7 +31,11 @@ from coreai_onnx.export.functionalize.batch_statistics import (
     updates_statistics,
     with_value,
 )
-from coreai_onnx.export.functionalize.lifted import Lifted, lifted, remade
+from coreai_onnx.export.functionalize.lifted_constants import (
+    LiftedConstants,
+    lifted_constants,
+    values_sharing_memory,
+)
 from coreai_onnx.export.functionalize.plain_ops import (
     changed_tensor,
     keeps_the_dtype,
@@ -76,7 +80,7 @@ def without_in_place(
         A new program, or None if a retrace is needed: for custom ops that mutate, and overlapping
         views.
     """
-    constants = lifted(program, names or {})
+    constants = lifted_constants(program, names or {})
     try:
         root = _rebuilt(program.graph_module, constants)
     except _CannotError:
@@ -114,7 +118,7 @@ def mutates(node: fx.Node) -> bool:
     return target._schema.is_mutable or updates_statistics(node)
 
 
-def _rebuilt(module: fx.GraphModule, constants: Lifted | None) -> fx.GraphModule:
+def _rebuilt(module: fx.GraphModule, constants: LiftedConstants | None) -> fx.GraphModule:
     """Return a module with its graph, and the graphs its nodes call, without in-place ops."""
     graph = _Rebuild(module.graph, constants).run()
     made = fx.GraphModule(module, graph)
@@ -137,9 +141,9 @@ class _Rebuild:
             mutated.
     """
 
-    def __init__(self, given: fx.Graph, constants: Lifted | None) -> None:
+    def __init__(self, given: fx.Graph, constants: LiftedConstants | None) -> None:
         self.given, self.outer = given, constants is not None
-        self._constants = constants or Lifted()
+        self._constants = constants or LiftedConstants()
         self.graph = fx.Graph()
         self._current: dict[fx.Node, fx.Node] = {}
         self._inputs: dict[fx.Node, fx.Node] = {}
@@ -173,10 +177,10 @@ class _Rebuild:
     def _find_shared_memory(self) -> None:
         """Record the memory of each node's results, and the argument that they are a view of."""
         same: dict[StorageWeakRef, StorageWeakRef] = {}
-        remade_values = remade(self.given, self._constants)
+        found_values = values_sharing_memory(self.given, self._constants)
         first = {n.name: n for n in self.given.nodes if n.op == "placeholder"}
         for node in self.given.nodes:
-            own = _memory(node, remade_values.get(node, node.meta.get("val")))
+            own = _memory(node, found_values.get(node, node.meta.get("val")))
             if _returns_its_argument(node) or _writes_back(node):
                 same.update(zip(own, self._groups[node.args[0]], strict=True))
             groups = self._groups[node] = tuple(dict.fromkeys(same.get(key, key) for key in own))
@@ -365,7 +369,7 @@ def _writes_back(node: fx.Node) -> bool:
 
 
 def _signature(
-    program: ExportedProgram, root: fx.GraphModule, constants: Lifted
+    program: ExportedProgram, root: fx.GraphModule, constants: LiftedConstants
 ) -> ExportGraphSignature:
     """Return the signature of the rebuilt program: the inputs' new values come first."""
     given = program.graph_signature
