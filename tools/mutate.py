@@ -42,6 +42,9 @@ SWAPS = dict(
     for pair in ((a, b), (b, a))
 )  # fmt: skip
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
+NOT_COMPUTED = {
+    "decorator_list", "annotation", "returns", "exc", "targets", "defaults", "kw_defaults",
+}  # fmt: skip
 CPP = {
     "operator": re.compile(r"(?<=hn::)(Add|Sub|Max|Min)(?=\()"),
     "comparison": re.compile(r"(?<= )(<=?|>=?|[=!]=)(?= )"),
@@ -73,7 +76,7 @@ class Mutant:
 
 
 def python_mutants(path: str, source: str) -> Iterator[Mutant]:
-    """Yield the places of a Python file; the text of errors and decorators stay as they are."""
+    """Yield the places of a Python file; errors, decorators and defaults stay as they are."""
     area = "lowering" if path.startswith("coreai_onnx/lower") else "pass"
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -108,9 +111,12 @@ def python_mutants(path: str, source: str) -> Iterator[Mutant]:
 
 
 def _computing(tree: ast.AST, keyword: str = "") -> Iterator[tuple[ast.expr, str]]:
-    """Yield expressions that compute, each with the name of the keyword argument it is."""
+    """Yield expressions that compute, each with the name of the keyword argument it is.
+
+    Defaults of parameters are no such places: the schema's defaults take their place in a lowering.
+    """
     for name, value in ast.iter_fields(tree):
-        if name in {"decorator_list", "annotation", "returns", "exc", "targets"}:
+        if name in NOT_COMPUTED:
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):

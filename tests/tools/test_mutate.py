@@ -29,7 +29,6 @@ def broken(source: str, mutants) -> set[tuple[str, str]]:
 def test_places_of_python() -> None:
     returned = 'return op.Add(x, op.Cumulate(x, axis=1)), "é", n + 2'
     assert broken(PYTHON, python_mutants("coreai_onnx/lower/aten/a.py", PYTHON)) == {
-        ("constant", "def a(op, x, n: int = 4):"),
         ("comparison", "if n <= 4:"),
         ("constant", "if n < 5:"),
         ("operator", returned.replace("Add", "Sub")),

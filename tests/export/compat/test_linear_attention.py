@@ -119,6 +119,7 @@ def test_a_decay_per_channel_is_left_to_the_model() -> None:
     assert asked == [g.shape]
 
 
+@pytest.mark.slow
 def test_kimis_delta_attention_stays_a_loop() -> None:
     config = KimiLinearConfig(
         vocab_size=32,
