@@ -53,8 +53,11 @@ because they may crash or hang.
 The dtype columns count the runs that passed, of those that `torch.export` exports, at once or in
 [a second attempt](dynamic_shapes.md#exports-that-need-a-second-attempt). A model that it does not
 export in float32 is not tried in half precision. The last column is
-`torch.onnx.export(dynamo=True)` of a plain export, in float32 on the same onnxruntime, for every
-third model of each library.
+`torch.onnx.export(dynamo=True)` of a plain export, in float32 on the same onnxruntime. It takes
+most of the time, and is measured on every third model of each library.
+
+The lane takes about 40 minutes on two cores. It measures bfloat16 on every second model of each
+library; with `SWEEP=--whole` both are measured on every model.
 """
 
 BACKEND_HEAD = """
@@ -85,7 +88,7 @@ COMMANDS = """
 | `make test-foreign` | continues where `build/foreign.jsonl` ends |
 | `make test-foreign SWEEP=--failed` | repeats the runs that did not pass |
 | `make test-foreign SWEEP='--fresh --record'` | measures everything and writes the totals |
-| `make test-foreign SWEEP=--beside` | measures `torch.onnx.export` on every model |
+| `make test-foreign SWEEP=--whole` | leaves out no model in bfloat16 and for `torch.onnx.export` |
 | `make test-onnx SWEEP=--record` | the same for onnx's models |
 | `tools/sweep_foreign.py --only '^timm' --dtypes float32` | measures a part |
 | `python tools/generate_foreign_doc.py` | writes this file |
