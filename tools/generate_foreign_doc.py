@@ -87,7 +87,7 @@ COMMANDS = """
 |---|---|
 | `make test-foreign` | continues where `build/foreign.jsonl` ends |
 | `make test-foreign SWEEP=--failed` | repeats the runs that did not pass |
-| `make test-foreign SWEEP='--fresh --record'` | measures everything and writes the totals |
+| `make test-foreign SWEEP='--fresh --record'` | measures the lane again and writes the totals |
 | `make test-foreign SWEEP=--whole` | leaves out no model in bfloat16 and for `torch.onnx.export` |
 | `make test-onnx SWEEP=--record` | the same for onnx's models |
 | `tools/sweep_foreign.py --only '^timm' --dtypes float32` | measures a part |
@@ -136,9 +136,14 @@ def _foreign(found: dict[str, Any]) -> str:
     if found["measured"] < found["runs"]:
         lines += ["", f"{found['measured']} of {found['runs']} runs were measured so far."]
     lines += ["", "### Failures", "", *_left(found["left"])]
+    unexported = found["not exported by torch"]
+    if unexported:
+        lines += ["", "### Models that `torch.export` does not export", ""]
+        lines += ["| model | reason |", "|---|---|"]
+        lines += [f"| {case} | {_cell(reason)} |" for case, reason in unexported]
     reasons = found["without a result in torch"]
     if reasons:
-        lines += ["", "Not counted, because torch itself gives no result to compare with:", ""]
+        lines += ["", "### Models without a result in torch", ""]
         lines += ["| model | dtypes | reason |", "|---|---|---|", *_without_result(reasons)]
     return "\n".join(lines) + "\n"
 
@@ -219,7 +224,7 @@ def _few(names: list[str]) -> str:
 
 def _cell(text: str) -> str:
     """Return a message as the cell of a table, without paths, which differ between machines."""
-    plain = re.sub(r"/\S*/", "", " ".join(text.split()))
+    plain = re.sub(r"(?<![\w)/:])/\S*/", "", " ".join(text.split()))
     return plain.replace("|", "\\|").replace("<", "&lt;")[:200]
 
 
