@@ -74,10 +74,14 @@ class Records:
         bad = [k for k in self.found if self.status(k) in SEVERITY and self.status(k) != PASS]
         return [(k, self.status(k), self.found[k][OURS]["detail"]) for k in sorted(bad)]
 
-    def unmeasured(self) -> list[tuple[str, str, str]]:
-        """Return case, dtype and reason of the runs for which torch itself has no result."""
-        keys = [k for k in sorted(self.found) if self.found[k] and self.status(k) == SKIPPED]
-        return [(*k, self.found[k][OURS]["detail"]) for k in keys]
+    def without(self, status: str) -> list[tuple[str, str, str]]:
+        """Return case, dtype and reason of the runs that torch itself ends with a status.
+
+        Args:
+            status: ``skipped`` if the model has no result, ``not exported`` if it has no program.
+        """
+        keys = [k for k in sorted(self.found) if self.found[k] and self.status(k) == status]
+        return [(case, dtype, self.found[case, dtype][OURS]["detail"]) for case, dtype in keys]
 
     def beside(self) -> int:
         """Return how many cases both exporters were measured on."""
@@ -101,7 +105,12 @@ class Records:
             "second size": dict(sorted(second.items())),
             "beside": self.beside(),
             "left": left,
-            "without a result in torch": [list(row) for row in self.unmeasured()],
+            "not exported by torch": [
+                [case, detail]
+                for case, dtype, detail in self.without(NOT_EXPORTED)
+                if dtype == "float32"
+            ],
+            "without a result in torch": [list(row) for row in self.without(SKIPPED)],
         }
 
     def table(self) -> str:

@@ -7,11 +7,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import torch
 from torch.export import Dim
 
 from tests.foreign.case import FIRST, SECOND, Case, ids_and_mask, image
-from tests.foreign.cases import BESIDE, CASES, LIBRARY, named
+from tests.foreign.cases import BESIDE, CASES, IN_BFLOAT16, LIBRARY, named
 from tests.models.zoo import ARCHITECTURES
 
 
@@ -23,9 +24,12 @@ def test_there_are_two_hundred_with_names_of_their_own() -> None:
     }  # fmt: skip
 
 
-def test_the_other_exporter_is_measured_on_a_part_of_each_library() -> None:
+@pytest.mark.parametrize(("sample", "step"), [(BESIDE, 3), (IN_BFLOAT16, 2)])
+def test_a_sample_has_its_part_of_each_library(sample: frozenset[str], step: int) -> None:
     counts = Counter(LIBRARY.values())
-    assert Counter(LIBRARY[name] for name in BESIDE) == {x: -(-n // 3) for x, n in counts.items()}
+    assert Counter(LIBRARY[name] for name in sample) == {
+        x: -(-n // step) for x, n in counts.items()
+    }
 
 
 def test_the_families_of_transformers_are_not_those_of_the_zoo() -> None:

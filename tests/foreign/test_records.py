@@ -25,7 +25,9 @@ RECORDS = Records(
 
 def test_a_crash_is_a_failure_and_what_torch_does_not_take_is_none() -> None:
     assert RECORDS.failures() == [(("a/good", "float16"), CRASH, "why crash")]
-    assert RECORDS.unmeasured() == [("b/none", "float32", "why skipped")]
+    assert RECORDS.without(SKIPPED) == [("b/none", "float32", "why skipped")]
+    assert RECORDS.without(NOT_EXPORTED) == [("a/odd", "float32", "why not exported")]
+    assert RECORDS.summary()["not exported by torch"] == [["a/odd", "why not exported"]]
 
 
 def test_totals_are_by_library_and_dtype() -> None:
