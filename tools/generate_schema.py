@@ -134,7 +134,10 @@ def render() -> str:
     lines = [PROLOGUE % DOMAIN]
     for composite in declared():
         lines += [*composite_lines(composite), ""]
-    lines += ["/// Every composite with a kernel.", "inline constexpr const Composite* kComposites[] = {"]
+    lines += [
+        "/// Every composite with a kernel.",
+        "inline constexpr const Composite* kComposites[] = {",
+    ]
     lines += [f"    &{composite.name}::kComposite," for composite in declared()]
     return "\n".join([*lines, "};", "", "}  // namespace coreai::schema", ""])
 

@@ -7,7 +7,9 @@ python tools/sweep_foreign.py --only '^timm'   cases that match an expression; -
 python tools/sweep_foreign.py --record         write the totals for docs/foreign_models.md
 
 It runs in the environment of tools/make_foreign_environment: ``make test-foreign`` does both. A
-model passes if its program agrees with torch at two sizes, on bodies and on kernels.
+model passes if its program agrees with torch at two sizes, on bodies and on kernels. A model that
+torch.export does not export in float32 is not tried in half precision. torch.onnx.export is
+measured in float32, on every third model of each library.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or no
 
 from tests.coverage.crew import Found, measure_all  # noqa: E402
 from tests.coverage.journal import Journal  # noqa: E402
-from tests.foreign.cases import CASES, DTYPES, LIBRARY  # noqa: E402
+from tests.foreign.cases import BESIDE, CASES, DTYPES, LIBRARY  # noqa: E402
 from tests.foreign.measuring import SECONDS  # noqa: E402
 from tests.foreign.records import RECORD, Job, Records  # noqa: E402
 
@@ -43,12 +45,15 @@ def main() -> int:
         options.out.unlink(missing_ok=True)
     journal = Journal(options.out)
     every = [
-        Job(case.name, dtype, beside=dtype == "float32" and not options.alone)
+        Job(case.name, dtype, beside=dtype == "float32" and _is_beside(case.name, options))
         for dtype in DTYPES
         for case in CASES
         if dtype in case.dtypes
     ]
-    _run(_open(every, Records(journal.found, LIBRARY), options), journal, options.workers)
+    for dtype in DTYPES:  # float32 first: what torch does not export there is not repeated
+        records = Records(journal.found, LIBRARY)
+        jobs = _open([job for job in every if job.dtype == dtype], records, options)
+        _run([job for job in jobs if not _is_known(job, records, journal)], journal, options)
     known = {job.key: journal.found[job.key] for job in every if job.key in journal.found}
     records = Records(known, LIBRARY)
     print(records.table())
@@ -58,6 +63,11 @@ def main() -> int:
         summary = {"runs": len(every), "measured": len(known), **records.summary()}
         RECORD.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return 1 if records.failures() else 0
+
+
+def _is_beside(name: str, options: argparse.Namespace) -> bool:
+    """Whether ``torch.onnx.export`` is measured on a case as well."""
+    return not options.alone and (options.beside or name in BESIDE)
 
 
 def _open(every: list[Job], records: Records, options: argparse.Namespace) -> list[Job]:
@@ -70,7 +80,17 @@ def _open(every: list[Job], records: Records, options: argparse.Namespace) -> li
     return chosen if options.again else [job for job in chosen if not records.holds(job)]
 
 
-def _run(jobs: list[Job], journal: Journal, workers: int) -> None:
+def _is_known(job: Job, records: Records, journal: Journal) -> bool:
+    """Whether the result in float32 already is the one of this job; if so, write it down."""
+    found = records.not_repeated(job)
+    if found is not None:
+        journal.add(job.key, found)
+    return found is not None
+
+
+def _run(jobs: list[Job], journal: Journal, options: argparse.Namespace) -> None:
+    if not jobs:
+        return
     with tqdm(total=len(jobs), unit="model", smoothing=0.05) as bar:
 
         def tell(job: Job, found: Found) -> None:
@@ -78,6 +98,7 @@ def _run(jobs: list[Job], journal: Journal, workers: int) -> None:
             bar.set_postfix_str(f"{job.dtype} {job.case}"[:40])
             bar.update()
 
+        workers = options.workers
         measure_all(jobs, tell, workers=workers, command=WORKER, patience=PATIENCE, batch=BATCH)
 
 
@@ -88,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--failed", action="store_true", help="repeat the failures")
     parser.add_argument("--again", action="store_true", help="also repeat finished runs")
     parser.add_argument("--alone", action="store_true", help="skip torch.onnx.export")
+    parser.add_argument("--beside", action="store_true", help="torch.onnx.export on every model")
     parser.add_argument("--fresh", action="store_true", help="discard earlier results")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "foreign.jsonl")

@@ -22,7 +22,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, reason_of
-from coreai_onnx.model.contents import graphs, initializers
+from coreai_onnx.model.inventory import graphs, initializers
 from coreai_onnx.table import size_text
 
 _STRING_FIELD, _MESSAGE_FIELD = 9, 11
@@ -188,7 +188,7 @@ def _fault(tensor: onnx.TensorProto, folder: Path, *, data: bool) -> str:
     if min(tensor.dims, default=0) < 0:
         return f"has the shape {list(tensor.dims)}"
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return _place(tensor, folder) or (_contents(tensor, folder) if data else "")
+        return _place(tensor, folder) or (_range_fault(tensor, folder) if data else "")
     return _held(tensor) if data else ""
 
 
@@ -232,7 +232,7 @@ def _inside(file: Path, folder: Path) -> bool:
     return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder))
 
 
-def _contents(tensor: onnx.TensorProto, folder: Path) -> str:
+def _range_fault(tensor: onnx.TensorProto, folder: Path) -> str:
     """Return what is wrong with the range of a data file that holds a weight."""
     entries = _entries(tensor)
     file, expected = folder / entries["location"], _size(tensor)

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, SaveError, failures_as
 from coreai_onnx.files.loading import load_model, read_proto
-from coreai_onnx.model.contents import ENTRYPOINT
+from coreai_onnx.model.metadata import ENTRYPOINT
 
 ENTRYPOINTS = "coreai.entrypoints"
 """Model metadata: a JSON list of the entrypoints that were saved together, in order."""

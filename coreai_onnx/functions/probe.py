@@ -54,7 +54,7 @@ def probe_difference(
     """
     generator = torch.Generator().manual_seed(_SEED)
     for index, magnitude in enumerate(_MAGNITUDES):
-        sizes = _Sizes(other=index == len(_MAGNITUDES) - 1)
+        sizes = _ExampleSizes(other=index == len(_MAGNITUDES) - 1)
         tensors = [_random(sizes, e, generator, magnitude) for e in examples[0]]
         arguments = call.arguments(tensors, [sizes(n) for n in examples[1]])
         weights = _weights(call.module, sources, generator if index else None)
@@ -76,7 +76,7 @@ def probe_difference(
     return composite.unproven(shapes, attributes)
 
 
-class _Sizes:
+class _ExampleSizes:
     """Evaluates symbolic sizes at their example values, or at other allowed values.
 
     Args:
@@ -161,7 +161,7 @@ def _difference(given: torch.Tensor, wanted: torch.Tensor) -> str:
 
 
 def _random(
-    sizes: _Sizes, example: torch.Tensor, generator: torch.Generator, magnitude: float
+    sizes: _ExampleSizes, example: torch.Tensor, generator: torch.Generator, magnitude: float
 ) -> torch.Tensor:
     shape = [sizes(d) for d in example.shape]
     if example.dtype.is_floating_point:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import DOMAIN, Composite
 from coreai_onnx.lower.composite_checks import checked
+from coreai_onnx.lower.node_builder import NodeBuilder
 from coreai_onnx.lower.values import Value, maybe_dims, set_dims
-
-if TYPE_CHECKING:
-    from coreai_onnx.lower.builder import OpBuilder
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class CompositeCalls:
 
     def call(
         self,
-        op: OpBuilder,
+        op: NodeBuilder,
         name: str,
         inputs: Sequence[Value | None],
         attributes: Mapping[str, Any],

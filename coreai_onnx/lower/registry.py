@@ -25,6 +25,7 @@ class CallsFunctions(Protocol):
 _REAL: dict[str, Lowering] = {}
 _COMPLEX: dict[str, Lowering] = {}
 _COMPOSITE: dict[str, Lowering] = {}
+_HIGHER_ORDER: dict[str, Lowering] = {}
 _WHOLE: set[str] = set()
 
 
@@ -41,19 +42,19 @@ def lowers(*names: str, complex: bool = False, whole: bool = False) -> Callable[
     Raises:
         RegistrationError: If an op already has a lowering.
     """
-    table = _COMPLEX if complex else _REAL
+    return _registers(_COMPLEX if complex else _REAL, names, "a lowering", whole=whole)
 
-    def register(function: F) -> F:
-        for name in names:
-            if name in table:
-                raise RegistrationError(
-                    f"{name} has a lowering already: {table[name].__qualname__}"
-                )
-            table[name] = function
-        _WHOLE.update(names if whole else ())
-        return function
 
-    return register
+def lowers_higher_order(*names: str) -> Callable[[F], F]:
+    """Register a function of a walker and an FX node as the lowering of higher-order ops.
+
+    Args:
+        *names: Names of the ops (``"cond"``).
+
+    Raises:
+        RegistrationError: If an op already has a lowering.
+    """
+    return _registers(_HIGHER_ORDER, names, "a lowering")
 
 
 def composes(*names: str, whole: bool = False) -> Callable[[F], F]:
@@ -69,12 +70,20 @@ def composes(*names: str, whole: bool = False) -> Callable[[F], F]:
     Raises:
         RegistrationError: If an op already has such a function.
     """
+    return _registers(_COMPOSITE, names, "a composite form", whole=whole)
 
+
+def _registers(
+    table: dict[str, Lowering], names: tuple[str, ...], what: str, *, whole: bool = False
+) -> Callable[[F], F]:
     def register(function: F) -> F:
         for name in names:
-            if name in _COMPOSITE:
-                raise RegistrationError(f"{name} has a composite form already")
-            _COMPOSITE[name] = function
+            if name in table:
+                raise RegistrationError(
+                    f"{name} already has {what}: {table[name].__qualname__} "
+                    f"in {table[name].__module__}"
+                )
+            table[name] = function
         _WHOLE.update(names if whole else ())
         return function
 
@@ -89,6 +98,11 @@ def composite_form(name: str) -> Lowering | None:
 def composite_names() -> tuple[str, ...]:
     """Return the names of all ops with a composite form, sorted."""
     return tuple(sorted(_COMPOSITE))
+
+
+def higher_order_lowering(name: str) -> Lowering | None:
+    """Return the lowering of a higher-order op, or None."""
+    return _HIGHER_ORDER.get(name)
 
 
 def builtin_lowering(name: str, *, complex: bool = False) -> Lowering | None:

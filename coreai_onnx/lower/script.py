@@ -169,10 +169,10 @@ class Recorder(evaluator.Evaluator):
         operands = self._aligned(schema, [unwrap(a) for a in args])
         plain = {k: _attribute(v) for k, v in attributes.items() if v is not None}
         count = _output_count(schema, operands, plain)
-        result = self.op.node(op_type, operands, plain, outputs=count)
-        if isinstance(result, tuple):
-            return tuple(Tensor(self.op, r) for r in result)
-        return Tensor(self.op, result)
+        results = tuple(
+            Tensor(self.op, r) for r in self.op.node_outputs(op_type, operands, plain, count)
+        )
+        return results[0] if count == 1 else results
 
     def _aligned(self, schema: onnx.defs.OpSchema, operands: list[Any]) -> list[Any]:
         """Cast operands with the same type variable to torch's result type."""

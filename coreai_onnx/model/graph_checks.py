@@ -16,7 +16,7 @@ import onnx.defs
 import onnx_ir as ir
 
 from coreai_onnx.model.composite_sizes import COMPOSITE_SIZES
-from coreai_onnx.model.contents import STANDARD_DOMAIN, attribute_graphs, op_name
+from coreai_onnx.model.inventory import STANDARD_DOMAIN, attribute_graphs, op_name
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _DTYPES = ("to", "dtype", "output_dtype")

@@ -15,8 +15,8 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import Where
-from coreai_onnx.model.contents import op_name
 from coreai_onnx.model.debug_info import CLASS, SCOPE, SOURCE
+from coreai_onnx.model.inventory import op_name
 from coreai_onnx.model.model_protos import is_large_constant, node_proto
 from coreai_onnx.model.model_types import Fault, ModelTypes
 from coreai_onnx.model.onnx_rules import SCHEMA_DOMAINS, schema_faults

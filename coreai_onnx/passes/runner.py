@@ -14,9 +14,9 @@ from coreai_onnx.model.violations import new_violations
 from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.engine.bodies import Bodies
 from coreai_onnx.passes.engine.body_types import BodyTypes, forget_types
+from coreai_onnx.passes.engine.context import adopt_constants, context_of, with_subgraphs
 from coreai_onnx.passes.engine.integrity import BrokenGraphError, check, interface_of, too_new
 from coreai_onnx.passes.engine.report import PassMiss, PassReport
-from coreai_onnx.passes.engine.scope import adopt_constants, scope_of, with_subgraphs
 from coreai_onnx.passes.engine.surgeon import close_model, open_model
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.order import ORDER, Pass
@@ -216,7 +216,7 @@ class _Run:
         pure, bodies = pure_functions(main.functions), self._bodies
         for root in (main, *main.functions):
             for graph in with_subgraphs(root):
-                scope_of(graph).pure_calls, scope_of(graph).bodies = pure, bodies
+                context_of(graph).pure_calls, context_of(graph).bodies = pure, bodies
         # The main graph comes first, since functions that it no longer calls can be skipped. It is
         # processed again if function bodies changed, since they may no longer call others.
         # Functions that passes add are at the end of the list.
@@ -236,7 +236,7 @@ class _Run:
 
     def _root(self, root: gs.Graph) -> list[PassMiss]:
         """Run rounds over one root graph until one changes nothing; return the last near misses."""
-        label = "main" if scope_of(root).kind == "main" else f"{root.domain}::{root.name}"
+        label = "main" if context_of(root).kind == "main" else f"{root.domain}::{root.name}"
         interface = interface_of(root)
         opset = int(root.opset or self.main.opset)
         for number in range(1, MAX_ROUNDS + 1):

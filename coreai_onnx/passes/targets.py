@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, TargetError, failures_as
-from coreai_onnx.model.contents import MINIMUM_ONNXRUNTIME, TARGET
+from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET
 from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.contrib.contrib_attention import contrib_attention
 from coreai_onnx.passes.contrib.contrib_linear_attention import contrib_linear_attention

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from coreai_onnx.model.contents import RELATION_LIMIT
+from coreai_onnx.model.metadata import RELATION_LIMIT
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,

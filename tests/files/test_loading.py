@@ -16,7 +16,7 @@ from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.files.external_data import FileTensor
 from coreai_onnx.files.loading import fault, load_model
 from coreai_onnx.files.saving import save_models
-from coreai_onnx.model.contents import graphs
+from coreai_onnx.model.inventory import graphs
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.session import session
 from tests.small_models import counter_model, layers_model, linear_model, linear_weights, parse
@@ -222,7 +222,10 @@ def test_nodes_out_of_order_are_brought_into_order(tmp_path: Path) -> None:
     assert [node.op_type for node in model.graph] == ["MatMul", "Add", "Reshape"]
 
 
-KEYS = ["coreai.states", "coreai.range_constraints", "coreai.relations", "coreai.complex"]
+KEYS = [
+    *("coreai.states", "coreai.mutated_inputs"),
+    *("coreai.range_constraints", "coreai.relations", "coreai.complex"),
+]
 
 
 @pytest.mark.parametrize("key", KEYS)

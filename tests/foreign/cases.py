@@ -23,6 +23,12 @@ CASES: tuple[Case, ...] = (
 DTYPES = ("float32", "float16", "bfloat16")
 LIBRARY = {case.name: case.library for case in CASES}
 """Name of a case to its library."""
+BESIDE = frozenset(
+    name
+    for library in set(LIBRARY.values())
+    for name in [case.name for case in CASES if case.library == library][::3]
+)
+"""Every third case of each library, for ``torch.onnx.export``, which takes most of the time."""
 
 
 def named(name: str) -> Case:

@@ -11,7 +11,7 @@ import torch
 from torch.export import Dim
 
 from tests.foreign.case import FIRST, SECOND, Case, ids_and_mask, image
-from tests.foreign.cases import CASES, named
+from tests.foreign.cases import BESIDE, CASES, LIBRARY, named
 from tests.models.zoo import ARCHITECTURES
 
 
@@ -21,6 +21,11 @@ def test_there_are_two_hundred_with_names_of_their_own() -> None:
     assert {c.library for c in CASES} == {
         "diffusers", "peft", "timm", "torch_geometric", "torchao", "torchvision", "transformers",
     }  # fmt: skip
+
+
+def test_the_other_exporter_is_measured_on_a_part_of_each_library() -> None:
+    counts = Counter(LIBRARY.values())
+    assert Counter(LIBRARY[name] for name in BESIDE) == {x: -(-n // 3) for x, n in counts.items()}
 
 
 def test_the_families_of_transformers_are_not_those_of_the_zoo() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from coreai_onnx.errors import InputError
 from coreai_onnx.files.saving import to_proto
-from coreai_onnx.model.contents import TensorInfo
-from coreai_onnx.runtime.signature import Range, Relation, Signature
+from coreai_onnx.model.interface import TensorInfo
+from coreai_onnx.model.metadata import Relation
+from coreai_onnx.runtime.signature import Range, Signature
 from tests.small_models import add_model, cache_model, counter_model
 
 

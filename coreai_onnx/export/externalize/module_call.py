@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from coreai_onnx.composite_ops.declaration import computed_composite
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
-from coreai_onnx.export.externalize.reads import Reads, recording
+from coreai_onnx.export.externalize.attribute_reads import AttributeReads, recording
 from coreai_onnx.export.externalize.specs import ExternalizeSpec
 from coreai_onnx.export.functionalize.buffers import Substituted
 
@@ -54,7 +54,7 @@ class ModuleCall:
     kind: Any = None
     tag: str = ""
     leader: ModuleCall = None  # type: ignore[assignment]  # itself, until an equivalent is found
-    reads: Reads | None = None
+    reads: AttributeReads | None = None
     out_tree: Any = None
     out_leaves: tuple[Any, ...] = ()
     out_numbers: Sequence[Any] = ()
@@ -136,7 +136,7 @@ def _run(
     places = Substituted(call.module, buffers)
     with places.active():
         if leader.reads is None:
-            leader.reads = Reads()
+            leader.reads = AttributeReads()
             with recording(call.module, leader.reads):
                 result = invoke(call.original, call.arguments(tensors, numbers))
         else:

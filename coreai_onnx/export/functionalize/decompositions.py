@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from coreai_onnx.errors import ExportError
 from coreai_onnx.export.compat.torch_names import VMAP_MARKS, OpOverloadPacket, resolve_packet
 from coreai_onnx.export.functionalize.in_place import mutates, without_in_place
-from coreai_onnx.export.functionalize.lifted import changed_by, lifted
+from coreai_onnx.export.functionalize.lifted_constants import lifted_constants, mutated_constants
 from coreai_onnx.export.functionalize.subclasses import unwrapped
 
 
@@ -39,7 +39,7 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
     if made is not None and not _needs_work(made):
         return made
     mutations = [node for node in program.graph.nodes if mutates(node)]
-    changed = changed_by(mutations, program.graph, lifted(program, names))
+    changed = mutated_constants(mutations, program.graph, lifted_constants(program, names))
     if changed:  # torch's retrace does not handle them
         raise ExportError(
             f"forward changes {', '.join(changed)}, which to torch are constants, by ops or "

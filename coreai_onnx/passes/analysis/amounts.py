@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from coreai_onnx.passes.engine.facts import Dim
+from coreai_onnx.passes.engine.match import Dim
 
 _TERM = re.compile(r"\s*([+-]?)\s*(?:(\d+)(?:\*([A-Za-z_][\w*]*))?|([A-Za-z_][\w*]*))\s*(?=[+-]|$)")
 

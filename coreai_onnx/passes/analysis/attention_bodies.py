@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.bodies import Bodies
-from coreai_onnx.passes.engine.facts import dtype_of, shape_of
+from coreai_onnx.passes.engine.match import dtype_of, shape_of
 
 NAME = "scaled_dot_product_attention"
 _CAUSAL = f"{NAME}.causal_upper_left"

@@ -10,8 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.evaluate import CannotEvaluateError, can_evaluate, evaluate
-from coreai_onnx.passes.engine.facts import is_standard
-from coreai_onnx.passes.engine.match import maker
+from coreai_onnx.passes.engine.match import is_standard, maker
 from coreai_onnx.passes.engine.weight import tensor_from_constant
 
 _DEPTH = 64

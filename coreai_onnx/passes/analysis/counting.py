@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.analysis.amounts import Amount
 from coreai_onnx.passes.analysis.counting_rules import RULES
 from coreai_onnx.passes.analysis.counts import Count, Known
-from coreai_onnx.passes.engine.facts import constant_of, is_standard
+from coreai_onnx.passes.engine.match import constant_of, is_standard
 from coreai_onnx.passes.engine.tensor_table import TensorTable
 
 _LONGEST = 4096

@@ -19,8 +19,7 @@ from coreai_onnx.passes.analysis.counts import (
     joint,
     spread,
 )
-from coreai_onnx.passes.engine.facts import attribute_of, ints_of, shape_of
-from coreai_onnx.passes.engine.match import axes_of
+from coreai_onnx.passes.engine.match import attribute_of, axes_of, ints_of, shape_of
 
 _FAR = 2**31 - 1
 """A slice with this end or a larger one extends to the end of the axis."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.facts import (
+from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,
     constant_of,

@@ -19,7 +19,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.passes.engine.facts import attribute_of
+from coreai_onnx.passes.engine.match import attribute_of
 
 Array: TypeAlias = Any
 """A numpy array; numpy has no static type for the dtypes of ml_dtypes."""

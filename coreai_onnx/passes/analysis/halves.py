@@ -5,8 +5,15 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, is_standard, shape_of
-from coreai_onnx.passes.engine.match import axes_of, maker, rank_of, scalar_of
+from coreai_onnx.passes.engine.match import (
+    attribute_of,
+    axes_of,
+    is_standard,
+    maker,
+    rank_of,
+    scalar_of,
+    shape_of,
+)
 from coreai_onnx.passes.engine.tensor_table import TensorTable
 
 _UNARY = ("Cos", "Sin", "Cast", "Neg")

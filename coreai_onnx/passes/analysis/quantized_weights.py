@@ -9,14 +9,15 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.computed import Computed, computed
-from coreai_onnx.passes.engine.facts import (
+from coreai_onnx.passes.engine.match import (
     attribute_of,
     dtype_of,
     input_of,
     is_standard,
+    made_by,
+    maker,
     static_shape_of,
 )
-from coreai_onnx.passes.engine.match import made_by, maker
 
 _FLOAT = np.dtype(np.float32)
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze")

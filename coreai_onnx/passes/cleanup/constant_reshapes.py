@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.dims import DimsAnalysis
 from coreai_onnx.passes.engine.edit import Edit, set_input
-from coreai_onnx.passes.engine.facts import Dim, attribute_of, is_standard, shape_of
+from coreai_onnx.passes.engine.match import Dim, attribute_of, is_standard, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 

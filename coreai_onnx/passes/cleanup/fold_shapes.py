@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.dims import DimsAnalysis
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import dtype_of, is_standard
+from coreai_onnx.passes.engine.match import dtype_of, is_standard
 from coreai_onnx.passes.engine.why import Why
 
 _SOURCES = ("Shape", "Size")

@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.analysis.counting import Counting
 from coreai_onnx.passes.analysis.counts import Count
 from coreai_onnx.passes.engine.edit import Edit, set_input
-from coreai_onnx.passes.engine.facts import attribute_of, constant_of, is_standard, same_known_shape
+from coreai_onnx.passes.engine.match import attribute_of, constant_of, is_standard, same_known_shape
 from coreai_onnx.passes.engine.why import Why
 
 _LARGEST = 1 << 20

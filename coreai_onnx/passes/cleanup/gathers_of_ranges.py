@@ -8,8 +8,16 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import Dim, attribute_of, is_standard, shape_of
-from coreai_onnx.passes.engine.match import axes_of, made_by, rank_of, scalar_of
+from coreai_onnx.passes.engine.match import (
+    Dim,
+    attribute_of,
+    axes_of,
+    is_standard,
+    made_by,
+    rank_of,
+    scalar_of,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import set_input
-from coreai_onnx.passes.engine.facts import Dim, is_standard, shape_of
-from coreai_onnx.passes.engine.match import made_by
+from coreai_onnx.passes.engine.match import Dim, is_standard, made_by, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 _BROADCASTING = (

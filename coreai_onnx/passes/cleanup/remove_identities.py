@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import constant_of, input_of, is_standard
+from coreai_onnx.passes.engine.match import constant_of, input_of, is_standard
 from coreai_onnx.passes.engine.why import Why
 
 

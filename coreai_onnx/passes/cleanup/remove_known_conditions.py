@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.analysis.counting import Counting
 from coreai_onnx.passes.analysis.counts import Count
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import is_standard, same_known_shape, shape_of
+from coreai_onnx.passes.engine.match import is_standard, same_known_shape, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 

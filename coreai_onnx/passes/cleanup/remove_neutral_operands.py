@@ -6,8 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import constant_of, dtype_of, is_standard
-from coreai_onnx.passes.engine.match import rank_of
+from coreai_onnx.passes.engine.match import constant_of, dtype_of, is_standard, rank_of
 from coreai_onnx.passes.engine.why import Why
 
 _COMMUTATIVE = ("Add", "Mul", "And", "Or")

@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard
+from coreai_onnx.passes.engine.match import attribute_of, dtype_of, is_standard
 from coreai_onnx.passes.engine.why import Why
 
 

@@ -6,7 +6,7 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.dims import Dims, DimsAnalysis
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import is_standard, same_known_shape, shape_of
+from coreai_onnx.passes.engine.match import is_standard, same_known_shape, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 

@@ -6,7 +6,7 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.dims import DimsAnalysis
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import (
+from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,
     is_standard,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import Dim, input_of, ints_of, is_standard, shape_of
+from coreai_onnx.passes.engine.match import Dim, input_of, ints_of, is_standard, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 _OPEN_END = 2**31 - 1

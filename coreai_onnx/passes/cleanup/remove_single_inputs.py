@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import is_standard
+from coreai_onnx.passes.engine.match import is_standard
 from coreai_onnx.passes.engine.why import Why
 
 

@@ -14,9 +14,17 @@ from coreai_onnx.passes.analysis.counts import Count
 from coreai_onnx.passes.contrib.contrib_rope import Tables
 from coreai_onnx.passes.engine.bodies import bodies_of
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, input_of, shape_of
 from coreai_onnx.passes.engine.head_layout import become_heads, side_by_side
-from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, composite, made_by, maker
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
+    attribute_of,
+    composite,
+    dtype_of,
+    input_of,
+    made_by,
+    maker,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fuse_causal_masks import is_causal
 
@@ -46,7 +54,7 @@ def contrib_cached_attention(graph: gs.Graph, why: Why) -> int:
     if bodies is None:
         return 0
     edit, count, counting = Edit(graph), 0, Counting()
-    writer = _Writer(edit)
+    writer = _CachedAttentionWriter(edit)
     for node in graph.nodes:
         if composite(node, NAME) is None:
             continue
@@ -112,7 +120,7 @@ def _is_causal(node: gs.Node, keys: _Joined, counting: Counting) -> bool:
     return past is not None and queries is not None and is_causal(known, queries, queries + past)
 
 
-class _Writer:
+class _CachedAttentionWriter:
     """Writes the ops; the tables of angles are created once."""
 
     def __init__(self, edit: Edit) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.scope import attribute_graphs, scope_of
+from coreai_onnx.passes.engine.context import attribute_graphs, context_of
 
 
 def append_body(first: gs.Function, second: gs.Function) -> bool:
@@ -21,7 +21,7 @@ def append_body(first: gs.Function, second: gs.Function) -> bool:
     """
     if any(attribute_graphs(node) for node in second.nodes):
         return False
-    names = scope_of(first).names
+    names = context_of(first).names
     (joint,) = first.outputs
     copies: dict[int, gs.Tensor] = {id(second.inputs[0]): joint}
 

@@ -20,10 +20,9 @@ import onnx_ir as ir
 
 from coreai_onnx.passes.engine.calls import CallIndex, sorted_callers_first
 from coreai_onnx.passes.engine.composite_bodies import BODIES, FORMULAS
-from coreai_onnx.passes.engine.entering import Importer
-from coreai_onnx.passes.engine.facts import STANDARD_DOMAINS
-from coreai_onnx.passes.engine.match import DOMAIN
-from coreai_onnx.passes.engine.scope import scope_of, with_subgraphs
+from coreai_onnx.passes.engine.context import context_of, with_subgraphs
+from coreai_onnx.passes.engine.importer import Importer
+from coreai_onnx.passes.engine.match import DOMAIN, STANDARD_DOMAINS
 from coreai_onnx.passes.engine.why import Why
 
 _FUNCTIONS_SINCE = 8
@@ -118,8 +117,8 @@ class Bodies:
             return None
         function.name = op_type
         self._main.functions.append(function)
-        scope_of(function).bodies = self
-        self._set_pure(scope_of(self._main).pure_calls | {(DOMAIN, op_type)})
+        context_of(function).bodies = self
+        self._set_pure(context_of(self._main).pure_calls | {(DOMAIN, op_type)})
         return op_type
 
     def named(self, name: str) -> gs.Function | None:
@@ -142,7 +141,7 @@ class Bodies:
         function.name = new
         self._indexed = ()
         self._calls = CallIndex()
-        pure = scope_of(self._main).pure_calls
+        pure = context_of(self._main).pure_calls
         if (DOMAIN, old) in pure:
             self._set_pure(pure - {(DOMAIN, old)} | {(DOMAIN, new)})
         return True
@@ -161,7 +160,7 @@ class Bodies:
 
     def _set_pure(self, calls: frozenset[tuple[str, str]]) -> None:
         for graph in self._graphs():
-            scope_of(graph).pure_calls = calls
+            context_of(graph).pure_calls = calls
 
     def callers_first(self) -> Iterator[gs.Function]:
         """Yield every function after its callers, functions added during the iteration included."""
@@ -255,7 +254,7 @@ def bodies_of(graph: gs.Graph) -> Bodies | None:
     """
     if isinstance(graph, gs.Function) and graph.domain == DOMAIN:
         return None
-    return scope_of(graph).bodies
+    return context_of(graph).bodies
 
 
 def outline(function: gs.Function) -> tuple[Any, ...]:

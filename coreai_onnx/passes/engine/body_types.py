@@ -16,9 +16,8 @@ import onnx_ir as ir
 
 from coreai_onnx.model.model_types import ModelTypes
 from coreai_onnx.passes.engine.bodies import Bodies
-from coreai_onnx.passes.engine.facts import Dim, dtype_of, shape_of
-from coreai_onnx.passes.engine.leaving import Exporter
-from coreai_onnx.passes.engine.match import DOMAIN
+from coreai_onnx.passes.engine.exporter import Exporter
+from coreai_onnx.passes.engine.match import DOMAIN, Dim, dtype_of, shape_of
 
 _UNKNOWN = onnx.TensorProto.UNDEFINED
 

@@ -379,8 +379,8 @@ BODIES: dict[str, tuple[Body, ...]] = {
         Body(24, ("float32", "float16", "bfloat16", "float64"), """\
 <version: int = 1>
 (cache, update, position) => (updated) {
-  Shape = Shape <start = 0, end = 1> (update)
   Cast = Cast <to = 7> (position)
+  Shape = Shape <start = 0, end = 1> (update)
   Expand = Expand (Cast, Shape)
   updated = TensorScatter <axis = 2> (cache, update, Expand)
 }"""),

@@ -10,8 +10,15 @@ from coreai_onnx.passes.analysis.counting import Counting
 from coreai_onnx.passes.analysis.counts import Count
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, shape_of
-from coreai_onnx.passes.engine.match import DOMAIN, axes_of, made_by
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
+    attribute_of,
+    axes_of,
+    dtype_of,
+    is_standard,
+    made_by,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 
 NAME = "kv_cache_update"

@@ -10,8 +10,7 @@ from coreai_onnx.passes.analysis.counting import Counting
 from coreai_onnx.passes.analysis.counts import Known, Region
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, input_of, shape_of
-from coreai_onnx.passes.engine.match import DOMAIN, composite
+from coreai_onnx.passes.engine.match import DOMAIN, attribute_of, composite, input_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 _CAUSAL = {"is_causal": 1, "causal_alignment": "upper_left", "window_size": 0}

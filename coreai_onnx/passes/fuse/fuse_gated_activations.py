@@ -8,8 +8,17 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, same_known_shape
-from coreai_onnx.passes.engine.match import DOMAIN, composite, made_by, maker, scaled
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
+    attribute_of,
+    composite,
+    dtype_of,
+    is_standard,
+    made_by,
+    maker,
+    same_known_shape,
+    scaled,
+)
 from coreai_onnx.passes.engine.why import Why
 
 

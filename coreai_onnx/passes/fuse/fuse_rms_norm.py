@@ -9,13 +9,23 @@ import onnx_ir as ir
 
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, shape_of
-from coreai_onnx.passes.engine.match import DOMAIN, axes_of, cast_to, made_by, scalar_of, scaled
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
+    attribute_of,
+    axes_of,
+    cast_to,
+    dtype_of,
+    is_standard,
+    made_by,
+    scalar_of,
+    scaled,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 
 
 @dataclass(frozen=True)
-class _Norm:
+class _NormPattern:
     """The parts of a match: the normalized tensor, and how it is normalized."""
 
     input: gs.Tensor
@@ -48,7 +58,7 @@ def fuse_rms_norm(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     return count
 
 
-def _fits(norm: _Norm, node: gs.Node, why: Why) -> bool:
+def _fits(norm: _NormPattern, node: gs.Node, why: Why) -> bool:
     """Whether the composite supports the dtypes and shapes."""
     dtype = dtype_of(norm.input)
     if dtype is None or dtype_of(norm.scale) != dtype:
@@ -59,7 +69,7 @@ def _fits(norm: _Norm, node: gs.Node, why: Why) -> bool:
     return True
 
 
-def _norm(node: gs.Node) -> _Norm | None:
+def _norm(node: gs.Node) -> _NormPattern | None:
     """Match ``w * narrow(normalized)``, the factors in either order."""
     for scale, other in (node.inputs, node.inputs[::-1]):
         cast = made_by(other, "Cast")
@@ -69,13 +79,13 @@ def _norm(node: gs.Node) -> _Norm | None:
             continue
         wide, eps = found
         if cast is None:
-            return _Norm(wide, scale, eps)
+            return _NormPattern(wide, scale, eps)
         inner = made_by(wide, "Cast")
         if inner is None or cast_to(inner) != ir.DataType.FLOAT:
             continue
         source = dtype_of(inner.inputs[0])
         if source is not None and source == ir.DataType(cast_to(cast) or 0).numpy():
-            return _Norm(inner.inputs[0], scale, eps)
+            return _NormPattern(inner.inputs[0], scale, eps)
     return None
 
 

@@ -10,15 +10,17 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.analysis.halves import Halves
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import (
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
     Dim,
     attribute_of,
+    axes_of,
     dtype_of,
     ints_of,
     is_standard,
+    made_by,
     shape_of,
 )
-from coreai_onnx.passes.engine.match import DOMAIN, axes_of, made_by
 from coreai_onnx.passes.engine.why import Why
 
 _ATTRIBUTES = {"scale": 1.0, "base": 10000.0, "dims": 0, "interleaved": 0, "version": 1}

@@ -10,8 +10,7 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.engine.append_body import append_body
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import dtype_of, same_known_shape
-from coreai_onnx.passes.engine.match import DOMAIN, composite, made_by
+from coreai_onnx.passes.engine.match import DOMAIN, composite, dtype_of, made_by, same_known_shape
 from coreai_onnx.passes.engine.why import Why
 
 _NORMS = ("rms_norm", "layer_norm")

@@ -10,8 +10,15 @@ from coreai_onnx.passes.analysis.counting import Counting
 from coreai_onnx.passes.analysis.counts import Count
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, constant_of, dtype_of, input_of
-from coreai_onnx.passes.engine.match import DOMAIN, composite, made_by
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
+    attribute_of,
+    composite,
+    constant_of,
+    dtype_of,
+    input_of,
+    made_by,
+)
 from coreai_onnx.passes.engine.why import Why
 
 _MOST = 1 << 16

@@ -18,8 +18,8 @@ from coreai_onnx.lower.opsets import OPSETS
 from coreai_onnx.passes import ORDER, passes_for, run_passes
 from coreai_onnx.passes.engine.bodies import Bodies, can_make_functions, makes_functions, outline
 from coreai_onnx.passes.engine.composite_bodies import BODIES
-from coreai_onnx.passes.engine.entering import Importer
-from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.engine.surgeon import open_model
 from coreai_onnx.passes.engine.why import Why
 from tests.composite_calls import Case as Call
@@ -158,7 +158,7 @@ def calling(name, provided, inputs, outputs, attributes, opset) -> ir.Model:
     model.graph[0].op_type = name
 
     def provide(graph: gs.Graph, why: Why) -> int:
-        bodies = scope_of(graph).bodies
+        bodies = context_of(graph).bodies
         assert bodies is not None
         missing = bodies.function(graph.nodes[0]) is None and not isinstance(graph, gs.Function)
         found = provided(bodies) if missing else None
@@ -245,7 +245,7 @@ def test_a_pass_that_makes_functions_is_known_and_gets_them() -> None:
         return 1
 
     main, bodies = opened("Mul")
-    scope_of(main).bodies = scope_of(main.functions[0]).bodies = bodies
+    context_of(main).bodies = context_of(main.functions[0]).bodies = bodies
     assert made(main, Why()) == 1
     assert made(main.functions[0], Why()) == 0  # a composite's body calls no other composite
     assert seen == [bodies]

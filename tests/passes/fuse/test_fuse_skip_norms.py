@@ -9,7 +9,7 @@ from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES
 from coreai_onnx.lower.opsets import OPSETS
 from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.engine.bodies import outline
-from coreai_onnx.passes.engine.entering import Importer
+from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
 from tests.composite_calls import CASES, Case
 from tests.passes.rewriting import fuses, leaves, parse, run

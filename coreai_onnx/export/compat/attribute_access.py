@@ -15,22 +15,22 @@ from coreai_onnx.export.compat.patches import patched
 _DICT = "__dict__"
 _READER = 2
 """Number of frames from the replacement to the reader; the patch adds one in between."""
-Note = Callable[[torch.nn.Module, dict[str, Any], str], None]
+ReportAccess = Callable[[torch.nn.Module, dict[str, Any], str], None]
 
 
 @contextmanager
-def reads_noted(note: Note) -> Iterator[None]:
+def access_reported(report: ReportAccess) -> Iterator[None]:
     """While active, reads of the attributes of any module in this thread are reported.
 
     Args:
-        note: Called with the module, its ``__dict__`` and the attribute, before the read.
+        report: Called with the module, its ``__dict__`` and the attribute, before the read.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def read(self: torch.nn.Module, name: str) -> Any:
             reader = sys._getframe(_READER)  # noqa: SLF001 - only the frame shows the reader
             if not (name == _DICT and _is_infrastructure(reader)):
-                note(self, object.__getattribute__(self, _DICT), name)
+                report(self, object.__getattribute__(self, _DICT), name)
             return original(self, name)
 
         return read

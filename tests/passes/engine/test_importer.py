@@ -10,8 +10,8 @@ import pytest
 
 from coreai_onnx.errors import PassError
 from coreai_onnx.passes import open_model
-from coreai_onnx.passes.engine.entering import shape_of_value, snapshot, type_key
-from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.importer import type_of_value
 from tests.passes.rewriting import parse
 
 TEXT = """<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1]>
@@ -32,7 +32,7 @@ f <eps: float = 0.1, mode> (a, b, c, d) => (y) {
 def test_what_is_a_constant_and_what_is_not() -> None:
     graph = open_model(parse(TEXT))
     assert [t.name for t in graph.inputs] == ["x", "s"]
-    assert [(c.name, c.values.tolist()) for c in scope_of(graph).constants] == [
+    assert [(c.name, c.values.tolist()) for c in context_of(graph).constants] == [
         ("w", [1, 2]),
         ("k", [0, 1]),
     ]
@@ -40,7 +40,7 @@ def test_what_is_a_constant_and_what_is_not() -> None:
     (function,) = graph.functions
     assert [n.op for n in function.nodes] == ["Constant", "Add"]
     assert function.nodes[0].attrs["value_float"] == gs.Node.AttributeRef("eps", float)
-    assert [c.name for c in scope_of(function).constants] == ["h"]
+    assert [c.name for c in context_of(function).constants] == ["h"]
     assert function.attrs == {"eps": pytest.approx(0.1), "mode": None}
 
 
@@ -60,8 +60,8 @@ def test_an_initializer_without_data_is_an_error() -> None:
         open_model(model)
 
 
-def test_small_things() -> None:
+def test_types_of_values() -> None:
     value = ir.Value(name="v", shape=ir.Shape([1, "n", None]))
-    assert shape_of_value(value) == [1, "n", None]
-    assert snapshot([1, 2]) == (1, 2)
-    assert type_key(gs.Variable("v", np.float32, [1])) == (np.float32, (1,), "tensor_type")
+    assert type_of_value(value) == (None, [1, "n", None], "tensor_type")
+    strings = ir.Value(name="s", type=ir.SequenceType(ir.TensorType(ir.DataType.FLOAT)))
+    assert type_of_value(strings) == (np.float32, None, "sequence_type")

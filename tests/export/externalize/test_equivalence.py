@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from coreai_onnx.export.externalize.likeness import Tree, likeness, structure
+from coreai_onnx.export.externalize.equivalence import ModuleTree, equivalence_key, structure
 
 
 class Color(Enum):
@@ -65,8 +65,8 @@ shared = object()
     ],
 )
 def test_alike(make: Any) -> None:
-    assert likeness(make()) == likeness(make())
-    hash(likeness(make()))
+    assert equivalence_key(make()) == equivalence_key(make())
+    hash(equivalence_key(make()))
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_alike(make: Any) -> None:
     ],
 )
 def test_not_alike(a: Any, b: Any) -> None:
-    assert likeness(a) != likeness(b)
-    assert likeness(a) == likeness(a)
+    assert equivalence_key(a) != equivalence_key(b)
+    assert equivalence_key(a) == equivalence_key(a)
 
 
 def test_what_holds_itself_comes_to_an_end() -> None:
     loop: list[Any] = []
     loop.append(loop)
-    assert likeness(loop) == likeness(loop)
+    assert equivalence_key(loop) == equivalence_key(loop)
 
 
 class Pair(torch.nn.Module):
@@ -118,7 +118,7 @@ class Pair(torch.nn.Module):
 
 def test_modules_and_weights_of_a_tree_count_by_their_place() -> None:
     a, b = Pair(), Pair()
-    trees = Tree(a), Tree(b)
+    trees = ModuleTree(a), ModuleTree(b)
     for get in (
         lambda m: m.first,
         lambda m: m.first.weight,
@@ -126,10 +126,10 @@ def test_modules_and_weights_of_a_tree_count_by_their_place() -> None:
         lambda m: m.use,
         lambda m: m.act,
     ):
-        assert likeness(get(a), trees[0]) == likeness(get(b), trees[1])
-    assert likeness(a.first, trees[0]) != likeness(b.second, trees[1])
-    assert likeness(a.first.weight, trees[0]) != likeness(b.first.bias, trees[1])
-    assert likeness(a.first, trees[1]) != likeness(b.first, trees[1])
+        assert equivalence_key(get(a), trees[0]) == equivalence_key(get(b), trees[1])
+    assert equivalence_key(a.first, trees[0]) != equivalence_key(b.second, trees[1])
+    assert equivalence_key(a.first.weight, trees[0]) != equivalence_key(b.first.bias, trees[1])
+    assert equivalence_key(a.first, trees[1]) != equivalence_key(b.first, trees[1])
 
 
 def test_structures() -> None:

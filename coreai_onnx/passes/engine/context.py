@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Kind = Literal["main", "function", "subgraph"]
 
 
-class Names:
+class UniqueNames:
     """The names used in one main graph or function body, subgraphs included.
 
     Graph-surgeon silently treats two tensors with one name as the same tensor, so every name is
@@ -38,7 +38,7 @@ class Names:
 
 
 @dataclass
-class Scope:
+class GraphContext:
     """Information that a graph-surgeon graph does not hold.
 
     Attributes:
@@ -52,24 +52,24 @@ class Scope:
 
     kind: Kind
     source: ir.Graph | ir.Function | None
-    names: Names
+    names: UniqueNames
     constants: list[gs.Constant] = field(default_factory=list)
     pure_calls: frozenset[tuple[str, str]] = frozenset()
     bodies: Bodies | None = None
 
 
-def scope_of(graph: gs.Graph) -> Scope:
-    """Return the scope that the importer attached to ``graph``.
+def context_of(graph: gs.Graph) -> GraphContext:
+    """Return the context that the importer attached to ``graph``.
 
     Raises:
         LookupError: The graph was not imported (a pass created it).
     """
-    scope = graph.__dict__.get("scope")
-    if not isinstance(scope, Scope):
+    context = graph.__dict__.get("context")
+    if not isinstance(context, GraphContext):
         raise LookupError(
             f"graph {graph.name!r} did not come through coreai_onnx.passes.engine.surgeon"
         )
-    return scope
+    return context
 
 
 def attribute_graphs(node: gs.Node) -> list[gs.Graph]:
@@ -87,16 +87,28 @@ def attribute_graphs(node: gs.Node) -> list[gs.Graph]:
 
 def adopt_constants(root: gs.Graph) -> None:
     """Add every constant that a pass created to the root graph, where it is visible everywhere."""
-    graphs = list(with_subgraphs(root))
-    owned = {
-        id(c) for graph in graphs if "scope" in graph.__dict__ for c in scope_of(graph).constants
-    }
-    mine = scope_of(root).constants
-    for graph in graphs:
-        for tensor in (*(t for node in graph.nodes for t in node.inputs), *graph.outputs):
-            if isinstance(tensor, gs.Constant) and id(tensor) not in owned:
-                owned.add(id(tensor))
-                mine.append(tensor)
+    contexts = [g.context for g in with_subgraphs(root) if "context" in g.__dict__]
+    owned = {id(constant) for context in contexts for constant in context.constants}
+    mine = context_of(root).constants
+    for tensor in reads_in(root):
+        if isinstance(tensor, gs.Constant) and id(tensor) not in owned:
+            owned.add(id(tensor))
+            mine.append(tensor)
+
+
+def reads_of(node: gs.Node) -> Iterator[gs.Tensor]:
+    """Yield the tensors that a node reads, also inside its subgraphs."""
+    yield from node.inputs
+    for graph in attribute_graphs(node):
+        yield from reads_in(graph)
+
+
+def reads_in(root: gs.Graph) -> Iterator[gs.Tensor]:
+    """Yield the tensors that the nodes of a graph and its subgraphs read, and their outputs."""
+    for graph in with_subgraphs(root):
+        for node in graph.nodes:
+            yield from node.inputs
+        yield from graph.outputs
 
 
 def with_subgraphs(graph: gs.Graph) -> Iterator[gs.Graph]:

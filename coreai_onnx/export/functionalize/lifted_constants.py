@@ -21,7 +21,7 @@ from coreai_onnx.export.compat.torch_names import OpOverload, pytree
 
 
 @dataclass(frozen=True)
-class Lifted:
+class LiftedConstants:
     """The constants of a program, by the names of their placeholders.
 
     Attributes:
@@ -37,7 +37,9 @@ class Lifted:
     names: Mapping[str, str] = field(default_factory=dict)
 
 
-def lifted(program: ExportedProgram, names: Mapping[int, str] | None = None) -> Lifted:
+def lifted_constants(
+    program: ExportedProgram, names: Mapping[int, str] | None = None
+) -> LiftedConstants:
     """Return the constants of a program, and which of them share memory with buffers or each other.
 
     Args:
@@ -69,7 +71,7 @@ def lifted(program: ExportedProgram, names: Mapping[int, str] | None = None) -> 
     for name, wanted in called.items():
         called[name] = name.removeprefix("c_") if not wanted or wanted in taken else wanted
         taken.add(called[name])
-    return Lifted(tensors, twins, overlaps, called)
+    return LiftedConstants(tensors, twins, overlaps, called)
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -86,7 +88,7 @@ def _lies_like(x: torch.Tensor, y: torch.Tensor) -> bool:
     )
 
 
-def remade(graph: fx.Graph, constants: Lifted) -> dict[fx.Node, Any]:
+def values_sharing_memory(graph: fx.Graph, constants: LiftedConstants) -> dict[fx.Node, Any]:
     """Return fake values for constants and for the nodes that share memory with them.
 
     The values in a trace do not show this: there, a real tensor becomes a new fake tensor whenever
@@ -107,9 +109,11 @@ def remade(graph: fx.Graph, constants: Lifted) -> dict[fx.Node, Any]:
     return found
 
 
-def changed_by(mutations: Iterable[fx.Node], graph: fx.Graph, constants: Lifted) -> list[str]:
+def mutated_constants(
+    mutations: Iterable[fx.Node], graph: fx.Graph, constants: LiftedConstants
+) -> list[str]:
     """Return the names of the constants that in-place ops mutate."""
-    found = remade(graph, constants)
+    found = values_sharing_memory(graph, constants)
     changed = [node.all_input_nodes[0] for node in mutations if node.all_input_nodes]
     written = [x for node in changed for x in _tensors(found.get(node))]
     held = {node.name: x for node, value in found.items() for x in _tensors(value)}

@@ -5,11 +5,11 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from coreai_onnx.passes import open_model
-from coreai_onnx.passes.engine.scope import (
-    Names,
+from coreai_onnx.passes.engine.context import (
+    UniqueNames,
     adopt_constants,
     attribute_graphs,
-    scope_of,
+    context_of,
     with_subgraphs,
 )
 from tests.passes.rewriting import parse
@@ -20,7 +20,7 @@ TEXT = """main (bool c, float[2] x) => (float[2] y) {
 
 
 def test_names_are_handed_out_once() -> None:
-    names = Names()
+    names = UniqueNames()
     assert [names.claim(n) for n in ("a", "a", "a_1", "a", "b")] == [
         "a",
         "a_1",
@@ -34,11 +34,11 @@ def test_scopes_and_subgraphs() -> None:
     graph = open_model(parse(TEXT))
     found = list(with_subgraphs(graph))
     assert [g.name for g in found] == ["main", "p", "q"]
-    assert [scope_of(g).kind for g in found] == ["main", "subgraph", "subgraph"]
-    assert len({id(scope_of(g).names) for g in found}) == 1
+    assert [context_of(g).kind for g in found] == ["main", "subgraph", "subgraph"]
+    assert len({id(context_of(g).names) for g in found}) == 1
     assert len(attribute_graphs(graph.nodes[0])) == 2
     with pytest.raises(LookupError, match="did not come through"):
-        scope_of(gs.Graph(name="own"))
+        context_of(gs.Graph(name="own"))
 
 
 def test_new_constants_go_to_the_root() -> None:
@@ -48,4 +48,4 @@ def test_new_constants_go_to_the_root() -> None:
     inner.nodes[0].inputs[0] = new
     adopt_constants(graph)
     adopt_constants(graph)
-    assert [c.name for c in scope_of(graph).constants] == ["new"]
+    assert [c.name for c in context_of(graph).constants] == ["new"]

@@ -8,7 +8,7 @@ import torch
 import coreai_onnx
 from coreai_onnx import TorchConverter
 from coreai_onnx.errors import ExportError
-from coreai_onnx.export.functionalize.lifted import lifted
+from coreai_onnx.export.functionalize.lifted_constants import lifted_constants
 from tests.tolerances import assert_close
 
 Tensor = torch.Tensor
@@ -125,8 +125,8 @@ def test_a_view_of_a_changed_tensor_is_refused() -> None:
 
 
 def test_constants_that_are_buffers_are_found() -> None:
-    found = lifted(torch.export.export(Registered(), (X,)))
+    found = lifted_constants(torch.export.export(Registered(), (X,)))
     assert sorted(found.twins.values()) == ["b_keys", "b_length"]
     assert set(found.tensors) == set(found.twins)
     assert not found.overlaps
-    assert list(lifted(torch.export.export(Overlapping(), (X,))).overlaps) == ["c_row"]
+    assert list(lifted_constants(torch.export.export(Overlapping(), (X,))).overlaps) == ["c_row"]

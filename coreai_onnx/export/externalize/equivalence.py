@@ -15,11 +15,11 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _SEQUENCES = (list, tuple, deque)
 _MAPPINGS = (dict, OrderedDict)
 _DEPTH = 16
-STANDS_FOR = "coreai_stands_for"
+EQUIVALENCE_KEY = "coreai_equivalence_key"
 """Attribute with the equivalence key of a function; set on functions that replace others."""
 
 
-class Same:
+class SameObject:
     """Equivalent only to itself; keeps its object alive, so that its address is not reused."""
 
     def __init__(self, value: Any) -> None:
@@ -28,14 +28,14 @@ class Same:
 
     def __eq__(self, other: object) -> bool:
         """Whether both hold the same object."""
-        return isinstance(other, Same) and self.value is other.value
+        return isinstance(other, SameObject) and self.value is other.value
 
     def __hash__(self) -> int:
         """Return the hash of the object's address."""
-        return hash((Same, id(self.value)))
+        return hash((SameObject, id(self.value)))
 
 
-class _Constant(Same):
+class _Constant(SameObject):
     """A tensor that is not a weight: a trace stores its values."""
 
     def __eq__(self, other: object) -> bool:
@@ -48,10 +48,10 @@ class _Constant(Same):
         return hash((_Constant, self.value.dtype, tuple(self.value.shape)))
 
 
-MISSING = Same("no such attribute")
+MISSING = SameObject("no such attribute")
 
 
-class Tree:
+class ModuleTree:
     """The modules inside a module, with their paths.
 
     Attributes:
@@ -83,7 +83,7 @@ class Tree:
 
 def structure(module: torch.nn.Module) -> tuple[Any, ...]:
     """Return classes, sharing, and weight layouts: a key that is equal for equal structures."""
-    tree = Tree(module)
+    tree = ModuleTree(module)
     parts: list[Any] = []
     for path, inner in module.named_modules(remove_duplicate=False):
         own = vars(inner)
@@ -96,7 +96,7 @@ def structure(module: torch.nn.Module) -> tuple[Any, ...]:
     return tuple(parts)
 
 
-def _layout(tensor: torch.Tensor | None, tree: Tree) -> Any:
+def _layout(tensor: torch.Tensor | None, tree: ModuleTree) -> Any:
     if tensor is None:
         return None
     stride = tensor.stride() if tensor.layout == torch.strided else ()
@@ -104,7 +104,7 @@ def _layout(tensor: torch.Tensor | None, tree: Tree) -> Any:
     return (tree.tensors[id(tensor)], tuple(tensor.shape), stride, kind)
 
 
-def likeness(value: Any, tree: Tree | None = None, depth: int = 0) -> Any:
+def equivalence_key(value: Any, tree: ModuleTree | None = None, depth: int = 0) -> Any:
     """Return a key that is equal for values that a trace cannot distinguish.
 
     Numbers and strings are compared by type and value, containers and plain objects by their
@@ -116,8 +116,8 @@ def likeness(value: Any, tree: Tree | None = None, depth: int = 0) -> Any:
         depth: Nesting depth of the value inside containers.
     """
     if depth > _DEPTH:
-        return Same(value)
-    inner = functools.partial(likeness, tree=tree, depth=depth + 1)
+        return SameObject(value)
+    inner = functools.partial(equivalence_key, tree=tree, depth=depth + 1)
     kind = type(value)
     if kind in _PLAIN:
         return (kind, repr(value))
@@ -126,7 +126,7 @@ def likeness(value: Any, tree: Tree | None = None, depth: int = 0) -> Any:
         return ("weight", path) if path is not None else _Constant(value)
     if isinstance(value, torch.nn.Module):
         path = tree.paths.get(id(vars(value))) if tree is not None else None
-        return ("module", path) if path is not None else Same(value)
+        return ("module", path) if path is not None else SameObject(value)
     if kind in _SEQUENCES:
         return (kind, *(inner(x) for x in value))
     if kind in _MAPPINGS:
@@ -134,15 +134,15 @@ def likeness(value: Any, tree: Tree | None = None, depth: int = 0) -> Any:
     if kind in (set, frozenset):
         return (kind, frozenset(inner(x) for x in value))
     if kind is MethodType:
-        return (kind, inner(value.__self__), Same(value.__func__))
+        return (kind, inner(value.__self__), SameObject(value.__func__))
     if kind is functools.partial:
         return (kind, inner(value.func), inner(value.args), inner(value.keywords))
-    if kind is FunctionType and STANDS_FOR in vars(value):
-        return vars(value)[STANDS_FOR]
-    return (kind, inner(vars(value))) if _is_plain(value) else Same(value)
+    if kind is FunctionType and EQUIVALENCE_KEY in vars(value):
+        return vars(value)[EQUIVALENCE_KEY]
+    return (kind, inner(vars(value))) if _is_plain(value) else SameObject(value)
 
 
-class _Plain:
+class _NoExtraStorage:
     """A class whose ``__basicsize__`` is that of objects without extra storage."""
 
 
@@ -150,7 +150,7 @@ def _is_plain(value: Any) -> bool:
     """Whether the ``__dict__`` of an object is its whole state."""
     kind = type(value)
     return (
-        kind.__basicsize__ == _Plain.__basicsize__
+        kind.__basicsize__ == _NoExtraStorage.__basicsize__
         and hasattr(value, "__dict__")
         and not any("__slots__" in c.__dict__ for c in kind.__mro__[:-1])
     )

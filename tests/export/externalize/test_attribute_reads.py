@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from coreai_onnx.export.externalize.reads import Reads, is_recording, recording
+from coreai_onnx.export.externalize.attribute_reads import AttributeReads, is_recording, recording
 
 Tensor = torch.Tensor
 
@@ -23,7 +23,7 @@ class Inner(torch.nn.Module):
 
 
 class Layer(torch.nn.Module):
-    """Reads what a function reads."""
+    """AttributeReads what a function reads."""
 
     kind = "layer"
 
@@ -44,7 +44,7 @@ class Layer(torch.nn.Module):
         return object.__getattribute__(self, "read")
 
 
-def reads_of(module: torch.nn.Module) -> Reads:
+def reads_of(module: torch.nn.Module) -> AttributeReads:
     with recording(module) as reads:
         module()
     return reads

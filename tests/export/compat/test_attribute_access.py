@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.export.compat.module_reads import reads_noted
+from coreai_onnx.export.compat.attribute_access import access_reported
 
 Seen = list[tuple[str, str]]
 
@@ -27,11 +27,11 @@ class Owner(torch.nn.Module):
 def noted(read: Any) -> Seen:
     seen: Seen = []
 
-    def note(module: torch.nn.Module, own: dict[str, Any], name: str) -> None:
+    def report(module: torch.nn.Module, own: dict[str, Any], name: str) -> None:
         assert own is object.__getattribute__(module, "__dict__")
         seen.append((type(module).__name__, name))
 
-    with reads_noted(note):
+    with access_reported(report):
         read()
     return seen
 

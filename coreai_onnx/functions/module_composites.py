@@ -41,7 +41,7 @@ class _Match:
     attributes: Mapping[str, Any]
 
 
-def call_standard(
+def call_as_composite(
     op: OpBuilder,
     call: ModuleCall,
     given: tuple[Sequence[Value], Sequence[Any]],

@@ -21,34 +21,34 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.export.compat.module_reads import reads_noted
-from coreai_onnx.export.externalize.likeness import MISSING, Tree, likeness
+from coreai_onnx.export.compat.attribute_access import access_reported
+from coreai_onnx.export.externalize.equivalence import MISSING, ModuleTree, equivalence_key
 
 _STRUCTURE = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"})
-"""Attributes that :func:`coreai_onnx.export.externalize.likeness.structure` compares."""
+"""Attributes that :func:`coreai_onnx.export.externalize.equivalence.structure` compares."""
 _DICT = "__dict__"
 
 
-class Reads:
+class AttributeReads:
     """The attributes of a module and its submodules that were read, with their values."""
 
     def __init__(self) -> None:
         """Start with nothing read."""
-        self._tree: Tree | None = None
+        self._tree: ModuleTree | None = None
         self._found: dict[tuple[str, str], Any] = {}
         self._values: dict[tuple[str, str], Any] = {}
         self._before: frozenset[tuple[str, str]] = frozenset()
 
     def begin(self, module: torch.nn.Module) -> None:
         """Start recording reads of a module, with its present weights."""
-        self._tree = Tree(module)
+        self._tree = ModuleTree(module)
         self._before = frozenset(self._found)
 
     def end(self) -> None:
         """Stop recording, and release the module."""
         self._tree = None
 
-    def note(self, own: dict[str, Any], kind: type, name: str) -> None:
+    def record(self, own: dict[str, Any], kind: type, name: str) -> None:
         """Record the value of an attribute at its first read.
 
         Args:
@@ -63,7 +63,7 @@ class Reads:
         if name == _DICT:
             self._found[path, name] = _names(own)
             for each in list(own):
-                self.note(own, kind, each)
+                self.record(own, kind, each)
         elif name in own or not _is_of_class(own, kind, name):
             self._found[path, name] = _look_up(tree, own, kind, name)
             self._values[path, name] = own.get(name, MISSING)
@@ -73,16 +73,16 @@ class Reads:
         active = _active()
         if not active:
             return
-        dicts = Tree(module).dicts
+        dicts = ModuleTree(module).dicts
         for path, name in self._found:
             own, kind = dicts[path]
             for reads in active:
-                reads.note(own, kind, name)
+                reads.record(own, kind, name)
 
     @contextmanager
-    def as_they_were(self, module: torch.nn.Module) -> Iterator[None]:
+    def restored_in(self, module: torch.nn.Module) -> Iterator[None]:
         """While active, attributes that changed since they were read have their recorded values."""
-        tree = Tree(module)
+        tree = ModuleTree(module)
         changed: list[tuple[dict[str, Any], str, Any]] = []
         for (path, name), value in self._values.items():
             own, kind = tree.dicts[path]
@@ -102,7 +102,7 @@ class Reads:
             module: The module.
             latest: Compare only the reads that the latest recording added.
         """
-        tree = Tree(module)
+        tree = ModuleTree(module)
         for (path, name), found in self._found.items():
             if latest and (path, name) in self._before:
                 continue
@@ -114,19 +114,21 @@ class Reads:
 
 
 @contextmanager
-def recording(module: torch.nn.Module, reads: Reads | None = None) -> Iterator[Reads]:
+def recording(
+    module: torch.nn.Module, reads: AttributeReads | None = None
+) -> Iterator[AttributeReads]:
     """While active, record the reads of a module and its submodules in this thread.
 
     Args:
         module: The module.
         reads: Receives the reads, in addition to those that it already has.
     """
-    reads = reads if reads is not None else Reads()
+    reads = reads if reads is not None else AttributeReads()
     reads.begin(module)
     active = _active()
     active.append(reads)
     try:
-        with contextlib.nullcontext() if len(active) > 1 else reads_noted(_note):
+        with contextlib.nullcontext() if len(active) > 1 else access_reported(_note):
             yield reads
     finally:
         active.remove(reads)
@@ -141,14 +143,14 @@ def is_recording() -> bool:
 _local = threading.local()
 
 
-def _active() -> list[Reads]:
-    found: list[Reads] = _local.__dict__.setdefault("active", [])
+def _active() -> list[AttributeReads]:
+    found: list[AttributeReads] = _local.__dict__.setdefault("active", [])
     return found
 
 
 def _note(module: torch.nn.Module, own: dict[str, Any], name: str) -> None:
     for reads in _active():
-        reads.note(own, type(module), name)
+        reads.record(own, type(module), name)
 
 
 # ---------------------------------------------------------------------- one attribute
@@ -171,11 +173,11 @@ def _put(own: dict[str, Any], name: str, value: Any) -> None:
         own[name] = value
 
 
-def _look_up(tree: Tree, own: dict[str, Any], kind: type, name: str) -> Any:
+def _look_up(tree: ModuleTree, own: dict[str, Any], kind: type, name: str) -> Any:
     if name in own:
-        return likeness(own[name], tree)
+        return equivalence_key(own[name], tree)
     slot = next((c.__dict__[name] for c in kind.__mro__ if name in c.__dict__), None)
     if isinstance(slot, MemberDescriptorType):
         with contextlib.suppress(AttributeError):  # the slot is not set
-            return likeness(slot.__get__(tree.owner(own)), tree)
+            return equivalence_key(slot.__get__(tree.owner(own)), tree)
     return MISSING
