@@ -194,7 +194,8 @@ def dynamic_shapes(
         if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
             raise CommandError(
                 "torch.export does not support dynamic dims of inputs that forward() takes as "
-                f"**{name}: {', '.join(value)}\n  wrap the module in one whose forward() names its inputs"
+                f"**{name}: {', '.join(value)}\n"
+                "  wrap the module in one whose forward() names its inputs"
             )
         if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
             names = [f"{name}.{i}" for i in range(len(value))]
