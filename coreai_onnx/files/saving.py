@@ -71,7 +71,7 @@ def save_models(
             "  save with external_data=True, or leave external_data out"
         )
     if data_path in models:
-        raise SaveError(f"cannot write {data_path}: it would be a model and a data file at once")
+        raise SaveError(f"cannot write {data_path}: a model and a data file would have this name")
     try:
         with all_or_nothing() as files:
             store: _Store = _in_memory

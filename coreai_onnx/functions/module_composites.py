@@ -100,7 +100,7 @@ def _keep_own(call: ModuleCall, composite: Composite, reason: Exception) -> None
     if call.leader.body is None:
         raise ExternalizationError(
             f"{call.path or '(root)'} ({type(call.module).__name__}) is called in a way that "
-            f"the composite {composite.name} has no form for: {reason}"
+            f"the composite {composite.name} does not support: {reason}"
         ) from reason
     first = str(reason).partition("\n")[0].removeprefix(f"{composite.name}: ")
     warnings.warn(

@@ -191,10 +191,10 @@ def call_tensors(call: ModuleCall) -> list[str]:
         filled = pytree.tree_unflatten(list(range(len(call.leaves))), call.tree)
     except Exception as error:  # third-party objects may raise anything
         raise ExternalizationError(
-            f"the externalized module {call.path or '(root)'} is given an object that is more than "
-            f"a container of tensors ({error})",
-            advice="what it changes there, as a cache, would not come back: hand it tensors and "
-            "return new ones, or leave it out of externalize_modules",
+            f"the externalized module {call.path or '(root)'} takes an object that is not a plain "
+            f"container of tensors ({error})",
+            advice="changes to such an object, for example a cache, would be lost: pass tensors "
+            "and return new ones, or leave the module out of externalize_modules",
         ) from error
     paths = pytree.tree_flatten_with_path(filled)[0]
     return [

@@ -128,7 +128,7 @@ def _is_output(spec: object) -> bool:
 
 def _check_count(what: str, count: int, names: Sequence[str] | None) -> None:
     if isinstance(names, str):
-        raise ConversionError(f"names of {what} are a list, not the text {names!r}")
+        raise ConversionError(f"the names of {what} must be a list, not the string {names!r}")
     if names and len(names) != count:
         raise ConversionError(
             f"Graph has {count} {what}, but {len(names)} names were given: {list(names)}",
@@ -140,11 +140,11 @@ def _check_names(names: Sequence[str]) -> None:
     """Check user-defined names; a state has two, its own and that of its new value."""
     empty = [name for name in names if not (isinstance(name, str) and name.strip())]
     if empty:
-        raise ConversionError(f"{empty[0]!r} is no name for an input, output or state")
+        raise ConversionError(f"{empty[0]!r} is not a name for an input, output or state")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ConversionError(
-            f"names given twice among inputs, outputs and states: {', '.join(twice)}",
-            advice="every input, output and state has a name of its own; "
+            f"duplicate names among inputs, outputs and states: {', '.join(twice)}",
+            advice="give every input, output and state a different name; "
             "the new value of the state s is the output s_out",
         )

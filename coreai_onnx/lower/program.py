@@ -237,7 +237,7 @@ class ProgramLowering:
         if not self.scope.graph.outputs:
             raise ConversionError(
                 "the module returns no tensor and no number, and changes no state",
-                advice="return a tensor; None and text have no form in ONNX and are left out",
+                advice="return a tensor; None and strings are omitted: ONNX lacks them",
             )
 
     def _append_output(self, x: Any, name: str) -> None:

@@ -273,7 +273,7 @@ def _at_opset(proto: onnx.FunctionProto, opset: int) -> ir.Function:
         if node.domain == "" and _form(node.op_type, written) != _form(node.op_type, opset):
             raise LoweringError(
                 f"onnxscript function {function.name} uses {node.op_type} of opset {written}, "
-                f"which is another one in opset {opset}",
+                f"which is defined differently in opset {opset}",
                 advice=f"write it with onnxscript.opset{opset}, or convert to opset {written}",
             )
     function.opset_imports[""] = opset
@@ -341,7 +341,7 @@ def _attribute(value: Any) -> Any:
         return int(value)
     if isinstance(value, Tensor | onnxscript.OnnxFunction | sympy.Basic | ir.Value):
         raise LoweringError(
-            f"an onnxscript function takes an attribute that is no constant: {value!r}"
+            f"an onnxscript function takes an attribute that is not a constant: {value!r}"
         )
     return value
 

@@ -118,7 +118,7 @@ class Walker:
         raise ConversionError(
             f"the weight {path} of an externalized module is not a weight of the program",
             self.op.scope.where,
-            "externalise a module that holds it",
+            "externalize a module that holds it",
         )
 
     def keep_weight(self, path: str, storage: Any, value: ir.Value) -> None:

@@ -83,7 +83,7 @@ def read_ranges(metadata: Mapping[str, str]) -> dict[str, tuple[int | None, int 
     """
     ranges = _json(metadata.get(RANGES) or "{}")
     if not isinstance(ranges, dict):
-        raise ValueError(f"a {type(ranges).__name__} is no mapping of dims to bounds")
+        raise ValueError(f"a {type(ranges).__name__} is not a mapping of dims to bounds")
     return {name: (_bound(name, b, "min"), _bound(name, b, "max")) for name, b in ranges.items()}
 
 
@@ -105,7 +105,7 @@ def _entries(metadata: Mapping[str, str], key: str, *texts: str) -> list[dict[st
     """Read a JSON list of objects that have the given string fields."""
     entries = _json(metadata.get(key) or "[]")
     if not isinstance(entries, list):
-        raise ValueError(f"a {type(entries).__name__} is no list")
+        raise ValueError(f"a {type(entries).__name__} is not a list")
     for entry in entries:
         for name in texts:
             if not isinstance(entry, dict) or not isinstance(entry.get(name), str):
@@ -118,7 +118,7 @@ def _bound(name: str, bounds: object, key: str) -> int | None:
         raise ValueError(f"the bounds of {name!r} are {bounds!r:.80}")
     bound = bounds.get(key)
     if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool)):
-        raise ValueError(f"{key} of {name!r} is {bound!r:.80}, not a whole number")
+        raise ValueError(f"{key} of {name!r} is {bound!r:.80}, not an integer")
     return bound
 
 

@@ -31,11 +31,11 @@ from coreai_onnx.model.model_protos import (
 from coreai_onnx.model.onnx_rules import (
     Opsets,
     contradiction,
-    has_schema,
     infer,
     rename_generated,
     without_generated,
 )
+from coreai_onnx.model.op_schemas import has_schema
 
 VARIANTS = 64
 """Maximum number of shape signatures, and of dtype signatures, for which a function is inferred;

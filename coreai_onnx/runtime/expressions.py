@@ -100,7 +100,7 @@ def solve(expression: str, value: int) -> tuple[str, Fraction] | None:
 
 def _parsed(expression: str) -> ast.expr:
     if not _ARITHMETIC.fullmatch(expression):
-        raise SyntaxError(f"no arithmetic, or too long: {expression:.80}")
+        raise SyntaxError(f"not an arithmetic expression, or too long: {expression:.80}")
     return ast.parse(expression, mode="eval").body
 
 

@@ -270,7 +270,7 @@ def _signature(session: ort.InferenceSession, source: Source) -> Signature:
     except ValueError as error:
         wrong = fault(Path(source)) if isinstance(source, str | PathLike) else ""
         raise SessionError(
-            wrong or f"the metadata coreai.states and the like cannot be read\n  {error!r}"
+            wrong or f"the metadata of coreai_onnx cannot be read\n  {error!r}"
         ) from error
 
 

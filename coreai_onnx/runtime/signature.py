@@ -84,9 +84,9 @@ class Signature:
         defaults = [_info(node, pairs) for node in session.get_overridable_initializers()]
         results = [_info(node, pairs) for node in session.get_outputs()]
         if strangers := olds - {info.name for info in (*given, *defaults)}:
-            raise ValueError(f"the states {sorted(strangers)} are no inputs of the model")
+            raise ValueError(f"the states {sorted(strangers)} are not inputs of the model")
         if unknown := pairs - {info.name for info in (*given, *defaults, *results)}:
-            raise ValueError(f"{sorted(unknown)} are no inputs or outputs of the model")
+            raise ValueError(f"{sorted(unknown)} are not inputs or outputs of the model")
         return cls(
             inputs=tuple(info for info in given if info.name not in olds),
             outputs=tuple(info for info in results if info.name not in news),
@@ -266,7 +266,9 @@ class _SizeBindings:
             return
         name, value = solved
         if value.denominator != 1 or value < 0:
-            raise complain(f"dimension {axis} is {size}, which is {text} for no {name}")
+            raise complain(
+                f"dimension {axis} is {size}, but no integer {name} gives {text} = {size}"
+            )
         if name in self.ranges and int(value) not in self.ranges[name]:
             raise complain(
                 f"dimension {axis} is {size}, so that {name} is {int(value)}, "

@@ -55,9 +55,9 @@ def test_entries_are_read() -> None:
 @pytest.mark.parametrize(
     ("read", "key", "text", "message"),
     [
-        (read_states, STATES, "{}", "a dict is no list"),
+        (read_states, STATES, "{}", "a dict is not a list"),
         (read_states, STATES, '[{"input": "x"}]', "has no text 'output'"),
-        (read_ranges, RANGES, "[]", "a list is no mapping"),
+        (read_ranges, RANGES, "[]", "a list is not a mapping"),
         (read_ranges, RANGES, '{"n": 3}', "the bounds of 'n' are 3"),
         (read_ranges, RANGES, '{"n": {"max": true}}', "max of 'n' is True"),
         (read_complex, COMPLEX, "[1]", "not a list of names"),

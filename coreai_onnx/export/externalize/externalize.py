@@ -178,7 +178,7 @@ class Externalization:
             raise ExternalizationError(
                 f"the externalized module {call.path or '(root)'} ({type(call.module).__name__}) "
                 f"failed to export by itself: {error}",
-                advice="externalise a part of it, or leave it out of externalize_modules",
+                advice="externalize a part of it, or leave it out of externalize_modules",
             ) from error
         finally:
             self._inside.pop()
@@ -196,7 +196,7 @@ class Externalization:
             if hasattr(vars(module).get("forward"), EQUIVALENCE_KEY):
                 raise ExternalizationError(
                     f"{path or '(root)'} ({type(module).__name__}) is already marked",
-                    advice="one externalization of a model must end before the next begins",
+                    advice="call restore_externalization before externalizing the model again",
                 )
             found.append((path, module, spec))
         used = {id(spec) for _, _, spec in found}

@@ -113,8 +113,8 @@ def _run_call(
     call = _CALLS.get(tag)
     if call is None:
         raise ExternalizationError(
-            f"the externalized module behind {tag} is no longer there",
-            advice="keep what subexport_and_restore returned for as long as the program is used",
+            f"the externalized module behind {tag} no longer exists",
+            advice="keep the result of subexport_and_restore as long as the program is used",
         )
     inputs, mode = _signature(tensors, buffers, numbers)
     known = _known(call.leader, mode, inputs)
@@ -242,8 +242,8 @@ def classify(flat: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any], list[Any]
             numbers.append(leaf)
         elif isinstance(leaf, torch.SymFloat | torch.SymBool):
             raise ExternalizationError(
-                f"an externalized module takes or returns the symbolic number {leaf}, which has no "
-                "form at the border of a function",
+                f"an externalized module takes or returns the symbolic number {leaf}, which "
+                "cannot be an input or output of a function",
                 advice="pass it as a tensor, or leave the module out of externalize_modules",
             )
         else:

@@ -42,9 +42,9 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
     changed = mutated_constants(mutations, program.graph, lifted_constants(program, names))
     if changed:  # torch's retrace does not handle them
         raise ExportError(
-            f"forward changes {', '.join(changed)}, which to torch are constants, by ops or "
-            "through views that cannot be followed\n  give them to register_buffer, and take views "
-            "of them inside of forward"
+            f"forward changes {', '.join(changed)} in place, by ops or through views that cannot "
+            "be followed; torch treats these tensors as constants\n  register them with "
+            "register_buffer, and take views of them inside forward"
         )
     with torch.no_grad():
         retraced: ExportedProgram = program.run_decompositions({})

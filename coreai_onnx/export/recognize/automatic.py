@@ -250,7 +250,7 @@ def wants(externalize_modules: Any) -> tuple[bool, list[Any]]:
     if isinstance(externalize_modules, Mapping) or not isinstance(externalize_modules, Sequence):
         raise TypeError(
             'externalize_modules must be "auto" or a list of module classes and ExternalizeSpecs, '
-            f"is {externalize_modules!r}"
+            f"not {externalize_modules!r}"
         )
     rest = [t for t in externalize_modules if not (isinstance(t, str) and t == "auto")]
     return len(rest) < len(externalize_modules), rest

@@ -62,7 +62,7 @@ def resize(
             return _filtered(op, x, sizes, factors, mode, align_corners=align_corners)
     if antialias:
         # onnxruntime's antialiased Resize differs from torch's
-        raise LoweringError("antialiased resizing needs sizes that are known", op.scope.where)
+        raise LoweringError("antialiased resizing requires static sizes", op.scope.where)
     coordinates = "align_corners" if align_corners else "half_pixel"
     options: dict[str, Any] = {"mode": mode}
     if mode == "nearest":
