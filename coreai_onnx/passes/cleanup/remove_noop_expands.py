@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.dims import Dims, DimsAnalysis
+from coreai_onnx.passes.analysis.shape_values import ShapeValue, ShapeValueAnalysis
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import is_standard, same_known_shape, shape_of
 from coreai_onnx.passes.engine.why import Why
@@ -15,7 +15,7 @@ def remove_noop_expands(graph: gs.Graph, why: Why) -> int:
 
     x:[batch, 8] ─Expand([1, 8])→ y ─Relu→ z     becomes     x:[batch, 8] ─Relu→ z
     """
-    edit, analysis, count = Edit(graph), DimsAnalysis(), 0
+    edit, analysis, count = Edit(graph), ShapeValueAnalysis(), 0
     for node in graph.nodes:
         if not is_standard(node, "Expand", "Tile"):
             continue
@@ -34,7 +34,7 @@ def remove_noop_expands(graph: gs.Graph, why: Why) -> int:
     return count
 
 
-def _fills(tensor: gs.Tensor, target: Dims) -> bool:
+def _fills(tensor: gs.Tensor, target: ShapeValue) -> bool:
     """Whether each target dim is 1 or equals the tensor's dim, aligned at the end."""
     shape = shape_of(tensor)
     if shape is None or len(target.items) > len(shape):
@@ -46,5 +46,5 @@ def _fills(tensor: gs.Tensor, target: Dims) -> bool:
     )
 
 
-def _once(repeats: Dims) -> bool:
+def _once(repeats: ShapeValue) -> bool:
     return all(item == 1 for item in repeats.items)

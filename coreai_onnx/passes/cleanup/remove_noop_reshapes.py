@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.dims import DimsAnalysis
+from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     Dim,
@@ -21,7 +21,7 @@ def remove_noop_reshapes(graph: gs.Graph, why: Why) -> int:
 
     x:[batch, 8] ─Reshape([0, 8])→ y ─Relu→ z     becomes     x:[batch, 8] ─Relu→ z
     """
-    edit, analysis, count = Edit(graph), DimsAnalysis(), 0
+    edit, analysis, count = Edit(graph), ShapeValueAnalysis(), 0
     for node in graph.nodes:
         if not is_standard(node, "Reshape", "Flatten", "Squeeze"):
             continue
@@ -41,7 +41,7 @@ def remove_noop_reshapes(graph: gs.Graph, why: Why) -> int:
     return count
 
 
-def _keeps(node: gs.Node, shape: tuple[Dim, ...], analysis: DimsAnalysis) -> bool:
+def _keeps(node: gs.Node, shape: tuple[Dim, ...], analysis: ShapeValueAnalysis) -> bool:
     """Whether each dim is copied or equal, except that one may be inferred."""
     target = analysis.of(node.inputs[1])
     if target is None or len(target.items) != len(shape):

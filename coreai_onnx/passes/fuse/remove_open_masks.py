@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.analysis.affine import AffineTensor
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask
-from coreai_onnx.passes.analysis.counting import Counting
-from coreai_onnx.passes.analysis.counts import Count
 from coreai_onnx.passes.engine.bodies import bodies_of
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
@@ -35,10 +35,10 @@ def remove_open_masks(graph: gs.Graph, why: Why) -> int:
     bodies = bodies_of(graph)
     if bodies is None:
         return 0
-    edit, count, counting = Edit(graph), 0, Counting()
+    edit, count, positions = Edit(graph), 0, AffineAnalysis()
     for node in graph.nodes:
         mask = input_of(node, 3) if composite(node, NAME) is not None else None
-        word = None if mask is None else _open_word(mask, counting)
+        word = None if mask is None else _open_word(mask, positions)
         if word is None:
             continue
         if bodies.opset < 23:
@@ -57,10 +57,14 @@ def remove_open_masks(graph: gs.Graph, why: Why) -> int:
     return count
 
 
-def _open_word(mask: gs.Tensor, counting: Counting) -> str | None:
+def _open_word(mask: gs.Tensor, positions: AffineAnalysis) -> str | None:
     """Return the variant of a mask that is true or zero everywhere; None for other masks."""
-    known = counting.of(mask)
-    if isinstance(known, Count) and known.everywhere == 1 and dtype_of(mask) == np.dtype(np.bool_):
+    known = positions.of(mask)
+    if (
+        isinstance(known, AffineTensor)
+        and known.splat == 1
+        and dtype_of(mask) == np.dtype(np.bool_)
+    ):
         return "mask"
     node = made_by(mask, "Expand", "Unsqueeze", "Reshape", "Identity")
     while node is not None:
