@@ -107,8 +107,8 @@ class AffineTensor:
 
     def permuted(self, axes: Sequence[int]) -> AffineTensor:
         """Return the tensor with these axes in this order; the others have size 1."""
-        steps, dims = (tuple(of[axis] for axis in axes) for of in (self.steps, self.dims))
-        return AffineTensor(self.start, steps, dims)
+        steps = tuple(self.steps[axis] for axis in axes)
+        return AffineTensor(self.start, steps, tuple(self.dims[axis] for axis in axes))
 
     @property
     def splat(self) -> int | None:

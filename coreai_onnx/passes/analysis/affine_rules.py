@@ -52,8 +52,9 @@ def _range(node: gs.Node, known: list[AffineValue | None]) -> AffineValue | None
     step = None if delta is None else delta.splat
     if step is None or not isinstance(start, AffineTensor):
         return None
-    known_limit = step == 1 and isinstance(limit, AffineTensor)
-    length = limit.start - start.start if known_limit else None
+    length = None
+    if step == 1 and isinstance(limit, AffineTensor):
+        length = limit.start - start.start
     return affine_tensor(start.start, (step,), _dims(node.outputs[0], (length,)))
 
 
