@@ -45,9 +45,9 @@ def remove_broadcast_expands(graph: gs.Graph, why: Why) -> int:
 
 def _target(node: gs.Node) -> tuple[Dim, ...] | None:
     """Return the target of an Expand, if it is known to be the shape of its result."""
-    from coreai_onnx.passes.analysis.dims import DimsAnalysis
+    from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
 
-    dims = DimsAnalysis().of(node.inputs[1])
+    dims = ShapeValueAnalysis().of(node.inputs[1])
     return None if dims is None else dims.items
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.amounts import amount_of
-from coreai_onnx.passes.analysis.counting import Counting
+from coreai_onnx.passes.analysis.affine import affine_expr
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.contrib.contrib_rope import Tables
 from coreai_onnx.passes.engine.bodies import bodies_of
 from coreai_onnx.passes.engine.context import context_of
@@ -153,7 +153,7 @@ class _AttentionWriter:
         self._tables = Tables(edit)
         self._biases: TensorTable[tuple[gs.Tensor, gs.Tensor]] = TensorTable()
         self._lengths: dict[tuple[Dim, Dim], list[gs.Tensor]] = {}
-        self._counting = Counting()
+        self._positions = AffineAnalysis()
 
     def is_causal(self, node: gs.Node, shapes: _AttentionShapes) -> bool:
         """Whether the attribute is set, or the mask is causal and therefore not needed."""
@@ -204,10 +204,10 @@ class _AttentionWriter:
         become_heads(edit, node, made, shapes.heads)
 
     def _says_causal(self, mask: gs.Tensor, shapes: _AttentionShapes) -> bool:
-        queries, keys = amount_of(shapes.queries), amount_of(shapes.keys)
+        queries, keys = affine_expr(shapes.queries), affine_expr(shapes.keys)
         if queries is None or keys is None or queries != keys:
             return False
-        return is_causal(self._counting.of(mask), queries, keys)
+        return is_causal(self._positions.of(mask), queries, keys)
 
     def _add_caches(self, result: gs.Tensor) -> None:
         """Declare the op's two other outputs, which are unused: before 1.28 they are required."""

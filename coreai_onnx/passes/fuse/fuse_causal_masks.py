@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.amounts import Amount, amount_of
+from coreai_onnx.passes.analysis.affine import AffineExpr, AffineMask, AffineValue, affine_expr
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask, shares_heads
-from coreai_onnx.passes.analysis.counting import Counting
-from coreai_onnx.passes.analysis.counts import Known, Region
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import DOMAIN, attribute_of, composite, input_of, shape_of
@@ -26,11 +25,11 @@ def fuse_causal_masks(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     From opset 23, where the body is ONNX's own Attention: the body for lower opsets computes a mask
     in every call. Only if there are as many keys as queries.
     """
-    edit, count, counting = Edit(graph), 0, Counting()
+    edit, count, positions = Edit(graph), 0, AffineAnalysis()
     for node in graph.nodes:
         mask = input_of(node, 3) if composite(node, NAME) is not None else None
-        known = None if mask is None else counting.of(mask)
-        if not isinstance(known, Region) or len(known.excesses) != 1:
+        known = None if mask is None else positions.of(mask)
+        if not isinstance(known, AffineMask) or len(known.constraints) != 1:
             continue
         reason = _obstacle(node, known, bodies.opset)
         name = None if reason else attention_without_mask(bodies, node, "mask", causal=True)
@@ -44,7 +43,7 @@ def fuse_causal_masks(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     return count
 
 
-def _obstacle(node: gs.Node, mask: Region, opset: int) -> str:
+def _obstacle(node: gs.Node, mask: AffineMask, opset: int) -> str:
     queries, keys = (_length(tensor) for tensor in node.inputs[:2])
     if queries is None or keys is None:
         return "the lengths are not known"
@@ -59,17 +58,17 @@ def _obstacle(node: gs.Node, mask: Region, opset: int) -> str:
     return "" if shares_heads(node) else "keys and values may have different heads"
 
 
-def _length(tensor: gs.Tensor) -> Amount | None:
+def _length(tensor: gs.Tensor) -> AffineExpr | None:
     shape = shape_of(tensor)
-    return None if shape is None or len(shape) != 4 else amount_of(shape[2])
+    return None if shape is None or len(shape) != 4 else affine_expr(shape[2])
 
 
-def is_causal(mask: Known | None, queries: Amount, keys: Amount) -> bool:
+def is_causal(mask: AffineValue | None, queries: AffineExpr, keys: AffineExpr) -> bool:
     """Whether a mask is true where key - query <= keys - queries."""
-    if not isinstance(mask, Region) or len(mask.excesses) != 1:
+    if not isinstance(mask, AffineMask) or len(mask.constraints) != 1:
         return False
     if len(mask.dims) < 2 or mask.dims[-2:] != (queries, keys):
         return False
-    (excess,) = mask.excesses
+    (constraint,) = mask.constraints
     steps = (0,) * (len(mask.dims) - 2) + (-1, 1)
-    return excess.steps == steps and excess.start == queries - keys
+    return constraint.steps == steps and constraint.start == queries - keys

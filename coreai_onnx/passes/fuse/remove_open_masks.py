@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.analysis.affine import AffineTensor
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask, shares_heads
-from coreai_onnx.passes.analysis.counting import Counting
-from coreai_onnx.passes.analysis.counts import Count
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
@@ -33,10 +33,10 @@ def remove_open_masks(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
 
     attention(q, k, v, Expand(True, [b, 1, s, s]))     becomes     attention(q, k, v)
     """
-    edit, count, counting = Edit(graph), 0, Counting()
+    edit, count, positions = Edit(graph), 0, AffineAnalysis()
     for node in graph.nodes:
         mask = input_of(node, 3) if composite(node, NAME) is not None else None
-        word = None if mask is None else _open_word(mask, counting)
+        word = None if mask is None else _open_word(mask, positions)
         if word is None:
             continue
         if input_of(node, 4) is not None or attribute_of(node, "softcap", 0.0) != 0.0:
@@ -55,10 +55,14 @@ def remove_open_masks(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     return count
 
 
-def _open_word(mask: gs.Tensor, counting: Counting) -> str | None:
+def _open_word(mask: gs.Tensor, positions: AffineAnalysis) -> str | None:
     """Return the variant of a mask that is true or zero everywhere; None for other masks."""
-    known = counting.of(mask)
-    if isinstance(known, Count) and known.everywhere == 1 and dtype_of(mask) == np.dtype(np.bool_):
+    known = positions.of(mask)
+    if (
+        isinstance(known, AffineTensor)
+        and known.splat == 1
+        and dtype_of(mask) == np.dtype(np.bool_)
+    ):
         return "mask"
     node = made_by(mask, "Expand", "Unsqueeze", "Reshape", "Identity")
     while node is not None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coreai_onnx.passes import open_model
-from coreai_onnx.passes.analysis.dims import Dims, DimsAnalysis
+from coreai_onnx.passes.analysis.shape_values import ShapeValue, ShapeValueAnalysis
 from tests.passes.rewriting import parse
 
 HEAD = """main (float[batch, 128, 64] x, int64[2] free) => (int64[k] y)
@@ -13,10 +13,10 @@ HEAD = """main (float[batch, 128, 64] x, int64[2] free) => (int64[k] y)
 { s = Shape (x)  """
 
 
-def dims_of(body: str) -> Dims | None:
+def dims_of(body: str) -> ShapeValue | None:
     graph = open_model(parse(HEAD + body + "  y = Identity (r) }"))
     (node,) = [n for n in graph.nodes if n.outputs[0].name == "r"]
-    return DimsAnalysis().of(node.outputs[0])
+    return ShapeValueAnalysis().of(node.outputs[0])
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,7 @@ def dims_of(body: str) -> Dims | None:
         ("r = Slice (s, v1, end)", (128, 64), False),
         ("r = Slice (s, v0, m1)", ("batch", 128), False),
         ("r = Slice (s, v1, v2, v0)", (128,), False),
+        ("r = Slice (s, v2, v0, v0, m1)", (64, 128), False),
         ("a = Gather (s, zero)  r = Unsqueeze (a, v0)", ("batch",), False),
         ("a = Gather (s, v1)  r = Squeeze (a, v0)", (128,), True),
         ("a = Gather (s, v1)  r = Reshape (a, none)", (128,), True),
@@ -44,7 +45,7 @@ def dims_of(body: str) -> Dims | None:
     ],
 )
 def test_shape_values(body, items, is_scalar) -> None:
-    assert dims_of(body) == Dims(items, is_scalar)
+    assert dims_of(body) == ShapeValue(items, is_scalar)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,6 @@ def test_shape_values(body, items, is_scalar) -> None:
         "r = Size (x)",
         "r = Cast <to = 1> (s)",
         "r = Gather (s, free)",
-        "r = Slice (s, v2, v0, v0, m1)",
         "r = Reshape (s, v2)",
         "a = Neg (s)  r = Identity (a)",
         "r = Add (s, free)",
@@ -67,18 +67,13 @@ def test_nothing_is_claimed_of_the_rest(body) -> None:
 
 
 def test_division_goes_towards_zero_and_not_by_zero() -> None:
-    assert dims_of("a = Sub (v0, s)  r = Div (a, pair_)".replace("pair_", "m1")) == Dims(
+    assert dims_of("a = Sub (v0, s)  r = Div (a, pair_)".replace("pair_", "m1")) == ShapeValue(
         (None, 128, 64)
     )
-    assert dims_of("r = Div (s, v0)") == Dims((None, None, None))
+    assert dims_of("r = Div (s, v0)") == ShapeValue((None, None, None))
 
 
 def test_arrays() -> None:
-    assert Dims((3,), is_scalar=True).array(np.dtype(np.int32)).shape == ()
-    assert Dims(()).array(np.dtype(np.int64)).shape == (0,)
-    assert not Dims(("n",)).is_known()
-
-
-def test_a_long_chain_needs_no_recursion() -> None:
-    body = "a0 = Identity (s)  " + "  ".join(f"a{i} = Identity (a{i - 1})" for i in range(1, 3000))
-    assert dims_of(body + "  r = Identity (a2999)") == Dims(("batch", 128, 64))
+    assert ShapeValue((3,), is_scalar=True).array(np.dtype(np.int32)).shape == ()
+    assert ShapeValue(()).array(np.dtype(np.int64)).shape == (0,)
+    assert not ShapeValue(("n",)).is_known()

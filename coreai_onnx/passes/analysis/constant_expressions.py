@@ -18,16 +18,15 @@ _DEPTH = 64
 
 
 @dataclass(frozen=True)
-class _Step:
+class _DetachedNode:
     """A node detached from its graph, and the indices of the earlier values that it reads."""
 
     node: gs.Node
     reads: tuple[int | None, ...]
-    slots: int
 
 
 @dataclass(frozen=True)
-class Computed:
+class ConstantExpression:
     """A tensor as a function of constants; later changes of the graph do not affect it.
 
     Attributes:
@@ -35,7 +34,7 @@ class Computed:
     """
 
     constants: tuple[gs.Constant, ...]
-    _steps: tuple[_Step, ...]
+    _steps: tuple[_DetachedNode, ...]
     _result: int
 
     def __call__(self, *arrays: np.ndarray) -> np.ndarray:
@@ -58,7 +57,7 @@ class Computed:
             return None
 
 
-def computed(tensor: gs.Tensor) -> Computed | None:
+def constant_expression(tensor: gs.Tensor) -> ConstantExpression | None:
     """Return how a tensor is computed from constants; None if it depends on inputs."""
     nodes = _needed(tensor)
     if nodes is None:
@@ -71,10 +70,10 @@ def computed(tensor: gs.Tensor) -> Computed | None:
         reads = tuple(None if t.is_empty() else slots[id(t)] for t in node.inputs)
         outputs = [gs.Variable(f"{i}") for i in range(len(node.outputs))]
         apart = gs.Node(node.op, attrs=dict(node.attrs), outputs=outputs)
-        steps.append(_Step(apart, reads, count))
+        steps.append(_DetachedNode(apart, reads))
         slots |= {id(t): count + i for i, t in enumerate(node.outputs)}
         count += len(node.outputs)
-    return Computed(tuple(constants.values()), tuple(steps), slots[id(tensor)])
+    return ConstantExpression(tuple(constants.values()), tuple(steps), slots[id(tensor)])
 
 
 def _needed(tensor: gs.Tensor) -> list[gs.Node] | None:

@@ -6,9 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes.analysis.amounts import Amount
-from coreai_onnx.passes.analysis.counting import Counting
-from coreai_onnx.passes.analysis.counts import Count, Region
+from coreai_onnx.passes.analysis.affine import AffineExpr, AffineMask, AffineTensor
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.engine.surgeon import open_model
 from tests.passes.rewriting import parse, run
 
@@ -24,12 +23,12 @@ HEAD = """main (float[batch, seq] x, float[batch, past] z) => ({kind}[{dims}] y)
 BINDINGS = ({"batch": 2, "seq": 5, "past": 3}, {"batch": 1, "seq": 1, "past": 4})
 
 
-def number(amount: Amount, binding: dict[str, int]) -> int:
+def number(amount: AffineExpr, binding: dict[str, int]) -> int:
     factors = (factor * binding[name] for name, factor in amount.terms)
     return amount.constant + sum(factors)
 
 
-def values(count: Count, shape: tuple[int, ...], binding: dict[str, int]) -> np.ndarray:
+def values(count: AffineTensor, shape: tuple[int, ...], binding: dict[str, int]) -> np.ndarray:
     """What a count says that a tensor of this shape holds."""
     total = np.full(shape, number(count.start, binding), np.int64)
     for axis, step in enumerate(count.steps):
@@ -37,21 +36,21 @@ def values(count: Count, shape: tuple[int, ...], binding: dict[str, int]) -> np.
     return total
 
 
-def held(text: str) -> Count | Region | None:
+def held(text: str) -> AffineTensor | AffineMask | None:
     """Return what is known of y, after holding it to what onnxruntime computes."""
     model = parse(text)
-    known = Counting().of(open_model(model).outputs[0])
+    known = AffineAnalysis().of(open_model(model).outputs[0])
     if known is None:
         return None
     for binding in BINDINGS:
         sizes = [(binding["batch"], binding[name]) for name in ("seq", "past")]
         feeds = {n: np.zeros(size, np.float32) for n, size in zip("xz", sizes, strict=True)}
         (actual,) = run(parse(text), feeds)
-        if isinstance(known, Count):
+        if isinstance(known, AffineTensor):
             expected = values(known, actual.shape, binding)
         else:
-            excesses = [values(e, actual.shape, binding) for e in known.excesses]
-            expected = np.logical_and.reduce([excess <= 0 for excess in excesses])
+            constraints = [values(e, actual.shape, binding) for e in known.constraints]
+            expected = np.logical_and.reduce([constraint <= 0 for constraint in constraints])
         np.testing.assert_array_equal(actual, expected)
         for dim, size in zip(known.dims, actual.shape, strict=True):
             assert dim is None or number(dim, binding) == size
@@ -106,8 +105,8 @@ SAME = [
 @pytest.mark.parametrize(("body", "dims"), SAME)
 def test_parts_of_what_is_one_number_are_that_number(body, dims) -> None:
     known = held(HEAD.format(kind="int64", dims=dims, body=body))
-    assert isinstance(known, Count)
-    assert known.everywhere == 1
+    assert isinstance(known, AffineTensor)
+    assert known.splat == 1
 
 
 TRUE, FALSE, SOME, NOTHING = 1, 0, "some", None
@@ -144,10 +143,12 @@ MASKS = [
 @pytest.mark.parametrize(("body", "dims", "expected"), MASKS)
 def test_masks_are_what_onnxruntime_computes(body, dims, expected) -> None:
     known = held(HEAD.format(kind="bool", dims=dims, body=body))
-    found = SOME if isinstance(known, Region) else known and known.everywhere
+    found = SOME if isinstance(known, AffineMask) else known and known.splat
     assert found == expected
 
 
 def test_what_floats_count_is_not_known() -> None:
     text = "main (float[s] x) => (float[4] y) <float a = {0}, float b = {4}, float c = {1}> { y = Range (a, b, c) }"
-    assert Counting().of(open_model(ir.from_proto(ir.to_proto(parse(text)))).outputs[0]) is None
+    assert (
+        AffineAnalysis().of(open_model(ir.from_proto(ir.to_proto(parse(text)))).outputs[0]) is None
+    )

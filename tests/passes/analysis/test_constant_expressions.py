@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.computed import computed
+from coreai_onnx.passes.analysis.constant_expressions import constant_expression
 
 
 def constant(name: str, values: object, dtype: type = np.int64) -> gs.Constant:
@@ -23,7 +23,7 @@ def test_a_recipe_outlives_its_graph() -> None:
     axis = constant("axis", [1])
     pair = [made("Unsqueeze", half, axis)[0] for half in (low, high)]
     (steps,) = made("Concat", *pair, axis=1)
-    recipe = computed(steps)
+    recipe = constant_expression(steps)
     assert recipe is not None
     assert [c.name for c in recipe.constants].count("packed") == 1
     for node in (steps.inputs[0], low.inputs[0]):
@@ -34,25 +34,25 @@ def test_a_recipe_outlives_its_graph() -> None:
 def test_results_of_one_node_are_told_apart() -> None:
     first, second = made("Split", constant("x", [1, 2, 3, 4]), outputs=2, axis=0)
     (difference,) = made("Sub", second, first)
-    recipe = computed(difference)
+    recipe = constant_expression(difference)
     assert recipe is not None
     np.testing.assert_array_equal(recipe.values(), [2, 2])
     np.testing.assert_array_equal(recipe(np.array([0, 0, 5, 7])), [5, 7])
 
 
 def test_a_constant_is_its_own_recipe() -> None:
-    recipe = computed(constant("x", [1, 2]))
+    recipe = constant_expression(constant("x", [1, 2]))
     assert recipe is not None
     np.testing.assert_array_equal(recipe.values(), [1, 2])
 
 
 def test_what_depends_on_inputs_or_on_the_runtime_has_none() -> None:
     x, given = constant("x", [1, 2]), gs.Variable("given")
-    assert computed(made("Add", x, given)[0]) is None
-    assert computed(made("RandomUniformLike", x)[0]) is None
-    assert computed(made("DequantizeLinear", x, x)[0]) is None
+    assert constant_expression(made("Add", x, given)[0]) is None
+    assert constant_expression(made("RandomUniformLike", x)[0]) is None
+    assert constant_expression(made("DequantizeLinear", x, x)[0]) is None
     (quotient,) = made("Div", x, constant("zero", 0))
-    recipe = computed(quotient)
+    recipe = constant_expression(quotient)
     assert recipe is not None
     assert recipe.values() is None
 
@@ -61,4 +61,4 @@ def test_long_chains_are_not_followed() -> None:
     tensor: gs.Tensor = constant("x", [1])
     for _ in range(200):
         (tensor,) = made("Neg", tensor)
-    assert computed(tensor) is None
+    assert constant_expression(tensor) is None
