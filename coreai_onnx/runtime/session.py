@@ -20,6 +20,7 @@ from coreai_onnx.files.saving import save_models, to_proto
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.model.inventory import standard_op_types, weights
 from coreai_onnx.printable import printable_lines
+from coreai_onnx.runtime.deadline import deadline
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.optimizers import disabled_optimizers, read_graph
 from coreai_onnx.runtime.outputs import Array, Outputs
@@ -147,11 +148,13 @@ class Session:
         """
         return self._signature.example_sizes(sizes, default)
 
-    def run(self, *args: object, **named: object) -> Outputs:
+    def run(self, *args: object, timeout: float | None = None, **named: object) -> Outputs:
         """Run the model once, and keep the new states for the next call.
 
         Args:
             *args: Inputs by position.
+            timeout: Maximum time in seconds, checked before each node; None means no limit. An
+                input of this name can only be given by position.
             **named: Inputs by name, and states to use instead of the carried ones.
 
         Returns:
@@ -160,12 +163,14 @@ class Session:
         Raises:
             InputError: If a name, dtype, rank or shape is wrong; the model was not run and no state
                 has changed.
-            SessionError: If onnxruntime fails; no state has changed.
+            SessionError: If onnxruntime fails or does not finish in time; no state has changed.
         """
         with failures_as(SessionError, "the model cannot be run"):
-            return self._run(args, named)
+            return self._run(args, named, timeout)
 
-    def _run(self, args: tuple[object, ...], named: Mapping[str, object]) -> Outputs:
+    def _run(
+        self, args: tuple[object, ...], named: Mapping[str, object], timeout: float | None
+    ) -> Outputs:
         given = self._signature.bind(args, named)
         info = self._signature.info
         arrays = {name: to_numpy(value, info(name)) for name, value in given.items()}
@@ -175,7 +180,9 @@ class Session:
         types = {name: described(value, info(name)) for name, value in values.items()}
         self._signature.check(types, frozenset(carried))
         feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | carried
-        return self._returned(self._run_ort(feeds))
+        with deadline(timeout) as options:
+            results = self._run_ort(feeds, options)
+        return self._returned(results)
 
     def reset(self) -> None:
         """Reset every state to its initial value."""
@@ -188,10 +195,13 @@ class Session:
         lines += [f"  state   {info}" for info in self.state_inputs]
         return printable_lines("\n".join([*lines, *(f"  output  {info}" for info in self.outputs)]))
 
-    def _run_ort(self, feeds: dict[str, ort.OrtValue]) -> dict[str, ort.OrtValue]:
+    def _run_ort(
+        self, feeds: dict[str, ort.OrtValue], options: ort.RunOptions
+    ) -> dict[str, ort.OrtValue]:
         names = [node.name for node in self.ort.get_outputs()]
         try:
-            return dict(zip(names, self.ort.run_with_ort_values(names, feeds), strict=True))
+            results = self.ort.run_with_ort_values(names, feeds, options)
+            return dict(zip(names, results, strict=True))
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
             raise SessionError(f"onnxruntime failed while running\n  {error}") from error
 
