@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coreai_onnx.cli.numbers import SEED, whole
+from coreai_onnx.cli.numbers import SEED, integer
 from coreai_onnx.cli.output import chosen_place
 from coreai_onnx.cli.tensors import (
     describe,
@@ -61,7 +61,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--threads",
-        type=whole(1, MAX_THREADS),
+        type=integer(1, MAX_THREADS),
         metavar="N",
         help=f"number of threads per operator, at most {MAX_THREADS}",
     )
