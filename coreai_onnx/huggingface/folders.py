@@ -40,8 +40,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     try:
         with failures_as(SaveError, f"cannot write {folder}"):
             temporary.mkdir()
-        yield temporary
-        with failures_as(SaveError, f"cannot write {folder}"):
+            yield temporary
             if folder.is_dir():
                 folder.rmdir()
             temporary.replace(folder)
