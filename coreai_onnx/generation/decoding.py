@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from coreai_onnx.generation.sampling import Sampler, Settings
 from coreai_onnx.model.contents import TensorInfo
 from coreai_onnx.runtime.session import Session
 
-_INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position"}
+_ENCODED = {"encoder_hidden_states", "encoder_attention_mask", "use_cache_branch"}
+_INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position", *_ENCODED}
 
 
 class Decoding:
@@ -27,9 +28,12 @@ class Decoding:
     Args:
         session: The session; its states do not change.
         prompt: The prompts.
+        fixed: Inputs that are the same in every step: the result of an encoder.
     """
 
-    def __init__(self, session: Session, prompt: Prompt) -> None:
+    def __init__(
+        self, session: Session, prompt: Prompt, fixed: Mapping[str, Any] | None = None
+    ) -> None:
         """Start a stream.
 
         Raises:
@@ -46,7 +50,7 @@ class Decoding:
         self._stream = session.stream()
         self._has_cache = bool(session.states)
         self.ids, self._mask = prompt.ids, prompt.mask
-        self._read = 0
+        self._read, self._fixed = 0, dict(fixed or {})
         self._feeds: dict[str, Any] = _empty_states(session, len(prompt.ids))
 
     def logits(self) -> torch.Tensor:
@@ -58,6 +62,8 @@ class Decoding:
             "attention_mask": self._mask,
             "position_ids": positions[:, start:],
             "cache_position": torch.arange(start, self.ids.shape[1]),
+            "use_cache_branch": torch.tensor([start > 0]),
+            **self._fixed,
         }
         given = {name: value for name, value in feeds.items() if name in self._names}
         outputs = self._stream.run(**given, **self._feeds)
@@ -75,15 +81,26 @@ class Decoding:
         self._stream.close()
 
 
-def generated(session: Session, prompt: Prompt, settings: Settings) -> Iterator[torch.Tensor]:
+def generated(
+    session: Session,
+    prompt: Prompt,
+    settings: Settings,
+    fixed: Mapping[str, Any] | None = None,
+) -> Iterator[torch.Tensor]:
     """Yield the next token of each sequence, int64 ``[batch]``, until all sequences have ended.
+
+    Args:
+        session: The session of the decoder.
+        prompt: The tokens to start from.
+        settings: The settings.
+        fixed: As for `Decoding`.
 
     Raises:
         GenerationError: If the model is not a decoder, the prompt is longer than its cache, or a
             setting is out of range.
     """
     _check_length(session, prompt, settings)
-    sampler, decoding = Sampler(settings, prompt.mask), Decoding(session, prompt)
+    sampler, decoding = Sampler(settings, prompt.mask), Decoding(session, prompt, fixed)
     running = torch.ones(len(prompt.ids), dtype=torch.bool)
     stops = torch.tensor(settings.stop_ids, dtype=torch.int64)
     try:

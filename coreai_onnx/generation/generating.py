@@ -13,13 +13,14 @@ import torch
 
 from coreai_onnx.errors import GenerationError, failures_as
 from coreai_onnx.generation.decoding import generated
+from coreai_onnx.generation.encoding import Encoder
 from coreai_onnx.generation.prompts import Prompt, read_prompt
 from coreai_onnx.generation.sampling import Settings
 from coreai_onnx.runtime.opening import HasModel
 from coreai_onnx.runtime.outputs import Array
 from coreai_onnx.runtime.session import Session
 
-MODEL = "model.onnx"
+MODEL, ENCODER, MERGED = "model.onnx", "encoder_model.onnx", "decoder_model_merged.onnx"
 _SETTINGS = ("generation_config.json", "config.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
@@ -33,12 +34,15 @@ class LanguageModel:
         tokenizer: The tokenizer of transformers; None if there is none.
         stop_ids: Tokens that end a sequence.
         pad_id: The token for padding.
+        encoder: The encoder, of a model that has one; then the tokens are those of the decoder,
+            without the prompt.
     """
 
     session: Session
     tokenizer: Any = None
     stop_ids: tuple[int, ...] = ()
     pad_id: int = 0
+    encoder: Encoder | None = None
 
     @classmethod
     def open(
@@ -56,15 +60,21 @@ class LanguageModel:
             SessionError: If the model cannot be opened.
         """
         path = Path(folder)
-        if not (path / MODEL).is_file():
+        encodes = (path / ENCODER).is_file() and (path / MERGED).is_file()
+        if not (encodes or (path / MODEL).is_file()):
             what = f"there is no {MODEL}" if path.is_dir() else "no such folder"
             raise GenerationError(f"{path}: {what}; export the model with coreai_onnx.export_model")
         settings = [_read(path / name) for name in _SETTINGS]
         stops, pads = (_first(settings, name) for name in ("eos_token_id", "pad_token_id"))
         stop_ids = tuple(stops) if isinstance(stops, list) else () if stops is None else (stops,)
         pad_id = pads if pads is not None else stop_ids[0] if stop_ids else 0
-        session = Session(path / MODEL, kernels=kernels, threads=threads)
-        return cls(session, _tokenizer(path), stop_ids, pad_id)
+        file = path / (MERGED if encodes else MODEL)
+        session = Session(file, kernels=kernels, threads=threads)
+        encoder = None
+        if encodes:
+            start = _first(settings, "decoder_start_token_id") or 0
+            encoder = Encoder(Session(path / ENCODER, kernels=kernels, threads=threads), start)
+        return cls(session, _tokenizer(path), stop_ids, pad_id, encoder)
 
     def generate(
         self,
@@ -80,12 +90,12 @@ class LanguageModel:
         stop_ids: Sequence[int] | None = None,
     ) -> str | list[str] | Array:
         """Generate; see :func:`generate`."""
-        asked, settings = self._prepared(
+        asked, steps = self._started(
             prompt, attention_mask, stop_ids, max_new_tokens=max_new_tokens,
             temperature=temperature, top_k=top_k, top_p=top_p,
             repetition_penalty=repetition_penalty, seed=seed,
         )  # fmt: skip
-        new = torch.stack(list(generated(self.session, asked, settings)), dim=1)
+        new = torch.stack(list(steps), dim=1)
         if not asked.is_text:
             ids: Array = torch.cat([asked.ids, new], dim=1).numpy()
             return ids[0] if asked.is_single else ids
@@ -106,20 +116,25 @@ class LanguageModel:
         stop_ids: Sequence[int] | None = None,
     ) -> Iterator[Any]:
         """Generate step by step; see :func:`stream`."""
-        asked, settings = self._prepared(
+        asked, steps = self._started(
             prompt, attention_mask, stop_ids, max_new_tokens=max_new_tokens,
             temperature=temperature, top_k=top_k, top_p=top_p,
             repetition_penalty=repetition_penalty, seed=seed,
         )  # fmt: skip
-        steps = generated(self.session, asked, settings)
         return self._pieces(steps, asked) if asked.is_text else _tokens(steps, asked)
 
-    def _prepared(
+    def _started(
         self, prompt: Any, mask: Any, stop_ids: Sequence[int] | None, **options: Any
-    ) -> tuple[Prompt, Settings]:
+    ) -> tuple[Prompt, Iterator[torch.Tensor]]:
+        """Return the tokens that the decoder starts from, and the steps that follow."""
         stops = self.stop_ids if stop_ids is None else tuple(stop_ids)
         settings = Settings(stop_ids=stops, pad_id=self.pad_id, **options)
-        return read_prompt(prompt, self.tokenizer, mask=mask, pad_id=self.pad_id), settings
+        given: dict[str, Any] = {"mask": mask, "pad_id": self.pad_id}
+        if self.encoder is None:
+            asked = read_prompt(prompt, self.tokenizer, **given)
+            return asked, generated(self.session, asked, settings)
+        encoded = self.encoder.encode(prompt, self.tokenizer, **given)
+        return encoded.start, generated(self.session, encoded.start, settings, encoded.feeds)
 
     def _pieces(self, steps: Iterator[torch.Tensor], asked: Prompt) -> Iterator[Any]:
         """Yield the text that each step adds; a character of several tokens comes with its last."""
@@ -156,7 +171,8 @@ def generate(model: Model, prompt: Any, **options: Any) -> str | list[str] | Arr
             states of a session do not change. A folder is opened at each call: for several calls
             use `LanguageModel.open`.
         prompt: Text or a list of texts; or token ids, as a list, array or tensor of one or two
-            axes. Shorter prompts of a batch are padded on the left.
+            axes. Shorter prompts of a batch are padded. For a model that hears, a spectrogram
+            ``[batch, bins, frames]``.
         **options: ``max_new_tokens`` (64); ``attention_mask`` for ids that are padded already;
             ``temperature``, ``top_k`` and ``top_p``, of which any one turns on sampling;
             ``repetition_penalty``; ``seed`` of the sampling; ``stop_ids``, by default those of the
@@ -165,7 +181,7 @@ def generate(model: Model, prompt: Any, **options: Any) -> str | list[str] | Arr
     Returns:
         For text the new text, without the prompt, for a list of texts a list. For token ids the
         prompt and the new tokens, int64 ``[length]`` or ``[batch, length]``; a sequence that ends
-        earlier is padded.
+        earlier is padded. A model with an encoder returns the tokens of its decoder.
 
     Raises:
         GenerationError: If the model is not a decoder, the prompt is empty, does not fit the

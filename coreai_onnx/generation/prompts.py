@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from coreai_onnx.errors import GenerationError
 
 @dataclass(frozen=True)
 class Prompt:
-    """The prompts of one batch; shorter ones are padded on the left.
+    """The prompts of one batch, padded to one length.
 
     Attributes:
         ids: int64 ``[batch, length]``.
@@ -29,7 +29,14 @@ class Prompt:
     is_single: bool
 
 
-def read_prompt(prompt: Any, tokenizer: Any, *, mask: Any = None, pad_id: int = 0) -> Prompt:
+def read_prompt(
+    prompt: Any,
+    tokenizer: Any,
+    *,
+    mask: Any = None,
+    pad_id: int = 0,
+    side: Literal["left", "right"] = "left",
+) -> Prompt:
     """Return a prompt as token ids.
 
     Args:
@@ -38,6 +45,8 @@ def read_prompt(prompt: Any, tokenizer: Any, *, mask: Any = None, pad_id: int = 
         tokenizer: The tokenizer of transformers; None if there is none.
         mask: 1 for tokens and 0 for padding, if the ids are padded already.
         pad_id: The token to pad with.
+        side: Where shorter prompts are padded: on the left for a decoder, which continues on the
+            right, and on the right for an encoder.
 
     Raises:
         GenerationError: If it is none of these, is empty, or is text without a tokenizer.
@@ -47,15 +56,11 @@ def read_prompt(prompt: Any, tokenizer: Any, *, mask: Any = None, pad_id: int = 
     rows = _encoded(texts, tokenizer) if is_text else _rows(prompt)
     if not rows or not all(rows):
         raise GenerationError("a prompt is empty; give at least one token or character of each")
-    ids, own_mask = _padded(rows, pad_id)
+    ids, own_mask = _padded(rows, pad_id, side)
     if mask is not None:
         own_mask = _given_mask(mask, ids.shape)
-    single = isinstance(prompt, str) or (not is_text and np.ndim(_first(prompt)) == 0)
+    single = isinstance(prompt, str) or (not is_text and np.ndim(_listed(prompt[0])) == 0)
     return Prompt(ids, own_mask, is_text, single)
-
-
-def _first(prompt: Any) -> Any:
-    return prompt[0]
 
 
 def _encoded(texts: Sequence[str], tokenizer: Any) -> list[list[int]]:
@@ -69,7 +74,9 @@ def _encoded(texts: Sequence[str], tokenizer: Any) -> list[list[int]]:
 
 def _rows(prompt: Any) -> list[list[int]]:
     """Return token ids as lists of numbers, one for each sequence."""
-    values = prompt.tolist() if isinstance(prompt, torch.Tensor | np.ndarray) else prompt
+    values = _listed(prompt)
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        values = [_listed(row) for row in values]
     if isinstance(values, Sequence) and values and not isinstance(values[0], Sequence):
         values = [values]
     rows = [list(row) for row in values] if isinstance(values, Sequence) else []
@@ -82,13 +89,18 @@ def _rows(prompt: Any) -> list[list[int]]:
     return [[int(token) for token in row] for row in rows]
 
 
-def _padded(rows: list[list[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _listed(values: Any) -> Any:
+    return values.tolist() if isinstance(values, torch.Tensor | np.ndarray) else values
+
+
+def _padded(rows: list[list[int]], pad_id: int, side: str) -> tuple[torch.Tensor, torch.Tensor]:
     length = max(map(len, rows))
     ids = torch.full((len(rows), length), pad_id, dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for row, tokens in enumerate(rows):
-        ids[row, length - len(tokens) :] = torch.tensor(tokens)
-        mask[row, length - len(tokens) :] = 1
+        start = length - len(tokens) if side == "left" else 0
+        ids[row, start : start + len(tokens)] = torch.tensor(tokens)
+        mask[row, start : start + len(tokens)] = 1
     return ids, mask
 
 

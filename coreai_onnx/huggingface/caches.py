@@ -57,7 +57,7 @@ class CacheLayer:
 def cache_of(tensors: Sequence[torch.Tensor]) -> DynamicCache:
     """Return a cache with keys and values: those of layer 0, of layer 1, and so on."""
     cache = DynamicCache()
-    cache.layers = [
+    cache.layers += [
         GrowingLayer(keys, values) for keys, values in zip(tensors[::2], tensors[1::2], strict=True)
     ]
     return cache
@@ -86,6 +86,11 @@ def layers_of(model: torch.nn.Module) -> list[CacheLayer]:
     cache = DynamicCache()
     with torch.no_grad():
         model(input_ids=torch.tensor([[1, 2, 3]]), past_key_values=cache, use_cache=True)
+    return layers_of_cache(cache)
+
+
+def layers_of_cache(cache: Any) -> list[CacheLayer]:
+    """Return the shapes of the keys and values of a cache."""
     return [
         CacheLayer(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3])
         for layer in cache.layers

@@ -21,6 +21,10 @@ TOTAL = f"{PAST} + {SEQUENCE}"
 _TOTAL_DIM = "total_sequence_length"
 
 
+PAST_NAMES = "past_key_values"
+"""What the names of the inputs of a cache begin with."""
+
+
 class Decoder(torch.nn.Module):
     """A decoder whose cache goes in and comes out.
 
@@ -37,7 +41,7 @@ class Decoder(torch.nn.Module):
         self.layers = layers_of(model)
         self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         first = ["input_ids", "attention_mask", *(["position_ids"] if self.takes_positions else [])]
-        self.input_names = [*first, *cache_names("past_key_values", len(self.layers))]
+        self.input_names = [*first, *cache_names(PAST_NAMES, len(self.layers))]
         self.output_names = ["logits", *cache_names("present", len(self.layers))]
 
     def forward(
@@ -75,9 +79,20 @@ class Decoder(torch.nn.Module):
         return ids, {0: BATCH, 1: _TOTAL_DIM}, ids if self.takes_positions else None, past
 
 
-def cache_names(prefix: str, layers: int) -> list[str]:
-    """Return ``prefix.0.key``, ``prefix.0.value``, ``prefix.1.key`` and so on."""
-    return [f"{prefix}.{i}.{part}" for i in range(layers) for part in ("key", "value")]
+def cache_names(prefix: str, layers: int, of: str = "") -> list[str]:
+    """Return ``prefix.0.key``, ``prefix.0.value``, ``prefix.1.key`` and so on.
+
+    Args:
+        prefix: The first part of the names.
+        layers: Number of layers.
+        of: The part before ``key``: ``encoder.`` or ``decoder.`` where there are both.
+    """
+    return [f"{prefix}.{i}.{of}{part}" for i in range(layers) for part in ("key", "value")]
+
+
+def present_name(name: str) -> str:
+    """Return the output with the new value of a cache: ``present.0.key``."""
+    return name.replace(PAST_NAMES, "present", 1)
 
 
 def _example_layer(layer: CacheLayer, batch: int, dtype: torch.dtype) -> list[torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -14,11 +15,13 @@ import torch
 from coreai_onnx.converter import TorchConverter
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
-from coreai_onnx.huggingface.decoders import TOTAL, Decoder, cache_names
+from coreai_onnx.huggingface.decoders import PAST_NAMES, TOTAL, Decoder, present_name
+from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
 from coreai_onnx.huggingface.folders import check_new, copy_companions, new_folder, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads import Head
-from coreai_onnx.huggingface.sources import load_source
+from coreai_onnx.huggingface.merging import computed_in_first_call
+from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.model.contents import RELATIONS, STATES
 from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
@@ -28,7 +31,8 @@ from coreai_onnx.table import render, size_text
 if TYPE_CHECKING:
     from coreai_onnx.passes import Target
 
-MODEL = "model.onnx"
+MODEL, ENCODER, MERGED = "model.onnx", "encoder_model.onnx", "decoder_model_merged.onnx"
+_ENCODER_DECODERS = ("text2text-generation", "automatic-speech-recognition")
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 """The dtypes of weights and computation; onnxruntime has no bfloat16 on a CPU."""
 
@@ -40,17 +44,22 @@ class ExportedFolder:
     Attributes:
         path: The folder.
         task: The task of the model.
-        program: The converted program.
+        programs: The converted programs, by the names of their files.
         files: The files, sorted by name.
     """
 
     path: Path
     task: str
-    program: OnnxProgram
+    programs: Mapping[str, OnnxProgram]
     files: tuple[Path, ...]
 
+    @property
+    def program(self) -> OnnxProgram:
+        """The program of the model, or of its decoder."""
+        return next(reversed(self.programs.values()))
+
     def __str__(self) -> str:
-        """Return the files with their sizes, and the inputs and outputs of the model."""
+        """Return the files with their sizes."""
         rows = [(file.name, size_text(file.stat().st_size)) for file in self.files]
         return f"{printable(str(self.path))}: {self.task}\n{render(('file', 'size'), rows)}"
 
@@ -99,46 +108,74 @@ def export_model(
     check_new(path)
     begin("load")
     loaded = load_source(source, task, dtype=DTYPES[dtype], seed=seed)
-    decodes = loaded.task.name == "text-generation"
-    module: Any = Decoder(loaded.model) if decodes else Head(loaded.model, loaded.task)
-    program = _converted(module, DTYPES[dtype], opset_version, minimum_onnxruntime)
-    if decodes:
-        _describe_cache(program.model, module)
-    program.optimize(target=target)
+    convert = _Conversion(DTYPES[dtype], target, opset_version, minimum_onnxruntime)
+    files: dict[str, Mapping[str, Any]] = {}
+    with torch.no_grad():
+        programs = _programs(loaded, convert, files)
     with new_folder(path) as temporary:
-        program.save(temporary / MODEL, external_data=external_data)
+        for name, program in programs.items():
+            program.save(temporary / name, external_data=external_data)
         copy_companions(loaded.model, loaded.folder, temporary)
-        if decodes:
-            write_json(temporary / CONFIG, genai_config(module, MODEL))
-    return ExportedFolder(path, loaded.task.name, program, tuple(sorted(path.iterdir())))
+        for name, content in files.items():
+            write_json(temporary / name, content)
+    return ExportedFolder(path, loaded.task.name, programs, tuple(sorted(path.iterdir())))
 
 
-def _converted(
-    module: Any, dtype: torch.dtype, opset: int | None, minimum: str | None
-) -> OnnxProgram:
-    export = TorchExport(
-        module.example(dtype),
-        None,
-        with_named_dims(module.dynamic_shapes()),
-        deferred=True,
-        oblivious=True,
-    )
-    converter = TorchConverter().add_pytorch_module(
-        module.eval(),
-        export_fn=export,
-        input_names=module.input_names,
-        output_names=module.output_names,
-    )
-    return converter.to_onnx(opset_version=opset, minimum_onnxruntime=minimum)
+@dataclass(frozen=True)
+class _Conversion:
+    """How the parts of a model are converted."""
+
+    dtype: torch.dtype
+    target: Target
+    opset: int | None
+    minimum: str | None
+
+    def __call__(self, part: Any) -> OnnxProgram:
+        """Export, convert and optimize one part: a module that describes its interface."""
+        export = TorchExport(
+            part.example(self.dtype),
+            None,
+            with_named_dims(part.dynamic_shapes()),
+            deferred=True,
+            oblivious=True,
+        )
+        converter = TorchConverter().add_pytorch_module(
+            part.eval(),
+            export_fn=export,
+            input_names=part.input_names,
+            output_names=part.output_names,
+        )
+        program = converter.to_onnx(opset_version=self.opset, minimum_onnxruntime=self.minimum)
+        if isinstance(part, Decoder | DecoderPart):
+            past = [name for name in part.input_names if name.startswith(PAST_NAMES)]
+            _describe_cache(program.model, past)
+        return program.optimize(target=self.target)
 
 
-def _describe_cache(model: ir.Model, decoder: Decoder) -> None:
+def _programs(
+    loaded: LoadedModel, convert: _Conversion, files: dict[str, Mapping[str, Any]]
+) -> dict[str, OnnxProgram]:
+    """Convert the parts of a model; further files are added to ``files`` by their names."""
+    if loaded.task.name == "text-generation":
+        decoder = Decoder(loaded.model)
+        files[CONFIG] = genai_config(decoder, MODEL)
+        return {MODEL: convert(decoder)}
+    if loaded.task.name not in _ENCODER_DECODERS:
+        return {MODEL: convert(Head(loaded.model, loaded.task))}
+    encoder = EncoderPart(loaded.model)
+    part = DecoderPart(loaded.model, encoder)
+    merged = convert(part)
+    outputs = {name: present_name(name) for name in part.cross_names}
+    computed_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
+    return {ENCODER: convert(encoder), MERGED: merged}
+
+
+def _describe_cache(model: ir.Model, names: Sequence[str]) -> None:
     """Mark the cache as states, and write the length of the mask as that of cache and tokens."""
-    layers = len(decoder.layers)
-    pairs = zip(cache_names("past_key_values", layers), cache_names("present", layers), strict=True)
-    states = [{"input": old, "output": new} for old, new in pairs]
+    states = [{"input": name, "output": present_name(name)} for name in names]
     model.metadata_props[STATES] = json.dumps(states)
     model.metadata_props.pop(RELATIONS, None)  # they only say that the mask has this length
-    mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
-    assert mask.shape is not None
-    mask.shape = ir.Shape([mask.shape[0], TOTAL])
+    for value in model.graph.inputs:
+        if value.name == "attention_mask":
+            assert value.shape is not None
+            value.shape = ir.Shape([value.shape[0], TOTAL])

@@ -32,6 +32,12 @@ class Task:
 
 _ALL = (
     Task("text-generation", "AutoModelForCausalLM", ("ForCausalLM", "LMHeadModel")),
+    Task(
+        "automatic-speech-recognition",
+        "AutoModelForSpeechSeq2Seq",
+        ("WhisperForConditionalGeneration",),
+    ),
+    Task("text2text-generation", "AutoModelForSeq2SeqLM", ("ForConditionalGeneration",)),
     Task("fill-mask", "AutoModelForMaskedLM", ("ForMaskedLM",)),
     Task(
         "text-classification",

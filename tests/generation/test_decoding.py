@@ -29,7 +29,8 @@ def steps(session: Session, prompt: Any, count: int, **settings: Any) -> list[li
 def test_a_decoder_without_a_cache() -> None:
     model, ids = llama(use_cache=False), torch.tensor([[5, 9, 17]])
     dims = {"input_ids": {0: "batch", 1: "seq"}}
-    program = coreai_onnx.convert(model, (), {"input_ids": ids}, dynamic_shapes=dims)
+    example = {"input_ids": ids.repeat(2, 1)}
+    program = coreai_onnx.convert(model, (), example, dynamic_shapes=dims)
     wanted = tokens_of_transformers(model, ids, torch.ones_like(ids), max_new_tokens=8)
     session = program.session()
     assert steps(session, [5, 9, 17], 8) == wanted[0, 3:, None].tolist()
