@@ -10,19 +10,16 @@ import torch
 
 from coreai_onnx.huggingface.caches import (
     EXAMPLE_PAST,
-    CacheLayer,
+    Slot,
     cache_of,
-    layers_of,
+    cache_parameter,
+    slots_of,
     tensors_of,
 )
 
 BATCH, SEQUENCE, PAST = "batch_size", "sequence_length", "past_sequence_length"
 TOTAL = f"{PAST} + {SEQUENCE}"
-_TOTAL_DIM = "total_sequence_length"
-
-
-PAST_NAMES = "past_key_values"
-"""What the names of the inputs of a cache begin with."""
+TOTAL_DIM = "total_sequence_length"
 
 
 class Decoder(torch.nn.Module):
@@ -31,72 +28,62 @@ class Decoder(torch.nn.Module):
     Attributes:
         input_names: Names of the inputs, in the order of the flattened arguments.
         output_names: Names of the outputs.
-        layers: The shapes of the cache.
+        slots: The tensors of the cache.
+        takes_positions: Whether it has the input ``position_ids``.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         """Find out what the decoder caches and whether it takes positions."""
         super().__init__()
-        self.model = model
-        self.layers = layers_of(model)
+        self.model: Any = model
+        self.slots = slots_of(model)
         self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         first = ["input_ids", "attention_mask", *(["position_ids"] if self.takes_positions else [])]
-        self.input_names = [*first, *cache_names(PAST_NAMES, len(self.layers))]
-        self.output_names = ["logits", *cache_names("present", len(self.layers))]
+        self.input_names = [*first, *(slot.past for slot in self.slots)]
+        self.output_names = ["logits", *(slot.present for slot in self.slots)]
 
     def forward(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         position_ids: torch.Tensor | None,
-        past_key_values: Sequence[torch.Tensor],
+        past: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         """Return the logits and the cache after the call."""
-        cache = cache_of(past_key_values)
-        positions = {"position_ids": position_ids} if self.takes_positions else {}
+        cache = cache_of(self.slots, past)
+        further = {"position_ids": position_ids} if self.takes_positions else {}
+        further[cache_parameter(self.model)] = cache
         result = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            past_key_values=cache,
-            use_cache=True,
-            **positions,
+            input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **further
         )
-        return (result.logits, *tensors_of(cache))
+        return (result.logits, *tensors_of(cache, self.slots))
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Return example arguments: a batch of 2 with 3 tokens after 4 cached ones."""
+        """Return example arguments: a batch of 2 with 3 tokens after 4 cached ones.
+
+        Args:
+            dtype: Not used: the cache has the dtype that the model gives it.
+        """
+        del dtype
         batch, length = 2, 3
         ids = torch.ones(batch, length, dtype=torch.int64)
         mask = torch.ones(batch, EXAMPLE_PAST + length, dtype=torch.int64)
         positions = torch.arange(EXAMPLE_PAST, EXAMPLE_PAST + length).repeat(batch, 1)
-        past = [x for layer in self.layers for x in _example_layer(layer, batch, dtype)]
+        past = [slot.example(batch) for slot in self.slots]
         return ids, mask, positions if self.takes_positions else None, past
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`."""
         ids = {0: BATCH, 1: SEQUENCE}
-        past = [{0: BATCH, 2: PAST} for _ in range(2 * len(self.layers))]
-        return ids, {0: BATCH, 1: _TOTAL_DIM}, ids if self.takes_positions else None, past
+        past = [cache_dims(slot) for slot in self.slots]
+        return ids, {0: BATCH, 1: TOTAL_DIM}, ids if self.takes_positions else None, past
 
 
-def cache_names(prefix: str, layers: int, of: str = "") -> list[str]:
-    """Return ``prefix.0.key``, ``prefix.0.value``, ``prefix.1.key`` and so on.
+def cache_dims(slot: Slot, length: str | None = PAST) -> dict[int, str]:
+    """Return the dynamic dims of a tensor of a cache.
 
     Args:
-        prefix: The first part of the names.
-        layers: Number of layers.
-        of: The part before ``key``: ``encoder.`` or ``decoder.`` where there are both.
+        slot: The tensor.
+        length: The name of the length of keys and values; None if it is fixed.
     """
-    return [f"{prefix}.{i}.{of}{part}" for i in range(layers) for part in ("key", "value")]
-
-
-def present_name(name: str) -> str:
-    """Return the output with the new value of a cache: ``present.0.key``."""
-    return name.replace(PAST_NAMES, "present", 1)
-
-
-def _example_layer(layer: CacheLayer, batch: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    return [
-        torch.zeros(batch, layer.heads, EXAMPLE_PAST, size, dtype=dtype)
-        for size in (layer.key_dim, layer.value_dim)
-    ]
+    return {0: BATCH, 2: length} if slot.grows and length is not None else {0: BATCH}

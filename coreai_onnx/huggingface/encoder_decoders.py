@@ -11,16 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import EncoderDecoderCache
+from transformers import DynamicCache, EncoderDecoderCache
 
-from coreai_onnx.huggingface.caches import (
-    EXAMPLE_PAST,
-    CacheLayer,
-    cache_of,
-    layers_of_cache,
-    tensors_of,
-)
-from coreai_onnx.huggingface.decoders import BATCH, PAST, PAST_NAMES, SEQUENCE, cache_names
+from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
+from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE, cache_dims
 
 SOURCE = "encoder_sequence_length"
 FIRST = "use_cache_branch"
@@ -71,8 +65,8 @@ class DecoderPart(torch.nn.Module):
     Attributes:
         input_names: Names of the inputs, in the order of the flattened arguments.
         output_names: Names of the outputs.
-        own: The shapes of the cache of the decoder's tokens.
-        cross: The shapes of the cache of the encoder's result.
+        own: The cache of the decoder's tokens.
+        cross: The cache of the encoder's result.
     """
 
     def __init__(self, model: torch.nn.Module, encoder: EncoderPart) -> None:
@@ -86,24 +80,12 @@ class DecoderPart(torch.nn.Module):
             state = encoder(inputs)
             cache = _computed(self.model, state)
         self.width, self.source = state.shape[2], state.shape[1]
-        self.own = layers_of_cache(cache.self_attention_cache)
-        self.cross = layers_of_cache(cache.cross_attention_cache)
+        self.own: list[Slot] = slots_of_cache(cache.self_attention_cache, "decoder.")
+        self.cross: list[Slot] = slots_of_cache(cache.cross_attention_cache, "encoder.")
         mask = ["encoder_attention_mask"] if self.has_mask else []
-        self.input_names = [*mask, "input_ids", "encoder_hidden_states", *self.past_names]
-        self.output_names = ["logits", *self._names("present", "decoder")]
-
-    @property
-    def past_names(self) -> list[str]:
-        """Names of the cache: of the decoder's tokens, and then of the encoder's result."""
-        return [*self._names(PAST_NAMES, "decoder"), *self.cross_names]
-
-    @property
-    def cross_names(self) -> list[str]:
-        """Names of the cache of the encoder's result."""
-        return self._names(PAST_NAMES, "encoder")
-
-    def _names(self, prefix: str, part: str) -> list[str]:
-        return cache_names(prefix, len(self.own), f"{part}.")
+        past = [slot.past for slot in (*self.own, *self.cross)]
+        self.input_names = [*mask, "input_ids", "encoder_hidden_states", *past]
+        self.output_names = ["logits", *(slot.present for slot in self.own)]
 
     def forward(
         self,
@@ -114,8 +96,8 @@ class DecoderPart(torch.nn.Module):
         cross: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         """Return the logits and the cache of the decoder's tokens after the call."""
-        cache = EncoderDecoderCache(cache_of(past), cache_of(cross))
-        cache.is_updated = dict.fromkeys(range(len(self.cross)), True)
+        cache = EncoderDecoderCache(cache_of(self.own, past), cache_of(self.cross, cross))
+        cache.is_updated = {slot.layer: True for slot in self.cross}
         result = self.model(
             attention_mask=mask,
             decoder_input_ids=input_ids,
@@ -123,7 +105,7 @@ class DecoderPart(torch.nn.Module):
             past_key_values=cache,
             use_cache=True,
         )
-        return (result.logits, *tensors_of(cache.self_attention_cache))
+        return (result.logits, *tensors_of(cache.self_attention_cache, self.own))
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return example arguments: a batch of 2 with 3 tokens after 4 cached ones."""
@@ -133,8 +115,8 @@ class DecoderPart(torch.nn.Module):
             mask,
             torch.ones(batch, 3, dtype=torch.int64),
             torch.zeros(batch, source, self.width, dtype=dtype),
-            _zeros(self.own, batch, EXAMPLE_PAST, dtype),
-            _zeros(self.cross, batch, source, dtype),
+            [slot.example(batch) for slot in self.own],
+            [slot.example(batch, source) for slot in self.cross],
         )
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
@@ -144,8 +126,8 @@ class DecoderPart(torch.nn.Module):
             {0: BATCH, **source} if self.has_mask else None,
             {0: BATCH, 1: SEQUENCE},
             {0: BATCH, **source},
-            [{0: BATCH, 2: PAST} for _ in range(2 * len(self.own))],
-            [{0: BATCH, **({2: SOURCE} if source else {})} for _ in range(2 * len(self.cross))],
+            [cache_dims(slot) for slot in self.own],
+            [cache_dims(slot, source.get(1)) for slot in self.cross],
         )
 
 
@@ -163,12 +145,12 @@ class CrossCache(torch.nn.Module):
         """Take the layers of a decoder."""
         super().__init__()
         self.decoder = decoder
-        self.output_names = decoder.cross_names
+        self.output_names = [slot.past for slot in decoder.cross]
 
     def forward(self, encoder_hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the keys and values."""
         cache = _computed(self.decoder.model, encoder_hidden_states)
-        return tuple(tensors_of(cache.cross_attention_cache))
+        return tuple(tensors_of(cache.cross_attention_cache, self.decoder.cross))
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return an example argument."""
@@ -181,7 +163,7 @@ class CrossCache(torch.nn.Module):
 
 def _computed(model: Any, encoder_hidden_states: torch.Tensor) -> EncoderDecoderCache:
     """Return the caches after one token."""
-    cache = EncoderDecoderCache(cache_of([]), cache_of([]))
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     ids = torch.zeros((encoder_hidden_states.shape[0], 1), dtype=torch.int64)
     model(
         decoder_input_ids=ids,
@@ -190,13 +172,3 @@ def _computed(model: Any, encoder_hidden_states: torch.Tensor) -> EncoderDecoder
         use_cache=True,
     )
     return cache
-
-
-def _zeros(
-    layers: Sequence[CacheLayer], batch: int, length: int, dtype: torch.dtype
-) -> list[torch.Tensor]:
-    return [
-        torch.zeros(batch, layer.heads, length, size, dtype=dtype)
-        for layer in layers
-        for size in (layer.key_dim, layer.value_dim)
-    ]

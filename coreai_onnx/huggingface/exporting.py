@@ -15,14 +15,16 @@ import torch
 from coreai_onnx.converter import TorchConverter
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
-from coreai_onnx.huggingface.decoders import PAST_NAMES, TOTAL, Decoder, present_name
+from coreai_onnx.huggingface.caches import Slot
+from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder
 from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
 from coreai_onnx.huggingface.folders import check_new, copy_companions, new_folder, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads import Head
 from coreai_onnx.huggingface.merging import computed_in_first_call
+from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
-from coreai_onnx.model.contents import RELATIONS, STATES
+from coreai_onnx.model.contents import RELATIONS, STATES, read_relations
 from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.stages import begin
@@ -88,7 +90,8 @@ def export_model(
         task: The task, ``"text-generation"``; None reads it from the configuration.
         dtype: The dtype of weights and computation, ``"float32"`` or ``"float16"``.
         target: What will run the file, as for `OnnxProgram.optimize`.
-        opset_version: As for `TorchConverter.to_onnx`.
+        opset_version: As for `TorchConverter.to_onnx`; None selects 18 for the target
+            ``"portable"``.
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
         external_data: As for `OnnxProgram.save`.
         seed: Seed of random weights.
@@ -106,6 +109,8 @@ def export_model(
         raise ModelSourceError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
     path = Path(folder)
     check_new(path)
+    if opset_version is None and target == "portable" and minimum_onnxruntime is None:
+        opset_version = 18
     begin("load")
     loaded = load_source(source, task, dtype=DTYPES[dtype], seed=seed)
     convert = _Conversion(DTYPES[dtype], target, opset_version, minimum_onnxruntime)
@@ -146,9 +151,10 @@ class _Conversion:
             output_names=part.output_names,
         )
         program = converter.to_onnx(opset_version=self.opset, minimum_onnxruntime=self.minimum)
-        if isinstance(part, Decoder | DecoderPart):
-            past = [name for name in part.input_names if name.startswith(PAST_NAMES)]
-            _describe_cache(program.model, past)
+        if isinstance(part, Decoder):
+            _describe_cache(program.model, part.slots)
+        if isinstance(part, DecoderPart):
+            _describe_cache(program.model, (*part.own, *part.cross))
         return program.optimize(target=self.target)
 
 
@@ -158,23 +164,43 @@ def _programs(
     """Convert the parts of a model; further files are added to ``files`` by their names."""
     if loaded.task.name == "text-generation":
         decoder = Decoder(loaded.model)
-        files[CONFIG] = genai_config(decoder, MODEL)
+        if all(slot.grows for slot in decoder.slots):
+            files[CONFIG] = genai_config(decoder, MODEL)
         return {MODEL: convert(decoder)}
     if loaded.task.name not in _ENCODER_DECODERS:
-        return {MODEL: convert(Head(loaded.model, loaded.task))}
+        return {MODEL: convert(head_of(loaded))}
     encoder = EncoderPart(loaded.model)
     part = DecoderPart(loaded.model, encoder)
     merged = convert(part)
-    outputs = {name: present_name(name) for name in part.cross_names}
+    outputs = {slot.past: slot.present for slot in part.cross}
     computed_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
     return {ENCODER: convert(encoder), MERGED: merged}
 
 
-def _describe_cache(model: ir.Model, names: Sequence[str]) -> None:
+def head_of(loaded: LoadedModel) -> Head:
+    """Return a model that runs once, with its head."""
+    if loaded.task.name == "sentence-similarity":
+        return SentenceHead(loaded.model, loaded.task, pooling_of(loaded.folder))
+    return Head(loaded.model, loaded.task)
+
+
+def _drop_relations(model: ir.Model) -> None:
+    """Drop the conditions that the mask has the length of cache and tokens: its dims say so."""
+    kept = [
+        {"holds": holds, "source": source}
+        for holds, source in read_relations(model.metadata_props)
+        if TOTAL_DIM not in holds
+    ]
+    model.metadata_props.pop(RELATIONS, None)
+    if kept:
+        model.metadata_props[RELATIONS] = json.dumps(kept)
+
+
+def _describe_cache(model: ir.Model, slots: Sequence[Slot]) -> None:
     """Mark the cache as states, and write the length of the mask as that of cache and tokens."""
-    states = [{"input": name, "output": present_name(name)} for name in names]
+    states = [{"input": slot.past, "output": slot.present} for slot in slots]
     model.metadata_props[STATES] = json.dumps(states)
-    model.metadata_props.pop(RELATIONS, None)  # they only say that the mask has this length
+    _drop_relations(model)
     for value in model.graph.inputs:
         if value.name == "attention_mask":
             assert value.shape is not None

@@ -13,14 +13,15 @@ from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE
 from coreai_onnx.huggingface.tasks import Task
 
 _DEFAULT_IMAGE = 224
+_IMAGE, _SEGMENTS = "pixel_values", "token_type_ids"
 
 
 class Head(torch.nn.Module):
     """A model with some of its results as outputs.
 
     Attributes:
-        input_names: Names of the inputs: ``input_ids``, ``attention_mask`` and, where the model
-            has segments, ``token_type_ids``; or ``pixel_values``.
+        input_names: Names of the inputs: ``input_ids``, ``pixel_values``, ``attention_mask`` and,
+            where the model has segments, ``token_type_ids``; those that the model takes.
         output_names: Names of the outputs, those of the model's result.
     """
 
@@ -31,8 +32,9 @@ class Head(torch.nn.Module):
             ModelSourceError: If its result has none of them.
         """
         super().__init__()
-        self.model, self.images = model, task.images
-        self.input_names = ["pixel_values"] if task.images else _text_inputs(model)
+        self.model: Any = model
+        self.input_names = _inputs(self.model, task)
+        self._separate = len(task.takes) > 1
         with torch.no_grad():
             result = self._result(self.example(_dtype_of(model))[0])
         self.output_names = [name for name in task.outputs if name in result]
@@ -48,30 +50,41 @@ class Head(torch.nn.Module):
         return tuple(result[name] for name in self.output_names)
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Return example arguments: a batch of 2 with 8 tokens, or of 2 images."""
-        if self.images:
-            return ([torch.zeros(2, *_image_size(self.model.config), dtype=dtype)],)
-        segments = "token_type_ids"
-        return ([torch.full((2, 8), int(name != segments)) for name in self.input_names],)
+        """Return example arguments: 2 images, and 3 texts of 8 tokens."""
+        found = []
+        for name in self.input_names:
+            if name == _IMAGE:
+                found.append(torch.zeros(2, *_image_size(self.model.config), dtype=dtype))
+            else:
+                found.append(torch.full((3, 8), int(name != _SEGMENTS)))
+        return (found,)
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`; the size of images is fixed by most models."""
-        dims = {0: BATCH} if self.images else {0: BATCH, 1: SEQUENCE}
-        return ([dims for _ in self.input_names],)
+        text, image = ("text_", "image_") if self._separate else ("", "")
+        dims = {0: f"{text}{BATCH}", 1: SEQUENCE}
+        image_dims = {0: f"{image}{BATCH}"}
+        return ([image_dims if name == _IMAGE else dims for name in self.input_names],)
 
     def _result(self, inputs: Sequence[torch.Tensor]) -> Any:
-        return self.model(**dict(zip(self.input_names, inputs, strict=True)), return_dict=True)
+        given = dict(zip(self.input_names, inputs, strict=True))
+        return self.model(**given, return_dict=True)
 
 
-def _text_inputs(model: torch.nn.Module) -> list[str]:
+def _inputs(model: Any, task: Task) -> list[str]:
     taken = inspect.signature(model.forward).parameters
-    segments = getattr(model.config, "type_vocab_size", None) or 0
-    names = ["input_ids", "attention_mask", *(["token_type_ids"] if segments > 1 else [])]
+    names = ["input_ids"] if "text" in task.takes else []
+    names += [_IMAGE] if "image" in task.takes else []
+    if "text" in task.takes:
+        names.append("attention_mask")
+        segments = getattr(model.config, "type_vocab_size", None) or 0
+        names += [_SEGMENTS] if segments > 1 else []
     return [name for name in names if name in taken]
 
 
 def _image_size(config: Any) -> tuple[int, int, int]:
     """Return channels, height and width of the images that a model takes."""
+    config = getattr(config, "vision_config", config)
     size = getattr(config, "image_size", None) or _DEFAULT_IMAGE
     height, width = size if isinstance(size, Sequence) else (size, size)
     return getattr(config, "num_channels", 3), int(height), int(width)

@@ -42,7 +42,7 @@ def computed_in_first_call(
     inner.outputs.clear()
     inner.remove(nodes)
     for node in nodes:
-        node.name = f"{_PREFIX}{node.name}"
+        node.name = f"{_PREFIX}{node.name}" if node.name else None
         for value in node.outputs:
             value.name = f"{_PREFIX}{value.name}"
     flag_value = ir.Value(name=flag, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))

@@ -15,7 +15,7 @@ import transformers
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.tasks import Task, task_of
 
-CONFIG = "config.json"
+CONFIG, SENTENCES = "config.json", "modules.json"
 _INDEX = "model.safetensors.index.json"
 _WEIGHTS = ("model.safetensors", _INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -60,6 +60,8 @@ def load_source(
     path = Path(source)
     if path.is_dir():
         config = _config(path / CONFIG)
+        if task is None and (path / SENTENCES).is_file():
+            task = "sentence-similarity"
         chosen = task_of(config, task)
         _check_weights(path)
         with failures_as(ModelSourceError, f"cannot load {path}"):
@@ -86,7 +88,7 @@ def _of_object(model: Any, task: str | None, dtype: torch.dtype) -> LoadedModel:
         )
     name = type(model).__name__
     chosen = task_of(_Architecture([name]), task)
-    if task is not None and not name.endswith(chosen.endings):
+    if task is not None and chosen.endings and not name.endswith(chosen.endings):
         raise ModelSourceError(f"{name} has no head for the task {task!r}")
     floating = next((p.dtype for p in model.parameters() if p.is_floating_point()), dtype)
     return LoadedModel(model.eval() if floating == dtype else model.to(dtype).eval(), chosen, None)

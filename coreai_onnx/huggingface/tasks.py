@@ -20,14 +20,14 @@ class Task:
         endings: Endings of the names of such models in ``architectures``.
         outputs: Names of the outputs, as fields of the model's result; those that it has are
             exported.
-        images: Whether the input is an image, and not text.
+        takes: The kinds of inputs: ``"text"``, ``"image"``.
     """
 
     name: str
     auto_class: str
     endings: tuple[str, ...]
     outputs: tuple[str, ...] = ("logits",)
-    images: bool = False
+    takes: tuple[str, ...] = ("text",)
 
 
 _ALL = (
@@ -55,15 +55,23 @@ _ALL = (
         "image-classification",
         "AutoModelForImageClassification",
         ("ForImageClassification",),
-        images=True,
+        takes=("image",),
     ),
     Task(
         "object-detection",
         "AutoModelForObjectDetection",
         ("ForObjectDetection",),
         ("logits", "pred_boxes"),
-        images=True,
+        takes=("image",),
     ),
+    Task(
+        "zero-shot-image-classification",
+        "AutoModelForZeroShotImageClassification",
+        ("CLIPModel", "SiglipModel"),
+        ("logits_per_image", "logits_per_text", "text_embeds", "image_embeds"),
+        takes=("text", "image"),
+    ),
+    Task("sentence-similarity", "AutoModel", (), ("token_embeddings", "sentence_embedding")),
     Task("feature-extraction", "AutoModel", ("Model", "Encoder"), ("last_hidden_state",)),
 )
 TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ALL})
@@ -87,7 +95,7 @@ def task_of(config: Any, name: str | None) -> Task:
     architectures = list(getattr(config, "architectures", None) or ())
     for architecture in architectures[:1]:
         for task in TASKS.values():
-            if architecture.endswith(task.endings):
+            if task.endings and architecture.endswith(task.endings):
                 return task
     named = ", ".join(architectures) or "none"
     raise ModelSourceError(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.huggingface.decoders import Decoder, cache_names
+from coreai_onnx.huggingface.caches import slots_of
+from coreai_onnx.huggingface.decoders import Decoder, cache_dims
 from tests.huggingface_folders import llama
 from tests.tolerances import assert_close
 
 CACHE = ["0.key", "0.value", "1.key", "1.value"]
 
 
-def test_names_of_a_cache() -> None:
-    assert cache_names("present", 2) == [f"present.{name}" for name in CACHE]
+def test_dims_of_a_cache() -> None:
+    key = slots_of(llama())[0]
+    assert cache_dims(key) == {0: "batch_size", 2: "past_sequence_length"}
+    assert cache_dims(key, None) == {0: "batch_size"}
 
 
 def test_names_and_results() -> None:
@@ -30,7 +33,7 @@ def test_names_and_results() -> None:
 
 
 def test_examples_have_the_structure_of_their_dims() -> None:
-    decoder = Decoder(llama())
+    decoder = Decoder(llama().half())
     example, dims = decoder.example(torch.float16), decoder.dynamic_shapes()
     assert [type(x) for x in example] == [torch.Tensor] * 3 + [list]
     assert [len(x) for x in dims] == [2, 2, 2, 4]

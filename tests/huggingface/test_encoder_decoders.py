@@ -28,7 +28,7 @@ def test_the_parts_together_are_the_model(architecture: Any) -> None:
         wanted = model(**given, decoder_input_ids=ids).logits
         state = encoder([given[name] for name in encoder.input_names])
         computed = cross(state)
-        own = [torch.zeros(2, layer.heads, 0, 16) for layer in decoder.own for _ in range(2)]
+        own = [slot.example(2, 0) for slot in decoder.own]
         mask = given.get("attention_mask")
         first, *own = decoder(mask, ids[:, :2], state, own, computed)
         last, *_ = decoder(mask, ids[:, 2:], state, own, computed)

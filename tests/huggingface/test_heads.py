@@ -51,6 +51,25 @@ def test_names_of_an_image_model() -> None:
     assert head.example(torch.float32)[0][0].shape == (2, 3, 16, 16)
 
 
+CLIP: dict[str, Any] = {
+    "projection_dim": 16,
+    "text_config": {**BERT, "hidden_size": 32, "eos_token_id": 2},
+    "vision_config": {**{n: x for n, x in VIT.items() if n != "max_position_embeddings"}},
+}
+
+
+@pytest.mark.parametrize(("name", "mask"), [("CLIPModel", True), ("SiglipModel", False)])
+def test_a_model_of_texts_and_images(name: str, mask: bool) -> None:
+    settings = {key: x for key, x in CLIP.items() if mask or key != "projection_dim"}
+    head = Head(model(name, **settings), TASKS["zero-shot-image-classification"])
+    assert head.input_names[:2] == ["input_ids", "pixel_values"]
+    similarities = ["logits_per_image", "logits_per_text"]
+    assert head.output_names == [*similarities, "text_embeds", "image_embeds"]
+    dims = dict(zip(head.input_names, head.dynamic_shapes()[0], strict=True))
+    assert dims["input_ids"] == {0: "text_batch_size", 1: "sequence_length"}
+    assert dims["pixel_values"] == {0: "image_batch_size"}
+
+
 def test_a_model_without_the_head() -> None:
     with pytest.raises(ModelSourceError, match="BertModel has no start_logits and no end_logits"):
         Head(model("BertModel", **BERT), TASKS["question-answering"])
