@@ -16,7 +16,7 @@ from coreai_onnx.converter import TorchConverter
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.huggingface.caches import Slot
-from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder
+from coreai_onnx.huggingface.decoders import TOTAL, Decoder
 from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
 from coreai_onnx.huggingface.folders import check_new, copy_companions, new_folder, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
@@ -24,7 +24,7 @@ from coreai_onnx.huggingface.heads import Head
 from coreai_onnx.huggingface.merging import computed_in_first_call
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
-from coreai_onnx.model.contents import RELATIONS, STATES, read_relations
+from coreai_onnx.model.contents import RELATIONS, STATES
 from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.stages import begin
@@ -71,7 +71,7 @@ def export_model(
     folder: str | PathLike[str],
     *,
     task: str | None = None,
-    dtype: str = "float32",
+    dtype: str | None = None,
     target: Target = "onnxruntime",
     opset_version: int | None = None,
     minimum_onnxruntime: str | None = None,
@@ -88,7 +88,7 @@ def export_model(
             ``config.json`` alone, whose model gets random weights, or a loaded model.
         folder: The folder to write; it is new or empty. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
-        dtype: The dtype of weights and computation, ``"float32"`` or ``"float16"``.
+        dtype: The dtype of weights and computation, ``"float32"`` (the default) or ``"float16"``.
         target: What will run the file, as for `OnnxProgram.optimize`.
         opset_version: As for `TorchConverter.to_onnx`; None selects 18 for the target
             ``"portable"``.
@@ -105,6 +105,7 @@ def export_model(
         SaveError: If the folder exists with other files, or cannot be written.
         ExportError, ConversionError: If the model cannot be exported or converted.
     """
+    dtype = "float32" if dtype is None else dtype
     if dtype not in DTYPES:
         raise ModelSourceError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
     path = Path(folder)
@@ -184,23 +185,12 @@ def head_of(loaded: LoadedModel) -> Head:
     return Head(loaded.model, loaded.task)
 
 
-def _drop_relations(model: ir.Model) -> None:
-    """Drop the conditions that the mask has the length of cache and tokens: its dims say so."""
-    kept = [
-        {"holds": holds, "source": source}
-        for holds, source in read_relations(model.metadata_props)
-        if TOTAL_DIM not in holds
-    ]
-    model.metadata_props.pop(RELATIONS, None)
-    if kept:
-        model.metadata_props[RELATIONS] = json.dumps(kept)
-
-
 def _describe_cache(model: ir.Model, slots: Sequence[Slot]) -> None:
     """Mark the cache as states, and write the length of the mask as that of cache and tokens."""
     states = [{"input": slot.past, "output": slot.present} for slot in slots]
     model.metadata_props[STATES] = json.dumps(states)
-    _drop_relations(model)
+    # Guards of branches whose result is the same for every size: torch takes that of the example.
+    model.metadata_props.pop(RELATIONS, None)
     for value in model.graph.inputs:
         if value.name == "attention_mask":
             assert value.shape is not None
