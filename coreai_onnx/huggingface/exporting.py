@@ -24,6 +24,7 @@ from coreai_onnx.huggingface.heads import Head
 from coreai_onnx.huggingface.merging import computed_in_first_call
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
+from coreai_onnx.lower.opsets import chosen_opset
 from coreai_onnx.model.contents import RELATIONS, STATES
 from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
@@ -112,6 +113,7 @@ def export_model(
     check_new(path)
     if opset_version is None and target == "portable" and minimum_onnxruntime is None:
         opset_version = 18
+    chosen_opset(opset_version, minimum_onnxruntime)
     begin("load")
     loaded = load_source(source, task, dtype=DTYPES[dtype], seed=seed)
     convert = _Conversion(DTYPES[dtype], target, opset_version, minimum_onnxruntime)

@@ -39,7 +39,6 @@ def test_names_and_shapes_of_keys_and_values() -> None:
     [
         ("mamba2", ["past_conv.0", "past_ssm.0"]),
         ("qwen3_next", ["past_conv.0", "past_recurrent.0", "past_key_values.1.key"]),
-        ("falcon_h1", ["past_conv.0", "past_ssm.0", "past_key_values.0.key"]),
         ("lfm2", ["past_conv.0", "past_key_values.1.key", "past_key_values.1.value"]),
     ],
 )
@@ -58,7 +57,7 @@ def test_layers_with_a_window_keep_everything() -> None:
     assert [tuple(x.shape) for x in tensors_of(cache, slots)] == [(1, 2, 21, 16)] * 4
 
 
-@pytest.mark.parametrize("name", ["llama", "mamba2", "qwen3_next", "falcon_h1", "lfm2"])
+@pytest.mark.parametrize("name", ["llama", "mamba2", "qwen3_next", "lfm2"])
 def test_a_cache_continues_a_text(name: str) -> None:
     """From an empty one, whose states are zeros; the tensors that go in are not written to."""
     model, ids = GENERATORS[name].module(), torch.tensor([[5, 9, 17, 33, 8]])
