@@ -17,6 +17,8 @@ if TYPE_CHECKING:
         restore_externalization,
         subexport_and_restore,
     )
+    from coreai_onnx.generation import generate
+    from coreai_onnx.huggingface import export_model
     from coreai_onnx.lower.decomposition_table import get_decomp_table
     from coreai_onnx.program import OnnxProgram
     from coreai_onnx.runtime import ops_library_path, session
@@ -30,6 +32,8 @@ __all__ = [
     "_subexport_and_restore",
     "compare",
     "convert",
+    "export_model",
+    "generate",
     "get_decomp_table",
     "ops_library_path",
     "patch_for_externalization",
@@ -46,6 +50,8 @@ _HOMES = {
     "_subexport_and_restore": "coreai_onnx.export.externalize.two_step",
     "compare": "coreai_onnx.debugging",
     "convert": "coreai_onnx.conversion",
+    "export_model": "coreai_onnx.huggingface",
+    "generate": "coreai_onnx.generation",
     "get_decomp_table": "coreai_onnx.lower.decomposition_table",
     "ops_library_path": "coreai_onnx.runtime",
     "patch_for_externalization": "coreai_onnx.export.externalize.two_step",

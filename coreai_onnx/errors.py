@@ -219,6 +219,10 @@ class TargetError(PassError, ValueError):
     """A program cannot be optimized for a target; the message gives the reason."""
 
 
+class ModelSourceError(CoreaiError, ValueError):
+    """A model of transformers cannot be read, or has no head for the task."""
+
+
 class SaveError(CoreaiError, OSError):
     """A program could not be written; existing files are unchanged."""
 
@@ -237,6 +241,10 @@ class KernelsNotBuiltError(SessionError):
 
 class InputError(SessionError, ValueError):
     """An input of a run has the wrong name, dtype, rank or shape."""
+
+
+class GenerationError(CoreaiError, ValueError):
+    """Text cannot be generated: the model has another interface, or an argument is invalid."""
 
 
 class ComparisonError(CoreaiError, AssertionError):

@@ -75,6 +75,42 @@ def cache_model() -> ir.Model:
     return parse(text, {"coreai.states": [{"input": "cache", "output": "cache_out"}]})
 
 
+def rows_model(*, reads_old: bool = False) -> ir.Model:
+    """A state of 128 KiB, ones at first, of which a call replaces one row by ``x``.
+
+    ``y`` is the sum of each column of the new state, in a shape that the call gives; minus that of
+    the old state if it is read too. The nodes that may fail have names: embed, update, last.
+    """
+    old = "old = ReduceSum<keepdims = 0>(cache, axes)  sums = Sub(total, old)"
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[w] x, int64[1, 1] row, int64[r] shape, float[512, 64] cache)
+      => (float[n] y, float[512, 64] cache_out)
+    {{ wide = Constant<value_ints = [1, 64]>()
+      [embed] checked = Reshape(x, wide)
+      [update] cache_out = ScatterND(cache, row, checked)
+      axes = Constant<value_ints = [0]>()  total = ReduceSum<keepdims = 0>(cache_out, axes)
+      {old if reads_old else "sums = Identity(total)"}
+      [last] y = Reshape(sums, shape) }}"""
+    model = parse(text, {"coreai.states": [{"input": "cache", "output": "cache_out"}]})
+    cache = next(value for value in model.graph.inputs if value.name == "cache")
+    cache.const_value = ir.tensor(np.ones((512, 64), np.float32), name="cache")
+    model.graph.register_initializer(cache)
+    return model
+
+
+def growing_model() -> ir.Model:
+    """A state of shape [batch, past, 256] to which each call appends ``x``; ``y`` is its sum."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[batch, seq, 256] x, float[batch, past, 256] cache)
+      => (float[batch, 256] y, float[batch, "past + seq", 256] cache_out)
+    { cache_out = Concat<axis = 1>(cache, x)  axes = Constant<value_ints = [1]>()
+      y = ReduceSum<keepdims = 0>(cache_out, axes) }"""
+    text = text.replace('"past + seq"', "total")
+    model = parse(text, {"coreai.states": [{"input": "cache", "output": "cache_out"}]})
+    model.graph.outputs[1].shape = ir.Shape(["batch", "past + seq", 256])
+    return model
+
+
 def layers_model() -> ir.Model:
     """Two calls of a module that calls a user's composite twice, and one direct call of it."""
     text = """<ir_version: 10, opset_import: ["": 21, "ai.coreai.user": 1, "ai.coreai.module": 1]>

@@ -7,7 +7,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-from coreai_onnx.cli import compare, convert, diff, inspect_file, ops_path, optimize, run_file, view
+from coreai_onnx.cli import (
+    compare,
+    convert,
+    diff,
+    export,
+    inspect_file,
+    ops_path,
+    optimize,
+    run_file,
+    view,
+)
 from coreai_onnx.cli.interrupt import interrupted
 from coreai_onnx.errors import CommandError, CoreaiError
 from coreai_onnx.printable import printable_lines
@@ -21,6 +31,7 @@ _DESCRIPTION = """\
 Convert PyTorch models to ONNX with composites kept as functions, run them, compare them.
 
   coreai-onnx convert my_models:tiny -o tiny.onnx --dynamic x:0=batch
+  coreai-onnx export my_llama -o my_llama_onnx
   coreai-onnx optimize tiny.onnx -o tiny_contrib.onnx --target contrib
   coreai-onnx inspect tiny.onnx
   coreai-onnx run     tiny.onnx --dim batch=4
@@ -28,6 +39,7 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx diff    tiny.onnx tiny_before.onnx
   coreai-onnx view    tiny.onnx
 """
+_COMMANDS = (convert, export, optimize, run_file, compare, inspect_file, diff, view, ops_path)
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 
 
@@ -82,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (convert, optimize, run_file, compare, inspect_file, diff, view, ops_path):
+    for command in _COMMANDS:
         help_line, _, _ = command.DESCRIPTION.partition("\n")
         subparser = commands.add_parser(
             command.NAME,

@@ -22,8 +22,9 @@ from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import CommandError
 from coreai_onnx.files.new_files import all_or_nothing
 from coreai_onnx.runtime.expressions import names_in
+from coreai_onnx.runtime.opening import MAX_THREADS
 from coreai_onnx.runtime.outputs import Outputs
-from coreai_onnx.runtime.session import MAX_THREADS, Session
+from coreai_onnx.runtime.session import Session
 from coreai_onnx.table import render
 
 NAME = "run"
@@ -75,10 +76,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the model and print a table of its outputs."""
     save = chosen_place(options.save, ".npz") if options.save else None
-    session = Session(options.model, kernels=options.kernels, threads=options.threads)
+    session = Session(
+        options.model, kernels=options.kernels, threads=options.threads, timeout=options.timeout
+    )
     inputs = _inputs(session, options)
     arguments = [inputs.pop(info.name) for info in session.inputs]
-    outputs = session.run(*arguments, timeout=options.timeout, **inputs)
+    outputs = session.run(*arguments, **inputs)
     rows = [(name, *describe(array)) for name, array in outputs.items()]
     rows += [(f"state {name}", *describe(array)) for name, array in outputs.states.items()]
     print(f"ran on {'kernels' if session.kernels else 'function bodies'}")

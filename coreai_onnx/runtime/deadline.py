@@ -23,14 +23,12 @@ def deadline(seconds: float | None) -> Iterator[ort.RunOptions]:
         seconds: The time; None means no limit.
 
     Raises:
-        SessionError: The time is not a positive number, or the run did not end in time.
+        SessionError: The run did not end in time.
     """
     options = ort.RunOptions()
     if seconds is None:
         yield options
         return
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not _is_time(seconds):
-        raise SessionError(f"timeout={seconds!r}; give a number of seconds greater than 0, or None")
     over = threading.Event()
 
     def end() -> None:
@@ -51,6 +49,19 @@ def deadline(seconds: float | None) -> Iterator[ort.RunOptions]:
         ) from error
     finally:
         timer.cancel()
+
+
+def checked_timeout(seconds: float | None) -> float | None:
+    """Return a maximum time of a run in seconds.
+
+    Raises:
+        SessionError: It is not a positive number.
+    """
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not _is_time(seconds):
+        raise SessionError(f"timeout={seconds!r}; give a number of seconds greater than 0, or None")
+    return seconds
 
 
 def _is_time(seconds: float) -> bool:

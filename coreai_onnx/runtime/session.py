@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-import re
-import tempfile
-import warnings
-from collections.abc import Mapping
-from os import PathLike
-from pathlib import Path
-from typing import Protocol, runtime_checkable
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-import onnx
-import onnx_ir as ir
 import onnxruntime as ort
 
-from coreai_onnx.errors import LoadError, SessionError, failures_as
-from coreai_onnx.files.loading import check_places, fault
-from coreai_onnx.files.saving import save_models, to_proto
+from coreai_onnx.errors import InputError, SessionError, failures_as
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.model.inventory import standard_op_types, weights
 from coreai_onnx.printable import printable_lines
-from coreai_onnx.runtime.deadline import deadline
-from coreai_onnx.runtime.library import kernels_built, ops_library_path
-from coreai_onnx.runtime.optimizers import disabled_optimizers, read_graph
+from coreai_onnx.runtime.deadline import checked_timeout, deadline
+from coreai_onnx.runtime.opening import HasModel, OpenModel, Source
 from coreai_onnx.runtime.outputs import Array, Outputs
-from coreai_onnx.runtime.signature import Signature
+from coreai_onnx.runtime.streams import Memory, Stream
 from coreai_onnx.runtime.values import described, from_ort, to_numpy, to_ort
 
-
-@runtime_checkable
-class HasModel(Protocol):
-    """A program: anything that has the onnx_ir model of its main entrypoint."""
-
-    @property
-    def model(self) -> ir.Model:
-        """The model to run."""
-
-
-Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
-"""The source of a session: a file, its bytes, a model in memory, or a converted program."""
-
-_OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+ [^\n]*?\) (?=[A-Z])")
-MAX_THREADS = 1024
-"""Maximum number of threads: onnxruntime starts all of them before it reads the model."""
-TEMPORARY_FILE_BYTES = 1 << 29
-"""A model in memory with more than 512 MiB of weights is passed in a temporary file, which
-onnxruntime maps, instead of as bytes, of which there would briefly be three copies."""
+__all__ = ["HasModel", "Session", "Source", "session"]
 
 
 def session(
-    path_or_program: Source, *, kernels: bool | None = None, threads: int | None = None
+    path_or_program: Source,
+    *,
+    kernels: bool | None = None,
+    threads: int | None = None,
+    timeout: float | None = None,
 ) -> Session:
     """Open a model in onnxruntime on the CPU.
 
@@ -58,16 +34,18 @@ def session(
         kernels: Whether composites run on the native kernels (True) or on their function bodies
             (False); None uses the kernels if they are built.
         threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
+        timeout: Maximum time of one run in seconds, checked before each node; None means no limit.
+            An endless ``Loop`` ends after it.
 
     Returns:
         The session.
 
     Raises:
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
-        SessionError: If the model is missing, broken, or rejected by onnxruntime, or ``threads`` is
-            out of range.
+        SessionError: If the model is missing, broken, or rejected by onnxruntime, or ``threads`` or
+            ``timeout`` is out of range.
     """
-    return Session(path_or_program, kernels=kernels, threads=threads)
+    return Session(path_or_program, kernels=kernels, threads=threads, timeout=timeout)
 
 
 class Session:
@@ -81,37 +59,35 @@ class Session:
 
     Inputs are torch tensors, numpy arrays or Python numbers; dtypes are never converted silently.
     Complex inputs, outputs and states are complex tensors and arrays, though the file stores pairs.
-    A state keeps its value between calls, starting from the value stored in the model.
+    A state keeps its value between calls, starting from the value stored in the model. A session of
+    a model with states is one stream of calls, for one thread at a time; `stream` and `fork` return
+    further streams on the same loaded model.
 
     Attributes:
         ort: The plain ``onnxruntime.InferenceSession``.
         kernels: Whether the native kernels are registered.
+        timeout: Maximum time of one run in seconds; None means no limit.
     """
 
     def __init__(
-        self, source: Source, *, kernels: bool | None = None, threads: int | None = None
+        self,
+        source: Source,
+        *,
+        kernels: bool | None = None,
+        threads: int | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Open the model; see `session`."""
+        self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
-            self._prepare(source, kernels=kernels, threads=threads)
+            model = OpenModel(source, kernels=kernels, threads=threads)
+        self._begin(model, Stream(model.signature, model.in_place))
 
-    def _prepare(self, source: Source, *, kernels: bool | None, threads: int | None) -> None:
-        options = ort.SessionOptions()
-        # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
-        options.log_severity_level = 4
-        if threads is not None:
-            if not (isinstance(threads, int) and 1 <= threads <= MAX_THREADS):
-                raise SessionError(
-                    f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
-                    "or None to let onnxruntime choose"
-                )
-            options.intra_op_num_threads = threads
-        self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
-        self._disabled = disabled_optimizers(_graph(source))
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self.ort = self._open(source, options)
-        self._signature = _signature(self.ort, source)
-        self._carried: dict[str, ort.OrtValue] = {}
+    def _begin(self, model: OpenModel, stream: Stream) -> None:
+        self.ort, self.kernels = model.ort, model.kernels
+        self._model, self._signature, self._stream = model, model.signature, stream
+        self._lock = threading.Lock()
+        self._closed = False
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -148,13 +124,11 @@ class Session:
         """
         return self._signature.example_sizes(sizes, default)
 
-    def run(self, *args: object, timeout: float | None = None, **named: object) -> Outputs:
+    def run(self, *args: object, **named: object) -> Outputs:
         """Run the model once, and keep the new states for the next call.
 
         Args:
             *args: Inputs by position.
-            timeout: Maximum time in seconds, checked before each node; None means no limit. An
-                input of this name can only be given by position.
             **named: Inputs by name, and states to use instead of the carried ones.
 
         Returns:
@@ -163,30 +137,122 @@ class Session:
         Raises:
             InputError: If a name, dtype, rank or shape is wrong; the model was not run and no state
                 has changed.
-            SessionError: If onnxruntime fails or does not finish in time; no state has changed.
+            SessionError: If onnxruntime fails, or does not finish within the session's timeout; no
+                state has changed, unless a later call says so.
+                Also if another thread uses the session, or it is closed.
         """
-        with failures_as(SessionError, "the model cannot be run"):
-            return self._run(args, named, timeout)
+        with self._used("run"), failures_as(SessionError, "the model cannot be run"):
+            return self._run(args, named)
 
-    def _run(
-        self, args: tuple[object, ...], named: Mapping[str, object], timeout: float | None
-    ) -> Outputs:
+    def _run(self, args: tuple[object, ...], named: Mapping[str, object]) -> Outputs:
         given = self._signature.bind(args, named)
         info = self._signature.info
         arrays = {name: to_numpy(value, info(name)) for name, value in given.items()}
-        carried = {name: value for name, value in self._carried.items() if name not in arrays}
+        carried = self._stream.carried(arrays)
         self._signature.require((*arrays, *carried))
         values: dict[str, Array | ort.OrtValue] = {**arrays, **carried}
         types = {name: described(value, info(name)) for name, value in values.items()}
-        self._signature.check(types, frozenset(carried))
+        sizes = self._signature.check(types, frozenset(carried))
         feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | carried
-        with deadline(timeout) as options:
-            results = self._run_ort(feeds, options)
-        return self._returned(results)
+        targets = self._stream.targets(arrays, sizes)
+        try:
+            with deadline(self.timeout) as options:
+                results = self._run_ort(feeds, targets, options)
+        except BaseException as error:  # Ctrl-C too: onnxruntime may have written to the states
+            self._stream.failed(targets, str(error.args[0]) if error.args else "")
+            raise
+        return self._returned(results, targets)
+
+    # ------------------------------------------------------------------ state
+    @property
+    def state(self) -> dict[str, Array]:
+        """Copies of the present states by name; assign a mapping to replace some or all of them.
+
+        A state that has no value yet, because the file has none to start from, is left out.
+
+        Raises:
+            InputError: When assigned, if a name, dtype, rank or shape is wrong; no state has
+                changed.
+            SessionError: If another thread uses the session, or it is closed.
+        """
+        with self._used("read"), failures_as(SessionError, "the states cannot be read"):
+            self._stream.carried({})
+            values = {name: self._value_of(name) for name in self.states}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @state.setter
+    def state(self, values: Mapping[str, object]) -> None:
+        with self._used("set"), failures_as(SessionError, "the states cannot be set"):
+            known = self._signature.state_inputs
+            for name in values:
+                if name not in known:
+                    there = ", ".join(known) or "none"
+                    raise InputError(f"the model has no state {name!r}; there are {there}")
+            arrays = {name: to_numpy(value, known[name]) for name, value in values.items()}
+            types = {name: described(array, known[name]) for name, array in arrays.items()}
+            self._signature.check(types, frozenset())
+            self._stream.set(arrays)
+
+    def _value_of(self, name: str) -> Array | None:
+        value = self._stream.read(name)
+        if value is None and name in self._model.initial:
+            info = self._signature.info(name)
+            return from_ort(to_ort(self._model.initial[name].numpy().copy()), info)
+        return value
 
     def reset(self) -> None:
         """Reset every state to its initial value."""
-        self._carried = {}
+        with self._used("reset"):
+            self._stream.reset()
+
+    def fork(self) -> Session:
+        """Return a session on the same loaded model that continues from copies of the states.
+
+        Raises:
+            SessionError: If another thread uses the session, or it is closed.
+        """
+        with self._used("forked"):
+            return self._on(self._stream.fork())
+
+    def stream(self) -> Session:
+        """Return a session on the same loaded model with all states at their initial values."""
+        self._check_open()
+        return self._on(Stream(self._signature, self._model.in_place))
+
+    def _on(self, stream: Stream) -> Session:
+        other = Session.__new__(Session)
+        other.timeout = self.timeout
+        other._begin(self._model, stream)  # noqa: SLF001 - an instance of this class
+        return other
+
+    def close(self) -> None:
+        """Release the states. The loaded model is released with the last session that uses it."""
+        if not self._closed:
+            with self._used("closed"):
+                self._stream = Stream(self._signature, {})
+            self._closed = True
+
+    @contextmanager
+    def _used(self, how: str) -> Iterator[None]:
+        """While active, refuse other threads; a model without states may run in any number."""
+        self._check_open()
+        if not self._signature.states:
+            yield
+            return
+        if not self._lock.acquire(blocking=False):
+            raise SessionError(
+                f"the session cannot be {how}: another thread uses it, and its states have one "
+                "order of calls\n  give each thread a session of its own: session.stream(), or "
+                "session.fork() to continue from the present states"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionError("the session is closed; open another one, or keep it open")
 
     def __repr__(self) -> str:
         """Return a text with the interface and the way composites run."""
@@ -195,147 +261,53 @@ class Session:
         lines += [f"  state   {info}" for info in self.state_inputs]
         return printable_lines("\n".join([*lines, *(f"  output  {info}" for info in self.outputs)]))
 
+    # ------------------------------------------------------------------ onnxruntime
     def _run_ort(
-        self, feeds: dict[str, ort.OrtValue], options: ort.RunOptions
+        self,
+        feeds: Mapping[str, ort.OrtValue],
+        targets: Mapping[str, tuple[ort.OrtValue, Memory]],
+        options: ort.RunOptions,
     ) -> dict[str, ort.OrtValue]:
+        """Run the model; the new values of some states are written to the memory that is given."""
         names = [node.name for node in self.ort.get_outputs()]
         try:
-            results = self.ort.run_with_ort_values(names, feeds, options)
-            return dict(zip(names, results, strict=True))
+            if not targets:
+                results = self.ort.run_with_ort_values(names, feeds, options)
+            else:
+                results = self._run_bound(names, feeds, targets, options)
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
             raise SessionError(f"onnxruntime failed while running\n  {error}") from error
+        return dict(zip(names, results, strict=True))
 
-    def _returned(self, results: dict[str, ort.OrtValue]) -> Outputs:
+    def _run_bound(
+        self,
+        names: list[str],
+        feeds: Mapping[str, ort.OrtValue],
+        targets: Mapping[str, tuple[ort.OrtValue, Memory]],
+        options: ort.RunOptions,
+    ) -> list[ort.OrtValue]:
+        bound = {
+            state.output: targets[state.input][0]
+            for state in self._signature.states
+            if state.input in targets
+        }
+        binding = self.ort.io_binding()
+        for name, value in feeds.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in names:
+            if name in bound:
+                binding.bind_ortvalue_output(name, bound[name])
+            else:
+                binding.bind_output(name)
+        self.ort.run_with_iobinding(binding, options)
+        return list(binding.get_outputs())
+
+    def _returned(
+        self,
+        results: Mapping[str, ort.OrtValue],
+        targets: Mapping[str, tuple[ort.OrtValue, Memory]],
+    ) -> Outputs:
         states = {state.input: results[state.output] for state in self._signature.states}
-        self._carried = states
-
-        def read_states() -> dict[str, Array]:
-            info = self._signature.info
-            return {name: from_ort(value, info(name)) for name, value in states.items()}
-
-        return Outputs(
-            {info.name: from_ort(results[info.name], info) for info in self.outputs}, read_states
-        )
-
-    def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
-        if isinstance(source, str | PathLike):
-            path = Path(source)
-            with failures_as(SessionError, f"cannot load {path}"):
-                if not path.is_file():
-                    what = "is a folder" if path.is_dir() else "no such file"
-                    raise SessionError(f"{path}: {what}")
-                _check_places(path)
-            return self._load(str(path), options, str(path))
-        if isinstance(source, bytes):
-            _check_places(source)
-            return self._load(source, options, "the given bytes")
-        if isinstance(source, onnx.ModelProto):
-            _check_places(source)
-            return self._load(source.SerializeToString(), options, "the given model")
-        model = source.model if isinstance(source, HasModel) else source
-        if not isinstance(model, ir.Model):
-            raise SessionError(
-                f"cannot open a {type(source).__name__}; give a path, a model or a program"
-            )
-        if weights(model)[1] <= TEMPORARY_FILE_BYTES:
-            return self._load(to_proto(model).SerializeToString(), options, "the program")
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="coreai_onnx_", ignore_cleanup_errors=True
-        )
-        path = Path(self._folder.name) / "model.onnx"
-        save_models({path: model}, path.with_name("model.onnx.data"), external_data=True)
-        return self._load(str(path), options, "the program")
-
-    def _load(
-        self, model: str | bytes, options: ort.SessionOptions, what: str
-    ) -> ort.InferenceSession:
-        try:
-            return ort.InferenceSession(
-                model,
-                options,
-                providers=["CPUExecutionProvider"],
-                disabled_optimizers=self._disabled,
-            )
-        except Exception as error:  # onnxruntime's exceptions share no base class below Exception
-            wrong = fault(Path(model)) if isinstance(model, str) else ""
-            if wrong:
-                raise SessionError(f"cannot load {wrong}") from error
-            advice = _advice(str(error), kernels=self.kernels)
-            raise SessionError(
-                f"onnxruntime {ort.__version__} cannot load {what}\n  {_plain(error)}{advice}"
-            ) from error
-
-
-def _check_places(source: Path | bytes | onnx.ModelProto) -> None:
-    """Check the location of weights first: some versions of onnxruntime read any file."""
-    try:
-        check_places(source)
-    except LoadError as error:
-        raise SessionError(f"cannot load {error}") from error
-
-
-def _signature(session: ort.InferenceSession, source: Source) -> Signature:
-    try:
-        return Signature.of(session)
-    except ValueError as error:
-        wrong = fault(Path(source)) if isinstance(source, str | PathLike) else ""
-        raise SessionError(
-            wrong or f"the metadata of coreai_onnx cannot be read\n  {error!r}"
-        ) from error
-
-
-def _plain(error: Exception) -> str:
-    """Return onnxruntime's message without the location in its own sources."""
-    return _OWN_SOURCE.sub("", str(error)).strip()
-
-
-def _advice(message: str, *, kernels: bool) -> str:
-    if "IR version" in message or "opset" in message.lower():
-        return (
-            "\n  update onnxruntime, or convert the model with minimum_onnxruntime="
-            f'"{ort.__version__}"'
-        )
-    return "\n  kernels=False runs the function bodies instead" if kernels else ""
-
-
-def _graph(source: Source) -> ir.Model | None:
-    """Return the model; None if that would require reading many weights."""
-    if isinstance(source, HasModel):
-        return source.model
-    return source if isinstance(source, ir.Model) else read_graph(source)
-
-
-def _op_types(source: Source) -> list[str] | None:
-    """Return the composites that a model calls; None if that would require reading weights."""
-    if isinstance(source, HasModel):
-        return standard_op_types(source.model)
-    return standard_op_types(source) if isinstance(source, ir.Model) else None
-
-
-def _register_kernels(
-    options: ort.SessionOptions, op_types: list[str] | None, *, kernels: bool | None
-) -> bool:
-    """Register the kernel library if it is requested; return whether it is registered.
-
-    Args:
-        options: The options to register the library with.
-        op_types: The composites of the model. Only their kernels are registered, because
-            onnxruntime creates a schema for each one (20 ms for all). None registers all.
-        kernels: As for `session`.
-    """
-    if kernels is False or (kernels is None and not kernels_built()):
-        return False
-    path = ops_library_path()
-    if op_types is not None:
-        options.add_session_config_entry("coreai.op_types", ",".join(op_types))
-    try:
-        options.register_custom_ops_library(str(path))
-    except Exception as error:  # onnxruntime's exceptions share no base class below Exception
-        message = f"onnxruntime {ort.__version__} cannot register the kernels in {path}\n  {error}"
-        if kernels:
-            raise SessionError(message) from error
-        warnings.warn(
-            f"{message}\n  the function bodies are used instead", RuntimeWarning, stacklevel=4
-        )
-        return False
-    return True
+        self._stream.advance(states, targets)
+        arrays = {info.name: from_ort(results[info.name], info) for info in self.outputs}
+        return Outputs(arrays, self._stream.reader(states))

@@ -58,6 +58,7 @@ class Signature:
         ranges: Bounds of symbolic dims.
         relations: Further conditions on them.
         mutated_inputs: The input that the module changes, by the output with what it wrote.
+        new_states: Dtype and dims of the new value of each state, by the state's name.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -68,6 +69,7 @@ class Signature:
     ranges: Mapping[str, Range]
     relations: tuple[Relation, ...] = ()
     mutated_inputs: Mapping[str, str] = field(default_factory=dict)
+    new_states: Mapping[str, TensorInfo] = field(default_factory=dict)
 
     @classmethod
     def of(cls, session: ort.InferenceSession) -> Signature:
@@ -79,7 +81,7 @@ class Signature:
         """
         metadata = session.get_modelmeta().custom_metadata_map
         states, pairs = read_states(metadata), read_complex(metadata)
-        olds, news = {state.input for state in states}, {state.output for state in states}
+        olds, news = {state.input for state in states}, {s.output: s.input for s in states}
         given = [_info(node, pairs) for node in session.get_inputs()]
         defaults = [_info(node, pairs) for node in session.get_overridable_initializers()]
         results = [_info(node, pairs) for node in session.get_outputs()]
@@ -94,6 +96,7 @@ class Signature:
             state_inputs={info.name: info for info in (*given, *defaults) if info.name in olds},
             required_states=frozenset(info.name for info in given if info.name in olds),
             mutated_inputs=read_mutated_inputs(metadata),
+            new_states={news[info.name]: info for info in results if info.name in news},
             ranges={name: Range(*bounds) for name, bounds in read_ranges(metadata).items()},
             relations=read_relations(metadata),
         )
@@ -141,7 +144,7 @@ class Signature:
 
     def check(
         self, given: Mapping[str, tuple[str, tuple[int, ...]]], carried: frozenset[str]
-    ) -> None:
+    ) -> dict[str, int]:
         """Check dtypes, ranks and dims; a symbolic dim must have one size throughout the call.
 
         Bounds of dims and conditions on several of them must hold.
@@ -149,6 +152,9 @@ class Signature:
         Args:
             given: Name to (dtype name, shape).
             carried: Names of the states that are carried from the previous call.
+
+        Returns:
+            The sizes of the symbolic dims.
 
         Raises:
             InputError: If a check fails; the message names the input, its actual and its expected
@@ -167,6 +173,7 @@ class Signature:
         sizes.check_expressions()
         for relation in self.relations:
             sizes.check_relation(relation)
+        return sizes.bound
 
     def example_sizes(self, sizes: Mapping[str, int], default: int) -> dict[str, int]:
         """Return a size for every symbolic dim of the inputs; see `Session.example_sizes`."""

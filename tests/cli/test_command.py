@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,12 +18,13 @@ from coreai_onnx.cli.command import parser
 from coreai_onnx.program import OnnxProgram
 from tests.cli.wrong_words import CASES, WRONG, words_of
 from tests.conftest import REPO
+from tests.huggingface_folders import BERT
 from tests.small_models import linear_model
 
 
 @pytest.mark.parametrize(
     "command",
-    ["convert", "optimize", "run", "compare", "inspect", "diff", "view", "ops-path"],
+    ["convert", "export", "optimize", "run", "compare", "inspect", "diff", "view", "ops-path"],
 )
 def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_of_overview:
@@ -182,6 +184,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("words")
     OnnxProgram({"main": linear_model()}).save(folder / "model.onnx")
     (folder / "models.py").write_text(MODELS)
+    (folder / "config.json").write_text(
+        json.dumps(BERT | {"model_type": "bert", "architectures": ["BertModel"]})
+    )
     (folder / "syntax.py").write_text("def (:")
     (folder / "leaves.py").write_text("import sys; sys.exit(0)")
     (folder / "broken.pt2").write_bytes(b"PK no archive")
@@ -217,7 +222,8 @@ def test_wrong_values_are_one_message(
     monkeypatch.setattr(sys, "path", [*sys.path])
     there = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     words = words_of(command, name, wrong)
-    given = [{"MODEL": "model.onnx", "FACTORY": "models.py:one"}.get(w, w) for w in words]
+    right = {"MODEL": "model.onnx", "FACTORY": "models.py:one", "SOURCE": "config.json"}
+    given = [right.get(word, word) for word in words]
     try:
         code = main(given)
     except SystemExit as usage:

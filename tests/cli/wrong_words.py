@@ -4,6 +4,7 @@ from __future__ import annotations
 
 RIGHT = {
     "convert": ("convert", "FACTORY", "-o", "out.onnx"),
+    "export": ("export", "SOURCE", "-o", "out"),
     "optimize": ("optimize", "MODEL", "-o", "out.onnx"),
     "run": ("run", "MODEL"),
     "compare": ("compare", "MODEL", "FACTORY"),
@@ -69,6 +70,15 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "no_optimize": [["--no-optimize=yes"]],
         "seed": [["--seed", value] for value in _SEEDS],
     },
+    "export": {
+        "source": [["SOURCE", value] for value in ("nowhere", "", ".", "models.py", "model.onnx")],
+        "output": [["--output", value] for value in ("no/such/folder/m", ".", "", "models.py")],
+        "task": [["--task", value] for value in ("chess", "", "question answering")],
+        "dtype": [["--dtype", value] for value in ("int3", "")],
+        "opset": [["--opset", value] for value in ("7", "99", "-1", "new", "")],
+        "seed": [["--seed", value] for value in _SEEDS],
+        **{n: _SHARED[n] for n in ("target", "minimum_onnxruntime", "external_data", "debug")},
+    },
     "optimize": {**_SHARED, "model": [["MODEL", value] for value in _MODELS]},
     "run": {
         "model": [["MODEL", value] for value in _MODELS],
@@ -133,7 +143,7 @@ value of an argument takes the place of the right one."""
 def words_of(command: str, name: str, wrong: list[str]) -> list[str]:
     """Return the words of a command with wrong ones among them."""
     right = list(RIGHT[command])
-    if wrong[0] not in ("MODEL", "FACTORY"):
+    if wrong[0] not in ("MODEL", "FACTORY", "SOURCE"):
         return [*right, *wrong]
     place = len(right) - 1 if name == "after" else right.index(wrong[0])
     right[place] = wrong[1]

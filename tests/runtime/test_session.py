@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,14 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from coreai_onnx.errors import CoreaiError, InputError, KernelsNotBuiltError, SessionError
-from coreai_onnx.files import saving
+from coreai_onnx.errors import CoreaiError, InputError, SessionError
 from coreai_onnx.files.saving import save_models, to_proto
-from coreai_onnx.runtime import library
 from coreai_onnx.runtime.session import Session, session
 from tests.small_models import (
     add_model,
     cache_model,
     counter_model,
     echo_model,
-    layers_model,
     linear_model,
     linear_weights,
     parse,
@@ -140,19 +138,6 @@ def test_sources(tmp_path: Path, source: str) -> None:
     assert_close(session(sources[source]).run(x)["y"], x @ weights["weight"] + weights["bias"])
 
 
-def test_a_large_model_goes_through_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[Session.__module__], "TEMPORARY_FILE_BYTES", 100)
-    monkeypatch.setattr(saving, "PROTOBUF_LIMIT", 100)  # as if it did not fit into a message
-    s = session(linear_model())
-    x, weights = np.ones((2, 8), np.float32), linear_weights()
-    assert_close(s.run(x)["y"], x @ weights["weight"] + weights["bias"])
-    folder = Path(s._folder.name)
-    assert sorted(file.name for file in folder.iterdir()) == ["model.onnx", "model.onnx.data"]
-    s._folder.cleanup()
-    assert_close(s.run(x)["y"], x @ weights["weight"] + weights["bias"])
-    assert not folder.exists()
-
-
 def test_state_is_carried_and_reset() -> None:
     s = session(counter_model(), kernels=False)
     x = np.array([1, 10], np.float32)
@@ -246,67 +231,101 @@ def test_a_failure_inside_onnxruntime_is_typed() -> None:
         session(model, kernels=False).run(np.ones(3, np.float32), np.array([2]))
 
 
-def test_missing_and_broken_files(tmp_path: Path) -> None:
-    with pytest.raises(SessionError, match=r"nowhere.onnx: no such file"):
-        session(tmp_path / "nowhere.onnx")
-    with pytest.raises(SessionError, match="is a folder"):
-        session(tmp_path)
-    broken = tmp_path / "broken.onnx"
-    for content in (b"", b"not a model", to_proto(linear_model()).SerializeToString()[:700]):
-        broken.write_bytes(content)
-        with pytest.raises(SessionError, match=rf"cannot load {broken}"):
-            session(broken)
-    with pytest.raises(SessionError, match="cannot load the given bytes"):
-        session(b"not a model")
-    with pytest.raises(SessionError, match="cannot open a int"):
-        session(3)
-
-
-def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    save_models({path: linear_model()}, tmp_path / "m.onnx.data", external_data=True)
-    (tmp_path / "m.onnx.data").unlink()
-    with pytest.raises(SessionError, match=r"m\.onnx\.data"):
-        session(path)
-
-
-def test_threads() -> None:
-    s = session(add_model(), threads=2)
-    assert s.ort.get_session_options().intra_op_num_threads == 2
-    for wrong in (0, 1025, 10**6, 1.5):
-        with pytest.raises(SessionError, match=rf"threads={wrong}; give a number from 1 to 1024"):
-            session(add_model(), threads=wrong)
-
-
-def test_kernels_that_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(library.ENVIRONMENT_VARIABLE, "/nowhere/ops.so")
-    with pytest.raises(KernelsNotBuiltError):
-        session(layers_model(), kernels=True)
-    assert not session(layers_model()).kernels
-    assert not session(layers_model(), kernels=False).kernels
-
-
-def test_a_library_that_onnxruntime_refuses(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    bad = tmp_path / "ops.so"
-    bad.write_bytes(b"not a library")
-    monkeypatch.setenv(library.ENVIRONMENT_VARIABLE, str(bad))
-    with pytest.raises(SessionError, match="cannot register the kernels"):
-        session(layers_model(), kernels=True)
-    with pytest.warns(RuntimeWarning, match="function bodies are used instead"):
-        assert not session(layers_model()).kernels
-
-
-def test_kernels_run_when_they_are_built(kernels: Path) -> None:
-    assert kernels.is_file()
-    s = session(layers_model())
-    assert s.kernels
-    assert repr(s).startswith("Session (kernels)")
-    x = np.full((1, 4), 1.5, np.float32)
-    assert_close(s.run(x)["y"], session(layers_model(), kernels=False).run(x)["y"])
-
-
 def test_nothing_is_printed_about_states(capfd: pytest.CaptureFixture[str]) -> None:
     session(counter_model(), kernels=False).run(np.ones(1, np.float32))
     assert capfd.readouterr().err == ""
+
+
+def test_the_state_is_read_and_set() -> None:
+    s, x = session(counter_model(), kernels=False), np.ones(2, np.float32)
+    assert_close(s.state["count"], np.array([1], np.float32), message="from the file")
+    s.run(x)
+    saved = s.state
+    assert_close(saved["count"], np.array([2], np.float32))
+    s.run(x)
+    s.state = saved
+    assert_close(s.run(x)["y"], x * 2)
+    assert_close(saved["count"], np.array([2], np.float32), message="a copy")
+    s.state = {}
+    s.state = {"count": torch.tensor([7.0])}
+    assert_close(s.run(x)["y"], x * 7)
+    assert session(counter_model(initial=False), kernels=False).state == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"sum": 1.0}, "the model has no state 'sum'; there are count"),
+        ({"count": np.ones(2, np.float32)}, "input 'count': dimension 0 is 2, expected 1"),
+        ({"count": np.ones(1)}, "dtype is float64, expected float32"),
+        ({"count": "one"}, "str is not a tensor"),
+    ],
+)
+def test_a_state_that_does_not_fit(values: dict[str, Any], message: str) -> None:
+    s, x = session(counter_model(), kernels=False), np.ones(2, np.float32)
+    s.run(x)
+    with pytest.raises(InputError, match=message):
+        s.state = values
+    assert_close(s.run(x)["y"], x * 2)
+
+
+def test_complex_states_are_read_and_set() -> None:
+    s, z = session(phase_model(), kernels=False), np.array([3 - 4j], np.complex64)
+    assert_close(s.state["phase"], np.array([1 + 2j], np.complex64))
+    s.state = {"phase": np.array([1j], np.complex64)}
+    assert_close(s.run(z)["y"], np.array([3 - 5j], np.complex64))
+    assert_close(s.fork().state["phase"], s.state["phase"])
+
+
+def test_streams_share_the_loaded_model() -> None:
+    s, x = session(counter_model(), kernels=False), np.ones(1, np.float32)
+    s.run(x)
+    fork, fresh = s.fork(), s.stream()
+    assert fork.ort is s.ort
+    assert_close(fork.run(x)["y"], x * 2)
+    assert_close(fork.run(x)["y"], x * 3)
+    assert_close(s.run(x)["y"], x * 2)
+    assert_close(fresh.run(x)["y"], x)
+
+
+def test_a_second_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    s, x = session(counter_model(), kernels=False), np.ones(1, np.float32)
+    run, errors = Session._run_ort, list[Exception]()
+
+    def from_another_thread() -> None:
+        for use in (lambda: s.run(x), s.reset, s.fork, s.close, lambda: s.state):
+            try:
+                use()
+            except SessionError as error:
+                errors.append(error)
+
+    def meanwhile(self: Session, *given: Any) -> Any:
+        thread = threading.Thread(target=from_another_thread)
+        thread.start()
+        thread.join()
+        return run(self, *given)
+
+    monkeypatch.setattr(Session, "_run_ort", meanwhile)
+    assert_close(s.run(x)["y"], x)
+    assert len(errors) == 5
+    assert all("another thread uses it" in str(error) for error in errors)
+    monkeypatch.undo()
+    assert_close(s.run(x)["y"], x * 2, message="no update was lost")
+
+
+def test_a_model_without_states_runs_in_any_number_of_threads() -> None:
+    s, x = session(echo_model("float"), kernels=False), np.ones((2, 4), np.float32)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: s.run(x)["y"], range(40)))
+    assert len(results) == 40
+
+
+def test_a_closed_session() -> None:
+    s, x = session(counter_model(), kernels=False), np.ones(1, np.float32)
+    other = s.stream()
+    s.close()
+    s.close()
+    for use in (lambda: s.run(x), s.reset, s.fork, s.stream, lambda: s.state):
+        with pytest.raises(SessionError, match="the session is closed"):
+            use()
+    assert_close(other.run(x)["y"], x)

@@ -1,0 +1,69 @@
+"""``coreai-onnx export``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from coreai_onnx.cli.numbers import SEED
+from coreai_onnx.cli.output import TARGETS
+from coreai_onnx.cli.progress import stages_shown
+
+NAME = "export"
+DESCRIPTION = """\
+export a model of transformers to a folder with its tokenizer
+
+SOURCE is a local folder of transformers (config.json, weights, tokenizer), or a config.json alone,
+whose model gets random weights. The folder is run by coreai_onnx.generate, onnxruntime,
+onnxruntime-genai, optimum and transformers.js (docs/language_models.md).
+
+  coreai-onnx export my_llama -o my_llama_onnx
+  coreai-onnx export my_bert/config.json -o bert_onnx --task feature-extraction --seed 1
+  coreai-onnx export my_llama -o my_llama_onnx --dtype float16 --target contrib
+"""
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("source", metavar="SOURCE", type=Path)
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="FOLDER")
+    parser.add_argument("--task", help="the task (default: that of the configuration)")
+    parser.add_argument(
+        "--dtype", default="float32", help="of weights and computation: float32, float16"
+    )
+    parser.add_argument(
+        "--target", choices=TARGETS, default=TARGETS[0], help="what will run the file"
+    )
+    parser.add_argument("--opset", type=int, help="ONNX opset, 18 to 26 (default: 23)")
+    parser.add_argument(
+        "--minimum-onnxruntime",
+        metavar="VERSION",
+        help="the oldest onnxruntime that must be able to run the file, 1.20",
+    )
+    parser.add_argument(
+        "--external-data",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="store weights in a data file beside the model (default: above 1.5 GiB)",
+    )
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of random weights (default: 0)")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Export the model and print what was written."""
+    with stages_shown():
+        from coreai_onnx.huggingface.exporting import export_model
+
+        exported = export_model(
+            options.source,
+            options.output,
+            task=options.task,
+            dtype=options.dtype,
+            target=options.target,
+            opset_version=options.opset,
+            minimum_onnxruntime=options.minimum_onnxruntime,
+            external_data=options.external_data,
+            seed=options.seed,
+        )
+    print(exported)
+    return 0

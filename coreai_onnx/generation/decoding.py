@@ -1,0 +1,165 @@
+"""Steps of a decoder in a session: tokens in, logits of the next token out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from coreai_onnx.errors import GenerationError
+from coreai_onnx.generation.prompts import Prompt
+from coreai_onnx.generation.sampling import Sampler, Settings
+from coreai_onnx.model.interface import TensorInfo
+from coreai_onnx.runtime.session import Session
+
+_ENCODED = {"encoder_hidden_states", "encoder_attention_mask", "use_cache_branch"}
+_INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position", *_ENCODED}
+
+
+class Decoding:
+    """One batch of sequences in a stream of a session.
+
+    The session is that of an exported decoder (``input_ids``, ``attention_mask``, ``position_ids``
+    and states), of a decoder with a static cache (``input_ids``, ``cache_position`` and states), or
+    of a decoder without a cache, which reads all tokens in every step.
+
+    Args:
+        session: The session; its states do not change.
+        prompt: The prompts.
+        fixed: Inputs that are the same in every step: the result of an encoder.
+    """
+
+    def __init__(
+        self, session: Session, prompt: Prompt, fixed: Mapping[str, Any] | None = None
+    ) -> None:
+        """Start a stream.
+
+        Raises:
+            GenerationError: If the model is not a decoder with these inputs, or the batch does not
+                fit it.
+        """
+        self._names = {info.name for info in session.inputs}
+        check_decoder(session)
+        if "attention_mask" not in self._names and not bool(prompt.mask.all()):
+            raise GenerationError(
+                "the prompts have different lengths, and the model has no attention_mask: "
+                "give one prompt at a time"
+            )
+        self._stream = session.stream()
+        self._has_cache = bool(session.states)
+        self.ids, self._mask = prompt.ids, prompt.mask
+        self._read, self._fixed = 0, dict(fixed or {})
+        self._feeds: dict[str, Any] = _empty_states(session, len(prompt.ids))
+
+    def logits(self) -> torch.Tensor:
+        """Read the tokens that were not read yet, and return ``[batch, vocabulary]``."""
+        start = self._read if self._has_cache else 0
+        positions = (self._mask.cumsum(1) - 1).clamp(min=0)
+        feeds = {
+            "input_ids": self.ids[:, start:],
+            "attention_mask": self._mask,
+            "position_ids": positions[:, start:],
+            "cache_position": torch.arange(start, self.ids.shape[1]),
+            "use_cache_branch": torch.tensor([start > 0]),
+            **self._fixed,
+        }
+        given = {name: value for name, value in feeds.items() if name in self._names}
+        outputs = self._stream.run(**given, **self._feeds)
+        self._feeds, self._read = {}, self.ids.shape[1]
+        logits = outputs["logits"] if "logits" in outputs.names else outputs[0]
+        return torch.from_numpy(np.asarray(logits[:, -1], np.float32))
+
+    def append(self, tokens: torch.Tensor) -> None:
+        """Append one token to each sequence, int64 ``[batch]``."""
+        self.ids = torch.cat([self.ids, tokens[:, None]], dim=1)
+        self._mask = torch.cat([self._mask, torch.ones_like(tokens)[:, None]], dim=1)
+
+    def close(self) -> None:
+        """Release the states."""
+        self._stream.close()
+
+
+def generated(
+    session: Session,
+    prompt: Prompt,
+    settings: Settings,
+    fixed: Mapping[str, Any] | None = None,
+) -> Iterator[torch.Tensor]:
+    """Yield the next token of each sequence, int64 ``[batch]``, until all sequences have ended.
+
+    Args:
+        session: The session of the decoder.
+        prompt: The tokens to start from.
+        settings: The settings.
+        fixed: As for `Decoding`.
+
+    Raises:
+        GenerationError: If the model is not a decoder, the prompt is longer than its cache, or a
+            setting is out of range.
+    """
+    _check_length(session, prompt, settings)
+    sampler, decoding = Sampler(settings, prompt.mask), Decoding(session, prompt, fixed)
+    running = torch.ones(len(prompt.ids), dtype=torch.bool)
+    stops = torch.tensor(settings.stop_ids, dtype=torch.int64)
+    try:
+        for _ in range(settings.max_new_tokens):
+            tokens = sampler.choose(decoding.ids, decoding.logits())
+            tokens = torch.where(running, tokens, settings.pad_id)
+            yield tokens
+            running &= ~torch.isin(tokens, stops)
+            if not running.any():
+                return
+            decoding.append(tokens)
+    finally:
+        decoding.close()
+
+
+def check_decoder(session: Session) -> None:
+    """Check that a model is a decoder.
+
+    Raises:
+        GenerationError: If it takes or returns something else.
+    """
+    names = {info.name for info in session.inputs}
+    first = session.outputs[0] if session.outputs else None
+    rank = -1 if first is None else len(first.dims)
+    if "input_ids" not in names or names - _INPUTS or rank != 3:
+        raise GenerationError(
+            "the model is not a decoder: it takes input_ids, attention_mask and position_ids, or "
+            f"input_ids and cache_position, and returns logits [batch, sequence, vocabulary]\n"
+            f"{session!r}\n  export it with coreai_onnx.export_model"
+        )
+
+
+def _empty_states(session: Session, batch: int) -> dict[str, Any]:
+    """Return an empty value for each state that has no initial value in the file."""
+    known = session.stream().state
+    ids = next(info for info in session.inputs if info.name == "input_ids")
+    return {
+        info.name: _empty(info, {ids.dims[0]: batch})
+        for info in session.state_inputs
+        if info.name not in known
+    }
+
+
+def _empty(info: TensorInfo, sizes: dict[Any, int]) -> Any:
+    shape = [dim if isinstance(dim, int) else sizes.get(dim, 0) for dim in info.dims]
+    return np.zeros(shape, info.numpy_dtype)
+
+
+def _check_length(session: Session, prompt: Prompt, settings: Settings) -> None:
+    """Refuse a text that is longer than a cache of fixed length."""
+    lengths = [
+        info.dims[2]
+        for info in session.state_inputs
+        if "cache_position" in {i.name for i in session.inputs} and len(info.dims) == 4
+    ]
+    capacity = min((size for size in lengths if isinstance(size, int)), default=None)
+    needed = prompt.ids.shape[1] + settings.max_new_tokens - 1
+    if capacity is not None and needed > capacity:
+        raise GenerationError(
+            f"the prompt of {prompt.ids.shape[1]} tokens and {settings.max_new_tokens} new ones "
+            f"need a cache of {needed}, and that of the model has {capacity}"
+        )

@@ -1,0 +1,250 @@
+"""Generation of text: from a folder, a program or a session to tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coreai_onnx.errors import GenerationError, failures_as
+from coreai_onnx.generation.decoding import generated
+from coreai_onnx.generation.encoding import Encoder
+from coreai_onnx.generation.prompts import Prompt, read_prompt
+from coreai_onnx.generation.sampling import Settings
+from coreai_onnx.runtime.opening import HasModel
+from coreai_onnx.runtime.outputs import Array
+from coreai_onnx.runtime.session import Session
+
+MODEL, ENCODER, MERGED = "model.onnx", "encoder_model.onnx", "decoder_model_merged.onnx"
+_SETTINGS = ("generation_config.json", "config.json")
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A decoder that is ready to generate, with its tokenizer.
+
+    Attributes:
+        session: The session of the decoder.
+        tokenizer: The tokenizer of transformers; None if there is none.
+        stop_ids: Tokens that end a sequence.
+        pad_id: The token for padding.
+        encoder: The encoder, of a model that has one; then the tokens are those of the decoder,
+            without the prompt.
+    """
+
+    session: Session
+    tokenizer: Any = None
+    stop_ids: tuple[int, ...] = ()
+    pad_id: int = 0
+    encoder: Encoder | None = None
+
+    @classmethod
+    def open(
+        cls, folder: str | PathLike[str], *, kernels: bool | None = None, threads: int | None = None
+    ) -> LanguageModel:
+        """Open a folder that `export_model` wrote.
+
+        Args:
+            folder: The folder.
+            kernels: As for `session`.
+            threads: As for `session`.
+
+        Raises:
+            GenerationError: If the folder has no ``model.onnx``, or its tokenizer cannot be read.
+            SessionError: If the model cannot be opened.
+        """
+        path = Path(folder)
+        encodes = (path / ENCODER).is_file() and (path / MERGED).is_file()
+        if not (encodes or (path / MODEL).is_file()):
+            what = f"there is no {MODEL}" if path.is_dir() else "no such folder"
+            raise GenerationError(f"{path}: {what}; export the model with coreai_onnx.export_model")
+        settings = [_read(path / name) for name in _SETTINGS]
+        stops, pads = (_first(settings, name) for name in ("eos_token_id", "pad_token_id"))
+        stop_ids = tuple(stops) if isinstance(stops, list) else () if stops is None else (stops,)
+        pad_id = pads if pads is not None else stop_ids[0] if stop_ids else 0
+        file = path / (MERGED if encodes else MODEL)
+        session = Session(file, kernels=kernels, threads=threads)
+        encoder = None
+        if encodes:
+            start = _first(settings, "decoder_start_token_id") or 0
+            encoder = Encoder(Session(path / ENCODER, kernels=kernels, threads=threads), start)
+        return cls(session, _tokenizer(path), stop_ids, pad_id, encoder)
+
+    def generate(
+        self,
+        prompt: Any,
+        *,
+        max_new_tokens: int = 64,
+        attention_mask: Any = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        repetition_penalty: float | None = None,
+        seed: int | None = None,
+        stop_ids: Sequence[int] | None = None,
+    ) -> str | list[str] | Array:
+        """Generate; see :func:`generate`."""
+        asked, steps = self._started(
+            prompt, attention_mask, stop_ids, max_new_tokens=max_new_tokens,
+            temperature=temperature, top_k=top_k, top_p=top_p,
+            repetition_penalty=repetition_penalty, seed=seed,
+        )  # fmt: skip
+        new = torch.stack(list(steps), dim=1)
+        if not asked.is_text:
+            ids: Array = torch.cat([asked.ids, new], dim=1).numpy()
+            return ids[0] if asked.is_single else ids
+        texts = [self._text(row) for row in new]
+        return texts[0] if asked.is_single else texts
+
+    def stream(
+        self,
+        prompt: Any,
+        *,
+        max_new_tokens: int = 64,
+        attention_mask: Any = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        repetition_penalty: float | None = None,
+        seed: int | None = None,
+        stop_ids: Sequence[int] | None = None,
+    ) -> Iterator[Any]:
+        """Generate step by step; see :func:`stream`."""
+        asked, steps = self._started(
+            prompt, attention_mask, stop_ids, max_new_tokens=max_new_tokens,
+            temperature=temperature, top_k=top_k, top_p=top_p,
+            repetition_penalty=repetition_penalty, seed=seed,
+        )  # fmt: skip
+        return self._pieces(steps, asked) if asked.is_text else _tokens(steps, asked)
+
+    def _started(
+        self, prompt: Any, mask: Any, stop_ids: Sequence[int] | None, **options: Any
+    ) -> tuple[Prompt, Iterator[torch.Tensor]]:
+        """Return the tokens that the decoder starts from, and the steps that follow."""
+        stops = self.stop_ids if stop_ids is None else tuple(stop_ids)
+        settings = Settings(stop_ids=stops, pad_id=self.pad_id, **options)
+        given: dict[str, Any] = {"mask": mask, "pad_id": self.pad_id}
+        if self.encoder is None:
+            asked = read_prompt(prompt, self.tokenizer, **given)
+            return asked, generated(self.session, asked, settings)
+        encoded = self.encoder.encode(prompt, self.tokenizer, **given)
+        return encoded.start, generated(self.session, encoded.start, settings, encoded.feeds)
+
+    def _pieces(self, steps: Iterator[torch.Tensor], asked: Prompt) -> Iterator[Any]:
+        """Yield the text that each step adds; a character of several tokens comes with its last."""
+        rows: list[list[int]] = [[] for _ in asked.ids]
+        shown = [""] * len(rows)
+        for tokens in steps:
+            pieces = []
+            for i, token in enumerate(tokens.tolist()):
+                rows[i].append(token)
+                text = self._text(rows[i])
+                complete = text if not text.endswith("\N{REPLACEMENT CHARACTER}") else shown[i]
+                pieces.append(complete[len(shown[i]) :])
+                shown[i] = complete
+            yield pieces[0] if asked.is_single else pieces
+
+    def _text(self, tokens: Any) -> str:
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+Model = str | PathLike[str] | Session | HasModel | LanguageModel
+"""What generates: an exported folder, a session, a program, or an open `LanguageModel`."""
+
+
+def generate(model: Model, prompt: Any, **options: Any) -> str | list[str] | Array:
+    """Generate text or tokens with a decoder.
+
+    ```python
+    coreai_onnx.generate("my_llama_onnx", "Once upon a time", max_new_tokens=100)
+    coreai_onnx.generate(session, [[1, 5, 9], [1, 7]], temperature=0.7, top_p=0.9, seed=0)
+    ```
+
+    Args:
+        model: A folder that `export_model` wrote, a program, a session, or a `LanguageModel`. The
+            states of a session do not change. A folder is opened at each call: for several calls
+            use `LanguageModel.open`.
+        prompt: Text or a list of texts; or token ids, as a list, array or tensor of one or two
+            axes. Shorter prompts of a batch are padded. For a model that hears, a spectrogram
+            ``[batch, bins, frames]``.
+        **options: ``max_new_tokens`` (64); ``attention_mask`` for ids that are padded already;
+            ``temperature``, ``top_k`` and ``top_p``, of which any one turns on sampling;
+            ``repetition_penalty``; ``seed`` of the sampling; ``stop_ids``, by default those of the
+            folder's configuration.
+
+    Returns:
+        For text the new text, without the prompt, for a list of texts a list. For token ids the
+        prompt and the new tokens, int64 ``[length]`` or ``[batch, length]``; a sequence that ends
+        earlier is padded. A model with an encoder returns the tokens of its decoder.
+
+    Raises:
+        GenerationError: If the model is not a decoder, the prompt is empty, does not fit the
+            model's cache, or is text without a tokenizer, or an option is out of range.
+        SessionError: If the model cannot be opened or run.
+    """
+    return language_model(model).generate(prompt, **options)
+
+
+def stream(model: Model, prompt: Any, **options: Any) -> Iterator[Any]:
+    """Generate step by step; the arguments are those of `generate`.
+
+    Returns:
+        An iterator: for text the new text of each step (a list for a list of texts), for token ids
+        the new token, an int or int64 ``[batch]``.
+
+    Raises:
+        GenerationError: As `generate`.
+        SessionError: As `generate`.
+    """
+    return language_model(model).stream(prompt, **options)
+
+
+def language_model(model: Model) -> LanguageModel:
+    """Return a model as a `LanguageModel`.
+
+    Raises:
+        GenerationError: If it is not one of the kinds of `Model`.
+    """
+    if isinstance(model, LanguageModel):
+        return model
+    if isinstance(model, Session):
+        return LanguageModel(model)
+    if isinstance(model, HasModel):
+        return LanguageModel(Session(model))
+    if isinstance(model, str | PathLike):
+        return LanguageModel.open(model)
+    raise GenerationError(
+        f"a {type(model).__name__} does not generate; give a folder, a program or a session"
+    )
+
+
+def _tokens(steps: Iterator[torch.Tensor], asked: Prompt) -> Iterator[Any]:
+    for tokens in steps:
+        yield int(tokens[0]) if asked.is_single else tokens.numpy()
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    with failures_as(GenerationError, f"cannot read {file}"):
+        content = json.loads(file.read_text())
+    return content if isinstance(content, dict) else {}
+
+
+def _first(settings: Sequence[dict[str, Any]], name: str) -> Any:
+    return next((one[name] for one in settings if one.get(name) is not None), None)
+
+
+def _tokenizer(folder: Path) -> Any:
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        return None
+    from transformers import AutoTokenizer
+
+    with failures_as(GenerationError, f"cannot read the tokenizer in {folder}"):
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)

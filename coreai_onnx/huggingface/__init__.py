@@ -1,0 +1,6 @@
+"""Export of models of transformers as folders that other runtimes run."""
+
+from coreai_onnx.huggingface.exporting import ExportedFolder, export_model
+from coreai_onnx.huggingface.tasks import TASKS
+
+__all__ = ["TASKS", "ExportedFolder", "export_model"]

@@ -1,0 +1,220 @@
+"""The cache of a decoder as inputs and outputs of a model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionLayer,
+)
+
+from coreai_onnx.errors import ConversionError
+
+EXAMPLE_PAST = 4
+"""Length of the cache in the example inputs of an export."""
+_PAST, _PRESENT = "past", "present"
+_EXAMPLE_IDS = [[1, 2, 3]]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor of a cache.
+
+    Attributes:
+        layer: Index of its layer.
+        kind: ``"key"`` or ``"value"``, of which each token adds one; ``"conv"``, the last inputs of
+            a convolution, or ``"ssm"`` or ``"recurrent"``, the state of a linear attention.
+        shape: The shape without the batch; 0 is the length of keys and values.
+        dtype: The dtype.
+        part: The part of the name before ``key``: ``"encoder."`` or ``"decoder."`` where a model
+            has both.
+    """
+
+    layer: int
+    kind: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    part: str = ""
+
+    @property
+    def grows(self) -> bool:
+        """Whether each token adds to it."""
+        return self.kind in ("key", "value")
+
+    @property
+    def past(self) -> str:
+        """The name of the input: ``past_key_values.0.key``, ``past_conv.0``."""
+        if self.grows:
+            return f"{_PAST}_key_values.{self.layer}.{self.part}{self.kind}"
+        return f"{_PAST}_{self.kind}.{self.layer}"
+
+    @property
+    def present(self) -> str:
+        """The name of the output: ``present.0.key``, ``present_conv.0``."""
+        if self.grows:
+            return f"{_PRESENT}.{self.layer}.{self.part}{self.kind}"
+        return f"{_PRESENT}_{self.kind}.{self.layer}"
+
+    def example(self, batch: int, length: int = EXAMPLE_PAST) -> torch.Tensor:
+        """Return zeros, with keys and values of a length."""
+        return torch.zeros(batch, *(size or length for size in self.shape), dtype=self.dtype)
+
+
+class _Growing(DynamicLayer):
+    """Keys and values that grow by those of each call.
+
+    A layer with a sliding window keeps all of them too: its mask hides those outside of the window,
+    and all layers have the same length, as the runtimes expect.
+    """
+
+    def hold(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Take the keys and values of the calls before."""
+        self.dtype, self.device = keys.dtype, keys.device
+        self.keys, self.values, self.is_initialized = keys, values, True
+
+    def get_seq_length(self) -> int:
+        """Return the length, without a test for an empty cache, which would specialize it."""
+        assert self.keys is not None
+        return self.keys.shape[-2]  # a symbolic size while it is exported
+
+
+class _Recurrent(LinearAttentionLayer):
+    """States of a layer that are replaced by each call, and not written to."""
+
+    def resume(self, conv: torch.Tensor | None, recurrent: torch.Tensor | None) -> None:
+        """Take the states of the calls before; zeros are those of an empty text."""
+        if conv is not None:
+            self.conv_states[0], self.conv_kernel_size[0] = conv, conv.shape[-1]
+            self.is_conv_states_initialized[0] = True
+        if recurrent is not None:
+            self.recurrent_states[0] = recurrent
+            self.is_recurrent_states_initialized[0] = True
+        self.has_previous_state[0] = True
+
+    def update_conv_state(
+        self,
+        conv_states: torch.Tensor,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Return the inputs of the convolution with those before, and keep the last ones."""
+        del conv_kernel_size, kwargs
+        whole = torch.cat([self.conv_states[state_idx], conv_states], dim=-1)
+        self.conv_states[state_idx] = whole[..., -self.conv_kernel_size[state_idx] :]
+        return whole
+
+    def update_recurrent_state(
+        self, recurrent_states: torch.Tensor, state_idx: int = 0, **kwargs: Any
+    ) -> torch.Tensor:
+        """Keep the state."""
+        del kwargs
+        self.recurrent_states[state_idx] = recurrent_states
+        return recurrent_states
+
+
+class _Both(_Recurrent, LinearAttentionAndFullAttentionLayer, _Growing):
+    """A layer with both."""
+
+    def __init__(self) -> None:
+        LinearAttentionAndFullAttentionLayer.__init__(self)
+
+
+def slots_of(model: Any) -> list[Slot]:
+    """Run a decoder on three tokens, and return the slots of its cache.
+
+    Raises:
+        ConversionError: If a layer keeps something else than keys, values, and one state.
+    """
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        ids = torch.tensor(_EXAMPLE_IDS)
+        model(input_ids=ids, use_cache=True, **{cache_parameter(model): cache})
+    if "Indexed" in "".join(type(layer).__name__ for layer in cache.layers):
+        raise ConversionError(
+            f"{type(model).__name__}: a layer keeps the keys of an index beside its cache",
+            advice="such models are not exported yet",
+        )
+    return slots_of_cache(cache, recurrent=_recurrent_kind(model.config))
+
+
+def slots_of_cache(cache: Any, part: str = "", recurrent: str = "recurrent") -> list[Slot]:
+    """Return the slots of a cache, layer by layer.
+
+    Args:
+        cache: A cache with the results of a call.
+        part: As for `Slot`.
+        recurrent: The kind of recurrent states.
+
+    Raises:
+        ConversionError: If a layer has several states of one kind.
+    """
+    slots: list[Slot] = []
+    for index, layer in enumerate(cache.layers):
+        if isinstance(layer, LinearAttentionLayer):
+            if layer.number_of_states != 1:
+                raise ConversionError(f"layer {index} keeps {layer.number_of_states} states")
+            states = {"conv": layer.conv_states[0], recurrent: layer.recurrent_states[0]}
+            slots += [
+                Slot(index, kind, tuple(state.shape[1:]), state.dtype)
+                for kind, state in states.items()
+                if state is not None
+            ]
+        if isinstance(layer, DynamicLayer):
+            for kind, x in (("key", layer.keys), ("value", layer.values)):
+                slots.append(Slot(index, kind, (x.shape[1], 0, x.shape[3]), x.dtype, part))
+    return slots
+
+
+def cache_of(slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> DynamicCache:
+    """Return a cache that holds tensors in its slots."""
+    held: dict[int, dict[str, torch.Tensor]] = {}
+    for slot, tensor in zip(slots, tensors, strict=True):
+        held.setdefault(slot.layer, {})[slot.kind] = tensor
+    cache = DynamicCache()
+    cache.layers += [_layer(held.get(i, {})) for i in range(max(held, default=-1) + 1)]
+    return cache
+
+
+def tensors_of(cache: Any, slots: Sequence[Slot]) -> Iterator[torch.Tensor]:
+    """Yield the tensors in the slots of a cache."""
+    for slot in slots:
+        layer = cache.layers[slot.layer]
+        if slot.grows:
+            yield layer.keys if slot.kind == "key" else layer.values
+        else:
+            yield layer.conv_states[0] if slot.kind == "conv" else layer.recurrent_states[0]
+
+
+def cache_parameter(model: torch.nn.Module) -> str:
+    """Return the name of the parameter of a model that takes its cache."""
+    taken = inspect.signature(model.forward).parameters
+    return "past_key_values" if "past_key_values" in taken else "cache_params"
+
+
+def _layer(held: dict[str, torch.Tensor]) -> Any:
+    recurrent = next((held[kind] for kind in ("ssm", "recurrent") if kind in held), None)
+    if not held:
+        return DummyLayer()
+    if "key" not in held:
+        layer: Any = _Recurrent()
+    else:
+        layer = _Growing() if len(held) == 2 else _Both()
+        layer.hold(held["key"], held["value"])
+    if isinstance(layer, _Recurrent):
+        layer.resume(held.get("conv"), recurrent)
+    return layer
+
+
+def _recurrent_kind(config: Any) -> str:
+    """Return the name that runtimes have for a recurrent state: that of Mamba is ``ssm``."""
+    mamba = ("state_size", "mamba_d_state", "ssm_state_size")
+    return "ssm" if any(hasattr(config, name) for name in mamba) else "recurrent"

@@ -1,0 +1,89 @@
+"""Decoders with a growing cache, with the input and output names that runtimes know."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from coreai_onnx.huggingface.caches import (
+    EXAMPLE_PAST,
+    Slot,
+    cache_of,
+    cache_parameter,
+    slots_of,
+    tensors_of,
+)
+
+BATCH, SEQUENCE, PAST = "batch_size", "sequence_length", "past_sequence_length"
+TOTAL = f"{PAST} + {SEQUENCE}"
+TOTAL_DIM = "total_sequence_length"
+
+
+class Decoder(torch.nn.Module):
+    """A decoder whose cache goes in and comes out.
+
+    Attributes:
+        input_names: Names of the inputs, in the order of the flattened arguments.
+        output_names: Names of the outputs.
+        slots: The tensors of the cache.
+        takes_positions: Whether it has the input ``position_ids``.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Find out what the decoder caches and whether it takes positions."""
+        super().__init__()
+        self.model: Any = model
+        self.slots = slots_of(model)
+        self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        first = ["input_ids", "attention_mask", *(["position_ids"] if self.takes_positions else [])]
+        self.input_names = [*first, *(slot.past for slot in self.slots)]
+        self.output_names = ["logits", *(slot.present for slot in self.slots)]
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position_ids: torch.Tensor | None,
+        past: Sequence[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the logits and the cache after the call."""
+        cache = cache_of(self.slots, past)
+        further = {"position_ids": position_ids} if self.takes_positions else {}
+        further[cache_parameter(self.model)] = cache
+        result = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **further
+        )
+        return (result.logits, *tensors_of(cache, self.slots))
+
+    def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Return example arguments: a batch of 2 with 3 tokens after 4 cached ones.
+
+        Args:
+            dtype: Not used: the cache has the dtype that the model gives it.
+        """
+        del dtype
+        batch, length = 2, 3
+        ids = torch.ones(batch, length, dtype=torch.int64)
+        mask = torch.ones(batch, EXAMPLE_PAST + length, dtype=torch.int64)
+        positions = torch.arange(EXAMPLE_PAST, EXAMPLE_PAST + length).repeat(batch, 1)
+        past = [slot.example(batch) for slot in self.slots]
+        return ids, mask, positions if self.takes_positions else None, past
+
+    def dynamic_shapes(self) -> tuple[Any, ...]:
+        """Return the dynamic dims of `example`."""
+        ids = {0: BATCH, 1: SEQUENCE}
+        past = [cache_dims(slot) for slot in self.slots]
+        return ids, {0: BATCH, 1: TOTAL_DIM}, ids if self.takes_positions else None, past
+
+
+def cache_dims(slot: Slot, length: str | None = PAST) -> dict[int, str]:
+    """Return the dynamic dims of a tensor of a cache.
+
+    Args:
+        slot: The tensor.
+        length: The name of the length of keys and values; None if it is fixed.
+    """
+    return {0: BATCH, 2: length} if slot.grows and length is not None else {0: BATCH}

@@ -1,0 +1,174 @@
+"""Models of an encoder and a decoder: two files, the second with both caches.
+
+The layout is optimum's: ``encoder_model.onnx`` and ``decoder_model_merged.onnx``. In the first call
+of the decoder, ``use_cache_branch`` is false: it computes the keys and values of the encoder's
+result. Later calls are given those of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import DynamicCache, EncoderDecoderCache
+
+from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
+from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE, cache_dims
+
+SOURCE = "encoder_sequence_length"
+FIRST = "use_cache_branch"
+_EXAMPLE_SOURCE = 6
+
+
+class EncoderPart(torch.nn.Module):
+    """The encoder of a model, for text or for a spectrogram.
+
+    Attributes:
+        input_names: ``input_ids`` and ``attention_mask``, or ``input_features``.
+        output_names: ``last_hidden_state``.
+    """
+
+    output_names = ("last_hidden_state",)
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Take the encoder of a model."""
+        super().__init__()
+        self.model: Any = model
+        self.encoder = self.model.get_encoder()
+        self.hears = self.model.main_input_name == "input_features"
+        self.input_names = ["input_features"] if self.hears else ["input_ids", "attention_mask"]
+
+    def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the last hidden state."""
+        given = dict(zip(self.input_names, inputs, strict=True))
+        state: torch.Tensor = self.encoder(**given, return_dict=True).last_hidden_state
+        return state
+
+    def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Return example arguments."""
+        if self.hears:
+            config = self.model.config
+            length = 2 * config.max_source_positions  # of a convolution with a stride of 2
+            return ([torch.zeros(2, config.num_mel_bins, length, dtype=dtype)],)
+        return ([torch.ones(2, _EXAMPLE_SOURCE, dtype=torch.int64) for _ in self.input_names],)
+
+    def dynamic_shapes(self) -> tuple[Any, ...]:
+        """Return the dynamic dims; the length of a spectrogram is fixed by the model."""
+        dims = {0: BATCH} if self.hears else {0: BATCH, 1: SOURCE}
+        return ([dims for _ in self.input_names],)
+
+
+class DecoderPart(torch.nn.Module):
+    """The decoder of a model, given the keys and values of the encoder's result.
+
+    Attributes:
+        input_names: Names of the inputs, in the order of the flattened arguments.
+        output_names: Names of the outputs.
+        own: The cache of the decoder's tokens.
+        cross: The cache of the encoder's result.
+    """
+
+    def __init__(self, model: torch.nn.Module, encoder: EncoderPart) -> None:
+        """Find out what the decoder caches."""
+        super().__init__()
+        self.model: Any = model
+        self.has_mask = not encoder.hears
+        with torch.no_grad():
+            floating = next(p.dtype for p in model.parameters() if p.is_floating_point())
+            (inputs,) = encoder.example(floating)
+            state = encoder(inputs)
+            cache = _computed(self.model, state)
+        self.width, self.source = state.shape[2], state.shape[1]
+        self.own: list[Slot] = slots_of_cache(cache.self_attention_cache, "decoder.")
+        self.cross: list[Slot] = slots_of_cache(cache.cross_attention_cache, "encoder.")
+        mask = ["encoder_attention_mask"] if self.has_mask else []
+        past = [slot.past for slot in (*self.own, *self.cross)]
+        self.input_names = [*mask, "input_ids", "encoder_hidden_states", *past]
+        self.output_names = ["logits", *(slot.present for slot in self.own)]
+
+    def forward(
+        self,
+        mask: torch.Tensor | None,
+        input_ids: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        past: Sequence[torch.Tensor],
+        cross: Sequence[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the logits and the cache of the decoder's tokens after the call."""
+        cache = EncoderDecoderCache(cache_of(self.own, past), cache_of(self.cross, cross))
+        cache.is_updated = {slot.layer: True for slot in self.cross}
+        result = self.model(
+            attention_mask=mask,
+            decoder_input_ids=input_ids,
+            encoder_outputs=(encoder_hidden_states,),
+            past_key_values=cache,
+            use_cache=True,
+        )
+        return (result.logits, *tensors_of(cache.self_attention_cache, self.own))
+
+    def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Return example arguments: a batch of 2 with 3 tokens after 4 cached ones."""
+        batch, source = 2, self.source
+        mask = torch.ones(batch, source, dtype=torch.int64) if self.has_mask else None
+        return (
+            mask,
+            torch.ones(batch, 3, dtype=torch.int64),
+            torch.zeros(batch, source, self.width, dtype=dtype),
+            [slot.example(batch) for slot in self.own],
+            [slot.example(batch, source) for slot in self.cross],
+        )
+
+    def dynamic_shapes(self) -> tuple[Any, ...]:
+        """Return the dynamic dims of `example`."""
+        source = {1: SOURCE} if self.has_mask else {}
+        return (
+            {0: BATCH, **source} if self.has_mask else None,
+            {0: BATCH, 1: SEQUENCE},
+            {0: BATCH, **source},
+            [cache_dims(slot) for slot in self.own],
+            [cache_dims(slot, source.get(1)) for slot in self.cross],
+        )
+
+
+class CrossCache(torch.nn.Module):
+    """The keys and values of the encoder's result in every layer of a decoder.
+
+    Attributes:
+        input_names: ``encoder_hidden_states``.
+        output_names: The names of the cache, as inputs of the decoder.
+    """
+
+    input_names = ("encoder_hidden_states",)
+
+    def __init__(self, decoder: DecoderPart) -> None:
+        """Take the layers of a decoder."""
+        super().__init__()
+        self.decoder = decoder
+        self.output_names = [slot.past for slot in decoder.cross]
+
+    def forward(self, encoder_hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the keys and values."""
+        cache = _computed(self.decoder.model, encoder_hidden_states)
+        return tuple(tensors_of(cache.cross_attention_cache, self.decoder.cross))
+
+    def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Return an example argument."""
+        return (torch.zeros(2, self.decoder.source, self.decoder.width, dtype=dtype),)
+
+    def dynamic_shapes(self) -> tuple[Any, ...]:
+        """Return the dynamic dims of `example`."""
+        return (self.decoder.dynamic_shapes()[2],)
+
+
+def _computed(model: Any, encoder_hidden_states: torch.Tensor) -> EncoderDecoderCache:
+    """Return the caches after one token."""
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    ids = torch.zeros((encoder_hidden_states.shape[0], 1), dtype=torch.int64)
+    model(
+        decoder_input_ids=ids,
+        encoder_outputs=(encoder_hidden_states,),
+        past_key_values=cache,
+        use_cache=True,
+    )
+    return cache

@@ -1,0 +1,199 @@
+"""Export of models of transformers as folders that other runtimes run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+
+from coreai_onnx.converter import TorchConverter
+from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.export.torch_export import TorchExport, with_named_dims
+from coreai_onnx.huggingface.caches import Slot
+from coreai_onnx.huggingface.decoders import TOTAL, Decoder
+from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
+from coreai_onnx.huggingface.folders import check_new, copy_companions, new_folder, write_json
+from coreai_onnx.huggingface.genai import CONFIG, genai_config
+from coreai_onnx.huggingface.heads import Head
+from coreai_onnx.huggingface.merging import computed_in_first_call
+from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
+from coreai_onnx.huggingface.sources import LoadedModel, load_source
+from coreai_onnx.lower.opsets import chosen_opset
+from coreai_onnx.model.metadata import RELATIONS, STATES
+from coreai_onnx.printable import printable
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.stages import begin
+from coreai_onnx.table import render, size_text
+
+if TYPE_CHECKING:
+    from coreai_onnx.passes import Target
+
+MODEL, ENCODER, MERGED = "model.onnx", "encoder_model.onnx", "decoder_model_merged.onnx"
+_ENCODER_DECODERS = ("text2text-generation", "automatic-speech-recognition")
+DTYPES = {"float32": torch.float32, "float16": torch.float16}
+"""The dtypes of weights and computation; onnxruntime has no bfloat16 on a CPU."""
+
+
+@dataclass(frozen=True)
+class ExportedFolder:
+    """What an export wrote; prints as a table.
+
+    Attributes:
+        path: The folder.
+        task: The task of the model.
+        programs: The converted programs, by the names of their files.
+        files: The files, sorted by name.
+    """
+
+    path: Path
+    task: str
+    programs: Mapping[str, OnnxProgram]
+    files: tuple[Path, ...]
+
+    @property
+    def program(self) -> OnnxProgram:
+        """The program of the model, or of its decoder."""
+        return list(self.programs.values())[-1]
+
+    def __str__(self) -> str:
+        """Return the files with their sizes."""
+        rows = [(file.name, size_text(file.stat().st_size)) for file in self.files]
+        return f"{printable(str(self.path))}: {self.task}\n{render(('file', 'size'), rows)}"
+
+
+def export_model(
+    source: str | PathLike[str] | torch.nn.Module,
+    folder: str | PathLike[str],
+    *,
+    task: str | None = None,
+    dtype: str | None = None,
+    target: Target = "onnxruntime",
+    opset_version: int | None = None,
+    minimum_onnxruntime: str | None = None,
+    external_data: bool | None = None,
+    seed: int = 0,
+) -> ExportedFolder:
+    """Export a model of transformers to a folder with its tokenizer and configuration.
+
+    The names of inputs and outputs are those of optimum, onnxruntime-genai and transformers.js.
+    Batch, sequence and, for a decoder, the length of the cache are dynamic.
+
+    Args:
+        source: A local folder of transformers (``config.json``, weights, tokenizer), a
+            ``config.json`` alone, whose model gets random weights, or a loaded model.
+        folder: The folder to write; it is new or empty. It appears complete or not at all.
+        task: The task, ``"text-generation"``; None reads it from the configuration.
+        dtype: The dtype of weights and computation, ``"float32"`` (the default) or ``"float16"``.
+        target: What will run the file, as for `OnnxProgram.optimize`.
+        opset_version: As for `TorchConverter.to_onnx`; None selects 18 for the target
+            ``"portable"``.
+        minimum_onnxruntime: As for `TorchConverter.to_onnx`.
+        external_data: As for `OnnxProgram.save`.
+        seed: Seed of random weights.
+
+    Returns:
+        The folder; it prints as a table of its files.
+
+    Raises:
+        ModelSourceError: If the source is missing, incomplete or unknown, or the model has no head
+            for the task.
+        SaveError: If the folder exists with other files, or cannot be written.
+        ExportError, ConversionError: If the model cannot be exported or converted.
+    """
+    dtype = "float32" if dtype is None else dtype
+    if dtype not in DTYPES:
+        raise ModelSourceError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
+    path = Path(folder)
+    check_new(path)
+    if opset_version is None and target == "portable" and minimum_onnxruntime is None:
+        opset_version = 18
+    chosen_opset(opset_version, minimum_onnxruntime)
+    begin("load")
+    loaded = load_source(source, task, dtype=DTYPES[dtype], seed=seed)
+    convert = _Conversion(DTYPES[dtype], target, opset_version, minimum_onnxruntime)
+    files: dict[str, Mapping[str, Any]] = {}
+    with torch.no_grad():
+        programs = _programs(loaded, convert, files)
+    with new_folder(path) as temporary:
+        for name, program in programs.items():
+            program.save(temporary / name, external_data=external_data)
+        copy_companions(loaded.model, loaded.folder, temporary)
+        for name, content in files.items():
+            write_json(temporary / name, content)
+    return ExportedFolder(path, loaded.task.name, programs, tuple(sorted(path.iterdir())))
+
+
+@dataclass(frozen=True)
+class _Conversion:
+    """How the parts of a model are converted."""
+
+    dtype: torch.dtype
+    target: Target
+    opset: int | None
+    minimum: str | None
+
+    def __call__(self, part: Any) -> OnnxProgram:
+        """Export, convert and optimize one part: a module that describes its interface."""
+        export = TorchExport(
+            part.example(self.dtype),
+            None,
+            with_named_dims(part.dynamic_shapes()),
+            deferred=True,
+            oblivious=True,
+        )
+        converter = TorchConverter().add_pytorch_module(
+            part.eval(),
+            export_fn=export,
+            input_names=part.input_names,
+            output_names=part.output_names,
+        )
+        program = converter.to_onnx(opset_version=self.opset, minimum_onnxruntime=self.minimum)
+        if isinstance(part, Decoder):
+            _describe_cache(program.model, part.slots)
+        if isinstance(part, DecoderPart):
+            _describe_cache(program.model, (*part.own, *part.cross))
+        return program.optimize(target=self.target)
+
+
+def _programs(
+    loaded: LoadedModel, convert: _Conversion, files: dict[str, Mapping[str, Any]]
+) -> dict[str, OnnxProgram]:
+    """Convert the parts of a model; further files are added to ``files`` by their names."""
+    if loaded.task.name == "text-generation":
+        decoder = Decoder(loaded.model)
+        if all(slot.grows for slot in decoder.slots):
+            files[CONFIG] = genai_config(decoder, MODEL)
+        return {MODEL: convert(decoder)}
+    if loaded.task.name not in _ENCODER_DECODERS:
+        return {MODEL: convert(head_of(loaded))}
+    encoder = EncoderPart(loaded.model)
+    part = DecoderPart(loaded.model, encoder)
+    merged = convert(part)
+    outputs = {slot.past: slot.present for slot in part.cross}
+    computed_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
+    return {ENCODER: convert(encoder), MERGED: merged}
+
+
+def head_of(loaded: LoadedModel) -> Head:
+    """Return a model that runs once, with its head."""
+    if loaded.task.name == "sentence-similarity":
+        return SentenceHead(loaded.model, loaded.task, pooling_of(loaded.folder))
+    return Head(loaded.model, loaded.task)
+
+
+def _describe_cache(model: ir.Model, slots: Sequence[Slot]) -> None:
+    """Mark the cache as states, and write the length of the mask as that of cache and tokens."""
+    states = [{"input": slot.past, "output": slot.present} for slot in slots]
+    model.metadata_props[STATES] = json.dumps(states)
+    # Guards of branches whose result is the same for every size: torch takes that of the example.
+    model.metadata_props.pop(RELATIONS, None)
+    for value in model.graph.inputs:
+        if value.name == "attention_mask":
+            assert value.shape is not None
+            value.shape = ir.Shape([value.shape[0], TOTAL])

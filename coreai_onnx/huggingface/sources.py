@@ -1,0 +1,181 @@
+"""The models to export: folders of transformers, configurations, loaded models."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from coreai_onnx.errors import ModelSourceError, failures_as
+from coreai_onnx.huggingface.tasks import Task, task_of
+
+CONFIG, SENTENCES = "config.json", "modules.json"
+_INDEX = "model.safetensors.index.json"
+_WEIGHTS = ("model.safetensors", _INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model to export.
+
+    Attributes:
+        model: The model, for inference.
+        task: What is exported of it.
+        folder: The folder with its configuration and tokenizer; None for a model object.
+    """
+
+    model: Any
+    task: Task
+    folder: Path | None
+
+
+def load_source(
+    source: str | PathLike[str] | torch.nn.Module,
+    task: str | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> LoadedModel:
+    """Load a model of transformers from what a user gives.
+
+    Args:
+        source: A folder with configuration and weights, a configuration file, whose model gets
+            random weights, or a loaded model.
+        task: The name of the task; None reads it from the configuration.
+        dtype: The dtype of the weights.
+        seed: Seed of the random weights.
+
+    Raises:
+        ModelSourceError: If the source is none of these, is incomplete, has an architecture that
+            transformers does not know, or the model has no head for the task.
+    """
+    if isinstance(source, torch.nn.Module):
+        return _of_object(source, task, dtype)
+    path = Path(source)
+    if path.is_dir():
+        config = _config(path / CONFIG)
+        if task is None and (path / SENTENCES).is_file():
+            task = "sentence-similarity"
+        chosen = task_of(config, task)
+        _check_weights(path)
+        with failures_as(ModelSourceError, f"cannot load {path}"):
+            model = _auto_class(chosen).from_pretrained(path, dtype=dtype, local_files_only=True)
+        return LoadedModel(model.eval(), chosen, path)
+    if not path.is_file():
+        raise ModelSourceError(
+            f"{path}: no such folder or file\n  give a local folder of transformers with "
+            "config.json and weights, or a config.json; nothing is downloaded"
+        )
+    config = _config(path)
+    chosen = task_of(config, task)
+    torch.manual_seed(seed)
+    with failures_as(ModelSourceError, f"cannot build the model of {path}"):
+        model = _auto_class(chosen).from_config(config)
+    return LoadedModel(model.to(dtype).eval(), chosen, path.parent)
+
+
+def _of_object(model: Any, task: str | None, dtype: torch.dtype) -> LoadedModel:
+    if not isinstance(model, transformers.PreTrainedModel):
+        raise ModelSourceError(
+            f"a {type(model).__name__} is not a model of transformers; convert any module with "
+            "coreai_onnx.convert"
+        )
+    name = type(model).__name__
+    chosen = task_of(_Architecture([name]), task)
+    if task is not None and chosen.endings and not name.endswith(chosen.endings):
+        raise ModelSourceError(f"{name} has no head for the task {task!r}")
+    floating = next((p.dtype for p in model.parameters() if p.is_floating_point()), dtype)
+    return LoadedModel(model.eval() if floating == dtype else model.to(dtype).eval(), chosen, None)
+
+
+@dataclass(frozen=True)
+class _Architecture:
+    architectures: list[str]
+
+
+def _auto_class(task: Task) -> Any:
+    return getattr(transformers, task.auto_class)
+
+
+def _config(path: Path) -> Any:
+    """Read a configuration.
+
+    Raises:
+        ModelSourceError: If it is missing or broken, or names an unknown architecture.
+    """
+    if not path.is_file():
+        raise ModelSourceError(f"{path.parent}: there is no {path.name}; is it a model's folder?")
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:
+        raise ModelSourceError(f"{path}: is not JSON, or incomplete: {error}") from error
+    kind = content.get("model_type") if isinstance(content, dict) else None
+    if not isinstance(kind, str):
+        raise ModelSourceError(f"{path}: has no model_type; it is not a configuration of a model")
+    if kind not in transformers.CONFIG_MAPPING:
+        raise ModelSourceError(
+            f"{path}: transformers {transformers.__version__} does not know the architecture "
+            f"{kind!r}\n  update transformers; code from a model's folder is not run"
+        )
+    with failures_as(ModelSourceError, f"{path}: the configuration is not valid"):
+        return transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+
+
+def _check_weights(folder: Path) -> None:
+    """Check that all weight files are there and complete.
+
+    Raises:
+        ModelSourceError: If one is missing or shorter than its header says.
+    """
+    found = [name for name in _WEIGHTS if (folder / name).is_file()]
+    if not found:
+        raise ModelSourceError(
+            f"{folder}: there are no weights ({' or '.join(_WEIGHTS[:2])})\n"
+            f"  for random weights, give {folder / CONFIG} itself"
+        )
+    if not found[0].endswith(".safetensors") and found[0] != _INDEX:
+        return
+    for file in _shards(folder) if found[0] == _INDEX else [folder / found[0]]:
+        if not file.is_file():
+            raise ModelSourceError(f"{folder}: {file.name} is missing: the download is incomplete")
+        expected = _size_of_safetensors(file)
+        if file.stat().st_size < expected:
+            raise ModelSourceError(
+                f"{file}: has {file.stat().st_size:,} of {expected:,} bytes: the download is "
+                "incomplete"
+            )
+
+
+def _shards(folder: Path) -> list[Path]:
+    index = folder / _INDEX
+    try:
+        names = json.loads(index.read_text())["weight_map"].values()
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelSourceError(f"{index}: is not an index of weights: {error!r}") from error
+    return [folder / name for name in dict.fromkeys(names)]
+
+
+def _size_of_safetensors(file: Path) -> int:
+    """Return the number of bytes that the header of a safetensors file announces.
+
+    https://github.com/huggingface/safetensors: 8 bytes with the length of the JSON header, the
+    header, and the data up to the largest of the ``data_offsets``.
+    """
+    with file.open("rb") as stream:
+        start = stream.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        text = stream.read(min(length, file.stat().st_size))
+    try:
+        entries = json.loads(text)
+        ends = [e["data_offsets"][1] for name, e in entries.items() if name != "__metadata__"]
+    except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
+        raise ModelSourceError(
+            f"{file}: is not a safetensors file, or its download is incomplete"
+        ) from error
+    return 8 + int(length) + max(ends, default=0)

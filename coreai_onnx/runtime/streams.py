@@ -1,0 +1,256 @@
+"""The states of one stream of calls, and the memory that they are kept in."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnxruntime as ort
+
+from coreai_onnx.errors import SessionError
+from coreai_onnx.model.interface import TensorInfo
+from coreai_onnx.runtime.expressions import evaluate
+from coreai_onnx.runtime.outputs import Array
+from coreai_onnx.runtime.signature import Signature
+from coreai_onnx.runtime.values import from_ort, to_ort
+
+BOUND_BYTES = 1 << 16
+"""The memory of states of at least 64 KiB is kept from call to call. onnxruntime allocates smaller
+ones: it is quick, earlier results stay valid, and a failed call changes none of them."""
+_AHEAD = 1.5
+"""Capacity of the memory of a state that grows, relative to its size."""
+_ALIGNMENT = 64
+"""Bytes; a line of the cache, and the widest register."""
+_FAILED_NODE = re.compile(r"while running \w+ node\. Name:'([^']+)'")
+
+Memory = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+
+@dataclass
+class State:
+    """One state of a stream.
+
+    Attributes:
+        value: The present value; None for the initial value in the file.
+        memory: The memory of the value, if it is the stream's own.
+        spare: Further memory, for the value after the next call.
+    """
+
+    value: ort.OrtValue | None = None
+    memory: Memory | None = None
+    spare: Memory | None = None
+
+
+@dataclass
+class Stream:
+    """The states of one stream of calls.
+
+    A state that is updated in place has one memory. Any other has two, which hold the old and the
+    new value in turn.
+
+    Attributes:
+        signature: The signature of the model.
+        in_place: The states that may be updated in place, with the nodes that run before.
+        states: The states by name.
+        calls: Number of changes of the states so far.
+        undefined: States that a failed call has left half updated.
+    """
+
+    signature: Signature
+    in_place: Mapping[str, frozenset[str]]
+    states: dict[str, State] = field(default_factory=dict)
+    calls: int = 0
+    undefined: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Start every state from its initial value."""
+        for state in self.signature.states:
+            self.states.setdefault(state.input, State())
+
+    def carried(self, given: Mapping[str, object]) -> dict[str, ort.OrtValue]:
+        """Return the values that the next call starts from, without those that it is given.
+
+        Raises:
+            SessionError: If a failed call has left one of them half updated.
+        """
+        if broken := sorted(self.undefined - given.keys()):
+            raise SessionError(
+                f"the call before failed while it updated {', '.join(map(repr, broken))} in place\n"
+                "  call reset(), or set these states, before the next call"
+            )
+        return {
+            name: state.value
+            for name, state in self.states.items()
+            if state.value is not None and name not in given
+        }
+
+    def targets(
+        self, given: Mapping[str, object], sizes: Mapping[str, int]
+    ) -> dict[str, tuple[ort.OrtValue, Memory]]:
+        """Return the memory for the new values of the states, where the stream provides it.
+
+        Args:
+            given: The states that the call is given.
+            sizes: The sizes of the symbolic dims of the call.
+
+        Returns:
+            State to the value that the output is to be bound to and its memory.
+        """
+        found: dict[str, tuple[ort.OrtValue, Memory]] = {}
+        for name, state in self.states.items():
+            info = self.signature.new_states.get(name)
+            shape = None if info is None else _shape(info, sizes)
+            if info is None or shape is None or _bytes(info, shape) < BOUND_BYTES:
+                continue
+            if name in self.in_place and name not in given and state.memory is not None:
+                memory = state.memory
+            else:
+                memory = _enough(state.spare, _bytes(info, shape), grows=shape != info.dims)
+                state.spare = memory
+            found[name] = _view(memory, info, shape), memory
+        return found
+
+    def advance(
+        self, values: Mapping[str, ort.OrtValue], targets: Mapping[str, tuple[object, Memory]]
+    ) -> None:
+        """Keep the states after a call.
+
+        Args:
+            values: The new value of every state.
+            targets: The result of `targets`.
+        """
+        self.calls += 1
+        self.undefined = frozenset()
+        for name, value in values.items():
+            state = self.states[name]
+            memory = targets[name][1] if name in targets else None
+            if memory is not state.memory and (state.spare is None or state.spare is memory):
+                state.spare = state.memory
+            state.memory, state.value = memory, value
+
+    def failed(self, targets: Mapping[str, tuple[object, Memory]], why: str) -> None:
+        """Mark the states that a failed call may have changed: those that it updated in place.
+
+        Args:
+            targets: The result of `targets`.
+            why: onnxruntime's message, which names the node that failed.
+        """
+        found = _FAILED_NODE.search(why)
+        node = found[1] if found else ""
+        self.undefined |= {
+            name
+            for name, (_, memory) in targets.items()
+            if memory is self.states[name].memory and node not in self.in_place[name]
+        }
+
+    def reset(self) -> None:
+        """Return every state to its initial value, and keep the memory for the next call."""
+        self.calls += 1
+        self.undefined = frozenset()
+        for state in self.states.values():
+            spare = state.spare if state.spare is not None else state.memory
+            state.value, state.memory, state.spare = None, None, spare
+
+    def set(self, arrays: Mapping[str, Array]) -> None:
+        """Replace the values of states by copies of arrays."""
+        self.calls += 1
+        self.undefined -= arrays.keys()
+        for name, array in arrays.items():
+            info = self.signature.state_inputs[name]
+            state = self.states[name]
+            state.spare = state.spare if state.spare is not None else state.memory
+            state.memory, state.value = None, to_ort(array.copy(), info)
+
+    def read(self, name: str) -> Array | None:
+        """Return a copy of a state; None if it has its initial value."""
+        value = self.states[name].value
+        return None if value is None else _copied(value, self.signature.info(name))
+
+    def fork(self) -> Stream:
+        """Return a stream with copies of the states."""
+        other = Stream(self.signature, self.in_place, undefined=self.undefined)
+        for name, state in self.states.items():
+            value = state.value
+            if value is not None and state.memory is not None:
+                info, shape = self.signature.new_states[name], tuple(value.shape())
+                memory = _enough(None, len(state.memory), grows=False)
+                memory[:] = state.memory
+                value = _view(memory, info, shape)
+                other.states[name] = State(value, memory)
+            else:  # onnxruntime never writes to the value of an input
+                other.states[name] = State(value)
+        return other
+
+    def reader(self, values: Mapping[str, ort.OrtValue]) -> _Reader:
+        """Return a function that reads the states of the call that was made last."""
+        return _Reader(self, self.calls, dict(values))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the states after one call.
+
+    Attributes:
+        stream: The stream.
+        call: The number of the call.
+        values: The states after it.
+    """
+
+    stream: Stream
+    call: int
+    values: Mapping[str, ort.OrtValue]
+
+    def __call__(self) -> dict[str, Array]:
+        """Return copies of the states.
+
+        Raises:
+            SessionError: If a later call has overwritten one of them.
+        """
+        if self.call != self.stream.calls:
+            info = self.stream.signature.new_states
+            gone = [name for name, value in self.values.items() if _is_bound(value, info[name])]
+            if gone:
+                raise SessionError(
+                    f"a later call has overwritten the states {', '.join(map(repr, gone))}\n"
+                    "  read outputs.states before the next call, or fork() the session before it"
+                )
+        info_of = self.stream.signature.info
+        return {name: _copied(value, info_of(name)) for name, value in self.values.items()}
+
+
+def _is_bound(value: ort.OrtValue, info: TensorInfo) -> bool:
+    return not info.is_complex and _bytes(info, tuple(value.shape())) >= BOUND_BYTES
+
+
+def _copied(value: ort.OrtValue, info: TensorInfo) -> Array:
+    return np.array(from_ort(value, info))
+
+
+def _shape(info: TensorInfo, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Return the shape of an output in a call; None if a size is unknown or the dtype is packed."""
+    if info.is_complex or info.dtype.endswith("int4"):
+        return None
+    shape = [dim if isinstance(dim, int) else evaluate(dim or "", sizes) for dim in info.dims]
+    return None if None in shape else tuple(size for size in shape if size is not None)
+
+
+def _bytes(info: TensorInfo, shape: tuple[int, ...]) -> int:
+    return math.prod(shape) * np.dtype(info.numpy_dtype).itemsize
+
+
+def _enough(spare: Memory | None, size: int, *, grows: bool) -> Memory:
+    """Return the spare memory if it has the size; otherwise new memory, with capacity ahead."""
+    if spare is not None and len(spare) >= size:
+        return spare
+    size = int(size * _AHEAD) if grows else size
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size]
+
+
+def _view(memory: Memory, info: TensorInfo, shape: tuple[int, ...]) -> ort.OrtValue:
+    raw = memory[: _bytes(info, shape)]
+    return to_ort(raw.view(info.numpy_dtype).reshape(shape))

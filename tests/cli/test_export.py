@@ -1,0 +1,30 @@
+"""``coreai-onnx export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coreai_onnx.cli import main
+from tests.huggingface_folders import llama_folder
+
+
+def test_a_folder_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    llama_folder(tmp_path / "llama")
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "llama"), "-o", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "text-generation" in printed
+    for name in ("model.onnx", "genai_config.json", "tokenizer.json"):
+        assert name in printed
+        assert (tmp_path / "out" / name).is_file()
+
+
+def test_errors_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(["export", str(tmp_path / "nowhere"), "-o", str(out)]) == 2
+    assert "no such folder or file" in capsys.readouterr().err
+    assert main(["export", str(tmp_path), "-o", str(out)]) == 2
+    assert "there is no config.json" in capsys.readouterr().err
+    assert not out.exists()

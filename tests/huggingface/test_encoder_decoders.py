@@ -1,0 +1,55 @@
+"""The parts of models with an encoder and a decoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from coreai_onnx.huggingface.encoder_decoders import CrossCache, DecoderPart, EncoderPart
+from tests.models.sequence_to_sequence import SEQUENCE_TO_SEQUENCE
+from tests.tolerances import assert_close
+
+
+def parts(architecture: Any) -> tuple[Any, EncoderPart, DecoderPart, CrossCache]:
+    model = architecture.module()
+    encoder = EncoderPart(model)
+    decoder = DecoderPart(model, encoder)
+    return model, encoder, decoder, CrossCache(decoder)
+
+
+@pytest.mark.parametrize("architecture", SEQUENCE_TO_SEQUENCE, ids=lambda one: one.name)
+def test_the_parts_together_are_the_model(architecture: Any) -> None:
+    model, encoder, decoder, cross = parts(architecture)
+    given = architecture.arguments(2, 9)
+    ids = given.pop("decoder_input_ids")
+    with torch.no_grad():
+        wanted = model(**given, decoder_input_ids=ids).logits
+        state = encoder([given[name] for name in encoder.input_names])
+        computed = cross(state)
+        own = [slot.example(2, 0) for slot in decoder.own]
+        mask = given.get("attention_mask")
+        first, *own = decoder(mask, ids[:, :2], state, own, computed)
+        last, *_ = decoder(mask, ids[:, 2:], state, own, computed)
+    assert_close(torch.cat([first, last], dim=1), wanted)
+
+
+def test_names() -> None:
+    _, encoder, decoder, cross = parts(SEQUENCE_TO_SEQUENCE[0])
+    assert encoder.input_names == ["input_ids", "attention_mask"]
+    cache = [f"past_key_values.0.{part}.{kind}" for part in ("decoder", "encoder")
+             for kind in ("key", "value")]  # fmt: skip
+    first = ["encoder_attention_mask", "input_ids", "encoder_hidden_states"]
+    assert decoder.input_names == [*first, *cache]
+    assert decoder.output_names == [
+        "logits", "present.0.decoder.key", "present.0.decoder.value",
+    ]  # fmt: skip
+    assert cross.output_names == cache[2:]
+
+
+def test_a_model_that_hears() -> None:
+    _, encoder, decoder, _ = parts(SEQUENCE_TO_SEQUENCE[2])
+    assert encoder.input_names == ["input_features"]
+    assert encoder.example(torch.float32)[0][0].shape == (2, 16, 40)
+    assert decoder.input_names[0] == "input_ids"

@@ -1,0 +1,129 @@
+"""Export of whole folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+
+import coreai_onnx
+from coreai_onnx.errors import ModelSourceError, SaveError
+from coreai_onnx.huggingface.exporting import export_model
+from tests.huggingface.test_heads import VIT, model
+from tests.huggingface_folders import BERT, llama_folder
+from tests.tolerances import assert_close
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A decoder and the folder that it is exported to."""
+    place = tmp_path_factory.mktemp("decoder")
+    model = llama_folder(place / "source")
+    export_model(place / "source", place / "folder")
+    return model, place / "folder"
+
+
+def test_files_of_a_decoder(decoder: tuple[Any, Path]) -> None:
+    names = {file.name for file in decoder[1].iterdir()}
+    tokenizer = {"tokenizer.json", "tokenizer_config.json"}
+    configs = {"config.json", "generation_config.json", "genai_config.json"}
+    assert names == {"model.onnx", *configs, *tokenizer}
+
+
+def test_the_interface_of_a_decoder(decoder: tuple[Any, Path]) -> None:
+    plain = ort.InferenceSession(decoder[1] / "model.onnx")
+    dims = {node.name: node.shape for node in (*plain.get_inputs(), *plain.get_outputs())}
+    past, seq = "past_sequence_length", "sequence_length"
+    total = f"{past} + {seq}"
+    assert dims["input_ids"] == dims["position_ids"] == ["batch_size", seq]
+    assert dims["attention_mask"] == ["batch_size", total]
+    assert dims["past_key_values.1.value"] == ["batch_size", 2, past, 16]
+    assert dims["present.1.value"] == ["batch_size", 2, total, 16]
+    assert dims["logits"] == ["batch_size", seq, 260]
+
+
+def test_a_plain_onnxruntime_runs_a_decoder(decoder: tuple[Any, Path]) -> None:
+    """In two calls, the second with the cache of the first, and with padding on the left."""
+    model, folder = decoder
+    plain = ort.InferenceSession(folder / "model.onnx")
+    ids = np.array([[0, 0, 5, 9, 17], [8, 3, 44, 6, 7]])
+    mask = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    positions = np.maximum(mask.cumsum(1) - 1, 0)
+    with torch.no_grad():
+        given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+        expected = model(**{n: torch.tensor(x) for n, x in given.items()}).logits
+    names = [node.name for node in plain.get_outputs()]
+    cache = {f"past_key_values.{i}.{p}": np.zeros((2, 2, 0, 16), np.float32)
+             for i in (0, 1) for p in ("key", "value")}  # fmt: skip
+    for start, end in ((0, 3), (3, 5)):
+        part = {n: x[:, start:end] for n, x in given.items()} | {"attention_mask": mask[:, :end]}
+        results = dict(zip(names, plain.run(None, part | cache), strict=True))
+        cache = {name.replace("present", "past_key_values"): x
+                 for name, x in results.items() if name != "logits"}  # fmt: skip
+        seen = mask[:, start:end].astype(bool)
+        assert_close(results["logits"][seen], expected[:, start:end].numpy()[seen])
+
+
+def test_a_session_carries_the_cache(decoder: tuple[Any, Path]) -> None:
+    session = coreai_onnx.session(decoder[1] / "model.onnx")
+    assert [info.name for info in session.inputs] == [
+        "input_ids", "attention_mask", "position_ids",
+    ]  # fmt: skip
+    assert session.states[0] == "past_key_values.0.key"
+
+
+@pytest.mark.parametrize("name", ["BertModel", "BertForTokenClassification"])
+def test_text_models(name: str, tmp_path: Path) -> None:
+    bert = model(name, **BERT)
+    exported = export_model(bert, tmp_path / "folder")
+    session = coreai_onnx.session(exported.path / "model.onnx")
+    for batch, length in ((1, 3), (3, 17)):
+        ids = torch.randint(0, 260, (batch, length))
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        given |= {"token_type_ids": torch.randint(0, 2, (batch, length))}
+        with torch.no_grad():
+            expected = bert(**given)[0]
+        assert_close(session.run(**given)[0], expected)
+
+
+def test_image_models(tmp_path: Path) -> None:
+    vit = model("ViTForImageClassification", **VIT)
+    exported = export_model(vit, tmp_path / "folder", target="portable", opset_version=18)
+    session = coreai_onnx.session(exported.path / "model.onnx")
+    image = torch.randn(3, 3, 16, 16)
+    with torch.no_grad():
+        expected = vit(image).logits
+    assert_close(session.run(pixel_values=image)["logits"], expected)
+    assert "image-classification" in str(exported)
+    assert "model.onnx" in str(exported)
+
+
+def test_weights_of_half_precision(tmp_path: Path) -> None:
+    bert = model("BertModel", **BERT)
+    exported = export_model(bert, tmp_path / "folder", dtype="float16")
+    assert exported.program.session().outputs[0].dtype == "float16"
+    with pytest.raises(ModelSourceError, match="dtype 'int3' is none of float32, float16"):
+        export_model(bert, tmp_path / "other", dtype="int3")
+
+
+def test_nothing_is_written_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bert = model("BertModel", **BERT)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(bert.config), "save_pretrained", full)
+    with pytest.raises(SaveError, match="No space left"):
+        export_model(bert, tmp_path / "folder")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_files_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "kept").touch()
+    with pytest.raises(SaveError, match="exists and is not empty"):
+        export_model("nowhere", tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["kept"]

@@ -1,0 +1,105 @@
+"""Folders, configurations and models to export; what is wrong with others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.sources import load_source
+from tests.huggingface_folders import BERT, llama, llama_folder
+from tests.tolerances import assert_close
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    model = llama_folder(tmp_path)
+    loaded = load_source(tmp_path)
+    assert (loaded.task.name, loaded.folder) == ("text-generation", tmp_path)
+    assert_close(loaded.model.lm_head.weight, model.lm_head.weight)
+    half = load_source(str(tmp_path), dtype=torch.float16).model
+    assert half.lm_head.weight.dtype == torch.float16
+
+
+def test_a_configuration_gets_random_weights_of_a_seed(tmp_path: Path) -> None:
+    llama_folder(tmp_path)
+    first, again, other = (
+        load_source(tmp_path / "config.json", seed=seed).model.lm_head.weight for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_model() -> None:
+    loaded = load_source(llama())
+    assert (loaded.task.name, loaded.folder) == ("text-generation", None)
+    bert = transformers.BertModel(transformers.BertConfig(**BERT))
+    assert load_source(bert).task.name == "feature-extraction"
+    with pytest.raises(ModelSourceError, match="BertModel has no head for the task 'fill-mask'"):
+        load_source(bert, "fill-mask")
+    with pytest.raises(ModelSourceError, match=r"Linear is not a model(.|\n)*coreai_onnx.convert"):
+        load_source(torch.nn.Linear(2, 2))
+
+
+def _cut(file: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        content = (folder / file).read_bytes()
+        (folder / file).write_bytes(content[: len(content) // 2])
+
+    return change
+
+
+def _configured(**values: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+    return change
+
+
+def _sharded(folder: Path) -> None:
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors"}}
+    (folder / "model.safetensors").rename(folder / "away")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "there is no config.json"),
+        (_cut("config.json"), "is not JSON, or incomplete"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "has no model_type"),
+        (_configured(model_type="gpt-17"), "does not know the architecture 'gpt-17'"),
+        (_configured(architectures=["X"]), "names no architecture of a known task"),
+        (_configured(architectures=["LlamaForMaskedLM"]), "cannot load"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "no weights(.|\n)*config.json"),
+        (_cut("model.safetensors"), "bytes: the download is incomplete"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"abc"), "incomplete"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 99), "not a safetensors"),
+        (_sharded, "model-00001-of-00002.safetensors is missing: the download is incomplete"),
+    ],
+)
+def test_what_is_wrong_with_a_folder(
+    change: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
+    llama_folder(tmp_path)
+    change(tmp_path)
+    with pytest.raises(ModelSourceError, match=message):
+        load_source(tmp_path)
+
+
+def test_a_broken_index(tmp_path: Path) -> None:
+    llama_folder(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ModelSourceError, match="is not an index of weights"):
+        load_source(tmp_path)
+
+
+def test_nothing_is_downloaded() -> None:
+    with pytest.raises(ModelSourceError, match=r"no such folder(.|\n)*nothing is downloaded"):
+        load_source("google/gemma-7b")

@@ -1,0 +1,44 @@
+"""Tasks, given by name or read from a configuration."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import transformers
+
+from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.tasks import TASKS, task_of
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task"),
+    [
+        ("LlamaForCausalLM", "text-generation"),
+        ("GPT2LMHeadModel", "text-generation"),
+        ("BertForMaskedLM", "fill-mask"),
+        ("BertForQuestionAnswering", "question-answering"),
+        ("ViTForImageClassification", "image-classification"),
+        ("BertModel", "feature-extraction"),
+    ],
+)
+def test_the_task_of_an_architecture(architecture: str, task: str) -> None:
+    assert task_of(SimpleNamespace(architectures=[architecture]), None).name == task
+
+
+@pytest.mark.parametrize("architectures", [None, [], ["T5ForSomethingElse"]])
+def test_a_configuration_without_a_known_task(architectures: Any) -> None:
+    config = SimpleNamespace(architectures=architectures)
+    with pytest.raises(ModelSourceError, match=r"no architecture of a known task(.|\n)*fill-mask"):
+        task_of(config, None)
+    assert task_of(config, "fill-mask").name == "fill-mask"
+
+
+def test_an_unknown_task() -> None:
+    with pytest.raises(ModelSourceError, match="no task 'chess'; there are text-generation"):
+        task_of(SimpleNamespace(architectures=None), "chess")
+
+
+def test_transformers_has_the_classes() -> None:
+    assert all(hasattr(transformers, task.auto_class) for task in TASKS.values())

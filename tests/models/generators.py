@@ -1,0 +1,45 @@
+"""Language models that generate: the decoders of the zoo, and further architectures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tests.models.architecture import Architecture, ids, token_dims
+from tests.models.decoders import DECODERS, SHAPE, language_model
+from tests.models.mixtures import MIXTURES, STATEFUL
+
+_GRANITE_MOE = {**SHAPE, "num_local_experts": 4, "num_experts_per_tok": 2}
+_COHERE = {**SHAPE, "sliding_window": 8}
+_LFM2 = {**SHAPE, "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
+_FURTHER = (
+    Architecture("smollm3", language_model("SmolLM3", **SHAPE), ids, token_dims()),
+    Architecture(
+        "cohere2", language_model("Cohere2", **SHAPE, sliding_window=8), ids, token_dims()
+    ),
+    Architecture("glm4", language_model("Glm4", **SHAPE, head_dim=16), ids, token_dims()),
+    Architecture("lfm2", language_model("Lfm2", **_LFM2), ids, token_dims()),
+    Architecture("granite_moe", language_model("GraniteMoe", **_GRANITE_MOE), ids, token_dims()),
+)
+GENERATORS = {model.name: model for model in (*DECODERS, *MIXTURES, *STATEFUL, *_FURTHER)}
+"""Decoders by name."""
+PROMPTS = ([5, 9, 17, 33, 8], [4, 101], [77, 6, 12])
+"""Token ids of a batch of three."""
+
+
+def padded(prompts: Any = PROMPTS) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return prompts with padding on the left, and their mask."""
+    length = max(map(len, prompts))
+    ids = torch.tensor([[0] * (length - len(prompt)) + list(prompt) for prompt in prompts])
+    mask = torch.tensor([[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    return ids, mask
+
+
+def tokens_of_transformers(
+    model: Any, ids: torch.Tensor, mask: torch.Tensor, **options: Any
+) -> Any:
+    """Return what ``generate`` of transformers returns; no token ends a sequence by default."""
+    settings = {"do_sample": False, "use_cache": True, "eos_token_id": None, "pad_token_id": 0}
+    with torch.no_grad():
+        return model.generate(input_ids=ids, attention_mask=mask, **(settings | options)).numpy()
