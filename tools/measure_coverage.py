@@ -8,6 +8,7 @@ does not count.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -34,7 +35,9 @@ def measure(arguments: list[str]) -> int:
     REPORT.parent.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "worksteal", "-q"]
     command += ["-p", "pytest_cov", "--cov=coreai_onnx", f"--cov-report=json:{REPORT}"]
-    return subprocess.run([*command, *arguments], cwd=REPO, check=False).returncode
+    environment = {**os.environ, "COVERAGE_FILE": str(REPORT.with_name(".coverage"))}
+    done = subprocess.run([*command, *arguments], cwd=REPO, env=environment, check=False)
+    return done.returncode
 
 
 def folder_of(name: str) -> str:
