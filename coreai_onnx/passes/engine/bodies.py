@@ -247,6 +247,12 @@ def can_make_functions(one: Callable[..., int]) -> bool:
     return one in _MAKERS
 
 
+def model_bodies(graph: gs.Graph) -> Bodies | None:
+    """Return the functions of the model that a graph belongs to; None outside of a run."""
+    found = context_of(graph).bodies
+    return found if isinstance(found, Bodies) else None
+
+
 def bodies_of(graph: gs.Graph) -> Bodies | None:
     """Return the model's functions for a graph that may call more of them.
 
@@ -254,7 +260,7 @@ def bodies_of(graph: gs.Graph) -> Bodies | None:
     """
     if isinstance(graph, gs.Function) and graph.domain == DOMAIN:
         return None
-    return context_of(graph).bodies
+    return model_bodies(graph)
 
 
 def outline(function: gs.Function) -> tuple[Any, ...]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
-
-if TYPE_CHECKING:
-    from coreai_onnx.passes.engine.bodies import Bodies
 
 Kind = Literal["main", "function", "subgraph"]
 
@@ -47,7 +44,8 @@ class GraphContext:
         names: The names in use; one object for a root graph and all its subgraphs.
         constants: Initializers and ``Constant`` nodes in order, used or not.
         pure_calls: (domain, name) of the model's functions without random ops.
-        bodies: The model's functions; None until the runner sets it.
+        bodies: The model's functions, which ``bodies.model_bodies`` returns; None until the runner
+            sets it.
     """
 
     kind: Kind
@@ -55,7 +53,7 @@ class GraphContext:
     names: UniqueNames
     constants: list[gs.Constant] = field(default_factory=list)
     pure_calls: frozenset[tuple[str, str]] = frozenset()
-    bodies: Bodies | None = None
+    bodies: object | None = None
 
 
 def context_of(graph: gs.Graph) -> GraphContext:

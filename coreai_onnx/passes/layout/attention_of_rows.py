@@ -8,7 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.attention_bodies import NAME
-from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.bodies import model_bodies
 from coreai_onnx.passes.engine.edit import Edit, set_input
 from coreai_onnx.passes.engine.head_layout import PERM, joined_heads, split_heads
 from coreai_onnx.passes.engine.match import (
@@ -44,7 +44,7 @@ def attention_of_rows(graph: gs.Graph, why: Why) -> int:
     so our kernels still replace it. A runtime that inlines bodies cancels the transposes against
     those of the calls, so that nothing is copied from one layout to the other.
     """
-    bodies = context_of(graph).bodies
+    bodies = model_bodies(graph)
     if not isinstance(graph, gs.Function) or bodies is None or graph.domain != DOMAIN:
         return 0
     if graph.name.partition(".")[0] != NAME:
