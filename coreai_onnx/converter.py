@@ -34,11 +34,12 @@ from coreai_onnx.lower.composites import CompositeCalls
 from coreai_onnx.lower.opsets import chosen_opset
 from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
 from coreai_onnx.lower.training import warn_about_training
-from coreai_onnx.model.contents import MINIMUM_ONNXRUNTIME
 from coreai_onnx.model.debug_info import DebugInfo
+from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
 from coreai_onnx.model.violations import violations
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.stages import begin
+from coreai_onnx.version import __version__
 
 warn_if_untested(torch.__version__)
 Targets = Sequence[ExternalizeSpec | type | Literal["auto"]] | Literal["auto"] | None
@@ -102,8 +103,10 @@ class TorchConverter:
             exported_program: The program; it is not changed.
             input_names: One name per input that is neither a weight nor a state.
             output_names: One name per output of the user's forward.
-            state_names: One name per mutated buffer and then per mutated input; the new value
-                of the state ``cache`` is the output ``cache_out``.
+            state_names: One name per mutated buffer; the new value of the state ``cache`` is the
+                output ``cache_out``. With one more name per mutated input, after those of the
+                buffers, these inputs are states too; otherwise they are inputs, and what is
+                written to the input ``x`` is the additional output ``x_out``.
             entrypoint_name: Name of the program in the result.
             externalized: The result of ``subexport_and_restore`` for the program. (coreai-torch
                 calls it ``_externalized_exported_programs``.)
@@ -276,8 +279,6 @@ class TorchConverter:
         return self.to_onnx(entrypoints)
 
     def _convert(self, name: str, staged: _Staged, opset: int) -> ir.Model:
-        from coreai_onnx import __version__  # the package imports this file
-
         begin("lower")
         bodies = (call.body for call in staged.module_calls.values() if call.body is not None)
         warn_about_training([staged.program, *bodies])

@@ -50,3 +50,17 @@ def test_an_exported_program_takes_no_options_of_an_export() -> None:
     assert_close(actual, module(x).detach())
     with pytest.raises(StagingError, match="strict"):
         coreai_onnx.convert(program, strict=True)
+
+
+def test_a_module_that_changes_its_input_has_that_input() -> None:
+    """A first layer that works in place, as torchvision's do."""
+    module = torch.nn.Sequential(torch.nn.ReLU(inplace=True), torch.nn.Linear(4, 2))
+    session = coreai_onnx.convert(module, (torch.randn(3, 4),)).session()
+    assert [str(info) for info in session.inputs] == ["input: float32[3, 4]"]
+    assert session.states == ()
+    assert session.mutated_inputs == {"input_out": "input"}
+    x = torch.randn(3, 4)
+    for _ in range(2):
+        result, written = session.run(x)
+        assert_close(written, x.relu())
+        assert_close(result, module[1](x.relu()))

@@ -21,6 +21,7 @@ from coreai_onnx.debugging.torch_side import (
     reference_of,
 )
 from coreai_onnx.errors import ComparisonError, failures_as
+from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.library import kernels_built
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session, Source
@@ -155,7 +156,7 @@ def _rows(
     for index, (args, kwargs) in enumerate(calls):
         for execution, session in sessions.items():
             outputs = session.run(**feeds_of(session, reference, args, kwargs))
-            for name, dtype, actual, wanted in _pairs(session, outputs, expected[index]):
+            for name, dtype, actual, wanted in _pairs(session, reference, outputs, expected[index]):
                 diff = difference(actual, wanted, tolerance_of(name, dtype, tolerances))
                 rows.append(Row(index, name, execution, dtype, wanted.shape, diff))
     return rows
@@ -165,15 +166,10 @@ _NO_KERNELS = "kernels: not built, so not compared (ops_library_path() says how 
 
 
 def _pairs(
-    session: Session, outputs: Outputs, expected: Expected
+    session: Session, reference: torch.nn.Module, outputs: Outputs, expected: Expected
 ) -> Iterator[tuple[str, str, Array, Array]]:
     """Yield (name, dtype, actual, expected) for the outputs and the states that torch also has."""
-    if len(outputs) != len(expected.outputs):
-        raise ComparisonError(
-            f"the module returned {len(expected.outputs)} values, "
-            f"the model has {len(outputs)} outputs: {', '.join(outputs.names)}"
-        )
-    for info, leaf in zip(session.outputs, expected.outputs, strict=True):
+    for info, leaf in _leaves_of_outputs(session, reference, expected):
         wanted = as_array(leaf, info)
         yield info.name, _dtype(leaf, wanted), outputs[info.name], wanted
     new_states = outputs.states if session.states else {}
@@ -182,6 +178,24 @@ def _pairs(
             leaf = expected.states[info.name]
             wanted = as_array(leaf, info)
             yield f"state {info.name}", _dtype(leaf, wanted), new_states[info.name], wanted
+
+
+def _leaves_of_outputs(
+    session: Session, reference: torch.nn.Module, expected: Expected
+) -> Iterator[tuple[TensorInfo, object]]:
+    """Yield each output with the value that torch has for it, returned or written to an input."""
+    mutated = session.mutated_inputs
+    returned = [info for info in session.outputs if info.name not in mutated]
+    if len(returned) != len(expected.outputs):
+        raise ComparisonError(
+            f"the module returned {len(expected.outputs)} values, the model has {len(returned)} "
+            f"outputs: {', '.join(info.name for info in returned)}"
+        )
+    yield from zip(returned, expected.outputs, strict=True)
+    if mutated:
+        inputs = feeds_of(session, reference, expected.args, expected.kwargs)
+        written = [info for info in session.outputs if info.name in mutated]
+        yield from ((info, inputs[mutated[info.name]]) for info in written)
 
 
 def _dtype(leaf: object, wanted: Array) -> str:

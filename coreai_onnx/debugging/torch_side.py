@@ -15,7 +15,7 @@ from coreai_onnx.errors import ComparisonError, InputError
 from coreai_onnx.export.capture.arguments import as_arguments
 from coreai_onnx.export.capture.subjects import as_module
 from coreai_onnx.export.compat.torch_names import pytree
-from coreai_onnx.model.contents import TensorInfo
+from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.runtime.values import to_numpy
 
@@ -40,10 +40,14 @@ class Expected:
     Attributes:
         outputs: Leaves of the module's result; None and strings are left out, as in the model.
         states: Buffers after the call, and arguments that the call may have changed, by name.
+        args: The positional arguments after the call.
+        kwargs: The keyword arguments after the call.
     """
 
     outputs: tuple[object, ...]
     states: Mapping[str, torch.Tensor]
+    args: tuple[object, ...] = ()
+    kwargs: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
 def arguments_of(inputs: InputSet) -> tuple[tuple[object, ...], dict[str, object]]:
@@ -95,7 +99,7 @@ class EagerModule:
         states = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         bound = _by_parameter(self._module, args, kwargs)
         states |= {name: value for name, value in bound.items() if isinstance(value, torch.Tensor)}
-        return Expected(tuple(outputs), states)
+        return Expected(tuple(outputs), states, args, kwargs)
 
 
 def feeds_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 
@@ -12,20 +13,23 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, failures_as, reason_of
 from coreai_onnx.files.external_data import bring_in, check_strings_and_tensors
-from coreai_onnx.model.contents import (
+from coreai_onnx.model.debug_info import restore
+from coreai_onnx.model.graph_checks import arrange
+from coreai_onnx.model.interface import interface
+from coreai_onnx.model.inventory import graphs
+from coreai_onnx.model.metadata import (
     COMPLEX,
+    MUTATED_INPUTS,
     RANGES,
     RELATIONS,
     STATES,
-    graphs,
-    interface,
+    StateInfo,
     read_complex,
+    read_mutated_inputs,
     read_ranges,
     read_relations,
     read_states,
 )
-from coreai_onnx.model.debug_info import restore
-from coreai_onnx.model.graph_checks import arrange
 from coreai_onnx.quiet import without_warnings
 
 _STARTS = {
@@ -171,7 +175,7 @@ def _check_versions(model: ir.Model, path: Path) -> None:
     advice = f"update onnx (installed: {onnx.__version__}), or convert the model for an older one"
     if model.ir_version > onnx.IR_VERSION:
         raise LoadError(
-            f"{path}: its IR version is {model.ir_version}, the newest that is known here is "
+            f"{path}: its IR version is {model.ir_version}, the newest supported one is "
             f"{onnx.IR_VERSION}\n  {advice}"
         )
     newest = onnx.defs.onnx_opset_version()
@@ -179,11 +183,10 @@ def _check_versions(model: ir.Model, path: Path) -> None:
         opset = imports.get("", 1)
         if opset > newest:
             raise LoadError(
-                f"{path}: its opset is {opset}, the newest that is known here is {newest}"
-                f"\n  {advice}"
+                f"{path}: its opset is {opset}, the newest supported one is {newest}\n  {advice}"
             )
         if opset < 1:
-            raise LoadError(f"{path}: its opset is {opset}; opsets begin with 1")
+            raise LoadError(f"{path}: its opset is {opset}; the lowest opset is 1")
         for domain, version in imports.items():
             if not 0 <= version < _VERSION_LIMIT:
                 raise LoadError(f"{path}: the version of domain {domain!r} is {version}")
@@ -200,7 +203,10 @@ def _forget_shapes_without_type(model: ir.Model) -> None:
 def _check_metadata(model: ir.Model, path: Path) -> None:
     key = STATES
     try:
-        _check_states(model)
+        _check_pairs(model, read_states(model.metadata_props))
+        key = MUTATED_INPUTS
+        changed = read_mutated_inputs(model.metadata_props)
+        _check_pairs(model, [StateInfo(name, output) for output, name in changed.items()])
         key = RANGES
         read_ranges(model.metadata_props)
         key = RELATIONS
@@ -221,9 +227,9 @@ def _check_complex(model: ir.Model) -> None:
     interface(model)
 
 
-def _check_states(model: ir.Model) -> None:
+def _check_pairs(model: ir.Model, pairs: Iterable[StateInfo]) -> None:
     inputs = {value.name for value in model.graph.inputs}
     outputs = {value.name for value in model.graph.outputs}
-    for state in read_states(model.metadata_props):
-        if state.input not in inputs or state.output not in outputs:
-            raise ValueError(f"there is no input {state.input!r} with an output {state.output!r}")
+    for pair in pairs:
+        if pair.input not in inputs or pair.output not in outputs:
+            raise ValueError(f"there is no input {pair.input!r} with an output {pair.output!r}")

@@ -56,7 +56,7 @@ def probe_difference(
     """
     generator = torch.Generator().manual_seed(SEED)
     for index, magnitude in enumerate(MAGNITUDES):
-        sizes = _Sizes(other=index == len(MAGNITUDES) - 1)
+        sizes = _ExampleSizes(other=index == len(MAGNITUDES) - 1)
         tensors = [_random(sizes, e, generator, magnitude) for e in examples[0]]
         arguments = call.arguments(tensors, [sizes(n) for n in examples[1]])
         weights = _weights(call.module, sources, generator if index else None)
@@ -65,10 +65,8 @@ def probe_difference(
             kind, own = sources[name]
             if isinstance(arguments.get(own), torch.Tensor) and kind == "argument":
                 arguments[own] = tensor
-        inputs = [
-            _input(sources[i.name], arguments, weights) if i.name in sources else None
-            for i in composite.inputs
-        ]
+        named = {name: _input(source, arguments, weights) for name, source in sources.items()}
+        inputs = [named.get(declared.name) for declared in composite.inputs]
         try:
             wanted = pytree.tree_leaves(composite.reference(*inputs, **attributes))
         except _RAISES as error:
@@ -76,10 +74,11 @@ def probe_difference(
         found = _compare(call.module, arguments, weights, wanted)
         if found:
             return found
-    return _unproven(inputs, attributes)
+    shapes = {n: tuple(t.shape) for n, t in named.items()}
+    return composite.unproven(shapes, attributes)
 
 
-class _Sizes:
+class _ExampleSizes:
     """Evaluates symbolic sizes at their example values, or at other allowed values.
 
     Args:
@@ -161,17 +160,8 @@ def _difference(given: torch.Tensor, wanted: torch.Tensor) -> str:
     return "" if worst <= bound else f"its result differs by {worst:.3g} on random inputs"
 
 
-def _unproven(inputs: Sequence[torch.Tensor | None], attributes: Mapping[str, Any]) -> str:
-    """Return which behavior the inputs were too small to test; empty if none."""
-    window = attributes.get("window_size") or 0
-    if window <= 0 or inputs[3] is not None or inputs[1] is None:
-        return ""
-    keys = inputs[1].shape[-2]
-    return f"{keys} keys do not show a window of {window}" if keys <= window else ""
-
-
 def _random(
-    sizes: _Sizes, example: torch.Tensor, generator: torch.Generator, magnitude: float
+    sizes: _ExampleSizes, example: torch.Tensor, generator: torch.Generator, magnitude: float
 ) -> torch.Tensor:
     shape = [sizes(d) for d in example.shape]
     if example.dtype.is_floating_point:

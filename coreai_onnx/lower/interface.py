@@ -24,23 +24,24 @@ class IONames:
 
 
 @dataclass(frozen=True)
-class Interface:
+class ProgramInterface:
     """The names in the file.
 
     Attributes:
         inputs: The name of each placeholder that is a user input and not a state.
         states: The name of each placeholder that is a state, mutated buffers before mutated inputs.
         outputs: The names of the user outputs, in order.
-        new_states: The name of the output with the new value, by state name.
+        new_values: The name of the output with the new value, by the name of a state or of a
+            mutated input.
     """
 
     inputs: dict[str, str]
     states: dict[str, str]
     outputs: list[str]
-    new_states: dict[str, str]
+    new_values: dict[str, str]
 
 
-def interface(program: ExportedProgram, given: IONames, names: Names) -> Interface:
+def interface(program: ExportedProgram, given: IONames, names: Names) -> ProgramInterface:
     """Return the names of inputs, outputs and states, and reserve them.
 
     User-defined names are used verbatim; default names are made unique.
@@ -53,11 +54,12 @@ def interface(program: ExportedProgram, given: IONames, names: Names) -> Interfa
     Raises:
         ConversionError: If there are too many or too few names, or a name is empty or duplicated.
     """
-    mutated = _states(program)
+    mutated = _mutated(program)
     specs = program.graph_signature.input_specs
-    live = [s.arg.name for s in specs if _is_live(s) and s.arg.name not in mutated]
+    mutated_inputs = [s.arg.name for s in specs if _is_live(s) and s.arg.name in mutated]
+    carried = _carried(mutated, mutated_inputs, given.states)
+    live = [s.arg.name for s in specs if _is_live(s) and s.arg.name not in carried]
     count = sum(map(_is_output, program.graph_signature.output_specs))
-    _check_count("stateful inputs", len(mutated), given.states)
     _check_count("live inputs", len(live), given.inputs)
     _check_count("live outputs", count, given.outputs)
     states = list(given.states or [])
@@ -67,18 +69,38 @@ def interface(program: ExportedProgram, given: IONames, names: Names) -> Interfa
         names.unique(name)
 
     inputs = list(given.inputs or (names.unique(name) for name in live))
-    states = states or [names.unique(name) for name in mutated.values()]
+    states = states or [names.unique(name) for name in carried.values()]
     outputs = list(given.outputs or map(names.unique, output_names(program, count)))
     new_states = new_states or [names.unique(f"{state}_out") for state in states]
-    return Interface(
-        inputs=dict(zip(live, inputs, strict=True)),
-        states=dict(zip(mutated, states, strict=True)),
+    by_placeholder = dict(zip(live, inputs, strict=True))
+    changed = [by_placeholder[name] for name in mutated_inputs if name not in carried]
+    new_inputs = {name: names.unique(f"{name}_out") for name in changed}
+    return ProgramInterface(
+        inputs=by_placeholder,
+        states=dict(zip(carried, states, strict=True)),
         outputs=outputs,
-        new_states=dict(zip(states, new_states, strict=True)),
+        new_values=dict(zip(states, new_states, strict=True)) | new_inputs,
     )
 
 
-def _states(program: ExportedProgram) -> dict[str, str]:
+def _carried(
+    mutated: dict[str, str], inputs: Sequence[str], names: Sequence[str] | None
+) -> dict[str, str]:
+    """Return the placeholders that are states: all buffers; inputs only if they are given names.
+
+    Args:
+        mutated: All mutated placeholders with their default names, buffers first.
+        inputs: Those that are user inputs.
+        names: The names of the states from the user.
+    """
+    buffers = {key: name for key, name in mutated.items() if key not in inputs}
+    if not names or (len(names) == len(buffers) and not isinstance(names, str)):
+        return buffers
+    _check_count("stateful inputs", len(mutated), names)
+    return mutated
+
+
+def _mutated(program: ExportedProgram) -> dict[str, str]:
     """Return the placeholders of all mutated buffers and inputs, with their default names."""
     signature = program.graph_signature
     placeholders = {s.target: s.arg.name for s in signature.input_specs if s.target}
@@ -106,7 +128,7 @@ def _is_output(spec: object) -> bool:
 
 def _check_count(what: str, count: int, names: Sequence[str] | None) -> None:
     if isinstance(names, str):
-        raise ConversionError(f"names of {what} are a list, not the text {names!r}")
+        raise ConversionError(f"the names of {what} must be a list, not the string {names!r}")
     if names and len(names) != count:
         raise ConversionError(
             f"Graph has {count} {what}, but {len(names)} names were given: {list(names)}",
@@ -118,11 +140,11 @@ def _check_names(names: Sequence[str]) -> None:
     """Check user-defined names; a state has two, its own and that of its new value."""
     empty = [name for name in names if not (isinstance(name, str) and name.strip())]
     if empty:
-        raise ConversionError(f"{empty[0]!r} is no name for an input, output or state")
+        raise ConversionError(f"{empty[0]!r} is not a name for an input, output or state")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ConversionError(
-            f"names given twice among inputs, outputs and states: {', '.join(twice)}",
-            advice="every input, output and state has a name of its own; "
+            f"duplicate names among inputs, outputs and states: {', '.join(twice)}",
+            advice="give every input, output and state a different name; "
             "the new value of the state s is the output s_out",
         )

@@ -126,6 +126,29 @@ def test_text_and_none_are_left_out_and_numbers_are_compared() -> None:
     ]
 
 
+class Mutates(torch.nn.Module):
+    """Changes the second tensor of a pair in place, and returns the sum."""
+
+    def __init__(self, error: float = 0.0) -> None:
+        super().__init__()
+        self.error = error
+
+    def forward(self, pair: list[torch.Tensor]) -> torch.Tensor:
+        first, second = pair
+        second.mul_(2 + self.error)
+        return first + 1
+
+
+def test_what_is_written_to_an_input_is_compared() -> None:
+    pair = [torch.randn(3), torch.randn(3)]
+    program = convert(Mutates(), (pair,))
+    comparison = compare(program, Mutates(), [(pair,), (pair,)])
+    comparison.assert_close()
+    assert {row.output for row in comparison.rows} == {"output", "pair_1_out"}
+    wrong = compare(program, Mutates(0.5), (pair,))
+    assert {row.output for row in wrong.failures} == {"pair_1_out"}
+
+
 class Turn(torch.nn.Module):
     """Multiplies by a phase and keeps the product."""
 

@@ -123,14 +123,15 @@ def test_names_of_states() -> None:
         lowered(Cache(), (torch.ones(4),), names=IONames(states=["kv"]))
 
 
-def test_a_mutated_input_is_a_state() -> None:
+def test_a_mutated_input_with_the_name_of_a_state() -> None:
     class Accumulates(torch.nn.Module):
         def forward(self, total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
             total.add_(x)
             return total * 2
 
     shapes = {"total": {0: Dim("n")}, "x": {0: Dim("n")}}
-    program = lowered(Accumulates(), (torch.zeros(3), torch.ones(3)), dynamic_shapes=shapes)
+    arguments, names = (torch.zeros(3), torch.ones(3)), IONames(states=["total"])
+    program = lowered(Accumulates(), arguments, dynamic_shapes=shapes, names=names)
     assert program.states == [("total", "total_out")]
     steps, total = Steps(program), torch.zeros(5)
     steps.state = {"total": total.numpy().copy()}

@@ -46,6 +46,19 @@ def test_defaults() -> None:
     assert outputs == ["mul", "x_1", "kv_1", "kv_out", "total_out"]
 
 
+def test_a_mutated_input_stays_an_input_unless_it_has_the_name_of_a_state() -> None:
+    def interface_of(**names: Any) -> tuple[Any, ...]:
+        session = TorchConverter().add_exported_program(exported(), **names).to_onnx().session()
+        inputs, outputs = ([i.name for i in x] for x in (session.inputs, session.outputs))
+        return inputs, outputs[3:], session.states
+
+    assert interface_of() == (["x", "total"], ["total_out"], ("kv",))
+    assert interface_of(state_names=["a"]) == (["x", "total"], ["total_out"], ("a",))
+    assert interface_of(state_names=["a", "b"]) == (["x"], [], ("a", "b"))
+    renamed = interface_of(input_names=["step", "sum"])
+    assert renamed == (["step", "sum"], ["sum_out"], ("kv",))
+
+
 def test_given_names_are_kept_to_the_letter() -> None:
     """Also where a default, a weight or a value in the graph would have the name."""
     inputs, outputs = named(
@@ -62,15 +75,16 @@ def test_an_empty_list_means_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ({"state_names": ["a", "a"]}, "twice among inputs, outputs and states: a"),
+        ({"state_names": ["a", "a"]}, "duplicate names among inputs, outputs and states: a"),
         ({"input_names": ["a"], "state_names": ["a", "b"]}, "given twice .*: a"),
-        ({"input_names": ["a"], "output_names": ["a", "b", "c"]}, "given twice .*: a"),
+        ({"input_names": ["a", "z"], "output_names": ["a", "b", "c"]}, "given twice .*: a"),
         ({"output_names": ["a_out", "b", "c"], "state_names": ["a", "d"]}, "twice .*: a_out"),
-        ({"input_names": [""]}, "'' is no name"),
-        ({"input_names": "x"}, "not the text 'x'"),
-        ({"input_names": ["a", "b"]}, "1 live inputs, but 2 names"),
+        ({"input_names": ["", "x"]}, "'' is not a name"),
+        ({"input_names": "x"}, "not the string 'x'"),
+        ({"input_names": ["a"]}, "2 live inputs, but 1 names"),
+        ({"input_names": ["a", "b"], "state_names": ["c", "d"]}, "1 live inputs, but 2 names"),
         ({"output_names": ["a"]}, "3 live outputs, but 1 names"),
-        ({"state_names": ["a"]}, "2 stateful inputs, but 1 names"),
+        ({"state_names": ["a", "b", "c"]}, "2 stateful inputs, but 3 names"),
     ],
 )
 def test_names_that_cannot_be(names: dict[str, Any], message: str) -> None:

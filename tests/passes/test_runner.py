@@ -129,6 +129,7 @@ def test_near_misses_are_those_of_the_final_graph() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_addresses() -> None:
     """Same input, same bytes, although objects lie elsewhere each time."""
     results = set()

@@ -45,6 +45,7 @@ def test_a_wrong_turn_is_seen(tmp_path: Path, room: str, line: str, contract: st
         "lower/aten",
         "model",
         "errors",
+        "passes/engine",
     ):
         (tmp_path / "coreai_onnx" / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / "coreai_onnx" / name / "__init__.py").touch()

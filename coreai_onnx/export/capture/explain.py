@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import DynamicShapesError, SpecializationWarning
+from coreai_onnx.export.compat.graph_dumps import without_graph_dumps
 from coreai_onnx.export.compat.source_lines import user_lines
 from coreai_onnx.export.compat.torch_names import (
     EXPORT_LOGGER,
@@ -66,7 +67,7 @@ def explained() -> Iterator[Explanation]:
         DynamicShapesError: If ``dynamic_shapes`` asks for more than the model allows.
     """
     explanation = Explanation()
-    with user_lines() as environments, _zero_or_one(explanation):
+    with user_lines() as environments, _zero_or_one(explanation), without_graph_dumps():
         explanation.environments = environments
         try:
             yield explanation

@@ -1,8 +1,8 @@
-"""Selects the ops that torch decomposes before the conversion."""
+"""Programs without in-place ops, mutations and marks of ``vmap``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,43 +11,8 @@ from torch.export import ExportedProgram
 from coreai_onnx.errors import ExportError
 from coreai_onnx.export.compat.torch_names import VMAP_MARKS, OpOverloadPacket, resolve_packet
 from coreai_onnx.export.functionalize.in_place import mutates, without_in_place
-from coreai_onnx.export.functionalize.lifted import changed_by, lifted
+from coreai_onnx.export.functionalize.lifted_constants import lifted_constants, mutated_constants
 from coreai_onnx.export.functionalize.subclasses import unwrapped
-
-aten = torch.ops.aten
-
-WHOLE: tuple[Any, ...] = (
-    # composites, or ops with a lowering that is better than their decomposition
-    aten.scaled_dot_product_attention.default,
-    aten.layer_norm.default,
-    aten.rms_norm.default,
-    aten.group_norm.default,
-    aten.instance_norm.default,
-    aten.silu.default,
-    aten.hardsigmoid.default,
-    aten.hardswish.default,
-    aten.pixel_shuffle.default,
-    aten.linear.default,
-    aten.reflection_pad1d.default,
-    aten.reflection_pad2d.default,
-    aten.reflection_pad3d.default,
-    aten.replication_pad1d.default,
-    aten.replication_pad2d.default,
-    aten.replication_pad3d.default,
-    aten.take.default,  # its decomposition reads an index without axes
-)
-"""Ops that are not in the decomposition table."""
-
-
-def get_decomp_table() -> dict[Any, Callable[..., Any]]:
-    """Return a fresh decomposition table for ``ExportedProgram.run_decompositions``.
-
-    It is torch's default table without the ops that have a better lowering.
-    """
-    table = torch.export.default_decompositions()
-    for op in WHOLE:
-        table.pop(op, None)
-    return dict(table.items())
 
 
 def functional(program: ExportedProgram, names: Mapping[int, str] | None = None) -> ExportedProgram:
@@ -74,12 +39,12 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
     if made is not None and not _needs_work(made):
         return made
     mutations = [node for node in program.graph.nodes if mutates(node)]
-    changed = changed_by(mutations, program.graph, lifted(program, names))
+    changed = mutated_constants(mutations, program.graph, lifted_constants(program, names))
     if changed:  # torch's retrace does not handle them
         raise ExportError(
-            f"forward changes {', '.join(changed)}, which to torch are constants, by ops or "
-            "through views that cannot be followed\n  give them to register_buffer, and take views "
-            "of them inside of forward"
+            f"forward changes {', '.join(changed)} in place, by ops or through views that cannot "
+            "be followed; torch treats these tensors as constants\n  register them with "
+            "register_buffer, and take views of them inside forward"
         )
     with torch.no_grad():
         retraced: ExportedProgram = program.run_decompositions({})

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.model.graph_checks import schema_of
+from coreai_onnx.model.op_schemas import schema_of
 from coreai_onnx.passes.engine.context import attribute_graphs, reads_in, reads_of, with_subgraphs
 from coreai_onnx.passes.engine.match import STANDARD_DOMAINS
 

@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     DOMAIN,
@@ -24,7 +24,8 @@ NAME = "kv_cache_update"
 _AHEAD, _BACK = [2, 0, 1, 3], [1, 2, 0, 3]
 
 
-def fuse_cache_updates(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def fuse_cache_updates(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """Tokens scattered to positions of a transposed cache → one ai.coreai::kv_cache_update.
 
     Transpose(cache:[b, h, s, d]) → c:[s, b, h, d], ScatterND(c, p + [0, 1, …], u) ─Transpose→ y
@@ -33,9 +34,6 @@ def fuse_cache_updates(graph: gs.Graph, why: Why) -> int:
     ``index_copy`` and the static cache of transformers produce this pattern. The body does not
     transpose the cache, and our kernel writes into it in place.
     """
-    bodies = bodies_of(graph)
-    if bodies is None:
-        return 0
     edit, count, positions = Edit(graph), 0, AffineAnalysis()
     for node in graph.nodes:
         if not is_standard(node, "ScatterND"):

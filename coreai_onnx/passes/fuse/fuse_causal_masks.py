@@ -6,25 +6,25 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineMask, AffineValue, affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
-from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask, shares_heads
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import DOMAIN, attribute_of, composite, input_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 
+_CAUSAL = {"is_causal": 1, "causal_alignment": "upper_left", "window_size": 0}
 
-def fuse_causal_masks(graph: gs.Graph, why: Why) -> int:
+
+@makes_functions
+def fuse_causal_masks(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """Attention whose mask keeps the keys up to the query's position → causal attention.
 
     attention(q, k, v, LessOrEqual(j:[1, 1, 1, s], i:[1, 1, s, 1])), i and j count from 0
-    becomes     attention(q, k, v, is_causal=1)
+    becomes     attention(q, k, v, is_causal=1, causal_alignment="upper_left")
 
-    From opset 23, where the body is ONNX's own Attention; only if there are as many keys as
-    queries.
+    From opset 23, where the body is ONNX's own Attention: the body for lower opsets computes a mask
+    in every call. Only if there are as many keys as queries.
     """
-    bodies = bodies_of(graph)
-    if bodies is None:
-        return 0
     edit, count, positions = Edit(graph), 0, AffineAnalysis()
     for node in graph.nodes:
         mask = input_of(node, 3) if composite(node, NAME) is not None else None
@@ -32,11 +32,11 @@ def fuse_causal_masks(graph: gs.Graph, why: Why) -> int:
         if not isinstance(known, AffineMask) or len(known.constraints) != 1:
             continue
         reason = _obstacle(node, known, bodies.opset)
-        name = None if reason else attention_without_mask(bodies, "mask", causal=True)
+        name = None if reason else attention_without_mask(bodies, node, "mask", causal=True)
         if name is None:
             why(reason or "the model has another causal body", node)
             continue
-        attrs = dict(node.attrs) | {"is_causal": 1}
+        attrs = dict(node.attrs) | _CAUSAL
         edit.become(node, name, node.inputs[:3], domain=DOMAIN, **attrs)
         count += 1
     edit.finish()
@@ -55,7 +55,7 @@ def _obstacle(node: gs.Node, mask: AffineMask, opset: int) -> str:
         return "the opset has no Attention"
     if input_of(node, 4) is not None or attribute_of(node, "softcap", 0.0) != 0.0:
         return "there are sinks or a soft cap"
-    return ""
+    return "" if shares_heads(node) else "keys and values may have different heads"
 
 
 def _length(tensor: gs.Tensor) -> AffineExpr | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     DOMAIN,
@@ -34,7 +33,8 @@ class _NormPattern:
     eps: float
 
 
-def fuse_rms_norm(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def fuse_rms_norm(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """x / sqrt(mean(x²) + eps) * w, in five to nine nodes → one ai.coreai::rms_norm.
 
     x ─Pow(2)→ ─ReduceMean→ ─Add(eps)→ ─Sqrt→ ─Reciprocal→ r, Mul(w, Mul(x, r))
@@ -42,9 +42,6 @@ def fuse_rms_norm(graph: gs.Graph, why: Why) -> int:
 
     The order of summation, and therefore rounding, may change.
     """
-    bodies = bodies_of(graph)
-    if bodies is None:
-        return 0
     edit, count = Edit(graph), 0
     for node in graph.nodes:
         norm = _norm(node) if is_standard(node, "Mul") else None
@@ -66,8 +63,6 @@ def _fits(norm: _NormPattern, node: gs.Node, why: Why) -> bool:
     dtype = dtype_of(norm.input)
     if dtype is None or dtype_of(norm.scale) != dtype:
         return why("the scale has another dtype than the input", node)
-    if dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
-        return why("the dtype is neither float32 nor float16", node)
     shape, scale = shape_of(norm.input), shape_of(norm.scale)
     if not shape or scale is None or len(scale) != 1 or scale[0] != shape[-1]:
         return why("the scale has not the size of the last axis", node)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     DOMAIN,
@@ -40,7 +40,8 @@ class _Rotation:
     sin: gs.Tensor
 
 
-def fuse_rope(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def fuse_rope(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """x * cos + rotate_half(x) * sin, in seven nodes → one ai.coreai::rope.
 
     Add(Mul(x, cos), Mul(Concat(Neg(x[h:]), x[:h]), sin)), cos = Cos(Concat(f, f))
@@ -48,9 +49,7 @@ def fuse_rope(graph: gs.Graph, why: Why) -> int:
 
     All layers share the cosines and sines.
     """
-    bodies, edit, count = bodies_of(graph), Edit(graph), 0
-    if bodies is None:
-        return 0
+    edit, count = Edit(graph), 0
     halves, rows = _Halves(edit), _Rows(edit)
     for node in graph.nodes:
         rotation = _rotation(node) if is_standard(node, "Add") else None
@@ -149,8 +148,8 @@ class _Rows:
 
 def _fits(rotation: _Rotation, node: gs.Node, why: Why) -> bool:
     dtypes = {dtype_of(t) for t in (rotation.input, rotation.cos, rotation.sin)}
-    if len(dtypes) > 1 or dtypes.pop() not in (np.dtype(np.float32), np.dtype(np.float16)):
-        return why("the dtype is neither float32 nor float16", node)
+    if len(dtypes) > 1 or None in dtypes:
+        return why("input, cosines and sines are not known to have the same dtype", node)
     shape, cos, sin = (shape_of(t) for t in (rotation.input, rotation.cos, rotation.sin))
     if shape is None or cos is None or cos != sin or len(shape) != 4 or len(cos) != 4:
         return why("input, cosines and sines have not four dims", node)

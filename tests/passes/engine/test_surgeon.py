@@ -302,6 +302,7 @@ def chain(length: int) -> ir.Model:
     return ir.Model(ir.Graph([x], [value], nodes=nodes, opset_imports={"": 23}), ir_version=10)
 
 
+@pytest.mark.slow
 def test_time_is_linear() -> None:
     """Doubling the nodes may not quadruple the time; ratios hold on a busy machine too."""
 

@@ -4,10 +4,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
+import coreai_onnx
+from coreai_onnx.composite_ops.call import call
+from coreai_onnx.lower.opsets import OPSETS
 from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
+from tests.composite_calls import Case
 from tests.passes.rewriting import fuses, leaves, parse, run
 from tests.tolerances import assert_close
 
@@ -53,6 +58,46 @@ def test_a_rotation_is_one_node(halves: str, opset: int, op: str) -> None:
 def test_what_is_no_rotation_stays(old: str, new: str, reason: str | None) -> None:
     text = f"{HEAD} {{ float[1, 1, s, 2] o = Neg (f)  {ANGLES} {HALVES} {TURN} }}"
     leaves(text.replace(old, new), fuse_rope, reason)
+
+
+class TwoRotations(torch.nn.Module):
+    """Rotates queries by the composite, and keys by formulas."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+        cos, sin = (torch.cat([x, x], dim=-1) for x in (angle.cos(), angle.sin()))
+        turned = torch.cat([-k[..., 4:], k[..., :4]], dim=-1)
+        return call("rope", q, angle.cos(), angle.sin()) + (k * cos + turned * sin)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("opset", OPSETS)
+def test_a_composite_and_a_rotation_in_formulas_share_a_body(
+    opset: int, dtype: torch.dtype
+) -> None:
+    shapes = (2, 3, 5, 8), (2, 3, 5, 8), (2, 1, 5, 4)
+    inputs = tuple(torch.rand(shape).to(dtype) for shape in shapes)
+    program = coreai_onnx.convert(TwoRotations(), inputs, opset_version=opset)
+    assert program.composites() == {"ai.coreai::rope": 2}
+    assert [f.name for f in program.model.functions.values()] == ["rope"]
+    (actual,) = program.run(*inputs, kernels=False)
+    if dtype == torch.float32:  # the composite rounds less often than the formulas
+        assert_close(actual, TwoRotations()(*inputs))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "double"])
+def test_formulas_in_other_dtypes_share_the_body_of_a_converted_model(
+    dtype: str, opset: int
+) -> None:
+    text = f"{HEAD} {{ {ANGLES} {HALVES} {TURN} }}".replace("float", dtype)
+    torch_dtype = {"bfloat16": torch.bfloat16}.get(dtype, torch.float64)
+    model = parse(text, opset)
+    shapes = (2, 3, 5, 8), (2, 1, 5, 4), (2, 1, 5, 4)
+    known = Case("rope", shapes).model(torch_dtype, dynamic=True, opset=opset)
+    model.functions.update(known.functions)
+    assert run_passes(model, [fuse_rope]).total == 1
+    assert model.graph[-1].op_type == "rope"
+    assert len(model.functions) == 1
 
 
 def test_tables_are_halved_through_scaling_and_new_axes() -> None:
