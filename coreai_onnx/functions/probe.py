@@ -12,16 +12,18 @@ import torch
 from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.module_call import ModuleCall, invoke
+from coreai_onnx.export.recognize.numeric_probe import (
+    MAGNITUDES,
+    SEED,
+    first_line,
+    relative_tolerance,
+)
 
-_SEED = 20260101
-_RELATIVE = 1e-4
-_LOW_PRECISION = 100
-_MAGNITUDES = (1.0, 1e-3, 8.0)
-"""Scales of the inputs: ordinary, small enough to reveal eps, large enough to reveal a softcap."""
 _RAISES = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
+"""Other exceptions are defects of the module, which the user must see."""
 
 
-class _Plain(torch.nn.Module):
+class _WithoutHooks(torch.nn.Module):
     """A wrapper that calls a module's forward without hooks, with a name for its weights."""
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -52,9 +54,9 @@ def probe_difference(
     Returns:
         A description of the difference; empty if there is none.
     """
-    generator = torch.Generator().manual_seed(_SEED)
-    for index, magnitude in enumerate(_MAGNITUDES):
-        sizes = _ExampleSizes(other=index == len(_MAGNITUDES) - 1)
+    generator = torch.Generator().manual_seed(SEED)
+    for index, magnitude in enumerate(MAGNITUDES):
+        sizes = _ExampleSizes(other=index == len(MAGNITUDES) - 1)
         tensors = [_random(sizes, e, generator, magnitude) for e in examples[0]]
         arguments = call.arguments(tensors, [sizes(n) for n in examples[1]])
         weights = _weights(call.module, sources, generator if index else None)
@@ -68,7 +70,7 @@ def probe_difference(
         try:
             wanted = pytree.tree_leaves(composite.reference(*inputs, **attributes))
         except _RAISES as error:
-            return f"the composite does not take its inputs ({_first_line(error)})"
+            return f"the composite does not take its inputs ({first_line(error)})"
         found = _compare(call.module, arguments, weights, wanted)
         if found:
             return found
@@ -137,9 +139,9 @@ def _compare(
     named = {f"module.{name}": tensor for name, tensor in weights.items()}
     with torch.no_grad():
         try:
-            result = torch.func.functional_call(_Plain(module), named, (), dict(arguments))
+            result = torch.func.functional_call(_WithoutHooks(module), named, (), dict(arguments))
         except _RAISES as error:
-            return f"it fails on other inputs of the same kind ({_first_line(error)})"
+            return f"it fails on other inputs of the same kind ({first_line(error)})"
     leaves = pytree.tree_leaves(result)
     differences = (_difference(g, w) for g, w in zip(leaves, wanted, strict=True))
     return next(filter(None, differences), "")
@@ -154,9 +156,7 @@ def _difference(given: torch.Tensor, wanted: torch.Tensor) -> str:
     if not wanted.numel():
         return ""
     worst = (given.double() - wanted.double()).abs().max().item()
-    bound = _RELATIVE * wanted.double().abs().max().item()
-    if wanted.dtype in (torch.float16, torch.bfloat16):
-        bound *= _LOW_PRECISION
+    bound = relative_tolerance(wanted.dtype) * wanted.double().abs().max().item()
     return "" if worst <= bound else f"its result differs by {worst:.3g} on random inputs"
 
 
@@ -169,7 +169,3 @@ def _random(
     if example.dtype == torch.bool:
         return torch.rand(shape, generator=generator) > 0.3
     return torch.randint(0, 5, shape, generator=generator, dtype=example.dtype)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
