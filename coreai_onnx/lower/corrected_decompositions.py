@@ -10,7 +10,8 @@ import torch
 from coreai_onnx.composite_ops.sdpa import position_mask
 from coreai_onnx.export.compat.torch_names import core_aten_decompositions
 
-_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001 - an op
+aten = torch.ops.aten
+_FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001 - an op
 
 
 def flash_attention_for_cpu(
