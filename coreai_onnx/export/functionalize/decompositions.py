@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import fx
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import ExportError
 from coreai_onnx.export.compat.torch_names import VMAP_MARKS, OpOverloadPacket, resolve_packet
 from coreai_onnx.export.functionalize.in_place import mutates, without_in_place
 from coreai_onnx.export.functionalize.lifted_constants import lifted_constants, mutated_constants
+from coreai_onnx.export.functionalize.replaced_graph import with_graph
 from coreai_onnx.export.functionalize.subclasses import unwrapped
 
 
@@ -31,8 +34,7 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
     Raises:
         ExportError: A tensor in a plain attribute is mutated in a way that cannot be traced.
     """
-    program = unwrapped(program)
-    _settle_overloads(program)
+    program = _with_settled_overloads(unwrapped(program))
     if not _needs_work(program):
         return program
     made: ExportedProgram | None = without_in_place(program, names or {})
@@ -51,32 +53,52 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
     return retraced
 
 
-def _settle_overloads(program: ExportedProgram) -> None:
-    """Replace a call of a packet (``aten.round``) by one of the overload that its arguments select.
+def _with_settled_overloads(program: ExportedProgram) -> ExportedProgram:
+    """Return the program with each call of a packet replaced by one of the selected overload.
 
-    Graph passes may create such nodes. The result of the node does not change.
+    Graph passes may create calls of packets (``aten.round``). The arguments select the overload.
     """
-    for node in _nodes(program):
-        target = node.target
-        if isinstance(target, OpOverloadPacket):
-            given: Any = (node.args, node.kwargs)
-            args, kwargs = torch.fx.map_arg(given, lambda n: n.meta["val"])
-            name = str(target).replace(".", "::", 1)
-            chosen = resolve_packet(name, *args, **kwargs)
-            node.target = getattr(target, chosen or "default")
+    if not any(_calls_packet(node) for node in _nodes(program)):
+        return program
+    return with_graph(program, _settled(program.graph_module))
+
+
+def _settled(module: fx.GraphModule) -> fx.GraphModule:
+    graph = copy.deepcopy(module.graph)
+    for given, node in zip(module.graph.nodes, graph.nodes, strict=True):
+        node.name = given.name
+        if _calls_packet(node):
+            node.target = _chosen(node)
+    made = fx.GraphModule(module, graph)
+    for name, child in module.named_children():
+        if isinstance(child, fx.GraphModule):
+            setattr(made, name, _settled(child))
+    return made
+
+
+def _chosen(node: fx.Node) -> Any:
+    """Return the overload that the arguments of a call of a packet select."""
+    given: Any = (node.args, node.kwargs)
+    args, kwargs = fx.map_arg(given, lambda n: n.meta["val"])
+    name = str(node.target).replace(".", "::", 1)
+    return getattr(node.target, resolve_packet(name, *args, **kwargs) or "default")
+
+
+def _calls_packet(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverloadPacket)
 
 
 def _needs_work(program: ExportedProgram) -> bool:
     return any(mutates(node) or _marks_batch(node) for node in _nodes(program))
 
 
-def _nodes(program: ExportedProgram) -> Iterator[torch.fx.Node]:
+def _nodes(program: ExportedProgram) -> Iterator[fx.Node]:
     """Yield the nodes of a program's graph and of the graphs that its nodes call."""
     for module in program.graph_module.modules():
-        if isinstance(module, torch.fx.GraphModule):
+        if isinstance(module, fx.GraphModule):
             yield from module.graph.nodes
 
 
-def _marks_batch(node: torch.fx.Node) -> bool:
+def _marks_batch(node: fx.Node) -> bool:
     """Whether a node is a batch-axis marker of ``vmap``."""
     return getattr(node.target, "__module__", "") == VMAP_MARKS

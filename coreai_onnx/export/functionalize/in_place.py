@@ -42,6 +42,7 @@ from coreai_onnx.export.functionalize.plain_ops import (
     plain_arguments,
     plain_form,
 )
+from coreai_onnx.export.functionalize.replaced_graph import with_graph
 from coreai_onnx.export.functionalize.views import Write, undone
 
 aten = torch.ops.aten
@@ -87,17 +88,7 @@ def without_in_place(
         return None
     signature = _signature(program, root, constants)
     states = {str(s.target): constants.tensors.get(s.arg.name) for s in signature.input_specs}
-    return ExportedProgram(
-        root=root,
-        graph=root.graph,
-        graph_signature=signature,
-        state_dict=program.state_dict,
-        range_constraints=program.range_constraints,
-        module_call_graph=program.module_call_graph,
-        example_inputs=program.example_inputs,
-        constants=program.constants | {k: x for k, x in states.items() if x is not None},
-        verifiers=program.verifiers,
-    )
+    return with_graph(program, root, signature, {k: x for k, x in states.items() if x is not None})
 
 
 def without_in_place_inside(module: fx.GraphModule) -> fx.GraphModule | None:
