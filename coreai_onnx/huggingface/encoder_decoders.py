@@ -35,7 +35,7 @@ class EncoderPart(torch.nn.Module):
         """Take the encoder of a model."""
         super().__init__()
         self.model: Any = model
-        self.encoder = self.model.get_encoder()
+        self.encoder: Any = self.model.get_encoder()
         self.hears = self.model.main_input_name == "input_features"
         self.input_names = ["input_features"] if self.hears else ["input_ids", "attention_mask"]
 

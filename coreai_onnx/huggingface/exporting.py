@@ -59,7 +59,7 @@ class ExportedFolder:
     @property
     def program(self) -> OnnxProgram:
         """The program of the model, or of its decoder."""
-        return next(reversed(self.programs.values()))
+        return list(self.programs.values())[-1]
 
     def __str__(self) -> str:
         """Return the files with their sizes."""
