@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 
@@ -23,6 +23,19 @@ from coreai_onnx.runtime.session import Session
 MODEL, ENCODER, MERGED = "model.onnx", "encoder_model.onnx", "decoder_model_merged.onnx"
 _SETTINGS = ("generation_config.json", "config.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+
+
+class Options(TypedDict, total=False):
+    """The options of `generate`, which describes them."""
+
+    max_new_tokens: int
+    attention_mask: Any
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    repetition_penalty: float | None
+    seed: int | None
+    stop_ids: Sequence[int] | None
 
 
 @dataclass(frozen=True)
@@ -76,25 +89,9 @@ class LanguageModel:
             encoder = Encoder(Session(path / ENCODER, kernels=kernels, threads=threads), start)
         return cls(session, _tokenizer(path), stop_ids, pad_id, encoder)
 
-    def generate(
-        self,
-        prompt: Any,
-        *,
-        max_new_tokens: int = 64,
-        attention_mask: Any = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        repetition_penalty: float | None = None,
-        seed: int | None = None,
-        stop_ids: Sequence[int] | None = None,
-    ) -> str | list[str] | Array:
+    def generate(self, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
         """Generate; see :func:`generate`."""
-        asked, steps = self._started(
-            prompt, attention_mask, stop_ids, max_new_tokens=max_new_tokens,
-            temperature=temperature, top_k=top_k, top_p=top_p,
-            repetition_penalty=repetition_penalty, seed=seed,
-        )  # fmt: skip
+        asked, steps = self._started(prompt, options)
         new = torch.stack(list(steps), dim=1)
         if not asked.is_text:
             ids: Array = torch.cat([asked.ids, new], dim=1).numpy()
@@ -102,33 +99,20 @@ class LanguageModel:
         texts = [self._text(row) for row in new]
         return texts[0] if asked.is_single else texts
 
-    def stream(
-        self,
-        prompt: Any,
-        *,
-        max_new_tokens: int = 64,
-        attention_mask: Any = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        repetition_penalty: float | None = None,
-        seed: int | None = None,
-        stop_ids: Sequence[int] | None = None,
-    ) -> Iterator[Any]:
+    def stream(self, prompt: Any, **options: Unpack[Options]) -> Iterator[Any]:
         """Generate step by step; see :func:`stream`."""
-        asked, steps = self._started(
-            prompt, attention_mask, stop_ids, max_new_tokens=max_new_tokens,
-            temperature=temperature, top_k=top_k, top_p=top_p,
-            repetition_penalty=repetition_penalty, seed=seed,
-        )  # fmt: skip
+        asked, steps = self._started(prompt, options)
         return self._pieces(steps, asked) if asked.is_text else _tokens(steps, asked)
 
-    def _started(
-        self, prompt: Any, mask: Any, stop_ids: Sequence[int] | None, **options: Any
-    ) -> tuple[Prompt, Iterator[torch.Tensor]]:
+    def _started(self, prompt: Any, options: Options) -> tuple[Prompt, Iterator[torch.Tensor]]:
         """Return the tokens that the decoder starts from, and the steps that follow."""
-        stops = self.stop_ids if stop_ids is None else tuple(stop_ids)
-        settings = Settings(stop_ids=stops, pad_id=self.pad_id, **options)
+        if unknown := sorted(options.keys() - Options.__annotations__.keys()):
+            known = ", ".join(Options.__annotations__)
+            raise GenerationError(f"there is no option {unknown[0]!r}; there are {known}")
+        further: dict[str, Any] = dict(options)
+        mask, stops = further.pop("attention_mask", None), further.pop("stop_ids", None)
+        stop_ids = self.stop_ids if stops is None else tuple(stops)
+        settings = Settings(stop_ids=stop_ids, pad_id=self.pad_id, **further)
         given: dict[str, Any] = {"mask": mask, "pad_id": self.pad_id}
         if self.encoder is None:
             asked = read_prompt(prompt, self.tokenizer, **given)
@@ -137,28 +121,47 @@ class LanguageModel:
         return encoded.start, generated(self.session, encoded.start, settings, encoded.feeds)
 
     def _pieces(self, steps: Iterator[torch.Tensor], asked: Prompt) -> Iterator[Any]:
-        """Yield the text that each step adds; a character of several tokens comes with its last."""
-        rows: list[list[int]] = [[] for _ in asked.ids]
-        shown = [""] * len(rows)
+        """Yield the text that each step adds."""
+        rows = [_Text(self._text) for _ in asked.ids]
         for tokens in steps:
-            pieces = []
-            for i, token in enumerate(tokens.tolist()):
-                rows[i].append(token)
-                text = self._text(rows[i])
-                complete = text if not text.endswith("\N{REPLACEMENT CHARACTER}") else shown[i]
-                pieces.append(complete[len(shown[i]) :])
-                shown[i] = complete
+            pieces = [row.add(token) for row, token in zip(rows, tokens.tolist(), strict=True)]
             yield pieces[0] if asked.is_single else pieces
 
     def _text(self, tokens: Any) -> str:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
 
+@dataclass
+class _Text:
+    """The text of a sequence, token by token.
+
+    Attributes:
+        decode: Returns the text of tokens.
+        tokens: The tokens of the last piece and of the one that is not complete.
+        shown: How many of them are shown already. They are decoded again, because the text of a
+            token depends on the one before.
+    """
+
+    decode: Callable[[list[int]], str]
+    tokens: list[int] = field(default_factory=list)
+    shown: int = 0
+
+    def add(self, token: int) -> str:
+        """Return the text that a token adds; a character of several tokens comes with its last."""
+        self.tokens.append(token)
+        before, text = self.decode(self.tokens[: self.shown]), self.decode(self.tokens)
+        if text.endswith("\N{REPLACEMENT CHARACTER}"):
+            return ""
+        self.tokens = self.tokens[self.shown :]
+        self.shown = len(self.tokens)
+        return text[len(before) :]
+
+
 Model = str | PathLike[str] | Session | HasModel | LanguageModel
 """What generates: an exported folder, a session, a program, or an open `LanguageModel`."""
 
 
-def generate(model: Model, prompt: Any, **options: Any) -> str | list[str] | Array:
+def generate(model: Model, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
     """Generate text or tokens with a decoder.
 
     ```python
@@ -191,7 +194,7 @@ def generate(model: Model, prompt: Any, **options: Any) -> str | list[str] | Arr
     return language_model(model).generate(prompt, **options)
 
 
-def stream(model: Model, prompt: Any, **options: Any) -> Iterator[Any]:
+def stream(model: Model, prompt: Any, **options: Unpack[Options]) -> Iterator[Any]:
     """Generate step by step; the arguments are those of `generate`.
 
     Returns:

@@ -33,7 +33,7 @@ class Settings:
         pad_id: The token after the end of a sequence.
     """
 
-    max_new_tokens: int
+    max_new_tokens: int = 64
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None

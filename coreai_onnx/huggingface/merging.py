@@ -106,5 +106,5 @@ def _take_functions(model: ir.Model, first: ir.Model) -> None:
 
 
 def _same(left: ir.Function, right: ir.Function) -> bool:
-    same: bool = ir.to_proto(left).SerializeToString() == ir.to_proto(right).SerializeToString()
-    return same
+    texts = [ir.to_proto(function).SerializeToString() for function in (left, right)]
+    return bool(texts[0] == texts[1])

@@ -111,6 +111,7 @@ def test_what_is_refused(decoder: tuple[Any, ExportedFolder], tmp_path: Path) ->
         (program, [], {}, "a prompt is text, token ids"),
         (program, PROMPT, {"top_p": 7.0}, "top_p"),
         (program, PROMPT, {"max_new_tokens": 0}, "max_new_tokens=0"),
+        (program, PROMPT, {"max_length": 9}, "no option 'max_length'; there are max_new_tokens"),
     ]
     for model, prompt, options, message in cases:
         with pytest.raises(GenerationError, match=message):
