@@ -31,10 +31,10 @@ class EncoderPart(torch.nn.Module):
 
     output_names = ("last_hidden_state",)
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         """Take the encoder of a model."""
         super().__init__()
-        self.model: Any = model
+        self.model = model
         self.encoder: Any = self.model.get_encoder()
         self.hears = self.model.main_input_name == "input_features"
         self.input_names = ["input_features"] if self.hears else ["input_ids", "attention_mask"]
