@@ -1,5 +1,6 @@
 # make quickstart   converts a real sentence encoder, runs it with and without the kernels
 # make test         runs the whole suite: C++ and Python
+# make test-fast    runs the tests for every change, in a quarter of the time
 # make check        runs linters, type checks, import rules, and checks generated files
 # make build        builds the kernels into build/ops
 # make wheel        builds the wheel of `pip install .` into dist/
@@ -10,15 +11,15 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help environment build build-tests test-programs quickstart test check format wheel
-.PHONY: sanitize fuzz fuzz-files test-foreign test-onnx test-torch clean
+.PHONY: help environment build build-tests test-programs quickstart test test-fast check format wheel
+.PHONY: sanitize fuzz fuzz-files test-foreign test-onnx test-torch coverage clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 READY := $(if $(filter .venv,$(VENV)),.venv/.ready)
 
 help:
-	@sed -n 's/^# //p' Makefile | head -5
+	@sed -n 's/^# //p' Makefile | head -6
 
 environment: $(READY)
 
@@ -40,6 +41,14 @@ quickstart: build
 
 test: build-tests test-programs
 	@$(PYTHON) tools/run_tests.py
+
+# Selects by the rules of tests/fast_lane.py.
+test-fast: build-tests
+	@$(PYTHON) tools/run_tests.py --fast
+
+# Measures coverage and writes docs/internals/coverage.md: TESTS=--fast measures the fast lane.
+coverage: build test-programs
+	@$(PYTHON) tools/measure_coverage.py $(TESTS)
 
 # On demand (docs/foreign_models.md): models of other libraries, models of onnx's backend tests.
 # SWEEP passes options: `make test-foreign SWEEP=--failed`.

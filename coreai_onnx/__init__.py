@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from coreai_onnx.version import __version__
+
 if TYPE_CHECKING:
     from coreai_onnx.conversion import convert
     from coreai_onnx.converter import TorchConverter
@@ -15,13 +17,11 @@ if TYPE_CHECKING:
         restore_externalization,
         subexport_and_restore,
     )
-    from coreai_onnx.export.functionalize.decompositions import get_decomp_table
     from coreai_onnx.generation import generate
     from coreai_onnx.huggingface import export_model
+    from coreai_onnx.lower.decomposition_table import get_decomp_table
     from coreai_onnx.program import OnnxProgram
     from coreai_onnx.runtime import ops_library_path, session
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ExternalizeSpec",
@@ -52,7 +52,7 @@ _HOMES = {
     "convert": "coreai_onnx.conversion",
     "export_model": "coreai_onnx.huggingface",
     "generate": "coreai_onnx.generation",
-    "get_decomp_table": "coreai_onnx.export.functionalize.decompositions",
+    "get_decomp_table": "coreai_onnx.lower.decomposition_table",
     "ops_library_path": "coreai_onnx.runtime",
     "patch_for_externalization": "coreai_onnx.export.externalize.two_step",
     "restore_externalization": "coreai_onnx.export.externalize.two_step",

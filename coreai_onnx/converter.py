@@ -34,11 +34,12 @@ from coreai_onnx.lower.composites import CompositeCalls
 from coreai_onnx.lower.opsets import chosen_opset
 from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
 from coreai_onnx.lower.training import warn_about_training
-from coreai_onnx.model.contents import MINIMUM_ONNXRUNTIME
 from coreai_onnx.model.debug_info import DebugInfo
+from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
 from coreai_onnx.model.violations import violations
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.stages import begin
+from coreai_onnx.version import __version__
 
 warn_if_untested(torch.__version__)
 Targets = Sequence[ExternalizeSpec | type | Literal["auto"]] | Literal["auto"] | None
@@ -278,8 +279,6 @@ class TorchConverter:
         return self.to_onnx(entrypoints)
 
     def _convert(self, name: str, staged: _Staged, opset: int) -> ir.Model:
-        from coreai_onnx import __version__  # the package imports this file
-
         begin("lower")
         bodies = (call.body for call in staged.module_calls.values() if call.body is not None)
         warn_about_training([staged.program, *bodies])

@@ -14,16 +14,16 @@ import onnx_ir as ir
 from coreai_onnx.errors import SaveError, StagingError, failures_as
 from coreai_onnx.files.program_files import MAIN, entrypoint_files, load_models, marked
 from coreai_onnx.files.saving import save_models, to_proto
-from coreai_onnx.model.contents import (
-    TARGET,
+from coreai_onnx.model.debug_info import DebugInfo
+from coreai_onnx.model.interface import interface
+from coreai_onnx.model.inventory import (
     composite_calls,
     contrib_needs,
-    interface,
     op_histogram,
     op_name,
     weights,
 )
-from coreai_onnx.model.debug_info import DebugInfo
+from coreai_onnx.model.metadata import TARGET
 from coreai_onnx.printable import printable
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session

@@ -15,7 +15,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import hypothesis
 import torch
 
-from tests import quick_decompositions
+from tests import fast_lane, quick_decompositions
 
 REPO = Path(__file__).resolve().parent.parent
 REQUIRE_KERNELS = "COREAI_REQUIRE_KERNELS"
@@ -30,6 +30,20 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("coreai")
 torch.set_num_threads(1)
 quick_decompositions.install()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that selects the fast lane."""
+    parser.addoption("--fast", action="store_true", help="run the fast lane: tests/fast_lane.py")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that are not in the fast lane."""
+    if not config.getoption("fast"):
+        return
+    whole_files = fast_lane.test_files(fast_lane.changed_files(REPO))
+    items[:], others = fast_lane.selected(items, whole_files)
+    config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture(autouse=True)

@@ -26,6 +26,17 @@ def add_model(ranges: dict[str, Any] | None = None) -> ir.Model:
     return parse(text, {"coreai.range_constraints": ranges} if ranges else None)
 
 
+def endless_model() -> ir.Model:
+    """``y`` of a loop over ``x`` that takes centuries."""
+    return parse("""<ir_version: 10, opset_import: ["": 21]>
+    agraph (float x) => (float y) {
+        count = Constant<value = int64 {9223372036854775807}>()
+        go = Constant<value = bool {1}>()
+        y = Loop<body = step (int64 i, bool going, float s) => (bool on, float t)
+            { on = Identity(going)  t = Neg(s) }>(count, go, x)
+    }""")
+
+
 def echo_model(dtype: str, dims: str = "batch, 4") -> ir.Model:
     """``y = x`` of an ONNX dtype (``bfloat16``)."""
     return parse(f"""<ir_version: 10, opset_import: ["": 21]>

@@ -93,6 +93,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory, repo: Path) -> list[dict[str
     return [made(folder / name, repo, seed) for name, seed in (("a", "0"), ("elsewhere", "4321"))]
 
 
+@pytest.mark.slow
 def test_processes_write_the_same_bytes(twice: list[dict[str, bytes]]) -> None:
     hashes = [{n: hashlib.sha256(b).hexdigest() for n, b in files.items()} for files in twice]
     assert len(hashes[0]) == 6

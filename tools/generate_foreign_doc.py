@@ -45,12 +45,19 @@ HEAD = """\
 converts it with every dim that `torch.export` keeps dynamic (`Dim.AUTO`), and runs it at two
 sizes, on the function bodies and on the kernels. A run passes if all outputs agree with torch in
 dtype, shape and value: within the default tolerances of `torch.testing`, or at most eight times as
-far from the model computed in the next wider dtype as torch's own result. Each model runs in a
-separate process, because it may crash or hang.
+far from the model computed in the next wider dtype as torch's own result. A model that rounds its
+activations to integers passes if it differs from torch by no more than torch from itself after its
+weights and inputs changed by one unit in the last place. The models run in separate processes,
+because they may crash or hang.
 
-The dtype columns count the runs that passed, of those that `torch.export` exports. The last column
-is `torch.onnx.export(dynamo=True)` of the same exported program, in float32 on the same
-onnxruntime.
+The dtype columns count the runs that passed, of those that `torch.export` exports, at once or in
+[a second attempt](dynamic_shapes.md#exports-that-need-a-second-attempt). A model that it does not
+export in float32 is not tried in half precision. The last column is
+`torch.onnx.export(dynamo=True)` of a plain export, in float32 on the same onnxruntime. It takes
+most of the time, and is measured on every third model of each library.
+
+The lane takes about 40 minutes on two cores. It measures bfloat16 on every second model of each
+library; with `SWEEP=--whole` both are measured on every model.
 """
 
 BACKEND_HEAD = """
@@ -80,7 +87,8 @@ COMMANDS = """
 |---|---|
 | `make test-foreign` | continues where `build/foreign.jsonl` ends |
 | `make test-foreign SWEEP=--failed` | repeats the runs that did not pass |
-| `make test-foreign SWEEP='--fresh --record'` | measures everything and writes the totals |
+| `make test-foreign SWEEP='--fresh --record'` | measures the lane again and writes the totals |
+| `make test-foreign SWEEP=--whole` | leaves out no model in bfloat16 and for `torch.onnx.export` |
 | `make test-onnx SWEEP=--record` | the same for onnx's models |
 | `tools/sweep_foreign.py --only '^timm' --dtypes float32` | measures a part |
 | `python tools/generate_foreign_doc.py` | writes this file |
@@ -121,15 +129,22 @@ def _foreign(found: dict[str, Any]) -> str:
         models = sum(row.get("float32", {}).values())
         about = f"{library} {_version(library)}: {LIBRARIES[library]}"
         lines.append(f"| {about} | {models} | {' | '.join(cells)} |")
-    second = found["second size"]
-    lines += ["", _sentence_on_sizes(second)]
+    models = sum(sum(row.get("float32", {}).values()) for row in found["libraries"].values())
+    if found["beside"] < models:
+        lines += ["", f"`torch.onnx.export` was measured on {found['beside']} of {models} models."]
+    lines += ["", _sentence_on_sizes(found["second size"])]
     if found["measured"] < found["runs"]:
         lines += ["", f"{found['measured']} of {found['runs']} runs were measured so far."]
     lines += ["", "### Failures", "", *_left(found["left"])]
+    unexported = found["not exported by torch"]
+    if unexported:
+        lines += ["", "### Models that `torch.export` does not export", ""]
+        lines += ["| model | reason |", "|---|---|"]
+        lines += [f"| {case} | {_cell(reason)} |" for case, reason in unexported]
     reasons = found["without a result in torch"]
     if reasons:
-        lines += ["", "Not counted, because torch itself gives no result to compare with:", ""]
-        lines += [f"* {case}: {_cell(reason)}" for case, reason in reasons]
+        lines += ["", "### Models without a result in torch", ""]
+        lines += ["| model | dtypes | reason |", "|---|---|---|", *_without_result(reasons)]
     return "\n".join(lines) + "\n"
 
 
@@ -158,6 +173,13 @@ def _left(rows: list[dict[str, str]]) -> list[str]:
     for (case, status, detail), dtypes in grouped.items():
         lines.append(f"| {case} | {', '.join(dtypes)} | {status} | {_cell(detail)} |")
     return lines
+
+
+def _without_result(rows: list[list[str]]) -> list[str]:
+    dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for case, dtype, reason in rows:
+        dtypes[case, _cell(reason)].append(dtype)
+    return [f"| {case} | {', '.join(found)} | {why} |" for (case, why), found in dtypes.items()]
 
 
 def _version(library: str) -> str:
@@ -202,7 +224,7 @@ def _few(names: list[str]) -> str:
 
 def _cell(text: str) -> str:
     """Return a message as the cell of a table, without paths, which differ between machines."""
-    plain = re.sub(r"/\S*/", "", " ".join(text.split()))
+    plain = re.sub(r"(?<![\w)/:])/\S*/", "", " ".join(text.split()))
     return plain.replace("|", "\\|").replace("<", "&lt;")[:200]
 
 

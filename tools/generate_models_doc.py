@@ -51,29 +51,29 @@ TAIL = """
 ## Linear attention of any length
 
 transformers' gated delta layers loop over chunks of the sequence in Python, so that `torch.export`
-fixes the number of chunks. `scanned` exports the recurrence as the composite `gated_delta_update`
-instead (see [mixtures.md](mixtures.md)):
+fixes the number of chunks. `gated_delta_layers_as_ops` exports the recurrence as the composite
+`gated_delta_update` instead (see [mixtures.md](mixtures.md)):
 
 ```python
 import torch
-from coreai_onnx.export.compat.linear_attention import scanned
+from coreai_onnx.export.compat.linear_attention import gated_delta_layers_as_ops
 
 model = torch.nn.Linear(4, 4)  # or a Qwen3-Next; a model without such layers is not changed
-with scanned(model):
+with gated_delta_layers_as_ops(model):
     exported = torch.export.export(model, (torch.randn(2, 4),))
 ```
 
 ## Recurrent layers of any length
 
-`torch.export` unrolls an LSTM, which fixes its length. `whole` keeps `LSTM`, `GRU` and `RNN` as one
-op each, with a dynamic length:
+`torch.export` unrolls an LSTM, which fixes its length. `recurrent_layers_as_ops` keeps `LSTM`,
+`GRU` and `RNN` as one op each, with a dynamic length:
 
 ```python
-from coreai_onnx.export.compat.recurrent import whole
+from coreai_onnx.export.compat.recurrent import recurrent_layers_as_ops
 
 lstm = torch.nn.LSTM(4, 8, batch_first=True).eval()
 steps = torch.export.Dim("steps", max=512)
-with whole():
+with recurrent_layers_as_ops():
     exported = torch.export.export(
         lstm, (torch.randn(2, 5, 4),), dynamic_shapes={"input": {1: steps}}
     )

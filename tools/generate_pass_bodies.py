@@ -61,11 +61,17 @@ class Call:
         dims: Dims of each input as letters; None for an absent input, a pair with a dtype if it
             is not that of the call.
         attributes: Structural attributes.
+        output: The only output that the pass takes from this body; empty for all of them.
     """
 
     composite: str
     dims: tuple[str | tuple[str, torch.dtype] | None, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    output: str = ""
+
+
+_ATTENTION = ("B H T D", "B K S D", "B K S E")
+_OPEN = {"is_causal": 0, "window_size": 0, "causal_alignment": "lower_right", "softcap": 0.0}
 
 
 CALLS: Mapping[str, Call] = {
@@ -75,8 +81,16 @@ CALLS: Mapping[str, Call] = {
     "geglu": Call("geglu", ("A2 A1", "A2 A1"), {"approximate": "none"}),
     "geglu.tanh": Call("geglu", ("A2 A1", "A2 A1"), {"approximate": "tanh"}),
     "kv_cache_update": Call("kv_cache_update", ("B H S D", "B H T D", ("B", torch.int64))),
+    "skip_rms_norm/sum": Call("skip_rms_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),
+    "skip_layer_norm/sum": Call("skip_layer_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),
+    "scaled_dot_product_attention": Call("scaled_dot_product_attention", _ATTENTION, _OPEN),
+    "scaled_dot_product_attention.causal_upper_left": Call(
+        "scaled_dot_product_attention",
+        _ATTENTION,
+        _OPEN | {"is_causal": 1, "causal_alignment": "upper_left"},
+    ),
 }
-"""The calls, by op type with its variant, which determines the body."""
+"""The calls, by op type with its variant, which determines the body, or by a part of a body."""
 
 
 def function_of(call: Call, dtype: str, opset: int) -> ir.Function:
@@ -86,7 +100,18 @@ def function_of(call: Call, dtype: str, opset: int) -> ir.Function:
     examples = [None if d is None else _example(d, getattr(torch, dtype)) for d in given]
     body = write_body(composite, examples, call.attributes, opset)
     assert body is not None, f"{call.composite} has no writer"
+    if call.output:
+        _keep_output(body, call.output)
     return body
+
+
+def _keep_output(function: ir.Function, name: str) -> None:
+    """Remove the other outputs of a function, and what only they need."""
+    outputs = function.graph.outputs
+    outputs[:] = [value for value in outputs if value.name == name]
+    for node in reversed(list(function)):
+        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            function.remove(node, safe=True)
 
 
 def _example(dims: str | tuple[str, torch.dtype], dtype: torch.dtype) -> Example:

@@ -40,9 +40,9 @@ with torch, which computes with the same weights in float32. A cell holds the la
 units of the tolerance (`half_model` in `tests/tolerances.py`), and the share of the values beyond
 it. Mixtures of experts choose by scores: in 16 bits, a tie may be decided differently, and the
 result for that token differs. Only release 1.29 accumulates products of float16 in float16.
-Releases before 1.23 run files of opset 21, the others files of opset 23. "no export" is a model
-that `torch.export` refuses in that dtype, because its Python code branches on the values of a
-tensor. "not run" is a model whose export, with checks at run time instead of guards, was cancelled.
+Releases before 1.23 run files of opset 21, the others files of opset 23. bart limits float16
+activations in a Python branch on their values; the branch is
+[exported](dynamic_shapes.md#branches-on-whether-values-are-finite) as a `torch.where`.
 
 onnxruntime crashes when it opens a product of a matrix and a transposed 16-bit tensor. The pass
 `transposes_after_products` reorders such products, so that any session opens an optimized program.

@@ -26,7 +26,7 @@ from torch import nn
 import coreai_onnx
 from coreai_onnx.debugging.timing import Timings, time_interleaved
 from coreai_onnx.errors import KernelsNotBuiltError
-from coreai_onnx.model.contents import interface
+from coreai_onnx.model.interface import interface
 from coreai_onnx.runtime import Session
 from coreai_onnx.table import render, size_text
 

@@ -184,7 +184,7 @@ def dynamic_shapes(
             ``torch.export`` cannot make arguments of this kind dynamic.
     """
     if subject.dynamic_shapes is not None:
-        raise CommandError("the factory returns dynamic_shapes itself; leave --dynamic out")
+        raise CommandError("the factory already returns dynamic_shapes; omit --dynamic")
     signature = inspect.signature(subject.module.forward)
     bound = signature.bind(*subject.args, **kwargs).arguments
     dims = _Dims()
@@ -193,8 +193,9 @@ def dynamic_shapes(
     for name, value in bound.items():
         if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
             raise CommandError(
-                f"torch.export has no dynamic dims for a forward() that takes {', '.join(value)} "
-                f"as **{name}\n  wrap the module in one whose forward() names its inputs"
+                "torch.export does not support dynamic dims of inputs that forward() takes as "
+                f"**{name}: {', '.join(value)}\n"
+                "  wrap the module in one whose forward() names its inputs"
             )
         if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
             names = [f"{name}.{i}" for i in range(len(value))]

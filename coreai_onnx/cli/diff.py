@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from coreai_onnx.cli.numbers import whole
+from coreai_onnx.cli.numbers import integer
 from coreai_onnx.debugging.diff_page import page
 from coreai_onnx.debugging.model_diff import diff_models
 from coreai_onnx.errors import CommandError
@@ -31,7 +31,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--structure", action="store_true", help="do not read the weights")
     parser.add_argument(
         "--limit",
-        type=whole(0),
+        type=integer(0),
         default=20,
         metavar="N",
         help="lines per section (default 20; 0: all)",

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 
-def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+def integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
     """Return an argparse type for an integer from ``minimum`` to ``maximum``, both included."""
 
     def read(text: str) -> int:
@@ -34,6 +34,6 @@ def tolerance(text: str) -> float:
     return number
 
 
-SEED = whole(0, 2**32 - 1)
+SEED = integer(0, 2**32 - 1)
 """An argparse type for a seed that both torch and numpy accept."""
 SEED_HELP = "seed of the random numbers that the factory draws (default: 0)"

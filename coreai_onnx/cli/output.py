@@ -139,7 +139,9 @@ def _passes(text: str | None, target: Target) -> list[Pass] | None:
                 f"--passes {name}: there is no such pass\n  there are {', '.join(sorted(known))}"
             )
     if not chosen:
-        raise CommandError(f"--passes {text!r} names no pass; --no-optimize of convert runs none")
+        raise CommandError(
+            f"--passes {text!r} names no pass; to run none, use convert --no-optimize"
+        )
     return chosen
 
 
@@ -147,7 +149,7 @@ def _own_pass(name: str) -> Pass:
     found = load_object(name)
     if not callable(found) or isinstance(found, type):
         raise CommandError(
-            f"--passes {name}: a pass is a function of a graph and of reasons, "
+            f"--passes {name}: a pass is a function of a graph and a Why, "
             f"not a {type(found).__name__}"
         )
     return cast("Pass", found)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coreai_onnx.cli.numbers import SEED
+from coreai_onnx.cli.numbers import SEED, integer
 from coreai_onnx.cli.output import chosen_place
 from coreai_onnx.cli.tensors import (
     describe,
@@ -20,7 +20,9 @@ from coreai_onnx.cli.tensors import (
 )
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import CommandError
+from coreai_onnx.files.new_files import all_or_nothing
 from coreai_onnx.runtime.expressions import names_in
+from coreai_onnx.runtime.opening import MAX_THREADS
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.table import render
@@ -58,7 +60,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="run composites with native kernels or function bodies (default: kernels if built)",
     )
-    parser.add_argument("--threads", type=int, help="number of threads per operator")
+    parser.add_argument(
+        "--threads",
+        type=integer(1, MAX_THREADS),
+        metavar="N",
+        help=f"number of threads per operator, at most {MAX_THREADS}",
+    )
+    parser.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="end the run after this time"
+    )
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random inputs (default: 0)")
     parser.add_argument("--save", metavar="FILE.npz", type=Path, help="write the outputs to a file")
 
@@ -66,8 +76,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the model and print a table of its outputs."""
     save = chosen_place(options.save, ".npz") if options.save else None
-    session = Session(options.model, kernels=options.kernels, threads=options.threads)
-    outputs = session.run(**_inputs(session, options))
+    session = Session(
+        options.model, kernels=options.kernels, threads=options.threads, timeout=options.timeout
+    )
+    inputs = _inputs(session, options)
+    arguments = [inputs.pop(info.name) for info in session.inputs]
+    outputs = session.run(*arguments, **inputs)
     rows = [(name, *describe(array)) for name, array in outputs.items()]
     rows += [(f"state {name}", *describe(array)) for name, array in outputs.states.items()]
     print(f"ran on {'kernels' if session.kernels else 'function bodies'}")
@@ -79,9 +93,9 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _write(path: Path, outputs: Outputs) -> None:
-    """Write an ``.npz`` file, in which an output may have any name."""
+    """Write an ``.npz`` file, completely or not at all; an output may have any name."""
     try:
-        with zipfile.ZipFile(path, "w") as archive:
+        with all_or_nothing() as files, zipfile.ZipFile(files.create(path), "w") as archive:
             for name, array in outputs.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, array, allow_pickle=False)

@@ -103,7 +103,7 @@ def _exported(path: Path) -> Subject:
     except Exception as error:  # errors of zip, pickle, JSON and torch
         reason = str(error).partition("\n")[0]
         raise CommandError(
-            f"{path}: is not what torch.export.save writes: {type(error).__name__}: {reason}"
+            f"{path}: is not a file of torch.export.save: {type(error).__name__}: {reason}"
         ) from error
     args, kwargs = program.example_inputs or ((), {})
     return Subject(module, tuple(args), dict(kwargs), program=program)

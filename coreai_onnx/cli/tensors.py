@@ -12,7 +12,7 @@ import numpy as np
 
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import CommandError
-from coreai_onnx.model.contents import TensorInfo, type_text
+from coreai_onnx.model.interface import TensorInfo, type_text
 
 _DTYPES = {
     *("float16", "float32", "float64", "bfloat16"),

@@ -7,7 +7,7 @@ import time
 import webbrowser
 from pathlib import Path
 
-from coreai_onnx.cli.numbers import whole
+from coreai_onnx.cli.numbers import integer
 from coreai_onnx.errors import CommandError
 from coreai_onnx.files.loading import load_model
 
@@ -26,7 +26,7 @@ opens its body. Requires the netron package.
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", metavar="MODEL.onnx")
-    parser.add_argument("--port", type=whole(0, 65535), default=0, help="default: any free port")
+    parser.add_argument("--port", type=integer(0, 65535), default=0, help="default: any free port")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 

@@ -37,15 +37,13 @@ def _compute(inputs: Sequence[torch.Tensor | None], name: str, attributes: str) 
 
 def _layout(inputs: Sequence[torch.Tensor | None], name: str, attributes: str) -> torch.Tensor:
     """Return an empty tensor with the result's shape, without arithmetic on sizes in between."""
+    from coreai_onnx.composite_ops import COMPOSITES  # the package imports this file
+
     first = inputs[0]
     assert first is not None
-    if name == "scaled_dot_product_attention":
-        value = inputs[2]
-        assert value is not None
-        return first.new_empty((*first.shape[:-1], value.shape[-1]))
-    if name in ("rms_norm", "rope"):
-        return first.new_empty(first.shape)
-    return _compute(inputs, name, attributes)
+    shapes = [None if x is None else x.shape for x in inputs]
+    (shape,) = COMPOSITES[name].output_shapes(shapes)
+    return _compute(inputs, name, attributes) if shape is None else first.new_empty(shape)
 
 
 torch.library.impl(_LIBRARY, "composite", "CompositeExplicitAutograd")(_compute)

@@ -5,7 +5,7 @@ Sizes are known or None. Unknown sizes are not checked here, but by the kernel o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -27,6 +27,11 @@ def accepts(dims: Dims, attributes: Attributes) -> str:
 def any_value(inputs: Tensors) -> Tensors:
     """Return the inputs unchanged."""
     return inputs
+
+
+def as_found(attributes: Attributes) -> Iterator[Attributes]:
+    """Yield the attributes unchanged."""
+    yield attributes
 
 
 def unchanged(dims: Dims, attributes: Attributes) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from coreai_onnx.composite_ops.checks import (
     Attributes,
@@ -15,6 +15,7 @@ from coreai_onnx.composite_ops.checks import (
     accepts,
     all_used,
     any_value,
+    as_found,
     unchanged,
 )
 
@@ -25,6 +26,8 @@ USER_DOMAIN = "ai.coreai.user"
 MODULE_DOMAIN = "ai.coreai.module"
 """Domain of plain externalized modules."""
 
+_D = TypeVar("_D")
+_F = TypeVar("_F", bound=Callable[..., Any])
 AttributeValue = int | float | str | Sequence[int] | Sequence[float] | Sequence[str]
 AttributeType = Literal["int", "float", "string", "ints", "floats", "strings"]
 
@@ -106,6 +109,9 @@ class Composite:
             not grow.
         unused: Returns those of the names of passed inputs that have no effect; the node omits
             them.
+        candidates: Yields the attributes to compare a user's module with, in order, from those that
+            the module has.
+        unproven: Returns which behavior inputs of these sizes do not show; empty if they show all.
     """
 
     name: str
@@ -124,6 +130,8 @@ class Composite:
     canonical: Callable[[Dims, Attributes], dict[str, Any]] = unchanged
     admissible: Callable[[Tensors], Tensors] = any_value
     unused: Callable[[AbstractSet[str]], AbstractSet[str]] = all_used
+    candidates: Callable[[Attributes], Iterator[Attributes]] = as_found
+    unproven: Callable[[Dims, Attributes], str] = accepts
 
     def attribute(self, name: str) -> Attribute:
         """Return the attribute called ``name``.
@@ -135,6 +143,30 @@ class Composite:
             if attribute.name == name:
                 return attribute
         raise KeyError(f"composite {self.name} has no attribute {name!r}")
+
+    def output_shapes(self, shapes: Sequence[Sequence[_D] | None]) -> list[tuple[_D, ...] | None]:
+        """Return the shapes of the outputs, None where the declaration does not determine them.
+
+        Args:
+            shapes: The shapes of the inputs by position, None for absent and unknown ones.
+        """
+        letters: dict[str, _D] = {}
+        for declared, shape in zip(self.inputs, shapes, strict=False):
+            names = declared.dims.split()
+            exact = not declared.dims.startswith("~") and "*" not in names
+            if exact and shape is not None and len(names) == len(shape):
+                for name, dim in zip(names, shape, strict=True):
+                    letters.setdefault(name.partition("|")[0], dim)
+        return [self._shape(pattern, letters, shapes[0]) for pattern in self.output_dims]
+
+    @staticmethod
+    def _shape(
+        pattern: str, letters: Mapping[str, _D], first: Sequence[_D] | None
+    ) -> tuple[_D, ...] | None:
+        if pattern == "*":
+            return None if first is None else tuple(first)
+        names = pattern.split()
+        return tuple(letters[n] for n in names) if all(n in letters for n in names) else None
 
     def variants(self) -> tuple[str, ...]:
         """Every variant suffix, ``""`` (the plain name) first.
@@ -151,3 +183,27 @@ class Composite:
     def op_types(self) -> tuple[str, ...]:
         """Every op type that a call of this composite may have in a model."""
         return tuple(f"{self.name}.{v}" if v else self.name for v in self.variants())
+
+
+_COMPUTED: dict[Any, str] = {}
+
+
+def computes(composite: str) -> Callable[[_F], _F]:
+    """Return a decorator for the ``forward`` of a module that computes a composite's reference.
+
+    Such a module needs no check against the reference, and no body of its own.
+
+    Args:
+        composite: Name of the composite.
+    """
+
+    def register(forward: _F) -> _F:
+        _COMPUTED[forward] = composite
+        return forward
+
+    return register
+
+
+def computed_composite(forward: Any) -> str | None:
+    """Return the name of the composite whose reference a ``forward`` computes, or None."""
+    return _COMPUTED.get(forward)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from coreai_onnx.composite_ops import torch_ops
+from coreai_onnx.composite_ops.declaration import computes
 from coreai_onnx.composite_ops.gated_delta_update import gated_delta_update
 from coreai_onnx.composite_ops.modules import Version
 
@@ -26,6 +27,7 @@ class GatedDeltaUpdate(nn.Module):
         self.use_qk_l2_norm = use_qk_l2_norm
         self.version = Version.v1
 
+    @computes("gated_delta_update")
     def forward(
         self,
         query: torch.Tensor,

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from coreai_onnx.composite_ops import torch_ops
+from coreai_onnx.composite_ops.declaration import computes
 from coreai_onnx.composite_ops.gather_mm import gather_mm, taken_shape
 from coreai_onnx.composite_ops.modules import Version
 
@@ -29,6 +30,7 @@ class GatherMM(nn.Module):
         self.transpose_rhs = transpose_rhs
         self.version = Version.v1
 
+    @computes("gather_mm")
     def forward(
         self,
         lhs: torch.Tensor,

@@ -7,6 +7,7 @@ from enum import Enum
 import torch
 from torch import nn
 
+from coreai_onnx.composite_ops.declaration import computes
 from coreai_onnx.composite_ops.rms_norm import rms_norm
 from coreai_onnx.composite_ops.rope import rope
 from coreai_onnx.composite_ops.sdpa import scaled_dot_product_attention
@@ -32,6 +33,7 @@ class RMSNormImpl(nn.Module):
         self.eps = eps
         self.version = Version.v1
 
+    @computes("rms_norm")
     def forward(self, input: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         """Normalize ``input`` ``[..., dim]`` and multiply by ``scale``, broadcastable to it."""
         torch._check(input.ndim >= 1, lambda: "rms_norm: input must have at least one axis")
@@ -85,6 +87,7 @@ class SDPA(nn.Module):
         self.softcap = softcap
         self.version = Version.v1
 
+    @computes("scaled_dot_product_attention")
     def forward(
         self,
         query: torch.Tensor,
@@ -162,6 +165,7 @@ class RoPE(nn.Module):
         self.interleaved = interleaved
         self.version = Version.v1
 
+    @computes("rope")
     def forward(
         self,
         input: torch.Tensor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -140,6 +141,20 @@ def _canonical(dims: Dims, attributes: Attributes) -> dict[str, Any]:
     return written
 
 
+def _candidates(attributes: Attributes) -> Iterator[Attributes]:
+    """Yield the attributes of a module; without an alignment, then torch's default."""
+    yield attributes
+    if "causal_alignment" not in attributes:
+        yield {**attributes, "causal_alignment": "upper_left"}
+
+
+def _unproven(dims: Dims, attributes: Attributes) -> str:
+    window, keys = attributes.get("window_size") or 0, dims["key"][-2]
+    if window <= 0 or "attn_mask" in dims or keys is None or keys > window:
+        return ""
+    return f"{keys} keys do not show a window of {window}"
+
+
 COMPOSITE = Composite(
     name="scaled_dot_product_attention",
     inputs=(
@@ -183,4 +198,6 @@ COMPOSITE = Composite(
     ),
     check=_check,
     canonical=_canonical,
+    candidates=_candidates,
+    unproven=_unproven,
 )

@@ -21,7 +21,7 @@ from coreai_onnx.debugging.torch_side import (
     reference_of,
 )
 from coreai_onnx.errors import ComparisonError, failures_as
-from coreai_onnx.model.contents import TensorInfo
+from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.library import kernels_built
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session, Source

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.files.saving import EXTERNAL_TENSOR_BYTES
-from coreai_onnx.model.contents import op_name
+from coreai_onnx.model.inventory import op_name
 
 _CHUNK = 1 << 24
 

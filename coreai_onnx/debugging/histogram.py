@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 from coreai_onnx.errors import LoadError, failures_as
-from coreai_onnx.model.contents import op_histogram
+from coreai_onnx.model.inventory import op_histogram
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.table import render
 

@@ -18,7 +18,8 @@ from coreai_onnx.debugging.fingerprints import (
     tensor_digest,
 )
 from coreai_onnx.errors import LoadError, failures_as
-from coreai_onnx.model.contents import interface, op_histogram, op_name
+from coreai_onnx.model.interface import interface
+from coreai_onnx.model.inventory import op_histogram, op_name
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.table import render
 
@@ -130,7 +131,7 @@ def _model_diff(first: OnnxProgram, second: OnnxProgram, *, weights: bool) -> Mo
 
 def _diff(old: ir.Model, new: ir.Model, *, weights: bool) -> list[Change]:
     changes = [
-        *_texts("model", _facts(old), _facts(new)),
+        *_texts("model", _properties(old), _properties(new)),
         *_texts("interface", _signature(old), _signature(new)),
         *_texts("operators", _counts(old), _counts(new)),
         *_functions(old, new),
@@ -141,7 +142,7 @@ def _diff(old: ir.Model, new: ir.Model, *, weights: bool) -> list[Change]:
     return changes
 
 
-def _facts(model: ir.Model) -> dict[str, str]:
+def _properties(model: ir.Model) -> dict[str, str]:
     facts = {"IR version": str(model.ir_version)}
     facts |= {f"opset {domain or 'ai.onnx'}": str(v) for domain, v in model.opset_imports.items()}
     return facts | {f"metadata {key}": value for key, value in model.metadata_props.items()}

@@ -15,7 +15,7 @@ from coreai_onnx.errors import ComparisonError, InputError
 from coreai_onnx.export.capture.arguments import as_arguments
 from coreai_onnx.export.capture.subjects import as_module
 from coreai_onnx.export.compat.torch_names import pytree
-from coreai_onnx.model.contents import TensorInfo
+from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.runtime.values import to_numpy
 

@@ -12,6 +12,7 @@ from torch.export import Dim, ExportedProgram
 from torch.overrides import TorchFunctionMode
 
 from coreai_onnx.errors import DynamicShapesError
+from coreai_onnx.export.compat.finite_checks import AssumesFinite, Repairs
 from coreai_onnx.export.compat.torch_names import symbolic_shapes_config
 
 _READS_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # a property written in C
@@ -30,6 +31,7 @@ class TorchExport:
         oblivious: Whether torch does not specialize sizes of 0 and 1
             (``backed_size_oblivious``).
         detached: Whether ``tensor.data`` is read as ``tensor.detach()``.
+        finite: How branches on whether values are finite are exported; None to follow them.
     """
 
     args: tuple[Any, ...] = ()
@@ -39,6 +41,7 @@ class TorchExport:
     deferred: bool = False
     oblivious: bool = False
     detached: bool = False
+    finite: type[AssumesFinite | Repairs] | None = None
 
     def __call__(self, model: torch.nn.Module) -> ExportedProgram:
         """Export a module."""
@@ -46,6 +49,8 @@ class TorchExport:
             contexts.enter_context(size_oblivious(when=self.oblivious))
             if self.detached:
                 contexts.enter_context(_DetachedData())
+            if self.finite is not None:
+                contexts.enter_context(self.finite())
             return torch.export.export(
                 model,
                 self.args,

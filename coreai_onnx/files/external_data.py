@@ -22,7 +22,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, reason_of
-from coreai_onnx.model.contents import graphs, initializers
+from coreai_onnx.model.inventory import graphs, initializers
 from coreai_onnx.table import size_text
 
 _STRING_FIELD, _MESSAGE_FIELD = 9, 11
@@ -61,7 +61,7 @@ class DataFile:
         if self._now() != self._stamp:
             raise LoadError(
                 f"{self.path}: was changed after the model was loaded\n"
-                "  load the model again; its weights are not those of its graph any more"
+                "  load the model again: its graph needs the former weights"
             )
         return memoryview(self._map)
 
@@ -122,8 +122,8 @@ class FileTensor(ir.LazyTensor):
         part = self._file().view()[self.offset : self.offset + self.nbytes]
         if len(part) != self.nbytes:
             raise LoadError(
-                f"{self.path}: has not the bytes {self.offset} to {self.offset + self.nbytes} "
-                f"of weight {self.name!r}\n  the data file was cut short"
+                f"{self.path}: lacks the bytes {self.offset} to {self.offset + self.nbytes} "
+                f"of weight {self.name!r}\n  the data file is truncated"
             )
         return part
 
@@ -188,7 +188,7 @@ def _fault(tensor: onnx.TensorProto, folder: Path, *, data: bool) -> str:
     if min(tensor.dims, default=0) < 0:
         return f"has the shape {list(tensor.dims)}"
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return _place(tensor, folder) or (_contents(tensor, folder) if data else "")
+        return _place(tensor, folder) or (_range_fault(tensor, folder) if data else "")
     return _held(tensor) if data else ""
 
 
@@ -232,27 +232,27 @@ def _inside(file: Path, folder: Path) -> bool:
     return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder))
 
 
-def _contents(tensor: onnx.TensorProto, folder: Path) -> str:
+def _range_fault(tensor: onnx.TensorProto, folder: Path) -> str:
     """Return what is wrong with the range of a data file that holds a weight."""
     entries = _entries(tensor)
     file, expected = folder / entries["location"], _size(tensor)
     try:
         status = file.stat()
     except FileNotFoundError:
-        return f"is in {file}, which is not there\n  a model and its data file travel together"
+        return f"is in {file}, which does not exist\n  keep a model and its data file in one folder"
     except OSError as error:
         return f"is in {file}, which cannot be read: {error.strerror or error}"
     if not stat.S_ISREG(status.st_mode):
         return f"is in {file}, which is not a file"
     if status.st_nlink > 1:
-        return f"is in {file}, which has other names (hard links)\n  make it a copy of its own"
+        return f"is in {file}, which has other names (hard links)\n  replace it by a copy"
     if int(entries.get("length", expected)) != expected:
-        return f"takes {expected} bytes, but {entries['length']} are said to be in {file}"
+        return f"takes {expected} bytes, but {entries['length']} of {file} are assigned to it"
     start, size = int(entries.get("offset", 0)), status.st_size
     if start + expected > size:
         return (
             f"is at bytes {start} to {start + expected} of {file}, which has {size} "
-            f"({size_text(size)})\n  the data file was cut short, or is that of another model"
+            f"({size_text(size)})\n  the data file is truncated, or belongs to another model"
         )
     return ""
 

@@ -13,23 +13,23 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, failures_as, reason_of
 from coreai_onnx.files.external_data import bring_in, check_strings_and_tensors
-from coreai_onnx.model.contents import (
+from coreai_onnx.model.debug_info import restore
+from coreai_onnx.model.graph_checks import arrange
+from coreai_onnx.model.interface import interface
+from coreai_onnx.model.inventory import graphs
+from coreai_onnx.model.metadata import (
     COMPLEX,
     MUTATED_INPUTS,
     RANGES,
     RELATIONS,
     STATES,
     StateInfo,
-    graphs,
-    interface,
     read_complex,
     read_mutated_inputs,
     read_ranges,
     read_relations,
     read_states,
 )
-from coreai_onnx.model.debug_info import restore
-from coreai_onnx.model.graph_checks import arrange
 from coreai_onnx.quiet import without_warnings
 
 _STARTS = {
@@ -175,7 +175,7 @@ def _check_versions(model: ir.Model, path: Path) -> None:
     advice = f"update onnx (installed: {onnx.__version__}), or convert the model for an older one"
     if model.ir_version > onnx.IR_VERSION:
         raise LoadError(
-            f"{path}: its IR version is {model.ir_version}, the newest that is known here is "
+            f"{path}: its IR version is {model.ir_version}, the newest supported one is "
             f"{onnx.IR_VERSION}\n  {advice}"
         )
     newest = onnx.defs.onnx_opset_version()
@@ -183,11 +183,10 @@ def _check_versions(model: ir.Model, path: Path) -> None:
         opset = imports.get("", 1)
         if opset > newest:
             raise LoadError(
-                f"{path}: its opset is {opset}, the newest that is known here is {newest}"
-                f"\n  {advice}"
+                f"{path}: its opset is {opset}, the newest supported one is {newest}\n  {advice}"
             )
         if opset < 1:
-            raise LoadError(f"{path}: its opset is {opset}; opsets begin with 1")
+            raise LoadError(f"{path}: its opset is {opset}; the lowest opset is 1")
         for domain, version in imports.items():
             if not 0 <= version < _VERSION_LIMIT:
                 raise LoadError(f"{path}: the version of domain {domain!r} is {version}")

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, SaveError, failures_as
 from coreai_onnx.files.loading import load_model, read_proto
-from coreai_onnx.model.contents import ENTRYPOINT
+from coreai_onnx.model.metadata import ENTRYPOINT
 
 ENTRYPOINTS = "coreai.entrypoints"
 """Model metadata: a JSON list of the entrypoints that were saved together, in order."""
@@ -34,7 +34,7 @@ def entrypoint_files(path: Path, names: Iterable[str]) -> dict[str, Path]:
     """
     if os.path.lexists(path):
         raise SaveError(
-            f"cannot write {path}: there is a file of that name, which would be loaded in place of "
+            f"cannot write {path}: a file of this name exists, which would be loaded instead of "
             "the files of the entrypoints\n  remove it, or choose another name"
         )
     for name in names:
@@ -102,13 +102,13 @@ def files_of(path: Path) -> tuple[Path, ...]:
         names = "\n  ".join(", ".join(file.name for file in files) for files in whole)
         raise LoadError(
             f"{path}: the folder has {len(whole)} programs of this name\n  {names}\n"
-            "  remove the files of the one that is not wanted, or load one file by its own name"
+            "  remove the files of one of them, or load one file by its own name"
         )
     if found:
         missing = ", ".join(file.name for file in found[0] if not file.is_file())
         raise LoadError(
             f"{path}: is a program of several files, of which {missing} is missing\n"
-            "  the files of a program travel together"
+            "  keep the files of a program in one folder"
         )
     raise LoadError(f"{path}: no such file")
 

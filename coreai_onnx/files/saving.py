@@ -17,8 +17,8 @@ from coreai_onnx.errors import CoreaiError, SaveError, reason_of
 from coreai_onnx.files.external_data import FileTensor
 from coreai_onnx.files.mapped_memory import give_back_mapped_files
 from coreai_onnx.files.new_files import all_or_nothing
-from coreai_onnx.model.contents import initializers, weights
 from coreai_onnx.model.debug_info import DebugInfo, written_as
+from coreai_onnx.model.inventory import initializers, weights
 from coreai_onnx.quiet import without_warnings
 from coreai_onnx.table import size_text
 
@@ -71,7 +71,7 @@ def save_models(
             "  save with external_data=True, or leave external_data out"
         )
     if data_path in models:
-        raise SaveError(f"cannot write {data_path}: it would be a model and a data file at once")
+        raise SaveError(f"cannot write {data_path}: a model and a data file would have this name")
     try:
         with all_or_nothing() as files:
             store: _Store = _in_memory

@@ -19,7 +19,8 @@ from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.trace import Example
 from coreai_onnx.functions.writers import Examples, present, writes
-from coreai_onnx.lower.builder import AttributeRef, OpBuilder
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.scope import AttributeRef
 from coreai_onnx.lower.values import Value, ir_dtype
 
 NATIVE_SINCE = 23
@@ -97,11 +98,11 @@ def write(
     )
     computed = query.dtype != torch.float64  # onnxruntime has no float64 kernel of Attention
     if b.opset >= NATIVE_SINCE and computed and call.one_group and not call.sinks:
-        return _native(b, call)
-    return _spelled(b, call)
+        return _as_onnx_attention(b, call)
+    return _in_basic_ops(b, call)
 
 
-def _native(b: BodyBuilder, call: _Call) -> Value:
+def _as_onnx_attention(b: BodyBuilder, call: _Call) -> Value:
     """Write ONNX's Attention, with a mask computed from positions, and zeros for rows without keys.
 
     The inputs are cast to float32: onnxruntime accumulates float16 scores in float16, and does not
@@ -117,7 +118,7 @@ def _native(b: BodyBuilder, call: _Call) -> Value:
         rows, columns = op.Shape(query, start=2, end=3), op.Shape(key, start=2, end=3)
         mask = op.Expand(mask, op.Concat(rows, columns, axis=0))
         mask = mask if call.mask == "bool" else _above_lowest(op, mask)
-    wide: Value = op.Attention(
+    wide = op.Attention(
         op.cast(query, call.wide),
         op.cast(key, call.wide),
         op.cast(value, call.wide),
@@ -131,10 +132,10 @@ def _native(b: BodyBuilder, call: _Call) -> Value:
     return op.cast(wide, b.dtype)
 
 
-def _spelled(b: BodyBuilder, call: _Call) -> Value:
+def _in_basic_ops(b: BodyBuilder, call: _Call) -> Value:
     """Write matrix products, one per key head, and a softmax."""
     op, (query, key, value) = b.op, b.inputs[:3]
-    scale = op.cast(b.scope.attribute(op, AttributeRef("scale", "float")), call.wide)
+    scale = op.cast(b.scope.attribute(AttributeRef("scale", "float")), call.wide)
     scaled = op.Mul(op.cast(query, call.wide), scale)
     keys = op.Transpose(op.cast(key, call.wide), perm=[0, 1, 3, 2])
     batch, heads = op.Shape(query, start=0, end=1), op.Shape(query, start=1, end=2)
@@ -142,7 +143,7 @@ def _spelled(b: BodyBuilder, call: _Call) -> Value:
     scores = op.MatMul(_by_group(op, scaled, key, batch, heads, length), keys)
     scores = op.Reshape(scores, op.Concat(batch, heads, length, lengths, axis=0), allowzero=1)
     if call.softcap > 0:
-        bound = op.cast(b.scope.attribute(op, AttributeRef("softcap", "float")), call.wide)
+        bound = op.cast(b.scope.attribute(AttributeRef("softcap", "float")), call.wide)
         scores = op.Mul(op.Tanh(op.Div(scores, bound)), bound)
     mask = b.inputs[3] if call.mask else None
     if call.positional:
@@ -157,7 +158,7 @@ def _spelled(b: BodyBuilder, call: _Call) -> Value:
         _by_group(op, weights, value, batch, heads, length), op.cast(value, call.wide)
     )
     dims = op.Concat(batch, heads, length, op.Shape(value, start=3, end=4), axis=0)
-    result: Value = op.Reshape(product, dims, allowzero=1)
+    result = op.Reshape(product, dims, allowzero=1)
     if mask is not None and not call.sinks:
         result = _empty_rows_to_zero(op, result, mask, call)
     return op.cast(result, b.dtype)
@@ -170,8 +171,7 @@ def _by_group(
     groups = op.Shape(shared, start=1, end=2)
     rows = op.Mul(op.Div(heads, groups), length)
     columns = op.Shape(x, start=3, end=4)
-    result: Value = op.Reshape(x, op.Concat(batch, groups, rows, columns, axis=0), allowzero=1)
-    return result
+    return op.Reshape(x, op.Concat(batch, groups, rows, columns, axis=0), allowzero=1)
 
 
 def _position_mask(op: OpBuilder, query: Value, key: Value, call: _Call) -> Value:
@@ -182,7 +182,7 @@ def _position_mask(op: OpBuilder, query: Value, key: Value, call: _Call) -> Valu
     if not call.upper_left:
         position = op.Add(position, op.Sub(keys, queries))
     distance = op.Sub(op.Unsqueeze(position, [1]), op.Unsqueeze(op.Range(0, keys, 1), [0]))
-    window = op.scope.attribute(op, AttributeRef("window_size", "int")) if call.window else None
+    window = op.scope.attribute(AttributeRef("window_size", "int")) if call.window else None
     parts = []
     if call.causal:
         parts.append(op.GreaterOrEqual(distance, 0))
@@ -190,26 +190,22 @@ def _position_mask(op: OpBuilder, query: Value, key: Value, call: _Call) -> Valu
         parts.append(op.Greater(distance, op.Neg(window)))
     if call.window:
         parts.append(op.Less(distance, window))
-    result: Value = parts[0] if len(parts) == 1 else op.And(*parts)
-    return result
+    return parts[0] if len(parts) == 1 else op.And(*parts)
 
 
 def _softmax(op: OpBuilder, scores: Value, sinks: Value | None, call: _Call) -> Value:
     """Return the softmax over the keys; sinks are one more column, dropped afterwards."""
     if sinks is None:
-        weights: Value = op.Softmax(scores, axis=-1)
-        return weights
+        return op.Softmax(scores, axis=-1)
     column = op.Unsqueeze(_always_cast(op, sinks, call), [0, 2, 3])
     dims = op.Concat(op.Shape(scores, start=0, end=3), op.const([1]), axis=0)
     weights = op.Softmax(op.Concat(scores, op.Expand(column, dims), axis=-1), axis=-1)
-    kept: Value = op.Slice(weights, [0], [-1], [3])
-    return kept
+    return op.Slice(weights, [0], [-1], [3])
 
 
 def _always_cast(op: OpBuilder, x: Value, call: _Call) -> Value:
     """Cast a mask or sinks, even if redundant, so that one body holds for every dtype."""
-    result: Value = op.Cast(x, to=int(ir_dtype(call.wide)))
-    return result
+    return op.Cast(x, to=int(ir_dtype(call.wide)))
 
 
 def _above_lowest(op: OpBuilder, mask: Value) -> Value:
@@ -220,8 +216,7 @@ def _above_lowest(op: OpBuilder, mask: Value) -> Value:
     """
     lowest = np.finfo(np.float32).min
     hides = op.Equal(mask, float(lowest))
-    result: Value = op.Where(hides, float(np.nextafter(lowest, np.float32(0))), mask)
-    return result
+    return op.Where(hides, float(np.nextafter(lowest, np.float32(0))), mask)
 
 
 def _empty_rows_to_zero(op: OpBuilder, result: Value, mask: Value, call: _Call) -> Value:
@@ -232,5 +227,4 @@ def _empty_rows_to_zero(op: OpBuilder, result: Value, mask: Value, call: _Call) 
         highest = op.ReduceMax(op.cast(mask, call.wide), [-1], keepdims=1)
         some = op.Greater(highest, float("-inf"))
     zero = op.CastLike(op.const(0.0), result)
-    kept: Value = op.Where(some, result, zero)
-    return kept
+    return op.Where(some, result, zero)

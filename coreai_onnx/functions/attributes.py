@@ -9,7 +9,7 @@ from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.externalize.module_call import ModuleCall
 
 
-class AttributeTypeError(ExternalizationError, TypeError):
+class ModuleAttributeTypeError(ExternalizationError, TypeError):
     """A module's attribute has a type ONNX attributes cannot hold."""
 
 
@@ -20,8 +20,8 @@ def composite_attributes(call: ModuleCall) -> dict[str, Any]:
 
     Raises:
         ExternalizationError: If the module has no such attribute.
-        AttributeTypeError: If the value is of another type than bool, int, float, str, or a list
-            of one of these.
+        ModuleAttributeTypeError: If the value is not a bool, int, float, str, or a list of one of
+            these.
     """
     names = call.spec.composite_attrs
     if call.spec.composite_op_name is None:
@@ -53,7 +53,7 @@ def _onnx_value(call: ModuleCall, name: str, value: Any) -> Any:
             return items if all(isinstance(v, int) for v in items) else [float(v) for v in items]
         if all(isinstance(v, str) for v in items):
             return items
-    raise AttributeTypeError(
+    raise ModuleAttributeTypeError(
         f"{call.path}: attribute {name!r} of type {type(value).__name__} has no ONNX form",
         advice="bool, int, float, str and lists of these can be attributes",
     )

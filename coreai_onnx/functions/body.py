@@ -10,10 +10,10 @@ import torch
 
 from coreai_onnx.composite_ops.declaration import Attribute, Composite
 from coreai_onnx.errors import UnsupportedOpsError
-from coreai_onnx.functions.trace import Example, Traced
-from coreai_onnx.lower.builder import AttributeRef, OpBuilder
+from coreai_onnx.functions.trace import Example, TracedReference
+from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
-from coreai_onnx.lower.scope import Names, Scope
+from coreai_onnx.lower.scope import AttributeRef, Names, Scope
 from coreai_onnx.lower.values import Value, ir_dtype, set_dims
 from coreai_onnx.lower.walker import Walker
 
@@ -91,7 +91,7 @@ def _nested_inputs(graph: ir.Graph) -> list[Value]:
 
 
 def lower_body(
-    composite: Composite, examples: Sequence[Example | None], traced: Traced, opset: int
+    composite: Composite, examples: Sequence[Example | None], traced: TracedReference, opset: int
 ) -> ir.Function:
     """Lower a traced reference.
 
@@ -105,7 +105,7 @@ def lower_body(
     values: list[Any] = []
     for name, node in zip((*traced.inputs, *traced.scalars), placeholders, strict=True):
         if name in traced.scalars:
-            values.append(builder.scope.attribute(builder.op, AttributeRef(name, "float")))
+            values.append(builder.scope.attribute(AttributeRef(name, "float")))
             continue
         value, example = by_name[name], node.meta["val"]
         value.dtype = ir_dtype(example.dtype)

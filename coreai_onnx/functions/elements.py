@@ -12,7 +12,7 @@ from coreai_onnx.functions.gated_activations import approximation_words
 from coreai_onnx.functions.norms import widened
 from coreai_onnx.functions.writers import Examples, writes
 from coreai_onnx.lower.aten.pointwise import activation
-from coreai_onnx.lower.builder import AttributeRef
+from coreai_onnx.lower.scope import AttributeRef
 from coreai_onnx.lower.values import Value
 
 _GELU_SINCE = 20

@@ -27,8 +27,7 @@ def swiglu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) ->
     """``gate * sigmoid(gate)``, which onnxruntime fuses, times ``up``."""
     del examples, attributes
     gate, up = _wide_inputs(b)
-    result: Value = b.op.CastLike(b.op.Mul(b.op.Mul(gate, b.op.Sigmoid(gate)), up), b.inputs[0])
-    return result
+    return b.op.CastLike(b.op.Mul(b.op.Mul(gate, b.op.Sigmoid(gate)), up), b.inputs[0])
 
 
 @writes("geglu", words=approximation_words)
@@ -43,8 +42,7 @@ def geglu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> 
     else:
         bent = op.Erf(op.Div(gate, math.sqrt(2)))
     activated = op.Mul(op.Mul(gate, op.Add(bent, 1.0)), 0.5)
-    result: Value = op.CastLike(op.Mul(activated, up), b.inputs[0])
-    return result
+    return op.CastLike(op.Mul(activated, up), b.inputs[0])
 
 
 def _wide_inputs(b: BodyBuilder) -> list[Value]:

@@ -79,8 +79,7 @@ class _Sizes:
 
     def __call__(self, letters: str) -> Value:
         """Return the shape with these sizes."""
-        result: Value = self._op.Concat(*(self._sizes[n] for n in letters.split()), axis=0)
-        return result
+        return self._op.Concat(*(self._sizes[n] for n in letters.split()), axis=0)
 
 
 def _scan(
@@ -118,11 +117,9 @@ def _scan(
 
 def _unit_length(op: OpBuilder, x: Value) -> Value:
     squared = op.ReduceSum(op.Mul(x, x), [-1], keepdims=1)
-    result: Value = op.Div(x, op.Sqrt(op.Add(squared, NORM_EPS)))
-    return result
+    return op.Div(x, op.Sqrt(op.Add(squared, NORM_EPS)))
 
 
 def _cast(op: OpBuilder, x: Value, wide: torch.dtype) -> Value:
     """Cast even if redundant, so that one body holds for every dtype; onnxruntime drops no-ops."""
-    result: Value = op.Cast(x, to=int(ir_dtype(wide)))
-    return result
+    return op.Cast(x, to=int(ir_dtype(wide)))

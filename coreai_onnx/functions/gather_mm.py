@@ -16,7 +16,8 @@ from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.trace import Example
 from coreai_onnx.functions.writers import Examples, present, writes
-from coreai_onnx.lower.builder import AttributeRef, OpBuilder
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.scope import AttributeRef
 from coreai_onnx.lower.values import Value, ir_dtype, set_dims
 
 _AXIS = AttributeRef("num_batch_axes", "int")
@@ -50,8 +51,7 @@ def write(
         turned = op.Transpose(stacked, perm=[0, 2, 1])
         matrices = op.Reshape(turned, op.Concat(lead, _last_dims(op, turned), axis=0))
     product = op.MatMul(_cast(op, rows, wide), _cast(op, matrices, wide))
-    result: Value = op.CastLike(product, lhs)
-    return result
+    return op.CastLike(product, lhs)
 
 
 def chooses_rows(rhs: Example | None, attributes: Mapping[str, Any]) -> bool:
@@ -76,8 +76,7 @@ class _Product:
         """Return rows ``[n, M, K]`` times one matrix, ``[n, M, N]``."""
         if self.transposed:
             matrix = op.Transpose(matrix, perm=[1, 0])
-        result: Value = op.MatMul(_cast(op, rows, self.wide), _cast(op, matrix, self.wide))
-        return result
+        return op.MatMul(_cast(op, rows, self.wide), _cast(op, matrix, self.wide))
 
 
 def _grouped(op: OpBuilder, lhs: Value, rhs: Value, indices: Value, product: _Product) -> Value:
@@ -104,8 +103,7 @@ def _grouped(op: OpBuilder, lhs: Value, rhs: Value, indices: Value, product: _Pr
     places = op.Range(0, op.Squeeze(count, [0]), 1)
     back = op.ScatterElements(order, order, places, axis=0)
     result = op.Gather(op.CastLike(joined, product.like), back, axis=0)
-    shaped: Value = op.Reshape(result, op.Concat(batch, height, width, axis=0), allowzero=1)
-    return shaped
+    return op.Reshape(result, op.Concat(batch, height, width, axis=0), allowzero=1)
 
 
 class _Groups:
@@ -155,23 +153,19 @@ def _numbers(op: OpBuilder, x: Value) -> Value:
     """Return the index of each matrix of ``x``, in the shape of its batch axes."""
     batch = op.Shape(x, start=0, end=-2)
     count = op.Squeeze(op.ReduceProd(batch, keepdims=1), [0])
-    result: Value = op.Reshape(op.Range(0, count, 1), batch, allowzero=1)
-    return result
+    return op.Reshape(op.Range(0, count, 1), batch, allowzero=1)
 
 
 def _stack(op: OpBuilder, x: Value) -> Value:
     """Return the shape of ``x`` with its batch axes merged into one."""
     count = op.ReduceProd(op.Shape(x, start=0, end=-2), keepdims=1)
-    result: Value = op.Concat(count, _last_dims(op, x), axis=0)
-    return result
+    return op.Concat(count, _last_dims(op, x), axis=0)
 
 
 def _last_dims(op: OpBuilder, x: Value) -> Value:
-    result: Value = op.Shape(x, start=-2)
-    return result
+    return op.Shape(x, start=-2)
 
 
 def _cast(op: OpBuilder, x: Value, wide: torch.dtype) -> Value:
     """Cast even if redundant, so that one body holds for every dtype; onnxruntime drops no-ops."""
-    result: Value = op.Cast(x, to=int(ir_dtype(wide)))
-    return result
+    return op.Cast(x, to=int(ir_dtype(wide)))

@@ -30,10 +30,8 @@ def write(
     op, (cache, update, position) = b.op, b.inputs[:3]
     integer = int(ir_dtype(torch.int64))
     if b.opset >= SCATTER_SINCE:
-        batch = op.Shape(update, start=0, end=1)
-        places = op.Expand(op.Cast(position, to=integer), batch)
-        scattered: Value = op.TensorScatter(cache, update, places, axis=2)
-        return scattered
+        rows = op.Expand(op.Cast(position, to=integer), op.Shape(update, start=0, end=1))
+        return op.TensorScatter(cache, update, rows, axis=2)
     batch, heads, length = (op.Shape(update, start=i, end=i + 1) for i in range(3))
     row, head, step = (op.Range(0, op.Squeeze(x, [0]), 1) for x in (batch, heads, length))
     start = op.Reshape(op.Cast(position, to=integer), [-1, 1, 1, 1])
@@ -41,5 +39,4 @@ def write(
     shape = op.Concat(batch, heads, length, op.const([1]), axis=0)
     places = (op.Reshape(row, [-1, 1, 1, 1]), op.Reshape(head, [-1, 1, 1]), token)
     indices = op.Concat(*(op.Expand(x, shape) for x in places), axis=3)
-    result: Value = op.ScatterND(cache, indices, update)
-    return result
+    return op.ScatterND(cache, indices, update)

@@ -20,7 +20,7 @@ from coreai_onnx.export.capture.symbols import symbol_names
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.functions.attributes import composite_attributes
-from coreai_onnx.functions.standard import call_standard
+from coreai_onnx.functions.module_composites import call_as_composite
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.program import storage_key
@@ -75,7 +75,7 @@ class ModuleCalls:
 
         if name in COMPOSITES:
             given, examples = (tensors, numbers), _examples(node)
-            outputs = call_standard(walker.op, call, given, examples, weight, self._proven)
+            outputs = call_as_composite(walker.op, call, given, examples, weight, self._proven)
             if outputs is not None:
                 return outputs
         if leader.tag not in self._functions:
@@ -191,10 +191,10 @@ def call_tensors(call: ModuleCall) -> list[str]:
         filled = pytree.tree_unflatten(list(range(len(call.leaves))), call.tree)
     except Exception as error:  # third-party objects may raise anything
         raise ExternalizationError(
-            f"the externalized module {call.path or '(root)'} is given an object that is more than "
-            f"a container of tensors ({error})",
-            advice="what it changes there, as a cache, would not come back: hand it tensors and "
-            "return new ones, or leave it out of externalize_modules",
+            f"the externalized module {call.path or '(root)'} takes an object that is not a plain "
+            f"container of tensors ({error})",
+            advice="changes to such an object, for example a cache, would be lost: pass tensors "
+            "and return new ones, or leave the module out of externalize_modules",
         ) from error
     paths = pytree.tree_flatten_with_path(filled)[0]
     return [

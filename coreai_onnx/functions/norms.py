@@ -16,7 +16,7 @@ from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.trace import Example
 from coreai_onnx.functions.writers import Examples, present, writes
-from coreai_onnx.lower.builder import AttributeRef
+from coreai_onnx.lower.scope import AttributeRef
 from coreai_onnx.lower.values import Value, dtype_of, ir_dtype
 
 EPS = AttributeRef("eps", "float")
@@ -114,10 +114,9 @@ def layer_norm_of(
     wide_parameters = mixed(b) or not shaped
     if own and trailing(attributes) and scale is not None and not wide_parameters:
         operands = [p.value for p in given if p is not None]
-        result: Value = op.LayerNormalization(
+        return op.LayerNormalization(
             x, *operands, axis=min(attributes["axes"]), epsilon=EPS, stash_type=1
         )
-        return result
     wide, axes = widened(b, x), _axes(attributes)
     centered = op.Sub(wide, op.ReduceMean(wide, axes, keepdims=1))
     variance = op.ReduceMean(op.Mul(centered, centered), axes, keepdims=1)
@@ -135,10 +134,9 @@ def rms_norm_of(
     """Return the root-mean-square norm of a value, with a scale."""
     op, own = b.op, b.dtype in (torch.float32, torch.float16) and b.opset >= 23
     if own and trailing(attributes) and scale is not None and scale.dtype == b.dtype:
-        result: Value = op.RMSNormalization(
+        return op.RMSNormalization(
             x, scale.value, axis=min(attributes["axes"]), epsilon=EPS, stash_type=1
         )
-        return result
     wide = widened(b, x)
     # onnxruntime fuses the formula with Pow, in float32 (docs/performance.md)
     square = op.Pow(wide, 2.0) if b.dtype == torch.float32 else op.Mul(wide, wide)
@@ -178,7 +176,7 @@ def group_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]
     op, x = b.op, b.inputs[0]
     shape = op.Shape(x)
     samples = op.Shape(x, start=0, end=1)
-    groups = op.Reshape(b.scope.attribute(op, AttributeRef("num_groups", "int")), [1])
+    groups = op.Reshape(b.scope.attribute(AttributeRef("num_groups", "int")), [1])
     size = op.Div(op.ReduceProd(op.Shape(x, start=1), keepdims=1), groups)
     rows = op.Reshape(widened(b, x), op.Concat(samples, groups, size, axis=0), allowzero=1)
     if b.dtype == torch.float64:
@@ -208,8 +206,7 @@ def instance_norm(b: BodyBuilder, examples: Examples, attributes: Mapping[str, A
         channels = None if scale is not None and bias is not None else op.Shape(x, start=1, end=2)
         one = op.Expand(1.0, channels) if scale is None else parameter(b, scale)
         zero = op.Expand(0.0, channels) if bias is None else parameter(b, bias)
-        result: Value = op.InstanceNormalization(x, one, zero, epsilon=EPS)
-        return result
+        return op.InstanceNormalization(x, one, zero, epsilon=EPS)
     shape = op.Shape(x)
     places = op.ReduceProd(op.Shape(x, start=2), keepdims=1)
     target = op.Concat(op.Shape(x, start=0, end=2), places, axis=0)
@@ -242,8 +239,7 @@ def _moments(b: BodyBuilder, rows: Value) -> tuple[Value, Value]:
 
 def _normalized(b: BodyBuilder, rows: Value) -> Value:
     mean, deviation = _moments(b, rows)
-    result: Value = b.op.Div(b.op.Sub(rows, mean), deviation)
-    return result
+    return b.op.Div(b.op.Sub(rows, mean), deviation)
 
 
 def _scaled(b: BodyBuilder, x: Value) -> Value:
@@ -276,10 +272,9 @@ def parameter(b: BodyBuilder, x: Value, *, always_cast: bool | None = None) -> V
     wide = torch.float64 if b.dtype == torch.float64 else torch.float32
     if not (mixed(b) if always_cast is None else always_cast):
         return b.op.cast(x, wide)
-    result: Value = b.op.Cast(x, to=int(ir_dtype(wide)))
-    return result
+    return b.op.Cast(x, to=int(ir_dtype(wide)))
 
 
 def eps(b: BodyBuilder) -> Value:
     """Return the attribute ``eps`` in the compute dtype of the body."""
-    return widened(b, b.scope.attribute(b.op, EPS))
+    return widened(b, b.scope.attribute(EPS))

@@ -11,7 +11,7 @@ from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.trace import Example
 from coreai_onnx.functions.writers import Examples, present, writes
-from coreai_onnx.lower.builder import AttributeRef
+from coreai_onnx.lower.scope import AttributeRef
 from coreai_onnx.lower.values import Value
 
 _BLOCK = AttributeRef("upscale_factor", "int")

@@ -12,7 +12,7 @@ from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.norms import widened
 from coreai_onnx.functions.trace import Example
 from coreai_onnx.functions.writers import Examples, writes
-from coreai_onnx.lower.builder import AttributeRef
+from coreai_onnx.lower.scope import AttributeRef
 from coreai_onnx.lower.values import Value
 
 
@@ -44,7 +44,7 @@ def write(
     pads = b.op.Concat(none, *(a.before for a in axes), none, *(a.behind for a in axes), axis=0)
     total = _window_sums(b, b.op.Pad(x, pads), axes)
     if has_divisor:
-        divisor = b.scope.attribute(b.op, AttributeRef("divisor_override", "int"))
+        divisor = b.scope.attribute(AttributeRef("divisor_override", "int"))
     else:
         divisor = axes[0].counted()
         for axis in axes[1:]:
@@ -53,13 +53,11 @@ def write(
 
 
 def _average_pool(b: BodyBuilder, x: Value, **options: Any) -> Value:
-    result: Value = b.op.AveragePool(
-        x,
-        kernel_shape=AttributeRef("kernel_size", "ints"),
-        strides=AttributeRef("stride", "ints"),
-        **options,
-    )
-    return result
+    window = {
+        "kernel_shape": AttributeRef("kernel_size", "ints"),
+        "strides": AttributeRef("stride", "ints"),
+    }
+    return b.op.node("AveragePool", [x], {**window, **options})
 
 
 def _window_sums(b: BodyBuilder, x: Value, axes: Sequence[_Axis]) -> Value:
@@ -69,8 +67,7 @@ def _window_sums(b: BodyBuilder, x: Value, axes: Sequence[_Axis]) -> Value:
     """
     if b.dtype != torch.float64:
         size = b.op.ReduceProd(_vector(b, "kernel_size"), keepdims=0)
-        result: Value = b.op.Mul(_average_pool(b, x), widened(b, size))
-        return result
+        return b.op.Mul(_average_pool(b, x), widened(b, size))
     for place, axis in enumerate(axes):
         windows = b.op.Gather(x, axis.elements(), axis=2 + place)
         x = b.op.ReduceSum(windows, [3 + place], keepdims=0)
@@ -97,9 +94,9 @@ class _Axis:
         self.before = op.Gather(padding, [index])
         self.after = op.Gather(padding, [count + index])
         self.include_pad = op.unsqueeze(
-            b.scope.attribute(op, AttributeRef("count_include_pad", "int")), [0]
+            b.scope.attribute(AttributeRef("count_include_pad", "int")), [0]
         )
-        ceil = b.scope.attribute(op, AttributeRef("ceil_mode", "int"))
+        ceil = b.scope.attribute(AttributeRef("ceil_mode", "int"))
         front = op.Add(self.size, self.before)
         room = op.Sub(op.Add(front, self.after), self.kernel)
         rounding = op.Mul(op.Sub(self.stride, 1), ceil)
@@ -112,14 +109,12 @@ class _Axis:
     def starts(self) -> Value:
         """Return the start of each window in the padded input."""
         windows = self.op.squeeze(self.windows, [0])
-        result: Value = self.op.Mul(self.op.Range(0, windows, 1), self.stride)
-        return result
+        return self.op.Mul(self.op.Range(0, windows, 1), self.stride)
 
     def elements(self) -> Value:
         """Return the indices of every window's elements, ``[windows, kernel]``."""
         within = self.op.Range(0, self.op.squeeze(self.kernel, [0]), 1)
-        result: Value = self.op.Add(self.op.unsqueeze(self.starts(), [1]), within)
-        return result
+        return self.op.Add(self.op.unsqueeze(self.starts(), [1]), within)
 
     def counted(self) -> Value:
         """Return the number of elements that each window averages, ``[windows]``."""
@@ -128,9 +123,8 @@ class _Axis:
         border = op.Mul(self.before, self.include_pad)
         limit = op.Add(self.size, op.Mul(self.after, self.include_pad))
         end = op.Min(op.Add(begin, self.kernel), limit)
-        result: Value = op.Sub(end, op.Max(begin, op.Neg(border)))
-        return result
+        return op.Sub(end, op.Max(begin, op.Neg(border)))
 
 
 def _vector(b: BodyBuilder, name: str) -> Value:
-    return b.scope.attribute(b.op, AttributeRef(name, "ints"))
+    return b.scope.attribute(AttributeRef(name, "ints"))

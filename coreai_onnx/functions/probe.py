@@ -12,16 +12,18 @@ import torch
 from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.module_call import ModuleCall, invoke
+from coreai_onnx.export.recognize.numeric_probe import (
+    MAGNITUDES,
+    SEED,
+    first_line,
+    relative_tolerance,
+)
 
-_SEED = 20260101
-_RELATIVE = 1e-4
-_LOW_PRECISION = 100
-_MAGNITUDES = (1.0, 1e-3, 8.0)
-"""Scales of the inputs: ordinary, small enough to reveal eps, large enough to reveal a softcap."""
 _RAISES = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
+"""Other exceptions are defects of the module, which the user must see."""
 
 
-class _Plain(torch.nn.Module):
+class _WithoutHooks(torch.nn.Module):
     """A wrapper that calls a module's forward without hooks, with a name for its weights."""
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -52,9 +54,9 @@ def probe_difference(
     Returns:
         A description of the difference; empty if there is none.
     """
-    generator = torch.Generator().manual_seed(_SEED)
-    for index, magnitude in enumerate(_MAGNITUDES):
-        sizes = _Sizes(other=index == len(_MAGNITUDES) - 1)
+    generator = torch.Generator().manual_seed(SEED)
+    for index, magnitude in enumerate(MAGNITUDES):
+        sizes = _ExampleSizes(other=index == len(MAGNITUDES) - 1)
         tensors = [_random(sizes, e, generator, magnitude) for e in examples[0]]
         arguments = call.arguments(tensors, [sizes(n) for n in examples[1]])
         weights = _weights(call.module, sources, generator if index else None)
@@ -63,21 +65,20 @@ def probe_difference(
             kind, own = sources[name]
             if isinstance(arguments.get(own), torch.Tensor) and kind == "argument":
                 arguments[own] = tensor
-        inputs = [
-            _input(sources[i.name], arguments, weights) if i.name in sources else None
-            for i in composite.inputs
-        ]
+        named = {name: _input(source, arguments, weights) for name, source in sources.items()}
+        inputs = [named.get(declared.name) for declared in composite.inputs]
         try:
             wanted = pytree.tree_leaves(composite.reference(*inputs, **attributes))
         except _RAISES as error:
-            return f"the composite does not take its inputs ({_first_line(error)})"
+            return f"the composite does not take its inputs ({first_line(error)})"
         found = _compare(call.module, arguments, weights, wanted)
         if found:
             return found
-    return _unproven(inputs, attributes)
+    shapes = {n: tuple(t.shape) for n, t in named.items()}
+    return composite.unproven(shapes, attributes)
 
 
-class _Sizes:
+class _ExampleSizes:
     """Evaluates symbolic sizes at their example values, or at other allowed values.
 
     Args:
@@ -138,9 +139,9 @@ def _compare(
     named = {f"module.{name}": tensor for name, tensor in weights.items()}
     with torch.no_grad():
         try:
-            result = torch.func.functional_call(_Plain(module), named, (), dict(arguments))
+            result = torch.func.functional_call(_WithoutHooks(module), named, (), dict(arguments))
         except _RAISES as error:
-            return f"it fails on other inputs of the same kind ({_first_line(error)})"
+            return f"it fails on other inputs of the same kind ({first_line(error)})"
     leaves = pytree.tree_leaves(result)
     differences = (_difference(g, w) for g, w in zip(leaves, wanted, strict=True))
     return next(filter(None, differences), "")
@@ -155,23 +156,12 @@ def _difference(given: torch.Tensor, wanted: torch.Tensor) -> str:
     if not wanted.numel():
         return ""
     worst = (given.double() - wanted.double()).abs().max().item()
-    bound = _RELATIVE * wanted.double().abs().max().item()
-    if wanted.dtype in (torch.float16, torch.bfloat16):
-        bound *= _LOW_PRECISION
+    bound = relative_tolerance(wanted.dtype) * wanted.double().abs().max().item()
     return "" if worst <= bound else f"its result differs by {worst:.3g} on random inputs"
 
 
-def _unproven(inputs: Sequence[torch.Tensor | None], attributes: Mapping[str, Any]) -> str:
-    """Return which behavior the inputs were too small to test; empty if none."""
-    window = attributes.get("window_size") or 0
-    if window <= 0 or inputs[3] is not None or inputs[1] is None:
-        return ""
-    keys = inputs[1].shape[-2]
-    return f"{keys} keys do not show a window of {window}" if keys <= window else ""
-
-
 def _random(
-    sizes: _Sizes, example: torch.Tensor, generator: torch.Generator, magnitude: float
+    sizes: _ExampleSizes, example: torch.Tensor, generator: torch.Generator, magnitude: float
 ) -> torch.Tensor:
     shape = [sizes(d) for d in example.shape]
     if example.dtype.is_floating_point:
@@ -179,7 +169,3 @@ def _random(
     if example.dtype == torch.bool:
         return torch.rand(shape, generator=generator) > 0.3
     return torch.randint(0, 5, shape, generator=generator, dtype=example.dtype)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

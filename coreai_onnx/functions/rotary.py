@@ -16,7 +16,7 @@ from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.norms import widened
 from coreai_onnx.functions.writers import Examples, present, writes
-from coreai_onnx.lower.builder import AttributeRef
+from coreai_onnx.lower.scope import AttributeRef
 from coreai_onnx.lower.values import Value, dtype_of, ir_dtype
 
 NATIVE_SINCE = 23
@@ -53,9 +53,9 @@ def write(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> 
         angle = _angles(b, x, partial=attributes["dims"] > 0)
         cos, sin = b.op.Cos(angle), b.op.Sin(angle)
     if b.opset >= NATIVE_SINCE and b.dtype != torch.float64 and not per_head(b.composite, examples):
-        result = _native(b, x, cos, sin)
+        result = _as_onnx_rotary_embedding(b, x, cos, sin)
     else:
-        result = _spelled(b, x, (cos, sin), attributes)
+        result = _in_basic_ops(b, x, (cos, sin), attributes)
     return b.op.squeeze(result, [0]) if len(first.dims) == 3 else result
 
 
@@ -78,8 +78,7 @@ def _angles(b: BodyBuilder, x: Value, *, partial: bool) -> Value:
         exponents = op.Div(widened(b, op.Range(0, half, 1)), widened(b, half))
         freqs = op.Reciprocal(op.Pow(widened(b, _attribute(b, "base", "float")), exponents))
     scaled = op.Mul(freqs, widened(b, _attribute(b, "scale", "float")))
-    result: Value = op.Mul(op.unsqueeze(positions, [-1]), scaled)
-    return result
+    return op.Mul(op.unsqueeze(positions, [-1]), scaled)
 
 
 def _positions(b: BodyBuilder, x: Value) -> Value:
@@ -87,8 +86,7 @@ def _positions(b: BodyBuilder, x: Value) -> Value:
     op, given = b.op, b.given("position_ids")
     if given is not None:
         rows = op.Concat(op.const([1]), op.Shape(x, start=2, end=3), axis=0)
-        positions: Value = op.unsqueeze(op.Expand(_always_wide(b, "position_ids"), rows), [1])
-        return positions
+        return op.unsqueeze(op.Expand(_always_wide(b, "position_ids"), rows), [1])
     length = op.squeeze(op.Shape(x, start=2, end=3), [0])
     counted = widened(b, op.Range(0, length, 1))
     if b.given("offset") is not None:
@@ -100,16 +98,15 @@ def _positions(b: BodyBuilder, x: Value) -> Value:
 def _always_wide(b: BodyBuilder, name: str) -> Value:
     """Cast an input, even if redundant, so that one body holds for every dtype."""
     wide = torch.float64 if b.dtype == torch.float64 else torch.float32
-    result: Value = b.op.Cast(b.given(name), to=int(ir_dtype(wide)))
-    return result
+    return b.op.Cast(b.given(name), to=int(ir_dtype(wide)))
 
 
 def _attribute(b: BodyBuilder, name: str, type_: Any) -> Value:
-    return b.scope.attribute(b.op, AttributeRef(name, type_))
+    return b.scope.attribute(AttributeRef(name, type_))
 
 
 # ---------------------------------------------------------------------- rotation
-def _native(b: BodyBuilder, x: Value, cos: Value, sin: Value) -> Value:
+def _as_onnx_rotary_embedding(b: BodyBuilder, x: Value, cos: Value, sin: Value) -> Value:
     op, one = b.op, b.op.const([1])
     rows = op.Concat(op.Shape(x, start=0, end=1), one, op.Shape(x, start=2, end=3), one, axis=0)
     tables = [op.squeeze(op.Expand(table, rows), [1]) for table in (cos, sin)]
@@ -122,7 +119,7 @@ def _native(b: BodyBuilder, x: Value, cos: Value, sin: Value) -> Value:
     return op.cast(turned, b.dtype)
 
 
-def _spelled(
+def _in_basic_ops(
     b: BodyBuilder, x: Value, tables: tuple[Value, Value], attributes: Mapping[str, Any]
 ) -> Value:
     op, lanes, rest = b.op, x, None

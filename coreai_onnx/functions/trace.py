@@ -38,7 +38,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedReference:
     """A traced reference.
 
     Attributes:
@@ -57,7 +57,7 @@ def trace_reference(
     examples: Sequence[Example | None],
     structural: Mapping[str, Any],
     scalars: Sequence[str],
-) -> Traced:
+) -> TracedReference:
     """Trace the reference of a composite.
 
     Args:
@@ -94,7 +94,7 @@ def trace_reference(
     present = tuple(
         i.name for i, e in zip(composite.inputs, examples, strict=False) if e is not None
     )
-    return Traced(graph_module, present, tuple(scalars))
+    return TracedReference(graph_module, present, tuple(scalars))
 
 
 def _symbol_maker(shape_env: ShapeEnv) -> Callable[[str], torch.SymInt]:

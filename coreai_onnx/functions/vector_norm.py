@@ -13,7 +13,7 @@ from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.norms import widened
 from coreai_onnx.functions.trace import Example
 from coreai_onnx.functions.writers import Examples, writes
-from coreai_onnx.lower.builder import AttributeRef
+from coreai_onnx.lower.scope import AttributeRef
 from coreai_onnx.lower.values import Value, dtype_of
 
 
@@ -40,7 +40,7 @@ def write(
     elif math.isinf(order):
         result = _extreme(b, op.Abs(x), largest=order > 0)
     else:
-        power = widened(b, b.scope.attribute(op, AttributeRef("ord", "float")))
+        power = widened(b, b.scope.attribute(AttributeRef("ord", "float")))
         total = _reduced(b, "ReduceSum", op.Pow(op.Abs(x), power))
         result = op.Pow(total, op.Reciprocal(power))
     return op.cast(result, b.dtype)
@@ -53,11 +53,9 @@ def _extreme(b: BodyBuilder, x: Value, *, largest: bool) -> Value:
     """
     found = _reduced(b, "ReduceMax" if largest else "ReduceMin", x)
     unclear = _reduced(b, "ReduceMax", b.op.cast(b.op.IsNaN(x), torch.float32))
-    result: Value = b.op.Where(b.op.Greater(unclear, 0.0), float("nan"), found)
-    return result
+    return b.op.Where(b.op.Greater(unclear, 0.0), float("nan"), found)
 
 
 def _reduced(b: BodyBuilder, op_type: str, x: Value) -> Value:
     axes, kept = AttributeRef("axes", "ints"), AttributeRef("keep_dim", "int")
-    result: Value = b.op.node(op_type, (x, axes), {"keepdims": kept})
-    return result
+    return b.op.node(op_type, (x, axes), {"keepdims": kept})

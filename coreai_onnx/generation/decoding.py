@@ -11,7 +11,7 @@ import torch
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.generation.prompts import Prompt
 from coreai_onnx.generation.sampling import Sampler, Settings
-from coreai_onnx.model.contents import TensorInfo
+from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.session import Session
 
 _ENCODED = {"encoder_hidden_states", "encoder_attention_mask", "use_cache_branch"}

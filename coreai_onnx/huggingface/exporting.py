@@ -25,7 +25,7 @@ from coreai_onnx.huggingface.merging import computed_in_first_call
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.lower.opsets import chosen_opset
-from coreai_onnx.model.contents import RELATIONS, STATES
+from coreai_onnx.model.metadata import RELATIONS, STATES
 from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.stages import begin

@@ -8,6 +8,7 @@ from typing import Any
 
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.inference import broadcast_dims
+from coreai_onnx.lower.module_calls import calls_from_modules
 from coreai_onnx.lower.values import Dims, Value, dims_of, dtype_of, numel, rank_of, set_dims
 
 
@@ -57,6 +58,14 @@ def call_attention(
     set_dims(result, (numel(lead), *inner))
     has_heads = max(rank_of(x) for x in (query, key, value)) > 2
     return op.reshape(result, (*lead, *inner) if has_heads else inner[1:])
+
+
+@calls_from_modules("scaled_dot_product_attention")
+def call_grouped(
+    op: OpBuilder, inputs: Sequence[Value | None], attributes: Mapping[str, Any]
+) -> list[Value]:
+    """Call the composite with groups of heads that share keys and values."""
+    return [call_attention(op, inputs, attributes, grouped=True)]
 
 
 def _with_heads(dims: Dims) -> Dims:

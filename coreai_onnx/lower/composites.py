@@ -5,17 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import DOMAIN, Composite
 from coreai_onnx.lower.composite_checks import checked
-from coreai_onnx.lower.values import Dim, Value, maybe_dims, set_dims
-
-if TYPE_CHECKING:
-    from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.node_builder import NodeBuilder
+from coreai_onnx.lower.values import Value, maybe_dims, set_dims
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class CompositeCalls:
 
     def call(
         self,
-        op: OpBuilder,
+        op: NodeBuilder,
         name: str,
         inputs: Sequence[Value | None],
         attributes: Mapping[str, Any],
@@ -65,19 +63,15 @@ class CompositeCalls:
     def _describe(
         composite: Composite, inputs: Sequence[Value | None], outputs: Sequence[Value]
     ) -> None:
-        """Set the dtypes of outputs, and the dims that follow from the letters of the inputs."""
-        first, letters = inputs[0], _letters(composite, inputs)
+        """Set the dtypes of outputs, and the dims that follow from the inputs."""
+        first = inputs[0]
         assert first is not None
         given = {d.name: x for d, x in zip(composite.inputs, inputs, strict=False)}
-        for output, pattern, like in itertools.zip_longest(
-            outputs, composite.output_dims, composite.output_likes
-        ):
+        shapes = composite.output_shapes([None if x is None else maybe_dims(x) for x in inputs])
+        for output, dims, like in itertools.zip_longest(outputs, shapes, composite.output_likes):
             output.dtype = (given.get(like) or first).dtype
-            names = pattern.split()
-            if pattern == "*" and (dims := maybe_dims(first)) is not None:
+            if dims is not None:
                 set_dims(output, dims)
-            elif all(n in letters for n in names):
-                set_dims(output, [letters[n] for n in names])
 
 
 def _used(composite: Composite, inputs: Sequence[Value | None]) -> list[Value | None]:
@@ -86,15 +80,3 @@ def _used(composite: Composite, inputs: Sequence[Value | None]) -> list[Value | 
     given = {name for name, x in zip(names, inputs, strict=True) if x is not None}
     unused = composite.unused(given)
     return [None if name in unused else x for name, x in zip(names, inputs, strict=True)]
-
-
-def _letters(composite: Composite, inputs: Sequence[Value | None]) -> dict[str, Dim]:
-    """Return the dims of a call, keyed by the letters of the declaration."""
-    letters: dict[str, Dim] = {}
-    for declared, x in zip(composite.inputs, inputs, strict=False):
-        dims = None if x is None else maybe_dims(x)
-        names = declared.dims.split()
-        exact = not declared.dims.startswith("~") and "*" not in names
-        if exact and dims is not None and len(names) == len(dims):
-            letters |= {n.partition("|")[0]: d for n, d in zip(names, dims, strict=True)}
-    return letters

@@ -14,7 +14,16 @@ from torch import fx
 from coreai_onnx.errors import UnsupportedOp, Where
 from coreai_onnx.lower.composites import CompositeCalls
 from coreai_onnx.lower.registry import CallsFunctions, Lowering
-from coreai_onnx.lower.values import Dim, Dims, as_dim
+from coreai_onnx.lower.values import (
+    Dim,
+    Dims,
+    Value,
+    as_dim,
+    ir_dtype,
+    mark_complex,
+    real_part,
+    set_dims,
+)
 
 
 @dataclass
@@ -50,6 +59,22 @@ class Context:
     def dims(self, tensor: torch.Tensor) -> Dims:
         """Return the dims of a fake tensor."""
         return tuple(self.dim(d) for d in tensor.shape)
+
+    def stored_dims(self, tensor: torch.Tensor) -> Dims:
+        """Return the dims of the value of a fake tensor, with a trailing 2 for a complex one."""
+        dims = self.dims(tensor)
+        return (*dims, 2) if tensor.is_complex() else dims
+
+    def value_like(self, name: str, tensor: torch.Tensor) -> Value:
+        """Return a new value with the dtype and the dims of a fake tensor."""
+        value = ir.Value(name=name, type=ir.TensorType(ir_dtype(real_part(tensor.dtype))))
+        return self.describe(value, tensor)
+
+    def describe(self, x: Value, tensor: torch.Tensor) -> Value:
+        """Set the dims of a value to those of a fake tensor, and mark a complex one."""
+        if tensor.is_complex():
+            mark_complex(x)
+        return set_dims(x, self.stored_dims(tensor))
 
     def expression(self, x: Any) -> Any:
         """Return the expression of a symbolic number, or the number if it has only one value."""

@@ -23,13 +23,15 @@ from coreai_onnx.export.compat.torch_names import (
 )
 from coreai_onnx.export.functionalize.in_place import mutates, without_in_place_inside
 from coreai_onnx.export.torch_export import size_oblivious
+from coreai_onnx.lower.corrected_decompositions import CORRECTED
 
 
 @functools.cache
 def decomposition_table() -> dict[Any, Callable[..., Any]]:
-    """Return torch's decompositions for export and, with lower priority, all its others."""
+    """Return the corrected decompositions, then torch's for export, then all its others."""
     table: dict[Any, Callable[..., Any]] = dict(all_decompositions)
     table.update(core_aten_decompositions().items())
+    table.update(CORRECTED)
     return table
 
 

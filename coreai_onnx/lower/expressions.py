@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import sympy
 
+from coreai_onnx.lower.node_builder import NodeBuilder
 from coreai_onnx.lower.values import Value
 
-if TYPE_CHECKING:
-    from coreai_onnx.lower.builder import OpBuilder
-
-Unary = Callable[["OpBuilder", Value, sympy.Basic], Value]
-Binary = Callable[["OpBuilder", Value, Value, sympy.Basic], Value]
+Unary = Callable[[NodeBuilder, Value, sympy.Basic], Value]
+Binary = Callable[[NodeBuilder, Value, Value, sympy.Basic], Value]
 
 
-def _joined(op: OpBuilder, a: Value, b: Value) -> tuple[Value, Value]:
+def _joined(op: NodeBuilder, a: Value, b: Value) -> tuple[Value, Value]:
     """Cast integer and float operands to a common dtype."""
     if a.dtype == b.dtype:
         return a, b
@@ -25,50 +22,51 @@ def _joined(op: OpBuilder, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def _simple(op_type: str) -> Binary:
-    def rule(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
-        result: Value = op.node(op_type, _joined(op, a, b), {})
-        return result
+    def rule(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+        return op.node(op_type, _joined(op, a, b), {})
 
     return rule
 
 
-def _floor_div(op: OpBuilder, a: Value, b: Value, x: sympy.Basic) -> Value:
+def _floor_div(op: NodeBuilder, a: Value, b: Value, x: sympy.Basic) -> Value:
     """Python's //: integer Div truncates, so the remainder is subtracted first."""
     if x.args[0].is_nonnegative and x.args[1].is_positive:
-        result: Value = op.Div(a, b)
-        return result
+        return op.Div(a, b)
     result = op.Div(op.Sub(a, op.Mod(a, b)), b)
     return result
 
 
-def _true_div(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
-    result: Value = op.Div(op.cast(a, ir.DataType.DOUBLE), op.cast(b, ir.DataType.DOUBLE))
-    return result
+def _true_div(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+    return op.Div(op.cast(a, ir.DataType.DOUBLE), op.cast(b, ir.DataType.DOUBLE))
 
 
-def _power(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
-    result: Value = op.Pow(a, b)
-    return result
+def _power(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+    return op.Pow(a, b)
 
 
-def _not_equal(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
-    result: Value = op.Not(op.Equal(*_joined(op, a, b)))
-    return result
+def _not_equal(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+    return op.Not(op.Equal(*_joined(op, a, b)))
 
 
-def _shift_left(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
-    result: Value = op.Mul(a, op.Pow(op.const([2]), b))
-    return result
+def _shift_left(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+    return op.Mul(a, op.Pow(op.const([2]), b))
 
 
-def _shift_right(op: OpBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+def _shift_right(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
     power = op.Pow(op.const([2]), b)
-    result: Value = op.Div(op.Sub(a, op.Mod(a, power)), power)
-    return result
+    return op.Div(op.Sub(a, op.Mod(a, power)), power)
+
+
+def _round_decimal(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+    """Python's round(a, b): half to even; digits before the point if b is negative."""
+    wide, digits = op.cast(a, ir.DataType.DOUBLE), op.cast(b, ir.DataType.DOUBLE)
+    up = op.Pow(op.like(wide, 10), op.Max(digits, 0.0))
+    down = op.Pow(op.like(wide, 10), op.Max(op.Neg(digits), 0.0))
+    return op.Mul(op.Div(op.Round(op.Mul(op.Div(wide, down), up)), up), down)
 
 
 def _to_int(op_type: str) -> Unary:
-    def rule(op: OpBuilder, a: Value, _x: sympy.Basic) -> Value:
+    def rule(op: NodeBuilder, a: Value, _x: sympy.Basic) -> Value:
         wide = op.cast(a, ir.DataType.DOUBLE)
         rounded = op.node(op_type, (wide,), {}) if op_type else wide
         return op.cast(rounded, ir.DataType.INT64)
@@ -77,25 +75,22 @@ def _to_int(op_type: str) -> Unary:
 
 
 def _float(op_type: str) -> Unary:
-    def rule(op: OpBuilder, a: Value, _x: sympy.Basic) -> Value:
+    def rule(op: NodeBuilder, a: Value, _x: sympy.Basic) -> Value:
         wide = op.cast(a, ir.DataType.DOUBLE)
-        result: Value = op.node(op_type, (wide,), {}) if op_type else wide
-        return result
+        return op.node(op_type, (wide,), {}) if op_type else wide
 
     return rule
 
 
-def _not(op: OpBuilder, a: Value, _x: sympy.Basic) -> Value:
-    result: Value = op.Not(a)
-    return result
+def _not(op: NodeBuilder, a: Value, _x: sympy.Basic) -> Value:
+    return op.Not(a)
 
 
-def _abs(op: OpBuilder, a: Value, _x: sympy.Basic) -> Value:
-    result: Value = op.Abs(a)
-    return result
+def _abs(op: NodeBuilder, a: Value, _x: sympy.Basic) -> Value:
+    return op.Abs(a)
 
 
-def _same(_op: OpBuilder, a: Value, _x: sympy.Basic) -> Value:
+def _same(_op: NodeBuilder, a: Value, _x: sympy.Basic) -> Value:
     return a
 
 
@@ -133,6 +128,7 @@ BINARY: dict[str, Binary] = {
     "CleanDiv": _floor_div,
     "IntTrueDiv": _true_div,
     "FloatTrueDiv": _true_div,
+    "RoundDecimal": _round_decimal,
     "LShift": _shift_left,
     "RShift": _shift_right,
     "Equality": _simple("Equal"),

@@ -24,7 +24,7 @@ class IONames:
 
 
 @dataclass(frozen=True)
-class Interface:
+class ProgramInterface:
     """The names in the file.
 
     Attributes:
@@ -41,7 +41,7 @@ class Interface:
     new_values: dict[str, str]
 
 
-def interface(program: ExportedProgram, given: IONames, names: Names) -> Interface:
+def interface(program: ExportedProgram, given: IONames, names: Names) -> ProgramInterface:
     """Return the names of inputs, outputs and states, and reserve them.
 
     User-defined names are used verbatim; default names are made unique.
@@ -75,7 +75,7 @@ def interface(program: ExportedProgram, given: IONames, names: Names) -> Interfa
     by_placeholder = dict(zip(live, inputs, strict=True))
     changed = [by_placeholder[name] for name in mutated_inputs if name not in carried]
     new_inputs = {name: names.unique(f"{name}_out") for name in changed}
-    return Interface(
+    return ProgramInterface(
         inputs=by_placeholder,
         states=dict(zip(carried, states, strict=True)),
         outputs=outputs,
@@ -128,7 +128,7 @@ def _is_output(spec: object) -> bool:
 
 def _check_count(what: str, count: int, names: Sequence[str] | None) -> None:
     if isinstance(names, str):
-        raise ConversionError(f"names of {what} are a list, not the text {names!r}")
+        raise ConversionError(f"the names of {what} must be a list, not the string {names!r}")
     if names and len(names) != count:
         raise ConversionError(
             f"Graph has {count} {what}, but {len(names)} names were given: {list(names)}",
@@ -140,11 +140,11 @@ def _check_names(names: Sequence[str]) -> None:
     """Check user-defined names; a state has two, its own and that of its new value."""
     empty = [name for name in names if not (isinstance(name, str) and name.strip())]
     if empty:
-        raise ConversionError(f"{empty[0]!r} is no name for an input, output or state")
+        raise ConversionError(f"{empty[0]!r} is not a name for an input, output or state")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ConversionError(
-            f"names given twice among inputs, outputs and states: {', '.join(twice)}",
-            advice="every input, output and state has a name of its own; "
+            f"duplicate names among inputs, outputs and states: {', '.join(twice)}",
+            advice="give every input, output and state a different name; "
             "the new value of the state s is the output s_out",
         )

@@ -23,17 +23,25 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
-from coreai_onnx.errors import ConversionError, UnsupportedOpsError
-from coreai_onnx.export.capture.relations import Relation, relations
+from coreai_onnx.errors import ConversionError, LoweringError, UnsupportedOpsError
+from coreai_onnx.export.capture.relations import relations
 from coreai_onnx.export.capture.symbols import range_constraints, symbol_names
 from coreai_onnx.export.functionalize.attributes import warn_of_changed_parameters
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.interface import IONames, interface
 from coreai_onnx.lower.scope import Names, Scope
-from coreai_onnx.lower.values import Value, ir_dtype, is_complex, real_part, set_dims
+from coreai_onnx.lower.values import (
+    Value,
+    ir_dtype,
+    is_complex,
+    mark_complex,
+    no_output,
+    set_dims,
+)
 from coreai_onnx.lower.walker import Walker
-from coreai_onnx.model.contents import COMPLEX, MUTATED_INPUTS, STATES
+from coreai_onnx.model.metadata import COMPLEX, MUTATED_INPUTS, STATES, Relation
+from coreai_onnx.model.violations import WHERE
 
 IR_VERSION = 10
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -153,12 +161,7 @@ class ProgramLowering:
         return self._number_input(spec, str(name), example)
 
     def _tensor_input(self, name: str, example: torch.Tensor) -> Value:
-        value = ir.Value(name=name, type=ir.TensorType(ir_dtype(real_part(example.dtype))))
-        dims = self.context.dims(example)
-        if example.is_complex():
-            value.meta["complex"] = True
-            dims = (*dims, 2)
-        set_dims(value, dims)
+        value = self.context.value_like(name, example)
         self.scope.graph.inputs.append(value)
         return value
 
@@ -190,7 +193,7 @@ class ProgramLowering:
         value = ir.Value(name=name, const_value=const, type=ir.TensorType(const.dtype))
         set_dims(value, tuple(int(d) for d in stored.shape))
         if tensor.is_complex():
-            value.meta["complex"] = True
+            mark_complex(value)
         self.scope.graph.register_initializer(value)
         self.weights_by_path[target] = value
         if state_name is not None:
@@ -234,33 +237,30 @@ class ProgramLowering:
         if not self.scope.graph.outputs:
             raise ConversionError(
                 "the module returns no tensor and no number, and changes no state",
-                advice="return a tensor; None and text have no form in ONNX and are left out",
+                advice="return a tensor; None and strings are omitted: ONNX lacks them",
             )
 
-    def _append_output(self, x: Any, name: str) -> Value:
+    def _append_output(self, x: Any, name: str) -> None:
         """Make ``x`` a separate graph output, with the name reserved for it."""
         if not isinstance(x, ir.Value):
             x = self._number(x) if isinstance(x, sympy.Basic) else self.op.const(x)
-        if "no_output" in x.meta:  # the lowering's reason why torch does not define the value
-            raise x.meta["no_output"]
-        taken = x.producer() is None or x.is_graph_output() or x.const_value is not None
-        if taken:
-            dims, complex_ = x.meta.get("dims"), x.meta.get("complex")
-            x = self.op.Identity(x)
-            if complex_:
-                x.meta["complex"] = True
-            if dims is not None:
-                set_dims(x, dims)
+        if (forbidden := no_output(x)) is not None:
+            producer = x.producer()
+            where = None if producer is None else producer.meta.get(WHERE)
+            raise LoweringError(forbidden.reason, where, forbidden.advice)
+        if x.producer() is None or x.is_graph_output() or x.const_value is not None:
+            x = self.op.copy(x)
         x.name = name
         self.scope.graph.outputs.append(x)
-        return x
 
     def _number(self, x: sympy.Basic) -> Value:
         """Return a symbolic number, in float32 if it was cast to float64 from a narrower dtype."""
         value = self.op.dim(x)
         read = value.producer()
         if value.dtype == ir.DataType.DOUBLE and read is not None and read.op_type == "Cast":
-            return self.op.cast(read.inputs[0], ir.DataType.FLOAT)  # type: ignore[arg-type]
+            (narrow,) = read.inputs
+            assert narrow is not None
+            return self.op.cast(narrow, ir.DataType.FLOAT)
         return value
 
     def _drop_unused_weights(self) -> None:

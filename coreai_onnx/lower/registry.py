@@ -25,34 +25,39 @@ class CallsFunctions(Protocol):
 _REAL: dict[str, Lowering] = {}
 _COMPLEX: dict[str, Lowering] = {}
 _COMPOSITE: dict[str, Lowering] = {}
+_HIGHER_ORDER: dict[str, Lowering] = {}
+_WHOLE: set[str] = set()
 
 
-def lowers(*names: str, complex: bool = False) -> Callable[[F], F]:
+def lowers(*names: str, complex: bool = False, whole: bool = False) -> Callable[[F], F]:
     """Register a function as the lowering of ops (``"aten.add.Tensor"``).
 
     Args:
         *names: Qualified op names with overload.
         complex: Whether it lowers calls with complex tensors, which are represented as real values
             with a trailing axis of 2.
+        whole: Whether the lowering is better than that of torch's decomposition, which
+            ``get_decomp_table`` then omits.
 
     Raises:
         RegistrationError: If an op already has a lowering.
     """
-    table = _COMPLEX if complex else _REAL
-
-    def register(function: F) -> F:
-        for name in names:
-            if name in table:
-                raise RegistrationError(
-                    f"{name} has a lowering already: {table[name].__qualname__}"
-                )
-            table[name] = function
-        return function
-
-    return register
+    return _registers(_COMPLEX if complex else _REAL, names, "a lowering", whole=whole)
 
 
-def composes(*names: str) -> Callable[[F], F]:
+def lowers_higher_order(*names: str) -> Callable[[F], F]:
+    """Register a function of a walker and an FX node as the lowering of higher-order ops.
+
+    Args:
+        *names: Names of the ops (``"cond"``).
+
+    Raises:
+        RegistrationError: If an op already has a lowering.
+    """
+    return _registers(_HIGHER_ORDER, names, "a lowering")
+
+
+def composes(*names: str, whole: bool = False) -> Callable[[F], F]:
     """Register a function that lowers ops to composite calls.
 
     If composites are kept, it is tried before the op's lowering. It must return None for a call
@@ -60,16 +65,26 @@ def composes(*names: str) -> Callable[[F], F]:
 
     Args:
         *names: Qualified op names with overload.
+        whole: As for ``lowers``.
 
     Raises:
         RegistrationError: If an op already has such a function.
     """
+    return _registers(_COMPOSITE, names, "a composite form", whole=whole)
 
+
+def _registers(
+    table: dict[str, Lowering], names: tuple[str, ...], what: str, *, whole: bool = False
+) -> Callable[[F], F]:
     def register(function: F) -> F:
         for name in names:
-            if name in _COMPOSITE:
-                raise RegistrationError(f"{name} has a composite form already")
-            _COMPOSITE[name] = function
+            if name in table:
+                raise RegistrationError(
+                    f"{name} already has {what}: {table[name].__qualname__} "
+                    f"in {table[name].__module__}"
+                )
+            table[name] = function
+        _WHOLE.update(names if whole else ())
         return function
 
     return register
@@ -85,6 +100,11 @@ def composite_names() -> tuple[str, ...]:
     return tuple(sorted(_COMPOSITE))
 
 
+def higher_order_lowering(name: str) -> Lowering | None:
+    """Return the lowering of a higher-order op, or None."""
+    return _HIGHER_ORDER.get(name)
+
+
 def builtin_lowering(name: str, *, complex: bool = False) -> Lowering | None:
     """Return the lowering of an op, or None."""
     return (_COMPLEX if complex else _REAL).get(name)
@@ -93,3 +113,8 @@ def builtin_lowering(name: str, *, complex: bool = False) -> Lowering | None:
 def builtin_names(*, complex: bool = False) -> tuple[str, ...]:
     """Return the names of all ops with a lowering, sorted."""
     return tuple(sorted(_COMPLEX if complex else _REAL))
+
+
+def is_whole(name: str) -> bool:
+    """Whether an op is lowered as it is instead of being decomposed first."""
+    return name in _WHOLE

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import onnx
 import onnx_ir as ir
+
+from coreai_onnx.model.op_schemas import first_version, schema_of
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,11 @@ def op_schema(op_type: str, opset: int) -> OpSchema:
     Raises:
         KeyError: If the operator is not in that opset; the message names the first opset with it.
     """
-    try:
-        schema = onnx.defs.get_schema(op_type, opset, "")
-    except onnx.defs.SchemaError:
-        newest = [s for s in onnx.defs.get_all_schemas() if s.name == op_type and s.domain == ""]
-        since = f"opset {newest[0].since_version}" if newest else "no opset"
-        raise KeyError(f"ONNX has {op_type} in {since}, not in opset {opset}") from None
+    schema = schema_of(op_type, opset)
+    if schema is None:
+        first = first_version(op_type)
+        since = "no opset" if first is None else f"opset {first}"
+        raise KeyError(f"ONNX has {op_type} in {since}, not in opset {opset}")
     constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
     only = {
         name: parsed

@@ -5,17 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 
 from coreai_onnx.errors import Where
-from coreai_onnx.lower.shapes import DimTable
+from coreai_onnx.lower.dim_table import DimTable
 from coreai_onnx.lower.values import Value, set_dims
 from coreai_onnx.model.violations import TORCH_OP, WHERE
-
-if TYPE_CHECKING:
-    from coreai_onnx.lower.builder import AttributeRef, OpBuilder
 
 _DEDUPLICATED_BYTES = 4096
 _REF_ATTRIBUTES = {
@@ -26,8 +23,21 @@ _REF_ATTRIBUTES = {
 }
 
 
+class AttributeRef:
+    """A number that a function body reads from the attribute of the calling node.
+
+    Args:
+        name: Attribute of the enclosing function.
+        type: ONNX attribute type.
+    """
+
+    def __init__(self, name: str, type: Literal["int", "float", "string", "ints"]) -> None:
+        """Store the name and type."""
+        self.name, self.type = name, type
+
+
 @dataclass(frozen=True)
-class Traced:
+class TracedNode:
     """Data from the exported program about the node being lowered, besides its arguments.
 
     Attributes:
@@ -85,6 +95,9 @@ class Scope:
         parent: The enclosing scope, whose values are visible here.
         constants_as_nodes: Whether constants are ``Constant`` nodes instead of initializers, which
             function bodies cannot have.
+
+    Attributes:
+        where: The location in the user's model that is being lowered.
     """
 
     def __init__(
@@ -101,17 +114,8 @@ class Scope:
         self.constants_as_nodes = constants_as_nodes
         self.dims: DimTable = DimTable(parent.dims if parent is not None else None)
         self._constants: dict[Any, Value] = {}
-        self._where: Where | None = parent.where if parent is not None else None
-        self.traced = Traced()
-
-    @property
-    def where(self) -> Where | None:
-        """The location in the user's model that is being lowered."""
-        return self._where
-
-    @where.setter
-    def where(self, where: Where | None) -> None:
-        self._where = where
+        self.where: Where | None = parent.where if parent is not None else None
+        self.traced = TracedNode()
 
     def nested(self, graph: ir.Graph) -> Scope:
         """Return a scope for a graph attribute of a node of this scope."""
@@ -177,10 +181,10 @@ class Scope:
         value.dtype = tensor.dtype
         return set_dims(value, tuple(tensor.shape.numpy()))
 
-    def attribute(self, op: OpBuilder, ref: AttributeRef) -> Value:
+    def attribute(self, ref: AttributeRef) -> Value:
         """Return the value of an attribute of the enclosing function, read once."""
         if self.root is not self:
-            return self.root.attribute(op, ref)
+            return self.root.attribute(ref)
         if (key := ("attribute", ref.name)) not in self._constants:
             attribute, type_, dtype = _REF_ATTRIBUTES[ref.type]
             node = ir.node("Constant", [], num_outputs=1, name=self.names.unique(ref.name))
@@ -204,8 +208,6 @@ def location_metadata(where: Where) -> dict[str, str]:
 
 def _ref_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Convert references to attributes of the enclosing function to ONNX reference attributes."""
-    from coreai_onnx.lower.builder import AttributeRef
-
     result = {}
     for name, value in attributes.items():
         if isinstance(value, AttributeRef):

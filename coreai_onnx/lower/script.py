@@ -169,10 +169,10 @@ class Recorder(evaluator.Evaluator):
         operands = self._aligned(schema, [unwrap(a) for a in args])
         plain = {k: _attribute(v) for k, v in attributes.items() if v is not None}
         count = _output_count(schema, operands, plain)
-        result = self.op.node(op_type, operands, plain, outputs=count)
-        if isinstance(result, tuple):
-            return tuple(Tensor(self.op, r) for r in result)
-        return Tensor(self.op, result)
+        results = tuple(
+            Tensor(self.op, r) for r in self.op.node_outputs(op_type, operands, plain, count)
+        )
+        return results[0] if count == 1 else results
 
     def _aligned(self, schema: onnx.defs.OpSchema, operands: list[Any]) -> list[Any]:
         """Cast operands with the same type variable to torch's result type."""
@@ -273,7 +273,7 @@ def _at_opset(proto: onnx.FunctionProto, opset: int) -> ir.Function:
         if node.domain == "" and _form(node.op_type, written) != _form(node.op_type, opset):
             raise LoweringError(
                 f"onnxscript function {function.name} uses {node.op_type} of opset {written}, "
-                f"which is another one in opset {opset}",
+                f"which is defined differently in opset {opset}",
                 advice=f"write it with onnxscript.opset{opset}, or convert to opset {written}",
             )
     function.opset_imports[""] = opset
@@ -341,7 +341,7 @@ def _attribute(value: Any) -> Any:
         return int(value)
     if isinstance(value, Tensor | onnxscript.OnnxFunction | sympy.Basic | ir.Value):
         raise LoweringError(
-            f"an onnxscript function takes an attribute that is no constant: {value!r}"
+            f"an onnxscript function takes an attribute that is not a constant: {value!r}"
         )
     return value
 

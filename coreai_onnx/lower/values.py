@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
 import sympy
@@ -14,6 +14,14 @@ Number: TypeAlias = int | float | bool
 Dim: TypeAlias = int | sympy.Expr
 """A size: a known integer, or an expression over the program's symbols."""
 Dims: TypeAlias = tuple[Dim, ...]
+
+
+class NoOutput(NamedTuple):
+    """Why a value must not be an output of the program, and what the user can do."""
+
+    reason: str
+    advice: str
+
 
 _TORCH_TO_IR: dict[torch.dtype, ir.DataType] = {
     torch.float32: ir.DataType.FLOAT,
@@ -66,11 +74,20 @@ def real_part(dtype: torch.dtype) -> torch.dtype:
     return _REAL_PART.get(dtype, dtype)
 
 
-def dtype_of(x: Value) -> torch.dtype:
-    """Return the torch dtype of a value, complex for a complex value."""
+def ir_dtype_of(x: Value) -> ir.DataType:
+    """Return the ONNX dtype of a value, that of the parts for a complex value.
+
+    Raises:
+        ValueError: If the dtype is unknown.
+    """
     if x.dtype is None:
         raise ValueError(f"value {x.name} has no dtype")
-    found = torch_dtype(x.dtype)
+    return x.dtype
+
+
+def dtype_of(x: Value) -> torch.dtype:
+    """Return the torch dtype of a value, complex for a complex value."""
+    found = torch_dtype(ir_dtype_of(x))
     if is_complex(x):
         return _COMPLEX.get(found, torch.complex64)
     return found
@@ -79,6 +96,28 @@ def dtype_of(x: Value) -> torch.dtype:
 def is_complex(x: object) -> bool:
     """Whether a value represents a complex tensor (a real one with a trailing axis of 2)."""
     return isinstance(x, ir.Value) and bool(x.meta.get("complex"))
+
+
+def mark_complex(x: Value) -> Value:
+    """Record that a value with a trailing axis of 2 represents a complex tensor, and return it."""
+    x.meta["complex"] = True
+    return x
+
+
+def complex_like(x: Value, like: Value) -> Value:
+    """Mark ``x`` as complex if ``like`` is, and return it."""
+    return mark_complex(x) if is_complex(like) else x
+
+
+def forbid_output(x: Value, reason: str, advice: str) -> None:
+    """Record why a value must not be an output of the program, and what the user can do."""
+    x.meta["no_output"] = NoOutput(reason, advice)
+
+
+def no_output(x: Value) -> NoOutput | None:
+    """Return why a value must not be an output of the program; None if it may be one."""
+    found: NoOutput | None = x.meta.get("no_output")
+    return found
 
 
 def is_bool(x: Value) -> bool:

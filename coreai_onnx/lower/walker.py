@@ -13,15 +13,20 @@ from torch import fx
 
 from coreai_onnx.errors import ConversionError, CoreaiError, LoweringError, Where
 from coreai_onnx.export.compat.torch_names import HigherOrderOperator, OpOverload, pytree
-from coreai_onnx.lower import control_flow, torchlib
+from coreai_onnx.lower import torchlib
 from coreai_onnx.lower.binding import bind_arguments, resolve
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.decompose import decompose
 from coreai_onnx.lower.location import where_of
-from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
-from coreai_onnx.lower.scope import Traced
-from coreai_onnx.lower.values import ir_dtype, is_complex, real_part, set_dims
+from coreai_onnx.lower.registry import (
+    Lowering,
+    builtin_lowering,
+    composite_form,
+    higher_order_lowering,
+)
+from coreai_onnx.lower.scope import TracedNode
+from coreai_onnx.lower.values import ir_dtype, is_complex, real_part
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _READS_ELEMENT = ("aten._local_scalar_dense.default", "aten.item.default")
@@ -113,7 +118,7 @@ class Walker:
         raise ConversionError(
             f"the weight {path} of an externalized module is not a weight of the program",
             self.op.scope.where,
-            "externalise a module that holds it",
+            "externalize a module that holds it",
         )
 
     def keep_weight(self, path: str, storage: Any, value: ir.Value) -> None:
@@ -122,8 +127,8 @@ class Walker:
         if storage is not None:
             self.weights[storage] = value
 
-    def submodule(self, node: fx.Node) -> fx.GraphModule:
-        """Return the graph module a ``get_attr`` node refers to."""
+    def submodule(self, node: fx.Node) -> Any:
+        """Return what a ``get_attr`` node refers to: a graph module, or a tensor."""
         found: Any = self.modules
         for part in str(node.target).split("."):
             found = getattr(found, part)
@@ -138,9 +143,14 @@ class Walker:
 
     def inside(self, op: OpBuilder, modules: torch.nn.Module) -> Walker:
         """Return a walker for a graph that a node of this walker's graph calls."""
-        nested = Walker(self.context, op, modules, self.weights)
-        nested._inherited, nested._origin = self._inherited, self._origin
-        return nested
+        return Walker(
+            self.context,
+            op,
+            modules,
+            self.weights,
+            inherited=self._inherited,
+            origin=self._origin,
+        )
 
     # ------------------------------------------------------------------ one node
     def _lower(self, node: fx.Node) -> Any:
@@ -165,7 +175,7 @@ class Walker:
         if name in IGNORED or (value is None and _computes_nothing(node)):
             return None
         examples = tuple(n.meta.get("val") for n in node.all_input_nodes)
-        self.op.scope.traced = Traced(examples, value, self._origin or name)
+        self.op.scope.traced = TracedNode(examples, value, self._origin or name)
         try:
             result = self._call(node, name)
         except CoreaiError:
@@ -203,9 +213,9 @@ class Walker:
 
     def _call(self, node: fx.Node, name: str) -> Any:
         if isinstance(node.target, HigherOrderOperator):
-            rule = control_flow.rule_for(name)
-            if rule is not None:
-                return rule(self, node)
+            higher_order = higher_order_lowering(name)
+            if higher_order is not None:
+                return higher_order(self, node)
         if not isinstance(node.target, OpOverload):
             self.context.miss(name, self._where(node), self._origin)
             return _MISSING
@@ -290,10 +300,7 @@ class Walker:
         if x.dtype is None:
             x.dtype = wanted
         x = self.op.cast(x, wanted)
-        dims = self.context.dims(expected)
-        if expected.is_complex():
-            x.meta["complex"] = True
-            dims = (*dims, 2)
+        dims = self.context.stored_dims(expected)
         known = x.meta.get("dims")
         if known is not None and len(known) != len(dims):
             raise LoweringError(
@@ -301,7 +308,7 @@ class Walker:
                 self.op.scope.where,
                 "this is a defect of the lowering: please report it",
             )
-        set_dims(x, dims)
+        self.context.describe(x, expected)
         self.op.scope.dims.bind_axes(x, dims)
         _rename(self.op, x, name)
         return x
@@ -310,13 +317,9 @@ class Walker:
         """Return a placeholder value, so that the rest of the program can be checked."""
         if not isinstance(expected, torch.Tensor):
             return expected
-        x = ir.Value(name="missing", type=ir.TensorType(ir_dtype(real_part(expected.dtype))))
-        dims = self.context.dims(expected)
-        if expected.is_complex():
-            x.meta["complex"] = True
-            dims = (*dims, 2)
-        self.op.scope.dims.bind_axes(x, dims)
-        return set_dims(x, dims)
+        x = self.context.value_like("missing", expected)
+        self.op.scope.dims.bind_axes(x, self.context.stored_dims(expected))
+        return x
 
 
 class _Missing:

@@ -7,19 +7,22 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
-import onnx.defs
 import onnx_ir as ir
 
-from coreai_onnx.model.contents import COMPOSITE_SIZES, STANDARD_DOMAIN, attribute_graphs, op_name
+from coreai_onnx.model.composite_sizes import COMPOSITE_SIZES
+from coreai_onnx.model.inventory import STANDARD_DOMAIN, attribute_graphs, op_name
+from coreai_onnx.model.op_schemas import (
+    ONNX_DOMAINS,
+    imported_version,
+    schema_fault,
+    schema_of,
+    too_few,
+    too_many,
+)
 
-_STANDARD_DOMAINS = ("", "ai.onnx")
-_DTYPES = ("to", "dtype", "output_dtype")
-"""Attributes of ONNX's operators that hold a data type."""
 _Body = ir.Graph | ir.Function
 
 
@@ -112,14 +115,14 @@ class _Checked:
         function = self._functions.get(node.op_identifier())
         if function is not None:
             return self._call_fault(node, function)
-        if node.domain in _STANDARD_DOMAINS and not {*_STANDARD_DOMAINS} & set(self._opsets):
+        version = imported_version(node.domain, self._opsets)
+        if version is None and node.domain in ONNX_DOMAINS:
             return "is an operator of ONNX, of which no opset is imported"
-        version = _version(node, self._opsets)
-        return "" if version is None else _operator_fault(node, version)
+        return "" if version is None else schema_fault(node, version)
 
     def _call_fault(self, node: ir.Node, function: ir.Function) -> str:
         """Return what is wrong with a call of a function."""
-        if wrong := _too_many(node, len(function.inputs), len(function.outputs)):
+        if wrong := too_many(node, len(function.inputs), len(function.outputs)):
             return wrong
         needed = self._needed[function.identifier()]
         for index, parameter in enumerate(function.inputs):
@@ -129,91 +132,8 @@ class _Checked:
         return ""
 
 
-def _too_many(node: ir.Node, inputs: int, outputs: int) -> str:
-    for kind, count, limit in (
-        ("inputs", len(node.inputs), inputs),
-        ("outputs", len(node.outputs), outputs),
-    ):
-        if count > limit:
-            return f"has {count} {kind}, at most {limit} are allowed"
-    return ""
-
-
-def _too_few(node: ir.Node, inputs: int, outputs: int) -> str:
-    if len(node.outputs) < outputs:
-        return f"has {len(node.outputs)} outputs, at least {outputs} are needed"
-    given = sum(value is not None for value in node.inputs[:inputs])
-    return f"has {given} of the {inputs} inputs that it needs" if given < inputs else ""
-
-
 def _composite_fault(node: ir.Node, least: int, most: int, outputs: int) -> str:
-    return _too_few(node, least, 1) or _too_many(node, most, outputs)
-
-
-def _operator_fault(node: ir.Node, version: int) -> str:
-    """Return what is wrong with a node whose operator may be defined by ONNX."""
-    domain = _domain(node)
-    schema = schema_of(node.op_type, version, domain)
-    if schema is None:
-        since = _first_version(node.op_type, domain)
-        late = since is not None and since > version
-        return f"is an operator since opset {since}, this one is {version}" if late else ""
-    if schema.deprecated:
-        return ""
-    if wrong := _too_many(node, schema.max_input, schema.max_output):
-        return wrong
-    if wrong := _too_few(node, _required(schema), schema.min_output):
-        return wrong
-    if len(node.inputs) < schema.min_input:
-        return f"has {len(node.inputs)} inputs, at least {schema.min_input} are needed"
-    for name, declared in schema.attributes.items():
-        attribute = node.attributes.get(name)
-        if attribute is None and declared.required:
-            return f"lacks the attribute {name!r}"
-        if attribute is not None and attribute.type.value != int(declared.type):  # type: ignore[call-overload]
-            return f"has the attribute {name!r} of the type {attribute.type.name}"
-        if attribute is not None and name in _DTYPES and not attribute.is_ref():
-            least = ir.DataType.FLOAT if declared.required else ir.DataType.UNDEFINED
-            if not least <= attribute.as_int() <= max(ir.DataType):
-                return f"has the unknown data type {attribute.as_int()}"
-    return ""
-
-
-def _required(schema: onnx.defs.OpSchema) -> int:
-    """Return how many leading inputs must be present; Scan 8 begins with an optional one."""
-    single = onnx.defs.OpSchema.FormalParameterOption.Single
-    required = itertools.takewhile(lambda parameter: parameter.option == single, schema.inputs)
-    return len(list(required))
-
-
-def _domain(node: ir.Node) -> str:
-    return "" if node.domain in _STANDARD_DOMAINS else node.domain
-
-
-def _version(node: ir.Node, opsets: Mapping[str, int]) -> int | None:
-    """Return the version of a node's domain that a body imports."""
-    domain = _domain(node)
-    return opsets.get(domain, None if domain else opsets.get("ai.onnx"))
-
-
-@functools.cache
-def schema_of(op_type: str, version: int, domain: str = "") -> onnx.defs.OpSchema | None:
-    """Return the ONNX schema of an operator in an opset; None if ONNX does not define it."""
-    try:
-        return onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:
-        return None
-
-
-@functools.cache
-def _first_version(op_type: str, domain: str) -> int | None:
-    """Return the first opset that defines an operator."""
-    versions = (
-        schema.since_version
-        for schema in onnx.defs.get_all_schemas_with_history()
-        if schema.name == op_type and schema.domain == domain
-    )
-    return min(versions, default=None)
+    return too_few(node, least, 1) or too_many(node, most, outputs)
 
 
 def _sorted(body: _Body) -> bool:
@@ -273,8 +193,8 @@ def _needed(
             pairs = zip(functions[key].inputs, node.inputs, strict=False)
             found.update(given for parameter, given in pairs if parameter in needed[key])
             continue
-        version = _version(node, function.opset_imports)
-        schema = None if version is None else schema_of(node.op_type, version, _domain(node))
+        version = imported_version(node.domain, function.opset_imports)
+        schema = None if version is None else schema_of(node.op_type, version, node.domain)
         if schema is not None:
             found.update(node.inputs[: schema.min_input])
     return {value for value in found if value is not None}

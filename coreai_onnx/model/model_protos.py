@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.model.onnx_rules import is_known
+from coreai_onnx.model.op_schemas import ONNX_DOMAINS
 
 _SMALL_BYTES = 1024
 """Maximum bytes of a constant that takes part in shape inference, since shapes depend on it."""
@@ -84,7 +85,7 @@ def without_shape(given: onnx.TypeProto | None) -> onnx.TypeProto | None:
 
 def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     """Return the tensor of a ``Constant`` node that holds one."""
-    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+    if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS:
         return None
     attribute = node.attributes.get("value")
     if attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.TENSOR:

@@ -31,11 +31,11 @@ from coreai_onnx.model.model_protos import (
 from coreai_onnx.model.onnx_rules import (
     Opsets,
     contradiction,
-    has_schema,
     infer,
     rename_generated,
     without_generated,
 )
+from coreai_onnx.model.op_schemas import has_schema
 
 VARIANTS = 64
 """Maximum number of shape signatures, and of dtype signatures, for which a function is inferred;
@@ -67,7 +67,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _PendingCall:
     """A call whose result types a walk requests."""
 
     node: ir.Node
@@ -77,7 +77,7 @@ class _Call:
 
 
 _Results = tuple["Type | None", ...]
-_Walking = Generator[_Call, _Results, None]
+_Walking = Generator[_PendingCall, _Results, None]
 
 
 class ModelTypes:
@@ -115,11 +115,11 @@ class ModelTypes:
         self, function: ir.Function, arguments: Sequence[Type | None]
     ) -> dict[ir.Value, Type]:
         """Return the types of the values in a function's body for a call with the given types."""
-        walk = self._body(_Call(None, function, tuple(arguments), {}))  # type: ignore[arg-type]
+        walk = self._body(_PendingCall(None, function, tuple(arguments), {}))  # type: ignore[arg-type]
         self._drive(walk, walk.run(function.graph))
         return walk.known
 
-    def _body(self, call: _Call) -> _Walk:
+    def _body(self, call: _PendingCall) -> _Walk:
         walk = _Walk(self, call.function.opset_imports, call.attributes, function=call.function)
         for value, given in zip(call.function.inputs, call.arguments, strict=False):
             if given is not None:
@@ -152,7 +152,7 @@ class ModelTypes:
                 self._open.add(wanted)
                 stack.append((body, body.run(call.function.graph), wanted))
 
-    def _variant(self, call: _Call) -> tuple[_Call, tuple[Any, ...] | None]:
+    def _variant(self, call: _PendingCall) -> tuple[_PendingCall, tuple[Any, ...] | None]:
         """Return the call with the types that select its variant, and the key of the variant."""
         for shapes in (True, False):
             arguments = call.arguments if shapes else tuple(map(without_shape, call.arguments))
@@ -165,7 +165,7 @@ class ModelTypes:
                 return call, key
             if self._variants[id(call.function), shapes] < VARIANTS:
                 self._variants[id(call.function), shapes] += 1
-                return _Call(call.node, call.function, arguments, call.attributes), key
+                return _PendingCall(call.node, call.function, arguments, call.attributes), key
         return call, None
 
 
@@ -247,7 +247,7 @@ class _Walk:
             )
             return
         arguments = tuple(self.exported(v) if v is not None else None for v in node.inputs)
-        results = yield _Call(node, callee, arguments, self._bound(node, callee))
+        results = yield _PendingCall(node, callee, arguments, self._bound(node, callee))
         self._declare(node)
         for value, found in zip(node.outputs, results, strict=False):
             if found is None:

@@ -11,11 +11,8 @@ from dataclasses import dataclass, field
 
 import onnx
 import onnx.checker
-import onnx.defs
 import onnx.shape_inference
 
-SCHEMA_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
-"""Domains whose ops have a schema in onnx."""
 _GENERATED = "unk__"
 """Prefix of the names that ONNX's inference gives to unknown sizes."""
 _FAULT = re.compile(r"\(op_type:[^)]*?node name: (\d+)\): ")
@@ -55,18 +52,6 @@ class Inferred:
 
     types: dict[str, onnx.TypeProto] = field(default_factory=dict)
     faults: list[NodeFault] = field(default_factory=list)
-
-
-def has_schema(domain: str, op_type: str, opsets: Opsets) -> bool:
-    """Return whether onnx defines an op at the imported version of its domain."""
-    if domain not in SCHEMA_DOMAINS:
-        return False
-    domain = _plain(domain)
-    return onnx.defs.has(op_type, domain=domain, max_inclusive_version=opsets.get(domain, 1))
-
-
-def _plain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
 
 
 def schema_faults(

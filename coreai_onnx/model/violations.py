@@ -15,11 +15,12 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import Where
-from coreai_onnx.model.contents import op_name
 from coreai_onnx.model.debug_info import CLASS, SCOPE, SOURCE
+from coreai_onnx.model.inventory import op_name
 from coreai_onnx.model.model_protos import is_large_constant, node_proto
 from coreai_onnx.model.model_types import Fault, ModelTypes
-from coreai_onnx.model.onnx_rules import SCHEMA_DOMAINS, schema_faults
+from coreai_onnx.model.onnx_rules import schema_faults
+from coreai_onnx.model.op_schemas import SCHEMA_DOMAINS, imported_version
 
 TORCH_OP = "coreai.torch_op"
 """Key of a node's ``meta``, which is not saved: the exported op that it was lowered from."""
@@ -135,7 +136,7 @@ def _schema_faults(root: ir.Graph | ir.Function, model: ir.Model) -> Iterator[Fa
 
 
 def _opset(node: ir.Node, root: ir.Graph | ir.Function) -> int:
-    return root.opset_imports.get("" if node.domain == "ai.onnx" else node.domain, 1)
+    return imported_version(node.domain, root.opset_imports) or 1
 
 
 def _type_text(given: onnx.TypeProto | None) -> str:

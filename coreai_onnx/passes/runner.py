@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
@@ -13,10 +12,10 @@ from coreai_onnx.errors import PassError, SpecViolationError
 from coreai_onnx.model.violations import new_violations
 from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.engine.bodies import Bodies
-from coreai_onnx.passes.engine.body_types import BodyTypes, forget_types
+from coreai_onnx.passes.engine.body_types import BodyTypes, forget_types, untyped
+from coreai_onnx.passes.engine.context import adopt_constants, context_of, with_subgraphs
 from coreai_onnx.passes.engine.integrity import BrokenGraphError, check, interface_of, too_new
 from coreai_onnx.passes.engine.report import PassMiss, PassReport
-from coreai_onnx.passes.engine.scope import adopt_constants, scope_of, with_subgraphs
 from coreai_onnx.passes.engine.surgeon import close_model, open_model
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.order import ORDER, Pass
@@ -50,8 +49,8 @@ class _TooNewError(Exception):
         self.one = one
 
 
-class _Enough(Exception):  # noqa: N818 - control flow, not an error
-    """The run has reached its step limit."""
+class _LimitReached(Exception):  # noqa: N818 - control flow, not an error
+    """The replay has repeated every step of the failed run."""
 
 
 def run_passes(
@@ -92,10 +91,9 @@ def run_passes(
         fitting = tuple(one for one in chosen if one is not late.one)
         return run_passes(model, fitting, progress=progress)
     except _BadPassError as first:
-        error, steps = _first_bad(model, chosen, first, run.steps)
-        last, wrong = _last_valid(model, chosen, steps)
-        _adopt(last, model)
-        error = wrong or error
+        replay = _Replay(model, chosen, limit=run.steps + 1)
+        error = replay.first_error() or first
+        _adopt(replay.valid, model)
         raise error.kind(f"{error}\n  the model is as the passes before left it") from error
     _adopt(result, model)
     return run.report
@@ -124,55 +122,6 @@ def _adopt(result: ir.Model | None, model: ir.Model) -> None:
     model.functions.update(result.functions)
 
 
-def _first_bad(
-    model: ir.Model, passes: Sequence[Pass], found: _BadPassError, steps: int
-) -> tuple[_BadPassError, int]:
-    """Return the error of the first pass that broke a graph, and the number of steps before it.
-
-    A run checks graphs after passes that report a rewrite, and after each round. This function
-    repeats the steps and checks after each of them.
-    """
-    again = _Run(model, passes, None, limit=steps + len(passes), check_all=True)
-    try:
-        again.all()
-    except _BadPassError as error:
-        return error, again.steps
-    except _Enough:
-        pass
-    return found, steps
-
-
-def _last_valid(
-    model: ir.Model, passes: Sequence[Pass], steps: int
-) -> tuple[ir.Model | None, _BadPassError | None]:
-    """Repeat the steps before a bad one, since passes work in place and its graph is unusable.
-
-    An earlier step may have created an invalid node on which a later pass raised. Such a step is
-    found by bisection, which repeats all steps for each attempt.
-
-    Returns:
-        The model after the last good step, None if that is the original model; and the error of the
-        step after it, None if bisection found no error other than the one that stopped the run.
-    """
-    last, wrong = None, None
-    good, bad, tried = 0, steps + 1, steps
-    while good < tried < bad:
-        again = _Run(model, passes, None, limit=tried)
-        with contextlib.suppress(_Enough):
-            again.all()
-        result = _closed(again, model)
-        found = new_violations(model, result) if result is not None else []
-        if found:
-            bad = tried
-            place = f"\n  at {found[0].where}" if found[0].where else ""
-            what = f"pass {again.last} left an invalid node\n  {found[0]}{place}"
-            wrong = _BadPassError(what, SpecViolationError)
-        else:
-            last, good = result, tried
-        tried = (good + bad) // 2
-    return last, wrong
-
-
 def _is_ours(one: Pass) -> bool:
     return str(getattr(one, "__module__", "")).startswith("coreai_onnx.")
 
@@ -182,6 +131,16 @@ def name_of(one: Pass) -> str:
     return str(getattr(one, "__name__", type(one).__name__))
 
 
+@dataclass(frozen=True)
+class _Root:
+    """A root graph, and what of it the passes must keep."""
+
+    graph: gs.Graph
+    label: str
+    interface: tuple[tuple[str, ...], tuple[str, ...]]
+    opset: int
+
+
 class _Run:
     """One run over a model; the model itself is not changed.
 
@@ -189,25 +148,17 @@ class _Run:
         main: The main graph.
         report: The report of the run.
         steps: The number of runs of one pass over one root graph that left it valid.
-        last: The last of these passes, and its graph.
     """
 
     def __init__(
-        self,
-        model: ir.Model,
-        passes: Sequence[Pass],
-        progress: Progress | None,
-        limit: int | None = None,
-        *,
-        check_all: bool = False,
+        self, model: ir.Model, passes: Sequence[Pass], progress: Progress | None = None
     ) -> None:
         self.main = open_model(model)
         self.report = PassReport(
             counts={name_of(p): 0 for p in passes}, nodes_before=self._node_count()
         )
-        self.steps, self.last = 0, ""
-        self._passes, self._progress, self._limit = passes, progress, limit
-        self._check_all = check_all
+        self.steps = 0
+        self._passes, self._progress = passes, progress
         self._bodies = Bodies(self.main)
 
     def all(self) -> None:
@@ -216,7 +167,7 @@ class _Run:
         pure, bodies = pure_functions(main.functions), self._bodies
         for root in (main, *main.functions):
             for graph in with_subgraphs(root):
-                scope_of(graph).pure_calls, scope_of(graph).bodies = pure, bodies
+                context_of(graph).pure_calls, context_of(graph).bodies = pure, bodies
         # The main graph comes first, since functions that it no longer calls can be skipped. It is
         # processed again if function bodies changed, since they may no longer call others.
         # Functions that passes add are at the end of the list.
@@ -234,33 +185,20 @@ class _Run:
         self.report.near_misses = (*misses, *inner)
         self.report.nodes_after = self._node_count()
 
-    def _root(self, root: gs.Graph) -> list[PassMiss]:
+    def _root(self, graph: gs.Graph) -> list[PassMiss]:
         """Run rounds over one root graph until one changes nothing; return the last near misses."""
-        label = "main" if scope_of(root).kind == "main" else f"{root.domain}::{root.name}"
-        interface = interface_of(root)
-        opset = int(root.opset or self.main.opset)
+        label = "main" if context_of(graph).kind == "main" else f"{graph.domain}::{graph.name}"
+        root = _Root(graph, label, interface_of(graph), int(graph.opset or self.main.opset))
         for number in range(1, MAX_ROUNDS + 1):
             changed, misses = 0, []
             for one in self._passes:
-                if self.steps == self._limit:
-                    raise _Enough
                 if self._progress is not None:
                     self._progress(label, name_of(one), number)
                 why = Why()
-                count = _run_one(one, root, why, label)
-                if count or self._check_all:
-                    self._bodies.changed(root)
-                    _check(one, root, interface, label)
-                if count and _is_ours(one) and too_new(root, opset):
-                    raise _TooNewError(one)
-                self.steps += 1
-                self.last = f"{name_of(one)} on {label}"
-                changed += count
-                self.report.counts[name_of(one)] += count
+                changed += self._step(one, root, why)
                 misses += [PassMiss(name_of(one), label, replace(miss)) for miss in why.misses]
             if self._passes:
-                self._bodies.changed(root)
-                _check(self._passes[-1], root, interface, label)
+                self._check(self._passes[-1], root)
             self.report.rounds = max(self.report.rounds, number)
             if not changed:
                 return list({(m.pass_name, m.miss.reason, m.miss.op): m for m in misses}.values())
@@ -269,29 +207,85 @@ class _Run:
             "  the model is unchanged"
         )
 
+    def _step(self, one: Pass, root: _Root, why: Why) -> int:
+        """Run one pass over a root graph and its subgraphs, outer before inner."""
+        count = 0
+        try:
+            for graph in with_subgraphs(root.graph):
+                count += int(one(graph, why))
+        except Exception as error:  # a user's pass may raise anything; report it
+            raise _BadPassError(
+                f"pass {name_of(one)} raised on {root.label}: {type(error).__name__}: {error}"
+            ) from error
+        if count:
+            self._check(one, root)
+        if count and _is_ours(one) and too_new(root.graph, root.opset):
+            raise _TooNewError(one)
+        self.steps += 1
+        self.report.counts[name_of(one)] += count
+        return count
+
+    def _check(self, one: Pass, root: _Root) -> None:
+        self._bodies.changed(root.graph)
+        try:
+            check(root.graph, root.interface)
+        except BrokenGraphError as error:
+            raise _BadPassError(f"pass {name_of(one)} broke {root.label}: {error}") from error
+        adopt_constants(root.graph)
+
     def _node_count(self) -> int:
         roots = [self.main, *self.main.functions]
         return sum(len(graph.nodes) for root in roots for graph in with_subgraphs(root))
 
 
-def _run_one(one: Pass, root: gs.Graph, why: Why, label: str) -> int:
-    """Run one pass over a root graph and its subgraphs, outer before inner."""
-    count = 0
-    try:
-        for graph in with_subgraphs(root):
-            count += int(one(graph, why))
-    except Exception as error:  # a user's pass may raise anything; report it
-        raise _BadPassError(
-            f"pass {name_of(one)} raised on {label}: {type(error).__name__}: {error}"
-        ) from error
-    return count
+class _Replay(_Run):
+    """A second run after a failed one: it checks the model after each step, and keeps a valid one.
 
+    Only this run pays for the checks. It never repeats a step: passes work in place, so the model
+    after the last valid step is exported before the next step.
 
-def _check(
-    one: Pass, root: gs.Graph, interface: tuple[tuple[str, ...], tuple[str, ...]], label: str
-) -> None:
-    try:
-        check(root, interface)
-    except BrokenGraphError as error:
-        raise _BadPassError(f"pass {name_of(one)} broke {label}: {error}") from error
-    adopt_constants(root)
+    Args:
+        model: The model before the run.
+        passes: The passes.
+        limit: The number of steps that the failed run began.
+
+    Attributes:
+        valid: The model after the last step that left it valid; None while it is unchanged.
+    """
+
+    def __init__(self, model: ir.Model, passes: Sequence[Pass], limit: int) -> None:
+        super().__init__(model, passes)
+        self.valid: ir.Model | None = None
+        self._model, self._limit = model, limit
+
+    def first_error(self) -> _BadPassError | None:
+        """Run the passes; return the first error, or None if they succeed this time."""
+        try:
+            self.all()
+        except _BadPassError as error:
+            return error
+        except _LimitReached:
+            pass
+        return None
+
+    def _step(self, one: Pass, root: _Root, why: Why) -> int:
+        if self.steps == self._limit:
+            raise _LimitReached
+        count = super()._step(one, root, why)
+        if not count:
+            self._check(one, root)
+        if count or not _is_ours(one):  # a user's pass may not report what it changes
+            self._export(one, root)
+        return count
+
+    def _export(self, one: Pass, root: _Root) -> None:
+        with untyped(self.main.functions):
+            result = _closed(self, self._model)
+        found = [] if result is None else new_violations(self._model, result)
+        if found:
+            place = f"\n  at {found[0].where}" if found[0].where else ""
+            raise _BadPassError(
+                f"pass {name_of(one)} on {root.label} left an invalid node\n  {found[0]}{place}",
+                SpecViolationError,
+            )
+        self.valid = result

@@ -9,21 +9,15 @@ from typing import Literal, get_args
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, TargetError, failures_as
-from coreai_onnx.model.contents import MINIMUM_ONNXRUNTIME, TARGET
+from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET
 from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.contrib.contrib_attention import contrib_attention
 from coreai_onnx.passes.contrib.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.contrib_moe import contrib_moe
 from coreai_onnx.passes.contrib.contrib_open_attention import contrib_open_attention
 from coreai_onnx.passes.contrib.contrib_skip_norms import contrib_skip_norms
+from coreai_onnx.passes.engine.bodies import can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
-from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
-from coreai_onnx.passes.fuse.fuse_causal_masks import fuse_causal_masks
-from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
-from coreai_onnx.passes.fuse.fuse_rms_norm import fuse_rms_norm
-from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
-from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
-from coreai_onnx.passes.fuse.remove_open_masks import remove_open_masks
 from coreai_onnx.passes.order import CONTRIB, ORDER, Pass
 from coreai_onnx.passes.portable import check_portable, make_portable
 from coreai_onnx.passes.runner import run_passes
@@ -42,15 +36,6 @@ _UNTIL: dict[Pass, tuple[int, int]] = {contrib_skip_norms: (1, 30)}
 _OLDEST = (1, 18)
 """The first release that supports the opset of the files."""
 _NEWEST, _NEVER = (1_000, 0), (1_001, 0)
-_MAKES_FUNCTIONS = (
-    fuse_cache_updates,
-    fuse_causal_masks,
-    fuse_gated_activations,
-    fuse_rms_norm,
-    fuse_rope,
-    fuse_skip_norms,
-    remove_open_masks,
-)
 
 
 def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[Pass, ...]:
@@ -76,7 +61,7 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
     if target in ("onnxruntime", "kernels"):
         return ORDER
     if target == "portable":
-        return tuple(one for one in ORDER if one not in _MAKES_FUNCTIONS)
+        return tuple(one for one in ORDER if not can_make_functions(one))
     if target == "contrib":
         known = (
             one for one in CONTRIB if _SINCE.get(one, oldest) <= oldest < _UNTIL.get(one, _NEVER)

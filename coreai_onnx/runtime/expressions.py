@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from coreai_onnx.model.contents import RELATION_LIMIT
+from coreai_onnx.model.metadata import RELATION_LIMIT
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -100,7 +100,7 @@ def solve(expression: str, value: int) -> tuple[str, Fraction] | None:
 
 def _parsed(expression: str) -> ast.expr:
     if not _ARITHMETIC.fullmatch(expression):
-        raise SyntaxError(f"no arithmetic, or too long: {expression:.80}")
+        raise SyntaxError(f"not an arithmetic expression, or too long: {expression:.80}")
     return ast.parse(expression, mode="eval").body
 
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from coreai_onnx.model.contents import STANDARD_DOMAIN, read_states
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
+from coreai_onnx.model.metadata import read_states
 
 _UPDATES = {
     ("", "ScatterElements"),

@@ -17,7 +17,8 @@ import onnxruntime as ort
 from coreai_onnx.errors import LoadError, SessionError, failures_as
 from coreai_onnx.files.loading import check_places, fault
 from coreai_onnx.files.saving import save_models, to_proto
-from coreai_onnx.model.contents import read_states, standard_op_types, weights
+from coreai_onnx.model.inventory import standard_op_types, weights
+from coreai_onnx.model.metadata import read_states
 from coreai_onnx.runtime.in_place import updated_in_place
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.optimizers import disabled_optimizers, read_graph
@@ -151,7 +152,7 @@ def _signature(session: ort.InferenceSession, source: Source) -> Signature:
     except ValueError as error:
         wrong = fault(Path(source)) if isinstance(source, str | PathLike) else ""
         raise SessionError(
-            wrong or f"the metadata coreai.states and the like cannot be read\n  {error!r}"
+            wrong or f"the metadata of coreai_onnx cannot be read\n  {error!r}"
         ) from error
 
 

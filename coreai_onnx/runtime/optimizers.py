@@ -9,6 +9,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from coreai_onnx.model.op_schemas import ONNX_DOMAINS
+
 READ_BYTES = 1 << 28
 """Files of more than 256 MiB are not inspected; the optimizer is disabled for them."""
 
@@ -45,7 +47,7 @@ def _transposes(model: ir.Model) -> Iterator[ir.Node]:
     """Yield the Transpose nodes whose first output axis is input axis 1."""
     roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     for node in (node for root in roots for node in root.all_nodes()):
-        if node.op_type == "Transpose" and node.domain in ("", "ai.onnx"):
+        if node.op_type == "Transpose" and node.domain in ONNX_DOMAINS:
             perm = node.attributes.get("perm")
             if perm is not None and not perm.is_ref() and [*perm.as_ints()][:1] == [1]:
                 yield node
@@ -62,7 +64,7 @@ def _may_crash(transpose: ir.Node) -> bool:
 
 def _mixed(reader: ir.Node) -> bool:
     """Whether a node is a product of operands of different or unknown ranks, or a function call."""
-    if reader.domain not in ("", "ai.onnx"):
+    if reader.domain not in ONNX_DOMAINS:
         return True
     shapes = [None if x is None else x.shape for x in reader.inputs]
     ranks = {None if shape is None else len(shape) for shape in shapes}

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from coreai_onnx.model.contents import type_text
+from coreai_onnx.model.interface import type_text
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

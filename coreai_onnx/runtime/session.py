@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import onnxruntime as ort
 
 from coreai_onnx.errors import InputError, SessionError, failures_as
-from coreai_onnx.model.contents import TensorInfo
+from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.printable import printable_lines
+from coreai_onnx.runtime.deadline import checked_timeout, deadline
 from coreai_onnx.runtime.opening import HasModel, OpenModel, Source
 from coreai_onnx.runtime.outputs import Array, Outputs
 from coreai_onnx.runtime.streams import Memory, Stream
@@ -20,7 +21,11 @@ __all__ = ["HasModel", "Session", "Source", "session"]
 
 
 def session(
-    path_or_program: Source, *, kernels: bool | None = None, threads: int | None = None
+    path_or_program: Source,
+    *,
+    kernels: bool | None = None,
+    threads: int | None = None,
+    timeout: float | None = None,
 ) -> Session:
     """Open a model in onnxruntime on the CPU.
 
@@ -29,16 +34,18 @@ def session(
         kernels: Whether composites run on the native kernels (True) or on their function bodies
             (False); None uses the kernels if they are built.
         threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
+        timeout: Maximum time of one run in seconds, checked before each node; None means no limit.
+            An endless ``Loop`` ends after it.
 
     Returns:
         The session.
 
     Raises:
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
-        SessionError: If the model is missing, broken, or rejected by onnxruntime, or ``threads`` is
-            out of range.
+        SessionError: If the model is missing, broken, or rejected by onnxruntime, or ``threads`` or
+            ``timeout`` is out of range.
     """
-    return Session(path_or_program, kernels=kernels, threads=threads)
+    return Session(path_or_program, kernels=kernels, threads=threads, timeout=timeout)
 
 
 class Session:
@@ -59,12 +66,19 @@ class Session:
     Attributes:
         ort: The plain ``onnxruntime.InferenceSession``.
         kernels: Whether the native kernels are registered.
+        timeout: Maximum time of one run in seconds; None means no limit.
     """
 
     def __init__(
-        self, source: Source, *, kernels: bool | None = None, threads: int | None = None
+        self,
+        source: Source,
+        *,
+        kernels: bool | None = None,
+        threads: int | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Open the model; see `session`."""
+        self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
             model = OpenModel(source, kernels=kernels, threads=threads)
         self._begin(model, Stream(model.signature, model.in_place))
@@ -123,7 +137,8 @@ class Session:
         Raises:
             InputError: If a name, dtype, rank or shape is wrong; the model was not run and no state
                 has changed.
-            SessionError: If onnxruntime fails; no state has changed, unless a later call says so.
+            SessionError: If onnxruntime fails, or does not finish within the session's timeout; no
+                state has changed, unless a later call says so.
                 Also if another thread uses the session, or it is closed.
         """
         with self._used("run"), failures_as(SessionError, "the model cannot be run"):
@@ -141,7 +156,8 @@ class Session:
         feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | carried
         targets = self._stream.targets(arrays, sizes)
         try:
-            results = self._run_ort(feeds, targets)
+            with deadline(self.timeout) as options:
+                results = self._run_ort(feeds, targets, options)
         except BaseException as error:  # Ctrl-C too: onnxruntime may have written to the states
             self._stream.failed(targets, str(error.args[0]) if error.args else "")
             raise
@@ -205,6 +221,7 @@ class Session:
 
     def _on(self, stream: Stream) -> Session:
         other = Session.__new__(Session)
+        other.timeout = self.timeout
         other._begin(self._model, stream)  # noqa: SLF001 - an instance of this class
         return other
 
@@ -249,14 +266,15 @@ class Session:
         self,
         feeds: Mapping[str, ort.OrtValue],
         targets: Mapping[str, tuple[ort.OrtValue, Memory]],
+        options: ort.RunOptions,
     ) -> dict[str, ort.OrtValue]:
         """Run the model; the new values of some states are written to the memory that is given."""
         names = [node.name for node in self.ort.get_outputs()]
         try:
             if not targets:
-                results = self.ort.run_with_ort_values(names, feeds)
+                results = self.ort.run_with_ort_values(names, feeds, options)
             else:
-                results = self._run_bound(names, feeds, targets)
+                results = self._run_bound(names, feeds, targets, options)
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
             raise SessionError(f"onnxruntime failed while running\n  {error}") from error
         return dict(zip(names, results, strict=True))
@@ -266,6 +284,7 @@ class Session:
         names: list[str],
         feeds: Mapping[str, ort.OrtValue],
         targets: Mapping[str, tuple[ort.OrtValue, Memory]],
+        options: ort.RunOptions,
     ) -> list[ort.OrtValue]:
         bound = {
             state.output: targets[state.input][0]
@@ -280,7 +299,7 @@ class Session:
                 binding.bind_ortvalue_output(name, bound[name])
             else:
                 binding.bind_output(name)
-        self.ort.run_with_iobinding(binding)
+        self.ort.run_with_iobinding(binding, options)
         return list(binding.get_outputs())
 
     def _returned(

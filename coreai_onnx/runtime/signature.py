@@ -8,17 +8,15 @@ from dataclasses import dataclass, field
 import onnxruntime as ort
 
 from coreai_onnx.errors import InputError
-from coreai_onnx.model.contents import (
-    Dim,
+from coreai_onnx.model.interface import Dim, TensorInfo, as_complex, type_text
+from coreai_onnx.model.metadata import (
+    Relation,
     StateInfo,
-    TensorInfo,
-    as_complex,
     read_complex,
     read_mutated_inputs,
     read_ranges,
     read_relations,
     read_states,
-    type_text,
 )
 from coreai_onnx.runtime.expressions import evaluate, holds, names_in, solve
 from coreai_onnx.runtime.values import dtype_of
@@ -45,19 +43,6 @@ class Range:
         if self.max is None:
             return f"at least {self.min}"
         return f"at most {self.max}" if self.min is None else f"between {self.min} and {self.max}"
-
-
-@dataclass(frozen=True)
-class Relation:
-    """A condition on the sizes of several dims, or one that bounds cannot express.
-
-    Attributes:
-        holds: The condition, ``(seq % 8) == 0``.
-        source: The line of the model that requires it; empty if unknown.
-    """
-
-    holds: str
-    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,9 +86,9 @@ class Signature:
         defaults = [_info(node, pairs) for node in session.get_overridable_initializers()]
         results = [_info(node, pairs) for node in session.get_outputs()]
         if strangers := olds - {info.name for info in (*given, *defaults)}:
-            raise ValueError(f"the states {sorted(strangers)} are no inputs of the model")
+            raise ValueError(f"the states {sorted(strangers)} are not inputs of the model")
         if unknown := pairs - {info.name for info in (*given, *defaults, *results)}:
-            raise ValueError(f"{sorted(unknown)} are no inputs or outputs of the model")
+            raise ValueError(f"{sorted(unknown)} are not inputs or outputs of the model")
         return cls(
             inputs=tuple(info for info in given if info.name not in olds),
             outputs=tuple(info for info in results if info.name not in news),
@@ -113,7 +98,7 @@ class Signature:
             mutated_inputs=read_mutated_inputs(metadata),
             new_states={news[info.name]: info for info in results if info.name in news},
             ranges={name: Range(*bounds) for name, bounds in read_ranges(metadata).items()},
-            relations=tuple(Relation(*one) for one in read_relations(metadata)),
+            relations=read_relations(metadata),
         )
 
     def bind(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
@@ -175,7 +160,7 @@ class Signature:
             InputError: If a check fails; the message names the input, its actual and its expected
                 type.
         """
-        sizes = _Sizes(self.ranges)
+        sizes = _SizeBindings(self.ranges)
         for name, (dtype, shape) in given.items():
             info = self.info(name)
             complain = _Complaint(info, dtype, shape, name in carried)
@@ -238,7 +223,7 @@ class _Origin:
 
 
 @dataclass
-class _Sizes:
+class _SizeBindings:
     """The sizes bound to symbolic dims so far, and the axes that they were read from."""
 
     ranges: Mapping[str, Range]
@@ -288,7 +273,9 @@ class _Sizes:
             return
         name, value = solved
         if value.denominator != 1 or value < 0:
-            raise complain(f"dimension {axis} is {size}, which is {text} for no {name}")
+            raise complain(
+                f"dimension {axis} is {size}, but no integer {name} gives {text} = {size}"
+            )
         if name in self.ranges and int(value) not in self.ranges[name]:
             raise complain(
                 f"dimension {axis} is {size}, so that {name} is {int(value)}, "

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError
-from coreai_onnx.model.contents import TensorInfo
+from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.expressions import evaluate
 from coreai_onnx.runtime.outputs import Array
 from coreai_onnx.runtime.signature import Signature

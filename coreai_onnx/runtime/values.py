@@ -15,7 +15,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import InputError
-from coreai_onnx.model.contents import TensorInfo, as_complex, dtype_name
+from coreai_onnx.model.interface import TensorInfo, as_complex, dtype_name
 from coreai_onnx.runtime.outputs import Array
 
 

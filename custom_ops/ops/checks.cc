@@ -1,7 +1,7 @@
 #include "ops/checks.h"
 
 #include "ops/convert.h"
-#include "ops/op.h"
+#include "ort/op.h"
 
 namespace coreai {
 

@@ -1,14 +1,12 @@
 #include "ops/op_list.h"
 
-#include <string>
-
 namespace coreai {
 
 OpList AllOps() {
 #define COREAI_ADDRESS(name) &name,
   static const OpDefinition* const kOps[] = {COREAI_EACH_OP(COREAI_ADDRESS)};
 #undef COREAI_ADDRESS
-  return {kOps, sizeof(kOps) / sizeof(kOps[0])};
+  return {schema::kDomain, kOps, sizeof(kOps) / sizeof(kOps[0])};
 }
 
 void ShapeOfFirstInput(const ShapeInference& shapes) {
@@ -24,26 +22,5 @@ void ShapesOfFirstInput(const ShapeInference& shapes) {
 }
 
 void NoShape(const ShapeInference&) {}
-
-void CheckVersion(const KernelInfo& info, const schema::Composite& composite) {
-  const std::int64_t version = info.Int("version", composite.version);
-  if (version < 1 || version > composite.version) {
-    throw OpError(std::string(info.op()) + ": attribute version is " + std::to_string(version) +
-                  "; these kernels know versions 1 to " + std::to_string(composite.version));
-  }
-}
-
-ONNXTensorElementDataType OnnxType(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
-    case DType::kBFloat16:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
-    case DType::kFloat64:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE;
-    default:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-  }
-}
 
 }  // namespace coreai

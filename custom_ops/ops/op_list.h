@@ -1,6 +1,7 @@
 #pragma once
 
-#include "ops/op.h"
+#include "ops/schema.h"
+#include "ort/op.h"
 
 namespace coreai {
 
@@ -22,6 +23,9 @@ namespace coreai {
 #define COREAI_DECLARE(name) extern const OpDefinition name;
 COREAI_EACH_OP(COREAI_DECLARE)
 #undef COREAI_DECLARE
+
+/// The list of them.
+OpList AllOps();
 
 /// The definition of an op that is implemented by `Kernel`.
 template <class Kernel>

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ops/convert.h"
-#include "ops/op.h"
+#include "ort/op.h"
 
 namespace coreai {
 

@@ -4,35 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ort/composite.h"
+
 namespace coreai::schema {
 
 inline constexpr char kDomain[] = "ai.coreai";
-
-/// Element type of an input: the floating type of the op, int32 or int64, or any type that the op
-/// itself checks.
-enum class InputKind { kT, kIndex, kAny };
-
-struct Input {
-  const char* name;
-  bool optional;
-  InputKind kind;
-};
-
-/// An op type of the composite in a model; bit i of `dtypes` allows coreai::DType i.
-struct OpType {
-  const char* name;
-  unsigned dtypes;
-};
-
-struct Composite {
-  const char* name;
-  std::int64_t version;
-  const Input* inputs;
-  std::size_t input_count;
-  std::size_t output_count;
-  const OpType* op_types;
-  std::size_t op_type_count;
-};
 
 namespace gated_delta_update {
 enum InputIndex : std::size_t {
@@ -1476,5 +1452,21 @@ inline constexpr Composite kComposite = {
     "swiglu", 1, kInputs, kInputCount,
     1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
 }  // namespace swiglu
+
+/// Every composite with a kernel.
+inline constexpr const Composite* kComposites[] = {
+    &gated_delta_update::kComposite,
+    &gather_mm::kComposite,
+    &geglu::kComposite,
+    &group_norm::kComposite,
+    &kv_cache_update::kComposite,
+    &layer_norm::kComposite,
+    &rms_norm::kComposite,
+    &rope::kComposite,
+    &scaled_dot_product_attention::kComposite,
+    &skip_layer_norm::kComposite,
+    &skip_rms_norm::kComposite,
+    &swiglu::kComposite,
+};
 
 }  // namespace coreai::schema

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ops/op.h"
+#include "ort/op.h"
 
 namespace coreai {
 

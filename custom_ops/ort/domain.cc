@@ -30,11 +30,11 @@ bool MayInferShapes(const OrtApiBase& base, std::size_t outputs) {
 // destroyed.
 class Domain {
  public:
-  Domain(const OrtApi& api, const OrtApiBase& base, Target target, const std::string& op_types)
+  Domain(const OrtApi& api, const OrtApiBase& base, const OpList& ops, Target target,
+         const std::string& op_types)
       : api_(api), base_(base), op_types_("," + op_types + ",") {
-    ThrowOnError(api, api.CreateCustomOpDomain(schema::kDomain, &domain_));
-    const OpList list = AllOps();
-    for (std::size_t i = 0; i < list.size; ++i) Add(*list.begin[i], target);
+    ThrowOnError(api, api.CreateCustomOpDomain(ops.domain, &domain_));
+    for (std::size_t i = 0; i < ops.size; ++i) Add(*ops.begin[i], target);
   }
 
   void Register(OrtSessionOptions* options) const {
@@ -96,7 +96,7 @@ std::string WantedOpTypes(const OrtApi& api, const OrtSessionOptions* options) {
 }  // namespace
 
 void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions* options,
-                    Target target) {
+                    const OpList& ops, Target target) {
   // A process may load several copies of onnxruntime, and may change the override between sessions.
   using Key = std::tuple<const OrtApi*, Target, std::string>;
   static std::mutex mutex;
@@ -106,7 +106,7 @@ void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<Domain>& domain = domains[{&api, target, op_types}];
   if (domain == nullptr) {
-    domain = std::make_unique<Domain>(api, base, target, op_types);
+    domain = std::make_unique<Domain>(api, base, ops, target, op_types);
   }
   domain->Register(options);
 }

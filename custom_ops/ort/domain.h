@@ -1,8 +1,7 @@
 #pragma once
 
-#include <string>
-
 #include "onnxruntime_c_api.h"
+#include "ort/op.h"
 #include "simd/target.h"
 
 namespace coreai {
@@ -14,7 +13,9 @@ namespace coreai {
 /// registration to the op types that it calls, before registering the library:
 ///
 ///   options.add_session_config_entry("coreai.op_types", "rms_norm,layer_norm.unscaled")
+///
+/// `ops` must be the same list in every call.
 void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions* options,
-                    Target target);
+                    const OpList& ops, Target target);
 
 }  // namespace coreai

@@ -73,8 +73,8 @@ DAMAGES = {
     "folder": "is a folder",
     "absent": "no such file",
     "outside": "outside of the model's folder",
-    "without data": "which is not there",
-    "short data": "cut short",
+    "without data": "which does not exist",
+    "short data": "truncated",
 }
 
 

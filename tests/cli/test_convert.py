@@ -98,7 +98,7 @@ def test_dynamic_shapes_of_the_factory(models: str, capsys: pytest.CaptureFixtur
     assert str(opened.inputs[0]) == "x: float32[rows, 8]"
     words = ["convert", f"{models}:shaped", "-o", f"{models}.onnx", "--dynamic", "x:0=batch"]
     assert main(words) == 2
-    assert "leave --dynamic out" in capsys.readouterr().err
+    assert "omit --dynamic" in capsys.readouterr().err
 
 
 def test_opset_external_data_and_functions(models: str) -> None:

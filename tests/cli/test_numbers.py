@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from coreai_onnx.cli.numbers import SEED, tolerance, whole
+from coreai_onnx.cli.numbers import SEED, integer, tolerance
 
 
 def test_numbers() -> None:
-    assert [whole(0)("0"), whole(0)("12"), whole(-1, 3)("3"), SEED(str(2**32 - 1))] == [
+    assert [integer(0)("0"), integer(0)("12"), integer(-1, 3)("3"), SEED(str(2**32 - 1))] == [
         0,
         12,
         3,
@@ -23,9 +23,9 @@ def test_numbers() -> None:
 @pytest.mark.parametrize(
     ("read", "text", "message"),
     [
-        (whole(0), "1.5", "'1.5' is not an integer"),
-        (whole(0), "-1", "-1 is not at least 0"),
-        (whole(0, 65535), "65536", "65536 is not from 0 to 65535"),
+        (integer(0), "1.5", "'1.5' is not an integer"),
+        (integer(0), "-1", "-1 is not at least 0"),
+        (integer(0, 65535), "65536", "65536 is not from 0 to 65535"),
         (tolerance, "small", "'small' is not a number"),
         (tolerance, "nan", "nan is not a finite number of at least 0"),
         (tolerance, "-0.1", "-0.1 is not a finite number of at least 0"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +17,7 @@ from tests.small_models import (
     add_model,
     counter_model,
     echo_model,
+    endless_model,
     layers_model,
     linear_model,
     phase_model,
@@ -81,7 +84,7 @@ def test_states_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--input", "mask"], "--input mask: expected NAME=VALUE"),
         (["--input", "mask=nowhere.npy"], "cannot read nowhere.npy"),
         (["--dim", "batch=many"], "--dim batch=many: the size must be a number"),
-        (["--threads", "0"], "threads=0"),
+        (["--timeout", "-1"], "timeout=-1.0; give a number of seconds"),
     ],
 )
 def test_errors(
@@ -125,6 +128,38 @@ def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert (told.out, "there is no folder" in told.err) == ("", True)
     assert main(["run", path, "--save", "/dev/full"]) == 2
     assert "cannot write /dev/full: No space left on device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", ["0", "1025", "many"])
+def test_the_number_of_threads_has_bounds(
+    count: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(add_model(), tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", path, "--threads", count])
+    assert f"argument --threads: {count}" in capsys.readouterr().err.replace("'", "")
+    assert main(["run", path, "--threads", "1"]) == 0
+
+
+def test_a_run_ends_after_its_timeout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", saved(endless_model(), tmp_path), "--timeout", "0.2"]) == 2
+    assert "did not finish within 0.2 s" in capsys.readouterr().err
+
+
+def test_a_write_that_fails_keeps_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, place = saved(linear_model(), tmp_path), tmp_path / "out.npz"
+    place.write_bytes(b"earlier results")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np.lib.format, "write_array", fails)
+    assert main(["run", path, "--save", str(place)]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert place.read_bytes() == b"earlier results"
+    assert {x.name for x in tmp_path.iterdir()} <= {"m.onnx", "m.onnx.data", "out.npz"}
 
 
 @pytest.mark.parametrize("name", ["file", "args", "allow_pickle", "/layers.0/Add_output_0"])

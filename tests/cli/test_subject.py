@@ -133,7 +133,7 @@ def test_what_is_no_exported_program(tmp_path: Path, capfd: pytest.CaptureFixtur
     text = tmp_path / "text.pt2"
     text.write_text("no archive")
     for path in (weights, text):
-        with pytest.raises(CommandError, match=r"is not what torch\.export\.save writes"):
+        with pytest.raises(CommandError, match=r"is not a file of torch\.export\.save"):
             load_subject(str(path))
     with pytest.raises(CommandError, match="no such file"):
         load_subject(str(tmp_path / "nowhere.pt2"))

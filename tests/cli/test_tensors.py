@@ -19,7 +19,7 @@ from coreai_onnx.cli.tensors import (
     split_assignments,
 )
 from coreai_onnx.errors import CommandError
-from coreai_onnx.model.contents import TensorInfo
+from coreai_onnx.model.interface import TensorInfo
 
 
 @pytest.fixture

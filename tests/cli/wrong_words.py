@@ -102,7 +102,8 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
             for value in ("foo=3", "batch", "batch=", "batch=many", "batch=-1", "batch=1.5", "")
         ],
         "kernels": [["--kernels=yes"], ["--no-kernels=x"]],
-        "threads": [["--threads", value] for value in ("0", "-1", "many", "1.5", "")],
+        "threads": [["--threads", value] for value in ("0", "-1", "1025", "many", "1.5", "")],
+        "timeout": [["--timeout", value] for value in ("0", "-1", "nan", "inf", "many", "")],
         "seed": [["--seed", value] for value in _SEEDS],
         "save": [["--save", v] for v in ("no/such/folder/m.npz", ".", "", "out.txt", "/dev/full")],
         "debug": [["--debug=yes"]],

@@ -5,9 +5,12 @@ from __future__ import annotations
 import inspect
 
 import pytest
+import torch
 
-from coreai_onnx.composite_ops import COMPOSITES
-from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
+from coreai_onnx.composite_ops import COMPOSITES, RoPE
+from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input, computed_composite
+
+SDPA = "scaled_dot_product_attention"
 
 
 @pytest.mark.parametrize("composite", COMPOSITES.values(), ids=lambda c: c.name)
@@ -54,3 +57,55 @@ def test_variants_take_one_word_of_each_group_in_order() -> None:
     assert composite.attribute("eps").aliases == ("epsilon",)
     with pytest.raises(KeyError, match="composite f has no attribute 'epsilon'"):
         composite.attribute("epsilon")
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "wanted"),
+    [
+        ("rms_norm", [(2, 5, 8), (8,)], [(2, 5, 8)]),
+        ("skip_rms_norm", [(5, 8), (5, 8), None], [(5, 8), (5, 8)]),
+        (
+            "scaled_dot_product_attention",
+            [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6)],
+            [(2, 4, 5, 6)],
+        ),
+        (SDPA, [(4, 5, 8), (2, 7, 8), (2, 7, 6)], [None]),
+        (SDPA, [("b", 4, 5, 8), None, None], [None]),
+        ("silu", [None], [None]),
+    ],
+)
+def test_shapes_of_outputs_follow_from_the_letters(name, shapes, wanted) -> None:
+    assert COMPOSITES[name].output_shapes(shapes) == wanted
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_every_output_has_declared_dims(name: str) -> None:
+    assert len(COMPOSITES[name].output_dims) == len(COMPOSITES[name].outputs)
+
+
+def test_a_forward_that_computes_a_reference_is_known() -> None:
+    class Own(RoPE):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    assert computed_composite(RoPE.forward) == "rope"
+    assert computed_composite(Own.forward) is None
+    assert computed_composite(None) is None
+
+
+def test_attention_without_an_alignment_is_compared_with_both() -> None:
+    composite = COMPOSITES[SDPA]
+    alignments = [a.get("causal_alignment") for a in composite.candidates({"is_causal": 1})]
+    assert alignments == [None, "upper_left"]
+    given = {"causal_alignment": "lower_right"}
+    assert list(composite.candidates(given)) == [given]
+    assert list(COMPOSITES["rope"].candidates({"dims": 4})) == [{"dims": 4}]
+
+
+@pytest.mark.parametrize(("keys", "shown"), [(3, False), (4, True)])
+def test_a_window_shows_only_beyond_its_size(keys: int, shown: bool) -> None:
+    unproven = COMPOSITES[SDPA].unproven
+    dims = {"query": (1, 1, 2, 8), "key": (1, 1, keys, 8)}
+    assert (unproven(dims, {"window_size": 3}) == "") == shown
+    assert unproven(dims, {}) == ""
+    assert unproven({**dims, "attn_mask": (2, keys)}, {"window_size": 3}) == ""

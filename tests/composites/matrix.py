@@ -11,7 +11,6 @@ from coreai_onnx.composite_ops import COMPOSITES
 from tests.composite_calls import CASES, Case
 from tests.composites.aten_cases import ATEN_CASES
 from tests.composites.optional_cases import OPTIONAL_CASES
-from tests.conftest import REPO
 
 ALL_CASES: Sequence[Case] = (*CASES, *OPTIONAL_CASES, *ATEN_CASES)
 """Every call that is tried."""
@@ -19,9 +18,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 OPSET = 23
 OTHER_OPSETS = (18, 21, 26)
 
-KERNELS = frozenset(
-    name for name in COMPOSITES if (REPO / "custom_ops" / "ops" / f"{name}.cc").is_file()
-)
+KERNELS = frozenset(name for name, composite in COMPOSITES.items() if composite.kernel)
 """Composites that the library has kernels of."""
 
 

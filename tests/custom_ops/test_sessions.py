@@ -29,6 +29,7 @@ def test_the_script_knows_the_domain_and_every_op():
     assert len(called) == len(re.findall(r"\bV\(k\w+Op\)", ops))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_sessions_leave_no_memory_behind(kernels):
     command = [sys.executable, "-m", "tests.custom_ops.many_sessions", str(SESSIONS), str(kernels)]

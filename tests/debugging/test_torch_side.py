@@ -17,7 +17,7 @@ from coreai_onnx.debugging.torch_side import (
     feeds_of,
 )
 from coreai_onnx.errors import ComparisonError
-from coreai_onnx.model.contents import TensorInfo
+from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.session import Session
 from tests.small_models import add_model, counter_model
 from tests.tolerances import assert_close

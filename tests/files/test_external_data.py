@@ -109,7 +109,7 @@ def test_models_in_memory_read_in_the_current_folder_only(
         crafted(folder, "subgraph", location.format(folder.parent)), load_external_data=False
     )
     for source in (proto, proto.SerializeToString()):
-        with pytest.raises(SessionError, match=r"the given .*(outside of|which is not there)"):
+        with pytest.raises(SessionError, match=r"the given .*(outside of|which does not exist)"):
             session(source)
     (folder / "secret").write_bytes(SECRET)
     if location == "secret":
@@ -138,7 +138,7 @@ def test_what_else_a_location_may_be(folder: Path, kind: str) -> None:
         ({"length": "-1"}, "has the length -1"),
         ({"offset": "٣"}, "has the offset ٣"),
         ({"offset": "9223372036854775807"}, "is at bytes 9223372036854775807"),
-        ({"length": "9223372036854775807"}, "are said to be in"),
+        ({"length": "9223372036854775807"}, "are assigned to it"),
         ({"location": "a\0b"}, "which no file can have"),
     ],
 )

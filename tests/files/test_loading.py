@@ -16,7 +16,7 @@ from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.files.external_data import FileTensor
 from coreai_onnx.files.loading import fault, load_model
 from coreai_onnx.files.saving import save_models
-from coreai_onnx.model.contents import graphs
+from coreai_onnx.model.inventory import graphs
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.session import session
 from tests.small_models import counter_model, layers_model, linear_model, linear_weights, parse
@@ -133,9 +133,9 @@ def test_changed_bytes_never_raise_anything_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: setattr(m, "ir_version", 99), "its IR version is 99, the newest that is known"),
-        (lambda m: setattr(m.opset_import[0], "version", 99), "its opset is 99, the newest that"),
-        (lambda m: setattr(m.opset_import[0], "version", 0), "its opset is 0; opsets begin with 1"),
+        (lambda m: setattr(m, "ir_version", 99), "its IR version is 99, the newest supported"),
+        (lambda m: setattr(m.opset_import[0], "version", 99), "its opset is 99, the newest"),
+        (lambda m: setattr(m.opset_import[0], "version", 0), "opset is 0; the lowest opset is 1"),
         (lambda m: m.opset_import.pop(), "it has no opset"),
         (lambda m: setattr(weight(m), "data_type", 77), "has the unknown data type 77"),
         (lambda m: setattr(weight(m), "raw_data", b"12345"), "has 5 bytes, its shape takes 2048"),
@@ -248,8 +248,8 @@ def test_complex_names_that_do_not_hold_pairs(tmp_path: Path, text: str) -> None
     [
         ("coreai.states", "[" * 100_000, "nested too deeply"),
         ("coreai.states", '[{"input": 3, "output": "y"}]', "has no text 'input'"),
-        ("coreai.range_constraints", '{"n": {"min": "a"}}', "min of 'n' is 'a', not a whole"),
-        ("coreai.range_constraints", '{"n": {"max": 1.5}}', "max of 'n' is 1.5, not a whole"),
+        ("coreai.range_constraints", '{"n": {"min": "a"}}', "min of 'n' is 'a', not an integer"),
+        ("coreai.range_constraints", '{"n": {"max": 1.5}}', "max of 'n' is 1.5, not an integer"),
         ("coreai.range_constraints", '{"n": [1, 2]}', "the bounds of 'n' are [1, 2]"),
         ("coreai.range_constraints", '{"a":' * 5000, "nested too deeply"),
         ("coreai.relations", '[{"holds": 3}]', "has no text 'holds'"),
@@ -275,7 +275,7 @@ def test_states_are_checked_and_kept(tmp_path: Path) -> None:
 def test_a_missing_data_file(tmp_path: Path) -> None:
     path, data = saved(tmp_path, external=True), tmp_path / "m.onnx.data"
     data.unlink()
-    assert f"weight 'weight' is in {data}, which is not there" in refused(path)
+    assert f"weight 'weight' is in {data}, which does not exist" in refused(path)
     assert len(load_model(path, data=False).graph) == 3
     data.mkdir()
     assert "which is not a file" in refused(path)
@@ -287,7 +287,7 @@ def test_a_data_file_cut_short(tmp_path: Path, size: int) -> None:
     os.truncate(tmp_path / "m.onnx.data", size)
     text = refused(path)
     assert f"is at bytes 0 to 2048 of {tmp_path / 'm.onnx.data'}, which has {size}" in text
-    assert "cut short" in text
+    assert "truncated" in text
     load_model(path, data=False)
 
 
@@ -297,8 +297,8 @@ def test_a_data_file_cut_short(tmp_path: Path, size: int) -> None:
         ({"offset": "-4"}, "has the offset -4"),
         ({"offset": "4 8"}, "has the offset 4 8"),
         ({"offset": "99999999999"}, "is at bytes 99999999999 to"),
-        ({"length": "16"}, "takes 2048 bytes, but 16 are said to be"),
-        ({"length": "4096"}, "takes 2048 bytes, but 4096 are said to be"),
+        ({"length": "16"}, "takes 2048 bytes, but 16 of "),
+        ({"length": "4096"}, "takes 2048 bytes, but 4096 of "),
         ({"location": ""}, "without a name"),
     ],
 )

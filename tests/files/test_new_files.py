@@ -139,6 +139,6 @@ def test_a_name_may_be_as_long_as_the_system_takes(tmp_path: Path, name: str) ->
 
 def test_a_model_and_its_data_are_two_files(tmp_path: Path) -> None:
     two = OnnxProgram({"data": linear_model(), "other": linear_model()})
-    with pytest.raises(SaveError, match="a model and a data file at once"):
+    with pytest.raises(SaveError, match="a model and a data file would have this name"):
         two.save(tmp_path / "m", external_data=True)
     assert not names_in(tmp_path)

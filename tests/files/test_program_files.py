@@ -94,7 +94,7 @@ def test_a_renamed_file_is_no_part(tmp_path: Path) -> None:
 
 def test_a_file_that_would_be_loaded_instead_is_not_passed_over(tmp_path: Path) -> None:
     program("main").save(tmp_path / "m.onnx")
-    with pytest.raises(SaveError, match="which would be loaded in place of"):
+    with pytest.raises(SaveError, match="which would be loaded instead of"):
         program("a", "b").save(tmp_path / "m.onnx")
     assert names_in(tmp_path) == ["m.onnx"]
 

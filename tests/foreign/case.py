@@ -45,6 +45,7 @@ class Case:
             sizes is dynamic.
         finish: Applied to the module in its dtype: ``quantize_``, or nothing.
         dtypes: Dtypes that the model is meant for.
+        quantizes: Whether the model rounds its activations to integers while it runs.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Case:
     inputs: Callable[[Size], Inputs]
     finish: Callable[[torch.nn.Module], None] = lambda module: None
     dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
+    quantizes: bool = False
 
     def module(self, dtype: torch.dtype) -> torch.nn.Module:
         """Return the module, with the same weights each time."""

@@ -15,6 +15,8 @@ from tests.coverage.measuring import NOT_EXPORTED, PASS, SEVERITY, SKIPPED
 RECORD = Path(__file__).with_name("results.json")
 """The committed result, from which docs/foreign_models.md is made."""
 OURS, TORCH_ONNX = 0, 1
+_WITHOUT_PROGRAM = (NOT_EXPORTED, SKIPPED)
+_NOT_REPEATED = "not repeated: torch.export does not export the model in float32"
 _ORDER = (*SEVERITY, NOT_EXPORTED, SKIPPED)
 
 
@@ -53,22 +55,37 @@ class Records:
     def holds(self, job: Job) -> bool:
         """Whether everything that a job asks for was found."""
         asked = TORCH_ONNX if job.beside else OURS
-        return len(self.found.get(job.key, [])) > asked or self._is_skipped(job.key)
+        found = self.found.get(job.key, [])
+        return len(found) > asked or (bool(found) and self.status(job.key) in _WITHOUT_PROGRAM)
 
     def status(self, key: Key, exporter: int = OURS) -> str:
         """Return what became of a case; ``skipped`` if it was not measured."""
         found = self.found.get(key, [])
         return str(found[exporter]["status"]) if len(found) > exporter else SKIPPED
 
+    def not_repeated(self, job: Job) -> Found | None:
+        """Return the finding for a half precision of what is not exported in float32, else None."""
+        if job.dtype == "float32" or self.status((job.case, "float32")) != NOT_EXPORTED:
+            return None
+        return [{"status": NOT_EXPORTED, "detail": _NOT_REPEATED, "resized": {}, "seconds": 0.0}]
+
     def failures(self) -> list[tuple[Key, str, str]]:
         """Return case and dtype, status and detail of what torch.export takes and we do not."""
         bad = [k for k in self.found if self.status(k) in SEVERITY and self.status(k) != PASS]
         return [(k, self.status(k), self.found[k][OURS]["detail"]) for k in sorted(bad)]
 
-    def unmeasured(self) -> list[tuple[str, str]]:
-        """Return name and reason of the cases that torch itself does not run in float32."""
-        keys = (k for k in sorted(self.found) if k[1] == "float32" and self._is_skipped(k))
-        return [(k[0], self.found[k][OURS]["detail"]) for k in keys]
+    def without(self, status: str) -> list[tuple[str, str, str]]:
+        """Return case, dtype and reason of the runs that torch itself ends with a status.
+
+        Args:
+            status: ``skipped`` if the model has no result, ``not exported`` if it has no program.
+        """
+        keys = [k for k in sorted(self.found) if self.found[k] and self.status(k) == status]
+        return [(case, dtype, self.found[case, dtype][OURS]["detail"]) for case, dtype in keys]
+
+    def beside(self) -> int:
+        """Return how many cases both exporters were measured on."""
+        return sum(len(found) > TORCH_ONNX for found in self.found.values())
 
     def summary(self) -> dict[str, Any]:
         """Return the small form: counts by library and dtype, each failure."""
@@ -86,8 +103,14 @@ class Records:
         return {
             "libraries": rows,
             "second size": dict(sorted(second.items())),
+            "beside": self.beside(),
             "left": left,
-            "without a result in torch": [list(row) for row in self.unmeasured()],
+            "not exported by torch": [
+                [case, detail]
+                for case, dtype, detail in self.without(NOT_EXPORTED)
+                if dtype == "float32"
+            ],
+            "without a result in torch": [list(row) for row in self.without(SKIPPED)],
         }
 
     def table(self) -> str:
@@ -102,6 +125,3 @@ class Records:
     def _counts(self, keys: list[Key], dtype: str, exporter: int = OURS) -> dict[str, int]:
         counts = Counter(self.status(k, exporter) for k in keys if k[1] == dtype)
         return {status: counts[status] for status in _ORDER if counts[status]}
-
-    def _is_skipped(self, key: Key) -> bool:
-        return bool(self.found.get(key)) and self.status(key) == SKIPPED

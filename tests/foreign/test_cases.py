@@ -7,11 +7,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import torch
 from torch.export import Dim
 
 from tests.foreign.case import FIRST, SECOND, Case, ids_and_mask, image
-from tests.foreign.cases import CASES, named
+from tests.foreign.cases import BESIDE, CASES, IN_BFLOAT16, LIBRARY, named
 from tests.models.zoo import ARCHITECTURES
 
 
@@ -21,6 +22,14 @@ def test_there_are_two_hundred_with_names_of_their_own() -> None:
     assert {c.library for c in CASES} == {
         "diffusers", "peft", "timm", "torch_geometric", "torchao", "torchvision", "transformers",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("sample", "step"), [(BESIDE, 3), (IN_BFLOAT16, 2)])
+def test_a_sample_has_its_part_of_each_library(sample: frozenset[str], step: int) -> None:
+    counts = Counter(LIBRARY.values())
+    assert Counter(LIBRARY[name] for name in sample) == {
+        x: -(-n // step) for x, n in counts.items()
+    }
 
 
 def test_the_families_of_transformers_are_not_those_of_the_zoo() -> None:

@@ -130,3 +130,99 @@ def test_a_random_model_has_nothing_to_be_compared_with() -> None:
 def test_inputs_are_the_same_for_every_exporter() -> None:
     first, second = _subject(Double()), _subject(Double())
     assert torch.equal(first.flat(SECOND)[0], second.flat(SECOND)[0])
+
+
+def test_a_nan_of_torch_has_to_be_a_nan() -> None:
+    class Holes(torch.nn.Module):
+        def forward(self, x):
+            for _ in range(50):
+                x = x * 1.01
+            return torch.where(x > 0, x, torch.nan)
+
+    subject = _subject(Holes(), torch.float16)
+
+    def run(hole, factor=1.01):
+        def results(flat, kernels):
+            y = (flat[0].double() * factor**50).half()
+            return [torch.where(flat[0] > 0, y, hole)]
+
+        return _run(subject, results).status
+
+    assert run(torch.nan) == PASS
+    assert run(0.0) == MISMATCH
+    assert run(torch.nan, factor=1.012) == MISMATCH
+
+
+def test_a_model_that_overflows_in_torch_has_nothing_to_be_compared_with() -> None:
+    class Overflows(torch.nn.Module):
+        def forward(self, x):
+            return x.abs().clamp(min=1) * 60000 * 60000
+
+    with pytest.raises(ValueError, match="no finite value"):
+        _subject(Overflows(), torch.float16)
+
+
+class Quantizes(torch.nn.Module):
+    """Rounds its activations to integers."""
+
+    def forward(self, x):
+        return x.round() * 0.01
+
+
+def _with_halves(size: Size) -> Inputs:
+    return {
+        "x": torch.cat([torch.randn(size.batch, size.length), torch.full((size.batch, 1), 2.5)], 1)
+    }
+
+
+def test_a_model_that_quantizes_may_differ_as_torch_does_after_a_change_in_the_last_place() -> None:
+    rounded, plain = (
+        Subject(Case("case", "none", Quantizes, _with_halves, quantizes=quantizes), torch.float32)
+        for quantizes in (True, False)
+    )
+
+    def run(subject, step):
+        def results(flat, kernels):
+            return [torch.where(flat[0] == 2.5, 2 + step, flat[0].round()) * 0.01]
+
+        return _run(subject, results).status
+
+    assert run(rounded, 0) == run(plain, 0) == PASS
+    assert (run(rounded, 1), run(plain, 1)) == (PASS, MISMATCH)
+    assert run(rounded, 2) == MISMATCH
+
+
+class FixedDtype(torch.Tensor):
+    """A weight that ``Module.to`` leaves in its dtype, as torchao's Float8Tensor."""
+
+    def to(self, *args, **kwargs):
+        return self
+
+    def __deepcopy__(self, memo):
+        return torch.nn.Parameter(self.detach().clone(), requires_grad=False)
+
+    def dequantize(self):
+        return self.as_subclass(torch.Tensor)
+
+
+def test_a_weight_that_keeps_its_dtype_is_widened_by_its_values() -> None:
+    class Products(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            weight = (torch.eye(12) * 1.01).half().as_subclass(FixedDtype)
+            self.weight = torch.nn.Parameter(weight, requires_grad=False)
+
+        def forward(self, x):
+            x = x[:, :12]
+            for _ in range(50):
+                x = torch.nn.functional.linear(x, self.weight)
+            return x.as_subclass(torch.Tensor)
+
+    subject = _subject(Products(), torch.float16)
+    factor = float(torch.tensor(1.01).half())
+
+    def run(factor):
+        return _run(subject, lambda flat, _: [(flat[0][:, :12].double() * factor**50).half()])
+
+    assert run(factor).status == PASS
+    assert run(1.012).status == MISMATCH

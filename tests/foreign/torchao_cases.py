@@ -32,14 +32,16 @@ def _quantize(config: str, given: dict[str, Any], module: torch.nn.Module) -> No
 def _cases(config: str, label: str = "", **given: Any) -> tuple[Case, Case]:
     finish = functools.partial(_quantize, config, given)
     name = f"torchao/{config.removesuffix('Config')}{label}"
+    quantizes = "DynamicActivation" in config
     return (
-        Case(name, "torchao", _mlp, _rows, finish),
+        Case(name, "torchao", _mlp, _rows, finish, quantizes=quantizes),
         Case(
             f"{name} llama",
             "torchao",
             functools.partial(base, "llama", intermediate_size=64),
             ids_and_mask,
             finish,
+            quantizes=quantizes,
         ),
     )
 

@@ -11,7 +11,7 @@ import torch
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
 from coreai_onnx.errors import ExternalizationError
-from coreai_onnx.functions.attributes import AttributeTypeError
+from coreai_onnx.functions.attributes import ModuleAttributeTypeError
 from tests.externalized import calls, converted, functions
 
 
@@ -90,7 +90,7 @@ def test_other_types_are_refused_by_name(value: Any) -> None:
         TypeError, match=r"0: attribute 'odd' of type \w+ has no ONNX form"
     ) as caught:
         coreai_onnx.convert(model, (torch.randn(3),), externalize_modules=[spec])
-    assert caught.type is AttributeTypeError
+    assert caught.type is ModuleAttributeTypeError
     assert "forward" not in vars(model[0])
 
 

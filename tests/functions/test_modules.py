@@ -368,7 +368,9 @@ def test_an_object_that_a_module_may_change_is_refused() -> None:
     pytree = torch.utils._pytree
     pytree.register_pytree_node(Cache, lambda c: ([c.kept], None), lambda kept, _: Cache(kept[0]))
     try:
-        with pytest.raises(ConversionError, match=r"layer is given an object that is more than"):
+        with pytest.raises(
+            ConversionError, match=r"layer takes an object that is not a plain container"
+        ):
             coreai_onnx.convert(
                 Model(), (torch.ones(2, 3), torch.ones(1, 3)), externalize_modules=[Appends]
             )

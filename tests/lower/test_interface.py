@@ -75,12 +75,12 @@ def test_an_empty_list_means_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ({"state_names": ["a", "a"]}, "twice among inputs, outputs and states: a"),
+        ({"state_names": ["a", "a"]}, "duplicate names among inputs, outputs and states: a"),
         ({"input_names": ["a"], "state_names": ["a", "b"]}, "given twice .*: a"),
         ({"input_names": ["a", "z"], "output_names": ["a", "b", "c"]}, "given twice .*: a"),
         ({"output_names": ["a_out", "b", "c"], "state_names": ["a", "d"]}, "twice .*: a_out"),
-        ({"input_names": ["", "x"]}, "'' is no name"),
-        ({"input_names": "x"}, "not the text 'x'"),
+        ({"input_names": ["", "x"]}, "'' is not a name"),
+        ({"input_names": "x"}, "not the string 'x'"),
         ({"input_names": ["a"]}, "2 live inputs, but 1 names"),
         ({"input_names": ["a", "b"], "state_names": ["c", "d"]}, "1 live inputs, but 2 names"),
         ({"output_names": ["a"]}, "3 live outputs, but 1 names"),

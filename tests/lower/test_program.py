@@ -12,7 +12,7 @@ from torch.export import Dim
 from coreai_onnx.errors import ConversionError
 from coreai_onnx.lower import Context, IONames, LoweredProgram, ProgramLowering
 from coreai_onnx.lower.program import storage_key
-from coreai_onnx.model.contents import COMPLEX, ENTRYPOINT, RANGES
+from coreai_onnx.model.metadata import COMPLEX, ENTRYPOINT, RANGES
 from tests.lower.checking import run_model
 from tests.tolerances import assert_close
 

@@ -28,3 +28,5 @@ def test_versions() -> None:
     assert op_schema("Add", 18).since_version == 14
     with pytest.raises(KeyError, match="ONNX has Gelu in opset 20, not in opset 19"):
         op_schema("Gelu", 19)
+    with pytest.raises(KeyError, match="ONNX has Attention in opset 23, not in opset 22"):
+        op_schema("Attention", 22)  # revised in opset 24

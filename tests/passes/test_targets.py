@@ -12,7 +12,7 @@ import torch
 import coreai_onnx
 from coreai_onnx import OnnxProgram, TorchConverter
 from coreai_onnx.errors import TargetError
-from coreai_onnx.model.contents import TARGET
+from coreai_onnx.model.metadata import TARGET
 from coreai_onnx.passes import ORDER, TARGETS, optimize_for, passes_for
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import named

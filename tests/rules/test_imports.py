@@ -36,22 +36,7 @@ def test_the_road_is_one_way() -> None:
     ],
 )
 def test_a_wrong_turn_is_seen(tmp_path: Path, room: str, line: str, contract: str) -> None:
-    rooms = ("cli", "converter", "debugging", "program", "functions", "passes", "runtime", "lower")
-    for name in (
-        *rooms,
-        "export",
-        "composite_ops",
-        "files",
-        "lower/aten",
-        "model",
-        "errors",
-    ):
-        (tmp_path / "coreai_onnx" / name).mkdir(parents=True, exist_ok=True)
-        (tmp_path / "coreai_onnx" / name / "__init__.py").touch()
-    (tmp_path / "coreai_onnx" / "__init__.py").touch()
-    imports = {"passes": "onnx_graphsurgeon", "runtime": "onnxruntime"}
-    for name, module in imports.items():
-        (tmp_path / "coreai_onnx" / name / "__init__.py").write_text(f"import {module}\n")
+    write_package(tmp_path)
     assert lint(tmp_path).returncode == 0
     folder = tmp_path / "coreai_onnx" / room
     folder.mkdir(exist_ok=True)
@@ -60,3 +45,26 @@ def test_a_wrong_turn_is_seen(tmp_path: Path, room: str, line: str, contract: st
     result = lint(tmp_path)
     assert result.returncode != 0
     assert contract in result.stdout, result.stdout + result.stderr
+
+
+def test_a_circle_is_seen_if_only_the_type_checker_follows_it(tmp_path: Path) -> None:
+    write_package(tmp_path)
+    folder = tmp_path / "coreai_onnx" / "model"
+    (folder / "first.py").write_text("import coreai_onnx.model.second\n")
+    condition = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    "
+    (folder / "second.py").write_text(condition + "import coreai_onnx.model.first\n")
+    result = lint(tmp_path)
+    assert result.returncode != 0
+    assert "no file imports itself through others BROKEN" in result.stdout
+
+
+def write_package(folder: Path) -> None:
+    """Write a package with the folders that the contracts name."""
+    rooms = ("cli", "converter", "debugging", "program", "functions", "passes", "runtime", "lower")
+    for name in (*rooms, "export", "composite_ops", "files", "lower/aten", "model", "errors"):
+        (folder / "coreai_onnx" / name).mkdir(parents=True, exist_ok=True)
+        (folder / "coreai_onnx" / name / "__init__.py").touch()
+    (folder / "coreai_onnx" / "__init__.py").touch()
+    imports = {"passes": "onnx_graphsurgeon", "runtime": "onnxruntime"}
+    for name, module in imports.items():
+        (folder / "coreai_onnx" / name / "__init__.py").write_text(f"import {module}\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coreai_onnx.model.contents import STATES
+from coreai_onnx.model.metadata import STATES
 from coreai_onnx.runtime.in_place import updated_in_place
 from tests.small_models import counter_model, parse, rows_model
 

@@ -109,7 +109,7 @@ def test_a_complex_value_of_a_real_input_keeps_its_imaginary_part() -> None:
 def test_complex_names_that_are_wrong(names: Any) -> None:
     model = counter_model()
     model.metadata_props["coreai.complex"] = json.dumps(names)
-    with pytest.raises(SessionError, match=r"metadata coreai\.states and the like cannot be read"):
+    with pytest.raises(SessionError, match=r"the metadata of coreai_onnx cannot be read"):
         session(model, kernels=False)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from coreai_onnx.errors import InputError
-from coreai_onnx.model.contents import TensorInfo
+from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.values import described, dtype_of, from_ort, to_numpy, to_ort
 from tests.tolerances import as_numpy, assert_close
 

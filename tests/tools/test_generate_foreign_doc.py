@@ -31,7 +31,12 @@ FOREIGN = {
         {"case": "timm/a", "dtype": d, "status": "mismatch", "detail": "1 | 2"}
         for d in ("float32", "float16")
     ],
-    "without a result in torch": [["timm/b", "ValueError: random"]],
+    "beside": 2,
+    "not exported by torch": [["timm/c", "KeyError: 1"]],
+    "without a result in torch": [
+        ["timm/b", "float16", "ValueError: random"],
+        ["timm/b", "bfloat16", "ValueError: random"],
+    ],
 }
 BACKEND = {
     "models": 1600,
@@ -50,7 +55,9 @@ def test_what_torch_does_not_export_is_not_counted(generator) -> None:
     text = generator.rendered(FOREIGN, BACKEND)
     assert "| 5 | 3 of 4, 1 wrong | 2 of 3 | – | 2 of 2 |" in text
     assert "5 of 6 runs were measured so far." in text
-    assert "* timm/b: ValueError: random" in text
+    assert "| timm/c | KeyError: 1 |" in text
+    assert "| timm/b | float16, bfloat16 | ValueError: random |" in text
+    assert "`torch.onnx.export` was measured on 2 of 5 models." in text
 
 
 def test_failures_with_one_reason_are_one_row(generator) -> None:
@@ -61,4 +68,10 @@ def test_failures_with_one_reason_are_one_row(generator) -> None:
 
 
 def test_paths_of_the_machine_are_left_out(generator) -> None:
-    assert generator._cell("/work/env/lib/x.py: no") == "x.py: no"
+    assert generator._cell('/work/env/lib/x.py: "/tmp/a/b" is no file') == 'x.py: "b" is no file'
+    for text in (
+        "KeyError: ((s0/16)//2)",
+        "see https://example.org/a/b",
+        "torch/_ops.py:3 in call",
+    ):
+        assert generator._cell(text) == text

@@ -27,8 +27,8 @@ def as_arguments(args: Any, kwargs: Any = None) -> tuple[tuple[Any, ...], dict[s
     if isinstance(args, Mapping):
         if given:
             raise StagingError(
-                "args is a mapping, which is taken as keyword arguments, and kwargs is given too\n"
-                "  for a parameter that is a dict, give args as a tuple: (mapping,)"
+                "args is a mapping, whose items are keyword arguments, and kwargs is given too\n"
+                "  if a parameter takes a dict, pass args as a tuple: (mapping,)"
             )
         return (), _by_name(args)
     if isinstance(args, str | torch.Tensor) or not isinstance(args, Iterable):

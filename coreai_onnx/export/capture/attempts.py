@@ -1,12 +1,14 @@
-"""Retries of a failed export with other options for dynamic sizes.
+"""Retries of a failed export with other options.
 
 torch.export rejects a model if an operator needs a condition on a size that it cannot prove for
 every size in the range. Most such models export if the condition becomes a runtime assertion, if
-sizes 0 and 1 are not specialized, or if the range is narrowed as torch suggests.
+sizes 0 and 1 are not specialized, or if the range is narrowed as torch suggests. It also rejects
+branches on the values of tensors; those on whether the values are finite can be exported.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,6 +19,7 @@ from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fix
 
 from coreai_onnx.errors import ExportError, ExportRetryWarning
 from coreai_onnx.export.capture.explain import outside, suggested_fixes
+from coreai_onnx.export.compat.finite_checks import AssumesFinite, Repairs
 from coreai_onnx.export.compat.torch_names import (
     ConstraintViolationError,
     DataDependentOutputException,
@@ -31,11 +34,14 @@ _MOST_FIXES = 3
 """Maximum number of narrowings: after one dim is narrowed, torch may suggest another."""
 _OVER_SIZES = (UserErrorType.CONSTRAINT_VIOLATION, UserErrorType.DYNAMIC_DIM)
 _FAKE_CONSTANT = "found a fake tensor in the exported program constant's list"
+_IS_BOOLEAN = re.compile(r"data-dependent expression Eq\(u\d+, 1\)")
+"""How torch names a condition that is the value of a Boolean tensor."""
 _IS_FIXED = "to be a constant ("
+_FIXED_BY_EXAMPLE = re.compile(r"to be a constant \([01]\)|0/1 specialized due to hint")
 
 
 def with_retries(export: Any, once: Callable[[Any], _Result]) -> _Result:
-    """Export a model; if that fails because of dynamic sizes, retry with other options.
+    """Export a model; if torch cannot follow a condition, retry with other options.
 
     Args:
         export: Exports a module; only a :class:`TorchExport` is retried.
@@ -83,7 +89,11 @@ def _ways(export: TorchExport, error: ExportError) -> Iterator[TorchExport]:
         return
     if not _is_over_sizes(error.__cause__):
         return
-    yield replace(export, deferred=True)
+    if _IS_BOOLEAN.search(str(error.__cause__)):
+        yield replace(export, finite=Repairs)
+        yield replace(export, finite=AssumesFinite)
+    fixed_by_example = _FIXED_BY_EXAMPLE.search(str(error.__cause__)) is not None
+    yield replace(export, deferred=not fixed_by_example, oblivious=fixed_by_example)
     yield replace(export, deferred=True, oblivious=True)
     narrowed = _narrowed(export, error)
     if narrowed is not None:
@@ -93,8 +103,11 @@ def _ways(export: TorchExport, error: ExportError) -> Iterator[TorchExport]:
 
 
 def _is_over_sizes(error: BaseException | None) -> bool:
-    """Whether dynamic sizes made torch.export fail, unless the model specializes a size."""
-    if _IS_FIXED in str(error):
+    """Whether dynamic sizes made torch.export fail, unless the model specializes a size.
+
+    Torch also specializes a size that is 0 or 1 in the example, whatever the model does.
+    """
+    if _IS_FIXED in _FIXED_BY_EXAMPLE.sub("", str(error)):
         return False
     if isinstance(error, UserError):
         return error.error_type in _OVER_SIZES
@@ -114,7 +127,7 @@ def _narrowed(export: TorchExport, error: ExportError) -> TorchExport | None:
 
 
 def _warn(first: ExportError, changes: list[str]) -> None:
-    if not changes:  # tensor.detach() for tensor.data, which is the same
+    if not changes:  # tensor.detach() for tensor.data, or torch.where for a branch: the same
         return
     lines = ["torch.export failed as asked, and succeeded with"]
     lines += [f"  {change}" for change in changes]
@@ -137,6 +150,8 @@ def _changes(asked: TorchExport, done: TorchExport) -> Iterator[str]:
         yield "backed_size_oblivious=True: sizes of 0 and 1 get no branches of their own"
     if done.strict > asked.strict:
         yield "strict=True: the code of forward is compiled, not run"
+    if done.finite is not asked.finite and done.finite is not None and done.finite.change:
+        yield done.finite.change
     before, after = dims_in(asked.dynamic_shapes), dims_in(done.dynamic_shapes)
     pairs = [pair for pair in zip(before, after, strict=True) if pair[0] is not pair[1]]
     yield from dict.fromkeys(f"{_text(old)} narrowed to {_text(new)}" for old, new in pairs)

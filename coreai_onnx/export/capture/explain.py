@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import DynamicShapesError, SpecializationWarning
+from coreai_onnx.export.capture.larger_examples import larger_examples
+from coreai_onnx.export.compat.graph_dumps import without_graph_dumps
 from coreai_onnx.export.compat.source_lines import user_lines
 from coreai_onnx.export.compat.torch_names import (
     EXPORT_LOGGER,
@@ -66,7 +68,7 @@ def explained() -> Iterator[Explanation]:
         DynamicShapesError: If ``dynamic_shapes`` asks for more than the model allows.
     """
     explanation = Explanation()
-    with user_lines() as environments, _zero_or_one(explanation):
+    with user_lines() as environments, _zero_or_one(explanation), without_graph_dumps():
         explanation.environments = environments
         try:
             yield explanation
@@ -147,6 +149,8 @@ def _reasons(message: str, environments: list[ShapeEnv]) -> str:
     text, _, _ = message.partition(_FIXES)
     lines = ["dynamic_shapes asks for more than the model allows"]
     env = environments[-1] if environments else None
+    if env is not None:
+        lines += [f"  {advice}" for advice in larger_examples(text, env)]
     for reason in dict.fromkeys(re.findall(r"^\s*- (.*)$", text, re.MULTILINE)):
         lines.append(f"  {_reason(reason, env)}")
         place = _place(reason, env) if env is not None else None

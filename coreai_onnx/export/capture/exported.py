@@ -73,8 +73,8 @@ def refuse_options(**options: Any) -> None:
     names = [name for name, value in options.items() if value]
     if names:
         raise StagingError(
-            f"the ExportedProgram is exported already: {', '.join(names)} cannot change it\n"
-            "  give them to torch.export.export, or give convert() the module"
+            f"the ExportedProgram is already exported: {', '.join(names)} cannot change it\n"
+            "  pass them to torch.export.export, or pass the module to convert()"
         )
 
 
@@ -95,8 +95,8 @@ def refuse_arguments(
         misfits = [text for x, node in pairs if (text := _misfit(x, node))]
     if misfits:
         raise StagingError(
-            f"the arguments do not fit the ExportedProgram: {'; '.join(misfits)}\n"
-            "  leave them out: the program keeps those that it was exported with"
+            f"the arguments do not match the ExportedProgram: {'; '.join(misfits)}\n"
+            "  omit them: the program has the arguments that it was exported with"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from types import TracebackType
 
@@ -22,6 +23,10 @@ _ADVICE = {
     ),
 }
 """Advice by a part of torch's message."""
+_UNSUPPORTED = re.compile(
+    r"(one of the (?P<side>input|output)s with type|unsupported object of type) "
+    r"`?<(class|enum) '(?P<type>[^']*)'>"
+)
 _CALLS = ("capture.py", "attempts.py", "torch_export.py", "subjects.py")
 """Files of this package that only call torch or the user's code."""
 
@@ -44,6 +49,9 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
             f"  at {relative_path(place.filename)}:{place.lineno}   {place.line}\n"
             "  this is a defect of coreai_onnx: please report it with the model and the traceback"
         )
+    unsupported = _UNSUPPORTED.search(str(error))
+    if unsupported:
+        return ExportError(_on_type(unsupported["type"], of=unsupported["side"]))
     advice = next((text for part, text in _ADVICE.items() if part in str(error)), "")
     return ExportError(
         f"Your model failed to export: {error}" + (f"\n  {advice}" if advice else "")
@@ -69,6 +77,16 @@ def _on_data(error: Exception) -> str:
         "  a size or an index: say what holds for it with torch._check(0 <= n)",
     ]
     return "\n".join(lines)
+
+
+def _on_type(type_name: str, *, of: str | None) -> str:
+    """Return the message for an input or output of a type that torch.export does not take."""
+    what = "takes" if of == "input" else "returns"
+    return (
+        f"Your model failed to export: forward {what} a {type_name}, which has no form in ONNX\n"
+        "  use tensors and numbers; for a class that holds tensors, call "
+        "torch.export.register_dataclass before"
+    )
 
 
 def _line_of_the_model(tb: TracebackType | None) -> Where | None:

@@ -19,25 +19,13 @@ from coreai_onnx.export.compat.torch_names import (
     bound_sympy,
 )
 from coreai_onnx.export.guards import is_of_the_model, place_of, python_text, shape_env
+from coreai_onnx.model.metadata import Relation
 
 _COMPARISONS = (sympy.Eq, sympy.Ne, sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)
 _DIVISIONS = (FloorDiv, Mod, PythonMod)
 _ARITHMETIC = (sympy.Add, sympy.Mul, Max, Min, sympy.Symbol)
 _BRANCH = "evaluate_expr"
 _SMALL = 2
-
-
-@dataclass(frozen=True)
-class Relation:
-    """A condition on sizes.
-
-    Attributes:
-        holds: The condition in Python, over names of sizes: ``(seq % 8) == 0``.
-        source: The line of the model that requires it, ``model.py:41``; empty if unknown.
-    """
-
-    holds: str
-    source: str = ""
 
 
 def relations(

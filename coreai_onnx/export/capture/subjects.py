@@ -52,7 +52,7 @@ def as_module(subject: Any) -> torch.nn.Module:
     if scripted:
         raise StagingError(
             f"{scripted[0] or 'the model'} is a module of torch.jit.script, which torch.export "
-            "does not take\n  give the torch.nn.Module that it was made from"
+            "does not support\n  pass the torch.nn.Module that it was made from"
         )
     refuse_without_values({**dict(module.named_parameters()), **dict(module.named_buffers())})
     return module

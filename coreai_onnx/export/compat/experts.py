@@ -18,18 +18,18 @@ from coreai_onnx.composite_ops import torch_ops
 from coreai_onnx.export.compat.patches import patched
 
 IMPLEMENTATIONS = ("grouped_mm", "batched_mm", "eager")
-"""The implementations of transformers that :func:`gathered` replaces; they are equivalent."""
+"""The implementations of transformers that are replaced; they are equivalent."""
 Exchange = Callable[[str | None, Callable[..., Any]], Callable[..., Any]]
 _LOOKS_UP = "get_interface"
 """The method of transformers' registry that returns the forward of an experts module."""
 
 
 @contextmanager
-def gathered() -> Iterator[None]:
+def experts_as_gather_mm() -> Iterator[None]:
     """While active, experts of transformers compute their products with ``gather_mm``.
 
     ```python
-    with gathered():
+    with experts_as_gather_mm():
         exported = torch.export.export(model, args, dynamic_shapes=dims)
     ```
 

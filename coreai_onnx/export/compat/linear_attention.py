@@ -8,8 +8,9 @@ compute the recurrence of the composite ``gated_delta_update``, which needs no s
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -18,15 +19,15 @@ from coreai_onnx.composite_ops import torch_ops
 from coreai_onnx.export.compat.patches import patched
 
 LOOPING = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
-"""Names of the functions of transformers that :func:`scanned` replaces."""
+"""Names of the functions of transformers that :func:`gated_delta_layers_as_ops` replaces."""
 
 
 @contextmanager
-def scanned(model: torch.nn.Module) -> Iterator[None]:
+def gated_delta_layers_as_ops(model: torch.nn.Module) -> Iterator[None]:
     """While active, gated delta layers of ``model`` call ``gated_delta_update``.
 
     ```python
-    with scanned(model):
+    with gated_delta_layers_as_ops(model):
         exported = torch.export.export(model, args, dynamic_shapes=dims)
     ```
 
@@ -40,6 +41,12 @@ def scanned(model: torch.nn.Module) -> Iterator[None]:
                 if name in home:
                     patches.enter_context(patched(home, name, replacement_of))
         yield
+
+
+def scanned(model: torch.nn.Module) -> AbstractContextManager[None]:
+    """Deprecated name of `gated_delta_layers_as_ops`."""
+    warnings.warn("use gated_delta_layers_as_ops", DeprecationWarning, stacklevel=2)
+    return gated_delta_layers_as_ops(model)
 
 
 def gated_delta_rule(

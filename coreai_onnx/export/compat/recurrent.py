@@ -7,8 +7,9 @@ Here ``lstm``, ``gru`` and the plain ``rnn`` are ops with their own shape functi
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -31,11 +32,11 @@ _ORIGINAL: dict[str, Callable[..., Any]] = {
 
 
 @contextmanager
-def whole() -> Iterator[None]:
+def recurrent_layers_as_ops() -> Iterator[None]:
     """While active, recurrent layers of ``torch.nn`` are exported as one op each.
 
     ```python
-    with whole():
+    with recurrent_layers_as_ops():
         exported = torch.export.export(model, args, dynamic_shapes=dims)
     ```
 
@@ -47,6 +48,12 @@ def whole() -> Iterator[None]:
         # the layers rebuild their list of weights when export replaces these by fake tensors
         patches.enter_context(ignored("The tensor attributes? .*_flat_weights"))
         yield
+
+
+def whole() -> AbstractContextManager[None]:
+    """Deprecated name of `recurrent_layers_as_ops`."""
+    warnings.warn("use recurrent_layers_as_ops", DeprecationWarning, stacklevel=2)
+    return recurrent_layers_as_ops()
 
 
 def _replacement(name: str, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,6 +23,7 @@ try:
     from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
     from torch._subclasses import FakeTensor, FakeTensorMode
     from torch._subclasses.fake_tensor import DataDependentOutputException
+    from torch.export import _trace as export_trace
     from torch.fx.experimental import _config as symbolic_shapes_config
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import (
@@ -115,6 +116,7 @@ __all__ = [
     "bound_sympy",
     "core_aten_decompositions",
     "disable_current_modes",
+    "export_trace",
     "is_traceable_wrapper_subclass",
     "make_fx",
     "math_attention",

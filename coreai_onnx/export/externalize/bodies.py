@@ -10,10 +10,10 @@ import torch
 from torch import fx
 from torch.export import Dim, ExportedProgram
 
-from coreai_onnx.export.compat.experts import gathered
-from coreai_onnx.export.compat.linear_attention import scanned
+from coreai_onnx.export.compat.experts import experts_as_gather_mm
+from coreai_onnx.export.compat.linear_attention import gated_delta_layers_as_ops
 from coreai_onnx.export.compat.multiples import multiples_compared
-from coreai_onnx.export.compat.recurrent import whole
+from coreai_onnx.export.compat.recurrent import recurrent_layers_as_ops
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.module_call import ModuleCall, classify, invoke
 from coreai_onnx.export.functionalize.buffers import written_in_place
@@ -21,7 +21,7 @@ from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.torch_export import TorchExport, size_oblivious
 
 
-class Body(torch.nn.Module):
+class ModuleBody(torch.nn.Module):
     """Calls a module's own forward on flat tensors, without its hooks, which the caller runs."""
 
     def __init__(self, call: ModuleCall) -> None:
@@ -54,12 +54,12 @@ def known_loops(model: torch.nn.Module, trusts: Callable[[str], bool] = trust) -
         trusts: Whether a loop may become the composite of this name.
     """
     with contextlib.ExitStack() as contexts:
-        contexts.enter_context(whole())
+        contexts.enter_context(recurrent_layers_as_ops())
         contexts.enter_context(multiples_compared())
         if trusts("gated_delta_update"):
-            contexts.enter_context(scanned(model))
+            contexts.enter_context(gated_delta_layers_as_ops(model))
         if trusts("gather_mm"):
-            contexts.enter_context(gathered())
+            contexts.enter_context(experts_as_gather_mm())
         yield
 
 
@@ -77,7 +77,7 @@ class BodyExport:
         """Store the table."""
         self._decompositions, self._trusts = dict(decompositions), trusts
 
-    def __call__(self, body: Body, inputs: Any, dynamic_shapes: Any) -> ExportedProgram:
+    def __call__(self, body: ModuleBody, inputs: Any, dynamic_shapes: Any) -> ExportedProgram:
         """Return the exported program of a body; functional, its weights under ``module.``."""
         # The export of the calling program has already made all conditions on sizes.
         with torch.no_grad(), known_loops(body, self._trusts), size_oblivious():
@@ -95,7 +95,7 @@ def example_inputs(node: fx.Node) -> tuple[tuple[Any, ...], Any]:
         node: A ``module_call`` node.
 
     Returns:
-        ``(tensors, numbers)`` as for :class:`Body`, and the matching ``dynamic_shapes``.
+        ``(tensors, numbers)`` as for :class:`ModuleBody`, and the matching ``dynamic_shapes``.
     """
     tensors, shapes = [], []
     arguments: Any = node.args[0]

@@ -17,10 +17,16 @@ from torch.export import ExportedProgram
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.torch_names import pytree
-from coreai_onnx.export.externalize.bodies import Body, example_inputs
-from coreai_onnx.export.externalize.likeness import STANDS_FOR, Same, Tree, likeness, structure
+from coreai_onnx.export.externalize.attribute_reads import AttributeReads, is_recording, recording
+from coreai_onnx.export.externalize.bodies import ModuleBody, example_inputs
+from coreai_onnx.export.externalize.equivalence import (
+    EQUIVALENCE_KEY,
+    ModuleTree,
+    SameObject,
+    equivalence_key,
+    structure,
+)
 from coreai_onnx.export.externalize.module_call import OP, ModuleCall, classify, fill
-from coreai_onnx.export.externalize.reads import Reads, is_recording, recording
 from coreai_onnx.export.externalize.specs import ExternalizeSpec, as_specs
 from coreai_onnx.export.functionalize.buffers import buffer_paths, buffers_of
 
@@ -150,7 +156,7 @@ class Externalization:
         if leader.reads is None or not leader.reads.hold_for(module, latest=True):
             return False
         assert leader.body is not None
-        places, own = Tree(leader.module), Tree(module)
+        places, own = ModuleTree(leader.module), ModuleTree(module)
         for _, inner in self._calls_in(leader.body):
             path = places.paths.get(id(vars(inner.module)))
             if path is None or inner.is_reference:
@@ -164,15 +170,15 @@ class Externalization:
     ) -> None:
         inputs, dynamic_shapes = example_inputs(node)
         self._inside.append(call.module)
-        call.reads = call.reads or Reads()
+        call.reads = call.reads or AttributeReads()
         try:
-            with call.reads.as_they_were(call.module), recording(call.module, call.reads):
-                call.body = prepare(Body(call), inputs, dynamic_shapes)
+            with call.reads.restored_in(call.module), recording(call.module, call.reads):
+                call.body = prepare(ModuleBody(call), inputs, dynamic_shapes)
         except Exception as error:
             raise ExternalizationError(
                 f"the externalized module {call.path or '(root)'} ({type(call.module).__name__}) "
                 f"failed to export by itself: {error}",
-                advice="externalise a part of it, or leave it out of externalize_modules",
+                advice="externalize a part of it, or leave it out of externalize_modules",
             ) from error
         finally:
             self._inside.pop()
@@ -187,10 +193,10 @@ class Externalization:
             spec = next((s for s in specs if isinstance(module, s.target_class)), None)
             if spec is None:
                 continue
-            if hasattr(vars(module).get("forward"), STANDS_FOR):
+            if hasattr(vars(module).get("forward"), EQUIVALENCE_KEY):
                 raise ExternalizationError(
                     f"{path or '(root)'} ({type(module).__name__}) is already marked",
-                    advice="one externalization of a model must end before the next begins",
+                    advice="call restore_externalization before externalizing the model again",
                 )
             found.append((path, module, spec))
         used = {id(spec) for _, _, spec in found}
@@ -210,8 +216,8 @@ class Externalization:
         original = module.forward
         signature = inspect.signature(original)
         code = original.__func__ if isinstance(original, MethodType) else original
-        own = Tree(module)
-        alike = (Same(spec), likeness(original, own))
+        own = ModuleTree(module)
+        alike = (SameObject(spec), equivalence_key(original, own))
         kind = (type(module), *alike, structure(module))
         buffers = buffer_paths(module)
 
@@ -226,13 +232,13 @@ class Externalization:
             call = self._call(
                 ModuleCall(
                     module, path, spec, original, tree, leaves, buffers,
-                    kind=(kind, likeness(leaves), _layouts((*tensors, *given))),
+                    kind=(kind, equivalence_key(leaves), _layouts((*tensors, *given))),
                 )
             )  # fmt: skip
             outputs = OP(tensors, given, numbers, call.tag)
             return _result(call.leader, module, outputs)
 
-        vars(forward)[STANDS_FOR] = alike
+        vars(forward)[EQUIVALENCE_KEY] = alike
         vars(forward).pop("__wrapped__", None)
         vars(forward)["__signature__"] = signature
         return forward

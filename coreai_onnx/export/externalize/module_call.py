@@ -12,10 +12,10 @@ from weakref import WeakValueDictionary, ref
 import torch
 from torch.export import ExportedProgram
 
-from coreai_onnx.composite_ops import SDPA, GatedDeltaUpdate, GatherMM, RMSNormImpl, RoPE
+from coreai_onnx.composite_ops.declaration import computed_composite
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
-from coreai_onnx.export.externalize.reads import Reads, recording
+from coreai_onnx.export.externalize.attribute_reads import AttributeReads, recording
 from coreai_onnx.export.externalize.specs import ExternalizeSpec
 from coreai_onnx.export.functionalize.buffers import Substituted
 
@@ -54,7 +54,7 @@ class ModuleCall:
     kind: Any = None
     tag: str = ""
     leader: ModuleCall = None  # type: ignore[assignment]  # itself, until an equivalent is found
-    reads: Reads | None = None
+    reads: AttributeReads | None = None
     out_tree: Any = None
     out_leaves: tuple[Any, ...] = ()
     out_numbers: Sequence[Any] = ()
@@ -77,8 +77,8 @@ class ModuleCall:
     @property
     def is_reference(self) -> bool:
         """Whether the module computes the reference of the composite it is externalized as."""
-        own = _REFERENCES.get(self.spec.composite_op_name or "")
-        return own is not None and getattr(self.original, "__func__", None) is own.forward
+        name = computed_composite(getattr(self.original, "__func__", None))
+        return name is not None and name == self.spec.composite_op_name
 
     def inner_path(self, path: str) -> str:
         """Return the path in the model for a path in the module."""
@@ -94,14 +94,6 @@ class _Result:
     outputs: tuple[tuple[Any, Any, torch.dtype, torch.device], ...]
 
 
-_REFERENCES: dict[str, type[torch.nn.Module]] = {
-    "gated_delta_update": GatedDeltaUpdate,
-    "gather_mm": GatherMM,
-    "rms_norm": RMSNormImpl,
-    "rope": RoPE,
-    "scaled_dot_product_attention": SDPA,
-}
-"""Modules of this package: they need no check and no exported body."""
 _counter: Iterator[int] = itertools.count()
 _CALLS: WeakValueDictionary[str, ModuleCall] = WeakValueDictionary()
 _library = torch.library.Library("coreai_onnx", "DEF")
@@ -121,8 +113,8 @@ def _run_call(
     call = _CALLS.get(tag)
     if call is None:
         raise ExternalizationError(
-            f"the externalized module behind {tag} is no longer there",
-            advice="keep what subexport_and_restore returned for as long as the program is used",
+            f"the externalized module behind {tag} no longer exists",
+            advice="keep the result of subexport_and_restore as long as the program is used",
         )
     inputs, mode = _signature(tensors, buffers, numbers)
     known = _known(call.leader, mode, inputs)
@@ -144,7 +136,7 @@ def _run(
     places = Substituted(call.module, buffers)
     with places.active():
         if leader.reads is None:
-            leader.reads = Reads()
+            leader.reads = AttributeReads()
             with recording(call.module, leader.reads):
                 result = invoke(call.original, call.arguments(tensors, numbers))
         else:
@@ -250,8 +242,8 @@ def classify(flat: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any], list[Any]
             numbers.append(leaf)
         elif isinstance(leaf, torch.SymFloat | torch.SymBool):
             raise ExternalizationError(
-                f"an externalized module takes or returns the symbolic number {leaf}, which has no "
-                "form at the border of a function",
+                f"an externalized module takes or returns the symbolic number {leaf}, which "
+                "cannot be an input or output of a function",
                 advice="pass it as a tensor, or leave the module out of externalize_modules",
             )
         else:

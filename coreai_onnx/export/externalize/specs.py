@@ -32,21 +32,23 @@ class ExternalizeSpec:
         """Check that attributes belong to a composite."""
         if not (isinstance(self.target_class, type)):
             raise TypeError(
-                f"target_class must be a module class, is {self.target_class!r} "
+                f"target_class must be a module class, not {self.target_class!r} "
                 "(give the class itself, not its name or an instance)"
             )
         if not issubclass(self.target_class, torch.nn.Module):
-            raise TypeError(f"target_class {self.target_class.__name__} is no torch.nn.Module")
+            raise TypeError(
+                f"target_class {self.target_class.__name__} is not a subclass of torch.nn.Module"
+            )
         if self.composite_attrs is not None and self.composite_op_name is None:
-            raise ValueError("composite_attrs needs composite_op_name to be set as well")
+            raise ValueError("composite_attrs requires composite_op_name")
         names: Any = self.composite_attrs or ()
         if isinstance(names, str) or not all(isinstance(n, str) for n in names):
-            raise TypeError(f"composite_attrs must be a list of attribute names, is {names!r}")
+            raise TypeError(f"composite_attrs must be a list of attribute names, not {names!r}")
         name = self.composite_op_name
         if name is not None and not (name.isascii() and name.isidentifier()):
             raise ValueError(
-                f"composite_op_name {name!r} is not a name: letters, digits and _ make one "
-                "(a dot is for the variants of a composite)"
+                f"composite_op_name {name!r} is not a name: use letters, digits and _ "
+                "(a dot separates the variant of a composite)"
             )
 
 
@@ -57,5 +59,5 @@ def as_specs(targets: Iterable[ExternalizeSpec | type]) -> list[ExternalizeSpec]
         TypeError: If a target is neither a spec nor a module class.
     """
     if isinstance(targets, str | ExternalizeSpec) or not isinstance(targets, Iterable):
-        raise TypeError(f"externalize_modules must be a list of module classes, is {targets!r}")
+        raise TypeError(f"externalize_modules must be a list of module classes, not {targets!r}")
     return [t if isinstance(t, ExternalizeSpec) else ExternalizeSpec(t) for t in targets]

@@ -142,8 +142,9 @@ class Substituted:
                 given.shape,
             ):
                 raise ExternalizationError(
-                    f"the buffer {path} of an externalized module becomes another shape or dtype",
-                    advice="state has one shape; leave the module out of externalize_modules",
+                    f"an externalized module changes the shape or dtype of its buffer {path}",
+                    advice="a state has one shape and dtype; leave the module out of "
+                    "externalize_modules",
                 )
             found[path] = now
         return found

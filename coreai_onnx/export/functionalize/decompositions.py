@@ -1,53 +1,21 @@
-"""Selects the ops that torch decomposes before the conversion."""
+"""Programs without in-place ops, mutations and marks of ``vmap``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import copy
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import fx
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import ExportError
 from coreai_onnx.export.compat.torch_names import VMAP_MARKS, OpOverloadPacket, resolve_packet
 from coreai_onnx.export.functionalize.in_place import mutates, without_in_place
-from coreai_onnx.export.functionalize.lifted import changed_by, lifted
+from coreai_onnx.export.functionalize.lifted_constants import lifted_constants, mutated_constants
+from coreai_onnx.export.functionalize.replaced_graph import with_graph
 from coreai_onnx.export.functionalize.subclasses import unwrapped
-
-aten = torch.ops.aten
-
-WHOLE: tuple[Any, ...] = (
-    # composites, or ops with a lowering that is better than their decomposition
-    aten.scaled_dot_product_attention.default,
-    aten.layer_norm.default,
-    aten.rms_norm.default,
-    aten.group_norm.default,
-    aten.instance_norm.default,
-    aten.silu.default,
-    aten.hardsigmoid.default,
-    aten.hardswish.default,
-    aten.pixel_shuffle.default,
-    aten.linear.default,
-    aten.reflection_pad1d.default,
-    aten.reflection_pad2d.default,
-    aten.reflection_pad3d.default,
-    aten.replication_pad1d.default,
-    aten.replication_pad2d.default,
-    aten.replication_pad3d.default,
-    aten.take.default,  # its decomposition reads an index without axes
-)
-"""Ops that are not in the decomposition table."""
-
-
-def get_decomp_table() -> dict[Any, Callable[..., Any]]:
-    """Return a fresh decomposition table for ``ExportedProgram.run_decompositions``.
-
-    It is torch's default table without the ops that have a better lowering.
-    """
-    table = torch.export.default_decompositions()
-    for op in WHOLE:
-        table.pop(op, None)
-    return dict(table.items())
 
 
 def functional(program: ExportedProgram, names: Mapping[int, str] | None = None) -> ExportedProgram:
@@ -66,52 +34,71 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
     Raises:
         ExportError: A tensor in a plain attribute is mutated in a way that cannot be traced.
     """
-    program = unwrapped(program)
-    _settle_overloads(program)
+    program = _with_settled_overloads(unwrapped(program))
     if not _needs_work(program):
         return program
     made: ExportedProgram | None = without_in_place(program, names or {})
     if made is not None and not _needs_work(made):
         return made
     mutations = [node for node in program.graph.nodes if mutates(node)]
-    changed = changed_by(mutations, program.graph, lifted(program, names))
+    changed = mutated_constants(mutations, program.graph, lifted_constants(program, names))
     if changed:  # torch's retrace does not handle them
         raise ExportError(
-            f"forward changes {', '.join(changed)}, which to torch are constants, by ops or "
-            "through views that cannot be followed\n  give them to register_buffer, and take views "
-            "of them inside of forward"
+            f"forward changes {', '.join(changed)} in place, by ops or through views that cannot "
+            "be followed; torch treats these tensors as constants\n  register them with "
+            "register_buffer, and take views of them inside forward"
         )
     with torch.no_grad():
         retraced: ExportedProgram = program.run_decompositions({})
     return retraced
 
 
-def _settle_overloads(program: ExportedProgram) -> None:
-    """Replace a call of a packet (``aten.round``) by one of the overload that its arguments select.
+def _with_settled_overloads(program: ExportedProgram) -> ExportedProgram:
+    """Return the program with each call of a packet replaced by one of the selected overload.
 
-    Graph passes may create such nodes. The result of the node does not change.
+    Graph passes may create calls of packets (``aten.round``). The arguments select the overload.
     """
-    for node in _nodes(program):
-        target = node.target
-        if isinstance(target, OpOverloadPacket):
-            given: Any = (node.args, node.kwargs)
-            args, kwargs = torch.fx.map_arg(given, lambda n: n.meta["val"])
-            name = str(target).replace(".", "::", 1)
-            chosen = resolve_packet(name, *args, **kwargs)
-            node.target = getattr(target, chosen or "default")
+    if not any(_calls_packet(node) for node in _nodes(program)):
+        return program
+    return with_graph(program, _settled(program.graph_module))
+
+
+def _settled(module: fx.GraphModule) -> fx.GraphModule:
+    graph = copy.deepcopy(module.graph)
+    for given, node in zip(module.graph.nodes, graph.nodes, strict=True):
+        node.name = given.name
+        if _calls_packet(node):
+            node.target = _chosen(node)
+    made = fx.GraphModule(module, graph)
+    for name, child in module.named_children():
+        if isinstance(child, fx.GraphModule):
+            setattr(made, name, _settled(child))
+    return made
+
+
+def _chosen(node: fx.Node) -> Any:
+    """Return the overload that the arguments of a call of a packet select."""
+    given: Any = (node.args, node.kwargs)
+    args, kwargs = fx.map_arg(given, lambda n: n.meta["val"])
+    name = str(node.target).replace(".", "::", 1)
+    return getattr(node.target, resolve_packet(name, *args, **kwargs) or "default")
+
+
+def _calls_packet(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverloadPacket)
 
 
 def _needs_work(program: ExportedProgram) -> bool:
     return any(mutates(node) or _marks_batch(node) for node in _nodes(program))
 
 
-def _nodes(program: ExportedProgram) -> Iterator[torch.fx.Node]:
+def _nodes(program: ExportedProgram) -> Iterator[fx.Node]:
     """Yield the nodes of a program's graph and of the graphs that its nodes call."""
     for module in program.graph_module.modules():
-        if isinstance(module, torch.fx.GraphModule):
+        if isinstance(module, fx.GraphModule):
             yield from module.graph.nodes
 
 
-def _marks_batch(node: torch.fx.Node) -> bool:
+def _marks_batch(node: fx.Node) -> bool:
     """Whether a node is a batch-axis marker of ``vmap``."""
     return getattr(node.target, "__module__", "") == VMAP_MARKS

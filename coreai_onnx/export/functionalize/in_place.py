@@ -26,8 +26,23 @@ from torch.export.graph_signature import (
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from coreai_onnx.export.compat.torch_names import OpOverload
-from coreai_onnx.export.functionalize.lifted import Lifted, lifted, remade
-from coreai_onnx.export.functionalize.plain_ops import plain_form
+from coreai_onnx.export.functionalize.batch_statistics import (
+    TrainingNorm,
+    updates_statistics,
+    with_value,
+)
+from coreai_onnx.export.functionalize.lifted_constants import (
+    LiftedConstants,
+    lifted_constants,
+    values_sharing_memory,
+)
+from coreai_onnx.export.functionalize.plain_ops import (
+    changed_tensor,
+    keeps_the_dtype,
+    plain_arguments,
+    plain_form,
+)
+from coreai_onnx.export.functionalize.replaced_graph import with_graph
 from coreai_onnx.export.functionalize.views import Write, undone
 
 aten = torch.ops.aten
@@ -63,27 +78,17 @@ def without_in_place(
         names: Names of state that torch treats as constants, by the id of the tensor.
 
     Returns:
-        A new program, or None if a retrace is needed: for training batch norms, custom ops that
-        mutate, and overlapping views.
+        A new program, or None if a retrace is needed: for custom ops that mutate, and overlapping
+        views.
     """
-    constants = lifted(program, names or {})
+    constants = lifted_constants(program, names or {})
     try:
         root = _rebuilt(program.graph_module, constants)
     except _CannotError:
         return None
     signature = _signature(program, root, constants)
     states = {str(s.target): constants.tensors.get(s.arg.name) for s in signature.input_specs}
-    return ExportedProgram(
-        root=root,
-        graph=root.graph,
-        graph_signature=signature,
-        state_dict=program.state_dict,
-        range_constraints=program.range_constraints,
-        module_call_graph=program.module_call_graph,
-        example_inputs=program.example_inputs,
-        constants=program.constants | {k: x for k, x in states.items() if x is not None},
-        verifiers=program.verifiers,
-    )
+    return with_graph(program, root, signature, {k: x for k, x in states.items() if x is not None})
 
 
 def without_in_place_inside(module: fx.GraphModule) -> fx.GraphModule | None:
@@ -101,12 +106,10 @@ def mutates(node: fx.Node) -> bool:
         return False
     if target is aten.detach_.default:
         return False  # it is applied to the copy of a literal and changes no values
-    if target in (aten.batch_norm.default, aten.instance_norm.default):
-        return bool(node.args[5] and node.args[3])  # batch statistics update the running ones
-    return target._schema.is_mutable
+    return target._schema.is_mutable or updates_statistics(node)
 
 
-def _rebuilt(module: fx.GraphModule, constants: Lifted | None) -> fx.GraphModule:
+def _rebuilt(module: fx.GraphModule, constants: LiftedConstants | None) -> fx.GraphModule:
     """Return a module with its graph, and the graphs its nodes call, without in-place ops."""
     graph = _Rebuild(module.graph, constants).run()
     made = fx.GraphModule(module, graph)
@@ -129,9 +132,9 @@ class _Rebuild:
             mutated.
     """
 
-    def __init__(self, given: fx.Graph, constants: Lifted | None) -> None:
+    def __init__(self, given: fx.Graph, constants: LiftedConstants | None) -> None:
         self.given, self.outer = given, constants is not None
-        self._constants = constants or Lifted()
+        self._constants = constants or LiftedConstants()
         self.graph = fx.Graph()
         self._current: dict[fx.Node, fx.Node] = {}
         self._inputs: dict[fx.Node, fx.Node] = {}
@@ -165,10 +168,10 @@ class _Rebuild:
     def _find_shared_memory(self) -> None:
         """Record the memory of each node's results, and the argument that they are a view of."""
         same: dict[StorageWeakRef, StorageWeakRef] = {}
-        remade_values = remade(self.given, self._constants)
+        found_values = values_sharing_memory(self.given, self._constants)
         first = {n.name: n for n in self.given.nodes if n.op == "placeholder"}
         for node in self.given.nodes:
-            own = _memory(node, remade_values.get(node, node.meta.get("val")))
+            own = _memory(node, found_values.get(node, node.meta.get("val")))
             if _returns_its_argument(node) or _writes_back(node):
                 same.update(zip(own, self._groups[node.args[0]], strict=True))
             groups = self._groups[node] = tuple(dict.fromkeys(same.get(key, key) for key in own))
@@ -214,13 +217,19 @@ class _Rebuild:
 
     # ------------------------------------------------------------------ writing
     def _mutation(self, node: fx.Node) -> None:
-        functional, changed = plain_form(node.target), node.args[0] if node.args else None
-        if functional is None or not isinstance(changed, fx.Node):
+        if updates_statistics(node):
+            self._training_norm(node)
+            return
+        functional, changed = plain_form(node.target), changed_tensor(node)
+        if functional is None or changed is None:
             raise _CannotError(node)
         groups = self._groups[changed]
         if len(groups) != 1 or groups != self._groups[node]:
             raise _CannotError(node)  # fake tensors do not show what shares memory
-        args, kwargs = fx.map_arg((node.args, node.kwargs), self._use)
+        if node.target is aten.resize_.default and self._parents[changed] is not None:
+            raise _CannotError(node)  # the view may show other elements of its tensor
+        args, kwargs = plain_arguments(functional, node.target, node.args, node.kwargs)  # type: ignore[arg-type]  # an op
+        args, kwargs = fx.map_arg((args, kwargs), self._use)
         new = self._call(functional, args, kwargs, node)
         if torch.Tag.inplace_view in node.target.tags:  # type: ignore[union-attr]  # an op
             self._turned.add(groups[0])
@@ -229,10 +238,20 @@ class _Rebuild:
             return
         if groups[0] in self._turned:
             raise _CannotError(node)  # the memory layout of the views is no longer known
-        if not _keeps_the_dtype(node):
-            new = self._in_its_dtype(new, node)
+        if not keeps_the_dtype(node):
+            new = self._in_its_dtype(new, node, changed)
         self._write(node, changed, new, groups[0])
         self._settle(node, new)
+
+    def _training_norm(self, node: fx.Node) -> None:
+        """Compute the norm, and write the new running statistics."""
+        norm = TrainingNorm(self.graph, node, fx.map_arg(node.args, self._use))
+        for changed, new in ((node.args[3], norm.mean), (node.args[4], norm.var)):
+            groups = self._groups[changed]  # type: ignore[index]  # a node
+            if len(groups) != 1 or groups[0] in self._turned:
+                raise _CannotError(node)
+            self._write(node, changed, new, groups[0])  # type: ignore[arg-type]  # a node
+        self._settle(node, norm.result)
 
     def _call(self, target: Any, args: Any, kwargs: Any, like: fx.Node) -> fx.Node:
         name = target._schema.name.partition("::")[2].strip("_")
@@ -240,13 +259,13 @@ class _Rebuild:
         made.meta = dict(like.meta)
         return made
 
-    def _in_its_dtype(self, new: fx.Node, node: fx.Node) -> fx.Node:
+    def _in_its_dtype(self, new: fx.Node, node: fx.Node, changed: fx.Node) -> fx.Node:
         """Return the result of the out-of-place op, cast to the dtype of the mutated tensor."""
-        expected = node.meta["val"]
-        args, kwargs = fx.map_arg((new.args, new.kwargs), lambda n: n.meta["val"])
-        with expected.fake_mode, torch.no_grad():
-            new.meta["val"] = new.target(*args, **kwargs)  # type: ignore[operator]  # an op
-        if new.meta["val"].dtype == expected.dtype:
+        expected = changed.meta["val"]
+        value = with_value(new, expected.fake_mode).meta["val"]
+        if [str(n) for n in value.shape] != [str(n) for n in expected.shape]:
+            raise _CannotError(node)  # torch resizes a tensor that is given as out
+        if value.dtype == expected.dtype:
             return new
         return self._call(aten.to.dtype, (new, expected.dtype), {}, node)
 
@@ -255,7 +274,7 @@ class _Rebuild:
         values: list[tuple[fx.Node, fx.Node | None]] = [(changed, new)]
         view, value = changed, new
         while (parent := self._parents[view]) is not None:
-            if not self._is_read_later(node, parent, group):
+            if not self._is_read_later(node, changed, parent, group):
                 values.append((parent, None))
                 break
             if _is_list(parent):  # the views of a split
@@ -276,11 +295,13 @@ class _Rebuild:
             else:
                 self._settle(tensor, present)
 
-    def _is_read_later(self, node: fx.Node, parent: fx.Node, group: StorageWeakRef) -> bool:
+    def _is_read_later(
+        self, node: fx.Node, changed: fx.Node, parent: fx.Node, group: StorageWeakRef
+    ) -> bool:
         """Whether another tensor of the group is read after an in-place op, or is an input."""
         if self._root(parent).op == "placeholder":
             return True
-        now, changed = self._order[node], node.args[0]
+        now = self._order[node]
         others = (m for m in self._members[group] if m not in (node, changed))
         return any(self._order[user] > now for m in others for user in m.users)
 
@@ -338,17 +359,8 @@ def _writes_back(node: fx.Node) -> bool:
     return node.target is aten.copy_.default
 
 
-def _keeps_the_dtype(node: fx.Node) -> bool:
-    """Whether the out-of-place op is known to return the dtype of the mutated tensor."""
-    values: Any = fx.map_arg(node.args, lambda n: n.meta.get("val"))
-    target, *others = values
-    tensors = (x for x in others if isinstance(x, torch.Tensor))
-    numbers = (x for x in others if isinstance(x, float | torch.SymFloat | complex))
-    return all(x.dtype == target.dtype for x in tensors) and not any(numbers)
-
-
 def _signature(
-    program: ExportedProgram, root: fx.GraphModule, constants: Lifted
+    program: ExportedProgram, root: fx.GraphModule, constants: LiftedConstants
 ) -> ExportGraphSignature:
     """Return the signature of the rebuilt program: the inputs' new values come first."""
     given = program.graph_signature

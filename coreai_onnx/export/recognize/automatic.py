@@ -17,10 +17,11 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.export.compat import experts, linear_attention
 from coreai_onnx.export.compat.patches import exchanged, patched
-from coreai_onnx.export.externalize.likeness import STANDS_FOR, likeness
+from coreai_onnx.export.externalize.equivalence import EQUIVALENCE_KEY, equivalence_key
 from coreai_onnx.export.recognize import eager_attention
 from coreai_onnx.export.recognize.norms import norm_block
-from coreai_onnx.export.recognize.recognition import RAISES, Block, Recognition, first_line
+from coreai_onnx.export.recognize.numeric_probe import RAISES, first_line
+from coreai_onnx.export.recognize.recognition import Block, Recognition
 from coreai_onnx.export.recognize.rotary import is_rotary, rotary_block
 
 
@@ -150,14 +151,19 @@ def _replaced(place: _Place) -> Callable[..., Any]:
                 block.refuse(f"the replacement does not take its arguments ({first_line(error)})")
         return original(*args, **kwargs)
 
-    vars(stand_in)[STANDS_FOR] = ("recognized", block.composite, block.meaning, _code(original))
+    vars(stand_in)[EQUIVALENCE_KEY] = (
+        "recognized",
+        block.composite,
+        block.meaning,
+        _code(original),
+    )
     vars(stand_in)["__signature__"] = inspect.signature(original)
     return stand_in
 
 
 def _code(original: Callable[..., Any]) -> Any:
     """Return a key that is equal for two modules with the same forward."""
-    return likeness(getattr(original, "__func__", original))
+    return equivalence_key(getattr(original, "__func__", original))
 
 
 def _observed(block: Block, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -245,7 +251,7 @@ def wants(externalize_modules: Any) -> tuple[bool, list[Any]]:
     if isinstance(externalize_modules, Mapping) or not isinstance(externalize_modules, Sequence):
         raise TypeError(
             'externalize_modules must be "auto" or a list of module classes and ExternalizeSpecs, '
-            f"is {externalize_modules!r}"
+            f"not {externalize_modules!r}"
         )
     rest = [t for t in externalize_modules if not (isinstance(t, str) and t == "auto")]
     return len(rest) < len(externalize_modules), rest

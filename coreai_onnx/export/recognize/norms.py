@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,9 @@ import torch.nn.functional as F
 
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.call import call
-from coreai_onnx.export.recognize.recognition import RAISES, Block, difference, first_line
+from coreai_onnx.export.recognize.numeric_probe import MAGNITUDES, SEED, probe
+from coreai_onnx.export.recognize.recognition import Block
 
-_SEED = 20260101
-_MAGNITUDES = (1.0, 1e-3, 8.0)
-"""Magnitudes: ordinary inputs; small ones that reveal eps; large ones that reveal a cap."""
 _EPS = ("eps", *COMPOSITES["rms_norm"].attribute("eps").aliases, "layer_norm_eps")
 Tensor = torch.Tensor
 
@@ -53,7 +51,8 @@ def norm_block(place: str, module: torch.nn.Module) -> Block | None:
         return None
     reason, kind = "", type(module).__name__
     for index, (composite, form) in enumerate(_forms(seen)):
-        found = _probe(module, seen, form)
+        original = _with_weights(module, type(module).forward)
+        found = probe(original, _with_weights(module, form), _random_cases(module, seen))
         if not found:
             return Block(place, kind, composite, _bound(module, form), meaning=(seen, index))
         reason = reason or found
@@ -170,59 +169,36 @@ def _bound(module: torch.nn.Module, form: _Form) -> Callable[..., Any]:
 
 
 # ---------------------------------------------------------------------- numeric check
-def _probe(module: torch.nn.Module, norm: _Norm, form: _Form) -> str:
-    """Return what differs between a module and a form; empty if nothing does."""
-    generator = torch.Generator().manual_seed(_SEED)
+def _random_cases(module: torch.nn.Module, norm: _Norm) -> Iterator[dict[str, Any]]:
+    """Yield random inputs and weights of a norm."""
+    generator = torch.Generator().manual_seed(SEED)
     own = dict(module.named_parameters(recurse=False))
     like = next(iter(own.values()), None)
     width = 16 if like is None else like.shape[0]
     dtype = torch.float32 if like is None else like.dtype
-    forward = _Forward(module)
-    for magnitude, lead in zip(_MAGNITUDES, ((2, 3), (4,), (2, 2, 3)), strict=True):
+    for magnitude, lead in zip(MAGNITUDES, ((2, 3), (4,), (2, 2, 3)), strict=True):
         size = max(magnitude, 1.0)
         weights = {
-            f"module.{name}": (torch.randn(p.shape, generator=generator) * size).to(p.dtype)
+            name: (torch.randn(p.shape, generator=generator) * size).to(p.dtype)
             for name, p in own.items()
         }
         inputs = [
             (torch.randn((*lead, width), generator=generator) * magnitude).to(dtype)
             for _ in range(norm.arguments)
         ]
+        yield {"inputs": inputs, "weights": weights}
+
+
+def _with_weights(module: torch.nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls ``forward`` of a module, without its hooks, on other weights."""
+    registry = vars(module)["_parameters"]
+
+    def call_forward(inputs: Sequence[Tensor], weights: dict[str, Tensor]) -> Any:
+        before = dict(registry)
+        registry.update(weights)
         try:
-            with torch.no_grad():
-                wanted = torch.func.functional_call(forward, weights, tuple(inputs))
-                with _weights(module, weights):
-                    given = form(module, *inputs)
-        except RAISES as error:
-            return f"it fails on random inputs ({first_line(error)})"
-        found, _ = difference(given, wanted)
-        if found:
-            return f"{found} on random inputs"
-    return ""
+            return forward(module, *inputs)
+        finally:
+            registry.update(before)
 
-
-class _Forward(torch.nn.Module):
-    """Calls the forward of a module's class without its hooks."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return type(self.module).forward(self.module, *inputs)
-
-
-class _weights:  # noqa: N801 - used like a function: with _weights(...)
-    """While active, replaces the weights of a module, by ``module.<name>``."""
-
-    def __init__(self, module: torch.nn.Module, weights: dict[str, Tensor]) -> None:
-        self._registry, self._new = vars(module)["_parameters"], weights
-        self._before: dict[str, Any] = {}
-
-    def __enter__(self) -> None:
-        self._before = dict(self._registry)
-        for name, tensor in self._new.items():
-            self._registry[name.removeprefix("module.")] = tensor
-
-    def __exit__(self, *_: object) -> None:
-        self._registry.update(self._before)
+    return call_forward

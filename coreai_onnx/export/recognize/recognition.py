@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,13 +9,8 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.export.compat.torch_names import pytree
+from coreai_onnx.export.recognize.numeric_probe import RAISES, difference, first_line
 from coreai_onnx.table import render
-
-_RELATIVE = 1e-4
-_LOW_PRECISION = 100
-RAISES = (RuntimeError, TypeError, ValueError, IndexError, AssertionError, AttributeError, KeyError)
-"""Exceptions that a replacement may raise on arguments that it does not support."""
 
 
 @dataclass(eq=False)
@@ -103,41 +97,3 @@ class Recognition:
             rows.append((kind, composite, str(len(same)), str(calls), worst, result))
         header = ("block", "composite", "places", "calls", "difference", "result")
         return render(header, rows)
-
-
-def difference(given: Any, wanted: Any) -> tuple[str, float]:
-    """Compare results of a replacement and its original.
-
-    Returns:
-        A description of the difference (empty if there is none), and the largest relative
-        distance.
-    """
-    ours, ours_tree = pytree.tree_flatten(given)
-    theirs, theirs_tree = pytree.tree_flatten(wanted)
-    if ours_tree != theirs_tree:
-        return "the replacement returns another structure", 0.0
-    worst = 0.0
-    for a, b in zip(ours, theirs, strict=True):
-        if not isinstance(b, torch.Tensor):
-            if a is not b and a != b:
-                return f"the replacement returns {a!r}, the original {b!r}", 0.0
-            continue
-        if a.dtype != b.dtype or a.shape != b.shape:
-            return (
-                f"the replacement gives {a.dtype} {tuple(a.shape)}, "
-                f"the original {b.dtype} {tuple(b.shape)}"
-            ), 0.0
-        if not b.numel():
-            continue
-        scale = b.double().abs().max().item()
-        distance = (a.double() - b.double()).abs().max().item() / (scale or 1.0)
-        low = b.dtype in (torch.float16, torch.bfloat16)
-        worst = max(worst, distance) if not math.isnan(distance) else float("inf")
-        if not distance <= _RELATIVE * (_LOW_PRECISION if low else 1):
-            return f"the result differs by {distance:.2g}", worst
-    return "", worst
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    return str(error).partition("\n")[0] or type(error).__name__

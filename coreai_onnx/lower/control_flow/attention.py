@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -11,11 +11,11 @@ from coreai_onnx.export.compat.torch_names import math_attention, pytree
 from coreai_onnx.lower.binding import resolve
 from coreai_onnx.lower.control_flow.nested import walk_graph
 from coreai_onnx.lower.decompose import trace
+from coreai_onnx.lower.registry import lowers_higher_order
+from coreai_onnx.lower.walker import Walker
 
-if TYPE_CHECKING:
-    from coreai_onnx.lower.walker import Walker
 
-
+@lowers_higher_order("flex_attention")
 def flex_attention(walker: Walker, node: fx.Node) -> Any:
     """Lower ``flex_attention(query, key, value, score_mod, block_mask, scale, ...)``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -11,11 +11,11 @@ from torch import fx
 
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.export.compat.torch_names import pytree
+from coreai_onnx.lower.registry import lowers_higher_order
+from coreai_onnx.lower.walker import Walker
 
-if TYPE_CHECKING:
-    from coreai_onnx.lower.walker import Walker
 
-
+@lowers_higher_order("with_effects")
 def with_effects(walker: Walker, node: fx.Node) -> Any:
     """Lower ``with_effects(token, op, *args)``: the token, then the op's results.
 
@@ -31,6 +31,7 @@ def with_effects(walker: Walker, node: fx.Node) -> Any:
     return [walker.value_of(token), *results]  # type: ignore[arg-type]  # a node
 
 
+@lowers_higher_order("auto_functionalized")
 def auto_functionalized(walker: Walker, node: fx.Node) -> Any:
     """Lower ``auto_functionalized(op, **kwargs)``: results, then new values of mutated arguments.
 
@@ -43,6 +44,7 @@ def auto_functionalized(walker: Walker, node: fx.Node) -> Any:
     return [None, *results] if silent else results
 
 
+@lowers_higher_order("auto_functionalized_v2")
 def auto_functionalized_v2(walker: Walker, node: fx.Node) -> Any:
     """Lower ``auto_functionalized_v2``, which lists the tensors whose storage the op mutates.
 
@@ -79,6 +81,7 @@ def auto_functionalized_v2(walker: Walker, node: fx.Node) -> Any:
     return [*(results[:count] or [None]), *new]
 
 
+@lowers_higher_order("out_dtype")
 def out_dtype(walker: Walker, node: fx.Node) -> Any:
     """Lower ``out_dtype(op, dtype, *args)``: the op on arguments promoted to ``dtype``.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import fx
 
@@ -15,11 +15,11 @@ from coreai_onnx.lower.control_flow.nested import (
     results_of,
     walk_graph,
 )
+from coreai_onnx.lower.registry import lowers_higher_order
+from coreai_onnx.lower.walker import Walker
 
-if TYPE_CHECKING:
-    from coreai_onnx.lower.walker import Walker
 
-
+@lowers_higher_order("cond")
 def cond(walker: Walker, node: fx.Node) -> Any:
     """Lower ``cond(pred, true_fn, false_fn, operands)``: branches capture outer values.
 

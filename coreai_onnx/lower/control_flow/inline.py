@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -10,9 +10,8 @@ from torch import fx
 from coreai_onnx.lower.binding import resolve
 from coreai_onnx.lower.control_flow.nested import walk_graph
 from coreai_onnx.lower.decompose import trace
-
-if TYPE_CHECKING:
-    from coreai_onnx.lower.walker import Walker
+from coreai_onnx.lower.registry import lowers_higher_order
+from coreai_onnx.lower.walker import Walker
 
 # The index of the graph among the arguments, and the index of the first operand, which may be a
 # list of all operands.
@@ -31,6 +30,7 @@ INLINED: dict[str, tuple[int, int]] = {
 _TAKE_A_LIST = ("strict_mode", "run_const_graph", "hints_wrapper")
 
 
+@lowers_higher_order(*INLINED)
 def inline(walker: Walker, node: fx.Node) -> Any:
     """Lower the wrapped graph at its call."""
     name = str(node.target)
@@ -40,6 +40,7 @@ def inline(walker: Walker, node: fx.Node) -> Any:
     return _as_called(node, walk_graph(walker, walker.op, arguments[graph_at], operands))
 
 
+@lowers_higher_order("wrap_with_autocast")
 def with_autocast(walker: Walker, node: fx.Node) -> Any:
     """wrap_with_autocast(device, dtype, enabled, cache, graph, *operands).
 
@@ -56,6 +57,7 @@ def with_autocast(walker: Walker, node: fx.Node) -> Any:
     return _as_called(node, walk_graph(walker, walker.op, traced, operands))
 
 
+@lowers_higher_order("_export_tracepoint")
 def tracepoint(walker: Walker, node: fx.Node) -> Any:
     """_export_tracepoint(*values, kind, path): a marker; returns the values."""
     return list(resolve(node.args, walker.value_of))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 import sympy
@@ -12,11 +12,9 @@ import torch
 from torch import fx
 
 from coreai_onnx.export.compat.torch_names import pytree
-from coreai_onnx.lower.values import Value, ir_dtype, real_part, set_dims
-
-if TYPE_CHECKING:
-    from coreai_onnx.lower.builder import OpBuilder
-    from coreai_onnx.lower.walker import Walker
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.values import Value, complex_like, ir_dtype, real_part, set_dims
+from coreai_onnx.lower.walker import Walker
 
 _SCALARS = {
     torch.SymInt: ir.DataType.INT64,
@@ -53,9 +51,11 @@ class NestedGraph:
     def add_input(self, name: str, dtype: ir.DataType, dims: Sequence[Any]) -> Value:
         """Append an input of this graph."""
         value = ir.Value(name=self.op.scope.names.unique(name), type=ir.TensorType(dtype))
-        set_dims(value, dims)
+        return self._append_input(set_dims(value, dims))
+
+    def _append_input(self, value: Value) -> Value:
         self.graph.inputs.append(value)
-        self.op.scope.dims.bind_axes(value, dims)
+        self.op.scope.dims.bind_axes(value, value.meta["dims"])
         return value
 
     def add_output(self, x: Any, example: Any) -> Value:
@@ -66,7 +66,7 @@ class NestedGraph:
             value = self.op.cast(value, dtype)
         producer = value.producer()
         if producer is None or producer.graph is not self.graph or value in self.graph.outputs:
-            value = copied(self.op, value)
+            value = self.op.copy(value)
         self.graph.outputs.append(value)
         return value
 
@@ -87,12 +87,8 @@ class NestedGraph:
         """Append an input for a placeholder; a symbolic number is bound to a scalar input."""
         context, example = self.walker.context, node.meta["val"]
         if isinstance(example, torch.Tensor):
-            complex_ = example.is_complex()
-            dims = context.dims(example) + ((2,) if complex_ else ())
-            value = self.add_input(node.name, ir_dtype(real_part(example.dtype)), dims)
-            if complex_:
-                value.meta["complex"] = True
-            return value
+            name = self.op.scope.names.unique(node.name)
+            return self._append_input(context.value_like(name, example))
         symbol = context.expression(example)
         value = self.add_input(node.name, _SCALARS[type(example)], ())
         if isinstance(symbol, sympy.Symbol):
@@ -175,14 +171,6 @@ def predicate(op: OpBuilder, x: Any) -> Value:
     return value if value.meta.get("dims") == () else op.reshape(value, [])
 
 
-def copied(op: OpBuilder, x: Value) -> Value:
-    """Return a copy of a value, so that this graph produces it."""
-    result: Value = op.Identity(x)
-    if x.meta.get("complex"):
-        result.meta["complex"] = True
-    return result
-
-
 def results_of(walker: Walker, node: fx.Node, outputs: Sequence[Value]) -> list[Any]:
     """Return the outputs of a node as results of the program; numbers become symbols."""
     examples = node.meta["val"]
@@ -211,8 +199,7 @@ def append(
     for made, inner in zip(node.outputs, outputs, strict=True):
         if inner.dtype is not None:
             made.dtype = inner.dtype
-        if inner.meta.get("complex"):
-            made.meta["complex"] = True
+        complex_like(made, inner)
     return list(node.outputs)
 
 

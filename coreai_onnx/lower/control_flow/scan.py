@@ -6,7 +6,7 @@ between flips. Neither torch nor onnxruntime's Scan supports a scan of length 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 from torch import fx
@@ -19,18 +19,19 @@ from coreai_onnx.lower.control_flow.nested import (
     examples_of,
     results_of,
 )
-from coreai_onnx.lower.values import Value
+from coreai_onnx.lower.registry import lowers_higher_order
+from coreai_onnx.lower.values import Value, complex_like, ir_dtype_of
+from coreai_onnx.lower.walker import Walker
 
-if TYPE_CHECKING:
-    from coreai_onnx.lower.walker import Walker
 
-
+@lowers_higher_order("scan")
 def scan(walker: Walker, node: fx.Node) -> Any:
     """Lower ``scan(combine_fn, init, xs, additional)``: carries first, then stacked outputs."""
     combine, init, xs, additional = resolve(node.args, walker.value_of)
     return _scan(walker, node, combine, (init, xs, additional))
 
 
+@lowers_higher_order("map_impl")
 def map_(walker: Walker, node: fx.Node) -> Any:
     """Lower ``map_impl(f, xs, additional)``: a scan that carries nothing."""
     function, xs, additional = resolve(node.args, walker.value_of)
@@ -50,7 +51,9 @@ def _scan(
     examples = [*carried, *examples_of(node)[len(init) :]]
     for result, example in zip(results, examples, strict=True):
         body.add_output(result, example)
-    first = [walker.op.cast(x, _dtype(v)) for x, v in zip(init, body.graph.inputs, strict=False)]
+    first = [
+        walker.op.cast(x, ir_dtype_of(v)) for x, v in zip(init, body.graph.inputs, strict=False)
+    ]
     outputs = append(
         walker.op,
         "Scan",
@@ -62,6 +65,7 @@ def _scan(
     return results_of(walker, node, outputs)
 
 
+@lowers_higher_order("associative_scan")
 def associative_scan(walker: Walker, node: fx.Node) -> Any:
     """Lower ``associative_scan(combine_fn, xs, additional)``: yᵢ = combine(yᵢ₋₁, xᵢ), y₀ = x₀.
 
@@ -95,18 +99,9 @@ def associative_scan(walker: Walker, node: fx.Node) -> Any:
 
 def _choose(body: NestedGraph, is_first: Value, x: Value, combined: Any) -> Value:
     """Return x in the first iteration, otherwise the combined value."""
-    value: Value = body.op.Where(is_first, x, body.op.cast(combined, _dtype(x)))
-    if x.meta.get("complex"):
-        value.meta["complex"] = True
-    return value
+    return complex_like(body.op.Where(is_first, x, body.op.cast(combined, ir_dtype_of(x))), x)
 
 
 def _first_slice(walker: Walker, x: Value) -> Value:
     """Return x[0]."""
-    result: Value = walker.op.Gather(x, walker.op.const(0), axis=0)
-    return result
-
-
-def _dtype(x: Value) -> ir.DataType:
-    assert x.dtype is not None
-    return x.dtype
+    return walker.op.Gather(x, walker.op.const(0), axis=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 from torch import fx
@@ -17,12 +17,12 @@ from coreai_onnx.lower.control_flow.nested import (
     results_of,
     walk_graph,
 )
+from coreai_onnx.lower.registry import lowers_higher_order
 from coreai_onnx.lower.values import ir_dtype, real_part
-
-if TYPE_CHECKING:
-    from coreai_onnx.lower.walker import Walker
+from coreai_onnx.lower.walker import Walker
 
 
+@lowers_higher_order("while_loop")
 def while_loop(walker: Walker, node: fx.Node) -> Any:
     """Lower ``while_loop(cond_fn, body_fn, carried, additional)``: zero or more iterations.
 

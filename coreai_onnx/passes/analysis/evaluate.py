@@ -19,7 +19,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.passes.engine.facts import attribute_of
+from coreai_onnx.passes.engine.match import attribute_of
 
 Array: TypeAlias = Any
 """A numpy array; numpy has no static type for the dtypes of ml_dtypes."""
@@ -58,13 +58,26 @@ def evaluate(node: gs.Node, arrays: Arrays, *, limit: int) -> list[Array]:
     size = _size(node, arrays)
     if size > limit:
         raise CannotEvaluateError("the result is bigger than the limit")
-    try:
-        with np.errstate(all="ignore"):
-            results = RULES[node.op](node, arrays)
-    except (IndexError, ValueError, TypeError, AttributeError) as error:
-        raise CannotEvaluateError(f"inputs do not fit: {type(error).__name__}") from error
+    results = _applied(node, arrays)
     outputs = results if isinstance(results, list) else [results]
     return [np.asarray(output) for output in outputs]
+
+
+def rearrange(node: gs.Node, arrays: Arrays) -> Array:
+    """Return the output of an op that only moves elements, which may be objects.
+
+    Raises:
+        CannotEvaluateError: The inputs do not fit.
+    """
+    return np.asarray(_applied(node, arrays), dtype=arrays[0].dtype)
+
+
+def _applied(node: gs.Node, arrays: Arrays) -> Array:
+    try:
+        with np.errstate(all="ignore"):
+            return RULES[node.op](node, arrays)
+    except (IndexError, ValueError, TypeError, AttributeError) as error:
+        raise CannotEvaluateError(f"inputs do not fit: {type(error).__name__}") from error
 
 
 def _size(node: gs.Node, arrays: Arrays) -> int:
@@ -212,8 +225,7 @@ def _bounds(start: int, end: int, step: int, dim: int) -> slice:
 
 def _gather(node: gs.Node, arrays: Arrays) -> Array:
     data, indices = arrays
-    axis = attribute_of(node, "axis", 0)
-    return np.take(data, np.where(indices < 0, indices + data.shape[axis], indices), axis=axis)
+    return np.take(data, indices, axis=attribute_of(node, "axis", 0))
 
 
 def _split(node: gs.Node, arrays: Arrays) -> list[Array]:

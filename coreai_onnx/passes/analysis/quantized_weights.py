@@ -8,15 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.computed import Computed, computed
-from coreai_onnx.passes.engine.facts import (
+from coreai_onnx.passes.analysis.constant_expressions import ConstantExpression, constant_expression
+from coreai_onnx.passes.engine.match import (
     attribute_of,
     dtype_of,
     input_of,
     is_standard,
+    made_by,
+    maker,
     static_shape_of,
 )
-from coreai_onnx.passes.engine.match import made_by, maker
 
 _FLOAT = np.dtype(np.float32)
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
@@ -39,11 +40,11 @@ class QuantizedWeight:
         form: The shape to which scales are broadcast.
     """
 
-    steps: Computed
+    steps: ConstantExpression
     shape: tuple[int, int]
     axis: int
     block: int
-    scales: Computed
+    scales: ConstantExpression
     zeros: np.ndarray
     form: tuple[int, ...]
 
@@ -80,7 +81,10 @@ def quantized_weight(tensor: gs.Tensor) -> QuantizedWeight | None:
 
 def _linear(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
     """Match ``DequantizeLinear``."""
-    steps, scales, form = *map(computed, node.inputs[:2]), static_shape_of(node.inputs[1])
+    steps, scales, form = (
+        *map(constant_expression, node.inputs[:2]),
+        static_shape_of(node.inputs[1]),
+    )
     if steps is None or scales is None or not form or dtype_of(node.inputs[1]) != _FLOAT:
         return None
     axis, block = attribute_of(node, "axis", 1) % 2, attribute_of(node, "block_size", 0)
@@ -102,7 +106,7 @@ def _product(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
     if full is None or len(node.inputs) != 2:
         return None
     for centered, scale in (node.inputs, node.inputs[::-1]):
-        scales, form = computed(scale), static_shape_of(scale)
+        scales, form = constant_expression(scale), static_shape_of(scale)
         if scales is None or form is None or math.prod(form) >= math.prod(full):
             continue
         found = _centered(centered, full)
@@ -114,8 +118,8 @@ def _product(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
 
 
 def _blocks(
-    steps: Computed,
-    scales: Computed,
+    steps: ConstantExpression,
+    scales: ConstantExpression,
     zeros: np.ndarray,
     form: tuple[int, ...],
     full: tuple[int, ...],
@@ -151,7 +155,9 @@ def _per_block(
     return whole.reshape((shape[0], -1) if axis else (-1, shape[1]))
 
 
-def _centered(tensor: gs.Tensor, full: tuple[int, ...]) -> tuple[Computed, np.ndarray] | None:
+def _centered(
+    tensor: gs.Tensor, full: tuple[int, ...]
+) -> tuple[ConstantExpression, np.ndarray] | None:
     """Return steps of the shape ``full``, and the sum of everything subtracted from them."""
     zeros = np.zeros((), np.int64)
     while (node := maker(tensor)) is not None:
@@ -163,7 +169,7 @@ def _centered(tensor: gs.Tensor, full: tuple[int, ...]) -> tuple[Computed, np.nd
             break
         tensor, zero = found
         zeros = zeros + zero
-    steps = computed(tensor)
+    steps = constant_expression(tensor)
     if steps is None or not _is_whole(dtype_of(tensor)) or static_shape_of(tensor) != full:
         return None
     return steps, zeros
@@ -204,7 +210,7 @@ def _is_signed(tensor: gs.Tensor) -> bool:
 
 def _whole(tensor: gs.Tensor) -> np.ndarray | None:
     """Return the values of a constant if all are integers."""
-    found = computed(tensor)
+    found = constant_expression(tensor)
     values = None if found is None else found.values()
     if values is None:
         return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.dims import DimsAnalysis
+from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
 from coreai_onnx.passes.engine.edit import Edit, set_input
-from coreai_onnx.passes.engine.facts import Dim, attribute_of, is_standard, shape_of
+from coreai_onnx.passes.engine.match import Dim, attribute_of, is_standard, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -17,7 +17,7 @@ def constant_reshapes(graph: gs.Graph, why: Why) -> int:
     Reshape(x:[batch, seq, 384], Concat(batch, seq, 12, 32))
     becomes     Reshape(x, [0, 0, 12, 32])
     """
-    edit, analysis, count = Edit(graph), DimsAnalysis(), 0
+    edit, analysis, count = Edit(graph), ShapeValueAnalysis(), 0
     for node in graph.nodes:
         if not is_standard(node, "Reshape") or isinstance(node.inputs[1], gs.Constant):
             continue

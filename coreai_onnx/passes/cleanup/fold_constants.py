@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.evaluate import CannotEvaluateError, can_evaluate, evaluate
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import is_standard
+from coreai_onnx.passes.engine.match import is_standard
 from coreai_onnx.passes.engine.why import Why
 
 LIMIT = 128 << 10

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.dims import DimsAnalysis
+from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import dtype_of, is_standard
+from coreai_onnx.passes.engine.match import dtype_of, is_standard
 from coreai_onnx.passes.engine.why import Why
 
 _SOURCES = ("Shape", "Size")
@@ -22,7 +22,7 @@ def fold_shapes(graph: gs.Graph, why: Why) -> int:
 
     x:[batch, 128, 64] ─Shape→ ─Gather(1)→ n     becomes     n = 128
     """
-    edit, analysis, count = Edit(graph), DimsAnalysis(), 0
+    edit, analysis, count = Edit(graph), ShapeValueAnalysis(), 0
     for node in graph.nodes:
         if not is_standard(node, *_SOURCES, *_DERIVED) or len(node.outputs) != 1:
             continue

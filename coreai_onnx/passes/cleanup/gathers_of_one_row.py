@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.counting import Counting
-from coreai_onnx.passes.analysis.counts import Count
+from coreai_onnx.passes.analysis.affine import AffineTensor
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.engine.edit import Edit, set_input
-from coreai_onnx.passes.engine.facts import attribute_of, constant_of, is_standard, same_known_shape
+from coreai_onnx.passes.engine.match import attribute_of, constant_of, is_standard, same_known_shape
 from coreai_onnx.passes.engine.why import Why
 
 _LARGEST = 1 << 20
@@ -23,14 +23,14 @@ def gathers_of_one_row(graph: gs.Graph, why: Why) -> int:
 
     For example the token type embeddings of an encoder, whose token type ids default to zeros.
     """
-    edit, count, counting = Edit(graph), 0, Counting()
+    edit, count, positions = Edit(graph), 0, AffineAnalysis()
     for node in graph.nodes:
         if not is_standard(node, "Gather") or attribute_of(node, "axis", 0) != 0:
             continue
-        table, known = node.inputs[0], counting.of(node.inputs[1])
-        if not isinstance(table, gs.Constant) or not isinstance(known, Count):
+        table, known = node.inputs[0], positions.of(node.inputs[1])
+        if not isinstance(table, gs.Constant) or not isinstance(known, AffineTensor):
             continue
-        index, rows = known.everywhere, table.shape[0] if table.shape else 0
+        index, rows = known.splat, table.shape[0] if table.shape else 0
         if index is None or not node.inputs[1].shape or not -rows <= index < rows:
             continue
         if not all(_is_added(node.outputs[0], reader) for reader in node.outputs[0].outputs):

@@ -7,8 +7,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.passes.engine.edit import set_input
-from coreai_onnx.passes.engine.facts import dtype_of
-from coreai_onnx.passes.engine.match import cast_to, made_by
+from coreai_onnx.passes.engine.match import cast_to, dtype_of, made_by
 from coreai_onnx.passes.engine.why import Why
 
 _BITS = {"float16": (11, 5), "bfloat16": (8, 8), "float32": (24, 8), "float64": (53, 11)}

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.engine.context import attribute_graphs, context_of, with_subgraphs
 from coreai_onnx.passes.engine.digest import digest
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import STANDARD_DOMAINS, attribute_of, constant_of, input_of
-from coreai_onnx.passes.engine.scope import attribute_graphs, scope_of, with_subgraphs
+from coreai_onnx.passes.engine.match import STANDARD_DOMAINS, attribute_of, constant_of, input_of
 from coreai_onnx.passes.engine.why import Why
 
 _RANDOM = frozenset(
@@ -29,7 +29,7 @@ def merge_common_subexpressions(graph: gs.Graph, why: Why) -> int:
     Cos(a) → b, Cos(a) → c, Mul(b, c)     becomes     Cos(a) → b, Mul(b, b)
     """
     edit, count = Edit(graph), 0
-    pure = scope_of(graph).pure_calls
+    pure = context_of(graph).pure_calls
     first: dict[tuple[Any, ...], gs.Node] = {}
     for node in graph.nodes:
         if attribute_graphs(node) or not _is_pure(node, pure):

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.digest import digest, outline
+from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.digest import digest, fingerprint
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.lazy import is_lazy
-from coreai_onnx.passes.engine.scope import scope_of
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -21,7 +21,7 @@ def merge_duplicate_constants(graph: gs.Graph, why: Why) -> int:
     a = 1.5, b = 1.5, Add(x, a), Mul(y, b)     becomes     a = 1.5, Add(x, a), Mul(y, a)
     """
     edit, count = Edit(graph), 0
-    candidates = [c for c in scope_of(graph).constants if c.outputs and _is_plain(c)]
+    candidates = [c for c in context_of(graph).constants if c.outputs and _is_plain(c)]
     for group in _equal_groups(candidates):
         first, *others = group
         for other in others:
@@ -30,7 +30,7 @@ def merge_duplicate_constants(graph: gs.Graph, why: Why) -> int:
             edit.replace(other, first)
             count += 1
     if count:
-        constants = scope_of(graph).constants
+        constants = context_of(graph).constants
         constants[:] = [c for c in constants if c.outputs or edit.is_output(c)]
     edit.finish()
     return count
@@ -43,7 +43,7 @@ def _is_plain(constant: gs.Constant) -> bool:
 def _equal_groups(constants: Iterable[gs.Constant]) -> Iterable[list[gs.Constant]]:
     """Group by dtype and shape, then by a sample of the bytes, then by all bytes."""
     groups = [list(constants)]
-    for key in (_form, outline, digest):
+    for key in (_form, fingerprint, digest):
         groups = [part for group in groups for part in _split(group, key) if len(part) > 1]
     return groups
 

@@ -7,8 +7,14 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.cleanup.constant_reshapes import target_of
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, is_standard, shape_of
-from coreai_onnx.passes.engine.match import axes_of, made_by, rank_of
+from coreai_onnx.passes.engine.match import (
+    attribute_of,
+    axes_of,
+    is_standard,
+    made_by,
+    rank_of,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 
 _OPS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")

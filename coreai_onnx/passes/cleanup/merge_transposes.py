@@ -5,8 +5,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit, set_input
-from coreai_onnx.passes.engine.facts import attribute_of, is_standard
-from coreai_onnx.passes.engine.match import made_by, scalar_of
+from coreai_onnx.passes.engine.match import attribute_of, is_standard, made_by, scalar_of
 from coreai_onnx.passes.engine.why import Why
 
 _UNARY = (

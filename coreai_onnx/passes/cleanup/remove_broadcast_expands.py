@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import set_input
-from coreai_onnx.passes.engine.facts import Dim, is_standard, shape_of
-from coreai_onnx.passes.engine.match import made_by
+from coreai_onnx.passes.engine.match import Dim, is_standard, made_by, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 _BROADCASTING = (
@@ -46,9 +45,9 @@ def remove_broadcast_expands(graph: gs.Graph, why: Why) -> int:
 
 def _target(node: gs.Node) -> tuple[Dim, ...] | None:
     """Return the target of an Expand, if it is known to be the shape of its result."""
-    from coreai_onnx.passes.analysis.dims import DimsAnalysis
+    from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
 
-    dims = DimsAnalysis().of(node.inputs[1])
+    dims = ShapeValueAnalysis().of(node.inputs[1])
     return None if dims is None else dims.items
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.cleanup.remove_noop_expands import remove_noop_expands
-from coreai_onnx.passes.engine.facts import Dim, shape_of
-from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.bodies import model_bodies
+from coreai_onnx.passes.engine.match import Dim, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -16,7 +16,7 @@ def remove_expands_in_functions(graph: gs.Graph, why: Why) -> int:
     f(q, mask) = Attention(q, Expand(mask, [T, S])), every call's mask is [batch, 1, T, S]
     becomes     f(q, mask) = Attention(q, mask)
     """
-    bodies = scope_of(graph).bodies
+    bodies = model_bodies(graph)
     if not isinstance(graph, gs.Function) or bodies is None:
         return 0
     shapes = [_shared(dims) for dims in bodies.arguments(graph)]

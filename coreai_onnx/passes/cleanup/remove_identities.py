@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import constant_of, input_of, is_standard
+from coreai_onnx.passes.engine.bypass import bypass_nodes
+from coreai_onnx.passes.engine.match import constant_of, input_of
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -14,19 +14,13 @@ def remove_identities(graph: gs.Graph, why: Why) -> int:
 
     a ─Identity→ b ─Relu→ c     becomes     a ─Relu→ c
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, "Identity", "Dropout"):
-            continue
-        if node.op == "Dropout" and not _is_inference(node):
-            why("Dropout may be in training mode, or its mask is used", node)
-            continue
-        if edit.bypass(node, node.inputs[0]):
-            count += 1
-        else:
-            why("it names a graph output", node)
-    edit.finish()
-    return count
+    return bypass_nodes(graph, why, ("Identity", "Dropout"), _is_noop)
+
+
+def _is_noop(node: gs.Node, why: Why) -> bool:
+    if node.op == "Identity" or _is_inference(node):
+        return True
+    return why("Dropout may be in training mode, or its mask is used", node)
 
 
 def _is_inference(node: gs.Node) -> bool:

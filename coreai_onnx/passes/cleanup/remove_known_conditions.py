@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.counting import Counting
-from coreai_onnx.passes.analysis.counts import Count
+from coreai_onnx.passes.analysis.affine import AffineTensor
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import is_standard, same_known_shape, shape_of
+from coreai_onnx.passes.engine.match import is_standard, same_known_shape, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -20,13 +20,13 @@ def remove_known_conditions(graph: gs.Graph, why: Why) -> int:
     Models that support packed sequences write such checks. They are true if positions are
     consecutive.
     """
-    edit, count, counting = Edit(graph), 0, Counting()
+    edit, count, positions = Edit(graph), 0, AffineAnalysis()
     for node in graph.nodes:
         if not is_standard(node, "And"):
             continue
         for condition, other in (node.inputs, node.inputs[::-1]):
-            known = counting.of(condition)
-            if not isinstance(known, Count) or known.everywhere != 1:
+            known = positions.of(condition)
+            if not isinstance(known, AffineTensor) or known.splat != 1:
                 continue
             if _replaced(edit, node, other):
                 count += 1

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import constant_of, dtype_of, is_standard
-from coreai_onnx.passes.engine.match import rank_of
+from coreai_onnx.passes.engine.bypass import bypass_nodes
+from coreai_onnx.passes.engine.match import constant_of, dtype_of, rank_of
 from coreai_onnx.passes.engine.why import Why
 
 _COMMUTATIVE = ("Add", "Mul", "And", "Or")
@@ -20,23 +19,14 @@ def remove_neutral_operands(graph: gs.Graph, why: Why) -> int:
 
     A float plus 0 is not removed: -0 + 0 is 0.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, *_COMMUTATIVE, "Sub", "Div") or len(node.inputs) != 2:
-            continue
-        kept = _kept(node)
-        if kept is None:
-            continue
-        if edit.bypass(node, kept):
-            count += 1
-        else:
-            why("it names a graph output", node)
-    edit.finish()
-    return count
+    ops = (*_COMMUTATIVE, "Sub", "Div")
+    return bypass_nodes(graph, why, ops, lambda node, _: _kept(node) is not None, _kept)
 
 
 def _kept(node: gs.Node) -> gs.Tensor | None:
     """Return the operand that equals the result; None if neither does."""
+    if len(node.inputs) != 2:
+        return None
     sides = [(0, 1), (1, 0)] if node.op in _COMMUTATIVE else [(0, 1)]
     for index, other in sides:
         tensor, constant = node.inputs[index], constant_of(node.inputs[other], at_most=1)

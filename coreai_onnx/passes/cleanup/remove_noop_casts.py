@@ -6,8 +6,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard
+from coreai_onnx.passes.engine.bypass import bypass_nodes
+from coreai_onnx.passes.engine.match import attribute_of, dtype_of
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -16,22 +16,14 @@ def remove_noop_casts(graph: gs.Graph, why: Why) -> int:
 
     x:f32 ─Cast(to=f32)→ y ─Relu→ z     becomes     x:f32 ─Relu→ z
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, "Cast", "CastLike"):
-            continue
-        source, target = dtype_of(node.inputs[0]), _target(node)
-        if source is None or target is None:
-            why("a dtype is not known", node)
-            continue
-        if source != target:
-            continue
-        if edit.bypass(node, node.inputs[0]):
-            count += 1
-        else:
-            why("it names a graph output", node)
-    edit.finish()
-    return count
+    return bypass_nodes(graph, why, ("Cast", "CastLike"), _is_noop)
+
+
+def _is_noop(node: gs.Node, why: Why) -> bool:
+    source, target = dtype_of(node.inputs[0]), _target(node)
+    if source is None or target is None:
+        return why("a dtype is not known", node)
+    return source == target
 
 
 def _target(node: gs.Node) -> np.dtype | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.dims import Dims, DimsAnalysis
-from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import is_standard, same_known_shape, shape_of
+from coreai_onnx.passes.analysis.shape_values import ShapeValue, ShapeValueAnalysis
+from coreai_onnx.passes.engine.bypass import bypass_nodes
+from coreai_onnx.passes.engine.match import same_known_shape, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -15,26 +15,22 @@ def remove_noop_expands(graph: gs.Graph, why: Why) -> int:
 
     x:[batch, 8] ─Expand([1, 8])→ y ─Relu→ z     becomes     x:[batch, 8] ─Relu→ z
     """
-    edit, analysis, count = Edit(graph), DimsAnalysis(), 0
-    for node in graph.nodes:
-        if not is_standard(node, "Expand", "Tile"):
-            continue
-        target = analysis.of(node.inputs[1])
-        if not same_known_shape(node.inputs[0], node.outputs[0]):
-            if target is None:
-                why("the target shape is not known", node)
-                continue
-            if not (_fills(node.inputs[0], target) if node.op == "Expand" else _once(target)):
-                continue
-        if edit.bypass(node, node.inputs[0]):
-            count += 1
-        else:
-            why("it names a graph output", node)
-    edit.finish()
-    return count
+    analysis = ShapeValueAnalysis()
+    return bypass_nodes(
+        graph, why, ("Expand", "Tile"), lambda node, why: _repeats_nothing(node, analysis, why)
+    )
 
 
-def _fills(tensor: gs.Tensor, target: Dims) -> bool:
+def _repeats_nothing(node: gs.Node, analysis: ShapeValueAnalysis, why: Why) -> bool:
+    if same_known_shape(node.inputs[0], node.outputs[0]):
+        return True
+    target = analysis.of(node.inputs[1])
+    if target is None:
+        return why("the target shape is not known", node)
+    return _fills(node.inputs[0], target) if node.op == "Expand" else _once(target)
+
+
+def _fills(tensor: gs.Tensor, target: ShapeValue) -> bool:
     """Whether each target dim is 1 or equals the tensor's dim, aligned at the end."""
     shape = shape_of(tensor)
     if shape is None or len(target.items) > len(shape):
@@ -46,5 +42,5 @@ def _fills(tensor: gs.Tensor, target: Dims) -> bool:
     )
 
 
-def _once(repeats: Dims) -> bool:
+def _once(repeats: ShapeValue) -> bool:
     return all(item == 1 for item in repeats.items)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.dims import DimsAnalysis
-from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import (
+from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
+from coreai_onnx.passes.engine.bypass import bypass_nodes
+from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,
-    is_standard,
     same_known_shape,
     shape_of,
 )
@@ -21,27 +20,25 @@ def remove_noop_reshapes(graph: gs.Graph, why: Why) -> int:
 
     x:[batch, 8] ─Reshape([0, 8])→ y ─Relu→ z     becomes     x:[batch, 8] ─Relu→ z
     """
-    edit, analysis, count = Edit(graph), DimsAnalysis(), 0
-    for node in graph.nodes:
-        if not is_standard(node, "Reshape", "Flatten", "Squeeze"):
-            continue
-        shape = shape_of(node.inputs[0])
-        if shape is None:
-            why("the shape of the input is not known", node)
-            continue
-        if not same_known_shape(node.inputs[0], node.outputs[0]) and not (
-            node.op == "Reshape" and _keeps(node, shape, analysis)
-        ):
-            continue
-        if edit.bypass(node, node.inputs[0]):
-            count += 1
-        else:
-            why("it names a graph output", node)
-    edit.finish()
-    return count
+    analysis = ShapeValueAnalysis()
+    return bypass_nodes(
+        graph,
+        why,
+        ("Reshape", "Flatten", "Squeeze"),
+        lambda node, why: _keeps_shape(node, analysis, why),
+    )
 
 
-def _keeps(node: gs.Node, shape: tuple[Dim, ...], analysis: DimsAnalysis) -> bool:
+def _keeps_shape(node: gs.Node, analysis: ShapeValueAnalysis, why: Why) -> bool:
+    shape = shape_of(node.inputs[0])
+    if shape is None:
+        return why("the shape of the input is not known", node)
+    if same_known_shape(node.inputs[0], node.outputs[0]):
+        return True
+    return node.op == "Reshape" and _keeps(node, shape, analysis)
+
+
+def _keeps(node: gs.Node, shape: tuple[Dim, ...], analysis: ShapeValueAnalysis) -> bool:
     """Whether each dim is copied or equal, except that one may be inferred."""
     target = analysis.of(node.inputs[1])
     if target is None or len(target.items) != len(shape):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import Dim, input_of, ints_of, is_standard, shape_of
+from coreai_onnx.passes.engine.bypass import bypass_nodes
+from coreai_onnx.passes.engine.match import Dim, input_of, ints_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 _OPEN_END = 2**31 - 1
@@ -17,16 +17,7 @@ def remove_noop_slices(graph: gs.Graph, why: Why) -> int:
 
     x ─Slice(starts=[0], ends=[INT64_MAX])→ y ─Relu→ z     becomes     x ─Relu→ z
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, "Slice") or not _keeps_all(node, why):
-            continue
-        if edit.bypass(node, node.inputs[0]):
-            count += 1
-        else:
-            why("it names a graph output", node)
-    edit.finish()
-    return count
+    return bypass_nodes(graph, why, ("Slice",), _keeps_all)
 
 
 def _keeps_all(node: gs.Node, why: Why) -> bool:

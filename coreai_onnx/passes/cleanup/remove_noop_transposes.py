@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, is_standard, shape_of
+from coreai_onnx.passes.engine.bypass import bypass_nodes
+from coreai_onnx.passes.engine.match import attribute_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -14,25 +14,16 @@ def remove_noop_transposes(graph: gs.Graph, why: Why) -> int:
 
     x ─Transpose(perm=[0, 1, 2])→ y ─Relu→ z     becomes     x ─Relu→ z
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, "Transpose"):
-            continue
-        perm = attribute_of(node, "perm", None)
-        if perm is None:  # the default reverses the axes
-            shape = shape_of(node.inputs[0])
-            if shape is None:
-                why("without perm, the rank must be known", node)
-                continue
-            perm = list(range(len(shape)))[::-1]
-        if not isinstance(perm, list):
-            why("perm refers to an attribute of the function", node)
-            continue
-        if perm != list(range(len(perm))):
-            continue
-        if edit.bypass(node, node.inputs[0]):
-            count += 1
-        else:
-            why("it names a graph output", node)
-    edit.finish()
-    return count
+    return bypass_nodes(graph, why, ("Transpose",), _keeps_order)
+
+
+def _keeps_order(node: gs.Node, why: Why) -> bool:
+    perm = attribute_of(node, "perm", None)
+    if perm is None:  # the default reverses the axes
+        shape = shape_of(node.inputs[0])
+        if shape is None:
+            return why("without perm, the rank must be known", node)
+        return len(shape) < 2
+    if not isinstance(perm, list):
+        return why("perm refers to an attribute of the function", node)
+    return perm == list(range(len(perm)))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit, set_input
-from coreai_onnx.passes.engine.facts import is_standard, shape_of
-from coreai_onnx.passes.engine.match import axes_of, composite, made_by
+from coreai_onnx.passes.engine.match import axes_of, composite, is_standard, made_by, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import is_standard
+from coreai_onnx.passes.engine.bypass import bypass_nodes
 from coreai_onnx.passes.engine.why import Why
+
+_COMBINING = ("Concat", "Sum", "Mean", "Max", "Min")
 
 
 def remove_single_inputs(graph: gs.Graph, why: Why) -> int:
@@ -14,17 +15,8 @@ def remove_single_inputs(graph: gs.Graph, why: Why) -> int:
 
     x ─Concat(axis=1)→ y ─Relu→ z     becomes     x ─Relu→ z
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        combines_one = is_standard(node, "Concat", "Sum", "Mean", "Max", "Min") and (
-            len(node.inputs) == 1
-        )
-        splits_into_one = is_standard(node, "Split") and len(node.outputs) == 1
-        if not (combines_one or splits_into_one):
-            continue
-        if edit.bypass(node, node.inputs[0]):
-            count += 1
-        else:
-            why("it names a graph output", node)
-    edit.finish()
-    return count
+    return bypass_nodes(graph, why, (*_COMBINING, "Split"), _is_single)
+
+
+def _is_single(node: gs.Node, _: Why) -> bool:
+    return len(node.outputs if node.op == "Split" else node.inputs) == 1

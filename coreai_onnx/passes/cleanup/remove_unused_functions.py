@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.scope import called_functions, scope_of
+from coreai_onnx.passes.engine.context import called_functions, context_of
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -14,7 +14,7 @@ def remove_unused_functions(graph: gs.Graph, why: Why) -> int:
 
     functions {rms_norm, rope}, nodes {rms_norm}     becomes     functions {rms_norm}
     """
-    if scope_of(graph).kind != "main":
+    if context_of(graph).kind != "main":
         return 0
     kept = called_functions(graph, graph.functions)
     count = len(graph.functions) - len(kept)

@@ -8,15 +8,16 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import (
+from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,
+    axes_of,
     input_of,
     ints_of,
     is_standard,
+    made_by,
     shape_of,
 )
-from coreai_onnx.passes.engine.match import axes_of, made_by
 from coreai_onnx.passes.engine.why import Why
 
 END = np.iinfo(np.int32).max

@@ -6,8 +6,15 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, shape_of
-from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, composite, made_by
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
+    attribute_of,
+    composite,
+    dtype_of,
+    is_standard,
+    made_by,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 
 

@@ -8,15 +8,23 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.amounts import amount_of
-from coreai_onnx.passes.analysis.counting import Counting
+from coreai_onnx.passes.analysis.affine import affine_expr
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.contrib.contrib_rope import Tables
 from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.context import context_of
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import Dim, attribute_of, dtype_of, input_of, shape_of
 from coreai_onnx.passes.engine.head_layout import become_heads, side_by_side
-from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, composite, maker
-from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
+    Dim,
+    attribute_of,
+    composite,
+    dtype_of,
+    input_of,
+    maker,
+    shape_of,
+)
 from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fuse_causal_masks import is_causal
@@ -26,7 +34,7 @@ _FLOAT, _INT32 = 1, 6
 
 
 @dataclass(frozen=True)
-class _Shapes:
+class _AttentionShapes:
     """The dims of an attention."""
 
     batch: Dim
@@ -63,7 +71,7 @@ def write_attentions(graph: gs.Graph, why: Why, *, open_groups: bool) -> int:
     """
     edit, count = Edit(graph), 0
     bodies = bodies_of(graph)
-    writer = _Writer(edit, of_rows=bodies is not None and bodies.opset >= 23)
+    writer = _AttentionWriter(edit, of_rows=bodies is not None and bodies.opset >= 23)
     for node in graph.nodes:
         if composite(node, _NAME) is None:
             continue
@@ -87,7 +95,7 @@ def write_attentions(graph: gs.Graph, why: Why, *, open_groups: bool) -> int:
     return count
 
 
-def _shapes(node: gs.Node) -> _Shapes | None:
+def _shapes(node: gs.Node) -> _AttentionShapes | None:
     query, key, value = (shape_of(tensor) for tensor in node.inputs[:3])
     if query is None or key is None or value is None:
         return None
@@ -98,10 +106,10 @@ def _shapes(node: gs.Node) -> _Shapes | None:
     whole = (heads, key_heads, head_dim, value[3])
     if not all(isinstance(dim, int) for dim in whole) or value[1] != key_heads:
         return None
-    return _Shapes(batch, whole[0], whole[1], queries, keys, whole[2], whole[3])  # type: ignore[arg-type]
+    return _AttentionShapes(batch, whole[0], whole[1], queries, keys, whole[2], whole[3])  # type: ignore[arg-type]
 
 
-def _obstacle(node: gs.Node, shapes: _Shapes) -> str:
+def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
     """Return why none of onnxruntime's ops is equivalent; empty if one is."""
     if dtype_of(node.inputs[0]) != np.dtype(np.float32):
         return "the dtype is not float32"
@@ -127,7 +135,7 @@ def _obstacle(node: gs.Node, shapes: _Shapes) -> str:
     return ""
 
 
-def _rotated(node: gs.Node, shapes: _Shapes) -> list[gs.Node] | None:
+def _rotated(node: gs.Node, shapes: _AttentionShapes) -> list[gs.Node] | None:
     """Return the rotations of queries and keys, if GroupQueryAttention can apply them."""
     ropes = [maker(tensor) for tensor in node.inputs[:2]]
     known = [rope for rope in ropes if rope is not None and composite(rope, "rope") is not None]
@@ -136,7 +144,7 @@ def _rotated(node: gs.Node, shapes: _Shapes) -> list[gs.Node] | None:
     return known if len(known) == len(ropes) and shapes.head_dim % 16 == 0 else None
 
 
-class _Writer:
+class _AttentionWriter:
     """Writes the ops; nodes that several attentions share are created once."""
 
     def __init__(self, edit: Edit, *, of_rows: bool) -> None:
@@ -145,16 +153,18 @@ class _Writer:
         self._tables = Tables(edit)
         self._biases: TensorTable[tuple[gs.Tensor, gs.Tensor]] = TensorTable()
         self._lengths: dict[tuple[Dim, Dim], list[gs.Tensor]] = {}
-        self._counting = Counting()
+        self._positions = AffineAnalysis()
 
-    def is_causal(self, node: gs.Node, shapes: _Shapes) -> bool:
+    def is_causal(self, node: gs.Node, shapes: _AttentionShapes) -> bool:
         """Whether the attribute is set, or the mask is causal and therefore not needed."""
         mask = input_of(node, 3)
         if mask is None:
             return bool(attribute_of(node, "is_causal", 0))
         return self._says_causal(mask, shapes)
 
-    def write(self, node: gs.Node, shapes: _Shapes, *, is_causal: bool, rotates: bool) -> None:
+    def write(
+        self, node: gs.Node, shapes: _AttentionShapes, *, is_causal: bool, rotates: bool
+    ) -> None:
         """Replace ``node`` with onnxruntime's op and the changes of layout around it."""
         edit, mask, causal = self._edit, input_of(node, 3), int(is_causal)
         bias, some = (None, None) if mask is None or is_causal else self._bias(mask, node)
@@ -193,15 +203,15 @@ class _Writer:
             made = self._typed(edit.node("Where", node, [some, made, zero]), wide)
         become_heads(edit, node, made, shapes.heads)
 
-    def _says_causal(self, mask: gs.Tensor, shapes: _Shapes) -> bool:
-        queries, keys = amount_of(shapes.queries), amount_of(shapes.keys)
+    def _says_causal(self, mask: gs.Tensor, shapes: _AttentionShapes) -> bool:
+        queries, keys = affine_expr(shapes.queries), affine_expr(shapes.keys)
         if queries is None or keys is None or queries != keys:
             return False
-        return is_causal(self._counting.of(mask), queries, keys)
+        return is_causal(self._positions.of(mask), queries, keys)
 
     def _add_caches(self, result: gs.Tensor) -> None:
         """Declare the op's two other outputs, which are unused: before 1.28 they are required."""
-        names = scope_of(self._edit.graph).names
+        names = context_of(self._edit.graph).names
         for what in ("keys", "values"):
             self._edit.produce(result.inputs[0], gs.Variable(names.claim(f"{result.name}_{what}")))
 
@@ -236,7 +246,7 @@ class _Writer:
         return bias, some
 
     def _unrotated(
-        self, node: gs.Node, shapes: _Shapes
+        self, node: gs.Node, shapes: _AttentionShapes
     ) -> tuple[list[gs.Tensor], tuple[gs.Tensor, gs.Tensor] | None]:
         """Return queries, keys and values, and the angles shared by queries and keys."""
         sources, ropes = list(node.inputs[:3]), _rotated(node, shapes)
@@ -249,7 +259,7 @@ class _Writer:
             return sources, None
         return [*(rope.inputs[0] for rope in ropes), sources[2]], first
 
-    def _sizes(self, node: gs.Node, shapes: _Shapes) -> list[gs.Tensor]:
+    def _sizes(self, node: gs.Node, shapes: _AttentionShapes) -> list[gs.Tensor]:
         """Return the last position of each batch item, and the length, in int32."""
         key = shapes.batch, shapes.keys
         if key not in self._lengths:

@@ -7,16 +7,23 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.amounts import Amount, amount_of
+from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor, affine_expr
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.analysis.attention_bodies import NAME
-from coreai_onnx.passes.analysis.counting import Counting
-from coreai_onnx.passes.analysis.counts import Count
 from coreai_onnx.passes.contrib.contrib_rope import Tables
 from coreai_onnx.passes.engine.bodies import bodies_of
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, input_of, shape_of
 from coreai_onnx.passes.engine.head_layout import become_heads, side_by_side
-from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, composite, made_by, maker
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
+    attribute_of,
+    composite,
+    dtype_of,
+    input_of,
+    made_by,
+    maker,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fuse_causal_masks import is_causal
 
@@ -45,8 +52,8 @@ def contrib_cached_attention(graph: gs.Graph, why: Why) -> int:
     bodies = bodies_of(graph)
     if bodies is None:
         return 0
-    edit, count, counting = Edit(graph), 0, Counting()
-    writer = _Writer(edit)
+    edit, count, positions = Edit(graph), 0, AffineAnalysis()
+    writer = _CachedAttentionWriter(edit)
     for node in graph.nodes:
         if composite(node, NAME) is None:
             continue
@@ -54,7 +61,7 @@ def contrib_cached_attention(graph: gs.Graph, why: Why) -> int:
         keys, values = joined
         if keys is None or values is None:
             continue
-        reason = _obstacle(node, keys, values, counting)
+        reason = _obstacle(node, keys, values, positions)
         if reason or bodies.opset < 23:
             why(reason or "the opset has no Attention", node)
             continue
@@ -79,7 +86,7 @@ def _joined(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Joined | None:
     return _Joined(past, new, tensor, concat)
 
 
-def _obstacle(node: gs.Node, keys: _Joined, values: _Joined, counting: Counting) -> str:
+def _obstacle(node: gs.Node, keys: _Joined, values: _Joined, positions: AffineAnalysis) -> str:
     """Return why Attention is not equivalent; empty if it is."""
     query, new_keys, new_values = (shape_of(t) for t in (node.inputs[0], keys.new, values.new))
     if query is None or new_keys is None or new_values is None or None in query:
@@ -95,24 +102,24 @@ def _obstacle(node: gs.Node, keys: _Joined, values: _Joined, counting: Counting)
         return "there is a soft cap or a window"
     if input_of(node, 4) is not None:
         return "there are sinks"
-    return "" if _is_causal(node, keys, counting) else "the mask is not known to be causal"
+    return "" if _is_causal(node, keys, positions) else "the mask is not known to be causal"
 
 
-def _is_causal(node: gs.Node, keys: _Joined, counting: Counting) -> bool:
+def _is_causal(node: gs.Node, keys: _Joined, positions: AffineAnalysis) -> bool:
     """Whether each query attends to all earlier positions and to its own."""
     mask = input_of(node, 3)
-    queries = amount_of((shape_of(node.inputs[0]) or (None,) * 4)[2])
-    past = amount_of((shape_of(keys.past) or (None,) * 4)[2])
+    queries = affine_expr((shape_of(node.inputs[0]) or (None,) * 4)[2])
+    past = affine_expr((shape_of(keys.past) or (None,) * 4)[2])
     if mask is None:
         aligned = attribute_of(node, "causal_alignment", "lower_right") == "lower_right"
-        return aligned if attribute_of(node, "is_causal", 0) else queries == Amount(1)
-    known = counting.of(mask)
-    if isinstance(known, Count):
-        return known.everywhere == 1 and queries == Amount(1)
+        return aligned if attribute_of(node, "is_causal", 0) else queries == AffineExpr(1)
+    known = positions.of(mask)
+    if isinstance(known, AffineTensor):
+        return known.splat == 1 and queries == AffineExpr(1)
     return past is not None and queries is not None and is_causal(known, queries, queries + past)
 
 
-class _Writer:
+class _CachedAttentionWriter:
     """Writes the ops; the tables of angles are created once."""
 
     def __init__(self, edit: Edit) -> None:

@@ -8,8 +8,15 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import Dim, attribute_of, dtype_of, input_of, shape_of
-from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, composite
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
+    Dim,
+    attribute_of,
+    composite,
+    dtype_of,
+    input_of,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 
 _NAME = "gated_delta_update"
@@ -18,7 +25,7 @@ _FLOAT = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
-class _Shapes:
+class _StateShapes:
     """The dims of a call; each query and key head serves ``groups`` value heads."""
 
     batch: Dim
@@ -49,13 +56,13 @@ def contrib_linear_attention(graph: gs.Graph, why: Why) -> int:
         if any(dtype_of(tensor) != _FLOAT for tensor in node.inputs if not tensor.is_empty()):
             why("the dtype is not float32", node)
             continue
-        _Writer(edit, node, shapes).write()
+        _LinearAttentionWriter(edit, node, shapes).write()
         count += 1
     edit.finish()
     return count
 
 
-def _shapes(node: gs.Node) -> _Shapes | None:
+def _shapes(node: gs.Node) -> _StateShapes | None:
     query, key, value = (shape_of(tensor) for tensor in node.inputs[:3])
     if query is None or key is None or value is None:
         return None
@@ -63,13 +70,13 @@ def _shapes(node: gs.Node) -> _Shapes | None:
     whole = (heads, value[1], key_dim, value[3])
     if not all(isinstance(dim, int) for dim in whole) or whole[1] % whole[0]:  # type: ignore[operator]
         return None
-    return _Shapes(batch, length, whole[0], whole[1] // whole[0], whole[2], whole[3])  # type: ignore[arg-type, operator]
+    return _StateShapes(batch, length, whole[0], whole[1] // whole[0], whole[2], whole[3])  # type: ignore[arg-type, operator]
 
 
-class _Writer:
+class _LinearAttentionWriter:
     """Replaces one call with the op."""
 
-    def __init__(self, edit: Edit, node: gs.Node, shapes: _Shapes) -> None:
+    def __init__(self, edit: Edit, node: gs.Node, shapes: _StateShapes) -> None:
         self._edit, self._node, self._shapes = edit, node, shapes
 
     def write(self) -> None:

@@ -8,11 +8,18 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.quantized_weights import QuantizedWeight, quantized_weight
+from coreai_onnx.passes.engine.context import context_of
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, input_of, is_standard, shape_of
 from coreai_onnx.passes.engine.lazy import lazy_constant
-from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, made_by
-from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
+    attribute_of,
+    dtype_of,
+    input_of,
+    is_standard,
+    made_by,
+    shape_of,
+)
 from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 
@@ -155,7 +162,7 @@ def _packing(weight: QuantizedWeight, axis: int) -> _Packing | str:
 
 def _tensors(edit: Edit, packing: _Packing) -> list[gs.Tensor]:
     """Return the weight as the op reads it: values, scales, and zero points if there are any."""
-    names, weight = scope_of(edit.graph).names, packing.weight
+    names, weight = context_of(edit.graph).names, packing.weight
     source = weight.steps.constants[0].name
     size = [packing.outputs, packing.blocks]
     steps = lazy_constant(

@@ -7,19 +7,23 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.engine.context import context_of
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import (
+from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
     Dim,
     attribute_of,
+    axes_of,
+    composite,
     dtype_of,
     input_of,
     ints_of,
     is_standard,
+    made_by,
+    maker,
     shape_of,
 )
-from coreai_onnx.passes.engine.lazy import lazy_constant
-from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, axes_of, composite, made_by, maker
-from coreai_onnx.passes.engine.scope import scope_of
 from coreai_onnx.passes.engine.why import Why
 
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
@@ -222,7 +226,7 @@ def _routing(experts: gs.Tensor, weights: gs.Tensor) -> tuple[gs.Tensor, bool] |
 def _in_turns(edit: Edit, up: gs.Constant) -> gs.Constant:
     """Return gate and up weights with their rows interleaved."""
     experts, rows, lanes = (int(size) for size in up.shape)
-    name = scope_of(edit.graph).names.claim(f"{up.name}.in_turns")
+    name = context_of(edit.graph).names.claim(f"{up.name}.in_turns")
 
     def turns(values: np.ndarray) -> np.ndarray:
         halves = values.reshape(experts, 2, rows // 2, lanes)

@@ -7,11 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.engine.context import context_of
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import Dim, input_of, is_standard, shape_of
 from coreai_onnx.passes.engine.lazy import joined_name, lazy_constant
-from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, maker
-from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
+    Dim,
+    input_of,
+    is_standard,
+    maker,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -60,7 +66,7 @@ def contrib_packed_projections(graph: gs.Graph, why: Why) -> int:
     Biases and 4-bit weights are concatenated too. The weights are concatenated when the model is
     written, one result at a time. A weight with another reader is left unchanged.
     """
-    if scope_of(graph).kind == "function":
+    if context_of(graph).kind == "function":
         return 0  # in a function, weights are inputs
     edit, count = Edit(graph), 0
     for node in graph.nodes:
@@ -154,7 +160,7 @@ def _pack(edit: Edit, node: gs.Node, layers: list[_Layer]) -> None:
 
 def _joined(edit: Edit, parts: list[gs.Constant], axis: int) -> gs.Constant:
     """Return the concatenation of weights or biases."""
-    name = scope_of(edit.graph).names.claim(joined_name([part.name for part in parts]))
+    name = context_of(edit.graph).names.claim(joined_name([part.name for part in parts]))
     shape = [int(size) for size in parts[0].shape]
     shape[axis] = sum(int(part.shape[axis]) for part in parts)
     return lazy_constant(name, lambda *values: np.concatenate(values, axis=axis), parts, shape)

@@ -6,8 +6,17 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import Dim, attribute_of, dtype_of, is_standard, shape_of
-from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, composite, made_by, maker
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
+    Dim,
+    attribute_of,
+    composite,
+    dtype_of,
+    is_standard,
+    made_by,
+    maker,
+    shape_of,
+)
 from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 

@@ -8,7 +8,8 @@ do, not by which stage created them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,16 @@ import onnx_ir as ir
 
 from coreai_onnx.passes.engine.calls import CallIndex, sorted_callers_first
 from coreai_onnx.passes.engine.composite_bodies import BODIES, FORMULAS
-from coreai_onnx.passes.engine.entering import Importer
-from coreai_onnx.passes.engine.facts import STANDARD_DOMAINS
-from coreai_onnx.passes.engine.integrity import too_new
-from coreai_onnx.passes.engine.match import DOMAIN
-from coreai_onnx.passes.engine.scope import scope_of, with_subgraphs
+from coreai_onnx.passes.engine.context import context_of, with_subgraphs
+from coreai_onnx.passes.engine.importer import Importer
+from coreai_onnx.passes.engine.match import DOMAIN, STANDARD_DOMAINS
+from coreai_onnx.passes.engine.why import Why
 
 _FUNCTIONS_SINCE = 8
 """The first IR version in which a model can contain functions."""
+_DTYPE_WORDS = ("float64", "bfloat16", "float16")
+"""Variant words of dtypes whose bodies may differ from the float32 body."""
+_MAKERS: set[Callable[..., int]] = set()
 
 
 class Bodies:
@@ -49,62 +52,74 @@ class Bodies:
         """The ``ai.onnx`` opset of the model."""
         return int(self._main.opset)
 
-    def provide_composite(self, name: str, dtype: np.dtype[Any] | None) -> str | None:
+    def provide_composite(
+        self, name: str, dtype: np.dtype[Any] | None, *op_types: str
+    ) -> str | None:
         """Make sure that the model has the body of a composite for a dtype.
 
         Args:
             name: Op type, with the variant that distinguishes its bodies: ``geglu.tanh``.
             dtype: Dtype of the first input.
+            *op_types: Names for the function in order of preference, instead of ``name``.
 
         Returns:
             The op type to call; None if there is no body for the dtype, or if every name that it
             could have belongs to another body.
         """
-        composite, _, variant = name.partition(".")
-        word = "" if dtype is None else dtype.name
-        text = _text(name, word, self.opset)
+        text = _text(name, dtype, self.opset)
         if text is None:
             return None
         if text not in self._outlines:  # a pass asks once for every place that it rewrites
-            self._outlines[text] = outline(self._parsed(name, text, "", {}))
-        wanted = self._outlines[text]
-        for function in self._main.functions:
-            own = function.domain == DOMAIN and function.name.partition(".")[0] == composite
-            if own and outline(function) == wanted:
-                return str(function.name)
-        own_dtype = f"{name}_{word}" if variant else f"{name}.{word}"
-        for op_type in (name, own_dtype) if word != "float32" else (name,):
-            if self.named(op_type) is None:
-                return self.provide(op_type, text, FORMULAS[composite])
-        return None
+            self._outlines[text] = outline(self._parsed(name, text))
+        found = self._equal(name, self._outlines[text])
+        return found or self._add(self._parsed(name, text), op_types or (name,), dtype)
 
-    def provide(
-        self, name: str, text: str, doc: str = "", calls: Mapping[str, str] | None = None
-    ) -> str | None:
-        """Make sure that the model has a function; return its name.
+    def provide(self, function: gs.Function, dtype: np.dtype[Any] | None) -> str | None:
+        """Make sure that the model has a function of a composite; return the op type to call.
 
         Args:
-            name: Op type of the composite, with its variant: ``rms_norm``, ``geglu.tanh``.
-            text: Signature without the name, and nodes: ``<eps: float> (x) => (y) { … }``.
-            doc: Doc string: the formula.
-            calls: Maps the names of composites in the text, which cannot contain ``rms_norm.2``,
-                to the names of the functions.
+            function: The function, called by its op type.
+            dtype: Dtype of the first input.
 
         Returns:
-            The op type to call, or None if the model has another function of that name, or is too
-            old for this one.
+            The op type; None if every name that the function could have belongs to another body.
         """
-        wanted = self._parsed(name, text, doc, calls or {})
-        old = (self._main.ir_version or _FUNCTIONS_SINCE) < _FUNCTIONS_SINCE
-        if old or too_new(wanted, self.opset, known=False):
+        found = self._equal(function.name, outline(function))
+        return found or self._add(function, (function.name,), dtype)
+
+    def body(self, name: str, dtype: np.dtype[Any] | None) -> gs.Function | None:
+        """Return a new function with the body of a composite; None if there is none for the dtype.
+
+        Args:
+            name: Op type, with the variant, or a part of a body: ``skip_rms_norm/sum``.
+            dtype: Dtype of the first input.
+        """
+        text = _text(name, dtype, self.opset)
+        return None if text is None else self._parsed(name, text)
+
+    def _equal(self, name: str, wanted: tuple[Any, ...]) -> str | None:
+        """Return the op type of the function of a composite that has the outline."""
+        for function in self._main.functions:
+            own = function.domain == DOMAIN and _plain(function.name) == _plain(name)
+            if own and outline(function) == wanted:
+                return str(function.name)
+        return None
+
+    def _add(
+        self, function: gs.Function, op_types: Sequence[str], dtype: np.dtype[Any] | None
+    ) -> str | None:
+        """Add a function under the first name that is free; None if the model cannot have it."""
+        if (self._main.ir_version or _FUNCTIONS_SINCE) < _FUNCTIONS_SINCE:
             return None
-        known = self.named(name)
-        if known is not None:
-            return name if outline(known) == outline(wanted) else None
-        self._main.functions.append(wanted)
-        scope_of(wanted).bodies = self
-        self._set_pure(scope_of(self._main).pure_calls | {(DOMAIN, name)})
-        return name
+        free = (name for name in _names(op_types, dtype) if self.named(name) is None)
+        op_type = next(free, None)
+        if op_type is None:
+            return None
+        function.name = op_type
+        self._main.functions.append(function)
+        context_of(function).bodies = self
+        self._set_pure(context_of(self._main).pure_calls | {(DOMAIN, op_type)})
+        return op_type
 
     def named(self, name: str) -> gs.Function | None:
         """Return the function of a composite, with its variant."""
@@ -126,7 +141,7 @@ class Bodies:
         function.name = new
         self._indexed = ()
         self._calls = CallIndex()
-        pure = scope_of(self._main).pure_calls
+        pure = context_of(self._main).pure_calls
         if (DOMAIN, old) in pure:
             self._set_pure(pure - {(DOMAIN, old)} | {(DOMAIN, new)})
         return True
@@ -145,7 +160,7 @@ class Bodies:
 
     def _set_pure(self, calls: frozenset[tuple[str, str]]) -> None:
         for graph in self._graphs():
-            scope_of(graph).pure_calls = calls
+            context_of(graph).pure_calls = calls
 
     def callers_first(self) -> Iterator[gs.Function]:
         """Yield every function after its callers, functions added during the iteration included."""
@@ -177,26 +192,65 @@ class Bodies:
             for i in range(len(function.inputs))
         ]
 
-    def _parsed(self, name: str, text: str, doc: str, calls: Mapping[str, str]) -> gs.Function:
-        head = f'<domain: "{DOMAIN}", opset_import: ["": {self.opset}, "{DOMAIN}": 1]>\n'
-        proto = onnx.parser.parse_function(f"{head}{name.replace('.', '_')} {text}")
-        proto.name, proto.doc_string = name, doc
+    def _parsed(self, name: str, text: str) -> gs.Function:
+        head = f'<domain: "{DOMAIN}", opset_import: ["": {self.opset}]>\n'
+        proto = onnx.parser.parse_function(f"{head}f {text}")
+        proto.name, proto.doc_string = name, FORMULAS[_plain(name)]
         for index, node in enumerate(proto.node):
             node.name = node.output[0] or f"{node.op_type}_{index}"
-            if node.domain == DOMAIN:
-                node.op_type = calls.get(node.op_type, node.op_type)
-        if not any(node.domain for node in proto.node):
-            del proto.opset_import[1]
         function = ir.from_proto(proto)
         assert isinstance(function, ir.Function)
         return Importer().function(function)
 
 
-def _text(name: str, dtype: str, opset: int) -> str | None:
+def _plain(name: str) -> str:
+    """Return the name of the composite for an op type or for a part of its body."""
+    return name.partition(".")[0].partition("/")[0]
+
+
+def _text(name: str, dtype: np.dtype[Any] | None, opset: int) -> str | None:
     """Return the text of a composite's body; None if there is none for the dtype."""
-    found = (b for b in BODIES[name] if dtype in b.dtypes and b.since <= opset)
+    word = "" if dtype is None else dtype.name
+    found = (b for b in BODIES[name] if word in b.dtypes and b.since <= opset)
     newest = max(found, key=lambda body: body.since, default=None)
     return None if newest is None else newest.text
+
+
+def _names(op_types: Sequence[str], dtype: np.dtype[Any] | None) -> Iterator[str]:
+    """Yield the names that a function may have: a second dtype has a name of its own."""
+    yield from op_types
+    if dtype is not None and dtype.name in _DTYPE_WORDS:
+        yield f"{op_types[-1]}{'_' if '.' in op_types[-1] else '.'}{dtype.name}"
+
+
+def makes_functions(one: Callable[[gs.Graph, Why, Bodies], int]) -> Callable[[gs.Graph, Why], int]:
+    """Return the pass that calls a function with the model's functions, to which it may add.
+
+    The pass does nothing where no function can be added. It does not run for targets whose models
+    have no functions.
+
+    Args:
+        one: Rewrites a graph; returns the number of rewrites.
+    """
+
+    @functools.wraps(one)
+    def run(graph: gs.Graph, why: Why) -> int:
+        bodies = bodies_of(graph)
+        return 0 if bodies is None else one(graph, why, bodies)
+
+    _MAKERS.add(run)
+    return run
+
+
+def can_make_functions(one: Callable[..., int]) -> bool:
+    """Whether a pass may add functions to the model."""
+    return one in _MAKERS
+
+
+def model_bodies(graph: gs.Graph) -> Bodies | None:
+    """Return the functions of the model that a graph belongs to; None outside of a run."""
+    found = context_of(graph).bodies
+    return found if isinstance(found, Bodies) else None
 
 
 def bodies_of(graph: gs.Graph) -> Bodies | None:
@@ -206,7 +260,7 @@ def bodies_of(graph: gs.Graph) -> Bodies | None:
     """
     if isinstance(graph, gs.Function) and graph.domain == DOMAIN:
         return None
-    return scope_of(graph).bodies
+    return model_bodies(graph)
 
 
 def outline(function: gs.Function) -> tuple[Any, ...]:

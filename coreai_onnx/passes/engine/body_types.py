@@ -7,7 +7,8 @@ optimized like an inlined one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import onnx
@@ -16,9 +17,8 @@ import onnx_ir as ir
 
 from coreai_onnx.model.model_types import ModelTypes
 from coreai_onnx.passes.engine.bodies import Bodies
-from coreai_onnx.passes.engine.facts import Dim, dtype_of, shape_of
-from coreai_onnx.passes.engine.leaving import Exporter
-from coreai_onnx.passes.engine.match import DOMAIN
+from coreai_onnx.passes.engine.exporter import Exporter
+from coreai_onnx.passes.engine.match import DOMAIN, Dim, dtype_of, shape_of
 
 _UNKNOWN = onnx.TensorProto.UNDEFINED
 
@@ -79,6 +79,27 @@ def forget_types(function: gs.Function) -> None:
         return
     for tensor in _variables(function):
         tensor.dtype = tensor.shape = None
+
+
+@contextmanager
+def untyped(functions: Sequence[gs.Function]) -> Iterator[None]:
+    """While active, functions are without the types, so that an exported model does not have them.
+
+    Bodies of composites and functions with attributes, to which none are assigned, keep theirs.
+    """
+    known = [
+        (tensor, tensor.dtype, tensor.shape)
+        for function in functions
+        if function.domain != DOMAIN and not function.attrs
+        for tensor in _variables(function)
+    ]
+    for tensor, _, _ in known:
+        tensor.dtype = tensor.shape = None
+    try:
+        yield
+    finally:
+        for tensor, dtype, shape in known:
+            tensor.dtype, tensor.shape = dtype, shape
 
 
 def _variables(function: gs.Function) -> list[gs.Variable]:

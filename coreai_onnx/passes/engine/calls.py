@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.scope import with_subgraphs
+from coreai_onnx.passes.engine.context import with_subgraphs
 
 Key = tuple[str, str]
 """Domain and name of a function."""

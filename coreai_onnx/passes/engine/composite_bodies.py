@@ -379,10 +379,573 @@ BODIES: dict[str, tuple[Body, ...]] = {
         Body(24, ("float32", "float16", "bfloat16", "float64"), """\
 <version: int = 1>
 (cache, update, position) => (updated) {
-  Shape = Shape <start = 0, end = 1> (update)
   Cast = Cast <to = 7> (position)
+  Shape = Shape <start = 0, end = 1> (update)
   Expand = Expand (Cast, Shape)
   updated = TensorScatter <axis = 2> (cache, update, Expand)
+}"""),
+    ),
+    "skip_rms_norm/sum": (
+        Body(18, ("float32", "float64"), """\
+<axes: ints = [-1],
+ eps: float = 1e-05,
+ version: int = 1>
+(input, skip) => (sum) {
+  sum = Add (input, skip)
+}"""),
+        Body(18, ("float16",), """\
+<axes: ints = [-1],
+ eps: float = 1e-05,
+ version: int = 1>
+(input, skip) => (sum) {
+  Cast = Cast <to = 1> (input)
+  Cast_1 = Cast <to = 1> (skip)
+  Add = Add (Cast, Cast_1)
+  sum = Cast <to = 10> (Add)
+}"""),
+        Body(18, ("bfloat16",), """\
+<axes: ints = [-1],
+ eps: float = 1e-05,
+ version: int = 1>
+(input, skip) => (sum) {
+  Cast = Cast <to = 1> (input)
+  Cast_1 = Cast <to = 1> (skip)
+  Add = Add (Cast, Cast_1)
+  sum = Cast <to = 16> (Add)
+}"""),
+    ),
+    "skip_layer_norm/sum": (
+        Body(18, ("float32", "float64"), """\
+<axes: ints = [-1],
+ eps: float = 1e-05,
+ version: int = 1>
+(input, skip) => (sum) {
+  sum = Add (input, skip)
+}"""),
+        Body(18, ("float16",), """\
+<axes: ints = [-1],
+ eps: float = 1e-05,
+ version: int = 1>
+(input, skip) => (sum) {
+  Cast = Cast <to = 1> (input)
+  Cast_1 = Cast <to = 1> (skip)
+  Add = Add (Cast, Cast_1)
+  sum = Cast <to = 10> (Add)
+}"""),
+        Body(18, ("bfloat16",), """\
+<axes: ints = [-1],
+ eps: float = 1e-05,
+ version: int = 1>
+(input, skip) => (sum) {
+  Cast = Cast <to = 1> (input)
+  Cast_1 = Cast <to = 1> (skip)
+  Add = Add (Cast, Cast_1)
+  sum = Cast <to = 16> (Add)
+}"""),
+        Body(23, ("float32", "float64"), """\
+<axes: ints = [-1],
+ eps: float = 1e-05,
+ version: int = 1>
+(input, skip) => (sum) {
+  sum = Sum (input, skip)
+}"""),
+        Body(23, ("float16",), """\
+<axes: ints = [-1],
+ eps: float = 1e-05,
+ version: int = 1>
+(input, skip) => (sum) {
+  Cast = Cast <to = 1> (input)
+  Cast_1 = Cast <to = 1> (skip)
+  Sum = Sum (Cast, Cast_1)
+  sum = Cast <to = 10> (Sum)
+}"""),
+        Body(23, ("bfloat16",), """\
+<axes: ints = [-1],
+ eps: float = 1e-05,
+ version: int = 1>
+(input, skip) => (sum) {
+  Cast = Cast <to = 1> (input)
+  Cast_1 = Cast <to = 1> (skip)
+  Sum = Sum (Cast, Cast_1)
+  sum = Cast <to = 16> (Sum)
+}"""),
+    ),
+    "scaled_dot_product_attention": (
+        Body(18, ("float32",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  scale_value = Constant <value_float: float = @scale> ()
+  Mul = Mul (query, scale_value)
+  Transpose = Transpose <perm = [0, 1, 3, 2]> (key)
+  Shape = Shape <start = 0, end = 1> (query)
+  Shape_1 = Shape <start = 1, end = 2> (query)
+  Shape_2 = Shape <start = 2, end = 3> (query)
+  Shape_3 = Shape <start = 2, end = 3> (key)
+  Shape_4 = Shape <start = 1, end = 2> (key)
+  Div = Div (Shape_1, Shape_4)
+  Mul_1 = Mul (Div, Shape_2)
+  Shape_5 = Shape <start = 3, end = 4> (Mul)
+  Concat = Concat <axis = 0> (Shape, Shape_4, Mul_1, Shape_5)
+  Reshape = Reshape <allowzero = 1> (Mul, Concat)
+  MatMul = MatMul (Reshape, Transpose)
+  Concat_1 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_3)
+  Reshape_1 = Reshape <allowzero = 1> (MatMul, Concat_1)
+  Softmax = Softmax <axis = -1> (Reshape_1)
+  Shape_6 = Shape <start = 1, end = 2> (value)
+  Div_1 = Div (Shape_1, Shape_6)
+  Mul_2 = Mul (Div_1, Shape_2)
+  Shape_7 = Shape <start = 3, end = 4> (Softmax)
+  Concat_2 = Concat <axis = 0> (Shape, Shape_6, Mul_2, Shape_7)
+  Reshape_2 = Reshape <allowzero = 1> (Softmax, Concat_2)
+  MatMul_1 = MatMul (Reshape_2, value)
+  Shape_8 = Shape <start = 3, end = 4> (value)
+  Concat_3 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_8)
+  output = Reshape <allowzero = 1> (MatMul_1, Concat_3)
+}"""),
+        Body(18, ("float16",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  scale_value = Constant <value_float: float = @scale> ()
+  Cast = Cast <to = 1> (query)
+  Mul = Mul (Cast, scale_value)
+  Cast_1 = Cast <to = 1> (key)
+  Transpose = Transpose <perm = [0, 1, 3, 2]> (Cast_1)
+  Shape = Shape <start = 0, end = 1> (query)
+  Shape_1 = Shape <start = 1, end = 2> (query)
+  Shape_2 = Shape <start = 2, end = 3> (query)
+  Shape_3 = Shape <start = 2, end = 3> (key)
+  Shape_4 = Shape <start = 1, end = 2> (key)
+  Div = Div (Shape_1, Shape_4)
+  Mul_1 = Mul (Div, Shape_2)
+  Shape_5 = Shape <start = 3, end = 4> (Mul)
+  Concat = Concat <axis = 0> (Shape, Shape_4, Mul_1, Shape_5)
+  Reshape = Reshape <allowzero = 1> (Mul, Concat)
+  MatMul = MatMul (Reshape, Transpose)
+  Concat_1 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_3)
+  Reshape_1 = Reshape <allowzero = 1> (MatMul, Concat_1)
+  Softmax = Softmax <axis = -1> (Reshape_1)
+  Shape_6 = Shape <start = 1, end = 2> (value)
+  Div_1 = Div (Shape_1, Shape_6)
+  Mul_2 = Mul (Div_1, Shape_2)
+  Shape_7 = Shape <start = 3, end = 4> (Softmax)
+  Concat_2 = Concat <axis = 0> (Shape, Shape_6, Mul_2, Shape_7)
+  Reshape_2 = Reshape <allowzero = 1> (Softmax, Concat_2)
+  Cast_2 = Cast <to = 1> (value)
+  MatMul_1 = MatMul (Reshape_2, Cast_2)
+  Shape_8 = Shape <start = 3, end = 4> (value)
+  Concat_3 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_8)
+  Reshape_3 = Reshape <allowzero = 1> (MatMul_1, Concat_3)
+  output = Cast <to = 10> (Reshape_3)
+}"""),
+        Body(18, ("bfloat16",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  scale_value = Constant <value_float: float = @scale> ()
+  Cast = Cast <to = 1> (query)
+  Mul = Mul (Cast, scale_value)
+  Cast_1 = Cast <to = 1> (key)
+  Transpose = Transpose <perm = [0, 1, 3, 2]> (Cast_1)
+  Shape = Shape <start = 0, end = 1> (query)
+  Shape_1 = Shape <start = 1, end = 2> (query)
+  Shape_2 = Shape <start = 2, end = 3> (query)
+  Shape_3 = Shape <start = 2, end = 3> (key)
+  Shape_4 = Shape <start = 1, end = 2> (key)
+  Div = Div (Shape_1, Shape_4)
+  Mul_1 = Mul (Div, Shape_2)
+  Shape_5 = Shape <start = 3, end = 4> (Mul)
+  Concat = Concat <axis = 0> (Shape, Shape_4, Mul_1, Shape_5)
+  Reshape = Reshape <allowzero = 1> (Mul, Concat)
+  MatMul = MatMul (Reshape, Transpose)
+  Concat_1 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_3)
+  Reshape_1 = Reshape <allowzero = 1> (MatMul, Concat_1)
+  Softmax = Softmax <axis = -1> (Reshape_1)
+  Shape_6 = Shape <start = 1, end = 2> (value)
+  Div_1 = Div (Shape_1, Shape_6)
+  Mul_2 = Mul (Div_1, Shape_2)
+  Shape_7 = Shape <start = 3, end = 4> (Softmax)
+  Concat_2 = Concat <axis = 0> (Shape, Shape_6, Mul_2, Shape_7)
+  Reshape_2 = Reshape <allowzero = 1> (Softmax, Concat_2)
+  Cast_2 = Cast <to = 1> (value)
+  MatMul_1 = MatMul (Reshape_2, Cast_2)
+  Shape_8 = Shape <start = 3, end = 4> (value)
+  Concat_3 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_8)
+  Reshape_3 = Reshape <allowzero = 1> (MatMul_1, Concat_3)
+  output = Cast <to = 16> (Reshape_3)
+}"""),
+        Body(18, ("float64",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  scale_value = Constant <value_float: float = @scale> ()
+  Cast = Cast <to = 11> (scale_value)
+  Mul = Mul (query, Cast)
+  Transpose = Transpose <perm = [0, 1, 3, 2]> (key)
+  Shape = Shape <start = 0, end = 1> (query)
+  Shape_1 = Shape <start = 1, end = 2> (query)
+  Shape_2 = Shape <start = 2, end = 3> (query)
+  Shape_3 = Shape <start = 2, end = 3> (key)
+  Shape_4 = Shape <start = 1, end = 2> (key)
+  Div = Div (Shape_1, Shape_4)
+  Mul_1 = Mul (Div, Shape_2)
+  Shape_5 = Shape <start = 3, end = 4> (Mul)
+  Concat = Concat <axis = 0> (Shape, Shape_4, Mul_1, Shape_5)
+  Reshape = Reshape <allowzero = 1> (Mul, Concat)
+  MatMul = MatMul (Reshape, Transpose)
+  Concat_1 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_3)
+  Reshape_1 = Reshape <allowzero = 1> (MatMul, Concat_1)
+  Softmax = Softmax <axis = -1> (Reshape_1)
+  Shape_6 = Shape <start = 1, end = 2> (value)
+  Div_1 = Div (Shape_1, Shape_6)
+  Mul_2 = Mul (Div_1, Shape_2)
+  Shape_7 = Shape <start = 3, end = 4> (Softmax)
+  Concat_2 = Concat <axis = 0> (Shape, Shape_6, Mul_2, Shape_7)
+  Reshape_2 = Reshape <allowzero = 1> (Softmax, Concat_2)
+  MatMul_1 = MatMul (Reshape_2, value)
+  Shape_8 = Shape <start = 3, end = 4> (value)
+  Concat_3 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_8)
+  output = Reshape <allowzero = 1> (MatMul_1, Concat_3)
+}"""),
+        Body(23, ("float32",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  output = Attention <is_causal = 0, scale: float = @scale> (query, key, value)
+}"""),
+        Body(23, ("float16",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  Cast = Cast <to = 1> (query)
+  Cast_1 = Cast <to = 1> (key)
+  Cast_2 = Cast <to = 1> (value)
+  Attention = Attention <is_causal = 0, scale: float = @scale> (Cast, Cast_1, Cast_2)
+  output = Cast <to = 10> (Attention)
+}"""),
+        Body(23, ("bfloat16",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  Cast = Cast <to = 1> (query)
+  Cast_1 = Cast <to = 1> (key)
+  Cast_2 = Cast <to = 1> (value)
+  Attention = Attention <is_causal = 0, scale: float = @scale> (Cast, Cast_1, Cast_2)
+  output = Cast <to = 16> (Attention)
+}"""),
+    ),
+    "scaled_dot_product_attention.causal_upper_left": (
+        Body(18, ("float32",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  scale_value = Constant <value_float: float = @scale> ()
+  Mul = Mul (query, scale_value)
+  Transpose = Transpose <perm = [0, 1, 3, 2]> (key)
+  Shape = Shape <start = 0, end = 1> (query)
+  Shape_1 = Shape <start = 1, end = 2> (query)
+  Shape_2 = Shape <start = 2, end = 3> (query)
+  Shape_3 = Shape <start = 2, end = 3> (key)
+  Shape_4 = Shape <start = 1, end = 2> (key)
+  Div = Div (Shape_1, Shape_4)
+  Mul_1 = Mul (Div, Shape_2)
+  Shape_5 = Shape <start = 3, end = 4> (Mul)
+  Concat = Concat <axis = 0> (Shape, Shape_4, Mul_1, Shape_5)
+  Reshape = Reshape <allowzero = 1> (Mul, Concat)
+  MatMul = MatMul (Reshape, Transpose)
+  Concat_1 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_3)
+  Reshape_1 = Reshape <allowzero = 1> (MatMul, Concat_1)
+  Shape_6 = Shape <start = 2, end = 3> (query)
+  const = Constant <value = int64[1] {0}> ()
+  Squeeze = Squeeze (Shape_6, const)
+  Shape_7 = Shape <start = 2, end = 3> (key)
+  Squeeze_1 = Squeeze (Shape_7, const)
+  const_1 = Constant <value = int64 {0}> ()
+  const_2 = Constant <value = int64 {1}> ()
+  Range = Range (const_1, Squeeze, const_2)
+  const_3 = Constant <value = int64[1] {1}> ()
+  Unsqueeze = Unsqueeze (Range, const_3)
+  Range_1 = Range (const_1, Squeeze_1, const_2)
+  Unsqueeze_1 = Unsqueeze (Range_1, const)
+  Sub = Sub (Unsqueeze, Unsqueeze_1)
+  GreaterOrEqual = GreaterOrEqual (Sub, const_1)
+  const_4 = Constant <value = float {-inf}> ()
+  Where = Where (GreaterOrEqual, Reshape_1, const_4)
+  Softmax = Softmax <axis = -1> (Where)
+  Shape_8 = Shape <start = 1, end = 2> (value)
+  Div_1 = Div (Shape_1, Shape_8)
+  Mul_2 = Mul (Div_1, Shape_2)
+  Shape_9 = Shape <start = 3, end = 4> (Softmax)
+  Concat_2 = Concat <axis = 0> (Shape, Shape_8, Mul_2, Shape_9)
+  Reshape_2 = Reshape <allowzero = 1> (Softmax, Concat_2)
+  MatMul_1 = MatMul (Reshape_2, value)
+  Shape_10 = Shape <start = 3, end = 4> (value)
+  Concat_3 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_10)
+  Reshape_3 = Reshape <allowzero = 1> (MatMul_1, Concat_3)
+  Cast = Cast <to = 1> (GreaterOrEqual)
+  const_5 = Constant <value = int64[1] {-1}> ()
+  ReduceMax = ReduceMax <keepdims = 1> (Cast, const_5)
+  const_6 = Constant <value = float {0.0}> ()
+  Greater = Greater (ReduceMax, const_6)
+  CastLike = CastLike (const_6, Reshape_3)
+  output = Where (Greater, Reshape_3, CastLike)
+}"""),
+        Body(18, ("float16",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  scale_value = Constant <value_float: float = @scale> ()
+  Cast = Cast <to = 1> (query)
+  Mul = Mul (Cast, scale_value)
+  Cast_1 = Cast <to = 1> (key)
+  Transpose = Transpose <perm = [0, 1, 3, 2]> (Cast_1)
+  Shape = Shape <start = 0, end = 1> (query)
+  Shape_1 = Shape <start = 1, end = 2> (query)
+  Shape_2 = Shape <start = 2, end = 3> (query)
+  Shape_3 = Shape <start = 2, end = 3> (key)
+  Shape_4 = Shape <start = 1, end = 2> (key)
+  Div = Div (Shape_1, Shape_4)
+  Mul_1 = Mul (Div, Shape_2)
+  Shape_5 = Shape <start = 3, end = 4> (Mul)
+  Concat = Concat <axis = 0> (Shape, Shape_4, Mul_1, Shape_5)
+  Reshape = Reshape <allowzero = 1> (Mul, Concat)
+  MatMul = MatMul (Reshape, Transpose)
+  Concat_1 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_3)
+  Reshape_1 = Reshape <allowzero = 1> (MatMul, Concat_1)
+  Shape_6 = Shape <start = 2, end = 3> (query)
+  const = Constant <value = int64[1] {0}> ()
+  Squeeze = Squeeze (Shape_6, const)
+  Shape_7 = Shape <start = 2, end = 3> (key)
+  Squeeze_1 = Squeeze (Shape_7, const)
+  const_1 = Constant <value = int64 {0}> ()
+  const_2 = Constant <value = int64 {1}> ()
+  Range = Range (const_1, Squeeze, const_2)
+  const_3 = Constant <value = int64[1] {1}> ()
+  Unsqueeze = Unsqueeze (Range, const_3)
+  Range_1 = Range (const_1, Squeeze_1, const_2)
+  Unsqueeze_1 = Unsqueeze (Range_1, const)
+  Sub = Sub (Unsqueeze, Unsqueeze_1)
+  GreaterOrEqual = GreaterOrEqual (Sub, const_1)
+  const_4 = Constant <value = float {-inf}> ()
+  Where = Where (GreaterOrEqual, Reshape_1, const_4)
+  Softmax = Softmax <axis = -1> (Where)
+  Shape_8 = Shape <start = 1, end = 2> (value)
+  Div_1 = Div (Shape_1, Shape_8)
+  Mul_2 = Mul (Div_1, Shape_2)
+  Shape_9 = Shape <start = 3, end = 4> (Softmax)
+  Concat_2 = Concat <axis = 0> (Shape, Shape_8, Mul_2, Shape_9)
+  Reshape_2 = Reshape <allowzero = 1> (Softmax, Concat_2)
+  Cast_2 = Cast <to = 1> (value)
+  MatMul_1 = MatMul (Reshape_2, Cast_2)
+  Shape_10 = Shape <start = 3, end = 4> (value)
+  Concat_3 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_10)
+  Reshape_3 = Reshape <allowzero = 1> (MatMul_1, Concat_3)
+  Cast_3 = Cast <to = 1> (GreaterOrEqual)
+  const_5 = Constant <value = int64[1] {-1}> ()
+  ReduceMax = ReduceMax <keepdims = 1> (Cast_3, const_5)
+  const_6 = Constant <value = float {0.0}> ()
+  Greater = Greater (ReduceMax, const_6)
+  CastLike = CastLike (const_6, Reshape_3)
+  Where_1 = Where (Greater, Reshape_3, CastLike)
+  output = Cast <to = 10> (Where_1)
+}"""),
+        Body(18, ("bfloat16",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  scale_value = Constant <value_float: float = @scale> ()
+  Cast = Cast <to = 1> (query)
+  Mul = Mul (Cast, scale_value)
+  Cast_1 = Cast <to = 1> (key)
+  Transpose = Transpose <perm = [0, 1, 3, 2]> (Cast_1)
+  Shape = Shape <start = 0, end = 1> (query)
+  Shape_1 = Shape <start = 1, end = 2> (query)
+  Shape_2 = Shape <start = 2, end = 3> (query)
+  Shape_3 = Shape <start = 2, end = 3> (key)
+  Shape_4 = Shape <start = 1, end = 2> (key)
+  Div = Div (Shape_1, Shape_4)
+  Mul_1 = Mul (Div, Shape_2)
+  Shape_5 = Shape <start = 3, end = 4> (Mul)
+  Concat = Concat <axis = 0> (Shape, Shape_4, Mul_1, Shape_5)
+  Reshape = Reshape <allowzero = 1> (Mul, Concat)
+  MatMul = MatMul (Reshape, Transpose)
+  Concat_1 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_3)
+  Reshape_1 = Reshape <allowzero = 1> (MatMul, Concat_1)
+  Shape_6 = Shape <start = 2, end = 3> (query)
+  const = Constant <value = int64[1] {0}> ()
+  Squeeze = Squeeze (Shape_6, const)
+  Shape_7 = Shape <start = 2, end = 3> (key)
+  Squeeze_1 = Squeeze (Shape_7, const)
+  const_1 = Constant <value = int64 {0}> ()
+  const_2 = Constant <value = int64 {1}> ()
+  Range = Range (const_1, Squeeze, const_2)
+  const_3 = Constant <value = int64[1] {1}> ()
+  Unsqueeze = Unsqueeze (Range, const_3)
+  Range_1 = Range (const_1, Squeeze_1, const_2)
+  Unsqueeze_1 = Unsqueeze (Range_1, const)
+  Sub = Sub (Unsqueeze, Unsqueeze_1)
+  GreaterOrEqual = GreaterOrEqual (Sub, const_1)
+  const_4 = Constant <value = float {-inf}> ()
+  Where = Where (GreaterOrEqual, Reshape_1, const_4)
+  Softmax = Softmax <axis = -1> (Where)
+  Shape_8 = Shape <start = 1, end = 2> (value)
+  Div_1 = Div (Shape_1, Shape_8)
+  Mul_2 = Mul (Div_1, Shape_2)
+  Shape_9 = Shape <start = 3, end = 4> (Softmax)
+  Concat_2 = Concat <axis = 0> (Shape, Shape_8, Mul_2, Shape_9)
+  Reshape_2 = Reshape <allowzero = 1> (Softmax, Concat_2)
+  Cast_2 = Cast <to = 1> (value)
+  MatMul_1 = MatMul (Reshape_2, Cast_2)
+  Shape_10 = Shape <start = 3, end = 4> (value)
+  Concat_3 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_10)
+  Reshape_3 = Reshape <allowzero = 1> (MatMul_1, Concat_3)
+  Cast_3 = Cast <to = 1> (GreaterOrEqual)
+  const_5 = Constant <value = int64[1] {-1}> ()
+  ReduceMax = ReduceMax <keepdims = 1> (Cast_3, const_5)
+  const_6 = Constant <value = float {0.0}> ()
+  Greater = Greater (ReduceMax, const_6)
+  CastLike = CastLike (const_6, Reshape_3)
+  Where_1 = Where (Greater, Reshape_3, CastLike)
+  output = Cast <to = 16> (Where_1)
+}"""),
+        Body(18, ("float64",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  scale_value = Constant <value_float: float = @scale> ()
+  Cast = Cast <to = 11> (scale_value)
+  Mul = Mul (query, Cast)
+  Transpose = Transpose <perm = [0, 1, 3, 2]> (key)
+  Shape = Shape <start = 0, end = 1> (query)
+  Shape_1 = Shape <start = 1, end = 2> (query)
+  Shape_2 = Shape <start = 2, end = 3> (query)
+  Shape_3 = Shape <start = 2, end = 3> (key)
+  Shape_4 = Shape <start = 1, end = 2> (key)
+  Div = Div (Shape_1, Shape_4)
+  Mul_1 = Mul (Div, Shape_2)
+  Shape_5 = Shape <start = 3, end = 4> (Mul)
+  Concat = Concat <axis = 0> (Shape, Shape_4, Mul_1, Shape_5)
+  Reshape = Reshape <allowzero = 1> (Mul, Concat)
+  MatMul = MatMul (Reshape, Transpose)
+  Concat_1 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_3)
+  Reshape_1 = Reshape <allowzero = 1> (MatMul, Concat_1)
+  Shape_6 = Shape <start = 2, end = 3> (query)
+  const = Constant <value = int64[1] {0}> ()
+  Squeeze = Squeeze (Shape_6, const)
+  Shape_7 = Shape <start = 2, end = 3> (key)
+  Squeeze_1 = Squeeze (Shape_7, const)
+  const_1 = Constant <value = int64 {0}> ()
+  const_2 = Constant <value = int64 {1}> ()
+  Range = Range (const_1, Squeeze, const_2)
+  const_3 = Constant <value = int64[1] {1}> ()
+  Unsqueeze = Unsqueeze (Range, const_3)
+  Range_1 = Range (const_1, Squeeze_1, const_2)
+  Unsqueeze_1 = Unsqueeze (Range_1, const)
+  Sub = Sub (Unsqueeze, Unsqueeze_1)
+  GreaterOrEqual = GreaterOrEqual (Sub, const_1)
+  const_4 = Constant <value = double {-inf}> ()
+  Where = Where (GreaterOrEqual, Reshape_1, const_4)
+  Softmax = Softmax <axis = -1> (Where)
+  Shape_8 = Shape <start = 1, end = 2> (value)
+  Div_1 = Div (Shape_1, Shape_8)
+  Mul_2 = Mul (Div_1, Shape_2)
+  Shape_9 = Shape <start = 3, end = 4> (Softmax)
+  Concat_2 = Concat <axis = 0> (Shape, Shape_8, Mul_2, Shape_9)
+  Reshape_2 = Reshape <allowzero = 1> (Softmax, Concat_2)
+  MatMul_1 = MatMul (Reshape_2, value)
+  Shape_10 = Shape <start = 3, end = 4> (value)
+  Concat_3 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_10)
+  Reshape_3 = Reshape <allowzero = 1> (MatMul_1, Concat_3)
+  Cast_1 = Cast <to = 1> (GreaterOrEqual)
+  const_5 = Constant <value = int64[1] {-1}> ()
+  ReduceMax = ReduceMax <keepdims = 1> (Cast_1, const_5)
+  const_6 = Constant <value = float {0.0}> ()
+  Greater = Greater (ReduceMax, const_6)
+  CastLike = CastLike (const_6, Reshape_3)
+  output = Where (Greater, Reshape_3, CastLike)
+}"""),
+        Body(23, ("float32",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  output = Attention <is_causal = 1, scale: float = @scale> (query, key, value)
+}"""),
+        Body(23, ("float16",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  Cast = Cast <to = 1> (query)
+  Cast_1 = Cast <to = 1> (key)
+  Cast_2 = Cast <to = 1> (value)
+  Attention = Attention <is_causal = 1, scale: float = @scale> (Cast, Cast_1, Cast_2)
+  output = Cast <to = 10> (Attention)
+}"""),
+        Body(23, ("bfloat16",), """\
+<scale,
+ is_causal: int = 0,
+ window_size: int = 0,
+ causal_alignment: string = "lower_right",
+ softcap: float = 0.0,
+ version: int = 1>
+(query, key, value) => (output) {
+  Cast = Cast <to = 1> (query)
+  Cast_1 = Cast <to = 1> (key)
+  Cast_2 = Cast <to = 1> (value)
+  Attention = Attention <is_causal = 1, scale: float = @scale> (Cast, Cast_1, Cast_2)
+  output = Cast <to = 16> (Attention)
 }"""),
     ),
 }
@@ -394,4 +957,7 @@ FORMULAS = {
     "swiglu": "gate * sigmoid(gate) * up",
     "geglu": "gelu(gate) * up",
     "kv_cache_update": "cache with cache[:, :, position + i] = update[:, :, i]",
+    "skip_rms_norm": "sum = input + skip; output = rms_norm(sum, scale)",
+    "skip_layer_norm": "sum = input + skip; output = layer_norm(sum, scale, bias)",
+    "scaled_dot_product_attention": "softmax(mask(scale * query @ key^T)) @ value",
 }

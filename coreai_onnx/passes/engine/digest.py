@@ -11,7 +11,7 @@ _CHUNK = 1 << 20
 _SAMPLE = 4096
 
 
-def outline(constant: gs.Constant) -> tuple[object, ...]:
+def fingerprint(constant: gs.Constant) -> tuple[object, ...]:
     """Return dtype, shape and a few bytes: cheap, and different for nearly all unequal tensors."""
     data = _bytes(constant)
     step = max(_SAMPLE, len(data) // 4)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.facts import Dim, shape_of
-from coreai_onnx.passes.engine.scope import scope_of, with_subgraphs
+from coreai_onnx.passes.engine.context import context_of, with_subgraphs
+from coreai_onnx.passes.engine.match import Dim, shape_of
 
 
 class Edit:
@@ -112,7 +112,6 @@ class Edit:
         maker = tensor.inputs[0] if tensor.inputs else None
         if maker is not None:
             tensor.maker = maker.__dict__.get("origin")
-        tensor.imported_type = ()  # the value has a more precise type than its origin
         list.clear(tensor.inputs)
         tensor.to_constant(np.asarray(values))
 
@@ -139,7 +138,7 @@ class Edit:
 
     def constant(self, name: str, values: np.ndarray) -> gs.Constant:
         """Return a new constant with a unique name derived from ``name``."""
-        return gs.Constant(scope_of(self.graph).names.claim(name), np.asarray(values))
+        return gs.Constant(context_of(self.graph).names.claim(name), np.asarray(values))
 
     def size(self, dim: Dim, like: gs.Node) -> gs.Tensor | None:
         """Return a vector of one int64 that holds the size of a dim, computed before ``like``.
@@ -178,7 +177,7 @@ class Edit:
             domain: Its domain; None for a standard op.
             **attrs: Its attributes.
         """
-        names = scope_of(self.graph).names
+        names = context_of(self.graph).names
         if outputs is None:
             outputs = [gs.Variable(names.claim(f"{like.outputs[0].name}_{op.lower()}"))]
         for tensor in outputs:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import Dim
+from coreai_onnx.passes.engine.match import Dim
 
 PERM = [0, 2, 1, 3]
 """The permutation from one layout to the other, and back."""

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.model.graph_checks import schema_of
-from coreai_onnx.passes.engine.facts import STANDARD_DOMAINS
-from coreai_onnx.passes.engine.scope import attribute_graphs, with_subgraphs
+from coreai_onnx.model.op_schemas import schema_of
+from coreai_onnx.passes.engine.context import attribute_graphs, reads_in, reads_of, with_subgraphs
+from coreai_onnx.passes.engine.match import STANDARD_DOMAINS
 
 
 class BrokenGraphError(Exception):
@@ -118,20 +118,13 @@ def _check_reads(graph: gs.Graph, visible: set[int], makers: dict[int, gs.Node])
         inner = attribute_graphs(node)
         if inner:
             in_order = in_order and all(
-                id(t) in ready or id(t) not in makers for g in inner for t in _captured(g)
+                id(t) in ready or id(t) not in makers for g in inner for t in reads_in(g)
             )
             for subgraph in inner:
                 _check_graph(subgraph, visible | makers.keys())
         ready.update(id(tensor) for tensor in node.outputs)
     if not in_order:
         graph.nodes = _sorted_nodes(graph, makers)
-
-
-def _captured(graph: gs.Graph) -> Iterable[gs.Tensor]:
-    for inner in with_subgraphs(graph):
-        for node in inner.nodes:
-            yield from node.inputs
-        yield from inner.outputs
 
 
 def _sorted_nodes(graph: gs.Graph, makers: dict[int, gs.Node]) -> list[gs.Node]:
@@ -149,8 +142,7 @@ def _sorted_nodes(graph: gs.Graph, makers: dict[int, gs.Node]) -> list[gs.Node]:
                     ordered.append(node)
                 continue
             state[id(node)] = False
-            reads = [*node.inputs, *(t for g in attribute_graphs(node) for t in _captured(g))]
-            for tensor in reversed(reads):
+            for tensor in reversed(list(reads_of(node))):
                 maker = makers.get(id(tensor))
                 if maker is None or state.get(id(maker)):
                     continue

@@ -8,7 +8,7 @@ object refers to the object it was imported from:
 ==================  ===========================================================================
 ``node.origin``     the ``ir.Node``: metadata, doc string, overload, untouched attributes
 ``tensor.origin``   the ``ir.Value``: metadata, doc string, type and shape while unchanged
-``graph.scope``     the ``ir.Graph`` or ``ir.Function``, its constants in order, the names in use
+``graph.context``   the ``ir.Graph`` or ``ir.Function``, its constants in order, the names in use
 ==================  ===========================================================================
 
 Guarantees for passes:
@@ -33,8 +33,8 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.passes.engine.entering import Importer
-from coreai_onnx.passes.engine.leaving import Exporter
+from coreai_onnx.passes.engine.exporter import Exporter
+from coreai_onnx.passes.engine.importer import Importer
 
 
 def open_model(model: ir.Model) -> gs.Graph:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.engine.context import context_of
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import input_of, is_standard
 from coreai_onnx.passes.engine.lazy import lazy_constant
-from coreai_onnx.passes.engine.match import made_by, rank_of
-from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.match import input_of, is_standard, made_by, rank_of
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -63,5 +62,5 @@ def _bias(
         row = np.broadcast_to(given[0].reshape(-1), (channels,))
         return row if len(given) == 1 else (row + given[1]).astype(row.dtype)
 
-    name = scope_of(edit.graph).names.claim(f"{conv.inputs[1].name}.bias")
+    name = context_of(edit.graph).names.claim(f"{conv.inputs[1].name}.bias")
     return lazy_constant(name, added, [constant, *([] if bias is None else [bias])], [channels])

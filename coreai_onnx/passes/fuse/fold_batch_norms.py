@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.engine.context import context_of
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, input_of, is_standard
 from coreai_onnx.passes.engine.lazy import lazy_constant
-from coreai_onnx.passes.engine.match import composite, made_by
-from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.match import attribute_of, composite, input_of, is_standard, made_by
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -72,7 +71,7 @@ def _obstacle(edit: Edit, node: gs.Node, conv: gs.Node) -> str:
 
 def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Constant]:
     weight, bias, statistics = conv.inputs[1], input_of(conv, 2), list(node.inputs[1:5])
-    dtype, names = np.dtype(weight.dtype), scope_of(edit.graph).names
+    dtype, names = np.dtype(weight.dtype), context_of(edit.graph).names
 
     def factor(scale: np.ndarray, variance: np.ndarray) -> np.ndarray:
         wide = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + eps)

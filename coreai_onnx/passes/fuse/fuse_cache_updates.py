@@ -5,20 +5,27 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.amounts import Amount
-from coreai_onnx.passes.analysis.counting import Counting
-from coreai_onnx.passes.analysis.counts import Count
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, shape_of
-from coreai_onnx.passes.engine.match import DOMAIN, axes_of, made_by
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
+    attribute_of,
+    axes_of,
+    dtype_of,
+    is_standard,
+    made_by,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 
 NAME = "kv_cache_update"
 _AHEAD, _BACK = [2, 0, 1, 3], [1, 2, 0, 3]
 
 
-def fuse_cache_updates(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def fuse_cache_updates(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """Tokens scattered to positions of a transposed cache → one ai.coreai::kv_cache_update.
 
     Transpose(cache:[b, h, s, d]) → c:[s, b, h, d], ScatterND(c, p + [0, 1, …], u) ─Transpose→ y
@@ -27,17 +34,14 @@ def fuse_cache_updates(graph: gs.Graph, why: Why) -> int:
     ``index_copy`` and the static cache of transformers produce this pattern. The body does not
     transpose the cache, and our kernel writes into it in place.
     """
-    bodies = bodies_of(graph)
-    if bodies is None:
-        return 0
-    edit, count, counting = Edit(graph), 0, Counting()
+    edit, count, positions = Edit(graph), 0, AffineAnalysis()
     for node in graph.nodes:
         if not is_standard(node, "ScatterND"):
             continue
         cache, after = _cache(node), _after(node, edit)
         if cache is None or after is None:
             continue
-        position = _position(node.inputs[1], counting, edit)
+        position = _position(node.inputs[1], positions, edit)
         if position is None:
             why("the places may not follow each other", node)
             continue
@@ -75,7 +79,7 @@ def _after(scatter: gs.Node, edit: Edit) -> gs.Node | None:
     return after if list(attribute_of(after, "perm", [])) == _BACK else None
 
 
-def _position(indices: gs.Tensor, counting: Counting, edit: Edit) -> gs.Tensor | None:
+def _position(indices: gs.Tensor, positions: AffineAnalysis, edit: Edit) -> gs.Tensor | None:
     """Return the position of the first token, if the positions are consecutive."""
     unsqueeze, shape = made_by(indices, "Unsqueeze"), shape_of(indices)
     if unsqueeze is None or shape is None or axes_of(unsqueeze) not in ([-1], [1]):
@@ -85,22 +89,22 @@ def _position(indices: gs.Tensor, counting: Counting, edit: Edit) -> gs.Tensor |
         return None
     add = made_by(places, "Add")
     for steps, start in (add.inputs, add.inputs[::-1]) if add is not None else ():
-        if _counts_from(steps, counting) == Amount(0) and _is_one(start):
+        if _counts_from(steps, positions) == AffineExpr(0) and _is_one(start):
             return start
     if shape[0] == 1:
         return places
-    first = _counts_from(places, counting)
-    if first is None or first.number is None:
+    first = _counts_from(places, positions)
+    if first is None or first.int_value is None:
         return None
-    return edit.constant(f"{indices.name}_first", np.array([first.number], np.int64))
+    return edit.constant(f"{indices.name}_first", np.array([first.int_value], np.int64))
 
 
-def _counts_from(tensor: gs.Tensor, counting: Counting) -> Amount | None:
+def _counts_from(tensor: gs.Tensor, positions: AffineAnalysis) -> AffineExpr | None:
     """Return the first of consecutive positions; None if they are not consecutive."""
-    known = counting.of(tensor)
-    if not isinstance(known, Count) or len(known.dims) != 1:
+    known = positions.of(tensor)
+    if not isinstance(known, AffineTensor) or len(known.dims) != 1:
         return None
-    single = known.dims[0] == Amount(1)
+    single = known.dims[0] == AffineExpr(1)
     return known.start if known.steps == (1,) or single else None
 
 

@@ -4,48 +4,46 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.amounts import Amount, amount_of
-from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask
-from coreai_onnx.passes.analysis.counting import Counting
-from coreai_onnx.passes.analysis.counts import Known, Region
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.analysis.affine import AffineExpr, AffineMask, AffineValue, affine_expr
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
+from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask, shares_heads
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, input_of, shape_of
-from coreai_onnx.passes.engine.match import DOMAIN, composite
+from coreai_onnx.passes.engine.match import DOMAIN, attribute_of, composite, input_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 
+_CAUSAL = {"is_causal": 1, "causal_alignment": "upper_left", "window_size": 0}
 
-def fuse_causal_masks(graph: gs.Graph, why: Why) -> int:
+
+@makes_functions
+def fuse_causal_masks(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """Attention whose mask keeps the keys up to the query's position → causal attention.
 
     attention(q, k, v, LessOrEqual(j:[1, 1, 1, s], i:[1, 1, s, 1])), i and j count from 0
-    becomes     attention(q, k, v, is_causal=1)
+    becomes     attention(q, k, v, is_causal=1, causal_alignment="upper_left")
 
-    From opset 23, where the body is ONNX's own Attention; only if there are as many keys as
-    queries.
+    From opset 23, where the body is ONNX's own Attention: the body for lower opsets computes a mask
+    in every call. Only if there are as many keys as queries.
     """
-    bodies = bodies_of(graph)
-    if bodies is None:
-        return 0
-    edit, count, counting = Edit(graph), 0, Counting()
+    edit, count, positions = Edit(graph), 0, AffineAnalysis()
     for node in graph.nodes:
         mask = input_of(node, 3) if composite(node, NAME) is not None else None
-        known = None if mask is None else counting.of(mask)
-        if not isinstance(known, Region) or len(known.excesses) != 1:
+        known = None if mask is None else positions.of(mask)
+        if not isinstance(known, AffineMask) or len(known.constraints) != 1:
             continue
         reason = _obstacle(node, known, bodies.opset)
-        name = None if reason else attention_without_mask(bodies, "mask", causal=True)
+        name = None if reason else attention_without_mask(bodies, node, "mask", causal=True)
         if name is None:
             why(reason or "the model has another causal body", node)
             continue
-        attrs = dict(node.attrs) | {"is_causal": 1}
+        attrs = dict(node.attrs) | _CAUSAL
         edit.become(node, name, node.inputs[:3], domain=DOMAIN, **attrs)
         count += 1
     edit.finish()
     return count
 
 
-def _obstacle(node: gs.Node, mask: Region, opset: int) -> str:
+def _obstacle(node: gs.Node, mask: AffineMask, opset: int) -> str:
     queries, keys = (_length(tensor) for tensor in node.inputs[:2])
     if queries is None or keys is None:
         return "the lengths are not known"
@@ -57,20 +55,20 @@ def _obstacle(node: gs.Node, mask: Region, opset: int) -> str:
         return "the opset has no Attention"
     if input_of(node, 4) is not None or attribute_of(node, "softcap", 0.0) != 0.0:
         return "there are sinks or a soft cap"
-    return ""
+    return "" if shares_heads(node) else "keys and values may have different heads"
 
 
-def _length(tensor: gs.Tensor) -> Amount | None:
+def _length(tensor: gs.Tensor) -> AffineExpr | None:
     shape = shape_of(tensor)
-    return None if shape is None or len(shape) != 4 else amount_of(shape[2])
+    return None if shape is None or len(shape) != 4 else affine_expr(shape[2])
 
 
-def is_causal(mask: Known | None, queries: Amount, keys: Amount) -> bool:
+def is_causal(mask: AffineValue | None, queries: AffineExpr, keys: AffineExpr) -> bool:
     """Whether a mask is true where key - query <= keys - queries."""
-    if not isinstance(mask, Region) or len(mask.excesses) != 1:
+    if not isinstance(mask, AffineMask) or len(mask.constraints) != 1:
         return False
     if len(mask.dims) < 2 or mask.dims[-2:] != (queries, keys):
         return False
-    (excess,) = mask.excesses
+    (constraint,) = mask.constraints
     steps = (0,) * (len(mask.dims) - 2) + (-1, 1)
-    return excess.steps == steps and excess.start == queries - keys
+    return constraint.steps == steps and constraint.start == queries - keys

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, same_known_shape
-from coreai_onnx.passes.engine.match import DOMAIN, composite, made_by, maker, scaled
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
+    attribute_of,
+    composite,
+    dtype_of,
+    is_standard,
+    made_by,
+    maker,
+    same_known_shape,
+    scaled,
+)
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -22,14 +30,12 @@ class _Gate:
     name: str
 
 
-def fuse_gated_activations(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def fuse_gated_activations(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """silu(gate) * up → swiglu; gelu(gate) * up → geglu.
 
     gate ─Sigmoid→ s, Mul(gate, s) → a, Mul(a, up) → y     becomes     swiglu(gate, up) → y
     """
-    bodies = bodies_of(graph)
-    if bodies is None:
-        return 0
     edit, count = Edit(graph), 0
     for node in graph.nodes:
         if not is_standard(node, "Mul"):
@@ -39,8 +45,8 @@ def fuse_gated_activations(graph: gs.Graph, why: Why) -> int:
             if gate is None or up is gate.input or not same_known_shape(gate.input, up):
                 continue
             dtype = dtype_of(gate.input)
-            if dtype not in (np.dtype(np.float32), np.dtype(np.float16)) or dtype_of(up) != dtype:
-                why("the dtype is neither float32 nor float16", node)
+            if dtype is None or dtype_of(up) != dtype:
+                why("the factors are not known to have the same dtype", node)
                 continue
             if len(activated.outputs) > 1 or edit.is_output(activated):
                 why("something else reads the activation", node)

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, shape_of
-from coreai_onnx.passes.engine.match import DOMAIN, axes_of, cast_to, made_by, scalar_of, scaled
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
+    attribute_of,
+    axes_of,
+    cast_to,
+    dtype_of,
+    is_standard,
+    made_by,
+    scalar_of,
+    scaled,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 
 
 @dataclass(frozen=True)
-class _Norm:
+class _NormPattern:
     """The parts of a match: the normalized tensor, and how it is normalized."""
 
     input: gs.Tensor
@@ -24,7 +33,8 @@ class _Norm:
     eps: float
 
 
-def fuse_rms_norm(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def fuse_rms_norm(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """x / sqrt(mean(x²) + eps) * w, in five to nine nodes → one ai.coreai::rms_norm.
 
     x ─Pow(2)→ ─ReduceMean→ ─Add(eps)→ ─Sqrt→ ─Reciprocal→ r, Mul(w, Mul(x, r))
@@ -32,9 +42,6 @@ def fuse_rms_norm(graph: gs.Graph, why: Why) -> int:
 
     The order of summation, and therefore rounding, may change.
     """
-    bodies = bodies_of(graph)
-    if bodies is None:
-        return 0
     edit, count = Edit(graph), 0
     for node in graph.nodes:
         norm = _norm(node) if is_standard(node, "Mul") else None
@@ -51,20 +58,18 @@ def fuse_rms_norm(graph: gs.Graph, why: Why) -> int:
     return count
 
 
-def _fits(norm: _Norm, node: gs.Node, why: Why) -> bool:
+def _fits(norm: _NormPattern, node: gs.Node, why: Why) -> bool:
     """Whether the composite supports the dtypes and shapes."""
     dtype = dtype_of(norm.input)
     if dtype is None or dtype_of(norm.scale) != dtype:
         return why("the scale has another dtype than the input", node)
-    if dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
-        return why("the dtype is neither float32 nor float16", node)
     shape, scale = shape_of(norm.input), shape_of(norm.scale)
     if not shape or scale is None or len(scale) != 1 or scale[0] != shape[-1]:
         return why("the scale has not the size of the last axis", node)
     return True
 
 
-def _norm(node: gs.Node) -> _Norm | None:
+def _norm(node: gs.Node) -> _NormPattern | None:
     """Match ``w * narrow(normalized)``, the factors in either order."""
     for scale, other in (node.inputs, node.inputs[::-1]):
         cast = made_by(other, "Cast")
@@ -74,13 +79,13 @@ def _norm(node: gs.Node) -> _Norm | None:
             continue
         wide, eps = found
         if cast is None:
-            return _Norm(wide, scale, eps)
+            return _NormPattern(wide, scale, eps)
         inner = made_by(wide, "Cast")
         if inner is None or cast_to(inner) != ir.DataType.FLOAT:
             continue
         source = dtype_of(inner.inputs[0])
         if source is not None and source == ir.DataType(cast_to(cast) or 0).numpy():
-            return _Norm(inner.inputs[0], scale, eps)
+            return _NormPattern(inner.inputs[0], scale, eps)
     return None
 
 

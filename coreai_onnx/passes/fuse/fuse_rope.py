@@ -7,20 +7,27 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.halves import Halves
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import (
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
     Dim,
     attribute_of,
+    axes_of,
     dtype_of,
     ints_of,
     is_standard,
+    made_by,
+    maker,
+    rank_of,
+    scalar_of,
     shape_of,
 )
-from coreai_onnx.passes.engine.match import DOMAIN, axes_of, made_by
+from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 
+_UNARY = ("Cos", "Sin", "Cast", "Neg")
+_SCALED = ("Mul", "Div", "Add")
 _ATTRIBUTES = {"scale": 1.0, "base": 10000.0, "dims": 0, "interleaved": 0, "version": 1}
 
 
@@ -33,7 +40,8 @@ class _Rotation:
     sin: gs.Tensor
 
 
-def fuse_rope(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def fuse_rope(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """x * cos + rotate_half(x) * sin, in seven nodes → one ai.coreai::rope.
 
     Add(Mul(x, cos), Mul(Concat(Neg(x[h:]), x[:h]), sin)), cos = Cos(Concat(f, f))
@@ -41,10 +49,8 @@ def fuse_rope(graph: gs.Graph, why: Why) -> int:
 
     All layers share the cosines and sines.
     """
-    bodies, edit, count = bodies_of(graph), Edit(graph), 0
-    if bodies is None:
-        return 0
-    halves, rows = Halves(edit), _Rows(edit)
+    edit, count = Edit(graph), 0
+    halves, rows = _Halves(edit), _Rows(edit)
     for node in graph.nodes:
         rotation = _rotation(node) if is_standard(node, "Add") else None
         if rotation is None or not _fits(rotation, node, why):
@@ -62,6 +68,53 @@ def fuse_rope(graph: gs.Graph, why: Why) -> int:
         count += 1
     edit.finish()
     return count
+
+
+class _Halves:
+    """Finds ``f`` in ``op(Concat(f, f))`` and creates ``op(f)``, once per tensor."""
+
+    def __init__(self, edit: Edit) -> None:
+        """Create nodes with ``edit``."""
+        self._edit = edit
+        self._known: TensorTable[gs.Tensor | None] = TensorTable()
+
+    def of(self, tensor: gs.Tensor) -> gs.Tensor | None:
+        """Return the first half of a tensor whose halves are equal; None if this is unknown."""
+        if tensor not in self._known:
+            self._known[tensor] = self._halved(tensor)
+        return self._known[tensor]
+
+    def _halved(self, tensor: gs.Tensor) -> gs.Tensor | None:
+        node = maker(tensor)
+        shape = shape_of(tensor)
+        if node is None or not self._edit.holds(node):
+            return None
+        if shape is None or not shape or not isinstance(shape[-1], int):
+            return None
+        if is_standard(node, "Concat"):
+            twice = len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
+            on_last = attribute_of(node, "axis", 0) in (-1, len(shape) - 1)
+            return node.inputs[0] if twice and on_last else None
+        if is_standard(node, *_UNARY):
+            return self._again(node, [self.of(node.inputs[0])])
+        if is_standard(node, *_SCALED) and scalar_of(node.inputs[1]) is not None:
+            return self._again(node, [self.of(node.inputs[0]), node.inputs[1]])
+        if is_standard(node, "Unsqueeze"):
+            axes, rank = axes_of(node), rank_of(tensor)
+            if axes is None or rank is None or any(a in (-1, rank - 1) for a in axes):
+                return None
+            return self._again(node, [self.of(node.inputs[0]), node.inputs[1]])
+        return None
+
+    def _again(self, node: gs.Node, inputs: list[gs.Tensor | None]) -> gs.Tensor | None:
+        """Repeat a node on half of the lanes."""
+        if any(tensor is None for tensor in inputs):
+            return None
+        made = self._edit.node(node.op, node, inputs, **node.attrs)
+        half = made.outputs[0]
+        whole = node.outputs[0]
+        half.dtype, half.shape = whole.dtype, [*whole.shape[:-1], whole.shape[-1] // 2]
+        return half
 
 
 class _Rows:
@@ -95,8 +148,8 @@ class _Rows:
 
 def _fits(rotation: _Rotation, node: gs.Node, why: Why) -> bool:
     dtypes = {dtype_of(t) for t in (rotation.input, rotation.cos, rotation.sin)}
-    if len(dtypes) > 1 or dtypes.pop() not in (np.dtype(np.float32), np.dtype(np.float16)):
-        return why("the dtype is neither float32 nor float16", node)
+    if len(dtypes) > 1 or None in dtypes:
+        return why("input, cosines and sines are not known to have the same dtype", node)
     shape, cos, sin = (shape_of(t) for t in (rotation.input, rotation.cos, rotation.sin))
     if shape is None or cos is None or cos != sin or len(shape) != 4 or len(cos) != 4:
         return why("input, cosines and sines have not four dims", node)
@@ -147,24 +200,24 @@ def _rotated_half(tensor: gs.Tensor) -> gs.Tensor | None:
 
 def _lanes(tensor: gs.Tensor) -> tuple[gs.Tensor, int, int] | None:
     """Return x, start and end of a slice of the last axis."""
-    maker = tensor.inputs[0] if len(tensor.inputs) == 1 else None
-    if maker is None or not is_standard(maker, "Slice", "Split"):
+    node = maker(tensor)
+    if node is None or not is_standard(node, "Slice", "Split"):
         return None
-    source = maker.inputs[0]
+    source = node.inputs[0]
     shape, out = shape_of(source), shape_of(tensor)
     if shape is None or out is None or not isinstance(shape[-1], int):
         return None
     size, length = shape[-1], out[-1]
     if not isinstance(length, int):
         return None
-    if maker.op == "Split":
-        if attribute_of(maker, "axis", 0) not in (-1, len(shape) - 1) or len(maker.outputs) != 2:
+    if node.op == "Split":
+        if attribute_of(node, "axis", 0) not in (-1, len(shape) - 1) or len(node.outputs) != 2:
             return None
-        start = 0 if maker.outputs[0] is tensor else size - length
+        start = 0 if node.outputs[0] is tensor else size - length
         return source, start, start + length
-    starts, axes, steps = ints_of(maker.inputs[1]), axes_of(maker, 3), [1]
-    if len(maker.inputs) > 4:
-        steps = ints_of(maker.inputs[4]) or []
+    starts, axes, steps = ints_of(node.inputs[1]), axes_of(node, 3), [1]
+    if len(node.inputs) > 4:
+        steps = ints_of(node.inputs[4]) or []
     if starts is None or len(starts) != 1 or steps != [1] or axes not in ([-1], [len(shape) - 1]):
         return None
     start = starts[0] + size if starts[0] < 0 else starts[0]

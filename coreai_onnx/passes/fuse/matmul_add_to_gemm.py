@@ -6,8 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import dtype_of, is_standard, shape_of
-from coreai_onnx.passes.engine.match import made_by
+from coreai_onnx.passes.engine.match import dtype_of, is_standard, made_by, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.float64))

@@ -5,55 +5,64 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask
-from coreai_onnx.passes.analysis.counting import Counting
-from coreai_onnx.passes.analysis.counts import Count
-from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.analysis.affine import AffineTensor
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
+from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask, shares_heads
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, constant_of, dtype_of, input_of
-from coreai_onnx.passes.engine.match import DOMAIN, composite, made_by
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
+    attribute_of,
+    composite,
+    constant_of,
+    dtype_of,
+    input_of,
+    made_by,
+)
 from coreai_onnx.passes.engine.why import Why
 
 _MOST = 1 << 16
 """Constants with more elements are not read."""
+_EVERYWHERE = {"is_causal": 0, "window_size": 0}
+"""Attributes that a mask overrides."""
 
 
-def remove_open_masks(graph: gs.Graph, why: Why) -> int:
+@makes_functions
+def remove_open_masks(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """Attention with a mask that is true everywhere → attention without a mask.
 
     attention(q, k, v, Expand(True, [b, 1, s, s]))     becomes     attention(q, k, v)
-
-    From opset 23, where the body is ONNX's own Attention.
     """
-    bodies = bodies_of(graph)
-    if bodies is None:
-        return 0
-    edit, count, counting = Edit(graph), 0, Counting()
+    edit, count, positions = Edit(graph), 0, AffineAnalysis()
     for node in graph.nodes:
         mask = input_of(node, 3) if composite(node, NAME) is not None else None
-        word = None if mask is None else _open_word(mask, counting)
+        word = None if mask is None else _open_word(mask, positions)
         if word is None:
-            continue
-        if bodies.opset < 23:
-            why("the opset has no Attention", node)
             continue
         if input_of(node, 4) is not None or attribute_of(node, "softcap", 0.0) != 0.0:
             why("there are sinks or a soft cap", node)
             continue
-        name = attention_without_mask(bodies, word)
+        if not shares_heads(node):
+            why("keys and values may have different heads", node)
+            continue
+        name = attention_without_mask(bodies, node, word)
         if name is None:
             why("the model has another body without a mask", node)
             continue
-        edit.become(node, name, node.inputs[:3], domain=DOMAIN, **node.attrs)
+        edit.become(node, name, node.inputs[:3], domain=DOMAIN, **node.attrs | _EVERYWHERE)
         count += 1
     edit.finish()
     return count
 
 
-def _open_word(mask: gs.Tensor, counting: Counting) -> str | None:
+def _open_word(mask: gs.Tensor, positions: AffineAnalysis) -> str | None:
     """Return the variant of a mask that is true or zero everywhere; None for other masks."""
-    known = counting.of(mask)
-    if isinstance(known, Count) and known.everywhere == 1 and dtype_of(mask) == np.dtype(np.bool_):
+    known = positions.of(mask)
+    if (
+        isinstance(known, AffineTensor)
+        and known.splat == 1
+        and dtype_of(mask) == np.dtype(np.bool_)
+    ):
         return "mask"
     node = made_by(mask, "Expand", "Unsqueeze", "Reshape", "Identity")
     while node is not None:

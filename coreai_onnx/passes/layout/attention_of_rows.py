@@ -8,11 +8,17 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.attention_bodies import NAME
+from coreai_onnx.passes.engine.bodies import model_bodies
 from coreai_onnx.passes.engine.edit import Edit, set_input
-from coreai_onnx.passes.engine.facts import attribute_of, input_of, is_standard, shape_of
 from coreai_onnx.passes.engine.head_layout import PERM, joined_heads, split_heads
-from coreai_onnx.passes.engine.match import DOMAIN, made_by
-from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
+    attribute_of,
+    input_of,
+    is_standard,
+    made_by,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 
 _MASK = 3
@@ -38,7 +44,7 @@ def attention_of_rows(graph: gs.Graph, why: Why) -> int:
     so our kernels still replace it. A runtime that inlines bodies cancels the transposes against
     those of the calls, so that nothing is copied from one layout to the other.
     """
-    bodies = scope_of(graph).bodies
+    bodies = model_bodies(graph)
     if not isinstance(graph, gs.Function) or bodies is None or graph.domain != DOMAIN:
         return 0
     if graph.name.partition(".")[0] != NAME:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.engine.context import context_of
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import Dim, is_standard, shape_of
 from coreai_onnx.passes.engine.lazy import joined_name, lazy_constant
-from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.match import Dim, is_standard, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -37,7 +37,7 @@ def merge_projections(graph: gs.Graph, why: Why) -> int:
     Biases are concatenated too. The weights are concatenated when the model is written, one result
     at a time. A weight with another reader is left unchanged, so that it is stored once.
     """
-    if scope_of(graph).kind == "function":
+    if context_of(graph).kind == "function":
         return 0  # in a function, weights are inputs
     edit, count = Edit(graph), 0
     groups: dict[tuple[int, str, int], list[_Projection]] = {}
@@ -88,7 +88,7 @@ def _projection(node: gs.Node, edit: Edit, why: Why) -> _Projection | None:
 
 def _merge(edit: Edit, group: list[_Projection]) -> None:
     """Make the first layer compute all of them; a Split after it produces the results."""
-    names, first = scope_of(edit.graph).names, group[0]
+    names, first = context_of(edit.graph).names, group[0]
     sizes = [one.columns for one in group]
     weights = [one.weight for one in group]
     joined = lazy_constant(
@@ -129,7 +129,7 @@ def _joined_biases(edit: Edit, biases: list[gs.Constant | None], sizes: list[int
         )
 
     name = joined_name([bias.name for bias in known])
-    return lazy_constant(scope_of(edit.graph).names.claim(name), join, known, [sum(sizes)])
+    return lazy_constant(context_of(edit.graph).names.claim(name), join, known, [sum(sizes)])
 
 
 def _typed(tensor: gs.Tensor, like: _Projection, shape: list[Dim] | None) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.engine.context import context_of
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, is_standard
 from coreai_onnx.passes.engine.lazy import lazy_constant
-from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes.engine.match import attribute_of, is_standard
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -37,7 +37,7 @@ def pretranspose_weights(graph: gs.Graph, why: Why) -> int:
             why("something else reads the weight", node)
             continue
         if id(weight) not in done:
-            name = scope_of(graph).names.claim(f"{weight.name}.T")
+            name = context_of(graph).names.claim(f"{weight.name}.T")
             rows, columns = weight.shape
             done[id(weight)] = lazy_constant(name, np.transpose, [weight], [columns, rows])
         edit.replace(node.outputs[0], done[id(weight)])

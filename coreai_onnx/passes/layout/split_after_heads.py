@@ -6,8 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.facts import attribute_of, is_standard, shape_of
-from coreai_onnx.passes.engine.match import rank_of
+from coreai_onnx.passes.engine.match import attribute_of, is_standard, rank_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 

@@ -9,8 +9,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit, set_input
-from coreai_onnx.passes.engine.facts import attribute_of, dtype_of, is_standard, shape_of
-from coreai_onnx.passes.engine.match import made_by, rank_of
+from coreai_onnx.passes.engine.match import (
+    attribute_of,
+    dtype_of,
+    is_standard,
+    made_by,
+    rank_of,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 
 _HALF = np.dtype(np.float16)

@@ -215,7 +215,7 @@ Arrays GatedDelta(const Call& call) {
   testing::GatedDeltaCase c;
   c.batch = query.count(0), c.heads = query.count(1), c.length = query.count(2);
   c.key_dim = query.count(3), c.value_heads = value.count(1), c.value_dim = value.count(3);
-  c.normalise = call.Int("use_qk_l2_norm", schema::gated_delta_update::kUseQkL2NormDefault) != 0;
+  c.normalize = call.Int("use_qk_l2_norm", schema::gated_delta_update::kUseQkL2NormDefault) != 0;
   c.query = query.data, c.key = call.In(1).data, c.value = value.data;
   c.log_decay = call.In(3).data, c.beta = call.In(4).data, c.initial_state = call.In(5).data;
   const testing::GatedDeltaResult result = testing::GatedDeltaReference(c);

@@ -10,21 +10,7 @@ namespace coreai::fuzz {
 namespace {
 
 const schema::Composite* Declaration(const std::string& op) {
-  static const schema::Composite* const kAll[] = {
-      &schema::gated_delta_update::kComposite,
-      &schema::gather_mm::kComposite,
-      &schema::geglu::kComposite,
-      &schema::group_norm::kComposite,
-      &schema::kv_cache_update::kComposite,
-      &schema::layer_norm::kComposite,
-      &schema::rms_norm::kComposite,
-      &schema::rope::kComposite,
-      &schema::scaled_dot_product_attention::kComposite,
-      &schema::skip_layer_norm::kComposite,
-      &schema::skip_rms_norm::kComposite,
-      &schema::swiglu::kComposite,
-  };
-  for (const schema::Composite* each : kAll) {
+  for (const schema::Composite* each : schema::kComposites) {
     if (op == each->name) return each;
   }
   return nullptr;

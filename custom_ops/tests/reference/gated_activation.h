@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/gated_activation.h"
+#include "kernels/elementwise/gated_activation.h"
 
 namespace coreai::testing {
 

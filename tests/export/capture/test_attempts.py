@@ -239,3 +239,15 @@ def test_the_first_error_is_raised_if_nothing_helps() -> None:
     with pytest.raises(ExportError, match="attempt 1"):
         with_retries(TorchExport(strict=True), once)
     assert len(tried) == 3
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_an_example_of_size_0_or_1_does_not_fix_a_named_dim(size: int) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Softmax(-1))
+    with pytest.warns(ExportRetryWarning) as caught:
+        program = convert(model, (torch.randn(size, 3, 4),), dynamic_shapes=({0: Dim("batch")},))
+    (message,) = [str(w.message) for w in caught]
+    assert OBLIVIOUS in message
+    assert DEFERRED not in message
+    for batch in (0, 1, 5):
+        assert compare(program, model, (torch.randn(batch, 3, 4),)).ok

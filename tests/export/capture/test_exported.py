@@ -55,7 +55,7 @@ def test_arguments_that_do_not_fit(args: Any, text: str) -> None:
     ],
 )
 def test_options_that_come_too_late(options: Any) -> None:
-    with pytest.raises(StagingError, match=f"exported already: {next(iter(options))} cannot"):
+    with pytest.raises(StagingError, match=f"already exported: {next(iter(options))} cannot"):
         convert(exported(), **options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 from typing import Any
 
@@ -102,3 +103,27 @@ def test_a_function_that_fails_is_no_defect_of_ours() -> None:
 def test_advice(message: str, advice: str) -> None:
     assert advice in str(export_error(RuntimeError(message), after_export=False))
     assert advice not in str(export_error(RuntimeError("another"), after_export=False))
+
+
+class Kind(enum.Enum):
+    """Not a pytree."""
+
+    ONE = 1
+
+
+@pytest.mark.parametrize(
+    ("extra", "name"),
+    [(torch.float32, "torch.dtype"), (Kind.ONE, "Kind"), (object(), "object")],
+    ids=["dtype", "enum", "object"],
+)
+def test_an_output_without_a_form_is_named_in_one_line(extra: Any, name: str) -> None:
+    class Returns(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x + 1, extra
+
+    with pytest.raises(ExportError) as raised:
+        convert(Returns(), (X,))
+    first, *rest = str(raised.value).splitlines()
+    assert first.startswith("Your model failed to export: forward returns a ")
+    assert first.endswith(f"{name}, which has no form in ONNX")
+    assert len(rest) == 1

@@ -12,7 +12,7 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 
 from coreai_onnx import convert
-from coreai_onnx.export.compat.experts import IMPLEMENTATIONS, gathered
+from coreai_onnx.export.compat.experts import IMPLEMENTATIONS, experts_as_gather_mm
 from tests.tolerances import assert_close
 
 SIZES = {"hidden_size": 8, "intermediate_size": 12, "num_local_experts": 4}
@@ -40,7 +40,7 @@ def test_the_numbers_are_those_of_transformers(kind: str, implementation: str) -
     module, given = experts(kind, implementation), routed(9)
     with torch.no_grad():
         expected = module(*given)
-        with gathered():
+        with experts_as_gather_mm():
             assert_close(module(*given), expected)
 
 
@@ -66,7 +66,7 @@ def test_experts_on_several_devices_are_left_alone() -> None:
     given = routed(4)
     with torch.no_grad():
         expected = module(*given)
-        with gathered():
+        with experts_as_gather_mm():
             assert_close(module(*given), expected)
 
 
@@ -74,7 +74,7 @@ def test_everything_is_back_after_an_error() -> None:
     before = moe.ALL_EXPERTS_FUNCTIONS.get_interface
 
     def fail() -> None:
-        with gathered():
+        with experts_as_gather_mm():
             assert moe.ALL_EXPERTS_FUNCTIONS.get_interface != before
             raise RuntimeError("stop")
 
@@ -86,6 +86,6 @@ def test_everything_is_back_after_an_error() -> None:
 def test_other_implementations_are_left_alone() -> None:
     def default(*_: Any) -> None: ...
 
-    with gathered():
+    with experts_as_gather_mm():
         found = moe.ALL_EXPERTS_FUNCTIONS.get_interface("deepgemm", default)
     assert found is moe.deepgemm_bf16_experts_forward

@@ -11,11 +11,12 @@ from torch.export import Dim
 from transformers import KimiLinearConfig, KimiLinearModel
 
 from coreai_onnx import TorchConverter
+from coreai_onnx.export.compat import linear_attention
 from coreai_onnx.export.compat.linear_attention import (
     LOOPING,
+    gated_delta_layers_as_ops,
     gated_delta_rule,
     replacement_of,
-    scanned,
 )
 from tests.tolerances import assert_close
 
@@ -90,7 +91,7 @@ torch_chunk_gated_delta_rule = CHUNKS
 def test_one_export_serves_every_length() -> None:
     layer = Layer()
     batch, seq = Dim("batch"), Dim("seq", max=4096)
-    with scanned(layer):
+    with gated_delta_layers_as_ops(layer):
         exported = torch.export.export(
             layer, tensors(2, 9), dynamic_shapes=(({0: batch, 1: seq},) * 5,)
         )
@@ -118,6 +119,7 @@ def test_a_decay_per_channel_is_left_to_the_model() -> None:
     assert asked == [g.shape]
 
 
+@pytest.mark.slow
 def test_kimis_delta_attention_stays_a_loop() -> None:
     config = KimiLinearConfig(
         vocab_size=32,
@@ -147,16 +149,24 @@ def test_kimis_delta_attention_stays_a_loop() -> None:
 
 
 def test_other_models_are_left_alone() -> None:
-    with scanned(torch.nn.Linear(2, 2)):
+    with gated_delta_layers_as_ops(torch.nn.Linear(2, 2)):
         assert torch_chunk_gated_delta_rule is CHUNKS
 
 
 def test_the_function_is_back_after_an_error() -> None:
     def fail() -> None:
-        with scanned(Layer()):
+        with gated_delta_layers_as_ops(Layer()):
             assert torch_chunk_gated_delta_rule is not CHUNKS
             raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
         fail()
     assert torch_chunk_gated_delta_rule is CHUNKS
+
+
+def test_the_former_name_is_deprecated() -> None:
+    with (
+        pytest.deprecated_call(match="gated_delta_layers_as_ops"),
+        linear_attention.scanned(torch.nn.Linear(1, 1)),
+    ):
+        pass

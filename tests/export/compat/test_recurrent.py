@@ -10,7 +10,8 @@ from torch.export import Dim
 
 import coreai_onnx
 from coreai_onnx import TorchConverter, get_decomp_table
-from coreai_onnx.export.compat.recurrent import whole
+from coreai_onnx.export.compat import recurrent
+from coreai_onnx.export.compat.recurrent import recurrent_layers_as_ops
 from tests.tolerances import assert_close
 
 DIMS = {"input": {0: Dim("batch"), 1: Dim("steps", max=4096)}}
@@ -45,7 +46,7 @@ def test_one_conversion_serves_every_length(name: str) -> None:
 
 def test_the_exported_program_is_a_program() -> None:
     layer = torch.nn.LSTM(3, 4, batch_first=True).eval()
-    with whole():
+    with recurrent_layers_as_ops():
         exported = torch.export.export(layer, (torch.randn(2, 5, 3),), dynamic_shapes=DIMS)
     x = torch.randn(3, 9, 3)
     assert_close(flat(exported.module()(x)), flat(layer(x)))
@@ -58,7 +59,7 @@ def test_eager_layers_are_as_before() -> None:
     layer = torch.nn.LSTM(3, 4, num_layers=2, bidirectional=True).eval()
     x = torch.randn(5, 3)
     expected = flat(layer(x))
-    with whole():
+    with recurrent_layers_as_ops():
         assert_close(flat(layer(x)), expected)
         packed = torch.nn.utils.rnn.pack_sequence([torch.randn(4, 3), torch.randn(2, 3)])
         inside = layer(packed)[0].data
@@ -68,7 +69,12 @@ def test_eager_layers_are_as_before() -> None:
 def test_projections_go_torchs_way() -> None:
     layer = torch.nn.LSTM(3, 4, proj_size=2).eval()
     x = torch.randn(5, 2, 3)
-    with whole():
+    with recurrent_layers_as_ops():
         exported = torch.export.export(layer, (x,))
     targets = {str(node.target) for node in exported.graph.nodes}
     assert "aten.lstm.input" in targets
+
+
+def test_the_former_name_is_deprecated() -> None:
+    with pytest.deprecated_call(match="recurrent_layers_as_ops"), recurrent.whole():
+        pass

@@ -79,6 +79,7 @@ def converted(model: torch.nn.Module) -> coreai_onnx.OnnxProgram:
     return coreai_onnx.convert(model, (x,), dynamic_shapes=dims, externalize_modules=[Layer])
 
 
+@pytest.mark.slow
 def test_eight_threads_convert_and_run_at_once() -> None:
     model, running = Model().eval(), Model().eval()
     x = torch.randn(3, 7, 3)

@@ -10,7 +10,7 @@ from torch.export import Dim
 
 import coreai_onnx
 from coreai_onnx.errors import ExportRetryWarning, ExternalizationError
-from coreai_onnx.export.externalize.bodies import Body, example_inputs
+from coreai_onnx.export.externalize.bodies import ModuleBody, example_inputs
 from coreai_onnx.export.externalize.externalize import Externalization, ModuleCall
 
 
@@ -77,7 +77,7 @@ def test_a_body_is_the_modules_own_forward() -> None:
     call, _, _ = exported()
     tensors = [torch.randn(4, 3), torch.randn(4, 2)]
     call.module, call.original = module, module.forward
-    outputs = Body(call)(tensors, [2])
+    outputs = ModuleBody(call)(tensors, [2])
     expected = module.forward(tensors[0], [tensors[1]], 2)["sum"]
     torch.testing.assert_close(outputs, [expected])
 

@@ -235,7 +235,7 @@ def test_a_program_outlives_its_patches_but_not_its_calls() -> None:
     torch.testing.assert_close(program.module()(x), model(x).detach())
     del externalization
     module_call._CALLS.pop(str(node.args[3]), None)
-    with pytest.raises(ExternalizationError, match="is no longer there"):
+    with pytest.raises(ExternalizationError, match="no longer exists"):
         program.module()(x)
 
 

@@ -20,7 +20,7 @@ class Square(torch.nn.Module):
 
 
 def test_attributes_belong_to_a_composite() -> None:
-    with pytest.raises(ValueError, match="composite_attrs needs composite_op_name"):
+    with pytest.raises(ValueError, match="composite_attrs requires composite_op_name"):
         ExternalizeSpec(Square, composite_attrs=["eps"])
     assert ExternalizeSpec(Square, "square", []).composite_attrs == []
 
@@ -44,11 +44,11 @@ def test_a_bare_class_is_a_plain_function() -> None:
 
 @pytest.mark.parametrize("target", ["Square", Square(), None, 3])
 def test_a_target_is_a_class(target: Any) -> None:
-    with pytest.raises(TypeError, match="must be a module class, is"):
+    with pytest.raises(TypeError, match="must be a module class, not"):
         as_specs([target])
-    with pytest.raises(TypeError, match="must be a module class, is"):
+    with pytest.raises(TypeError, match="must be a module class, not"):
         ExternalizeSpec(target)
-    with pytest.raises(TypeError, match="must be a module class, is"):
+    with pytest.raises(TypeError, match="must be a module class, not"):
         coreai_onnx.convert(Square(), (torch.ones(2),), externalize_modules=[target])
 
 

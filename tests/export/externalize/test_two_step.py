@@ -227,6 +227,7 @@ def test_targets_are_module_classes(target: Any) -> None:
     restore_externalization(model)
 
 
+@pytest.mark.slow
 def test_repeated_conversions_keep_nothing_alive() -> None:
     def convert_one() -> weakref.ref[torch.nn.Module]:
         model, x = two_blocks(), torch.randn(2, 4)

@@ -1,39 +1,14 @@
-"""The decomposition table, and programs made functional."""
+"""Programs made functional."""
 
 from __future__ import annotations
 
 import torch
 
 from coreai_onnx import TorchConverter, get_decomp_table
-from coreai_onnx.export.functionalize.decompositions import WHOLE, functional
+from coreai_onnx.export.functionalize.decompositions import functional
 from tests.tolerances import assert_close
 
 aten = torch.ops.aten
-
-
-def test_the_table_is_fresh_and_without_what_is_lowered_whole() -> None:
-    table = get_decomp_table()
-    default = torch.export.default_decompositions()
-    assert table is not get_decomp_table()
-    assert set(default) - set(table) <= set(WHOLE)
-    assert not set(WHOLE) & set(table)
-    table.clear()
-    assert get_decomp_table()
-
-
-def test_composites_survive_decomposition() -> None:
-    class Norms(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = torch.nn.LayerNorm(4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.silu(self.norm(x))
-
-    program = torch.export.export(Norms(), (torch.randn(2, 4),))
-    decomposed = program.run_decompositions(get_decomp_table())
-    targets = [n.target for n in decomposed.graph.nodes if n.op == "call_function"]
-    assert targets == [aten.layer_norm.default, aten.silu.default]
 
 
 def test_a_pure_program_is_returned_as_it_is() -> None:
@@ -83,7 +58,8 @@ def test_packets_become_the_overloads_that_their_arguments_choose() -> None:
         node.target = node.target.overloadpacket
     converted = TorchConverter().add_exported_program(program).to_onnx()
     assert_close(converted.run(x)[0], Model()(x))
-    assert [n.target for n in calls] == overloads
+    settled = [n.target for n in functional(program).graph.nodes if n.op == "call_function"]
+    assert settled == overloads
 
 
 def test_an_element_taken_by_an_index_without_axes() -> None:

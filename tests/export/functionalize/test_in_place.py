@@ -103,7 +103,15 @@ def check(function: Function, *, x: torch.Tensor = X, **how: Any) -> ExportedPro
 
 @pytest.mark.parametrize(
     "function",
-    [chain, row_of_topk, written_by_index, operators, filled_and_copied, itself_as_the_result],
+    [
+        chain,
+        row_of_topk,
+        written_by_index,
+        operators,
+        filled_and_copied,
+        itself_as_the_result,
+        training_norm,
+    ],
 )
 def test_a_tensor_of_ones_own(function: Function) -> None:
     check(function)
@@ -258,7 +266,7 @@ def _equal(actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> 
 # ------------------------------------------------------------------ what is left to torch
 
 
-@pytest.mark.parametrize("function", [overlapping, turned_and_written, training_norm])
+@pytest.mark.parametrize("function", [overlapping, turned_and_written])
 def test_what_takes_a_retrace_is_left_to_torch(function: Function) -> None:
     program = exported(function)
     assert without_in_place(program) is None

@@ -272,7 +272,7 @@ def test_what_is_wanted() -> None:
     for bad in ({"auto": 1}, Norm, 3):
         with pytest.raises(TypeError, match='must be "auto" or a list'):
             wants(bad)
-    with pytest.raises(TypeError, match="must be a module class, is 'automatic'"):
+    with pytest.raises(TypeError, match="must be a module class, not 'automatic'"):
         coreai_onnx.convert(Norm(), (torch.ones(8),), externalize_modules="automatic")  # type: ignore[arg-type]
 
 

@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.export.recognize.recognition import Block, Recognition, difference, first_line
+from coreai_onnx.export.recognize.recognition import Block, Recognition
 
 ONE = torch.ones(2, 3)
-
-
-@pytest.mark.parametrize(
-    ("given", "wanted", "reason"),
-    [
-        (ONE, ONE + 1e-6, ""),
-        ((ONE, None, 3), (ONE, None, 3), ""),
-        (ONE[:0], ONE[:0], ""),
-        (ONE * 0, ONE * 0, ""),
-        (ONE.half(), (ONE * 1.005).half(), ""),
-        (ONE, ONE * 1.005, "the result differs by 0.005"),
-        (ONE * float("nan"), ONE, "the result differs by nan"),
-        (ONE, ONE * float("nan"), "the result differs by nan"),
-        (ONE, ONE.double(), "gives torch.float32 (2, 3), the original torch.float64 (2, 3)"),
-        (ONE, ONE[0], "gives torch.float32 (2, 3), the original torch.float32 (3,)"),
-        (ONE, (ONE, ONE), "returns another structure"),
-        ((ONE, 3), (ONE, 4), "returns 3, the original 4"),
-    ],
-)
-def test_differences(given: Any, wanted: Any, reason: str) -> None:
-    found, distance = difference(given, wanted)
-    assert found.endswith(reason)
-    assert bool(found) == bool(reason)
-    assert distance >= 0 or math.isnan(distance)
-
-
-def test_the_first_line_of_an_error_or_its_kind() -> None:
-    assert first_line(ValueError("one\ntwo")) == "one"
-    assert first_line(ValueError()) == "ValueError"
 
 
 def block(replacement: Any, kind: str = "Norm") -> Block:

@@ -101,6 +101,7 @@ def test_a_loop_inside_a_function_body() -> None:
         assert_close(got, Halving()(sample)[1])
 
 
+@pytest.mark.slow
 def test_nested_graphs_survive_the_passes() -> None:
     """Through the whole road: converted, optimized, run on several sizes."""
 

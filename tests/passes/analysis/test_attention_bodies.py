@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask
+from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask, shares_heads
 from coreai_onnx.passes.engine.bodies import Bodies
 from coreai_onnx.passes.engine.surgeon import open_model
 from tests.passes.rewriting import parse
 
+MAIN = "main ({kind}[b, 4, s, 8] q, {kind}[b, {k}, s, 8] k, {kind}[b, {v}, s, 8] v, bool[s, s] m) => ({kind}[b, 4, s, 8] y) {{ y = ai.coreai.attend (q, k, v, m) }}"
 FUNCTION = '\n<domain: "ai.coreai", opset_import: ["": 23]>\n'
 MASKED = f"{FUNCTION}{NAME} (query, key, value, mask) => (output) {{ output = Attention (query, key, value, mask) }}"
-PLAIN = (
-    f"{FUNCTION}{NAME} (query, key, value) => (output) {{ output = Attention (query, key, value) }}"
-)
-CAUSAL = PLAIN.replace("= Attention", "= Attention <is_causal = 1>")
-OTHER = PLAIN.replace("= Attention", "= Attention <softcap = 2.0>")
+PLAIN = f"{FUNCTION}{NAME} <scale> (query, key, value) => (output) {{ output = Attention <is_causal = 0, scale: float = @scale> (query, key, value) }}"
+CAUSAL = PLAIN.replace("is_causal = 0", "is_causal = 1")
+OTHER = PLAIN.replace("is_causal = 0", "softcap = 2.0")
+NAMED = f"{NAME}.causal_upper_left"
 
 
-def provided(functions: str, *, causal: bool) -> tuple[str | None, set[str]]:
-    graph = open_model(parse("main (float[n] x) => (float[n] y) { y = Neg (x) }" + functions))
-    name = attention_without_mask(Bodies(graph), "mask", causal=causal)
+def opened(functions: str, kind: str = "float", k: int = 2, v: int = 2):
+    return open_model(parse(MAIN.format(kind=kind, k=k, v=v) + functions))
+
+
+def provided(functions: str, *, causal: bool, kind: str = "float") -> tuple[str | None, set[str]]:
+    graph = opened(functions, kind)
+    name = attention_without_mask(Bodies(graph), graph.nodes[0], "mask", causal=causal)
     return name, {function.name for function in graph.functions}
 
 
@@ -30,7 +34,7 @@ def provided(functions: str, *, causal: bool) -> tuple[str | None, set[str]]:
         ("", False, NAME, {NAME}),
         ("", True, NAME, {NAME}),
         (MASKED, True, NAME, {NAME, f"{NAME}.mask"}),
-        (PLAIN, True, f"{NAME}.causal", {NAME, f"{NAME}.causal"}),
+        (PLAIN, True, NAMED, {NAME, NAMED}),
         (PLAIN, False, NAME, {NAME}),
         (CAUSAL, True, NAME, {NAME}),
         (CAUSAL, False, None, {NAME}),
@@ -45,3 +49,13 @@ def provided(functions: str, *, causal: bool) -> tuple[str | None, set[str]]:
 )
 def test_the_name_is_that_of_an_equal_body_or_free(functions, causal, name, there) -> None:
     assert provided(functions, causal=causal) == (name, there)
+
+
+def test_another_dtype_has_a_body_of_its_own() -> None:
+    name = f"{NAME}.float16"
+    assert provided(PLAIN, causal=False, kind="float16") == (name, {NAME, name})
+
+
+@pytest.mark.parametrize(("key", "value"), [(2, 2), (4, 2), ("n", "n"), ("n", "m")])
+def test_heads_are_shared_if_their_numbers_are_equal(key, value) -> None:
+    assert shares_heads(opened("", k=key, v=value).nodes[0]) == (key == value)

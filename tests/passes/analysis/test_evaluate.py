@@ -8,7 +8,13 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes.analysis.evaluate import RULES, CannotEvaluateError, can_evaluate, evaluate
+from coreai_onnx.passes.analysis.evaluate import (
+    RULES,
+    CannotEvaluateError,
+    can_evaluate,
+    evaluate,
+    rearrange,
+)
 from tests.passes.rewriting import run
 
 LIMIT = 1 << 20
@@ -183,3 +189,12 @@ def test_narrow_integers_move_unharmed() -> None:
     )
     assert moved.dtype == ml_dtypes.int4
     assert moved.astype(int).tolist() == [[-8, 7], [0, 1]]
+
+
+def test_objects_are_moved_like_numbers() -> None:
+    names = np.array(["batch", 128, None], object)
+    node = gs.Node("Gather", attrs={"axis": 0}, inputs=[gs.Variable("x")] * 2)
+    assert rearrange(node, [names, np.array([-1, 0])]).tolist() == [None, "batch"]
+    assert rearrange(node, [names, np.array(0)]).shape == ()
+    with pytest.raises(CannotEvaluateError, match="IndexError"):
+        rearrange(node, [names, np.array([-4])])

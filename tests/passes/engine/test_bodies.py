@@ -15,13 +15,14 @@ import torch
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES
 from coreai_onnx.lower.opsets import OPSETS
-from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.analysis.attention_bodies import attention_without_mask
-from coreai_onnx.passes.engine.bodies import Bodies, outline
-from coreai_onnx.passes.engine.entering import Importer
-from coreai_onnx.passes.engine.scope import scope_of
+from coreai_onnx.passes import ORDER, passes_for, run_passes
+from coreai_onnx.passes.engine.bodies import Bodies, can_make_functions, makes_functions, outline
+from coreai_onnx.passes.engine.composite_bodies import BODIES
+from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.engine.surgeon import open_model
 from coreai_onnx.passes.engine.why import Why
+from tests.composite_calls import Case as Call
 from tests.passes.rewriting import parse, run
 from tests.tolerances import assert_close
 from tools.generate_pass_bodies import CALLS, function_of
@@ -29,6 +30,7 @@ from tools.generate_pass_bodies import CALLS, function_of
 Case = tuple[str, list[tuple[int, ...]], dict[str, Any]]
 """Op type, shapes of the inputs, attributes."""
 Provided = Callable[[Bodies], "str | None"]
+QUERIES: list[tuple[int, ...]] = [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8)]
 CASES: list[Case] = [
     ("rms_norm", [(2, 3, 8), (8,)], {"eps": 1e-3}),
     ("rope", [(2, 4, 3, 8), (1, 1, 3, 4), (1, 1, 3, 4)], {}),
@@ -36,12 +38,13 @@ CASES: list[Case] = [
     ("swiglu", [(3, 8), (3, 8)], {}),
     ("geglu", [(3, 8), (3, 8)], {}),
     ("geglu.tanh", [(3, 8), (3, 8)], {"approximate": "tanh"}),
+    ("scaled_dot_product_attention", QUERIES, {"scale": 0.25}),
+    (
+        "scaled_dot_product_attention.causal_upper_left",
+        QUERIES,
+        {"scale": 0.25, "is_causal": 1, "causal_alignment": "upper_left"},
+    ),
 ]
-ATTENTION: Case = (
-    "scaled_dot_product_attention",
-    [(2, 4, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8)],
-    {"scale": 0.25},
-)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
@@ -50,14 +53,6 @@ ATTENTION: Case = (
 def test_a_body_is_the_reference(case: Case, opset: int, dtype: torch.dtype) -> None:
     numpy = np.dtype(str(dtype).removeprefix("torch."))
     check(case, lambda bodies: bodies.provide_composite(case[0], numpy), opset, dtype)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("causal", [False, True])
-def test_an_attention_without_its_mask_is_the_reference(causal: bool, dtype: torch.dtype) -> None:
-    name, shapes, attributes = ATTENTION
-    case = name, shapes, attributes | {"is_causal": int(causal)}
-    check(case, lambda b: attention_without_mask(b, "mask", causal=causal), 23, dtype)
 
 
 def check(case: Case, provided: Provided, opset: int, dtype: torch.dtype) -> None:
@@ -74,16 +69,62 @@ def check(case: Case, provided: Provided, opset: int, dtype: torch.dtype) -> Non
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 @pytest.mark.parametrize("name", CALLS)
-def test_a_body_is_the_converters(name: str, dtype: str, opset: int) -> None:
-    """Else a model that calls the composite could not have its other places fused."""
+def test_a_body_is_that_of_the_writer(name: str, dtype: str, opset: int) -> None:
     text = SAME.format(op="Mul").replace('"": 23', f'"": {opset}')
-    bodies = Bodies(open_model(parse(text)))
-    op_type = bodies.provide_composite(name, np.dtype(getattr(ml_dtypes, dtype, dtype)))
-    assert op_type == name
-    written = bodies.named(op_type)
-    assert written is not None
+    body = Bodies(open_model(parse(text))).body(name, numpy_dtype(dtype))
+    assert body is not None
     function = function_of(CALLS[name], dtype, opset)
-    assert outline(written) == outline(Importer().function(function))
+    assert outline(body) == outline(Importer().function(function))
+
+
+ROPE = (2, 1, 5, 4)
+CONVERTED: dict[str, list[Call]] = {
+    "rms_norm": [Call("rms_norm", ((2, 5, 8), (8,))), Call("rms_norm", ((8,), (8,)))],
+    "rope": [
+        Call("rope", ((2, 3, 5, 8), ROPE, ROPE)),
+        Call("rope", ((2, 3, 5, 8), (5, 4), (5, 4))),
+    ],
+    "swiglu": [Call("swiglu", ((5, 8), (5, 8)))],
+    "geglu": [Call("geglu", ((5, 8), (5, 8)))],
+    "geglu.tanh": [Call("geglu", ((5, 8), (5, 8)), {"approximate": "tanh"})],
+    "kv_cache_update": [
+        Call("kv_cache_update", ((2, 3, 9, 4), (2, 3, 2, 4), at), {}, {2: torch.int64}, limit=8)
+        for at in ((), (2,))
+    ],
+    "scaled_dot_product_attention": [
+        Call("scaled_dot_product_attention", ((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, size)))
+        for size in (6, 8)
+    ],
+    "scaled_dot_product_attention.causal_upper_left": [
+        Call(
+            "scaled_dot_product_attention",
+            ((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8)),
+            {"is_causal": 1, "causal_alignment": "upper_left"},
+        ),
+    ],
+}
+"""Calls of a converted model, by the op type that passes ask for."""
+
+
+def test_every_body_of_a_pass_has_a_call() -> None:
+    assert CONVERTED.keys() == {name for name in BODIES if "/" not in name}
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+@pytest.mark.parametrize("name", CONVERTED)
+def test_a_pass_calls_the_function_of_a_converted_model(name: str, dtype: str, opset: int) -> None:
+    """Else a model that calls a composite could not have its other places fused."""
+    for call in CONVERTED[name]:
+        for dynamic in (False, True):
+            model = call.model(getattr(torch, dtype), dynamic=dynamic, opset=opset)
+            main = open_model(model)
+            assert Bodies(main).provide_composite(name, numpy_dtype(dtype)) == call.composite
+            assert len(main.functions) == 1
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def test_a_second_dtype_has_a_name_of_its_own() -> None:
@@ -117,7 +158,7 @@ def calling(name, provided, inputs, outputs, attributes, opset) -> ir.Model:
     model.graph[0].op_type = name
 
     def provide(graph: gs.Graph, why: Why) -> int:
-        bodies = scope_of(graph).bodies
+        bodies = context_of(graph).bodies
         assert bodies is not None
         missing = bodies.function(graph.nodes[0]) is None and not isinstance(graph, gs.Function)
         found = provided(bodies) if missing else None
@@ -135,7 +176,6 @@ main (float[n] x) => (float[n] y) {{ y = ai.coreai.f <k = 2.0> (x) }}
 <domain: "ai.coreai", opset_import: ["": 23]>
 f <k: float = 1.0> (x) => (y) {{ c = Constant <value_float: float = @k> ()  m = {op} (x, c)  y = Neg (m) }}
 """
-TEXT = "<k: float = 1.0> (a) => (b) { d = Constant <value_float: float = @k> ()  e = Mul (a, d)  b = Neg (e) }"
 
 
 def opened(op: str) -> tuple[gs.Graph, Bodies]:
@@ -143,20 +183,36 @@ def opened(op: str) -> tuple[gs.Graph, Bodies]:
     return main, Bodies(main)
 
 
+def function(name: str) -> gs.Function:
+    main = open_model(parse(SAME.format(op="Mul")))
+    main.functions[0].name = name
+    return main.functions[0]
+
+
 def test_a_body_that_is_there_is_not_added_again() -> None:
     main, bodies = opened("Mul")
-    assert bodies.provide("f", TEXT) == "f"
+    assert bodies.provide(function("f"), np.dtype(np.float32)) == "f"
+    assert bodies.provide(function("f.word"), np.dtype(np.float32)) == "f"
     assert len(main.functions) == 1
 
 
 def test_another_body_of_that_name_is_not_touched() -> None:
     main, bodies = opened("Add")
     before = outline(main.functions[0])
-    assert bodies.provide("f", TEXT) is None
-    assert bodies.provide("g", TEXT, "k x") == "g"
-    first, second = main.functions
-    assert outline(first) == before != outline(second)
-    assert (second.name, second.doc_string) == ("g", "k x")
+    assert bodies.provide(function("f"), np.dtype(np.float32)) is None
+    assert bodies.provide(function("g"), np.dtype(np.float32)) == "g"
+    assert bodies.provide(function("f"), np.dtype(np.float16)) == "f.float16"
+    first, second, third = main.functions
+    assert outline(first) == before != outline(second) == outline(third)
+    assert second.name == "g"
+
+
+def test_the_first_name_that_is_free_is_taken() -> None:
+    _, bodies = opened("Mul")
+    name, float32 = "geglu.tanh", np.dtype(np.float32)
+    assert bodies.provide_composite("geglu", float32, "geglu", "geglu.erf") == "geglu"
+    assert bodies.provide_composite(name, float32, "geglu", name) == name
+    assert bodies.provide_composite(name, float32, "geglu", "other") == name
 
 
 def test_arguments_are_those_of_every_call() -> None:
@@ -177,3 +233,28 @@ def test_doc_strings_and_names_are_written() -> None:
     assert function.graph.doc_string == COMPOSITES["rms_norm"].formula
     assert all(node.name for node in function)
     assert np.all([a.name for a in function.attributes.values()])
+
+
+def test_a_pass_that_makes_functions_is_known_and_gets_them() -> None:
+    seen: list[Bodies] = []
+
+    @makes_functions
+    def made(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+        """Docstring of the pass."""
+        seen.append(bodies)
+        return 1
+
+    main, bodies = opened("Mul")
+    context_of(main).bodies = context_of(main.functions[0]).bodies = bodies
+    assert made(main, Why()) == 1
+    assert made(main.functions[0], Why()) == 0  # a composite's body calls no other composite
+    assert seen == [bodies]
+    assert can_make_functions(made)
+    assert not can_make_functions(outline)
+    assert (made.__name__, made.__doc__) == ("made", "Docstring of the pass.")
+
+
+def test_passes_that_make_functions_are_not_for_models_without_functions() -> None:
+    makers = {one for one in ORDER if can_make_functions(one)}
+    assert len(makers) == 7
+    assert set(ORDER) - set(passes_for("portable")) == makers

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.engine.facts import dtype_of, shape_of
+from coreai_onnx.passes.engine.match import dtype_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
 from tests.passes.rewriting import parse, run

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.digest import digest, outline
+from coreai_onnx.passes.engine.digest import digest, fingerprint
 
 
 def constant(values) -> gs.Constant:
@@ -15,7 +15,7 @@ def constant(values) -> gs.Constant:
 
 def test_equal_bytes_have_equal_digests() -> None:
     values = np.arange(100_000, dtype=np.float32)
-    assert outline(constant(values)) == outline(constant(values.copy()))
+    assert fingerprint(constant(values)) == fingerprint(constant(values.copy()))
     assert digest(constant(values)) == digest(constant(values.copy()))
 
 
@@ -29,7 +29,7 @@ def test_one_bit_makes_a_difference() -> None:
 def test_dtype_and_shape_make_a_difference() -> None:
     zeros = np.zeros(4, np.int32)
     forms = [zeros, zeros.view(np.float32), zeros.reshape(2, 2), zeros.astype(ml_dtypes.bfloat16)]
-    assert len({outline(constant(form)) for form in forms}) == 4
+    assert len({fingerprint(constant(form)) for form in forms}) == 4
 
 
 def test_scalars_empties_and_strings() -> None:
@@ -44,7 +44,7 @@ def test_nothing_is_copied() -> None:
     big = constant(np.zeros(16 << 20, np.uint8))
     tracemalloc.start()
     digest(big)
-    outline(big)
+    fingerprint(big)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20

@@ -150,7 +150,7 @@ def test_weights_are_the_same_objects() -> None:
     model = rich()
     before = {name: value.const_value for name, value in model.graph.initializers.items()}
     graph = open_model(model)
-    for tensor in graph.scope.constants:
+    for tensor in graph.context.constants:
         assert tensor.values.shape == tuple(tensor.shape)  # reading changes nothing
     close_model(graph, model)
     for name, value in model.graph.initializers.items():
@@ -194,7 +194,7 @@ def test_every_dtype_survives_as_initializer_and_constant(dtype) -> None:
     model = ir.Model(graph, ir_version=10)
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     opened = open_model(model)
-    for tensor in opened.scope.constants:
+    for tensor in opened.context.constants:
         assert tensor.dtype == np.dtype(dtype)
         assert tensor.values.tobytes() == values.tobytes()
     close_model(opened, model)
@@ -268,7 +268,7 @@ def test_external_weights_stay_where_they_are(tmp_path) -> None:
     )
     model.graph.initializers["w"].const_value = external
     graph = open_model(model)
-    assert graph.scope.constants[0].values.tolist() == [0, 1, 2, 3, 4, 5]
+    assert graph.context.constants[0].values.tolist() == [0, 1, 2, 3, 4, 5]
     close_model(graph, model)
     assert model.graph.initializers["w"].const_value is external
 
@@ -302,6 +302,7 @@ def chain(length: int) -> ir.Model:
     return ir.Model(ir.Graph([x], [value], nodes=nodes, opset_imports={"": 23}), ir_version=10)
 
 
+@pytest.mark.slow
 def test_time_is_linear() -> None:
     """Doubling the nodes may not quadruple the time; ratios hold on a busy machine too."""
 

@@ -5,8 +5,13 @@ import pytest
 import torch
 
 import coreai_onnx
+from coreai_onnx.lower.opsets import OPSETS
+from coreai_onnx.passes import run_passes
+from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
+from coreai_onnx.passes.cleanup.remove_identities import remove_identities
 from coreai_onnx.passes.fuse.fuse_rms_norm import fuse_rms_norm
-from tests.passes.rewriting import fuses, leaves
+from tests.composite_calls import Case
+from tests.passes.rewriting import fuses, leaves, parse
 from tests.tolerances import assert_close
 
 HEAD = "main (float[b, 4] x) => (float[b, 4] y) <float[4] w = {1, 2, 3, 4}, float two = {2}, float half = {-0.5}, float one = {1}, float e = {0.01}, int64[1] ax = {-1}>"
@@ -84,7 +89,7 @@ class OwnNorm(torch.nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("opset", [18, 21, 23])
+@pytest.mark.parametrize("opset", OPSETS)
 def test_a_norm_of_torch_and_one_spelled_out_share_a_body(opset: int, dtype: torch.dtype) -> None:
     norms = torch.nn.RMSNorm(8, eps=1e-6), OwnNorm()
     model = torch.nn.Sequential(norms[0], torch.nn.Linear(8, 8), norms[1]).to(dtype)
@@ -95,3 +100,23 @@ def test_a_norm_of_torch_and_one_spelled_out_share_a_body(opset: int, dtype: tor
     assert function.name == "rms_norm"
     (actual,) = program.run(x, kernels=False)
     assert_close(actual, model(x))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "double"])
+def test_formulas_in_other_dtypes_share_the_body_of_a_converted_model(
+    dtype: str, opset: int
+) -> None:
+    wide, code = ("float", 16) if dtype == "bfloat16" else ("double", 11)
+    text = f"""main ({dtype}[b, 4] x, {dtype}[4] w) => ({dtype}[b, 4] y) <{wide} two = {{2}}, {wide} e = {{0.01}}, int64[1] ax = {{-1}}> {{
+      {wide}[b, 4] a = Cast <to = {1 if code == 16 else 11}> (x)  p = Pow (a, two)  m = ReduceMean <keepdims = 1> (p, ax)  s = Add (m, e)
+      q = Sqrt (s)  {wide}[b, 4] n = Div (a, q)  {dtype}[b, 4] c = Cast <to = {code}> (n)  {dtype}[b, 4] z = Mul (w, c)
+      y = ai.coreai.rms_norm <axes = [-1], eps = 0.01, version = 1> (z, w)
+    }}"""
+    model = parse(text.replace("Cast <to = 11>", "Identity"), opset)
+    known = Case("rms_norm", ((2, 4), (4,)))
+    torch_dtype = torch.bfloat16 if dtype == "bfloat16" else torch.float64
+    model.functions.update(known.model(torch_dtype, dynamic=True, opset=opset).functions)
+    run_passes(model, [remove_identities, fuse_rms_norm, remove_dead_code])
+    assert [node.op_type for node in model.graph] == ["rms_norm", "rms_norm"]
+    assert len(model.functions) == 1

@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
+import torch
 
+import coreai_onnx
+from coreai_onnx.composite_ops.call import call
+from coreai_onnx.lower.opsets import OPSETS
+from coreai_onnx.passes import run_passes
+from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
-from tests.passes.rewriting import fuses, leaves
+from tests.composite_calls import Case
+from tests.passes.rewriting import fuses, leaves, parse, run
+from tests.tolerances import assert_close
 
 HEAD = "main (float[b, 2, s, 4] x, float[1, 1, s, 2] f) => (float[b, 2, s, 4] y) <int64[1] zero = {0}, int64[1] h = {2}, int64[1] end = {9223372036854775807}, int64[1] ax = {3}>"
 ANGLES = "float[1, 1, s, 4] g = Concat <axis = 3> (f, f)  float[1, 1, s, 4] c = Cos (g)  float[1, 1, s, 4] n = Sin (g)"
@@ -16,6 +26,8 @@ FUSED = """main (float[b, 2, s, 4] x, float[1, 1, s, 2] f) => (float[b, 2, s, 4]
   y_shape_1 = Shape <start = 0, end = 1> (x)  y_concat_1 = Concat <axis = 0> (y_shape_1, n_sin_ones)  y_expand_1 = Expand (n_sin, y_concat_1)
   y = ai.coreai.rope <scale = 1.0, base = 10000.0, dims = 0, interleaved = 0, version = 1> (x, y_expand, y_expand_1)
 }"""
+EXPANDS = {"Shape": 2, "Concat": 2, "Expand": 2}
+"""Nodes that repeat both tables for each batch item."""
 FEEDS = {
     "x": np.random.default_rng(0).standard_normal((2, 2, 3, 4)).astype(np.float32),
     "f": np.random.default_rng(1).standard_normal((1, 1, 3, 2)).astype(np.float32),
@@ -46,3 +58,59 @@ def test_a_rotation_is_one_node(halves: str, opset: int, op: str) -> None:
 def test_what_is_no_rotation_stays(old: str, new: str, reason: str | None) -> None:
     text = f"{HEAD} {{ float[1, 1, s, 2] o = Neg (f)  {ANGLES} {HALVES} {TURN} }}"
     leaves(text.replace(old, new), fuse_rope, reason)
+
+
+class TwoRotations(torch.nn.Module):
+    """Rotates queries by the composite, and keys by formulas."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+        cos, sin = (torch.cat([x, x], dim=-1) for x in (angle.cos(), angle.sin()))
+        turned = torch.cat([-k[..., 4:], k[..., :4]], dim=-1)
+        return call("rope", q, angle.cos(), angle.sin()) + (k * cos + turned * sin)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("opset", OPSETS)
+def test_a_composite_and_a_rotation_in_formulas_share_a_body(
+    opset: int, dtype: torch.dtype
+) -> None:
+    shapes = (2, 3, 5, 8), (2, 3, 5, 8), (2, 1, 5, 4)
+    inputs = tuple(torch.rand(shape).to(dtype) for shape in shapes)
+    program = coreai_onnx.convert(TwoRotations(), inputs, opset_version=opset)
+    assert program.composites() == {"ai.coreai::rope": 2}
+    assert [f.name for f in program.model.functions.values()] == ["rope"]
+    (actual,) = program.run(*inputs, kernels=False)
+    if dtype == torch.float32:  # the composite rounds less often than the formulas
+        assert_close(actual, TwoRotations()(*inputs))
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "double"])
+def test_formulas_in_other_dtypes_share_the_body_of_a_converted_model(
+    dtype: str, opset: int
+) -> None:
+    text = f"{HEAD} {{ {ANGLES} {HALVES} {TURN} }}".replace("float", dtype)
+    torch_dtype = {"bfloat16": torch.bfloat16}.get(dtype, torch.float64)
+    model = parse(text, opset)
+    shapes = (2, 3, 5, 8), (2, 1, 5, 4), (2, 1, 5, 4)
+    known = Case("rope", shapes).model(torch_dtype, dynamic=True, opset=opset)
+    model.functions.update(known.functions)
+    assert run_passes(model, [fuse_rope]).total == 1
+    assert model.graph[-1].op_type == "rope"
+    assert len(model.functions) == 1
+
+
+def test_tables_are_halved_through_scaling_and_new_axes() -> None:
+    angles = """float[s, 4] g = Concat <axis = 1> (f, f)  float[s, 4] a = Cos (g)  float[s, 4] d = Sin (g)
+      float[s, 4] p = Mul (a, two)  float[s, 4] q = Mul (d, two)
+      float[1, 1, s, 4] c = Unsqueeze (p, lead)  float[1, 1, s, 4] n = Unsqueeze (q, lead)"""
+    head = HEAD.replace("float[1, 1, s, 2] f", "float[s, 2] f")
+    head = head.replace("<int64[1] zero", "<float two = {2}, int64[2] lead = {0, 1}, int64[1] zero")
+    text = f"{head} {{ {angles} {HALVES} {TURN} }}"
+    before, after = parse(text), parse(text)
+    run_passes(after, [fuse_rope, remove_dead_code])
+    ops = Counter(node.op_type for node in after.graph)
+    assert ops == Counter({"Mul": 2, "Unsqueeze": 2, "Cos": 1, "Sin": 1, "rope": 1} | EXPANDS)
+    feeds = {"x": FEEDS["x"], "f": FEEDS["f"][0, 0]}
+    for wanted, actual in zip(run(before, feeds), run(after, feeds), strict=True):
+        assert_close(actual, wanted)

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
+import torch
 
+from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES
+from coreai_onnx.lower.opsets import OPSETS
 from coreai_onnx.passes import run_passes
+from coreai_onnx.passes.engine.bodies import outline
+from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
+from tests.composite_calls import CASES, Case
 from tests.passes.rewriting import fuses, leaves, parse, run
 
 HEAD = "main (float[n, 2] x, float[{r}] r) => (float[n, 2] y, float[n, 2] z) <float[2] w = {{1, 2}}, float[2] b = {{3, 4}}> {{ {body} }}"
@@ -39,17 +46,57 @@ def test_a_residual_and_its_norm_are_one_node(norm: str, rest: str, function: st
     assert functions[f"skip_{norm}"][0].op_type == adds
 
 
-@pytest.mark.parametrize(("kind", "opset"), [("float16", 23), ("float", 22)])
-def test_other_dtypes_and_opsets_add(kind: str, opset: int) -> None:
-    text = (
-        f"main ({kind}[n, 2] x, {kind}[n, 2] r, {kind}[2] w) => ({kind}[n, 2] y) "
-        f"{{ s = Add (x, r)  y = ai.coreai.layer_norm {ATTRS} (s, w) }}"
-        + LAYER.replace(", bias", "").replace("23", str(opset))
-    )
-    model = parse(text, opset)
+def residual(case: Case, dtype: torch.dtype, opset: int) -> ir.Model:
+    """Return the model of a norm whose input is a sum."""
+    model = case.model(dtype, dynamic=False, opset=opset)
+    total = model.graph.inputs[0]
+    terms = [ir.Value(name=n, type=total.type, shape=total.shape) for n in ("x", "skip")]
+    add = ir.node("Add", terms, name="add")
+    add.outputs[0].type, add.outputs[0].shape = total.type, total.shape
+    ir.convenience.replace_all_uses_with(total, add.outputs[0])
+    model.graph.inputs[:1] = terms
+    model.graph.insert_before(model.graph[0], add)
+    add.outputs[0].name = "s"
+    return model
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+@pytest.mark.parametrize("skip", [c for c in CASES if c.composite.startswith("skip_")], ids=str)
+def test_the_body_is_that_of_the_writer(skip: Case, dtype: str, opset: int) -> None:
+    wide = {index - 1: own for index, own in skip.dtypes.items()}
+    name = skip.composite.removeprefix("skip_")
+    norm = Case(name, (skip.shapes[0], *skip.shapes[2:]), skip.attributes, wide)
+    model = residual(norm, getattr(torch, dtype), opset)
     assert run_passes(model, [fuse_skip_norms]).total == 1
-    made = next(f for f in model.functions.values() if f.name == "skip_layer_norm")
-    assert made[0].op_type == "Add"
+    (call,) = model.graph
+    assert call.op_type == skip.composite
+    converted = skip.model(getattr(torch, dtype), dynamic=True, opset=opset)
+    (wanted,) = converted.functions.values()
+    (made,) = (f for f in model.functions.values() if f.name == skip.composite)
+    assert outline(Importer().function(made)) == outline(Importer().function(wanted))
+    assert made.attributes.keys() == wanted.attributes.keys()
+    assert [value.name for value in made.inputs] == [value.name for value in wanted.inputs]
+    assert made.graph.doc_string == wanted.graph.doc_string
+
+
+@pytest.mark.parametrize("opset", [18, 21, 23])
+def test_a_body_that_a_converted_model_has_already_is_called(opset: int) -> None:
+    """A module that is externalized as the composite has the body of the writer."""
+    skip = Case("skip_rms_norm", ((2, 5, 8), (2, 5, 8), (8,)))
+    model = residual(Case("rms_norm", ((2, 5, 8), (8,))), torch.float32, opset)
+    (known,) = skip.model(torch.float32, dynamic=True, opset=opset).functions.values()
+    model.functions[known.identifier()] = known
+    assert run_passes(model, [fuse_skip_norms]).total == 1
+    assert [f.name for f in model.functions.values()] == ["rms_norm", "skip_rms_norm"]
+
+
+def test_two_dtypes_have_two_bodies() -> None:
+    text = """main (float[n, 2] x, float[n, 2] r, float[2] w, float16[n, 2] a, float16[n, 2] b, float16[2] v) => (float[n, 2] y, float16[n, 2] z) {
+      s = Add (x, r)  y = ai.coreai.rms_norm ATTRS (s, w)  t = Add (a, b)  z = ai.coreai.rms_norm ATTRS (t, v) }"""
+    model = parse(text.replace("ATTRS", ATTRS) + RMS.format(name="rms_norm"))
+    assert run_passes(model, [fuse_skip_norms]).total == 2
+    assert [n.op_type for n in model.graph] == ["skip_rms_norm", "skip_rms_norm.float16"]
 
 
 def test_a_body_that_a_file_has_already_is_called() -> None:
@@ -57,8 +104,8 @@ def test_a_body_that_a_file_has_already_is_called() -> None:
     skip = """
 <domain: "ai.coreai", opset_import: ["": 23, "ai.coreai": 1]>
 skip_layer_norm <axes, eps: float = 1e-05, version: int = 1> (input, skip, scale, bias) => (output, sum) {
-  sum = Add (input, skip)
-  output = ai.coreai.layer_norm <axes: ints = @axes, eps: float = @eps, version = 1> (sum, scale, bias)
+  sum = Sum (input, skip)
+  output = LayerNormalization <axis = -1, epsilon: float = @eps> (sum, scale, bias)
 }"""
     model = parse(HEAD.format(r="n, 2", body=body) + LAYER + skip)
     assert run_passes(model, [fuse_skip_norms]).total == 1

@@ -25,7 +25,9 @@ from coreai_onnx.lower.values import (
     Value,
     dims_of,
     dtype_of,
+    ir_dtype_of,
     is_complex,
+    mark_complex,
     real_part,
 )
 
@@ -107,12 +109,11 @@ def _broadcast(op: OpBuilder, re: Value, im: Value) -> Value:
 @lowers("aten.abs.default", complex=True)
 def abs_(op: OpBuilder, self: Value) -> Value:
     """√(Re² + Im²), computed in float64, in which the squares of float32 do not overflow."""
-    return op.cast(_size(op, op.cast(self, torch.float64)), self.dtype)  # type: ignore[arg-type]
+    return op.cast(_size(op, op.cast(self, torch.float64)), ir_dtype_of(self))
 
 
 def _size(op: OpBuilder, x: Value) -> Value:
-    result: Value = op.Sqrt(op.ReduceSum(op.Mul(x, x), [-1], keepdims=0))
-    return result
+    return op.Sqrt(op.ReduceSum(op.Mul(x, x), [-1], keepdims=0))
 
 
 @lowers("aten.angle.default", complex=True)
@@ -210,8 +211,7 @@ def div(op: OpBuilder, self: Value, other: Operand) -> Value:
 @lowers("aten.reciprocal.default", complex=True)
 def reciprocal(op: OpBuilder, self: Value) -> Value:
     """1 / self."""
-    one = join(op, op.like(self, 1), op.like(self, 0))
-    one.meta["complex"] = True
+    one = mark_complex(join(op, op.like(self, 1), op.like(self, 0)))
     return div(op, one, self)
 
 
@@ -246,7 +246,7 @@ def sqrt(op: OpBuilder, self: Value) -> Value:
     up = op.Sqrt(op.Mul(op.Max(op.Add(size, re), 0.0), 0.5))
     down = op.Sqrt(op.Mul(op.Max(op.Sub(size, re), 0.0), 0.5))
     signed = op.Where(op.Less(im, 0.0), op.Neg(down), down)
-    return op.cast(join(op, up, signed), self.dtype)  # type: ignore[arg-type]
+    return op.cast(join(op, up, signed), ir_dtype_of(self))
 
 
 # ---------------------------------------------------------------------- matrix products

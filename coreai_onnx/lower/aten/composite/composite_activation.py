@@ -16,19 +16,19 @@ def gelu(op: OpBuilder, self: Value, *, approximate: str = "none") -> Value | No
     return op.composite("gelu", [self], approximate=approximate) if is_covered(self) else None
 
 
-@composes("aten.silu.default")
+@composes("aten.silu.default", whole=True)
 def silu(op: OpBuilder, self: Value) -> Value | None:
     """The composite ``silu``."""
     return op.composite("silu", [self]) if is_covered(self) else None
 
 
-@composes("aten.hardsigmoid.default")
+@composes("aten.hardsigmoid.default", whole=True)
 def hardsigmoid(op: OpBuilder, self: Value) -> Value | None:
     """The composite ``hard_sigmoid``."""
     return op.composite("hard_sigmoid", [self]) if is_covered(self) else None
 
 
-@composes("aten.hardswish.default")
+@composes("aten.hardswish.default", whole=True)
 def hardswish(op: OpBuilder, self: Value) -> Value | None:
     """The composite ``hard_swish``."""
     return op.composite("hard_swish", [self]) if is_covered(self) else None

@@ -19,7 +19,7 @@ from coreai_onnx.lower.values import (
 )
 
 
-@composes("aten.layer_norm.default")
+@composes("aten.layer_norm.default", whole=True)
 def layer_norm(
     op: OpBuilder,
     input: Value,
@@ -51,7 +51,7 @@ def native_layer_norm(
     return None if result is None else [result, None, None]
 
 
-@composes("aten.rms_norm.default")
+@composes("aten.rms_norm.default", whole=True)
 def rms_norm(
     op: OpBuilder,
     input: Value,
@@ -81,7 +81,7 @@ def fused_rms_norm(
     return None if result is None else [result, None]
 
 
-@composes("aten.scaled_dot_product_attention.default")
+@composes("aten.scaled_dot_product_attention.default", whole=True)
 def scaled_dot_product_attention(
     op: OpBuilder,
     query: Value,

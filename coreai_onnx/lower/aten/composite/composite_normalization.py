@@ -9,7 +9,7 @@ from coreai_onnx.lower.values import Dim, Value, dims_of, rank_of
 
 
 # ---------------------------------------------------------------------- groups
-@composes("aten.group_norm.default")
+@composes("aten.group_norm.default", whole=True)
 def group_norm(
     op: OpBuilder,
     input: Value,
@@ -44,7 +44,7 @@ def native_group_norm(
 
 
 # ---------------------------------------------------------------------- instances
-@composes("aten.instance_norm.default")
+@composes("aten.instance_norm.default", whole=True)
 def instance_norm(
     op: OpBuilder,
     input: Value,

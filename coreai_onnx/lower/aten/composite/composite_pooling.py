@@ -83,7 +83,7 @@ def _avg_pool(
 
 
 # ---------------------------------------------------------------------- pixels
-@composes("aten.pixel_shuffle.default")
+@composes("aten.pixel_shuffle.default", whole=True)
 def pixel_shuffle(op: OpBuilder, self: Value, upscale_factor: int) -> Value | None:
     """The composite ``pixel_shuffle``."""
     if not is_covered(self):

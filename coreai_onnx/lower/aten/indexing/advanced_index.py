@@ -47,15 +47,13 @@ class AdvancedIndex:
         """Return the indices as rows [..., axes], the form of GatherND and ScatterND."""
         wide = [op.cast(i, torch.int64) for i in self.indices]
         rows = [op.Unsqueeze(i, [-1]) for i in wide]
-        result: Value = rows[0] if len(rows) == 1 else op.Concat(*rows, axis=-1)
-        return result
+        return rows[0] if len(rows) == 1 else op.Concat(*rows, axis=-1)
 
     def block_shape(self, op: OpBuilder) -> Value:
         """Return the shape of the block as a 1-D value."""
         if self.dims is not None:
             return op.shape(self.dims)
-        result: Value = op.Shape(self.indices[0])
-        return result
+        return op.Shape(self.indices[0])
 
 
 def resolve(op: OpBuilder, source: Value, indices: Sequence[Value | None]) -> AdvancedIndex | None:
@@ -123,8 +121,7 @@ def _aligned(op: OpBuilder, indices: Sequence[Value]) -> tuple[list[Value], int,
 def read(op: OpBuilder, index: AdvancedIndex) -> Value:
     """Return the indexed elements."""
     if len(index.axes) == 1:
-        single: Value = op.Gather(index.source, index.indices[0], axis=index.axes[0])
-        return single
+        return op.Gather(index.source, index.indices[0], axis=index.axes[0])
     front = op.transpose(index.source, [*index.axes, *index.rest])
     rows = op.GatherND(front, index.stacked(op))
     return op.transpose(rows, _from_front(index))
@@ -166,8 +163,7 @@ def _updates(op: OpBuilder, index: AdvancedIndex, values: Value) -> Value:
     shape = (
         op.Concat(index.block_shape(op), op.shape(rest), axis=0) if rest else index.block_shape(op)
     )
-    result: Value = op.Expand(moved, shape)
-    return result
+    return op.Expand(moved, shape)
 
 
 def _from_front(index: AdvancedIndex) -> list[int]:

@@ -39,8 +39,7 @@ def index_select(op: OpBuilder, self: Value, dim: int, index: Value) -> Value:
     if rank_of(self) == 0:
         return self
     rows = op.reshape(index, [1]) if rank_of(index) == 0 else index
-    result: Value = op.Gather(self, rows, axis=wrap(dim, rank_of(self)))
-    return result
+    return op.Gather(self, rows, axis=wrap(dim, rank_of(self)))
 
 
 @lowers("aten.gather.default")
@@ -70,13 +69,12 @@ def take_along_dim(op: OpBuilder, self: Value, indices: Value, dim: int | None =
     return gather(op, op.expand(self, source), axis, op.expand(indices, rows))
 
 
-@lowers("aten.take.default")
+@lowers("aten.take.default", whole=True)  # its decomposition reads an index without axes
 def take(op: OpBuilder, self: Value, index: Value) -> Value:
     """The flattened tensor's elements at these positions."""
     if 0 in dims_of(index):
         return op.expand(op.like(self, 0), dims_of(index))
-    result: Value = op.Gather(flattened(op, self), index, axis=0)
-    return result
+    return op.Gather(flattened(op, self), index, axis=0)
 
 
 @lowers("aten._unsafe_masked_index.default")
@@ -85,8 +83,7 @@ def unsafe_masked_index(
 ) -> Value:
     """self[indices] where the mask is true, else fill; indices under a false mask are ignored."""
     found = index(op, self, _clamped(op, self, indices))
-    result: Value = op.Where(mask, found, as_value(op, fill, dtype_of(self)))
-    return result
+    return op.Where(mask, found, as_value(op, fill, dtype_of(self)))
 
 
 def _clamped(op: OpBuilder, self: Value, indices: Sequence[Value | None]) -> list[Value | None]:
@@ -128,8 +125,7 @@ def index_put(
     selected = _selection(op, self, indices, values)
     if selected is not None:
         mask, value = selected
-        written: Value = op.Where(mask, _sum(op, self, value) if accumulate else value, self)
-        return written
+        return op.Where(mask, _sum(op, self, value) if accumulate else value, self)
     found = resolve(op, self, indices)
     if found is None:
         block = op.expand(values, dims_of(self))
@@ -138,8 +134,7 @@ def index_put(
 
 
 def _sum(op: OpBuilder, x: Value, y: Value) -> Value:
-    result: Value = op.Or(x, y) if is_bool(x) else op.Add(x, y)
-    return result
+    return op.Or(x, y) if is_bool(x) else op.Add(x, y)
 
 
 def _selection(

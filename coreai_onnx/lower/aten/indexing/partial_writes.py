@@ -101,8 +101,8 @@ def strided_places(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], of
     if is_static(size) and is_static(stride) and isinstance(offset, int):
         places = torch.tensor(offset)
         for axis, (s, t) in enumerate(zip(size, stride, strict=True)):
-            steps = torch.arange(int(s)) * int(t)
-            places = places + steps.view([-1] + [1] * (len(size) - axis - 1))
+            offsets = torch.arange(int(s)) * int(t)
+            places = places + offsets.view([-1] + [1] * (len(size) - axis - 1))
         return op.const(places)
     total = op.dim(offset)
     for axis, (s, t) in enumerate(zip(size, stride, strict=True)):
@@ -122,8 +122,7 @@ def _spliced(op: OpBuilder, self: Value, rows: Value, axis: int, first: Dim) -> 
         parts.insert(0, op.slice(self, axis, 0, first))
     if after != dims[axis]:
         parts.append(op.slice(self, axis, after, 2**62))
-    result: Value = rows if len(parts) == 1 else op.Concat(*parts, axis=axis)
-    return result
+    return rows if len(parts) == 1 else op.Concat(*parts, axis=axis)
 
 
 def _length(src: Value, axis: int, first: Dim, end: Dim | None, size: Dim, step: Dim) -> Dim:

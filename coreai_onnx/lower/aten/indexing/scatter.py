@@ -228,13 +228,12 @@ def _reduced(
 
 def _quotient(op: OpBuilder, total: Value, counts: Value) -> Value:
     """Return total / counts, rounded down for integers."""
-    quotient: Value = op.Div(total, counts)
+    quotient = op.Div(total, counts)
     if is_float(total):
         return quotient
     remainder = op.Sub(total, op.Mul(quotient, counts))
     below = op.Less(remainder, op.like(remainder, 0))
-    floor: Value = op.Sub(quotient, op.cast(below, dtype_of(total)))
-    return floor
+    return op.Sub(quotient, op.cast(below, dtype_of(total)))
 
 
 def _neutral(reduce: str, dtype: torch.dtype) -> Number:

@@ -52,7 +52,7 @@ def grouped_mm(
     dtype = out_dtype or dtype_of(self)
     left, right = op.cast(self, dtype), op.cast(mat2, dtype)
     if offs is None:
-        result: Value = op.MatMul(left, right)
+        result = op.MatMul(left, right)
     elif rank_of(self) == 2 and rank_of(mat2) == 3:
         result = grouped_rows(op, left, right, offs)
     elif rank_of(self) == 2:
@@ -153,5 +153,4 @@ def _membership(op: OpBuilder, offs: Value, size: Dim) -> Value:
     starts = op.Concat(op.const([0]), op.Slice(ends, [0], [-1], [0]), axis=0)
     places = op.Range(0, op.dim(size), 1)
     after = op.GreaterOrEqual(places, op.Unsqueeze(starts, [1]))
-    result: Value = op.And(after, op.Less(places, op.Unsqueeze(ends, [1])))
-    return result
+    return op.And(after, op.Less(places, op.Unsqueeze(ends, [1])))

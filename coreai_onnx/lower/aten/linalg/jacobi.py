@@ -65,8 +65,7 @@ def _rounds(op: OpBuilder, size: Dim) -> Value:
     if isinstance(size, int):
         return op.const(max(size - 1 if size % 2 == 0 else size, 1))
     n = op.dim(size)
-    rounds: Value = op.Sub(op.Add(n, op.Mod(n, 2)), 1)
-    return rounds
+    return op.Sub(op.Add(n, op.Mod(n, 2)), 1)
 
 
 def rotated(

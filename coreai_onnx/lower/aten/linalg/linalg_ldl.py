@@ -28,7 +28,7 @@ _GROWTH = (1 + math.sqrt(17)) / 8
 """Threshold of the ratio between elements beside a pivot and the pivot; bounds their growth."""
 
 
-class _Step:
+class _EliminationStep:
     """One column of the elimination, of matrices ``x`` that are symmetric from ``k`` on.
 
     Every value is a batch of matrices, rows or columns, with missing axes of size 1.
@@ -107,14 +107,14 @@ def _eliminated(op: OpBuilder, a: Value) -> tuple[Value, Value, Value]:
 
     def step(op: OpBuilder, k: Value, state: list[Value]) -> list[Value]:
         x, made, pivots, waits, info = state
-        found = _Step(op, x, k)
+        found = _EliminationStep(op, x, k)
         chosen, two, none = found.pivot()
         now = op.Not(waits)
         two = op.And(two, op.And(now, op.Not(none)))
         second = op.Add(k, 1)
         place = op.Where(two, second, k)
         x = found.exchanged(op.Where(now, place, k), op.Where(now, chosen, k))
-        found = _Step(op, x, k)
+        found = _EliminationStep(op, x, k)
         rows, columns = found.rows, found.columns
         first, next_ = found.column(k), found.column(second)
         top, beside, low = found.at(first, k), found.at(first, second), found.at(next_, second)
@@ -189,7 +189,7 @@ def _assembled(op: OpBuilder, made: Value, pivots: Value) -> Value:
     def step(op: OpBuilder, number: Value, state: list[Value]) -> list[Value]:
         k = op.Sub(op.Sub(op.dim(size), 1), number)
         second = op.Add(k, 1)
-        ld = _Step(op, made, k)
+        ld = _EliminationStep(op, made, k)
         flat = [op.Unsqueeze(x, [-1]) for x in (pivots, op.cast(leads, torch.int64))]
         flat.append(op.Unsqueeze(op.cast(ends, torch.int64), [-1]))
         pivot, lead, end = (op.Gather(x, op.Reshape(k, [1]), axis=rank - 2) for x in flat)
@@ -211,7 +211,7 @@ def _assembled(op: OpBuilder, made: Value, pivots: Value) -> Value:
         )
         x = set_dims(op.Add(state[0], op.Where(skip, zero, update)), dims)
         other = op.Where(skip, last, op.Sub(op.Abs(pivot), 1))
-        return [_Step(op, x, k).exchanged(last, other)]
+        return [_EliminationStep(op, x, k).exchanged(last, other)]
 
     start = set_dims(op.expand(op.like(made, 0), list(dims)), dims)
     return repeat(op, size, [start], step)[0]

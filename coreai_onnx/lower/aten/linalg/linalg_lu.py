@@ -21,7 +21,7 @@ from coreai_onnx.lower.aten.linalg.matrix_steps import (
 from coreai_onnx.lower.aten.loops.counted_loop import repeat
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Value, dims_of, set_dims
+from coreai_onnx.lower.values import Dim, Value, dims_of, ir_dtype_of, set_dims
 
 Factors = tuple[Value, Value, Value]
 """LU in one matrix (float64), pivots counted from 1, order of the rows."""
@@ -252,5 +252,5 @@ def _triangles(op: OpBuilder, lu: Value) -> tuple[Value, Value]:
     count = smaller(height, width)
     left = lu if count == width else op.slice(lu, len(dims) - 1, 0, count)
     upper = lu if count == height else op.slice(lu, len(dims) - 2, 0, count)
-    ones = op.cast(identity(op, height, count), lu.dtype)  # type: ignore[arg-type]
+    ones = op.cast(identity(op, height, count), ir_dtype_of(lu))
     return op.Add(op.Trilu(left, -1, upper=0), ones), op.Trilu(upper, upper=1)

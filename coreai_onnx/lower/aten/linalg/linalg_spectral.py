@@ -1,4 +1,7 @@
-"""Eigenvalues of symmetric matrices and singular values, by Jacobi rotations; exponentials."""
+"""Eigenvalues of symmetric matrices and singular values, by Jacobi rotations; exponentials.
+
+Square roots and polar factors follow from them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import math
 
 import torch
 
-from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.linalg.jacobi import arranged, eigen, rotated
 from coreai_onnx.lower.aten.linalg.linalg_lu import smaller
 from coreai_onnx.lower.aten.linalg.linalg_qr import orthogonal, reflections
@@ -15,7 +17,7 @@ from coreai_onnx.lower.aten.loops.counted_loop import repeat
 from coreai_onnx.lower.aten.shape.creation import copy
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dims_of, dtype_of, set_dims
+from coreai_onnx.lower.values import Value, dims_of, dtype_of, forbid_output, set_dims
 
 
 @lowers("aten._linalg_eigh.default")
@@ -36,13 +38,23 @@ def eigh(op: OpBuilder, A: Value, UPLO: str = "L", compute_v: bool = True) -> tu
     if not compute_v:
         return values, op.expand(op.like(A, 0), [0])
     vectors = op.cast(vectors, dtype_of(A))
-    vectors.meta["no_output"] = LoweringError(
-        "aten._linalg_eigh.default: the signs of eigenvectors are those of the LAPACK that torch "
-        "was built with",
-        op.scope.where,
-        "give each a sign of the model's own, for example that of its largest element",
+    forbid_output(
+        vectors,
+        "aten._linalg_eigh.default: the signs of eigenvectors depend on the LAPACK that torch was "
+        "built with",
+        "choose the signs in the model, for example so that the largest element is positive",
     )
     return values, vectors
+
+
+@lowers("aten.linalg_matrix_sqrth.default")
+def matrix_sqrth(op: OpBuilder, self: Value) -> Value:
+    """V diag(√λ) Vᴴ, of the eigenvalues λ and eigenvectors V of the lower triangle (torch 2.15).
+
+    As in torch, a negative eigenvalue counts as zero.
+    """
+    values, vectors = eigh(op, wide(op, self))
+    return _composed(op, vectors, op.Sqrt(op.Max(values, 0.0)), transposed(op, vectors))
 
 
 # ---------------------------------------------------------------------- singular values
@@ -112,6 +124,22 @@ def _tall(op: OpBuilder, a: Value, *, full: bool) -> tuple[Value, Value, Value]:
     return u, set_dims(s, dims[:-2] + dims[-1:]), v
 
 
+@lowers("aten.linalg_polar.default")
+def polar(op: OpBuilder, A: Value) -> tuple[Value, Value]:
+    """U Vᴴ and V diag(S) Vᴴ, of the singular values and vectors of A (torch 2.15).
+
+    The first is unique only if no singular value is zero.
+    """
+    u, s, vh = svd(op, wide(op, A))
+    return op.MatMul(u, vh), _composed(op, transposed(op, vh), s, vh)
+
+
+def _composed(op: OpBuilder, left: Value, values: Value, right: Value) -> Value:
+    """Return left @ diag(values) @ right."""
+    result: Value = op.MatMul(op.Mul(left, op.Unsqueeze(values, [-2])), right)
+    return result
+
+
 @lowers("aten.linalg_pinv.atol_rtol_tensor")
 def pinv(
     op: OpBuilder,
@@ -143,8 +171,7 @@ def pinv(
         part = op.Where(op.Greater(least, 0.0), op.like(s, 0), part)
     kept = op.Greater(size, op.Max(least, op.Mul(part, bound)))
     inverse = op.Where(kept, op.Div(1.0, s), op.like(s, 0))
-    result: Value = op.MatMul(op.Mul(v, op.Unsqueeze(inverse, [-2])), transposed(op, left))
-    return result
+    return _composed(op, v, inverse, transposed(op, left))
 
 
 # ---------------------------------------------------------------------- exponentials

@@ -21,14 +21,13 @@ from coreai_onnx.lower.values import (
 
 
 # ---------------------------------------------------------------------- plain products
-@lowers("aten.linear.default")
+@lowers("aten.linear.default", whole=True)
 def linear(op: OpBuilder, input: Value, weight: Value, bias: Value | None = None) -> Value:
     """input @ weightᵀ + bias."""
     if rank_of(weight) == 1:
         return _plus(op, product(op, input, weight), bias)
     if rank_of(input) == 2 and _fits_gemm(input, weight):
-        result: Value = op.Gemm(input, weight, bias, transB=1)
-        return result
+        return op.Gemm(input, weight, bias, transB=1)
     return _plus(op, product(op, input, op.transpose(weight, [1, 0])), bias)
 
 
@@ -117,8 +116,7 @@ def trilinear(
     """Σ over ``sumdim`` of the product of three tensors with axes of size 1 put in."""
     pairs = ((i1, expand1), (i2, expand2), (i3, expand3))
     first, second, third = (op.unsqueeze(x, list(axes)) for x, axes in pairs)
-    result: Value = op.ReduceSum(op.Mul(op.Mul(first, second), third), sorted(sumdim), keepdims=0)
-    return result
+    return op.ReduceSum(op.Mul(op.Mul(first, second), third), sorted(sumdim), keepdims=0)
 
 
 # ---------------------------------------------------------------------- products with an addend
@@ -129,10 +127,9 @@ def addmm(
     """beta * self + alpha * (mat1 @ mat2); ``self`` is not read if beta is 0."""
     if _fits_gemm(mat1, mat2) and isinstance(alpha, int | float) and isinstance(beta, int | float):
         addend = None if beta == 0 else self
-        result: Value = op.Gemm(
+        return op.Gemm(
             mat1, mat2, addend, alpha=float(alpha), beta=float(beta) if addend is not None else None
         )
-        return result
     return _weighted(op, self, product(op, mat1, mat2), beta, alpha)
 
 
@@ -214,8 +211,7 @@ def addr(
 # ---------------------------------------------------------------------- parts
 def product(op: OpBuilder, a: Value, b: Value) -> Value:
     """Return a @ b for any ranks; narrow integers wrap around as in torch."""
-    result: Value = op.MatMul(a, b)
-    return result
+    return op.MatMul(a, b)
 
 
 def _fits_gemm(a: Value, b: Value) -> bool:
@@ -227,13 +223,11 @@ def _plus(op: OpBuilder, x: Value, addend: Value | None) -> Value:
     """Return x + addend; an empty product is returned as is, since onnxruntime's fusion fails."""
     if addend is None or 0 in dims_of(x):
         return x
-    result: Value = op.Add(x, op.cast(addend, dtype_of(x)))
-    return result
+    return op.Add(x, op.cast(addend, dtype_of(x)))
 
 
 def _times(op: OpBuilder, x: Value, y: Value) -> Value:
-    result: Value = op.And(x, y) if is_bool(x) else op.Mul(x, y)
-    return result
+    return op.And(x, y) if is_bool(x) else op.Mul(x, y)
 
 
 def _weighted(op: OpBuilder, addend: Value, x: Value, beta: Number, alpha: Number) -> Value:

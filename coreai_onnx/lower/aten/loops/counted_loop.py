@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.values import Dim, Value, dims_of, set_dims
+from coreai_onnx.lower.values import Dim, Value, dims_of, ir_dtype_of, set_dims
 
 Step = Callable[[OpBuilder, Value, list[Value]], Sequence[Value]]
 Test = Callable[[OpBuilder, list[Value]], Value]
@@ -35,16 +35,15 @@ def repeat(
     going = set_dims(ir.Value(name=names.unique("going"), type=ir.TensorType(ir.DataType.BOOL)), ())
     carried = []
     for x in state:
-        dtype = ir.TensorType(x.dtype)  # type: ignore[arg-type]  # values have dtypes
+        dtype = ir.TensorType(ir_dtype_of(x))
         carried.append(set_dims(ir.Value(name=names.unique("carried"), type=dtype), dims_of(x)))
     graph.inputs.extend([number, going, *carried])
     after = list(step(inner, number, carried))
     on = going if test is None else test(inner, after)
     graph.outputs.extend(inner.Identity(x) for x in (on, *after))
     trips = count if isinstance(count, ir.Value) else op.dim(count)
-    found = op.Loop(trips, op.const(True), *state, body=graph, _outputs=len(state))
-    final = [found] if len(state) == 1 else list(found)
+    final = list(op.Loop(trips, op.const(True), *state, body=graph, _outputs=len(state)))
     for x, before in zip(final, state, strict=True):
-        x.dtype = before.dtype
+        x.dtype = ir_dtype_of(before)
         set_dims(x, dims_of(before))
     return final

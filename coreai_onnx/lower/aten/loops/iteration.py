@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.values import Value, dims_of, maybe_dims, set_dims
+from coreai_onnx.lower.values import Value, dims_of, ir_dtype_of, maybe_dims, set_dims
 
 Step = Callable[[OpBuilder, list[Value]], Sequence[Value]]
 Test = Callable[[OpBuilder, list[Value]], Value]
@@ -36,10 +36,9 @@ def repeat_while(op: OpBuilder, state: Sequence[Value], test: Test, step: Step) 
     after = list(step(inner, carried))
     outputs = [test(inner, after), *after]
     graph.outputs.extend(inner.Identity(x) for x in outputs)
-    results = op.Loop(None, test(op, list(state)), *state, body=graph, _outputs=len(state))
-    final = [results] if len(state) == 1 else list(results)
+    final = list(op.Loop(None, test(op, list(state)), *state, body=graph, _outputs=len(state)))
     for x, before in zip(final, state, strict=True):
-        x.dtype = before.dtype
+        x.dtype = ir_dtype_of(before)
         if maybe_dims(before) is not None:
             set_dims(x, dims_of(before))
     return final
@@ -48,11 +47,10 @@ def repeat_while(op: OpBuilder, state: Sequence[Value], test: Test, step: Step) 
 def any_true(op: OpBuilder, x: Value) -> Value:
     """Return whether any element of a boolean tensor is true, as a 0-d boolean."""
     count = op.ReduceSum(op.Cast(x, to=int(ir.DataType.INT64)), keepdims=0)
-    result: Value = op.Greater(count, 0)
-    return result
+    return op.Greater(count, 0)
 
 
 def _like(x: Value, name: str) -> Value:
-    copy = ir.Value(name=name, type=ir.TensorType(x.dtype) if x.dtype is not None else None)
+    copy = ir.Value(name=name, type=ir.TensorType(ir_dtype_of(x)))
     dims = maybe_dims(x)
     return copy if dims is None else set_dims(copy, dims)

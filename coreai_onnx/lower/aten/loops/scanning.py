@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.values import Value, dims_of, set_dims
+from coreai_onnx.lower.values import Value, dims_of, ir_dtype_of, set_dims
 
 Step = Callable[[OpBuilder, list[Value], list[Value]], Sequence[Value]]
 
@@ -71,14 +71,14 @@ def _scan(
         scan_output_axes=[axis] * len(state) if stacked else None,
         _outputs=copies * len(state),
     )
-    outputs = list(found) if copies * len(state) > 1 else [found]
+    outputs = list(found)
     for x, before in zip(outputs, [*state] * copies, strict=True):
-        x.dtype = before.dtype
+        x.dtype = ir_dtype_of(before)
     return outputs
 
 
 def _stand_in(op: OpBuilder, x: Value, dims: Sequence[object], name: str) -> Value:
-    value = ir.Value(name=op.scope.names.unique(name), type=ir.TensorType(x.dtype))  # type: ignore[arg-type]
+    value = ir.Value(name=op.scope.names.unique(name), type=ir.TensorType(ir_dtype_of(x)))
     return set_dims(value, tuple(dims))
 
 

@@ -37,12 +37,10 @@ def adaptive_avg_pool(op: OpBuilder, self: Value, output_size: Sequence[Dim]) ->
     batched = rank_of(self) == axes + 2
     if batched and dtype_of(self) in _KERNEL_DTYPES and 0 not in dims_of(self):
         if all(o == 1 for o in output_size):
-            result: Value = op.GlobalAveragePool(self)
-            return result
+            return op.GlobalAveragePool(self)
         kernel = _even_windows(sizes, output_size)
         if kernel is not None:
-            pooled: Value = op.AveragePool(self, kernel_shape=kernel, strides=kernel)
-            return pooled
+            return op.AveragePool(self, kernel_shape=kernel, strides=kernel)
     x = wide(op, self)
     for axis, size in enumerate(output_size, start=rank_of(self) - axes):
         x = _average_axis(op, x, axis, size)
@@ -94,8 +92,7 @@ def _average_axis(op: OpBuilder, x: Value, axis: int, size: Dim) -> Value:
     if dims[axis] == size:
         return x
     if size == 1:
-        mean: Value = op.ReduceMean(x, [axis], keepdims=1)
-        return mean
+        return op.ReduceMean(x, [axis], keepdims=1)
     places, inside, counts = _places(op, dims[axis], size)
     windows = op.Gather(x, places, axis=axis)
     after = [1] * (len(dims) - axis - 1)
@@ -122,8 +119,7 @@ def _gathered(op: OpBuilder, x: Value, output_size: Sequence[Dim]) -> Value:
     inner = [lead + 2 * i + 1 for i in range(axes)]
     ordered = op.Transpose(windows, perm=[*range(lead), *outer, *inner])
     shape = op.Concat(op.shape([*dims_of(x)[:lead], *output_size]), op.const([-1]), axis=0)
-    result: Value = op.Reshape(ordered, shape)
-    return result
+    return op.Reshape(ordered, shape)
 
 
 def _places(op: OpBuilder, size: Dim, output: Dim) -> tuple[Value, Value, Value]:
@@ -132,12 +128,7 @@ def _places(op: OpBuilder, size: Dim, output: Dim) -> tuple[Value, Value, Value]
     A window narrower than the widest repeats its last element.
     """
     if isinstance(size, int) and isinstance(output, int):
-        index = torch.arange(output)
-        start, end = index * size // output, -(-(index + 1) * size // output)
-        widest = int((end - start).max()) if output else 0
-        raw = start[:, None] + torch.arange(widest)
-        places = torch.minimum(raw, end[:, None] - 1)
-        return op.const(places), op.const(raw < end[:, None]), op.const(end - start)
+        return _static_places(op, size, output)
     total, parts = op.dim(size), op.dim(output)
     index = op.Range(0, parts, 1)
     start = op.Div(op.Mul(index, total), parts)
@@ -148,3 +139,12 @@ def _places(op: OpBuilder, size: Dim, output: Dim) -> tuple[Value, Value, Value]
     raw = op.Add(op.Unsqueeze(start, [1]), steps)
     last = op.Unsqueeze(end, [1])
     return op.Min(raw, op.Sub(last, 1)), op.Less(raw, last), counts
+
+
+def _static_places(op: OpBuilder, size: int, output: int) -> tuple[Value, Value, Value]:
+    index = torch.arange(output)
+    start, end = index * size // output, -(-(index + 1) * size // output)
+    widest = int((end - start).max()) if output else 0
+    raw = start[:, None] + torch.arange(widest)
+    places = torch.minimum(raw, end[:, None] - 1)
+    return op.const(places), op.const(raw < end[:, None]), op.const(end - start)

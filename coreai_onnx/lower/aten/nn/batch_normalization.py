@@ -155,8 +155,7 @@ def instance_norm(
     x = wide(op, input)
     if dtype_of(input) == torch.float32:
         scale, shift = _per_channel(op, x, weight, 1), _per_channel(op, x, bias, 0)
-        result: Value = op.InstanceNormalization(x, scale, shift, epsilon=eps)
-        return result
+        return op.InstanceNormalization(x, scale, shift, epsilon=eps)
     found = moments(op, x, list(range(2, rank_of(x))), eps)
     mean, rstd = (_stored(op, s, input, (weight, bias, running_mean)) for s in found)
     return _scaled(op, op.Mul(op.Sub(x, mean), rstd), weight, bias)
@@ -182,8 +181,7 @@ def _with_running(
         op.cast(mean, dtype_of(x)),
         op.cast(variance, dtype_of(x)),
     ]
-    result: Value = op.BatchNormalization(x, *parameters, epsilon=eps)
-    return result
+    return op.BatchNormalization(x, *parameters, epsilon=eps)
 
 
 def _trained(
@@ -229,8 +227,7 @@ def _updated(
 
     def moved(old: Value, new: Value) -> Value:
         current = op.cast(new, dtype_of(old))
-        result: Value = op.Add(op.Mul(old, 1 - momentum), op.Mul(current, momentum))
-        return result
+        return op.Add(op.Mul(old, 1 - momentum), op.Mul(current, momentum))
 
     return moved(mean, op.reshape(batch_mean, [dims[1]])), moved(variance, unbiased)
 

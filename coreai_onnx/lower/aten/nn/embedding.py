@@ -22,8 +22,7 @@ def embedding(
     sparse: bool = False,
 ) -> Value:
     """weight[indices]; the padding row has no special role in inference."""
-    result: Value = op.Gather(weight, indices, axis=0)
-    return result
+    return op.Gather(weight, indices, axis=0)
 
 
 @lowers("aten.embedding_renorm.default")
@@ -42,8 +41,7 @@ def embedding_renorm(
     )
     large = op.And(op.Greater(norms, max_norm), op.reshape(named, [size, 1]))
     scale = op.Where(large, op.Div(max_norm, op.Add(norms, 1e-7)), op.like(norms, 1))
-    result: Value = op.Mul(self, scale)
-    return result
+    return op.Mul(self, scale)
 
 
 @lowers("aten.embedding_bag.default")
@@ -154,8 +152,7 @@ def _bag_of(op: OpBuilder, indices: Value, offsets: Value) -> Value:
     ones = op.Expand(op.const(1), op.Shape(places, end=1))
     none = op.Expand(op.const(0), op.Add(length, 1))
     begun = op.ScatterND(none, places, ones, reduction="add")
-    result: Value = op.Sub(op.Slice(op.CumSum(begun, op.const(0)), [0], length, [0]), 1)
-    return result
+    return op.Sub(op.Slice(op.CumSum(begun, op.const(0)), [0], length, [0]), 1)
 
 
 def _winners(
@@ -165,5 +162,4 @@ def _winners(
     equal = op.Equal(rows, op.Gather(bags, bag_of, axis=0))
     here = op.Where(equal, op.Unsqueeze(indices, [1]), op.const(-1))
     lowest = op.expand(op.const(-1), dims)
-    result: Value = op.ScatterND(lowest, op.Unsqueeze(bag_of, [1]), here, reduction="max")
-    return result
+    return op.ScatterND(lowest, op.Unsqueeze(bag_of, [1]), here, reduction="max")

@@ -152,7 +152,7 @@ def pad_sizes(
     if all(p == 0 for p in pads):
         return x, sizes
     both = [0, 0, *pads[:axes], 0, 0, *pads[axes:]]
-    padded: Value = op.Pad(x, op.shape(both), op.like(x, value))
+    padded = op.Pad(x, op.shape(both), op.like(x, value))
     return padded, sizes
 
 
@@ -168,5 +168,4 @@ def window(
     starts = [p * d for p, d in zip(place, dilation, strict=True)]
     ends = [as_dim(b + (w - 1) * t + 1) for b, w, t in zip(starts, windows, stride, strict=True)]
     axes = list(range(2, 2 + len(starts)))
-    result: Value = op.Slice(x, starts, op.shape(ends), axes, list(stride))
-    return result
+    return op.Slice(x, starts, op.shape(ends), axes, list(stride))

@@ -70,8 +70,7 @@ def exact_average(
     mask = op.expand(op.const(1, dtype_of(x)), [1, 1, *counted])
     rest = [p - b for p, b in zip([*pads], [*border, *border], strict=True)]
     counts = _window_sum(op, pad_sizes(op, mask, rest, 0)[0], kernel, windows, stride)
-    result: Value = op.Div(total, counts)
-    return result
+    return op.Div(total, counts)
 
 
 def _window_sum(

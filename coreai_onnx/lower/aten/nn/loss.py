@@ -25,10 +25,7 @@ def reduced(op: OpBuilder, x: Value, reduction: int) -> Value:
     """Return a loss per element, or its mean or sum, by torch's reduction number."""
     if reduction == _NONE:
         return x
-    result: Value = (
-        op.ReduceMean(x, keepdims=0) if reduction == _MEAN else op.ReduceSum(x, keepdims=0)
-    )
-    return result
+    return op.ReduceMean(x, keepdims=0) if reduction == _MEAN else op.ReduceSum(x, keepdims=0)
 
 
 # ---------------------------------------------------------------------- likelihoods of classes
@@ -277,8 +274,7 @@ def cosine_embedding_loss(
         first, second = (op.cast(x, torch.get_default_dtype()) for x in (first, second))
 
     def along(x: Value, y: Value) -> Value:
-        result: Value = op.ReduceSum(op.Mul(x, y), [-1], keepdims=0)
-        return result
+        return op.ReduceSum(op.Mul(x, y), [-1], keepdims=0)
 
     norms = op.Mul(op.Add(along(first, first), 1e-12), op.Add(along(second, second), 1e-12))
     cosine = op.Div(along(first, second), op.Sqrt(norms))

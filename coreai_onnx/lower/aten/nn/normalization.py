@@ -31,8 +31,7 @@ def layer_norm(
     if 0 in dims_of(input):
         return input
     axis = rank_of(input) - len(normalized_shape)
-    result: Value = op.LayerNormalization(x, weight, bias, axis=axis, epsilon=eps)
-    return result
+    return op.LayerNormalization(x, weight, bias, axis=axis, epsilon=eps)
 
 
 @lowers("aten.native_layer_norm.default")
@@ -66,8 +65,7 @@ def rms_norm(
     if op.opset >= 23 and 0 not in dims_of(input):
         if weight is None:
             weight = op.expand(op.like(x, 1), normalized_shape)
-        result: Value = op.RMSNormalization(x, weight, axis=axis, epsilon=eps)
-        return result
+        return op.RMSNormalization(x, weight, axis=axis, epsilon=eps)
     x = wide(op, x)
     result = op.Div(x, _root_mean_square(op, x, axis, eps))
     return result if weight is None else op.Mul(result, op.cast(weight, dtype_of(x)))
@@ -96,8 +94,7 @@ def default_eps(dtype: torch.dtype) -> float:
 def _root_mean_square(op: OpBuilder, x: Value, axis: int, eps: float) -> Value:
     axes = list(range(axis, rank_of(x)))
     square = op.ReduceMean(op.Mul(x, x), axes, keepdims=1)
-    result: Value = op.Sqrt(op.Add(square, eps))
-    return result
+    return op.Sqrt(op.Add(square, eps))
 
 
 # ---------------------------------------------------------------------- group norm

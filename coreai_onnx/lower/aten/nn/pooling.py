@@ -175,7 +175,7 @@ def _max_pool(
     batched = op.unsqueeze(x, [0]) if rank_of(x) == axes + 1 else x
     found: Value | None = None
     if dtype_of(x) in _MAX_DTYPES:
-        results = op.MaxPool(
+        largest, *positions = op.MaxPool(
             batched,
             kernel_shape=kernel,
             strides=strides,
@@ -186,8 +186,7 @@ def _max_pool(
         )
         if indices:
             # ONNX counts positions through batch and channels, torch within the pooled axes
-            found = op.Mod(results[1], op.dim(numel(dims_of(x)[-axes:])))
-        largest = results[0] if indices else results
+            found = op.Mod(positions[0], op.dim(numel(dims_of(x)[-axes:])))
     else:
         largest, found = exact_maximum(
             op, batched, kernel, strides, pads, dilations, ceil_mode, indices=indices

@@ -139,8 +139,7 @@ def gru_cell(
     (rx, zx, nx), (rh, zh, nh) = (op.Split(p, axis=-1, num_outputs=3, _outputs=3) for p in parts)
     reset, update = op.Sigmoid(op.Add(rx, rh)), op.Sigmoid(op.Add(zx, zh))
     new = op.Tanh(op.Add(nx, op.Mul(reset, nh)))
-    result: Value = op.Add(new, op.Mul(update, op.Sub(hx, new)))
-    return result
+    return op.Add(new, op.Mul(update, op.Sub(hx, new)))
 
 
 def _register_cell(name: str, activation: str) -> None:
@@ -158,8 +157,7 @@ def _register_cell(name: str, activation: str) -> None:
     ) -> Value:
         """The activation of both products."""
         total = op.Add(linear(op, input, w_ih, b_ih), linear(op, hx, w_hh, b_hh))
-        result: Value = op.node(activation, (total,), {})
-        return result
+        return op.node(activation, (total,), {})
 
 
 _register_cell("rnn_tanh_cell", "Tanh")
@@ -246,8 +244,7 @@ def _layer(
 
 def _stacked(op: OpBuilder, parts: Sequence[Value]) -> Value:
     rows = [op.unsqueeze(p, [0]) for p in parts]
-    result: Value = rows[0] if len(rows) == 1 else op.Concat(*rows, axis=0)
-    return result
+    return rows[0] if len(rows) == 1 else op.Concat(*rows, axis=0)
 
 
 def _reordered(op: OpBuilder, weight: Value, cell: Cell, hidden: Dim) -> Value:
@@ -255,5 +252,4 @@ def _reordered(op: OpBuilder, weight: Value, cell: Cell, hidden: Dim) -> Value:
     if len(cell.gates) == 1:
         return weight
     parts = [op.slice(weight, 0, as_dim(g * hidden), as_dim((g + 1) * hidden)) for g in cell.gates]
-    result: Value = op.Concat(*parts, axis=0)
-    return result
+    return op.Concat(*parts, axis=0)

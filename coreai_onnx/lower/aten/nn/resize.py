@@ -54,7 +54,7 @@ def resize(
     if sizes is not None and is_static(sizes) and is_static(dims_of(x)[2:]):
         if tuple(sizes) == dims_of(x)[2:] and not any(factors):
             return x
-        if mode == "nearest" and not _whole(x, sizes, factors):
+        if mode == "nearest" and not _has_integer_factors(x, sizes, factors):
             return _gathered(op, x, sizes, factors, exact=exact)
         if antialias:
             return _antialiased(op, x, sizes, factors, mode, align_corners=align_corners)
@@ -62,7 +62,7 @@ def resize(
             return _filtered(op, x, sizes, factors, mode, align_corners=align_corners)
     if antialias:
         # onnxruntime's antialiased Resize differs from torch's
-        raise LoweringError("antialiased resizing needs sizes that are known", op.scope.where)
+        raise LoweringError("antialiased resizing requires static sizes", op.scope.where)
     coordinates = "align_corners" if align_corners else "half_pixel"
     options: dict[str, Any] = {"mode": mode}
     if mode == "nearest":
@@ -144,11 +144,10 @@ def _size_vector(
         return op.shape([*dims_of(x)[:2], *sizes])
     old = op.cast(op.shape(dims_of(x)[2:]), torch.float64)
     new = op.Floor(op.Mul(old, [float(s or 1.0) for s in scales or ()]))
-    result: Value = op.Concat(op.shape(dims_of(x)[:2]), op.cast(new, torch.int64), axis=0)
-    return result
+    return op.Concat(op.shape(dims_of(x)[:2]), op.cast(new, torch.int64), axis=0)
 
 
-def _whole(x: Value, sizes: Sequence[Dim], factors: Sequence[float | None]) -> bool:
+def _has_integer_factors(x: Value, sizes: Sequence[Dim], factors: Sequence[float | None]) -> bool:
     """Whether every axis grows by an integer factor, so that no coordinate is rounded."""
     if any(factors) or dtype_of(x) not in _SCALABLE:
         return False

@@ -26,14 +26,13 @@ def grid_sampler(
 ) -> Value:
     """Input sampled at the points of the grid, with coordinates from -1 to 1 along every axis."""
     modes = _MODES if op.opset >= 20 else _MODES_BEFORE_20
-    result: Value = op.GridSample(
+    return op.GridSample(
         input,
         grid,
         mode=modes[interpolation_mode],
         padding_mode=_PADDINGS[padding_mode],
         align_corners=int(align_corners),
     )
-    return result
 
 
 @lowers("aten.pixel_shuffle.default")
@@ -42,8 +41,7 @@ def pixel_shuffle(op: OpBuilder, self: Value, upscale_factor: int) -> Value:
     r, rank = upscale_factor, rank_of(self)
     *lead, channels, height, width = dims_of(self)
     if rank == 4 and dtype_of(self) in _DEPTH_DTYPES and 0 not in dims_of(self):
-        result: Value = op.DepthToSpace(self, blocksize=r, mode="CRD")
-        return result
+        return op.DepthToSpace(self, blocksize=r, mode="CRD")
     fewer = floor_div(channels, r * r)
     blocks = op.reshape(self, [*lead, fewer, r, r, height, width])
     n = len(lead)

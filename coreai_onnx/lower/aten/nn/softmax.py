@@ -85,7 +85,5 @@ def native_dropout(
 def _dropout(op: OpBuilder, x: Value, p: float) -> tuple[Value, Value]:
     if p >= 1:
         return op.Mul(x, 0.0), op.expand(op.const(False), dims_of(x))
-    kept: tuple[Value, Value] = op.Dropout(
-        x, op.const(p, torch.float32), op.const(True), _outputs=2
-    )
-    return kept
+    result, mask = op.Dropout(x, op.const(p, torch.float32), op.const(True), _outputs=2)
+    return result, mask

@@ -7,7 +7,17 @@ import torch
 from coreai_onnx.lower.aten.shape.indices import flat, positions
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dims_of, dtype_of, is_float, rank_of, set_dims, wrap
+from coreai_onnx.lower.values import (
+    Value,
+    dims_of,
+    dtype_of,
+    ir_dtype,
+    ir_dtype_of,
+    is_float,
+    rank_of,
+    set_dims,
+    wrap,
+)
 
 Distinct = tuple[Value, Value | None, Value | None]
 """Distinct elements, the index of each element among them, and counts; None if not requested."""
@@ -60,8 +70,8 @@ def _distinct(op: OpBuilder, x: Value, like: Value, axis: int | None) -> tuple[V
         inverse = op.reshape(none, dims_of(like)) if axis is None else none
         return x, inverse, none
     values, _, inverse, counts = op.Unique(key, sorted=1, axis=axis, _outputs=4)
-    for x_, dtype in ((values, key.dtype), (inverse, None), (counts, None)):
-        x_.dtype = dtype if dtype is not None else op.const(0).dtype
+    values.dtype = ir_dtype_of(key)
+    inverse.dtype = counts.dtype = ir_dtype(torch.int64)
     if axis is None:
         set_dims(inverse, (dims_of(x)[0],))
         inverse = op.reshape(inverse, dims_of(like))

@@ -27,14 +27,12 @@ def split(op: OpBuilder, x: Value) -> Parts:
 
 def join(op: OpBuilder, re: Value, im: Value) -> Value:
     """Return the pairs of two parts of one shape."""
-    result: Value = op.Concat(op.unsqueeze(re, [-1]), op.unsqueeze(im, [-1]), axis=-1)
-    return result
+    return op.Concat(op.unsqueeze(re, [-1]), op.unsqueeze(im, [-1]), axis=-1)
 
 
 def as_pairs(op: OpBuilder, x: Value) -> Value:
     """Return a complex value as a real one with one more axis."""
-    result: Value = op.Identity(x)
-    return result
+    return op.Identity(x)
 
 
 def parts_of(op: OpBuilder, x: Any, dtype: torch.dtype) -> Parts:
@@ -53,8 +51,7 @@ def broadcast_with(op: OpBuilder, x: Value, other: Value) -> Value:
 
     Does not add ``0 * other``, which would be NaN where ``other`` is infinite.
     """
-    result: Value = op.Where(op.Equal(other, other), x, x)
-    return result
+    return op.Where(op.Equal(other, other), x, x)
 
 
 def promoted_parts(op: OpBuilder, *operands: Any) -> list[Parts]:

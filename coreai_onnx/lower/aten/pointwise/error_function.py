@@ -76,16 +76,14 @@ def erf_of(op: OpBuilder, x: Value) -> Value:
         return op.Erf(x)
     tail = op.Sub(1.0, op.Mul(_scaled_tail(op, op.Abs(x)), op.Exp(op.Neg(op.Mul(x, x)))))
     tail = op.Where(op.Less(x, 0.0), op.Neg(tail), tail)
-    result: Value = op.Where(op.LessOrEqual(op.Abs(x), 1.0), _small(op, x), tail)
-    return result
+    return op.Where(op.LessOrEqual(op.Abs(x), 1.0), _small(op, x), tail)
 
 
 def _small(op: OpBuilder, x: Value) -> Value:
     """Return erf for abs(x) <= 1."""
     x = op.Clip(x, -1.0, 1.0)
     square = op.Mul(x, x)
-    result: Value = op.Mul(x, op.Div(horner(op, square, _T), horner(op, square, _U)))
-    return result
+    return op.Mul(x, op.Div(horner(op, square, _T), horner(op, square, _U)))
 
 
 def _scaled_tail(op: OpBuilder, x: Value) -> Value:
@@ -94,8 +92,7 @@ def _scaled_tail(op: OpBuilder, x: Value) -> Value:
     far = op.Clip(x, 8.0, 1e50)
     near = op.Div(horner(op, middle, _P), horner(op, middle, _Q))
     distant = op.Div(horner(op, far, _R), horner(op, far, _S))
-    result: Value = op.Where(op.Less(x, 8.0), near, distant)
-    return result
+    return op.Where(op.Less(x, 8.0), near, distant)
 
 
 @lowers("aten.erf.default", "aten.special_erf.default", "prims.erf.default")
@@ -108,8 +105,7 @@ def erfc_of(op: OpBuilder, x: Value) -> Value:
     """Return 1 - erf(x) of float64 numbers, accurate in the tail."""
     tail = op.Mul(_scaled_tail(op, op.Abs(x)), op.Exp(op.Neg(op.Mul(x, x))))
     tail = op.Where(op.Less(x, 0.0), op.Sub(2.0, tail), tail)
-    result: Value = op.Where(op.LessOrEqual(op.Abs(x), 1.0), op.Sub(1.0, _small(op, x)), tail)
-    return result
+    return op.Where(op.LessOrEqual(op.Abs(x), 1.0), op.Sub(1.0, _small(op, x)), tail)
 
 
 def erfcx_of(op: OpBuilder, x: Value) -> Value:
@@ -119,8 +115,7 @@ def erfcx_of(op: OpBuilder, x: Value) -> Value:
     scaled = op.Where(op.Less(x, 0.0), op.Sub(op.Mul(grown, 2.0), scaled), scaled)
     scaled = op.Where(op.Greater(x, 1e7), op.Div(1 / math.sqrt(math.pi), x), scaled)
     near = op.Mul(grown, op.Sub(1.0, _small(op, x)))
-    result: Value = op.Where(op.LessOrEqual(op.Abs(x), 1.0), near, scaled)
-    return result
+    return op.Where(op.LessOrEqual(op.Abs(x), 1.0), near, scaled)
 
 
 @lowers("aten.erfc.default", "aten.special_erfc.default", "prims.erfc.default")
@@ -195,5 +190,4 @@ def _upper_quantile(op: OpBuilder, p: Value) -> Value:
         excess = op.Mul(scaled, op.Sub(1.0, op.Exp(op.Sub(log_p, log_q))))
         step = op.Mul(excess, math.sqrt(2 * math.pi))
         x = op.Add(x, op.Div(step, op.Sub(1.0, op.Mul(op.Mul(x, step), 0.5))))
-    result: Value = x
-    return result
+    return x

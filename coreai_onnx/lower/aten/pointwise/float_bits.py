@@ -108,8 +108,7 @@ def magnitude_bits(op: OpBuilder, size: Value, layout: Layout) -> Value:
     bits = op.Where(op.Equal(size, 0.0), 0, bits)
     bits = op.Where(op.Equal(size, INF), layout.infinity, bits)
     quiet = layout.infinity | 1 << (layout.fraction - 1)
-    result: Value = op.Where(op.IsNaN(size), quiet, bits)
-    return result
+    return op.Where(op.IsNaN(size), quiet, bits)
 
 
 def magnitude_from_bits(op: OpBuilder, bits: Value, layout: Layout) -> Value:
@@ -121,8 +120,7 @@ def magnitude_from_bits(op: OpBuilder, bits: Value, layout: Layout) -> Value:
     normal = op.Mul(op.Add(op.Mul(fraction, 1.0 / unit), 1.0), power)
     number = op.Where(op.Equal(biased, 0.0), op.Mul(fraction, layout.smallest), normal)
     number = op.Where(op.Equal(bits, layout.infinity), INF, number)
-    result: Value = op.Where(op.Greater(bits, layout.infinity), NAN, number)
-    return result
+    return op.Where(op.Greater(bits, layout.infinity), NAN, number)
 
 
 def bits_of(op: OpBuilder, x: Value) -> Value:

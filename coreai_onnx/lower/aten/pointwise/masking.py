@@ -14,8 +14,7 @@ from coreai_onnx.lower.values import Dim, Number, Value, dims_of, dtype_of, nume
 @lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
 def masked_fill(op: OpBuilder, self: Value, mask: Value, value: Value | Number) -> Value:
     """Value where the mask is true, else self."""
-    filled: Value = op.Where(op.cast(mask, torch.bool), as_value(op, value, dtype_of(self)), self)
-    return filled
+    return op.Where(op.cast(mask, torch.bool), as_value(op, value, dtype_of(self)), self)
 
 
 @lowers("aten.masked_select.default")
@@ -25,8 +24,7 @@ def masked_select(op: OpBuilder, self: Value, mask: Value) -> Value:
     chosen = op.reshape(op.expand(op.cast(mask, torch.bool), dims), [numel(dims)])
     # the schema of Compress does not include bfloat16
     source = op.cast(self, torch.float32) if dtype_of(self) == torch.bfloat16 else self
-    result: Value = op.Compress(op.reshape(op.expand(source, dims), [numel(dims)]), chosen)
-    return result
+    return op.Compress(op.reshape(op.expand(source, dims), [numel(dims)]), chosen)
 
 
 @lowers("aten.masked_scatter.default")
@@ -48,7 +46,7 @@ def nonzero(op: OpBuilder, self: Value) -> Value:
     if rank_of(self) == 0:
         count = op.reshape(op.cast(op.cast(self, torch.bool), torch.int64), [1])
         return _empty_rows(op, count)
-    found: Value = op.NonZero(op.cast(self, torch.bool))
+    found = op.NonZero(op.cast(self, torch.bool))
     return op.transpose(found, [1, 0]) if rank_of(self) > 1 else op.Reshape(found, [-1, 1])
 
 
@@ -64,8 +62,7 @@ def nonzero_static(op: OpBuilder, self: Value, *, size: Dim, fill_value: int = -
 
 
 def _empty_rows(op: OpBuilder, count: Value) -> Value:
-    result: Value = op.Expand(_empty(op, [1, 0]), op.Concat(count, op.const([0]), axis=0))
-    return result
+    return op.Expand(_empty(op, [1, 0]), op.Concat(count, op.const([0]), axis=0))
 
 
 def _empty(op: OpBuilder, dims: list[Dim]) -> Value:

@@ -37,7 +37,7 @@ def is_double(x: Value) -> bool:
 
 def horner(op: OpBuilder, x: Value, coefficients: Sequence[float]) -> Value:
     """Return the polynomial with these coefficients, highest power first, at ``x``."""
-    result: Value = op.like(x, coefficients[0])
+    result = op.like(x, coefficients[0])
     for c in coefficients[1:]:
         result = op.Mul(result, x)
         if c != 0:
@@ -82,7 +82,7 @@ def remainder_of_truncation(op: OpBuilder, a: Value, b: Value) -> Value:
 
 def is_negative(op: OpBuilder, x: Value) -> Value:
     """Whether the sign bit is set, also for -0.0, whose reciprocal is -inf; false for NaN."""
-    below: Value = op.Less(x, op.like(x, 0))
+    below = op.Less(x, op.like(x, 0))
     return op.Or(below, op.Less(op.Reciprocal(x), 0.0)) if is_float(x) else below
 
 
@@ -92,8 +92,7 @@ def with_sign_of(op: OpBuilder, magnitude: Value, x: Value) -> Value:
     It is multiplied by the sign, because Where in onnxruntime drops the sign of a zero.
     """
     sign = op.Where(is_negative(op, x), op.like(x, -1.0), op.like(x, 1.0))
-    result: Value = op.Mul(magnitude, sign)
-    return result
+    return op.Mul(magnitude, sign)
 
 
 __all__ = [

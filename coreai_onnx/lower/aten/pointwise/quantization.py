@@ -35,7 +35,7 @@ def quantize_per_tensor(
         return op.cast(op.Clip(shifted, float(quant_min), float(quant_max)), dtype)
     values = op.cast(input, torch.float32)
     scale, zero_point = _scalar(op, scale, torch.float32), _scalar(op, zero_point, dtype)
-    result: Value = op.QuantizeLinear(values, scale, zero_point)
+    result = op.QuantizeLinear(values, scale, zero_point)
     info = torch.iinfo(dtype)
     if quant_min > info.min or quant_max < info.max:
         low, high = max(quant_min, info.min), min(quant_max, info.max)
@@ -63,8 +63,7 @@ def dequantize_per_tensor(
     target = out_dtype or torch.float32
     if dtype in _BYTES and target == torch.float32:
         scale, zero_point = _scalar(op, scale, target), _scalar(op, zero_point, dtype)
-        result: Value = op.DequantizeLinear(input, scale, zero_point)
-        return result
+        return op.DequantizeLinear(input, scale, zero_point)
     centered = op.Sub(op.cast(input, target), _scalar(op, zero_point, target))
     return op.cast(op.Mul(centered, _scalar(op, scale, target)), target)
 

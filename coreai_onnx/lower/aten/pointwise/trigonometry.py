@@ -37,8 +37,7 @@ def atan_of(op: OpBuilder, x: Value) -> Value:
     y = op.Cast(op.Atan(op.Cast(near, to=int(ir.DataType.FLOAT))), to=int(ir.DataType.DOUBLE))
     sine, cosine = op.Sin(y), op.Cos(y)
     rest = op.Div(op.Sub(op.Mul(near, cosine), sine), op.Add(cosine, op.Mul(near, sine)))
-    result: Value = op.Add(y, rest)
-    return result
+    return op.Add(y, rest)
 
 
 @lowers("aten.atan.default", "prims.atan.default")

@@ -33,8 +33,7 @@ _ROUNDING = {"ceil": "Ceil", "floor": "Floor", "round": "Round"}
 def _floating(op_type: str) -> Callable[..., Value]:
     def compute(op: OpBuilder, self: Value) -> Value:
         """One ONNX op; integers are converted to floating-point first."""
-        result: Value = op.node(op_type, promote_to_float(op, self), {})
-        return result
+        return op.node(op_type, promote_to_float(op, self), {})
 
     return compute
 
@@ -118,8 +117,7 @@ def exp2(op: OpBuilder, self: Value) -> Value:
 
 def expm1_of(op: OpBuilder, x: Value) -> Value:
     """Return exp(x) - 1 as tanh(x / 2) * (exp(x) + 1), which keeps its digits near zero."""
-    result: Value = op.Mul(op.Tanh(op.Mul(x, 0.5)), op.Add(op.Exp(x), 1.0))
-    return result
+    return op.Mul(op.Tanh(op.Mul(x, 0.5)), op.Add(op.Exp(x), 1.0))
 
 
 @lowers("aten.expm1.default", "aten.special_expm1.default", "prims.expm1.default")
@@ -139,8 +137,7 @@ def log1p_of(op: OpBuilder, x: Value) -> Value:
     back = op.Sub(u, 1.0)
     logarithm = op.Log(u)
     corrected = op.Add(logarithm, op.Div(op.Sub(x, back), u))
-    result: Value = op.Where(op.Equal(back, x), logarithm, corrected)
-    return result
+    return op.Where(op.Equal(back, x), logarithm, corrected)
 
 
 @lowers("aten.log1p.default", "aten.special_log1p.default", "prims.log1p.default")
@@ -208,8 +205,7 @@ def xlog1py(op: OpBuilder, self: Value | float, other: Value | float) -> Value:
 def _times(op: OpBuilder, a: Value, logarithm: Value, b: Value) -> Value:
     """Return a * logarithm, 0 where a is 0, and NaN where b is."""
     vanishes = op.And(op.Equal(a, 0.0), op.Not(op.IsNaN(b)))
-    result: Value = op.Where(vanishes, op.like(a, 0.0), op.Mul(a, logarithm))
-    return result
+    return op.Where(vanishes, op.like(a, 0.0), op.Mul(a, logarithm))
 
 
 @lowers("aten.special_entr.default")

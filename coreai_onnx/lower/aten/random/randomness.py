@@ -8,7 +8,7 @@ uniform numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -98,7 +98,7 @@ def _double(op: OpBuilder, x: Any) -> Value:
 
 
 # ---------------------------------------------------------------------- by size
-def _register_sized(name: str, source: Any) -> None:
+def _register_sized(name: str, source: Callable[..., Value]) -> None:
     @lowers(f"aten.{name}.default")
     def plain(
         op: OpBuilder,

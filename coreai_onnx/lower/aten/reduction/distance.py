@@ -63,8 +63,7 @@ def _by_product(op: OpBuilder, x1: Value, x2: Value) -> Value:
     right = op.Concat(x2, ones2, second, axis=-1)
     rank = len(dims_of(x2))
     swapped = op.Transpose(right, perm=[*range(rank - 2), rank - 1, rank - 2])
-    result: Value = op.Sqrt(op.Max(op.MatMul(left, swapped), 0))
-    return result
+    return op.Sqrt(op.Max(op.MatMul(left, swapped), 0))
 
 
 def _norm(op: OpBuilder, x: Value, p: float) -> Value:
@@ -72,7 +71,7 @@ def _norm(op: OpBuilder, x: Value, p: float) -> Value:
     size = op.Abs(x)
     if p == 0:
         counted = op.cast(op.Not(op.Equal(x, 0)), dtype_of(x))
-        result: Value = op.ReduceSum(counted, [-1], keepdims=0)
+        result = op.ReduceSum(counted, [-1], keepdims=0)
     elif p == 1:
         result = op.ReduceSum(size, [-1], keepdims=0)
     elif p == 2:
@@ -97,8 +96,7 @@ def cosine_similarity(
     def unit(x: Value) -> Value:
         square = op.Mul(x, x)
         length = op.Sqrt(op.ReduceSum(square, [axis], keepdims=1) if rank else square)
-        result: Value = op.Div(x, op.Max(length, eps))
-        return result
+        return op.Div(x, op.Max(length, eps))
 
-    cosine: Value = op.Mul(unit(first), unit(second))
+    cosine = op.Mul(unit(first), unit(second))
     return cosine if rank == 0 else op.ReduceSum(cosine, [axis], keepdims=0)

@@ -56,7 +56,7 @@ def extreme_index(
         key = flat(op, key)
     op_type = "ArgMax" if largest else "ArgMin"
     keepdims = int(keepdim and axis is not None)
-    where: Value = op.node(
+    where = op.node(
         op_type, (key,), {"axis": 0 if axis is None else wrap(axis, rank), "keepdims": keepdims}
     )
     return op.reshape(where, [1] * rank) if keepdim and axis is None else where

@@ -17,6 +17,7 @@ from coreai_onnx.lower.values import (
     as_dim,
     dims_of,
     dtype_of,
+    ir_dtype_of,
     rank_of,
     set_dims,
     wrap,
@@ -136,7 +137,7 @@ def repeat_interleave_index(
     slots = op.Range(op.const(0), most, op.const(1))
     taken = op.Less(op.unsqueeze(slots, [0]), op.unsqueeze(wide, [1]))
     rows = op.Gather(op.NonZero(taken), op.const(0), axis=0)
-    return op.cast(rows, repeats.dtype)  # type: ignore[arg-type]  # values have dtypes
+    return op.cast(rows, ir_dtype_of(repeats))
 
 
 def _along(op: OpBuilder, x: Value, dim: int | None) -> tuple[Value, int]:

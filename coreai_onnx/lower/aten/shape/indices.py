@@ -20,7 +20,7 @@ def positions(op: OpBuilder, count: Dim) -> Value:
     """Return 0, 1, …, count - 1 as a 1-D int64 value."""
     if isinstance(count, int) and count <= LARGEST_CONSTANT:
         return op.const(torch.arange(count))
-    result: Value = op.Range(op.const(0), op.dim(count), op.const(1))
+    result = op.Range(op.const(0), op.dim(count), op.const(1))
     return set_dims(result, (count,))
 
 
@@ -75,7 +75,7 @@ def reversed_along(op: OpBuilder, x: Value, axes: Sequence[int]) -> Value:
     if not axes:
         return x
     count = len(axes)
-    result: Value = op.Slice(
+    result = op.Slice(
         x, [-1] * count, op.const([-INT_MAX] * count), op.const(list(axes)), [-1] * count
     )
     return set_dims(result, dims_of(x))

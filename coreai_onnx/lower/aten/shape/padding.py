@@ -44,7 +44,7 @@ def pad(
 
 
 def _register_mode(names: Sequence[str], mode: str) -> None:
-    @lowers(*names)
+    @lowers(*names, whole=True)
     def lowering(op: OpBuilder, self: Value, padding: Sequence[Dim]) -> Value:
         """self padded with its own elements."""
         return _padded(op, self, padding, mode)

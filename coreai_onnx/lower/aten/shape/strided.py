@@ -53,8 +53,41 @@ def as_strided(
     count = dims_of(storage)[0]
     if offset == 0 and numel(size) == count and list(stride) == _contiguous_strides(size):
         return op.reshape(storage, size)
+    steps = [(n - 1) * s for n, s in zip(size, stride, strict=True)]
+    if 0 not in size and is_static((offset, count, *steps)):
+        last = int(offset) + sum(int(step) for step in steps)
+        if int(offset) < 0 or last >= int(count):
+            raise _hidden_storage(op)
     index = strided_index(op, size, stride, offset)
     return op.Gather(storage, index, axis=0)
+
+
+@lowers("aten.resize.default")
+def resize(
+    op: OpBuilder,
+    self: Value,
+    size: Sequence[Dim],
+    *,
+    memory_format: torch.memory_format | None = None,
+) -> Value:
+    """The elements in the order of their storage; zeros where torch leaves memory uninitialized.
+
+    The input is not a part of a larger storage: torch functionalizes ``resize_`` of such a view.
+    """
+    if memory_format not in (None, torch.contiguous_format):
+        raise LoweringError(
+            f"aten.resize.default: memory_format={memory_format} has no lowering",
+            op.scope.where,
+            "call .contiguous(memory_format=...) on the result instead",
+        )
+    storage, _ = _storage(op, self)
+    present, wanted = dims_of(storage)[0], numel(size)
+    missing = as_dim(Max(sympy.Integer(0), sympy.sympify(wanted - present)))
+    if missing != 0:
+        storage = op.Pad(storage, op.shape([0, missing]))
+    if present != wanted:
+        storage = op.slice(storage, 0, 0, wanted)
+    return op.reshape(storage, size)
 
 
 def strided_index(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim) -> Value:
@@ -66,7 +99,7 @@ def strided_index(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], off
             steps = torch.arange(int(n)) * int(s)
             total += steps.reshape([-1] + [1] * (len(size) - 1 - axis))
         return op.const(total)
-    index: Value = op.dim(offset)
+    index = op.dim(offset)
     for axis, (n, s) in enumerate(zip(size, stride, strict=True)):
         along = positions(op, n) if s == 1 else op.Mul(positions(op, n), op.dim(s))
         index = op.Add(index, op.unsqueeze(along, list(range(1, len(size) - axis))))
@@ -99,7 +132,7 @@ def _storage(op: OpBuilder, x: Value) -> tuple[Value, Dim]:
 
 def _hidden_storage(op: OpBuilder) -> LoweringError:
     return LoweringError(
-        "aten.as_strided.default: reads a storage of which its input is only a part",
+        f"{op.scope.traced.op}: reads a storage of which its input is only a part",
         op.scope.where,
         "call .contiguous() on the input first",
     )

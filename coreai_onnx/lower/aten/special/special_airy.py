@@ -53,8 +53,7 @@ def _power_series(op: OpBuilder, x: Value) -> Value:
         f.append(f[-1] / ((3 * k - 1) * (3 * k)))
         g.append(g[-1] / ((3 * k) * (3 * k + 1)))
     cube = op.Mul(op.Mul(x, x), x)
-    result: Value = op.Sub(power_series(op, cube, f), op.Mul(x, power_series(op, cube, g)))
-    return result
+    return op.Sub(power_series(op, cube, f), op.Mul(x, power_series(op, cube, g)))
 
 
 def _oscillating(op: OpBuilder, z: Value) -> Value:
@@ -71,5 +70,4 @@ def _oscillating(op: OpBuilder, z: Value) -> Value:
     odd = op.Mul(power_series(op, square, signs[1::2]), inverse)
     angle = op.Add(zeta, math.pi / 4)
     wave = op.Sub(op.Mul(op.Sin(angle), even), op.Mul(op.Cos(angle), odd))
-    result: Value = op.Div(op.Mul(wave, 1 / math.sqrt(math.pi)), op.Sqrt(root))
-    return result
+    return op.Div(op.Mul(wave, 1 / math.sqrt(math.pi)), op.Sqrt(root))

@@ -40,8 +40,7 @@ def scaled_i(op: OpBuilder, x: Value, order: int) -> Value:
     terms = op.Exp(exponent)
     if order:
         terms = op.Mul(terms, op.Cos(angles))
-    result: Value = op.Mul(weighted_sum(op, terms, weights), width)
-    return result
+    return op.Mul(weighted_sum(op, terms, weights), width)
 
 
 def _modified(op: OpBuilder, self: Value, order: int, *, scaled: bool) -> Value:
@@ -105,8 +104,7 @@ def scaled_k(op: OpBuilder, x: Value, order: float) -> Value:
     if order:
         power = op.Exp(op.Mul(t, order))
         terms = op.Mul(terms, op.Mul(op.Add(power, op.Reciprocal(power)), 0.5))
-    result: Value = op.Mul(weighted_sum(op, terms, weights), width)
-    return result
+    return op.Mul(weighted_sum(op, terms, weights), width)
 
 
 def _small_k(op: OpBuilder, x: Value, order: int) -> Value:
@@ -169,8 +167,7 @@ def _near_j(op: OpBuilder, x: Value, order: int) -> Value:
     """Return J(x) for abs(x) <= 25: cos(n t - x sin t) / pi summed over [0, pi] (A&S 9.1.21)."""
     weights = (np.sin(_ANGLES) if order else np.ones(len(_ANGLES))) / len(_ANGLES)
     phase = op.Mul(op.unsqueeze(x, [-1]), op.const(np.sin(_ANGLES)))
-    result: Value = weighted_sum(op, op.Sin(phase) if order else op.Cos(phase), weights)
-    return result
+    return weighted_sum(op, op.Sin(phase) if order else op.Cos(phase), weights)
 
 
 def _near_y(op: OpBuilder, x: Value, order: int) -> Value:

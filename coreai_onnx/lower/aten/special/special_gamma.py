@@ -51,8 +51,7 @@ def lgamma_of(op: OpBuilder, x: Value) -> Value:
     sine = op.Abs(op.Sin(op.Mul(op.Sub(x, op.Round(x)), math.pi)))
     mirrored = op.Sub(op.Sub(math.log(math.pi), op.Log(sine)), value)
     mirrored = op.Where(op.Equal(x, op.Floor(x)), math.inf, mirrored)
-    result: Value = op.Where(reflect, mirrored, value)
-    return result
+    return op.Where(reflect, mirrored, value)
 
 
 @lowers("aten.lgamma.default", "aten.special_gammaln.default", "prims.lgamma.default")
@@ -116,8 +115,7 @@ def zeta_of(op: OpBuilder, x: Value, q: Value) -> Value:
     total = op.Where(undefined, math.nan, total)
     total = op.Where(op.Equal(q, math.inf), op.like(q, 0.0), total)
     total = op.Where(op.Or(poles, op.Equal(x, 1.0)), math.inf, total)
-    result: Value = op.Where(op.Or(op.Less(x, 1.0), op.Not(finite)), math.nan, total)
-    return result
+    return op.Where(op.Or(op.Less(x, 1.0), op.Not(finite)), math.nan, total)
 
 
 def _zeta_rest(op: OpBuilder, power: Value, w: Value) -> Value:
@@ -130,8 +128,7 @@ def _zeta_rest(op: OpBuilder, power: Value, w: Value) -> Value:
         rest = op.Add(rest, op.Mul(factor, b / math.factorial(2 * k)))
         rising = op.Mul(op.Add(x, float(2 * k - 1)), op.Add(x, float(2 * k)))
         factor = op.Div(op.Mul(factor, rising), op.Mul(w, w))
-    result: Value = rest
-    return result
+    return rest
 
 
 @lowers(
@@ -202,8 +199,7 @@ def _at_the_ends(op: OpBuilder, a: Value, x: Value, value: Value, at_zero: float
     both = op.And(zero, op.Not(op.Greater(x, 0.0)))
     both = op.Or(both, op.And(infinite, op.Equal(x, math.inf)))
     outside = op.Or(both, op.Or(op.Less(a, 0.0), op.Less(x, 0.0)))
-    result: Value = op.Where(outside, math.nan, value)
-    return result
+    return op.Where(outside, math.nan, value)
 
 
 def _lower_series(op: OpBuilder, a: Value, x: Value) -> Value:

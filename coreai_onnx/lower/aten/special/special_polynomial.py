@@ -45,34 +45,29 @@ class Family:
 def _chebyshev(op: OpBuilder, x: Value, k: Value, now: Value, before: Value) -> Value:
     """2 x P(k) - P(k - 1)."""
     del k
-    result: Value = op.Sub(op.Mul(op.Mul(x, 2.0), now), before)
-    return result
+    return op.Sub(op.Mul(op.Mul(x, 2.0), now), before)
 
 
 def _hermite_h(op: OpBuilder, x: Value, k: Value, now: Value, before: Value) -> Value:
     """2 x H(k) - 2 k H(k - 1)."""
-    result: Value = op.Mul(_hermite_he(op, x, k, now, before), 2.0)
-    return result
+    return op.Mul(_hermite_he(op, x, k, now, before), 2.0)
 
 
 def _hermite_he(op: OpBuilder, x: Value, k: Value, now: Value, before: Value) -> Value:
     """He(k) x - k He(k - 1)."""
-    result: Value = op.Sub(op.Mul(x, now), op.Mul(k, before))
-    return result
+    return op.Sub(op.Mul(x, now), op.Mul(k, before))
 
 
 def _laguerre(op: OpBuilder, x: Value, k: Value, now: Value, before: Value) -> Value:
     """((2 k + 1 - x) L(k) - k L(k - 1)) / (k + 1)."""
     first = op.Mul(op.Sub(op.Add(op.Mul(k, 2.0), 1.0), x), now)
-    result: Value = op.Div(op.Sub(first, op.Mul(k, before)), op.Add(k, 1.0))
-    return result
+    return op.Div(op.Sub(first, op.Mul(k, before)), op.Add(k, 1.0))
 
 
 def _legendre(op: OpBuilder, x: Value, k: Value, now: Value, before: Value) -> Value:
     """((2 k + 1) x P(k) - k P(k - 1)) / (k + 1)."""
     first = op.Mul(op.Mul(op.Add(op.Mul(k, 2.0), 1.0), x), now)
-    result: Value = op.Div(op.Sub(first, op.Mul(k, before)), op.Add(k, 1.0))
-    return result
+    return op.Div(op.Sub(first, op.Mul(k, before)), op.Add(k, 1.0))
 
 
 _FAMILIES = {
@@ -122,8 +117,7 @@ def evaluate(op: OpBuilder, family: Family, x: Value | Number, n: Value | Number
     value = op.Where(op.Less(degree, 1.0), one, value)
     if family.limited:
         value = op.Where(op.Greater(degree, limit), math.nan, value)
-    result: Value = op.Where(op.Less(degree, 0.0), op.like(at, 0.0), value)
-    return result
+    return op.Where(op.Less(degree, 0.0), op.like(at, 0.0), value)
 
 
 def _polynomial(family: Family) -> Callable[..., Value]:

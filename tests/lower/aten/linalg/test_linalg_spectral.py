@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from coreai_onnx.errors import LoweringError
+from coreai_onnx.lower.aten.linalg.linalg_spectral import matrix_sqrth, polar
+from tests.lower.building import Building
 from tests.lower.checking import check
+from tests.tolerances import assert_close
 
 _SEED = torch.Generator().manual_seed(0)
 X = torch.randn(2, 5, 5, generator=_SEED)
@@ -101,3 +104,33 @@ def test_vectors_of_any_sign_are_no_output() -> None:
     with pytest.raises(LoweringError, match="signs of eigenvectors"):
         check(torch.linalg.eigh, torch.eye(3))
     check(lambda a: torch.linalg.eigh(a)[0], torch.eye(3))
+
+
+# These two ops are new in torch 2.15; their lowerings are called by hand in any version.
+@pytest.mark.parametrize("batch", [(), (2,), (0,)], ids=str)
+def test_square_roots(batch: tuple[int, ...]) -> None:
+    root = (X @ X.mT)[0].double().expand(*batch, 5, 5)
+    graph = Building()
+    a = graph.input("a", torch.float64, root.shape)
+    (found,) = graph.run([matrix_sqrth(graph.op, a)], [(root @ root).tril()])
+    assert_close(found, root)
+
+
+def test_a_negative_eigenvalue_counts_as_zero() -> None:
+    graph = Building()
+    a = graph.input("a", torch.float64, (2, 2))
+    given = torch.tensor([[4.0, 9.0], [0.0, -1.0]]).double()
+    (found,) = graph.run([matrix_sqrth(graph.op, a)], [given])
+    assert_close(found, torch.tensor([[2.0, 0.0], [0.0, 0.0]]).double())
+
+
+@pytest.mark.parametrize(
+    "a", [TALL, X, TALL[0], TALL[:0], TALL[..., :0]], ids=lambda a: str(a.shape)
+)
+def test_polar_factors(a: torch.Tensor) -> None:
+    graph = Building()
+    value = graph.input("a", torch.float64, a.shape)
+    unitary, positive = graph.run(polar(graph.op, value), [a.double()])
+    u, s, vh = torch.linalg.svd(a.double(), full_matrices=False)
+    assert_close(unitary, u @ vh)
+    assert_close(positive, vh.mT @ torch.diag_embed(s) @ vh)

@@ -1,0 +1,45 @@
+"""Records reads of module attributes while a forward is traced."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from coreai_onnx.export.compat.patches import patched
+
+_DICT = "__dict__"
+_READER = 2
+"""Number of frames from the replacement to the reader; the patch adds one in between."""
+ReportAccess = Callable[[torch.nn.Module, dict[str, Any], str], None]
+
+
+@contextmanager
+def access_reported(report: ReportAccess) -> Iterator[None]:
+    """While active, reads of the attributes of any module in this thread are reported.
+
+    Args:
+        report: Called with the module, its ``__dict__`` and the attribute, before the read.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(self: torch.nn.Module, name: str) -> Any:
+            reader = sys._getframe(_READER)  # noqa: SLF001 - only the frame shows the reader
+            if not (name == _DICT and _is_infrastructure(reader)):
+                report(self, object.__getattribute__(self, _DICT), name)
+            return original(self, name)
+
+        return read
+
+    with patched(torch.nn.Module, "__getattribute__", wrap):
+        yield
+
+
+def _is_infrastructure(frame: FrameType) -> bool:
+    """Whether the reader is torch or this package: both read the ``__dict__`` of every module."""
+    home = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return home in ("torch", __name__.partition(".")[0])

@@ -1,0 +1,118 @@
+"""The interface of a model: names, dtypes and dims of its inputs, outputs and states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from coreai_onnx.model.metadata import read_complex, read_states
+
+_COMPLEX_DTYPES = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
+
+Dim = int | str | None
+"""A fixed size, a symbolic name or expression, or None if unknown."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Name, dtype and dims of an input or output; prints as ``ids: int64[batch, seq]``.
+
+    Attributes:
+        name: The tensor's name in the file.
+        dtype: The numpy (or ``ml_dtypes``) name of the dtype, ``"float32"``, ``"bfloat16"``. A
+            complex tensor, which the file stores as pairs of real numbers, is ``"complex64"``,
+            ``"complex128"``, or ``"complex32"``, which numpy lacks.
+        dims: One entry per axis. The pair axis of a complex tensor is left out.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[Dim, ...]
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the tensor is complex; the file stores it as pairs on a last axis of size 2."""
+        return self.dtype.startswith("complex")
+
+    @property
+    def numpy_dtype(self) -> str:
+        """Name of the dtype of the tensor's arrays: complex64 for complex32, which numpy lacks."""
+        return "complex64" if self.dtype == "complex32" else self.dtype
+
+    @property
+    def type_text(self) -> str:
+        """Dtype and dims without the name, ``int64[batch, seq]``."""
+        return type_text(self.dtype, self.dims)
+
+    def __str__(self) -> str:
+        """Return ``name: dtype[dims]``."""
+        return f"{self.name}: {self.type_text}"
+
+
+@dataclass(frozen=True)
+class ModelInterface:
+    """The user-facing interface of one entrypoint; states are separate from inputs and outputs."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    states: tuple[TensorInfo, ...]
+
+
+def type_text(dtype: str, dims: tuple[Dim, ...]) -> str:
+    """Return ``float32[batch, 4]``; an unknown dim prints as ``?``."""
+    return f"{dtype}[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"
+
+
+def dtype_name(onnx_name: str) -> str:
+    """Return the numpy name of an ONNX element type: ``"FLOAT"`` becomes ``"float32"``.
+
+    Raises:
+        ValueError: If ONNX does not define such a type.
+    """
+    dtype = ir.DataType.__members__.get(onnx_name.upper())
+    if dtype is None:
+        raise ValueError(f"{onnx_name!r} is not an ONNX element type")
+    if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        return dtype.name.lower()
+    return str(dtype.numpy().name)
+
+
+def as_complex(info: TensorInfo) -> TensorInfo:
+    """Return the description of the complex tensor that a tensor of pairs represents.
+
+    Raises:
+        ValueError: If the tensor does not hold pairs of float16, float32 or float64.
+    """
+    if info.dtype not in _COMPLEX_DTYPES or info.dims[-1:] != (2,):
+        raise ValueError(f"{info} does not hold the pairs of a complex tensor")
+    return TensorInfo(info.name, _COMPLEX_DTYPES[info.dtype], info.dims[:-1])
+
+
+def interface(model: ir.Model) -> ModelInterface:
+    """Return inputs, outputs and states of a model, in the order of the file.
+
+    Raises:
+        ValueError: If the metadata lists a tensor as complex that does not hold pairs.
+    """
+    states, pairs = read_states(model.metadata_props), read_complex(model.metadata_props)
+
+    def described(value: ir.Value) -> TensorInfo:
+        info = _stored_info(value)
+        return as_complex(info) if info.name in pairs else info
+
+    olds, news = {s.input for s in states}, {s.output for s in states}
+    inputs = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+    by_name = {value.name: value for value in model.graph.inputs}
+    return ModelInterface(
+        inputs=tuple(described(value) for value in inputs if value.name not in olds),
+        outputs=tuple(described(value) for value in model.graph.outputs if value.name not in news),
+        states=tuple(described(by_name[state.input]) for state in states if state.input in by_name),
+    )
+
+
+def _stored_info(value: ir.Value) -> TensorInfo:
+    dtype = dtype_name(value.dtype.name) if value.dtype is not None else "undefined"
+    shape = value.shape if value.shape is not None else ()
+    dims = tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
+    return TensorInfo(value.name or "", dtype, dims)

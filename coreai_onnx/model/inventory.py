@@ -1,0 +1,172 @@
+"""Counts of a model's composite calls, operators and weights, and iteration over its graphs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+
+MODULE_DOMAIN = "ai.coreai.module"
+STANDARD_DOMAIN = "ai.coreai"
+COMPOSITE_DOMAINS = (STANDARD_DOMAIN, "ai.coreai.user", MODULE_DOMAIN)
+"""Same as in ``composite_ops/declaration.py``, which imports torch; a test compares the two."""
+
+CONTRIB_DOMAIN = "com.microsoft"
+_CONTRIB_SINCE = {"MoE": (1, 23), "LinearAttention": (1, 25)}
+_OLDEST = (1, 21)
+"""The oldest onnxruntime that the files are tested with; it has all other ops of its domain."""
+MOST_CALLS = 10**15
+"""Upper limit of counts: nested functions that call each function twice grow exponentially."""
+
+
+def op_name(domain: str, op_type: str) -> str:
+    """Return ``Add`` for an ONNX operator and ``ai.coreai::rms_norm`` for any other."""
+    return f"{domain}::{op_type}" if domain else op_type
+
+
+def composite_calls(model: ir.Model) -> dict[str, int]:
+    """Count the calls of composites and modules, through every function body.
+
+    A call inside a function counts as often as that function is called, up to ``MOST_CALLS``.
+
+    Returns:
+        Name (``ai.coreai::rms_norm``) to count, most frequent first.
+    """
+    counts = _count(model, expand=frozenset(model.functions))
+    mine = {op: n for op, n in counts.items() if op[0] in COMPOSITE_DOMAINS}
+    return _named(mine)
+
+
+def standard_op_types(model: ir.Model) -> list[str]:
+    """Return the op types of the standard composites that a model calls anywhere, sorted."""
+    graphs = (model.graph, *(function.graph for function in model.functions.values()))
+    nodes = (node for graph in graphs for node in graph.all_nodes())
+    return sorted({node.op_type for node in nodes if node.domain == STANDARD_DOMAIN})
+
+
+def contrib_needs(model: ir.Model) -> str:
+    """Return the oldest onnxruntime that has all ``com.microsoft`` ops of the model, ``"1.25"``.
+
+    Measured with 1.21.1, 1.23.2, 1.24.4, 1.25.1, 1.28.0, 1.29.0, 1.30.0 and 1.31.1; empty without
+    such ops.
+    """
+    graphs = (model.graph, *(function.graph for function in model.functions.values()))
+    nodes = [node for graph in graphs for node in graph.all_nodes()]
+    found = [_contrib_since(node) for node in nodes if node.domain == CONTRIB_DOMAIN]
+    return ".".join(map(str, max(found))) if found else ""
+
+
+def _contrib_since(node: ir.Node) -> tuple[int, int]:
+    if node.op_type == "GroupQueryAttention":
+        if "causal" in node.attributes:
+            return (1, 30)
+        return (1, 23) if len(node.inputs) > 9 else _OLDEST  # a bias
+    return _CONTRIB_SINCE.get(node.op_type, _OLDEST)
+
+
+def op_histogram(model: ir.Model) -> dict[str, int]:
+    """Count operators as a reader of the model sees them.
+
+    A composite counts as one operator. A plain externalized module (``ai.coreai.module``) counts
+    as the operators in its body.
+
+    Returns:
+        Name to count, most frequent first.
+    """
+    modules = frozenset(key for key in model.functions if key[0] == MODULE_DOMAIN)
+    counts = _count(model, expand=modules)
+    return _named({op: n for op, n in counts.items() if op[0] != MODULE_DOMAIN})
+
+
+def graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Yield the main graph, the function bodies, and every graph in an attribute."""
+    roots = [model.graph]
+    for function in model.functions.values():
+        roots.append(function.graph)
+        for default in function.attributes.values():
+            roots += attribute_graphs(default)
+    for root in roots:
+        yield root
+        yield from root.subgraphs()
+
+
+def attribute_graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
+    """Return the graphs that an attribute holds; empty if it has another type."""
+    if attribute.is_ref() or attribute.value is None:
+        return ()
+    if attribute.type == ir.AttributeType.GRAPH:
+        return (attribute.as_graph(),)
+    return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else ()
+
+
+def initializers(model: ir.Model) -> Iterator[ir.Value]:
+    """Yield every initializer of every graph, function bodies included."""
+    for graph in graphs(model):
+        yield from graph.initializers.values()
+
+
+def weights(model: ir.Model) -> tuple[int, int]:
+    """Return (elements, bytes) of all initializers; a tensor that is used twice counts once."""
+    tensors = {
+        id(v.const_value): v.const_value for v in initializers(model) if v.const_value is not None
+    }
+    elements = sum(math.prod(tensor.shape.numpy()) for tensor in tensors.values())
+    return elements, sum(tensor.nbytes for tensor in tensors.values())
+
+
+_Op = tuple[str, str]
+
+
+def _count(model: ir.Model, *, expand: frozenset[ir.OperatorIdentifier]) -> Counter[_Op]:
+    """Count calls from the main graph, adding the body of each call named in ``expand``."""
+    times: Counter[ir.OperatorIdentifier] = Counter()
+    counts: Counter[_Op] = Counter()
+
+    def add(body: Mapping[ir.OperatorIdentifier, int], calls: int) -> None:
+        for key, count in body.items():
+            counts[key[0], key[1]] = min(counts[key[0], key[1]] + count * calls, MOST_CALLS)
+            if key in expand:
+                times[key] = min(times[key] + count * calls, MOST_CALLS)
+
+    main = _ops(model.graph)
+    bodies = {key: _ops(model.functions[key]) for key in expand}
+    add(main, 1)
+    for key in _callers_first(main, bodies):
+        add(bodies[key], times[key])
+    return counts
+
+
+def _ops(graph: ir.Graph | ir.Function) -> Counter[ir.OperatorIdentifier]:
+    return Counter(node.op_identifier() for node in ir.traversal.RecursiveGraphIterator(graph))
+
+
+def _callers_first(
+    main: Mapping[ir.OperatorIdentifier, int],
+    bodies: Mapping[ir.OperatorIdentifier, Mapping[ir.OperatorIdentifier, int]],
+) -> list[ir.OperatorIdentifier]:
+    """Return the functions that are called, each after its callers.
+
+    Recursive functions, which ONNX forbids, are returned in an unspecified order.
+    """
+    finished: list[ir.OperatorIdentifier] = []
+    seen: set[ir.OperatorIdentifier] = set()
+    stack = [iter(main)]
+    names: list[ir.OperatorIdentifier] = []
+    while stack:
+        key = next((k for k in stack[-1] if k in bodies and k not in seen), None)
+        if key is not None:
+            seen.add(key)
+            names.append(key)
+            stack.append(iter(bodies[key]))
+            continue
+        stack.pop()
+        if names:
+            finished.append(names.pop())
+    return finished[::-1]
+
+
+def _named(counts: Mapping[_Op, int]) -> dict[str, int]:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return {op_name(*op): count for op, count in ordered}

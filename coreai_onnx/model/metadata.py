@@ -1,0 +1,141 @@
+"""The entries of coreai_onnx in a model's metadata: their keys, and their values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ENTRYPOINT = "coreai.entrypoint"
+"""Model metadata: the name of the program."""
+STATES = "coreai.states"
+"""Model metadata: a JSON list of ``{"input": ..., "output": ...}``."""
+MUTATED_INPUTS = "coreai.mutated_inputs"
+"""Model metadata: the inputs that the module changes and the outputs with what it wrote, a JSON
+list of ``{"input": ..., "output": ...}``."""
+RANGES = "coreai.range_constraints"
+"""Model metadata: bounds of symbolic dims, ``{"seq": {"min": 1, "max": 64}}``."""
+RELATIONS = "coreai.relations"
+"""Model metadata: further conditions on dims, a JSON list of ``{"holds": "(seq % 8) == 0"}``."""
+RELATION_LIMIT = 4096
+"""Maximum number of characters of a condition; the converter writes about a hundred."""
+COMPLEX = "coreai.complex"
+"""Model metadata: a JSON list of the inputs and outputs that are complex, stored as pairs."""
+TARGET = "coreai.target"
+"""Model metadata: the target that the model was last optimized for."""
+MINIMUM_ONNXRUNTIME = "coreai.minimum_onnxruntime"
+"""Model metadata: the oldest onnxruntime that must be able to run the file."""
+
+
+@dataclass(frozen=True)
+class StateInfo:
+    """A state: the graph input that takes its old value and the output that returns the new one."""
+
+    input: str
+    output: str
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A condition on sizes of several dims, or one that bounds cannot express.
+
+    Attributes:
+        holds: The condition in Python, over names of sizes: ``(seq % 8) == 0``.
+        source: The line of the model that requires it, ``model.py:41``; empty if unknown.
+    """
+
+    holds: str
+    source: str = ""
+
+
+def read_states(metadata: Mapping[str, str]) -> tuple[StateInfo, ...]:
+    """Read the states from a model's metadata (key ``STATES``).
+
+    Raises:
+        ValueError: The entry has another form.
+    """
+    return _pairs(metadata, STATES)
+
+
+def read_mutated_inputs(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Read which output holds what was written to which input (key ``MUTATED_INPUTS``).
+
+    Returns:
+        Output name to input name.
+
+    Raises:
+        ValueError: The entry has another form.
+    """
+    return {pair.output: pair.input for pair in _pairs(metadata, MUTATED_INPUTS)}
+
+
+def _pairs(metadata: Mapping[str, str], key: str) -> tuple[StateInfo, ...]:
+    entries = _entries(metadata, key, "input", "output")
+    return tuple(StateInfo(entry["input"], entry["output"]) for entry in entries)
+
+
+def read_ranges(metadata: Mapping[str, str]) -> dict[str, tuple[int | None, int | None]]:
+    """Read the minimum and maximum of symbolic dims (key ``RANGES``); None means no bound.
+
+    Raises:
+        ValueError: The entry has another form.
+    """
+    ranges = _json(metadata.get(RANGES) or "{}")
+    if not isinstance(ranges, dict):
+        raise ValueError(f"a {type(ranges).__name__} is not a mapping of dims to bounds")
+    return {name: (_bound(name, b, "min"), _bound(name, b, "max")) for name, b in ranges.items()}
+
+
+def read_relations(metadata: Mapping[str, str]) -> tuple[Relation, ...]:
+    """Read conditions on dims (key ``RELATIONS``).
+
+    Raises:
+        ValueError: The entry has another form, or a condition has more than `RELATION_LIMIT`
+            characters.
+    """
+    entries = _entries(metadata, RELATIONS, "holds")
+    long = max((len(entry["holds"]) for entry in entries), default=0)
+    if long > RELATION_LIMIT:
+        raise ValueError(f"a condition has {long} characters, at most {RELATION_LIMIT} are read")
+    return tuple(Relation(entry["holds"], str(entry.get("source", ""))) for entry in entries)
+
+
+def _entries(metadata: Mapping[str, str], key: str, *texts: str) -> list[dict[str, Any]]:
+    """Read a JSON list of objects that have the given string fields."""
+    entries = _json(metadata.get(key) or "[]")
+    if not isinstance(entries, list):
+        raise ValueError(f"a {type(entries).__name__} is not a list")
+    for entry in entries:
+        for name in texts:
+            if not isinstance(entry, dict) or not isinstance(entry.get(name), str):
+                raise ValueError(f"the entry {entry!r:.80} has no text {name!r}")
+    return entries
+
+
+def _bound(name: str, bounds: object, key: str) -> int | None:
+    if not isinstance(bounds, dict):
+        raise ValueError(f"the bounds of {name!r} are {bounds!r:.80}")
+    bound = bounds.get(key)
+    if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool)):
+        raise ValueError(f"{key} of {name!r} is {bound!r:.80}, not an integer")
+    return bound
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_complex(metadata: Mapping[str, str]) -> frozenset[str]:
+    """Read which inputs and outputs are complex from a model's metadata (key ``COMPLEX``).
+
+    Raises:
+        ValueError: The entry has another form.
+    """
+    names = _json(metadata.get(COMPLEX) or "[]")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("it is not a list of names")
+    return frozenset(names)

@@ -1,0 +1,54 @@
+// Chooses the path of an item of attention. Included once per target by attention.cc.
+
+#include "hwy/highway.h"
+
+#if defined(COREAI_KERNELS_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_ATTENTION_INL_H_
+#undef COREAI_KERNELS_ATTENTION_INL_H_
+#else
+#define COREAI_KERNELS_ATTENTION_INL_H_
+#endif
+
+#include "kernels/attention/attention_few-inl.h"
+#include "kernels/attention/attention_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coreai {
+namespace HWY_NAMESPACE {
+
+template <typename T>
+void Attention(const AttentionProblem& a, size_t item, void* scratch) {
+  constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<Wide<T>>());
+  const size_t rows = AttentionGroup(a) * a.queries;
+  // With rows in the lanes, rows for less than half of the lanes waste more than sums across lanes.
+  if constexpr (kLanes > 1) {
+    if (rows <= HWY_MIN(kMaxFewRows, kLanes / 2)) {
+      if (rows == 1) return AttentionFew<T, 1>(a, item, scratch).Run();
+      if (rows == 2) return AttentionFew<T, 2>(a, item, scratch).Run();
+      if (rows <= 4) return AttentionFew<T, 4>(a, item, scratch).Run();
+      return AttentionFew<T, 8>(a, item, scratch).Run();
+    }
+  }
+  constexpr bool kPairs = kNativePairs && hwy::IsSame<T, hwy::bfloat16_t>();
+  AttentionTile<T, kPairs>(a, item, scratch).Run();
+}
+
+inline AttentionKernel SelectAttention(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return Attention<float>;
+    case DType::kFloat16:
+      return Attention<hwy::float16_t>;
+    case DType::kBFloat16:
+      return Attention<hwy::bfloat16_t>;
+    case DType::kFloat64:
+      return Attention<double>;
+  }
+  return nullptr;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace coreai
+HWY_AFTER_NAMESPACE();
+
+#endif

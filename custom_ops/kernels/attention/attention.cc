@@ -1,0 +1,23 @@
+#undef COREAI_DISABLED_BF16_TARGETS
+#define COREAI_DISABLED_BF16_TARGETS 0
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/attention/attention.cc"
+#include "hwy/foreach_target.h"
+// foreach_target comes first
+#include "hwy/highway.h"
+#include "kernels/attention/attention-inl.h"
+
+#if HWY_ONCE
+#include "kernels/attention/attention_tiles.h"
+#include "simd/dispatch.h"
+
+namespace coreai {
+
+AttentionKernel FindAttention(Target target, DType dtype) {
+  static constexpr AttentionKernel (*kSelect[kTargetCount])(DType) =
+      COREAI_TARGETS(SelectAttention);
+  return kSelect[static_cast<std::size_t>(target)](dtype);
+}
+
+}  // namespace coreai
+#endif

@@ -1,0 +1,253 @@
+// Attention for a few rows, as in decoding: lanes run along head_dim, and each key and value is
+// read once for all rows. Included once per target.
+
+#include "hwy/highway.h"
+
+#if defined(COREAI_KERNELS_ATTENTION_FEW_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_ATTENTION_FEW_INL_H_
+#undef COREAI_KERNELS_ATTENTION_FEW_INL_H_
+#else
+#define COREAI_KERNELS_ATTENTION_FEW_INL_H_
+#endif
+
+#include "kernels/attention/attention_mask-inl.h"
+#include "kernels/attention/attention_panel-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coreai {
+namespace HWY_NAMESPACE {
+
+/// kRows is 1, 2, 4 or 8; rows beyond the item's are computed from zero queries and not stored.
+template <typename T, size_t kRows>
+class AttentionFew {
+ public:
+  using W = Wide<T>;
+
+  AttentionFew(const AttentionProblem& a, size_t item, void* memory)
+      : a_(a), rows_(a, item), s_(a, memory) {}
+
+  void Run() {
+    const KeyRange range = SetRows(a_, rows_, s_);
+    ScaleQueries();
+    hwy::ZeroBytes(s_.output, a_.value_dim * kRows * sizeof(W));
+    for (size_t row = 0; row < kRows; ++row) {
+      StartSoftmax(a_, rows_, HWY_MIN(row, rows_.count - 1), s_.best + row, s_.total + row);
+    }
+    for (std::int64_t key = range.first; key < range.last; key += kFewKeys) {
+      const auto left = static_cast<size_t>(range.last - key);
+      Step(static_cast<size_t>(key), HWY_MIN(left, kFewKeys));
+    }
+    StoreRows();
+  }
+
+ private:
+  static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
+  // Block sizes of the sums in registers: keys x rows, and vectors of a value x rows.
+#if HWY_TARGET == HWY_AVX2
+  static constexpr size_t kSums = 8;
+#else
+  static constexpr size_t kSums = 16;
+#endif
+  static constexpr size_t kScoreKeys = HWY_MIN(kSums / kRows, size_t{4});
+  static constexpr size_t kValueVecs = HWY_MIN(kSums / kRows, size_t{8});
+
+  void ScaleQueries() {
+    const hn::ScalableTag<W> d;
+    const auto scale = hn::Set(d, static_cast<W>(a_.scale));
+    const size_t present = rows_.count * a_.head_dim;
+    hwy::ZeroBytes(s_.query, kRows * a_.head_dim * sizeof(W));
+    for (size_t i = 0; i < present; i += kLanes) {
+      const size_t n = HWY_MIN(kLanes, present - i);
+      hn::StoreN(hn::Mul(LoadWideN(d, rows_.query + i, n), scale), d, s_.query + i, n);
+    }
+  }
+
+  void Step(size_t key, size_t count) {
+    size_t k = 0;
+    for (; k + kScoreKeys <= count; k += kScoreKeys) Score<kScoreKeys>(key + k, k);
+    for (; k < count; ++k) Score<1>(key + k, k);
+    const size_t padded = (count + kLanes - 1) / kLanes * kLanes;
+    for (size_t row = 0; row < kRows; ++row) {
+      W* scores = s_.scores + row * kFewKeys;
+      for (k = count; k < padded; ++k) scores[k] = 0;
+      if (a_.softcap > 0) CapScores(scores, padded, static_cast<W>(a_.softcap));
+      if (row < rows_.count) Hide(row, key, count, padded, scores);
+      for (k = count; k < padded; ++k) scores[k] = Hidden();
+      SoftmaxRow(row, padded, scores);
+    }
+    AddValues(key, count);
+  }
+
+  static W Hidden() { return static_cast<W>(-__builtin_huge_val()); }
+
+  /// Prefetches a row of keys or values that is read later, if there is one, so that memory
+  /// accesses and computation overlap.
+  HWY_INLINE void Prefetch(const T* rows, size_t key, size_t dim) const {
+    if (key >= a_.keys) return;
+    const T* row = rows + key * dim;
+    for (size_t i = 0; i < dim; i += 64 / sizeof(T)) __builtin_prefetch(row + i, 0, 2);
+  }
+
+  /// scores[row, k + j] = query[row] . key[key + j], for all rows and kKeys keys.
+  template <size_t kKeys>
+  HWY_INLINE void Score(size_t key, size_t k) {
+    const hn::ScalableTag<W> d;
+    const T* HWY_RESTRICT keys = rows_.key + key * a_.head_dim;
+    hn::Vec<decltype(d)> sums[kKeys][kRows];
+#pragma GCC unroll 8
+    for (size_t j = 0; j < kKeys; ++j) {
+      Prefetch(rows_.value, key + j, a_.value_dim);
+#pragma GCC unroll 8
+      for (size_t row = 0; row < kRows; ++row) sums[j][row] = hn::Zero(d);
+    }
+    size_t i = 0;
+    for (; i + kLanes <= a_.head_dim; i += kLanes) {
+      hn::Vec<decltype(d)> x[kKeys];
+#pragma GCC unroll 8
+      for (size_t j = 0; j < kKeys; ++j) x[j] = LoadWide(d, keys + j * a_.head_dim + i);
+#pragma GCC unroll 8
+      for (size_t row = 0; row < kRows; ++row) {
+        const auto q = hn::LoadU(d, s_.query + row * a_.head_dim + i);
+#pragma GCC unroll 8
+        for (size_t j = 0; j < kKeys; ++j) sums[j][row] = hn::MulAdd(x[j], q, sums[j][row]);
+      }
+    }
+    if (const size_t n = a_.head_dim - i; n != 0) {
+#pragma GCC unroll 8
+      for (size_t j = 0; j < kKeys; ++j) {
+        const auto x = LoadWideN(d, keys + j * a_.head_dim + i, n);
+#pragma GCC unroll 8
+        for (size_t row = 0; row < kRows; ++row) {
+          const auto q = hn::LoadN(d, s_.query + row * a_.head_dim + i, n);
+          sums[j][row] = hn::MulAdd(x, q, sums[j][row]);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (size_t row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+      for (size_t j = 0; j < kKeys; ++j) {
+        s_.scores[row * kFewKeys + k + j] = hn::ReduceSum(d, sums[j][row]);
+      }
+    }
+  }
+
+  /// Applies the mask, or the row's range, to its scores.
+  void Hide(size_t row, size_t key, size_t count, size_t padded, W* scores) {
+    if (a_.mask.kind != MaskKind::kNone) {
+      for (size_t k = count; k < padded; ++k) s_.bias[k] = 0;
+      FillBias<T>(a_, s_, row, key, count, s_.bias, 1);
+      ApplyBias(scores, s_.bias, padded, a_.mask.kind == MaskKind::kBool);
+      return;
+    }
+    const auto start = static_cast<std::int64_t>(key);
+    for (std::int64_t k = start; k < HWY_MIN(s_.first_key[row], start + std::int64_t(count)); ++k) {
+      scores[k - start] = Hidden();
+    }
+    for (std::int64_t k = HWY_MAX(s_.last_key[row], start); k < start + std::int64_t(count); ++k) {
+      scores[k - start] = Hidden();
+    }
+  }
+
+  /// SoftmaxTile for one row with its scores along the lanes.
+  void SoftmaxRow(size_t row, size_t padded, W* HWY_RESTRICT scores) {
+    const hn::ScalableTag<W> d;
+    auto top = hn::Set(d, s_.best[row]);
+    for (size_t k = 0; k < padded; k += kLanes) top = hn::Max(top, hn::Load(d, scores + k));
+    const W old = s_.best[row];
+    const W best = hn::ReduceMax(d, top);
+    s_.best[row] = best;
+    const auto subtract = hn::Set(d, best == Hidden() ? W{0} : best);
+    auto sum = hn::Zero(d);
+    for (size_t k = 0; k < padded; k += kLanes) {
+      const auto e = ExpNonPositive(d, hn::Sub(hn::Load(d, scores + k), subtract));
+      hn::Store(e, d, scores + k);
+      sum = hn::Add(sum, e);
+    }
+    s_.rescale[row] = hn::GetLane(ExpNonPositive(d, hn::Sub(hn::Set(d, old), subtract)));
+    s_.total[row] = s_.total[row] * s_.rescale[row] + hn::ReduceSum(d, sum);
+  }
+
+  /// output = output * rescale + scores * values.
+  void AddValues(size_t key, size_t count) {
+    const T* values = rows_.value + key * a_.value_dim;
+    size_t column = 0;
+    for (; column + kValueVecs * kLanes <= a_.value_dim; column += kValueVecs * kLanes) {
+      AddColumns<kValueVecs, false>(values + column, key, count, column, 0);
+    }
+    for (; column + kLanes <= a_.value_dim; column += kLanes) {
+      AddColumns<1, false>(values + column, key, count, column, 0);
+    }
+    if (column < a_.value_dim) {
+      AddColumns<1, true>(values + column, key, count, column, a_.value_dim - column);
+    }
+  }
+
+  template <size_t kVecs, bool kTail>
+  HWY_INLINE void AddColumns(const T* HWY_RESTRICT values, size_t key, size_t count, size_t column,
+                             size_t n) {
+    const hn::ScalableTag<W> d;
+    hn::Vec<decltype(d)> sums[kRows][kVecs];
+#pragma GCC unroll 8
+    for (size_t row = 0; row < kRows; ++row) {
+      const W* out = s_.output + row * a_.value_dim + column;
+      const auto factor = hn::Set(d, s_.rescale[row]);
+#pragma GCC unroll 8
+      for (size_t v = 0; v < kVecs; ++v) {
+        const auto x = kTail ? hn::LoadN(d, out, n) : hn::LoadU(d, out + v * kLanes);
+        sums[row][v] = hn::Mul(x, factor);
+      }
+    }
+    for (size_t k = 0; k < count; ++k) {
+      if (column == 0) Prefetch(rows_.key, key + kFewKeys + k, a_.head_dim);
+      hn::Vec<decltype(d)> x[kVecs];
+#pragma GCC unroll 8
+      for (size_t v = 0; v < kVecs; ++v) {
+        const T* p = values + k * a_.value_dim + v * kLanes;
+        x[v] = kTail ? LoadWideN(d, p, n) : LoadWide(d, p);
+      }
+#pragma GCC unroll 8
+      for (size_t row = 0; row < kRows; ++row) {
+        const auto weight = hn::Set(d, s_.scores[row * kFewKeys + k]);
+#pragma GCC unroll 8
+        for (size_t v = 0; v < kVecs; ++v) sums[row][v] = hn::MulAdd(weight, x[v], sums[row][v]);
+      }
+    }
+#pragma GCC unroll 8
+    for (size_t row = 0; row < kRows; ++row) {
+      W* out = s_.output + row * a_.value_dim + column;
+#pragma GCC unroll 8
+      for (size_t v = 0; v < kVecs; ++v) {
+        if constexpr (kTail) {
+          hn::StoreN(sums[row][v], d, out, n);
+        } else {
+          hn::StoreU(sums[row][v], d, out + v * kLanes);
+        }
+      }
+    }
+  }
+
+  void StoreRows() {
+    const hn::ScalableTag<W> d;
+    for (size_t row = 0; row < rows_.count; ++row) {
+      const W total = s_.total[row];
+      const auto factor = hn::Set(d, total == 0 ? W{0} : W{1} / total);
+      const W* in = s_.output + row * a_.value_dim;
+      T* out = rows_.output + row * a_.value_dim;
+      for (size_t i = 0; i < a_.value_dim; i += kLanes) {
+        const size_t n = HWY_MIN(kLanes, a_.value_dim - i);
+        StoreNarrowN(hn::Mul(hn::LoadN(d, in + i, n), factor), d, out + i, n);
+      }
+    }
+  }
+
+  const AttentionProblem& a_;
+  const AttentionRows<T> rows_;
+  const AttentionScratch<W> s_;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace coreai
+HWY_AFTER_NAMESPACE();
+
+#endif

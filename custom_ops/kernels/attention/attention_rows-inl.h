@@ -1,0 +1,121 @@
+// The rows of an item of attention, and the keys to which they attend by position. Included once
+// per target.
+
+#include "hwy/highway.h"
+
+#if defined(COREAI_KERNELS_ATTENTION_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_ATTENTION_ROWS_INL_H_
+#undef COREAI_KERNELS_ATTENTION_ROWS_INL_H_
+#else
+#define COREAI_KERNELS_ATTENTION_ROWS_INL_H_
+#endif
+
+#include "kernels/attention/attention_tiles.h"
+#include "simd/lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coreai {
+namespace HWY_NAMESPACE {
+
+/// The rows of one item, in the memory order of a batch: head by head.
+template <typename T>
+struct AttentionRows {
+  size_t batch;
+  size_t first;  // row within the batch
+  size_t count;
+  const T* query;
+  const T* key;
+  const T* value;
+  T* output;
+
+  AttentionRows(const AttentionProblem& a, size_t item) {
+    const size_t span = AttentionSpan(a);
+    const size_t tile_rows = AttentionTileRows(a);
+    const size_t tiles = (span + tile_rows - 1) / tile_rows;
+    const size_t spans = a.heads * a.queries / span;
+    const size_t start = item % tiles * tile_rows;
+    count = HWY_MIN(tile_rows, span - start);
+    first = item / tiles % spans * span + start;
+    batch = item / tiles / spans;
+    const size_t row = batch * a.heads * a.queries + first;
+    const size_t head = first / a.queries;
+    const size_t key_head = head / (a.heads / a.key_heads);
+    const size_t value_head = head / (a.heads / a.value_heads);
+    query = static_cast<const T*>(a.query) + row * a.head_dim;
+    output = static_cast<T*>(a.output) + row * a.value_dim;
+    key = static_cast<const T*>(a.key) + (batch * a.key_heads + key_head) * a.keys * a.head_dim;
+    value = static_cast<const T*>(a.value) +
+            (batch * a.value_heads + value_head) * a.keys * a.value_dim;
+  }
+
+  size_t Head(const AttentionProblem& a, size_t row) const { return (first + row) / a.queries; }
+  size_t Query(const AttentionProblem& a, size_t row) const { return (first + row) % a.queries; }
+};
+
+struct KeyRange {
+  std::int64_t first;
+  std::int64_t last;
+};
+
+/// Keys to which query `query` may attend by position.
+inline KeyRange RangeOf(const AttentionProblem& a, size_t query) {
+  const auto keys = static_cast<std::int64_t>(a.keys);
+  KeyRange range = {0, keys};
+  if (a.mask.kind != MaskKind::kNone) return range;
+  const std::int64_t position = static_cast<std::int64_t>(query) + a.offset;
+  if (a.window > 0) {
+    range.first = HWY_MAX(range.first, position - a.window + 1);
+    range.last = HWY_MIN(range.last, position + a.window);
+  }
+  if (a.causal) range.last = HWY_MIN(range.last, position + 1);
+  range.first = HWY_MIN(range.first, keys);
+  range.last = HWY_MAX(range.last, range.first);
+  return range;
+}
+
+/// Sets the key ranges of an item's rows, or the offsets of their masks, and returns the union of
+/// the ranges.
+template <typename T, typename W>
+KeyRange SetRows(const AttentionProblem& a, const AttentionRows<T>& rows,
+                 const AttentionScratch<W>& s) {
+  KeyRange all = {static_cast<std::int64_t>(a.keys), 0};
+  size_t head = rows.Head(a, 0), query = rows.Query(a, 0);
+  for (size_t row = 0; row < rows.count; ++row) {
+    if (a.mask.kind != MaskKind::kNone) {
+      s.mask_at[row] = rows.batch * a.mask.batch_stride + head * a.mask.head_stride +
+                       query * a.mask.query_stride;
+    }
+    const KeyRange range = RangeOf(a, query);
+    s.first_key[row] = range.first;
+    s.last_key[row] = range.last;
+    if (range.first != range.last) {
+      all.first = HWY_MIN(all.first, range.first);
+      all.last = HWY_MAX(all.last, range.last);
+    }
+    if (++query == a.queries) {
+      query = 0;
+      ++head;
+    }
+  }
+  return all;
+}
+
+/// Initial values of a row's running maximum and sum: the sink, which is part of the sum, if any.
+template <typename T, typename W>
+void StartSoftmax(const AttentionProblem& a, const AttentionRows<T>& rows, size_t row, W* best,
+                  W* total) {
+  const W nothing = static_cast<W>(-__builtin_huge_val());
+  *best = nothing;
+  *total = 0;
+  if (a.sinks == nullptr) return;
+  const W sink = static_cast<const W*>(a.sinks)[rows.Head(a, row)];
+  *best = sink;
+  // exp(sink - sink), which is NaN for a sink of inf or NaN.
+  *total = sink == nothing ? W{0} : W{1} + (sink - sink);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace coreai
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,230 @@
+// Attention for a tile of up to kTileRows rows, with rows in the lanes. Included once per target.
+
+#include "hwy/highway.h"
+
+#if defined(COREAI_KERNELS_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_ATTENTION_TILE_INL_H_
+#undef COREAI_KERNELS_ATTENTION_TILE_INL_H_
+#else
+#define COREAI_KERNELS_ATTENTION_TILE_INL_H_
+#endif
+
+#include "kernels/attention/attention_cover-inl.h"
+#include "kernels/attention/attention_multiply-inl.h"
+#include "kernels/attention/attention_pack-inl.h"
+#include "kernels/attention/attention_panel-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coreai {
+namespace HWY_NAMESPACE {
+
+/// A tile's rows are split into panels of up to kMaxVecs vectors; the panel that begins at row r
+/// has its queries at query + r * head_dim and its sums at output + r * value_dim.
+///
+/// With kPairs, keys and queries are multiplied as pairs of bfloat16, exactly as in float. Weights
+/// are not rounded to bfloat16, so that results agree with those of other processors.
+template <typename T, bool kPairs>
+class AttentionTile {
+ public:
+  using W = Wide<T>;
+
+  AttentionTile(const AttentionProblem& a, size_t item, void* memory)
+      : a_(a), rows_(a, item), s_(a, memory) {
+    for (W& one : ones_) one = 1;
+    for (W& scale : scales_) scale = static_cast<W>(a.scale);
+  }
+
+  void Run() {
+    const KeyRange range = SetRows(a_, rows_, s_);
+    for (size_t row = 0; row < kTileRows; ++row) {
+      // Lanes without a row start with row 0's state and zero queries; they are never stored.
+      StartSoftmax(a_, rows_, row < rows_.count ? row : 0, s_.best + row, s_.total + row);
+    }
+    hwy::ZeroBytes(s_.output, a_.value_dim * kTileRows * sizeof(W));
+    for (size_t row = 0; row < rows_.count; row += Width(row)) {
+      PackQueries<kPairs>(rows_.query + row * a_.head_dim, rows_.count - row, a_.head_dim,
+                          Width(row), static_cast<W>(a_.scale), s_.query + row * a_.head_dim);
+    }
+    // Tiles with nearly equal numbers of keys, in whole blocks.
+    const auto keys = static_cast<size_t>(HWY_MAX(range.last - range.first, std::int64_t{1}));
+    const size_t tiles = (keys + kTileKeys - 1) / kTileKeys;
+    const size_t size = HWY_MIN(((keys + tiles - 1) / tiles + 7) / 8 * 8, kTileKeys);
+    for (std::int64_t key = range.first; key < range.last; key += std::int64_t(size)) {
+      const auto left = static_cast<size_t>(range.last - key);
+      FetchAhead(key + std::int64_t(size), HWY_MIN(key + 2 * std::int64_t(size), range.last), size);
+      Step(static_cast<size_t>(key), HWY_MIN(left, size));
+    }
+    for (size_t row = 0; row < rows_.count; row += Width(row)) {
+      StorePanel(s_.output + row * a_.value_dim, s_.total + row, rows_.count - row, a_.value_dim,
+                 Width(row), rows_.output + row * a_.value_dim);
+    }
+  }
+
+ private:
+  static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
+
+  /// Vectors of rows in the panel at `row`; the remaining vectors are split into nearly equal
+  /// panels.
+  size_t Vectors(size_t row) const {
+    const size_t left = (rows_.count - row + kLanes - 1) / kLanes;
+    const size_t panels = (left + kMaxVecs - 1) / kMaxVecs;
+    return (left + panels - 1) / panels;
+  }
+  size_t Width(size_t row) const { return Vectors(row) * kLanes; }
+
+  /// Schedules the prefetch of keys and values [key, end) during a step over `size` keys. If there
+  /// are none, prefetches the output and the queries of the following rows.
+  void FetchAhead(std::int64_t key, std::int64_t end, size_t size) {
+    ahead_.ranges = 0;
+    if (key < end) {
+      const auto at = static_cast<size_t>(key);
+      const auto count = static_cast<size_t>(end - key);
+      ahead_.Add(rows_.value + at * a_.value_dim, count * a_.value_dim);
+      ahead_.Add(rows_.key + at * a_.head_dim, count * a_.head_dim);
+    } else {
+      const size_t rows = a_.heads * a_.queries - rows_.first - rows_.count;
+      ahead_.Add(rows_.query + rows_.count * a_.head_dim, HWY_MIN(rows, kTileRows) * a_.head_dim);
+      ahead_.Add(rows_.output, rows_.count * a_.value_dim);
+    }
+    const size_t panels = (rows_.count + kMaxVecs * kLanes - 1) / (kMaxVecs * kLanes);
+    ahead_.Spread(panels * (size + a_.value_dim) / kBlockRows<kMaxVecs>);
+  }
+
+  void Step(size_t key, size_t count) {
+    packed_ = false;
+    for (size_t row = 0; row < rows_.count; row += Width(row)) {
+      StepPanel<kMaxVecs>(Vectors(row), row, key, count);
+    }
+  }
+
+  /// Packs a tile's keys and values when the first panel needs them.
+  void Pack(size_t key, size_t count) {
+    if (packed_) return;
+    packed_ = true;
+    PackKeys<kPairs>(rows_.key + key * a_.head_dim, count, a_.head_dim, s_.keys);
+    PackValues(rows_.value + key * a_.value_dim, count, a_.value_dim, s_.values);
+  }
+
+  template <size_t kVecs>
+  void StepPanel(size_t vectors, size_t row, size_t key, size_t count) {
+    if constexpr (kVecs > 1) {
+      if (vectors < kVecs) return StepPanel<kVecs - 1>(vectors, row, key, count);
+    }
+    constexpr size_t kWidth = kVecs * kLanes;
+    static_assert(kVecs <= kMaxVecs && kWidth <= kMaxPanelRows, "the scratch memory's sizes");
+    const bool bits = a_.mask.kind == MaskKind::kBool;
+    const bool bias = a_.mask.kind != MaskKind::kNone && !bits;
+    Cover<kVecs> cover;
+    if (bits) {
+      cover = MaskCover<kVecs>(a_, s_, row, rows_.count, kLanes, key, count);
+    } else if (bias) {
+      cover.SetAll(0, count, true);
+    } else {
+      cover = RangeCover<kVecs>(rows_, s_, row, kLanes, key, count);
+    }
+    if (cover.First() >= cover.Last()) return;
+    Pack(key, count);
+    cover.Round(kBlockRows<kVecs>);
+    const size_t from = cover.First();
+    const size_t keys = cover.Last() - from;
+    Scores<kVecs>(cover, row);
+    W* scores = s_.scores + from * kWidth;
+    if (a_.softcap > 0) CapScores(scores, keys * kWidth, static_cast<W>(a_.softcap));
+    if (bias) {
+      FillPanelBias(row, kWidth, key, count);
+      ApplyBias(scores, s_.bias, count * kWidth, false);
+    } else if (cover.partial && bits) {
+      ApplyBits<kVecs>(scores, keys, s_.attends + from);
+    } else if (cover.partial) {
+      HWY_ALIGN W first[kWidth];
+      HWY_ALIGN W last[kWidth];
+      LaneRanges(row, kWidth, key + from, keys, first, last);
+      ApplyRange<kVecs>(scores, keys, first, last);
+    }
+    SoftmaxTile<kVecs>(scores, keys, s_.best + row, s_.total + row, s_.rescale);
+    AddValues<kVecs>(cover, row, count);
+  }
+
+  /// scores[key, row] = key . query; scores of keys outside a vector's range are not written.
+  template <size_t kVecs>
+  void Scores(const Cover<kVecs>& cover, size_t row) {
+    const size_t depth = LanesOf<kPairs>(a_.head_dim);
+    const PackedKeys<W> left = {s_.keys, KeyChunk(depth)};
+    cover.ForEachRun([&](size_t key, size_t count, size_t v, size_t vecs) {
+      const PanelPart<W> part = {s_.query + row * a_.head_dim + v * kLanes, depth, scales_,
+                                 s_.scores + v * kLanes, kVecs * kLanes};
+      MultiplyVecs<kPairs ? Products::kOfPairs : Products::kPlain, kBlockRows<kVecs>, kVecs>(
+          vecs, left, key, key + count, part, ahead_);
+    });
+  }
+
+  /// output[column, row] = output[column, row] * rescale[row] + values . scores.
+  template <size_t kVecs>
+  void AddValues(const Cover<kVecs>& cover, size_t row, size_t tile_keys) {
+    W* output = s_.output + row * a_.value_dim;
+    bool rescaled = false;
+    cover.ForEachRun([&](size_t key, size_t count, size_t v, size_t vecs) {
+      if (!rescaled && vecs < kVecs) {
+        ScalePanel<kVecs>(output, a_.value_dim, s_.rescale);
+        rescaled = true;
+      }
+      const PackedValues<W> left = {s_.values, a_.value_dim, tile_keys, key};
+      const PanelPart<W> part = {s_.scores + (key * kVecs + v) * kLanes, count,
+                                 rescaled ? ones_ : s_.rescale, output + v * kLanes,
+                                 kVecs * kLanes};
+      MultiplyVecs<Products::kAdded, kBlockRows<kVecs>, kVecs>(vecs, left, 0, a_.value_dim, part,
+                                                               ahead_);
+      rescaled = true;
+    });
+  }
+
+  /// Key ranges of a panel's rows relative to `key`, clamped to be exact in W. Lanes without a row
+  /// attend to all keys.
+  void LaneRanges(size_t row, size_t width, size_t key, size_t count, W* first, W* last) const {
+    const auto start = static_cast<std::int64_t>(key);
+    const auto end = static_cast<std::int64_t>(count);
+    for (size_t lane = 0; lane < width; ++lane) {
+      first[lane] = 0;
+      last[lane] = static_cast<W>(count);
+      if (row + lane >= rows_.count) continue;
+      const std::int64_t lane_first = s_.first_key[row + lane] - start;
+      const std::int64_t lane_last = s_.last_key[row + lane] - start;
+      first[lane] = static_cast<W>(HWY_MIN(HWY_MAX(lane_first, std::int64_t{0}), end));
+      last[lane] = static_cast<W>(HWY_MIN(HWY_MAX(lane_last, std::int64_t{0}), end));
+    }
+  }
+
+  void FillPanelBias(size_t row, size_t width, size_t key, size_t count) {
+    const size_t present = HWY_MIN(width, rows_.count - row);
+    if (OneMaskRow(s_, row, present)) {
+      // The usual form of a padding mask.
+      HWY_ALIGN W shared[kTileKeys];
+      FillBias<T>(a_, s_, row, key, count, shared, 1);
+      const hn::ScalableTag<W> d;
+      for (size_t k = 0; k < count; ++k) {
+        for (size_t lane = 0; lane < width; lane += kLanes) {
+          hn::Store(hn::Set(d, shared[k]), d, s_.bias + k * width + lane);
+        }
+      }
+      return;
+    }
+    if (present < width) hwy::ZeroBytes(s_.bias, count * width * sizeof(W));
+    for (size_t lane = 0; lane < present; ++lane) {
+      FillBias<T>(a_, s_, row + lane, key, count, s_.bias + lane, width);
+    }
+  }
+
+  const AttentionProblem& a_;
+  const AttentionRows<T> rows_;
+  const AttentionScratch<W> s_;
+  bool packed_ = false;
+  Ahead ahead_ = {};
+  alignas(64) W ones_[kMaxPanelRows];
+  alignas(64) W scales_[kMaxPanelRows];
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace coreai
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/attention/attention.h"
+
+namespace coreai {
+
+/// Maximum number of rows (queries) in a tile. With more rows, keys and values are fetched less
+/// often; a tile's rows, keys and values stay in the second-level cache.
+inline constexpr std::size_t kTileRows = 288;
+/// Number of rows in a tile of a problem that would otherwise have too few tiles for the threads.
+inline constexpr std::size_t kSmallTileRows = 96;
+inline constexpr std::size_t kFewTiles = 8;
+inline constexpr std::size_t kTileKeys = 96;
+/// Maximum number of rows in a panel, which is computed as a whole. Rows are in the lanes, so that
+/// softmax needs no sums across lanes and neither keys nor values are transposed. A panel's queries
+/// and a block of keys stay in the first-level cache.
+inline constexpr std::size_t kMaxPanelRows = 48;
+/// Keys are packed in chunks of kPackRows keys: kPackDepth elements of every key, then the next
+/// kPackDepth elements of every key. Values are packed in chunks of kPackRows columns.
+inline constexpr std::size_t kPackRows = 24;
+inline constexpr std::size_t kPackDepth = 16;
+
+/// Keys in a step of the path for few rows.
+inline constexpr std::size_t kFewKeys = 256;
+inline constexpr std::size_t kMaxFewRows = 8;
+
+/// Number of rows that are split into tiles together: those of a head or, if a head has few, those
+/// of a group of heads. Row r of a group is query r % queries of the group's head r / queries, so
+/// that its rows are contiguous in memory.
+std::size_t AttentionSpan(const AttentionProblem& problem);
+
+/// Rows in a tile of this problem.
+std::size_t AttentionTileRows(const AttentionProblem& problem);
+
+/// Scratch memory of one item, split into arrays. Every array starts at a multiple of 64 bytes.
+template <typename W>
+struct AttentionScratch {
+  W* query;                 ///< panels of [head_dim, width]
+  W* scores;                ///< [keys, width] of one panel
+  W* bias;                  ///< like scores
+  std::uint64_t* attends;   ///< [keys] a bit for each row of a panel, if the mask is bool
+  W* output;                ///< panels of [value_dim, width]
+  W* keys;                  ///< packed
+  W* values;                ///< packed
+  W* best;                  ///< [rows] largest score so far
+  W* total;                 ///< [rows] sum of the exponentials so far
+  W* rescale;               ///< [rows]
+  std::size_t* mask_at;     ///< [rows] offset of a row's mask, in elements
+  std::int64_t* first_key;  ///< [rows] a row attends to keys in [first_key, last_key)
+  std::int64_t* last_key;
+  std::size_t bytes;
+
+  AttentionScratch(const AttentionProblem& a, void* memory) {
+    static_assert(kTileKeys % kPackRows == 0, "keys are packed in whole chunks");
+    static_assert(kFewKeys * kMaxFewRows <= kTileKeys * kMaxPanelRows, "shared by both paths");
+    const std::size_t padded = (a.head_dim + kPackDepth - 1) / kPackDepth * kPackDepth;
+    bytes = 0;
+    auto* start = static_cast<char*>(memory);
+    query = Take<W>(start, a.head_dim * kTileRows);
+    scores = Take<W>(start, kTileKeys * kMaxPanelRows);
+    bias = Take<W>(start, a.mask.kind == MaskKind::kNone ? 0 : kTileKeys * kMaxPanelRows);
+    attends = Take<std::uint64_t>(start, a.mask.kind == MaskKind::kBool ? kTileKeys : 0);
+    output = Take<W>(start, a.value_dim * kTileRows);
+    keys = Take<W>(start, kTileKeys * padded);
+    values = Take<W>(start, kTileKeys * a.value_dim);
+    best = Take<W>(start, kTileRows);
+    total = Take<W>(start, kTileRows);
+    rescale = Take<W>(start, kTileRows);
+    mask_at = Take<std::size_t>(start, a.mask.kind == MaskKind::kNone ? 0 : kTileRows);
+    first_key = Take<std::int64_t>(start, kTileRows);
+    last_key = Take<std::int64_t>(start, kTileRows);
+  }
+
+ private:
+  template <typename E>
+  E* Take(char* start, std::size_t count) {
+    const std::size_t at = bytes;
+    bytes += (count * sizeof(E) + 63) / 64 * 64;
+    return start == nullptr ? nullptr : reinterpret_cast<E*>(start + at);
+  }
+};
+
+}  // namespace coreai

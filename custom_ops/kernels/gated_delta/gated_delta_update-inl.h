@@ -1,0 +1,44 @@
+// Included once per target by gated_delta_update.cc.
+
+#include "hwy/highway.h"
+
+#if defined(COREAI_KERNELS_GATED_DELTA_UPDATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_GATED_DELTA_UPDATE_INL_H_
+#undef COREAI_KERNELS_GATED_DELTA_UPDATE_INL_H_
+#else
+#define COREAI_KERNELS_GATED_DELTA_UPDATE_INL_H_
+#endif
+
+#include "kernels/gated_delta/gated_delta_chunk-inl.h"
+#include "kernels/gated_delta/gated_delta_step-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coreai {
+namespace HWY_NAMESPACE {
+
+template <typename T>
+void GatedDelta(const GatedDeltaProblem& a, size_t item, void* scratch) {
+  if (a.length != 1) return GatedDeltaChunks<T>(a, item, scratch).Run();
+  if (a.wide_state) return GatedDeltaStep<T, Wide<T>>(a, item, scratch).Run();
+  GatedDeltaStep<T, T>(a, item, scratch).Run();
+}
+
+inline GatedDeltaKernel SelectGatedDelta(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return GatedDelta<float>;
+    case DType::kFloat16:
+      return GatedDelta<hwy::float16_t>;
+    case DType::kBFloat16:
+      return GatedDelta<hwy::bfloat16_t>;
+    case DType::kFloat64:
+      return GatedDelta<double>;
+  }
+  return nullptr;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace coreai
+HWY_AFTER_NAMESPACE();
+
+#endif

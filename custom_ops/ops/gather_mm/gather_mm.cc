@@ -1,0 +1,235 @@
+#include "kernels/gather_mm/gather_mm.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/gather_mm/widen.h"
+#include "ops/gather_mm/gather_operand.h"
+#include "ops/gather_mm/packed_constant.h"
+#include "ops/item_pool.h"
+#include "ops/op_list.h"
+#include "ops/row_split.h"
+
+namespace coreai {
+namespace {
+
+namespace names = schema::gather_mm;
+static_assert(names::kInputCount == 4 && names::kAttributeCount == 2, "the declaration changed");
+
+// The number of multiply-adds that is worth a thread.
+constexpr std::size_t kProductsPerItem = 256 * 1024;
+// The number of items of a call for which columns are split, if rows and matrices give too few.
+constexpr std::size_t kWantedItems = 8;
+
+// Rows of the output that use the same matrix, and a range of its columns.
+struct Block {
+  std::size_t matrix;
+  std::size_t first_row;  // in the rows sorted by matrix
+  std::size_t rows;
+  std::size_t first_column;
+  std::size_t last_column;
+  std::size_t packed_row;  // index of its first row in the packed rows
+};
+
+// The rows of a call, sorted by matrix.
+struct SortedRows {
+  std::vector<const void*> left;
+  std::vector<void*> output;
+  std::vector<std::size_t> starts;  // first row of each matrix, and the end of the last one
+};
+
+// Counting sort; rows of one matrix keep their order.
+SortedRows SortRows(const GatherOperand& lhs, const GatherOperand& rhs, const Shape& batch,
+                    const void* left, std::size_t left_row, char* output, std::size_t output_row) {
+  const auto lhs_place = PlacesIn({lhs.shape().begin(), lhs.shape().end() - 2}, batch);
+  const auto rhs_place = PlacesIn({rhs.shape().begin(), rhs.shape().end() - 2}, batch);
+  const std::size_t rows = lhs.rows();
+  SortedRows sorted;
+  sorted.left.resize(lhs_place.size() * rows);
+  sorted.output.resize(lhs_place.size() * rows);
+  sorted.starts.assign(rhs.count() + 1, 0);
+  for (const std::size_t place : rhs_place) sorted.starts[rhs.Matrix(place) + 1] += rows;
+  for (std::size_t i = 0; i < rhs.count(); ++i) sorted.starts[i + 1] += sorted.starts[i];
+  std::vector<std::size_t> end = sorted.starts;
+  for (std::size_t i = 0; i < lhs_place.size(); ++i) {
+    const std::size_t first = lhs.Matrix(lhs_place[i]) * rows;
+    std::size_t& to = end[rhs.Matrix(rhs_place[i])];
+    for (std::size_t row = 0; row < rows; ++row, ++to) {
+      sorted.left[to] = static_cast<const char*>(left) + (first + row) * left_row;
+      sorted.output[to] = output + (i * rows + row) * output_row;
+    }
+  }
+  return sorted;
+}
+
+// Splits rows into blocks of at most the size that the kernel supports.
+std::vector<Block> CutBlocks(const std::vector<std::size_t>& starts, std::size_t columns) {
+  std::vector<Block> blocks;
+  for (std::size_t matrix = 0; matrix + 1 < starts.size(); ++matrix) {
+    const std::size_t rows = starts[matrix + 1] - starts[matrix];
+    if (rows == 0) continue;
+    const std::size_t parts = (rows - 1) / kGatherMmMaxRows + 1;
+    const std::size_t part = std::min(((rows - 1) / parts / 8 + 1) * 8, kGatherMmMaxRows);
+    for (std::size_t row = 0; row < rows; row += part) {
+      blocks.push_back({matrix, starts[matrix] + row, std::min(part, rows - row), 0, columns, 0});
+    }
+  }
+  return blocks;
+}
+
+// Splits the columns of blocks if there are too few blocks.
+std::vector<Block> CutColumns(const std::vector<Block>& blocks, std::size_t columns) {
+  const std::size_t cuts =
+      std::min((kWantedItems - 1) / blocks.size() + 1, (columns - 1) / kGatherMmColumnStep + 1);
+  if (cuts == 1) return blocks;
+  const std::size_t width = ((columns - 1) / cuts / kGatherMmColumnStep + 1) * kGatherMmColumnStep;
+  std::vector<Block> cut;
+  for (const Block& block : blocks) {
+    for (std::size_t column = 0; column < columns; column += width) {
+      cut.push_back(block);
+      cut.back().first_column = column;
+      cut.back().last_column = std::min(columns, column + width);
+    }
+  }
+  return cut;
+}
+
+// Index of the first block of each item, and the number of blocks.
+std::vector<std::size_t> JoinBlocks(const std::vector<Block>& blocks, std::size_t depth) {
+  std::vector<std::size_t> items = {0};
+  std::size_t products = 0;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    products += blocks[i].rows * depth * (blocks[i].last_column - blocks[i].first_column);
+    if (products >= kProductsPerItem) {
+      items.push_back(i + 1);
+      products = 0;
+    }
+  }
+  if (items.back() != blocks.size()) items.push_back(blocks.size());
+  return items;
+}
+
+class GatherMmOp : public Op {
+ public:
+  GatherMmOp(const KernelInfo& info, DType dtype, Target target)
+      : check_(info.op()),
+        batch_axes_(info.Int(names::kNumBatchAxes, names::kNumBatchAxesDefault)),
+        transposed_(info.Int(names::kTransposeRhs, names::kTransposeRhsDefault) != 0),
+        dtype_(dtype),
+        kernel_(FindGatherMm(target, dtype,
+                             transposed_ ? GatherMmLayout::kTransposed : GatherMmLayout::kRows)),
+        packed_kernel_(FindGatherMm(target, dtype, GatherMmLayout::kPacked)),
+        pack_left_(FindGatherMmPackLeft(target, WideDType(dtype))),
+        widen_(FindWiden(target, dtype)),
+        constant_(info.Constant(names::kRhsInput), transposed_, dtype, target) {}
+
+  void Compute(const KernelContext& context) const override {
+    const GatherOperand lhs(check_, "lhs", context.Input(names::kLhsInput), "lhs_indices",
+                            context.Input(names::kLhsIndicesInput), batch_axes_, dtype_);
+    const GatherOperand rhs(check_, "rhs", context.Input(names::kRhsInput), "rhs_indices",
+                            context.Input(names::kRhsIndicesInput), batch_axes_, dtype_);
+    const auto shapes = [&] { return lhs.Text() + "; " + rhs.Text(); };
+    if (lhs.columns() != (transposed_ ? rhs.columns() : rhs.rows())) {
+      check_.Fail(std::string("the last size of lhs must be the ") +
+                  (transposed_ ? "last size" : "size before the last") + " of rhs: " + shapes());
+    }
+    Shape batch;
+    if (!BroadcastShapes({lhs.shape().begin(), lhs.shape().end() - 2},
+                         {rhs.shape().begin(), rhs.shape().end() - 2}, &batch)) {
+      check_.Fail("the batch axes do not broadcast: " + shapes());
+    }
+    Shape shape = batch;
+    shape.push_back(lhs.shape()[lhs.shape().size() - 2]);
+    shape.push_back(rhs.shape()[rhs.shape().size() - (transposed_ ? 2 : 1)]);
+    auto* const output = static_cast<char*>(context.Output(0, shape));
+    const std::size_t elements = ElementCount(shape);
+    if (elements == 0) return;
+    if (lhs.columns() == 0) {
+      std::memset(output, 0, elements * SizeOf(dtype_));
+      return;
+    }
+    Multiply(context, lhs, rhs, batch, output);
+  }
+
+ private:
+  void Multiply(const KernelContext& context, const GatherOperand& lhs, const GatherOperand& rhs,
+                const Shape& batch, char* output) const {
+    const std::size_t depth = lhs.columns();
+    const std::size_t columns = transposed_ ? rhs.rows() : rhs.columns();
+    const std::size_t wide = SizeOf(WideDType(dtype_));
+    const std::unique_ptr<char[]> widened = Widen(context, lhs);
+    const SortedRows rows = SortRows(lhs, rhs, batch, widened ? widened.get() : lhs.data(),
+                                     depth * wide, output, columns * SizeOf(dtype_));
+    std::vector<Block> blocks = CutBlocks(rows.starts, columns);
+    const void* const packed = constant_.Find(rhs.data());
+    const GatherMmKernel kernel = packed == nullptr ? kernel_ : packed_kernel_;
+    const auto* const right = static_cast<const char*>(packed == nullptr ? rhs.data() : packed);
+    const std::size_t matrix_bytes =
+        depth * (packed == nullptr ? columns : GatherMmPackedColumns(columns)) * SizeOf(dtype_);
+    const ScratchMemory packed_rows = Pack(context, rows, depth, &blocks);
+    blocks = CutColumns(blocks, columns);
+    const std::vector<std::size_t> items = JoinBlocks(blocks, depth);
+    RunItems(context, items.size() - 1, kGatherMmScratchBytes,
+             [&](std::size_t item, void* scratch) {
+               for (std::size_t i = items[item]; i < items[item + 1]; ++i) {
+                 const Block& block = blocks[i];
+                 kernel({rows.left.data() + block.first_row,
+                         packed_rows.get() + block.packed_row * depth * wide,
+                         rows.output.data() + block.first_row, right + block.matrix * matrix_bytes,
+                         block.rows, depth, columns, block.first_column, block.last_column},
+                        scratch);
+               }
+             });
+  }
+
+  /// Packs the rows of the large blocks, and records their positions.
+  ScratchMemory Pack(const KernelContext& context, const SortedRows& rows, std::size_t depth,
+                     std::vector<Block>* blocks) const {
+    std::size_t packed_rows = 0;
+    for (Block& block : *blocks) {
+      block.packed_row = packed_rows;
+      if (block.rows > kGatherMmFewRows) packed_rows += block.rows;
+    }
+    const std::size_t row_bytes = depth * SizeOf(WideDType(dtype_));
+    ScratchMemory packed = AllocateScratch(packed_rows * row_bytes);
+    if (packed_rows == 0) return packed;
+    context.ParallelFor(blocks->size(), [&](std::size_t i) {
+      const Block& block = (*blocks)[i];
+      if (block.rows <= kGatherMmFewRows) return;
+      pack_left_(rows.left.data() + block.first_row, block.rows, depth,
+                 packed.get() + block.packed_row * row_bytes);
+    });
+    return packed;
+  }
+
+  /// The matrices of lhs in the compute type; null if they already have it.
+  std::unique_ptr<char[]> Widen(const KernelContext& context, const GatherOperand& lhs) const {
+    if (WideDType(dtype_) == dtype_) return nullptr;
+    const std::size_t count = lhs.count() * lhs.rows() * lhs.columns();
+    std::unique_ptr<char[]> wide(new char[count * SizeOf(WideDType(dtype_))]);
+    SplitRows(context, count, 1, count, [&](std::size_t first, std::size_t elements) {
+      widen_(static_cast<const char*>(lhs.data()) + first * SizeOf(dtype_), elements,
+             wide.get() + first * SizeOf(WideDType(dtype_)));
+    });
+    return wide;
+  }
+
+  Checker check_;
+  std::int64_t batch_axes_;
+  bool transposed_;
+  DType dtype_;
+  GatherMmKernel kernel_;
+  GatherMmKernel packed_kernel_;
+  GatherMmPackLeftKernel pack_left_;
+  WidenKernel widen_;
+  PackedConstant constant_;  // of rhs
+};
+
+}  // namespace
+
+const OpDefinition kGatherMmOp = Define<GatherMmOp>(names::kComposite, NoShape);
+
+}  // namespace coreai
