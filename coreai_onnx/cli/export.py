@@ -29,6 +29,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="FOLDER")
     parser.add_argument("--task", help="the task (default: that of the configuration)")
     parser.add_argument(
+        "--cache",
+        help="the cache of a decoder: growing (default), or static, which is updated in place",
+    )
+    parser.add_argument(
         "--dtype", default="float32", help="of weights and computation: float32, float16"
     )
     parser.add_argument(
@@ -58,6 +62,7 @@ def execute(options: argparse.Namespace) -> int:
             options.source,
             options.output,
             task=options.task,
+            cache=options.cache,
             dtype=options.dtype,
             target=options.target,
             opset_version=options.opset,

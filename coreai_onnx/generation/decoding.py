@@ -18,6 +18,10 @@ _ENCODED = {"encoder_hidden_states", "encoder_attention_mask", "use_cache_branch
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position", *_ENCODED}
 
 
+CAPACITY = "max_length"
+"""The dim of a cache whose capacity is chosen at run time, in the files of `export_model`."""
+
+
 class Decoding:
     """One batch of sequences in a stream of a session.
 
@@ -28,11 +32,16 @@ class Decoding:
     Args:
         session: The session; its states do not change.
         prompt: The prompts.
+        capacity: Number of tokens that a cache of fixed capacity is to hold.
         fixed: Inputs that are the same in every step: the result of an encoder.
     """
 
     def __init__(
-        self, session: Session, prompt: Prompt, fixed: Mapping[str, Any] | None = None
+        self,
+        session: Session,
+        prompt: Prompt,
+        capacity: int,
+        fixed: Mapping[str, Any] | None = None,
     ) -> None:
         """Start a stream.
 
@@ -51,7 +60,7 @@ class Decoding:
         self._has_cache = bool(session.states)
         self.ids, self._mask = prompt.ids, prompt.mask
         self._read, self._fixed = 0, dict(fixed or {})
-        self._feeds: dict[str, Any] = _empty_states(session, len(prompt.ids))
+        self._feeds: dict[str, Any] = _empty_states(session, len(prompt.ids), capacity)
 
     def logits(self) -> torch.Tensor:
         """Read the tokens that were not read yet, and return ``[batch, vocabulary]``."""
@@ -100,7 +109,8 @@ def generated(
             setting is out of range.
     """
     _check_length(session, prompt, settings)
-    sampler, decoding = Sampler(settings, prompt.mask), Decoding(session, prompt, fixed)
+    capacity = prompt.ids.shape[1] + settings.max_new_tokens
+    sampler, decoding = Sampler(settings, prompt.mask), Decoding(session, prompt, capacity, fixed)
     running = torch.ones(len(prompt.ids), dtype=torch.bool)
     stops = torch.tensor(settings.stop_ids, dtype=torch.int64)
     try:
@@ -133,12 +143,15 @@ def check_decoder(session: Session) -> None:
         )
 
 
-def _empty_states(session: Session, batch: int) -> dict[str, Any]:
-    """Return an empty value for each state that has no initial value in the file."""
+def _empty_states(session: Session, batch: int, capacity: int) -> dict[str, Any]:
+    """Return an empty value for each state that has no initial value in the file.
+
+    The length of keys and values is the capacity where it is fixed, and 0 otherwise.
+    """
     known = session.stream().state
     ids = next(info for info in session.inputs if info.name == "input_ids")
     return {
-        info.name: _empty(info, {ids.dims[0]: batch})
+        info.name: _empty(info, {ids.dims[0]: batch, CAPACITY: capacity})
         for info in session.state_inputs
         if info.name not in known
     }

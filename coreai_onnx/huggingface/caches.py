@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from coreai_onnx.errors import ConversionError
 
 EXAMPLE_PAST = 4
 """Length of the cache in the example inputs of an export."""
+EXAMPLE_CAPACITY = 11
+"""Capacity of a static cache in the example inputs."""
 _PAST, _PRESENT = "past", "present"
 _EXAMPLE_IDS = [[1, 2, 3]]
 
@@ -36,6 +38,7 @@ class Slot:
         dtype: The dtype.
         part: The part of the name before ``key``: ``"encoder."`` or ``"decoder."`` where a model
             has both.
+        is_static: Whether keys and values have a fixed capacity, into which each token is written.
     """
 
     layer: int
@@ -43,10 +46,11 @@ class Slot:
     shape: tuple[int, ...]
     dtype: torch.dtype
     part: str = ""
+    is_static: bool = False
 
     @property
     def grows(self) -> bool:
-        """Whether each token adds to it."""
+        """Whether each token adds to it: keys and values."""
         return self.kind in ("key", "value")
 
     @property
@@ -63,8 +67,10 @@ class Slot:
             return f"{_PRESENT}.{self.layer}.{self.part}{self.kind}"
         return f"{_PRESENT}_{self.kind}.{self.layer}"
 
-    def example(self, batch: int, length: int = EXAMPLE_PAST) -> torch.Tensor:
-        """Return zeros, with keys and values of a length."""
+    def example(self, batch: int, length: int | None = None) -> torch.Tensor:
+        """Return zeros, with keys and values of a length, or with a capacity."""
+        if length is None:
+            length = EXAMPLE_CAPACITY if self.is_static else EXAMPLE_PAST
         return torch.zeros(batch, *(size or length for size in self.shape), dtype=self.dtype)
 
 
@@ -84,6 +90,35 @@ class _Growing(DynamicLayer):
         """Return the length, without a test for an empty cache, which would specialize it."""
         assert self.keys is not None
         return self.keys.shape[-2]  # a symbolic size while it is exported
+
+
+class _Static(_Growing):
+    """Keys and values of a fixed capacity, which attention reads whole, under a mask."""
+
+    filled: Any = 0
+    """How many tokens it holds; a symbolic size while it is exported."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the keys and values of the new tokens after those of the calls before."""
+        del args, kwargs
+        assert self.keys is not None
+        assert self.values is not None
+        places = torch.arange(key_states.shape[2], device=key_states.device) + self.filled
+        self.keys = torch.index_copy(self.keys, 2, places, key_states)
+        self.values = torch.index_copy(self.values, 2, places, value_states)
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        """Return the number of tokens that it holds."""
+        return self.filled  # type: ignore[no-any-return]  # a symbolic size while it is exported
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the capacity, and that the first token is at its start."""
+        del query_length
+        assert self.keys is not None
+        return self.keys.shape[2], 0
 
 
 class _Recurrent(LinearAttentionLayer):
@@ -128,11 +163,16 @@ class _Both(_Recurrent, LinearAttentionAndFullAttentionLayer, _Growing):
         LinearAttentionAndFullAttentionLayer.__init__(self)
 
 
-def slots_of(model: Any) -> list[Slot]:
+def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
     """Run a decoder on three tokens, and return the slots of its cache.
 
+    Args:
+        model: The decoder.
+        is_static: Whether keys and values are to have a fixed capacity.
+
     Raises:
-        ConversionError: If a layer keeps something else than keys, values, and one state.
+        ConversionError: If a layer keeps something else than keys, values, and one state; a static
+            cache is for keys and values only.
     """
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
@@ -143,7 +183,16 @@ def slots_of(model: Any) -> list[Slot]:
             f"{type(model).__name__}: a layer keeps the keys of an index beside its cache",
             advice="such models are not exported yet",
         )
-    return slots_of_cache(cache, recurrent=_recurrent_kind(model.config))
+    slots = slots_of_cache(cache, recurrent=_recurrent_kind(model.config))
+    if not is_static:
+        return slots
+    if not all(slot.grows for slot in slots):
+        raise ConversionError(
+            f"{type(model).__name__}: a static cache holds keys and values, and some layers keep a "
+            "recurrent state",
+            advice='export it with cache="growing"',
+        )
+    return [replace(slot, is_static=True) for slot in slots]
 
 
 def slots_of_cache(cache: Any, part: str = "", recurrent: str = "recurrent") -> list[Slot]:
@@ -174,13 +223,23 @@ def slots_of_cache(cache: Any, part: str = "", recurrent: str = "recurrent") -> 
     return slots
 
 
-def cache_of(slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> DynamicCache:
-    """Return a cache that holds tensors in its slots."""
+def cache_of(
+    slots: Sequence[Slot], tensors: Sequence[torch.Tensor], filled: int = 0
+) -> DynamicCache:
+    """Return a cache that holds tensors in its slots.
+
+    Args:
+        slots: The slots.
+        tensors: Their tensors.
+        filled: How many tokens a static cache holds.
+    """
     held: dict[int, dict[str, torch.Tensor]] = {}
     for slot, tensor in zip(slots, tensors, strict=True):
         held.setdefault(slot.layer, {})[slot.kind] = tensor
     cache = DynamicCache()
     cache.layers += [_layer(held.get(i, {})) for i in range(max(held, default=-1) + 1)]
+    if any(slot.is_static for slot in slots):
+        cache.layers = [_static(layer, filled) for layer in cache.layers]
     return cache
 
 
@@ -212,6 +271,15 @@ def _layer(held: dict[str, torch.Tensor]) -> Any:
     if isinstance(layer, _Recurrent):
         layer.resume(held.get("conv"), recurrent)
     return layer
+
+
+def _static(layer: Any, filled: int) -> Any:
+    if not isinstance(layer, _Growing):
+        return layer
+    static = _Static()
+    static.hold(layer.keys, layer.values)
+    static.filled = filled
+    return static
 
 
 def _recurrent_kind(config: Any) -> str:

@@ -19,6 +19,8 @@ from coreai_onnx.huggingface.caches import (
 
 BATCH, SEQUENCE, PAST = "batch_size", "sequence_length", "past_sequence_length"
 TOTAL = f"{PAST} + {SEQUENCE}"
+CAPACITY = "max_length"
+"""The capacity of a static cache, which is chosen at run time."""
 TOTAL_DIM = "total_sequence_length"
 
 
@@ -32,11 +34,16 @@ class Decoder(torch.nn.Module):
         takes_positions: Whether it has the input ``position_ids``.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        """Find out what the decoder caches and whether it takes positions."""
+    def __init__(self, model: torch.nn.Module, *, is_static: bool = False) -> None:
+        """Find out what the decoder caches and whether it takes positions.
+
+        Args:
+            model: The decoder.
+            is_static: Whether the cache has a fixed capacity.
+        """
         super().__init__()
         self.model: Any = model
-        self.slots = slots_of(model)
+        self.slots = slots_of(model, is_static=is_static)
         self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         first = ["input_ids", "attention_mask", *(["position_ids"] if self.takes_positions else [])]
         self.input_names = [*first, *(slot.past for slot in self.slots)]
@@ -50,7 +57,8 @@ class Decoder(torch.nn.Module):
         past: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         """Return the logits and the cache after the call."""
-        cache = cache_of(self.slots, past)
+        filled = attention_mask.shape[1] - input_ids.shape[1]
+        cache = cache_of(self.slots, past, filled)
         further = {"position_ids": position_ids} if self.takes_positions else {}
         further[cache_parameter(self.model)] = cache
         result = self.model(
@@ -86,4 +94,6 @@ def cache_dims(slot: Slot, length: str | None = PAST) -> dict[int, str]:
         slot: The tensor.
         length: The name of the length of keys and values; None if it is fixed.
     """
-    return {0: BATCH, 2: length} if slot.grows and length is not None else {0: BATCH}
+    if not slot.grows or length is None:
+        return {0: BATCH}
+    return {0: BATCH, 2: CAPACITY if slot.is_static else length}

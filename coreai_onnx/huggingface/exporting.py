@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 import torch
@@ -16,7 +16,7 @@ from coreai_onnx.converter import TorchConverter
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.huggingface.caches import Slot
-from coreai_onnx.huggingface.decoders import TOTAL, Decoder
+from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder
 from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
 from coreai_onnx.huggingface.folders import check_new, copy_companions, new_folder, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
@@ -38,6 +38,7 @@ MODEL, ENCODER, MERGED = "model.onnx", "encoder_model.onnx", "decoder_model_merg
 _ENCODER_DECODERS = ("text2text-generation", "automatic-speech-recognition")
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 """The dtypes of weights and computation; onnxruntime has no bfloat16 on a CPU."""
+CACHES = ("growing", "static")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def export_model(
     folder: str | PathLike[str],
     *,
     task: str | None = None,
+    cache: Literal["growing", "static"] | None = None,
     dtype: str | None = None,
     target: Target = "onnxruntime",
     opset_version: int | None = None,
@@ -89,6 +91,9 @@ def export_model(
             ``config.json`` alone, whose model gets random weights, or a loaded model.
         folder: The folder to write; it is new or empty. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
+        cache: The cache of a decoder: ``"growing"`` (the default) returns one that is longer by the
+            new tokens; ``"static"`` returns one of the capacity of the input, so that a runtime
+            updates it in place.
         dtype: The dtype of weights and computation, ``"float32"`` (the default) or ``"float16"``.
         target: What will run the file, as for `OnnxProgram.optimize`.
         opset_version: As for `TorchConverter.to_onnx`; None selects 18 for the target
@@ -109,6 +114,8 @@ def export_model(
     dtype = "float32" if dtype is None else dtype
     if dtype not in DTYPES:
         raise ModelSourceError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
+    if cache not in (None, *CACHES):
+        raise ModelSourceError(f"cache {cache!r} is none of {', '.join(CACHES)}")
     path = Path(folder)
     check_new(path)
     if opset_version is None and target == "portable" and minimum_onnxruntime is None:
@@ -119,7 +126,7 @@ def export_model(
     convert = _Conversion(DTYPES[dtype], target, opset_version, minimum_onnxruntime)
     files: dict[str, Mapping[str, Any]] = {}
     with torch.no_grad():
-        programs = _programs(loaded, convert, files)
+        programs = _programs(loaded, convert, files, is_static=cache == "static")
     with new_folder(path) as temporary:
         for name, program in programs.items():
             program.save(temporary / name, external_data=external_data)
@@ -162,11 +169,17 @@ class _Conversion:
 
 
 def _programs(
-    loaded: LoadedModel, convert: _Conversion, files: dict[str, Mapping[str, Any]]
+    loaded: LoadedModel,
+    convert: _Conversion,
+    files: dict[str, Mapping[str, Any]],
+    *,
+    is_static: bool,
 ) -> dict[str, OnnxProgram]:
     """Convert the parts of a model; further files are added to ``files`` by their names."""
+    if is_static and loaded.task.name != "text-generation":
+        raise ModelSourceError(f"a model for {loaded.task.name} has no static cache")
     if loaded.task.name == "text-generation":
-        decoder = Decoder(loaded.model)
+        decoder = Decoder(loaded.model, is_static=is_static)
         if all(slot.grows for slot in decoder.slots):
             files[CONFIG] = genai_config(decoder, MODEL)
         return {MODEL: convert(decoder)}
@@ -196,4 +209,5 @@ def _describe_cache(model: ir.Model, slots: Sequence[Slot]) -> None:
     for value in model.graph.inputs:
         if value.name == "attention_mask":
             assert value.shape is not None
-            value.shape = ir.Shape([value.shape[0], TOTAL])
+            static = any(slot.is_static for slot in slots)
+            value.shape = ir.Shape([value.shape[0], TOTAL_DIM if static else TOTAL])

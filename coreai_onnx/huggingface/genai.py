@@ -63,7 +63,7 @@ def genai_config(decoder: Decoder, file: str) -> dict[str, Any]:
             "do_sample": False,
             "max_length": length,
             "num_beams": 1,
-            "past_present_share_buffer": False,
+            "past_present_share_buffer": decoder.slots[0].is_static,
         },
     }
 

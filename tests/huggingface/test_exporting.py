@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.errors import ModelSourceError, SaveError
+from coreai_onnx.errors import ConversionError, ModelSourceError, SaveError
 from coreai_onnx.huggingface.exporting import export_model
 from tests.huggingface.test_heads import VIT, model
-from tests.huggingface_folders import BERT, llama_folder
+from tests.huggingface_folders import BERT, llama, llama_folder
+from tests.models.generators import GENERATORS, padded, tokens_of_transformers
 from tests.tolerances import assert_close
 
 
@@ -127,3 +129,28 @@ def test_a_folder_with_files_is_refused_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(SaveError, match="exists and is not empty"):
         export_model("nowhere", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_static_cache_is_updated_in_place(tmp_path: Path) -> None:
+    """In the memory of a plain onnxruntime too: the same value is input and output."""
+    model = llama()
+    folder = export_model(model, tmp_path / "folder", cache="static").path
+    session = coreai_onnx.session(folder / "model.onnx")
+    assert set(session._model.in_place) == set(session.states)
+    ids, mask = padded()
+    wanted = tokens_of_transformers(model, ids, mask, max_new_tokens=20)
+    tokens = coreai_onnx.generate(folder, ids, attention_mask=mask, max_new_tokens=20, stop_ids=())
+    assert tokens.tolist() == wanted.tolist()
+    config = json.loads((folder / "genai_config.json").read_text())
+    assert config["search"]["past_present_share_buffer"] is True
+
+
+def test_static_caches_that_are_refused(tmp_path: Path) -> None:
+    mamba = GENERATORS["mamba2"].module()
+    with pytest.raises(ConversionError, match="a static cache holds keys and values"):
+        export_model(mamba, tmp_path / "folder", cache="static")
+    with pytest.raises(ModelSourceError, match="a model for feature-extraction has no static"):
+        export_model(model("BertModel", **BERT), tmp_path / "folder", cache="static")
+    with pytest.raises(ModelSourceError, match="cache 'paged' is none of growing, static"):
+        export_model(mamba, tmp_path / "folder", cache="paged")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,9 +53,10 @@ def test_other_architectures_are_run_like_llama() -> None:
 
 
 @pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no interpreter")
-def test_tokens_of_genai(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cache", ["growing", "static"])
+def test_tokens_of_genai(cache: Any, tmp_path: Path) -> None:
     model, ids = llama_folder(tmp_path / "source"), torch.tensor([[5, 9, 17, 33, 8]])
-    export_model(tmp_path / "source", tmp_path / "folder")
+    export_model(tmp_path / "source", tmp_path / "folder", cache=cache)
     wanted = tokens_of_transformers(model, ids, torch.ones_like(ids), max_new_tokens=64)
     command = [os.environ[PYTHON], "-c", RUN, str(tmp_path / "folder"), json.dumps(ids[0].tolist())]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
