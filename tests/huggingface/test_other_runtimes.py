@@ -1,7 +1,7 @@
 """Exported folders in optimum and in transformers.js, where these are installed.
 
-They are not installed beside torch: optimum wants an older transformers, transformers.js wants Node.
-``docs/language_models.md`` has the results of the last run.
+They are not installed beside torch, because optimum needs an older transformers, and
+transformers.js needs Node. ``docs/language_models.md`` has the results of the last run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ IN_PYTHON = """
 import json, sys
 import torch
 import optimum.onnxruntime
-model = getattr(optimum.onnxruntime, sys.argv[1]).from_pretrained(sys.argv[2], local_files_only=True)
+cls = getattr(optimum.onnxruntime, sys.argv[1])
+model = cls.from_pretrained(sys.argv[2], local_files_only=True)
 ids = torch.tensor([json.loads(sys.argv[3])])
 tokens = model.generate(
     input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=int(sys.argv[4]),
