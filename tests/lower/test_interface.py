@@ -76,9 +76,12 @@ def test_an_empty_list_means_the_defaults() -> None:
     ("names", "message"),
     [
         ({"state_names": ["a", "a"]}, "duplicate names among inputs, outputs and states: a"),
-        ({"input_names": ["a"], "state_names": ["a", "b"]}, "given twice .*: a"),
-        ({"input_names": ["a", "z"], "output_names": ["a", "b", "c"]}, "given twice .*: a"),
-        ({"output_names": ["a_out", "b", "c"], "state_names": ["a", "d"]}, "twice .*: a_out"),
+        ({"input_names": ["a"], "state_names": ["a", "b"]}, "duplicate names .*: a"),
+        ({"input_names": ["a", "z"], "output_names": ["a", "b", "c"]}, "duplicate names .*: a"),
+        (
+            {"output_names": ["a_out", "b", "c"], "state_names": ["a", "d"]},
+            "duplicate names .*: a_out",
+        ),
         ({"input_names": ["", "x"]}, "'' is not a name"),
         ({"input_names": "x"}, "not the string 'x'"),
         ({"input_names": ["a"]}, "2 live inputs, but 1 names"),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.export import Dim, ExportedProgram
 
-from coreai_onnx.export.compat.linear_attention import scanned
+from coreai_onnx.export.compat.linear_attention import gated_delta_layers_as_ops
 from coreai_onnx.export.compat.multiples import multiples_compared
 
 SEED = 20260101
@@ -69,7 +69,7 @@ class Architecture:
     ) -> ExportedProgram:
         """Export the module at the first of the sizes."""
         arguments = self.arguments(*self.sizes[0], dtype)
-        with torch.no_grad(), scanned(module), multiples_compared():
+        with torch.no_grad(), gated_delta_layers_as_ops(module), multiples_compared():
             return torch.export.export(
                 module,
                 (),
