@@ -64,7 +64,7 @@ def exported(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path,
     is_decoder = request.param == "llama"
     by_name = {one.name: one.module for one in SEQUENCE_TO_SEQUENCE}
     model: Any = llama() if is_decoder else by_name[request.param]()
-    model.generation_config.forced_eos_token_id = None
+    model.generation_config.forced_eos_token_id = model.config.forced_eos_token_id = None
     ids = torch.tensor([IDS])
     wanted = tokens_of_transformers(model, ids, torch.ones_like(ids), max_new_tokens=LENGTH)
     folder = export_model(model, tmp_path / "folder").path
