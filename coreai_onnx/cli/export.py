@@ -50,6 +50,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="store weights in a data file beside the model (default: above 1.5 GiB)",
     )
+    parser.add_argument(
+        "--no-check", action="store_true", help="do not compare a decoder with torch"
+    )
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random weights (default: 0)")
 
 
@@ -68,6 +71,7 @@ def execute(options: argparse.Namespace) -> int:
             opset_version=options.opset,
             minimum_onnxruntime=options.minimum_onnxruntime,
             external_data=options.external_data,
+            check=not options.no_check,
             seed=options.seed,
         )
     print(exported)

@@ -73,12 +73,15 @@ class Decoder(torch.nn.Module):
             dtype: Not used: the cache has the dtype that the model gives it.
         """
         del dtype
-        batch, length = 2, 3
+        return self.arguments(2, 3, EXAMPLE_PAST)
+
+    def arguments(self, batch: int, length: int, past: int) -> tuple[Any, ...]:
+        """Return arguments for a number of tokens after a number of cached ones."""
         ids = torch.ones(batch, length, dtype=torch.int64)
-        mask = torch.ones(batch, EXAMPLE_PAST + length, dtype=torch.int64)
-        positions = torch.arange(EXAMPLE_PAST, EXAMPLE_PAST + length).repeat(batch, 1)
-        past = [slot.example(batch) for slot in self.slots]
-        return ids, mask, positions if self.takes_positions else None, past
+        mask = torch.ones(batch, past + length, dtype=torch.int64)
+        positions = torch.arange(past, past + length).repeat(batch, 1)
+        cache = [slot.example(batch, None if slot.is_static else past) for slot in self.slots]
+        return ids, mask, positions if self.takes_positions else None, cache
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`."""

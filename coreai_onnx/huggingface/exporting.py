@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -24,6 +24,7 @@ from coreai_onnx.huggingface.heads import Head
 from coreai_onnx.huggingface.merging import computed_in_first_call
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
+from coreai_onnx.huggingface.verification import check_at_other_sizes
 from coreai_onnx.lower.opsets import chosen_opset
 from coreai_onnx.model.metadata import RELATIONS, STATES
 from coreai_onnx.printable import printable
@@ -79,6 +80,7 @@ def export_model(
     opset_version: int | None = None,
     minimum_onnxruntime: str | None = None,
     external_data: bool | None = None,
+    check: bool = True,
     seed: int = 0,
 ) -> ExportedFolder:
     """Export a model of transformers to a folder with its tokenizer and configuration.
@@ -100,6 +102,8 @@ def export_model(
             ``"portable"``.
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
         external_data: As for `OnnxProgram.save`.
+        check: Whether to compare a decoder with torch at other sizes than those of the export. This
+            holds the model in memory twice.
         seed: Seed of random weights.
 
     Returns:
@@ -109,13 +113,11 @@ def export_model(
         ModelSourceError: If the source is missing, incomplete or unknown, or the model has no head
             for the task.
         SaveError: If the folder exists with other files, or cannot be written.
-        ExportError, ConversionError: If the model cannot be exported or converted.
+        ExportError, ConversionError: If the model cannot be exported or converted, or the check
+            fails.
     """
-    dtype = "float32" if dtype is None else dtype
-    if dtype not in DTYPES:
-        raise ModelSourceError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
-    if cache not in (None, *CACHES):
-        raise ModelSourceError(f"cache {cache!r} is none of {', '.join(CACHES)}")
+    dtype = _one_of(DTYPES, "dtype", dtype)
+    is_static = _one_of(CACHES, "cache", cache) == "static"
     path = Path(folder)
     check_new(path)
     if opset_version is None and target == "portable" and minimum_onnxruntime is None:
@@ -123,10 +125,10 @@ def export_model(
     chosen_opset(opset_version, minimum_onnxruntime)
     begin("load")
     loaded = load_source(source, task, dtype=DTYPES[dtype], seed=seed)
-    convert = _Conversion(DTYPES[dtype], target, opset_version, minimum_onnxruntime)
+    convert = _Conversion(DTYPES[dtype], target, opset_version, minimum_onnxruntime, check)
     files: dict[str, Mapping[str, Any]] = {}
     with torch.no_grad():
-        programs = _programs(loaded, convert, files, is_static=cache == "static")
+        programs = _programs(loaded, convert, files, is_static=is_static)
     with new_folder(path) as temporary:
         for name, program in programs.items():
             program.save(temporary / name, external_data=external_data)
@@ -134,6 +136,16 @@ def export_model(
         for name, content in files.items():
             write_json(temporary / name, content)
     return ExportedFolder(path, loaded.task.name, programs, tuple(sorted(path.iterdir())))
+
+
+def _one_of(known: Iterable[str], what: str, given: str | None) -> str:
+    """Return what is given, or else the first of what is known."""
+    names = list(known)
+    if given is None:
+        return names[0]
+    if given not in names:
+        raise ModelSourceError(f"{what} {given!r} is none of {', '.join(names)}")
+    return given
 
 
 @dataclass(frozen=True)
@@ -144,6 +156,7 @@ class _Conversion:
     target: Target
     opset: int | None
     minimum: str | None
+    check: bool
 
     def __call__(self, part: Any) -> OnnxProgram:
         """Export, convert and optimize one part: a module that describes its interface."""
@@ -165,7 +178,11 @@ class _Conversion:
             _describe_cache(program.model, part.slots)
         if isinstance(part, DecoderPart):
             _describe_cache(program.model, (*part.own, *part.cross))
-        return program.optimize(target=self.target)
+        program.optimize(target=self.target)
+        if self.check and isinstance(part, Decoder):
+            begin("check")
+            check_at_other_sizes(part, program)
+        return program
 
 
 def _programs(
@@ -204,7 +221,7 @@ def _describe_cache(model: ir.Model, slots: Sequence[Slot]) -> None:
     """Mark the cache as states, and write the length of the mask as that of cache and tokens."""
     states = [{"input": slot.past, "output": slot.present} for slot in slots]
     model.metadata_props[STATES] = json.dumps(states)
-    # Guards of branches whose result is the same for every size: torch takes that of the example.
+    # Torch's guards of branches that it took for the sizes of the example; see verification.py.
     model.metadata_props.pop(RELATIONS, None)
     for value in model.graph.inputs:
         if value.name == "attention_mask":

@@ -74,6 +74,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "source": [["SOURCE", value] for value in ("nowhere", "", ".", "models.py", "model.onnx")],
         "output": [["--output", value] for value in ("no/such/folder/m", ".", "", "models.py")],
         "task": [["--task", value] for value in ("chess", "", "question answering")],
+        "no_check": [["--no-check=yes"]],
         "cache": [["--cache", value] for value in ("paged", "", "static")],
         "dtype": [["--dtype", value] for value in ("int3", "")],
         "opset": [["--opset", value] for value in ("7", "99", "-1", "new", "")],

@@ -1,0 +1,69 @@
+"""Comparison of an exported decoder with torch at other sizes than those of the export.
+
+torch.export takes one branch wherever a model tests a size, and reports a condition on the sizes.
+The conditions of language models are stricter than necessary: padding to whole chunks, for example,
+is right for a padding of 0 too. They are dropped, and this check takes their place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from coreai_onnx.errors import ConversionError
+from coreai_onnx.huggingface.decoders import Decoder
+from coreai_onnx.program import OnnxProgram
+
+SIZES = ((1, 5, 0), (1, 1, 5), (3, 8, 0), (3, 1, 8))
+"""Batch, number of tokens and number of cached ones."""
+_TOLERANCE = {torch.float16: 5e-2, torch.float32: 2e-3}
+"""Largest difference, relative to the largest value: more than rounding, less than an error."""
+_SCALE = 0.5
+
+
+def check_at_other_sizes(decoder: Decoder, program: OnnxProgram) -> None:
+    """Run a decoder in torch and in onnxruntime on random tokens and caches.
+
+    Args:
+        decoder: The decoder that was exported.
+        program: The program of it.
+
+    Raises:
+        ConversionError: If an output differs.
+    """
+    session = program.session()
+    random = torch.Generator().manual_seed(0)
+    for batch, length, past in SIZES:
+        *first, cache = _randomized(decoder, decoder.arguments(batch, length, past), random)
+        given = [x for x in first if x is not None]
+        feeds = dict(zip(decoder.input_names, [*given, *cache], strict=True))
+        with torch.no_grad():
+            wanted = decoder(*first, [x.clone() for x in cache])  # a step may write to its states
+        outputs = session.stream().run(**feeds)
+        actual = {"logits": outputs["logits"], **outputs.states}
+        names = ["logits", *(slot.past for slot in decoder.slots)]
+        for name, expected in zip(names, wanted, strict=True):
+            _compare(name, actual[name], expected, f"{batch} × {length} tokens after {past}")
+
+
+def _randomized(decoder: Decoder, arguments: Any, random: torch.Generator) -> tuple[Any, ...]:
+    """Return arguments with random tokens and a random cache."""
+    ids, *others, cache = arguments
+    size = decoder.model.config.get_text_config(decoder=True).vocab_size
+    tokens = torch.randint(0, size, ids.shape, generator=random)
+    values = [(torch.randn(x.shape, generator=random) * _SCALE).to(x.dtype) for x in cache]
+    return (tokens, *others, values)
+
+
+def _compare(name: str, actual: Any, expected: torch.Tensor, sizes: str) -> None:
+    wanted = expected.float().numpy()
+    found = np.asarray(actual, np.float32)
+    limit = _TOLERANCE[expected.dtype] * (np.abs(wanted).max(initial=0) + 1e-6)
+    error = np.abs(found - wanted).max(initial=0) if found.shape == wanted.shape else np.inf
+    if not error <= limit:
+        raise ConversionError(
+            f"the exported decoder differs from torch: {name} by {error:.3g} for {sizes}",
+            advice="export it with check=False to look into it, and please report the model",
+        )

@@ -1,0 +1,63 @@
+"""The check of an exported decoder at other sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from coreai_onnx import OnnxProgram
+from coreai_onnx.errors import ConversionError
+from coreai_onnx.huggingface import export_model
+from coreai_onnx.huggingface.decoders import Decoder
+from coreai_onnx.huggingface.verification import check_at_other_sizes
+from tests.huggingface_folders import llama
+from tests.models.generators import GENERATORS
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> OnnxProgram:
+    """A decoder as a program."""
+    folder = tmp_path_factory.mktemp("decoder") / "folder"
+    return export_model(llama(), folder, check=False).program
+
+
+def test_a_decoder_passes(exported: OnnxProgram) -> None:
+    check_at_other_sizes(Decoder(llama()), exported)
+
+
+@pytest.mark.parametrize("name", ["mamba2", "qwen3_next", "lfm2"])
+def test_decoders_whose_steps_write_to_their_states_pass(name: str, tmp_path: Path) -> None:
+    export_model(GENERATORS[name].module(), tmp_path / "folder")
+
+
+def test_a_static_cache_passes(tmp_path: Path) -> None:
+    export_model(llama(), tmp_path / "folder", cache="static")
+
+
+def test_other_weights_are_found(exported: OnnxProgram) -> None:
+    other = llama()
+    other.model.norm.weight.data *= 1.01
+    with pytest.raises(ConversionError, match=r"differs from torch: logits by .* for 1 × 5 tokens"):
+        check_at_other_sizes(Decoder(other), exported)
+
+
+def test_a_branch_that_was_taken_for_the_size_of_the_example_is_found(
+    exported: OnnxProgram,
+) -> None:
+    """Right for a batch of 2 only."""
+    model = ir.from_proto(exported.to_proto())
+    logits = next(value for value in model.graph.outputs if value.name == "logits")
+    half = ir.node("Constant", [], {"value_float": 0.5}).outputs[0]
+    node = ir.node("Shape", [model.graph.inputs[0]], {"start": 0, "end": 1})
+    cast = ir.node("Cast", [node.outputs[0]], {"to": ir.DataType.FLOAT.value})
+    scale = ir.node("Mul", [cast.outputs[0], half])
+    scaled = ir.node("Mul", [logits, scale.outputs[0]])
+    model.graph.extend([half.producer(), node, cast, scale, scaled])
+    result = scaled.outputs[0]
+    result.type, result.shape = logits.type, logits.shape
+    logits.name, result.name = "logits_before", "logits"
+    model.graph.outputs[0] = result
+    with pytest.raises(ConversionError, match=r"logits by .* for 1 × 5 tokens after 0"):
+        check_at_other_sizes(Decoder(llama()), OnnxProgram({"main": model}))
