@@ -76,7 +76,7 @@ class EagerModule:
 
     def __init__(self, module: torch.nn.Module) -> None:
         """Copy the module, so that the user's buffers do not change."""
-        self._module = copy.deepcopy(module)
+        self._module = copied(module)
 
     def call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Expected:
         """Call the copy with clones of the tensors.
@@ -202,3 +202,14 @@ def _leaves(value: object) -> list[object]:
         elif leaf is not None:
             leaves.append(leaf)
     return leaves
+
+
+def copied(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy of a module, also if it holds results of its last call in attributes.
+
+    ``copy.deepcopy`` refuses tensors with a gradient function, such as the ``weight`` that the old
+    ``torch.nn.utils.weight_norm`` computes.
+    """
+    held = (value for inner in module.modules() for value in vars(inner).values())
+    computed = (x for x in held if isinstance(x, torch.Tensor) and not x.is_leaf)
+    return copy.deepcopy(module, {id(x): x.detach().clone() for x in computed})

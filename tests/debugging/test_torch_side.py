@@ -14,6 +14,7 @@ from coreai_onnx.debugging.torch_side import (
     EagerModule,
     arguments_of,
     as_array,
+    copied,
     feeds_of,
 )
 from coreai_onnx.errors import ComparisonError
@@ -139,3 +140,12 @@ def test_outputs_of_a_call_are_not_those_of_the_next() -> None:
     eager = EagerModule(Running())
     first, second = (eager.call((torch.ones(2),), {}) for _ in range(2))
     assert (first.outputs[0].tolist(), second.outputs[0].tolist()) == ([1, 1], [2, 2])
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, of weight_norm
+def test_a_module_that_holds_a_computed_weight_is_copied() -> None:
+    model = torch.nn.utils.weight_norm(torch.nn.Linear(2, 2))
+    assert not model.weight.is_leaf
+    copy = copied(model)
+    assert copy.weight is not model.weight
+    assert_close(copy(torch.ones(1, 2)), model(torch.ones(1, 2)))

@@ -17,6 +17,7 @@ from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
 from coreai_onnx.export.externalize.attribute_reads import AttributeReads, recording
 from coreai_onnx.export.externalize.specs import ExternalizeSpec
+from coreai_onnx.export.functionalize.attributes import attributes_restored
 from coreai_onnx.export.functionalize.buffers import Substituted
 
 
@@ -134,7 +135,7 @@ def _run(
     numbers: Sequence[Any],
 ) -> list[torch.Tensor]:
     places = Substituted(call.module, buffers)
-    with places.active():
+    with places.active(), attributes_restored(call.module):
         if leader.reads is None:
             leader.reads = AttributeReads()
             with recording(call.module, leader.reads):

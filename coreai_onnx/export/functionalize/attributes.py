@@ -132,6 +132,17 @@ def attributes_kept(model: torch.nn.Module) -> Iterator[Attributes]:
         warn_of_dropped(attributes.dropped)
 
 
+@contextmanager
+def attributes_restored(module: torch.nn.Module) -> Iterator[None]:
+    """While active, a forward may assign to plain attributes; they are restored on exit."""
+    holders = list(_holders(module))
+    try:
+        yield
+    finally:
+        for holder in holders:
+            holder.restore()
+
+
 def warn_of_dropped(paths: Iterable[str]) -> None:
     """Warn that values kept at these paths are not state of the converted model."""
     warnings.warn(

@@ -242,3 +242,49 @@ def test_a_program_outlives_its_patches_but_not_its_calls() -> None:
 def test_public_names_stay_where_they_were() -> None:
     assert externalize.ExternalizeSpec is ExternalizeSpec
     assert externalize.ModuleCall is module_call.ModuleCall
+
+
+class Scaled(torch.nn.Module):
+    """Keeps its last scale in an attribute, which starts as a tensor of one element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.ones(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = x.abs().max().reshape(1)
+        return x / self.last
+
+
+class Normed(torch.nn.Module):
+    """A convolution whose weight a hook computes before each call."""
+
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        self.layer = norm(torch.nn.Conv1d(2, 2, 3, padding=1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).relu()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Normed(torch.nn.utils.weight_norm),
+        lambda: Normed(torch.nn.utils.spectral_norm),
+        lambda: Normed(torch.nn.utils.parametrizations.weight_norm),
+        Scaled,
+    ],
+    ids=["old_weight_norm", "old_spectral_norm", "weight_norm", "own_attribute"],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # torch's own
+def test_an_externalized_module_may_assign_to_its_attributes(make: Any) -> None:
+    model, x = torch.nn.Sequential(make(), make()).eval(), torch.randn(1, 2, 6)
+    before = [vars(inner).copy() for inner in model.modules()]
+    kind = type(model[0])
+    program = coreai_onnx.convert(model, (x,), externalize_modules=[ExternalizeSpec(kind)])
+    assert [node.op_type for node in program.model.graph] == [kind.__name__] * 2
+    for inner, own in zip(model.modules(), before, strict=True):
+        held = {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
+        assert all(vars(inner)[name] is value for name, value in held.items())
+    assert coreai_onnx.compare(program, model, (x,)).ok

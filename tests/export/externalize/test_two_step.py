@@ -222,7 +222,7 @@ def test_an_error_in_the_second_step_restores_the_model() -> None:
 @pytest.mark.parametrize("target", ["Block", ["Block"], [Block()], [int], Block])
 def test_targets_are_module_classes(target: Any) -> None:
     model = two_blocks()
-    with pytest.raises(TypeError, match=r"module class|no torch\.nn\.Module"):
+    with pytest.raises(TypeError, match=r"module class|not a subclass of torch\.nn\.Module"):
         patch_for_externalization(model, target)
     restore_externalization(model)
 
