@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.analysis.constant_expressions import ConstantExpression, constant_expression
 from coreai_onnx.passes.engine.match import (
     attribute_of,
+    behind_views,
     dtype_of,
     input_of,
     is_standard,
@@ -20,7 +21,6 @@ from coreai_onnx.passes.engine.match import (
 )
 
 _FLOAT = np.dtype(np.float32)
-_VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 _FEW_BITS = ("int4", "uint4", "int2", "uint2")
 _EXACT = 1 << 24
 """Integers below this limit, and their sums here, are exact in float32."""
@@ -75,7 +75,7 @@ def quantized_weight(tensor: gs.Tensor) -> QuantizedWeight | None:
     linear = made_by(tensor, "DequantizeLinear")
     if linear is not None:
         return _linear(linear, (shape[0], shape[1]))
-    product = made_by(_behind_views(tensor), "Mul")
+    product = made_by(behind_views(tensor), "Mul")
     return None if product is None else _product(product, (shape[0], shape[1]))
 
 
@@ -218,10 +218,3 @@ def _whole(tensor: gs.Tensor) -> np.ndarray | None:
     if not np.all((wide == np.rint(wide)) & (np.abs(wide) < _EXACT)):
         return None
     return wide.astype(np.int64)
-
-
-def _behind_views(tensor: gs.Tensor) -> gs.Tensor:
-    """Return the tensor before any ops that change the shape and keep the order of elements."""
-    while (view := made_by(tensor, *_VIEWS)) is not None:
-        tensor = view.inputs[0]
-    return tensor

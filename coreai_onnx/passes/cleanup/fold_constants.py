@@ -56,15 +56,18 @@ def _results(node: gs.Node, why: Why) -> list[np.ndarray] | None:
     constants = [tensor for tensor in node.inputs if not tensor.is_empty()]
     read = sum(_nbytes(constant) for constant in constants)
     if read > LIMIT and node.op not in ("Shape", "Size"):
-        return why("an input is bigger than the limit", node) or None
+        why("an input is bigger than the limit", node)
+        return None
     arrays = [None if t.is_empty() else np.asarray(t.values) for t in node.inputs]
     try:
         results = evaluate(node, arrays, limit=LIMIT)
     except CannotEvaluateError as error:
-        return why(str(error), node) or None
+        why(str(error), node)
+        return None
     made = sum(result.nbytes for result in results)
     if made > LIMIT or made > max(read, GROWTH_LIMIT):
-        return why("the result is bigger than the limit", node) or None
+        why("the result is bigger than the limit", node)
+        return None
     return [np.ascontiguousarray(result).reshape(result.shape) for result in results]
 
 

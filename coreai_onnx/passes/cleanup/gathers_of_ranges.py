@@ -55,14 +55,17 @@ def _free_axes(node: gs.Node, positions: AffineAnalysis, why: Why) -> list[int] 
     if attribute_of(concat, "axis", 0) not in (-1, rank) or any(len(r.dims) != rank for r in found):
         return None
     if used != sorted(set(used)):
-        return why("the axes are gathered in another order", node) or None
+        why("the axes are gathered in another order", node)
+        return None
     lengths = [one.dims[axis] for one, axis in zip(found, used, strict=True)]
     if None in lengths or lengths != [affine_expr(dim) for dim in data[: len(found)]]:
-        return why("the positions may not be all of the axis", node) or None
+        why("the positions may not be all of the axis", node)
+        return None
     shape = shape_of(node.outputs[0])
     free = [axis for axis in range(rank) if axis not in used]
     if shape is None or any(shape[axis] != 1 for axis in free):
-        return why("the result repeats what is gathered", node) or None
+        why("the result repeats what is gathered", node)
+        return None
     return free
 
 

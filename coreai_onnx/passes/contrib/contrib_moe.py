@@ -15,6 +15,7 @@ from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,
     axes_of,
+    behind_views,
     composite,
     dtype_of,
     input_of,
@@ -25,8 +26,6 @@ from coreai_onnx.passes.engine.match import (
     shape_of,
 )
 from coreai_onnx.passes.engine.why import Why
-
-_VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _weighted_product(total: gs.Node) -> tuple[gs.Node, gs.Tensor] | None:
     if product is None or attribute_of(total, "keepdims", 1) != 0:
         return None
     for rows, weights in (product.inputs, product.inputs[::-1]):
-        call = maker(_behind_views(rows))
+        call = maker(behind_views(rows))
         if call is not None and composite(call, "gather_mm") is not None:
             return call, weights
     return None
@@ -112,45 +111,46 @@ def _weighted_product(total: gs.Node) -> tuple[gs.Node, gs.Tensor] | None:
 
 def _block(total: gs.Node, down: gs.Node, weights: gs.Tensor, why: Why) -> _Block | None:
     """Return the block that ends in a sum, if onnxruntime's op is equivalent."""
-    gate = maker(_behind_views(down.inputs[0]))
+    gate = maker(behind_views(down.inputs[0]))
     if gate is None or composite(gate, "swiglu") is None:
-        return why("the activation is no swiglu", total) or None
+        why("the activation is no swiglu", total)
+        return None
     split = _halves(gate)
-    up = None if split is None else maker(_behind_views(split.inputs[0]))
+    up = None if split is None else maker(behind_views(split.inputs[0]))
     if up is None or composite(up, "gather_mm") is None:
-        return why("gates and ups are not one product", total) or None
+        why("gates and ups are not one product", total)
+        return None
     if _unlike(up) or _unlike(down) or up.inputs[3] is not down.inputs[3]:
-        return why("the products are not of one matrix per token and expert", total) or None
+        why("the products are not of one matrix per token and expert", total)
+        return None
     routed = _routing(down.inputs[3], weights)
     if routed is None:
-        return why("the experts are not chosen by a Softmax and a TopK", total) or None
+        why("the experts are not chosen by a Softmax and a TopK", total)
+        return None
     logits, is_normalized = routed
     first, second = up.inputs[1], down.inputs[1]
     if not isinstance(first, gs.Constant) or not isinstance(second, gs.Constant):
-        return why("the weights are not constant", total) or None
+        why("the weights are not constant", total)
+        return None
     tensors = (first, second, logits, total.outputs[0])
     if any(dtype_of(tensor) != np.dtype(np.float32) for tensor in tensors):
-        return why("the dtype is not float32", total) or None
+        why("the dtype is not float32", total)
+        return None
     chosen, count = shape_of(down.inputs[3]), shape_of(total.outputs[0])
     sizes = _sizes(first, second)
     if sizes is None or not chosen or not isinstance(chosen[-1], int) or not count:
-        return why("the sizes are not known", total) or None
+        why("the sizes are not known", total)
+        return None
     if not _is_laid_out(up, down, count[0], chosen[-1], sizes):
-        return why("the products are not of one matrix per token and expert", total) or None
-    tokens = _behind_views(up.inputs[0])
+        why("the products are not of one matrix per token and expert", total)
+        return None
+    tokens = behind_views(up.inputs[0])
     return _Block(tokens, logits, first, second, chosen[-1], is_normalized, count[0])
-
-
-def _behind_views(tensor: gs.Tensor) -> gs.Tensor:
-    """Return the tensor before any ops that change the shape and keep the order of elements."""
-    while (view := made_by(tensor, *_VIEWS)) is not None:
-        tensor = view.inputs[0]
-    return tensor
 
 
 def _halves(gate: gs.Node) -> gs.Node | None:
     """Return the Split whose halves of the last axis are gate and up, in this order."""
-    gates, ups = (_behind_views(tensor) for tensor in gate.inputs[:2])
+    gates, ups = (behind_views(tensor) for tensor in gate.inputs[:2])
     split = made_by(gates, "Split")
     if split is None or len(split.outputs) != 2 or split.outputs[1] is not ups:
         return None
@@ -209,7 +209,7 @@ def _routing(experts: gs.Tensor, weights: gs.Tensor) -> tuple[gs.Tensor, bool] |
         return None
     if ints_of(top.inputs[1]) is None:
         return None
-    apart = _behind_views(weights)
+    apart = behind_views(weights)
     if shape_of(weights) != (shape_of(experts) or ()) + (1,):
         return None
     if apart is top.outputs[0]:

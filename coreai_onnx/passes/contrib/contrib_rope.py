@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,
+    VIEWS,
     Dim,
     attribute_of,
     composite,
@@ -21,7 +22,6 @@ from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 
 _ELEMENTWISE = ("Cast", "Cos", "Sin", "Mul")
-_VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 def contrib_rope(graph: gs.Graph, why: Why) -> int:
@@ -98,7 +98,7 @@ class Tables:
                 for tensor in node.inputs
             ]
             return edit.node(node.op, like, parts, **node.attrs).outputs[0]
-        if node is not None and is_standard(node, *_VIEWS):
+        if node is not None and is_standard(node, *VIEWS):
             if _dims(node.inputs[0]) == dims:
                 return self._matrix(node.inputs[0], like)
             if shape_of(node.inputs[0]) == dims[:1]:  # the shape without the last axis

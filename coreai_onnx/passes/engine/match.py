@@ -90,6 +90,17 @@ def maker(tensor: gs.Tensor) -> gs.Node | None:
     return tensor.inputs[0]
 
 
+VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
+"""Ops that change the shape and keep the order of elements."""
+
+
+def behind_views(tensor: gs.Tensor) -> gs.Tensor:
+    """Return the tensor before any ops that change the shape and keep the order of elements."""
+    while (view := made_by(tensor, *VIEWS)) is not None:
+        tensor = view.inputs[0]
+    return tensor
+
+
 def made_by(tensor: gs.Tensor, *ops: str) -> gs.Node | None:
     """Return the producer if its op is one of these standard ops and this is its first output."""
     node = maker(tensor)

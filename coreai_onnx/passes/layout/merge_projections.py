@@ -68,7 +68,8 @@ def _projection(node: gs.Node, edit: Edit, why: Why) -> _Projection | None:
     if np.dtype(weight.dtype).kind != "f" and np.dtype(weight.dtype).name != "bfloat16":
         return None
     if len(weight.outputs) > 1 or edit.is_output(weight):
-        return why("something else reads the weight", node) or None
+        why("something else reads the weight", node)
+        return None
     bias, last = None, node
     result = node.outputs[0]
     if len(result.outputs) == 1 and not edit.is_output(result):
