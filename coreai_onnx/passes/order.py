@@ -55,6 +55,7 @@ from coreai_onnx.passes.fuse.remove_open_masks import remove_open_masks
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
 from coreai_onnx.passes.layout.merge_projections import merge_projections
 from coreai_onnx.passes.layout.pretranspose_weights import pretranspose_weights
+from coreai_onnx.passes.layout.separate_transposes import separate_transposes
 from coreai_onnx.passes.layout.split_after_heads import split_after_heads
 from coreai_onnx.passes.layout.transposes_after_products import transposes_after_products
 
@@ -106,6 +107,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     add_to_conv_bias,  # also applies to convolutions with folded statistics
     matmul_add_to_gemm,  # after reshapes that added a batch of one
     transposes_after_products,  # after transposes are merged and products of rank 2 are Gemm
+    separate_transposes,  # after products inside of one graph are rewritten
     fuse_cache_updates,  # after neutral operands, which may separate positions from their use
     fuse_rms_norm,  # after common subexpressions: patterns share nodes
     fuse_rope,  # likewise; all layers then share the angles

@@ -18,7 +18,7 @@ from torch.export import Dim
 from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
 from coreai_onnx.errors import ExportError, ExportRetryWarning
-from coreai_onnx.export.capture.explain import outside, suggested_fixes
+from coreai_onnx.export.capture.explain import fixes_a_float, outside, suggested_fixes
 from coreai_onnx.export.compat.finite_checks import AssumesFinite, Repairs
 from coreai_onnx.export.compat.torch_names import (
     ConstraintViolationError,
@@ -105,8 +105,12 @@ def _ways(export: TorchExport, error: ExportError) -> Iterator[TorchExport]:
 def _is_over_sizes(error: BaseException | None) -> bool:
     """Whether dynamic sizes made torch.export fail, unless the model specializes a size.
 
-    Torch also specializes a size that is 0 or 1 in the example, whatever the model does.
+    Torch also specializes a size that is 0 or 1 in the example, whatever the model does. With
+    deferred assertions, torch drops the guard that an integer made of a float is a constant: the
+    program would have the number of the example for every size.
     """
+    if fixes_a_float(str(error)):
+        return False
     if _IS_FIXED in _FIXED_BY_EXAMPLE.sub("", str(error)):
         return False
     if isinstance(error, UserError):

@@ -156,12 +156,21 @@ def _reasons(message: str, environments: list[ShapeEnv]) -> str:
         place = _place(reason, env) if env is not None else None
         if place:
             lines.append(f"    by {place}")
+        if fixes_a_float(reason):
+            lines.append(
+                "    write int(n * 0.25) as n // 4: torch follows integers, not int() of a float"
+            )
     fixes = suggested_fixes(message)
     if fixes:
         lines.append("  torch suggests: " + ", ".join(fixes))
     if len(lines) == 1:
         lines.append(f"  {message}")
     return "\n".join(lines)
+
+
+def fixes_a_float(message: str) -> bool:
+    """Whether a guard in a message of torch fixes an integer that is made of a float."""
+    return re.search(r"\bmath\.trunc\(.*\) == -?\d", message) is not None
 
 
 def suggested_fixes(message: str) -> list[str]:

@@ -24,9 +24,11 @@ _ADVICE = {
 }
 """Advice by a part of torch's message."""
 _UNSUPPORTED = re.compile(
-    r"(one of the (?P<side>input|output)s with type|unsupported object of type) "
-    r"`?<(class|enum) '(?P<type>[^']*)'>"
+    r"(one of the (?P<side>input|output)s with type|unsupported object of type|Found) "
+    r"`?<(class|enum) '(?P<type>[^']*)'>( in (?P<place>input|output), which is not a known type)?"
 )
+_UNKNOWN_OUTPUT = re.compile(r"^'(?P<type>\w+)' object has no attribute 'meta'$")
+"""How torch fails on an output of a type that the export's pytree keeps whole, such as an enum."""
 _CALLS = ("capture.py", "attempts.py", "torch_export.py", "subjects.py")
 """Files of this package that only call torch or the user's code."""
 
@@ -51,7 +53,11 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
         )
     unsupported = _UNSUPPORTED.search(str(error))
     if unsupported:
-        return ExportError(_on_type(unsupported["type"], of=unsupported["side"]))
+        side = unsupported["side"] or unsupported["place"]
+        return ExportError(_on_type(unsupported["type"], of=side))
+    unknown = _UNKNOWN_OUTPUT.match(str(error))
+    if unknown:
+        return ExportError(_on_type(unknown["type"], of="output"))
     advice = next((text for part, text in _ADVICE.items() if part in str(error)), "")
     return ExportError(
         f"Your model failed to export: {error}" + (f"\n  {advice}" if advice else "")

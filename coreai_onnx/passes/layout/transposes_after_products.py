@@ -60,11 +60,15 @@ def _converted_transpose(operand: gs.Tensor) -> gs.Node | None:
         return None
     transpose = made_by(operand if cast is None else cast.inputs[0], "Transpose")
     perm = None if transpose is None else attribute_of(transpose, "perm", None)
+    return transpose if moves_first_axis(perm) else None
+
+
+def moves_first_axis(perm: Any) -> bool:
+    """Whether a permutation puts the first axis into the last matrix, the others in order."""
     if not isinstance(perm, list) or len(perm) < 3:
-        return None
+        return False
     last = len(perm) - 1
-    moves_batch = perm[:-2] == list(range(1, last)) and sorted(perm[-2:]) == [0, last]
-    return transpose if moves_batch else None
+    return perm[:-2] == list(range(1, last)) and sorted(perm[-2:]) == [0, last]
 
 
 def _rewrite(edit: Edit, node: gs.Node, transpose: gs.Node, index: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -251,3 +252,28 @@ def test_an_example_of_size_0_or_1_does_not_fix_a_named_dim(size: int) -> None:
     assert DEFERRED not in message
     for batch in (0, 1, 5):
         assert compare(program, model, (torch.randn(batch, 3, 4),)).ok
+
+
+class Share(nn.Module):
+    """The first part of the columns, a share computed as a float."""
+
+    def __init__(self, rounded: Callable[[float], int]) -> None:
+        super().__init__()
+        self.rounded = rounded
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, : self.rounded(x.shape[1] * 0.43)]
+
+
+def test_a_size_that_int_fixes_at_the_example_is_refused() -> None:
+    with pytest.raises(DynamicShapesError, match=r"int\(n \* 0\.25\) as n // 4"):
+        convert(Share(int), (torch.randn(2, 10),), dynamic_shapes=({1: Dim("n")},))
+
+
+@pytest.mark.parametrize("rounded", [math.floor, math.ceil, round])
+@pytest.mark.filterwarnings("ignore::coreai_onnx.errors.ExportRetryWarning")
+def test_a_rounded_share_is_right_at_every_size(rounded: Callable[[float], int]) -> None:
+    model = Share(rounded)
+    program = convert(model, (torch.randn(2, 10),), dynamic_shapes=({1: Dim("n", min=5)},))
+    for n in (5, 10, 23, 64):
+        assert compare(program, model, (torch.randn(2, n),)).ok
