@@ -89,7 +89,7 @@ class LanguageModel:
         if encodes:
             start = _first(settings, "decoder_start_token_id") or 0
             encoder = Encoder(Session(path / ENCODER, kernels=kernels, threads=threads), start)
-        rules = TokenRules.read(settings)
+        rules = TokenRules.read(settings[0] or settings[1])  # as transformers chooses them
         return cls(session, _tokenizer(path), stop_ids, pad_id, encoder, rules)
 
     def generate(self, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
@@ -177,7 +177,7 @@ def generate(model: Model, prompt: Any, **options: Unpack[Options]) -> str | lis
             states of a session do not change. A folder is opened at each call: for several calls
             use `LanguageModel.open`.
         prompt: Text or a list of texts; or token ids, as a list, array or tensor of one or two
-            axes. Shorter prompts of a batch are padded. For a model that hears, a spectrogram
+            axes. Shorter prompts of a batch are padded. For a speech model, a spectrogram
             ``[batch, bins, frames]``.
         **options: ``max_new_tokens`` (64); ``attention_mask`` for ids that are padded already;
             ``temperature``, ``top_k`` and ``top_p``, of which any one turns on sampling;

@@ -44,11 +44,9 @@ class TokenRules:
     begin_suppress_tokens: Sequence[int] | None = None
 
     @classmethod
-    def read(cls, settings: Sequence[Mapping[str, Any]]) -> TokenRules:
-        """Return the rules in configurations; the first that has a value counts."""
-        names = [field.name for field in fields(cls)]
-        found = {n: next((s[n] for s in settings if s.get(n) is not None), None) for n in names}
-        return cls(**found)
+    def read(cls, settings: Mapping[str, Any]) -> TokenRules:
+        """Return the rules in a configuration."""
+        return cls(**{field.name: settings.get(field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True)
