@@ -67,8 +67,8 @@ class Encoder:
     def _encode_features(self, prompt: Any) -> Encoded:
         if not isinstance(prompt, torch.Tensor | np.ndarray) or prompt.ndim not in (2, 3):
             raise GenerationError(
-                "this is a speech model: the prompt is a spectrogram, a tensor [batch, bins, frames], "
-                "as the feature extractor of transformers returns it"
+                "this is a speech model: the prompt is a spectrogram, a tensor "
+                "[batch, bins, frames], as the feature extractor of transformers returns it"
             )
         single = prompt.ndim == 2
         outputs = self.session.run(prompt[None] if single else prompt)
