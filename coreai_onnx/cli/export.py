@@ -51,6 +51,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="store weights in a data file beside the model (default: above 1.5 GiB)",
     )
     parser.add_argument(
+        "--include-kernels",
+        action="store_true",
+        help="add the kernel library, for onnxruntime-genai",
+    )
+    parser.add_argument(
         "--no-check", action="store_true", help="do not compare a decoder with torch"
     )
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random weights (default: 0)")
@@ -71,6 +76,7 @@ def execute(options: argparse.Namespace) -> int:
             opset_version=options.opset,
             minimum_onnxruntime=options.minimum_onnxruntime,
             external_data=options.external_data,
+            include_kernels=options.include_kernels,
             check=not options.no_check,
             seed=options.seed,
         )

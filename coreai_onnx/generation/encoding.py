@@ -60,19 +60,21 @@ class Encoder:
         names = {info.name for info in self.session.inputs}
         outputs = self.session.run(**{name: x for name, x in given.items() if name in names})
         feeds = {"encoder_hidden_states": outputs[0], "encoder_attention_mask": asked.mask}
-        return Encoded(feeds, self._start(len(asked.ids), asked.is_text, asked.is_single))
+        return Encoded(
+            feeds, self._start(len(asked.ids), is_text=asked.is_text, is_single=asked.is_single)
+        )
 
     def _encode_features(self, prompt: Any) -> Encoded:
         if not isinstance(prompt, torch.Tensor | np.ndarray) or prompt.ndim not in (2, 3):
             raise GenerationError(
-                "the model hears: the prompt is a spectrogram, a tensor [batch, bins, frames], as "
-                "the feature extractor of transformers returns it"
+                "this is a speech model: the prompt is a spectrogram, a tensor "
+                "[batch, bins, frames], as the feature extractor of transformers returns it"
             )
         single = prompt.ndim == 2
         outputs = self.session.run(prompt[None] if single else prompt)
         feeds = {"encoder_hidden_states": outputs[0]}
         return Encoded(feeds, self._start(len(outputs[0]), is_text=False, is_single=single))
 
-    def _start(self, batch: int, is_text: bool, is_single: bool) -> Prompt:  # noqa: FBT001
+    def _start(self, batch: int, *, is_text: bool, is_single: bool) -> Prompt:
         ids = torch.full((batch, 1), self.start_id, dtype=torch.int64)
         return Prompt(ids, torch.ones_like(ids), is_text, is_single)

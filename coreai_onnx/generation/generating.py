@@ -15,7 +15,7 @@ from coreai_onnx.errors import GenerationError, failures_as
 from coreai_onnx.generation.decoding import generated
 from coreai_onnx.generation.encoding import Encoder
 from coreai_onnx.generation.prompts import Prompt, read_prompt
-from coreai_onnx.generation.sampling import Settings
+from coreai_onnx.generation.sampling import Settings, TokenRules
 from coreai_onnx.runtime.opening import HasModel
 from coreai_onnx.runtime.outputs import Array
 from coreai_onnx.runtime.session import Session
@@ -49,6 +49,7 @@ class LanguageModel:
         pad_id: The token for padding.
         encoder: The encoder, of a model that has one; then the tokens are those of the decoder,
             without the prompt.
+        rules: What the model's configuration says about its tokens.
     """
 
     session: Session
@@ -56,6 +57,7 @@ class LanguageModel:
     stop_ids: tuple[int, ...] = ()
     pad_id: int = 0
     encoder: Encoder | None = None
+    rules: TokenRules = field(default_factory=TokenRules)
 
     @classmethod
     def open(
@@ -87,7 +89,8 @@ class LanguageModel:
         if encodes:
             start = _first(settings, "decoder_start_token_id") or 0
             encoder = Encoder(Session(path / ENCODER, kernels=kernels, threads=threads), start)
-        return cls(session, _tokenizer(path), stop_ids, pad_id, encoder)
+        rules = TokenRules.read(settings[0] or settings[1])  # as transformers chooses them
+        return cls(session, _tokenizer(path), stop_ids, pad_id, encoder, rules)
 
     def generate(self, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
         """Generate; see :func:`generate`."""
@@ -112,7 +115,7 @@ class LanguageModel:
         further: dict[str, Any] = dict(options)
         mask, stops = further.pop("attention_mask", None), further.pop("stop_ids", None)
         stop_ids = self.stop_ids if stops is None else tuple(stops)
-        settings = Settings(stop_ids=stop_ids, pad_id=self.pad_id, **further)
+        settings = Settings(stop_ids=stop_ids, pad_id=self.pad_id, rules=self.rules, **further)
         given: dict[str, Any] = {"mask": mask, "pad_id": self.pad_id}
         if self.encoder is None:
             asked = read_prompt(prompt, self.tokenizer, **given)
@@ -174,7 +177,7 @@ def generate(model: Model, prompt: Any, **options: Unpack[Options]) -> str | lis
             states of a session do not change. A folder is opened at each call: for several calls
             use `LanguageModel.open`.
         prompt: Text or a list of texts; or token ids, as a list, array or tensor of one or two
-            axes. Shorter prompts of a batch are padded. For a model that hears, a spectrogram
+            axes. Shorter prompts of a batch are padded. For a speech model, a spectrogram
             ``[batch, bins, frames]``.
         **options: ``max_new_tokens`` (64); ``attention_mask`` for ids that are padded already;
             ``temperature``, ``top_k`` and ``top_p``, of which any one turns on sampling;

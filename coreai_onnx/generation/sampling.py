@@ -2,19 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from transformers import (
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
     LogitsProcessorList,
+    NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
 
 from coreai_onnx.errors import GenerationError, failures_as
+
+
+@dataclass(frozen=True)
+class TokenRules:
+    """What a model's configuration says about its tokens, as in transformers' GenerationConfig.
+
+    Attributes:
+        repetition_penalty: As for `Settings`, where it is not set there.
+        no_repeat_ngram_size: A sequence of this many tokens occurs once.
+        forced_bos_token_id: The first token after the one that a decoder starts from.
+        forced_eos_token_id: The last token, where nothing ends the sequence before.
+        suppress_tokens: Tokens that are not generated.
+        begin_suppress_tokens: Tokens that are not generated first.
+    """
+
+    repetition_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: Any = None
+    suppress_tokens: Sequence[int] | None = None
+    begin_suppress_tokens: Sequence[int] | None = None
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any]) -> TokenRules:
+        """Return the rules in a configuration."""
+        return cls(**{field.name: settings.get(field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -31,6 +63,7 @@ class Settings:
         seed: Seed of the random numbers of sampling; None draws one.
         stop_ids: Tokens that end a sequence.
         pad_id: The token after the end of a sequence.
+        rules: What the model's configuration says.
     """
 
     max_new_tokens: int = 64
@@ -41,6 +74,7 @@ class Settings:
     seed: int | None = None
     stop_ids: tuple[int, ...] = ()
     pad_id: int = 0
+    rules: TokenRules = TokenRules()
 
     def __post_init__(self) -> None:
         """Check the number of tokens; transformers checks the rest.
@@ -102,13 +136,38 @@ class Sampler:
 def _processors(settings: Settings, mask: torch.Tensor) -> Sequence[object]:
     """Return the processors in the order in which transformers applies them."""
     found: list[object] = []
-    if settings.repetition_penalty is not None:
+    penalty = settings.repetition_penalty
+    if (penalty := settings.rules.repetition_penalty if penalty is None else penalty) is not None:
         padding = None if bool(mask.all()) else mask.argmax(dim=1)
-        found.append(RepetitionPenaltyLogitsProcessor(settings.repetition_penalty, padding))
+        found.append(RepetitionPenaltyLogitsProcessor(penalty, padding))
+    found += _of_rules(settings.rules, mask.shape[1], settings.max_new_tokens)
     if settings.temperature is not None:
         found.append(TemperatureLogitsWarper(settings.temperature))
     if settings.top_k is not None:
         found.append(TopKLogitsWarper(settings.top_k))
     if settings.top_p is not None:
         found.append(TopPLogitsWarper(settings.top_p))
+    return found
+
+
+def _of_rules(rules: TokenRules, start: int, new: int) -> list[object]:
+    """Return the processors of a model's configuration.
+
+    Args:
+        rules: The configuration.
+        start: Number of tokens of the prompt.
+        new: Maximum number of new tokens.
+    """
+    found: list[object] = []
+    if rules.no_repeat_ngram_size:
+        found.append(NoRepeatNGramLogitsProcessor(rules.no_repeat_ngram_size))
+    if rules.forced_bos_token_id is not None:
+        found.append(ForcedBOSTokenLogitsProcessor(rules.forced_bos_token_id))
+    if rules.forced_eos_token_id is not None:
+        found.append(ForcedEOSTokenLogitsProcessor(start + new, rules.forced_eos_token_id))
+    if rules.suppress_tokens:
+        found.append(SuppressTokensLogitsProcessor(rules.suppress_tokens))
+    if rules.begin_suppress_tokens:
+        first = start + int(start == 1 and rules.forced_bos_token_id is not None)
+        found.append(SuppressTokensAtBeginLogitsProcessor(rules.begin_suppress_tokens, first))
     return found

@@ -36,8 +36,8 @@ class EncoderPart(torch.nn.Module):
         super().__init__()
         self.model = model
         self.encoder: Any = self.model.get_encoder()
-        self.hears = self.model.main_input_name == "input_features"
-        self.input_names = ["input_features"] if self.hears else ["input_ids", "attention_mask"]
+        self.is_speech = self.model.main_input_name == "input_features"
+        self.input_names = ["input_features"] if self.is_speech else ["input_ids", "attention_mask"]
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the last hidden state."""
@@ -47,7 +47,7 @@ class EncoderPart(torch.nn.Module):
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return example arguments."""
-        if self.hears:
+        if self.is_speech:
             config = self.model.config
             length = 2 * config.max_source_positions  # of a convolution with a stride of 2
             return ([torch.zeros(2, config.num_mel_bins, length, dtype=dtype)],)
@@ -55,7 +55,7 @@ class EncoderPart(torch.nn.Module):
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims; the length of a spectrogram is fixed by the model."""
-        dims = {0: BATCH} if self.hears else {0: BATCH, 1: SOURCE}
+        dims = {0: BATCH} if self.is_speech else {0: BATCH, 1: SOURCE}
         return ([dims for _ in self.input_names],)
 
 
@@ -73,7 +73,7 @@ class DecoderPart(torch.nn.Module):
         """Find out what the decoder caches."""
         super().__init__()
         self.model: Any = model
-        self.has_mask = not encoder.hears
+        self.has_mask = not encoder.is_speech
         with torch.no_grad():
             floating = next(p.dtype for p in model.parameters() if p.is_floating_point())
             (inputs,) = encoder.example(floating)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -29,6 +30,7 @@ from coreai_onnx.lower.opsets import chosen_opset
 from coreai_onnx.model.metadata import RELATIONS, STATES
 from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime.library import ops_library_path
 from coreai_onnx.stages import begin
 from coreai_onnx.table import render, size_text
 
@@ -80,6 +82,7 @@ def export_model(
     opset_version: int | None = None,
     minimum_onnxruntime: str | None = None,
     external_data: bool | None = None,
+    include_kernels: bool = False,
     check: bool = True,
     seed: int = 0,
 ) -> ExportedFolder:
@@ -98,10 +101,10 @@ def export_model(
             updates it in place.
         dtype: The dtype of weights and computation, ``"float32"`` (the default) or ``"float16"``.
         target: What will run the file, as for `OnnxProgram.optimize`.
-        opset_version: As for `TorchConverter.to_onnx`; None selects 18 for the target
-            ``"portable"``.
+        opset_version: As for `TorchConverter.to_onnx`; 18 for the target ``"portable"``.
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
         external_data: As for `OnnxProgram.save`.
+        include_kernels: Whether to add the kernel library, for onnxruntime-genai.
         check: Whether to compare a decoder with torch at other sizes than those of the export. This
             holds the model in memory twice.
         seed: Seed of random weights.
@@ -112,12 +115,13 @@ def export_model(
     Raises:
         ModelSourceError: If the source is missing, incomplete or unknown, or the model has no head
             for the task.
-        SaveError: If the folder exists with other files, or cannot be written.
-        ExportError, ConversionError: If the model cannot be exported or converted, or the check
-            fails.
+        KernelsNotBuiltError: If the kernels are to be included, and there is no library.
+        SaveError: If the folder has other files, or cannot be written.
+        ExportError, ConversionError: If the export, the conversion or the check fails.
     """
     dtype = _one_of(DTYPES, "dtype", dtype)
     is_static = _one_of(CACHES, "cache", cache) == "static"
+    library = ops_library_path() if include_kernels else None
     path = Path(folder)
     check_new(path)
     if opset_version is None and target == "portable" and minimum_onnxruntime is None:
@@ -133,9 +137,19 @@ def export_model(
         for name, program in programs.items():
             program.save(temporary / name, external_data=external_data)
         copy_companions(loaded.model, loaded.folder, temporary)
-        for name, content in files.items():
-            write_json(temporary / name, content)
+        _write_further(temporary, files, library)
     return ExportedFolder(path, loaded.task.name, programs, tuple(sorted(path.iterdir())))
+
+
+def _write_further(folder: Path, files: Mapping[str, Any], library: Path | None) -> None:
+    """Write JSON files, and the kernel library if there is one."""
+    if library is not None:
+        shutil.copyfile(library, folder / library.name)
+        if CONFIG in files:
+            options = files[CONFIG]["model"]["decoder"]["session_options"]
+            options["custom_ops_library"] = library.name
+    for name, content in files.items():
+        write_json(folder / name, content)
 
 
 def _one_of(known: Iterable[str], what: str, given: str | None) -> str:

@@ -75,6 +75,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "output": [["--output", value] for value in ("no/such/folder/m", ".", "", "models.py")],
         "task": [["--task", value] for value in ("chess", "", "question answering")],
         "no_check": [["--no-check=yes"]],
+        "include_kernels": [["--include-kernels=yes"]],
         "cache": [["--cache", value] for value in ("paged", "", "static")],
         "dtype": [["--dtype", value] for value in ("int3", "")],
         "opset": [["--opset", value] for value in ("7", "99", "-1", "new", "")],

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from coreai_onnx.errors import GenerationError
-from coreai_onnx.generation.sampling import Sampler, Settings
+from coreai_onnx.generation.generating import LanguageModel
+from coreai_onnx.generation.sampling import Sampler, Settings, TokenRules
+from coreai_onnx.huggingface import export_model
 from tests.huggingface_folders import llama
+from tests.models.sequence_to_sequence import SEQUENCE_TO_SEQUENCE
 
 IDS = torch.tensor([[5, 9, 17]])
 
@@ -86,3 +90,30 @@ def test_the_tokens_that_transformers_draws() -> None:
             logits = model(ids).logits[:, -1]
         ids = torch.cat([ids, sampler.choose(ids, logits)[:, None]], dim=1)
     assert ids.tolist() == wanted.tolist()
+
+
+RULES: list[dict[str, Any]] = [
+    {"forced_bos_token_id": 7, "forced_eos_token_id": 9},
+    {"no_repeat_ngram_size": 2, "repetition_penalty": 1.2},
+    {"suppress_tokens": [3, 5, 8], "begin_suppress_tokens": [4, 2], "forced_bos_token_id": 7},
+]
+
+
+@pytest.mark.parametrize("rules", RULES, ids=lambda rules: next(iter(rules)))
+def test_the_rules_of_a_configuration(rules: dict[str, Any], tmp_path: Path) -> None:
+    """Of BART, and of Llama, with its likely tokens suppressed."""
+    for model in (SEQUENCE_TO_SEQUENCE[1].module(), llama()):
+        likely = model(input_ids=IDS).logits[0, -1].argsort(descending=True)[:4].tolist()
+        suppressed = {name: likely for name in rules if "suppress" in name}
+        model.generation_config.update(**{"forced_eos_token_id": None} | rules | suppressed)
+        model.config.forced_eos_token_id = None
+        settings = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
+        wanted = model.generate(input_ids=IDS, attention_mask=torch.ones_like(IDS), **settings)
+        folder = export_model(model, tmp_path / type(model).__name__, check=False).path
+        tokens = LanguageModel.open(folder).generate(IDS, max_new_tokens=12, stop_ids=())
+        assert tokens.tolist() == wanted.tolist()
+
+
+def test_rules_are_read() -> None:
+    read = TokenRules.read({"no_repeat_ngram_size": 3, "suppress_tokens": [1], "vocab_size": 9})
+    assert read == TokenRules(no_repeat_ngram_size=3, suppress_tokens=[1])

@@ -48,7 +48,7 @@ def test_names() -> None:
     assert cross.output_names == cache[2:]
 
 
-def test_a_model_that_hears() -> None:
+def test_a_speech_model() -> None:
     _, encoder, decoder, _ = parts(SEQUENCE_TO_SEQUENCE[2])
     assert encoder.input_names == ["input_features"]
     assert encoder.example(torch.float32)[0][0].shape == (2, 16, 40)

@@ -12,8 +12,14 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.errors import ConversionError, ModelSourceError, SaveError
+from coreai_onnx.errors import (
+    ConversionError,
+    KernelsNotBuiltError,
+    ModelSourceError,
+    SaveError,
+)
 from coreai_onnx.huggingface.exporting import export_model
+from coreai_onnx.runtime import library
 from tests.huggingface.test_heads import VIT, model
 from tests.huggingface_folders import BERT, llama, llama_folder
 from tests.models.generators import GENERATORS, padded, tokens_of_transformers
@@ -154,3 +160,17 @@ def test_static_caches_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelSourceError, match="cache 'paged' is none of growing, static"):
         export_model(mamba, tmp_path / "folder", cache="paged")  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+def test_the_kernel_library_is_added(tmp_path: Path, kernels: Path) -> None:
+    folder = export_model(llama(), tmp_path / "folder", include_kernels=True, check=False).path
+    assert (folder / kernels.name).read_bytes() == kernels.read_bytes()
+    config = json.loads((folder / "genai_config.json").read_text())
+    options = config["model"]["decoder"]["session_options"]
+    assert options["custom_ops_library"] == kernels.name
+
+
+def test_kernels_that_are_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(library.ENVIRONMENT_VARIABLE, "/nowhere/ops.so")
+    with pytest.raises(KernelsNotBuiltError):
+        export_model(llama(), tmp_path / "folder", include_kernels=True)

@@ -26,7 +26,8 @@ def test_the_tokens_of_transformers(name: str, tmp_path: Path) -> None:
     for prompts in (PROMPTS[:1], PROMPTS):
         ids, mask = padded(prompts)
         wanted = tokens_of_transformers(model, ids, mask, max_new_tokens=LENGTH)
-        actual = exported.generate(list(prompts), max_new_tokens=LENGTH, stop_ids=())
+        given = {"attention_mask": mask, "max_new_tokens": LENGTH, "stop_ids": ()}
+        actual = exported.generate(ids, **given)
         assert actual.tolist() == wanted.tolist()
 
 
