@@ -1,0 +1,76 @@
+"""Python names for values and functions, from whatever names a model has."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable
+
+LONGEST = 40
+"""Characters of a name."""
+_RESERVED = {"float", "range", "str", "ir", "i", "model", "op", "tensor", "typed", "w", "weights",
+             "Container", "Model", "Opset", "_", "call"}  # fmt: skip
+"""Names that written code uses itself."""
+_WORD = re.compile(r"[A-Za-z0-9]+")
+_NUMBER = re.compile(r"_\d+(?=_|$)")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+def identifier(text: str, default: str = "value") -> str:
+    """Return a Python name in lower case that is like a text: ``LlamaMLP`` is ``llama_mlp``.
+
+    The result has ASCII letters, digits and underscores only, and is no keyword.
+    """
+    words = [word.lower() for word in _WORD.findall(_HUMP.sub("_", text))]
+    words = [word for word, before in zip(words, [None, *words], strict=False) if word != before]
+    name = "_".join(words)[:LONGEST].strip("_")
+    if not name or not re.match("[a-z]", name):
+        name = f"{default}_{name}".strip("_")
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def stem(name: str) -> str:
+    """Return the part of a value's name that says something: ``mul`` of ``mul_4``."""
+    last = name.rpartition(".")[2] or name
+    return identifier(_NUMBER.sub("", last))
+
+
+class Scope:
+    """The names of a function's body."""
+
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        """Start with names that belong to others: functions, operators."""
+        self._others = {*_RESERVED, *reserved}
+        self._mine: set[str] = set()
+
+    @property
+    def all(self) -> set[str]:
+        """Every name that is in use or reserved."""
+        return self._others | self._mine
+
+    def taken(self, name: str) -> bool:
+        """Whether a name cannot be used for a new value."""
+        return name in self._mine or name in self._others
+
+    def new(self, name: str) -> str:
+        """Return an unused name like the given one."""
+        base = f"{name}_output" if name in self._others else name
+        unique, count = base, 1
+        while unique in self._mine or unique in self._others:
+            count += 1
+            unique = f"{base}_{count}"
+        self._mine.add(unique)
+        return unique
+
+    def release(self, name: str) -> None:
+        """Make a name free again, because its value is not needed any more."""
+        self._mine.discard(name)
+
+    def inner(self) -> Scope:
+        """Return the names of a nested function, which sees those of this one."""
+        return Scope(self.all)
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name can be written in Python as it is."""
+    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
