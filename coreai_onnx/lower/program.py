@@ -34,6 +34,8 @@ from coreai_onnx.lower.scope import Names, Scope
 from coreai_onnx.lower.values import Value, ir_dtype, is_complex, real_part, set_dims
 from coreai_onnx.lower.walker import Walker
 from coreai_onnx.model.contents import COMPLEX
+from coreai_onnx.model.source_lines import CODE, code_entry
+from coreai_onnx.model.violations import WHERE
 
 IR_VERSION = 10
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -73,6 +75,10 @@ class LoweredProgram:
         if self.relations:
             texts = [{k: v for k, v in asdict(r).items() if v} for r in self.relations]
             model.metadata_props["coreai.relations"] = json.dumps(texts)
+        places = (node.meta.get(WHERE) for node in graph.all_nodes())
+        lines = {place.source: place.code for place in places if place and place.code}
+        if lines:
+            model.metadata_props[CODE] = code_entry(lines)
         return model
 
 

@@ -14,13 +14,17 @@ from itertools import groupby, pairwise
 
 import onnx_ir as ir
 
-from coreai_onnx.model.debug_info import CLASS, SCOPE
+from coreai_onnx.model.debug_info import CLASS, SCOPE, SOURCE
 from coreai_onnx.source.constants import Constants
 from coreai_onnx.source.structure import described, operands
 
 SMALLEST = 4
 """Nodes of a module that becomes a function; smaller ones are read faster where they are."""
-SMALLEST_REPEATED = 3
+SMALLEST_REPEATED = 2
+REPETITIONS = 3
+"""Modules of a kind from which on the smaller limit holds: a ``linear`` with its bias."""
+FEWEST_ITEMS = 3
+"""Statements of a function that is called in one place; shorter ones are written there."""
 MOST_INPUTS = 10
 MOST_OUTPUTS = 6
 
@@ -59,6 +63,7 @@ class ModuleFunction:
         has_weights: Whether it takes the weights of its module.
         items: What is inside.
         calls: Number of modules.
+        several: Nodes that come from another line of the user's code in another module.
     """
 
     block: Block
@@ -68,6 +73,7 @@ class ModuleFunction:
     has_weights: bool
     items: list[Item] = field(default_factory=list)
     calls: int = 0
+    several: set[ir.Node] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -117,7 +123,42 @@ def module_items(
     """Return the nodes of a graph as calls of functions, loops, and single nodes, in order."""
     items = _grouped(nodes, ())
     finder = _Finder(items, outputs, constants)
-    return finder.resolved(items, ())
+    found = finder.resolved(items, ())
+    return _inlined(found, Counter(_sites(found, set())))
+
+
+def _sites(items: Iterable[Item], seen: set[ModuleFunction]) -> Iterator[ModuleFunction]:
+    """Yield the function of every call in the code; those in a loop twice, as it repeats."""
+    for item in items:
+        calls = item.calls[:2] if isinstance(item, Loop) else [item]
+        for call in calls:
+            if isinstance(call, ModuleCall):
+                yield call.function
+                if call.function not in seen:
+                    seen.add(call.function)
+                    yield from _sites(call.function.items, seen)
+
+
+def _inlined(items: Iterable[Item], sites: Counter[ModuleFunction]) -> list[Item]:
+    """Replace the calls of short functions that are called in one place by their statements."""
+    found: list[Item] = []
+    for item in items:
+        function = item.function if isinstance(item, ModuleCall) else None
+        if isinstance(item, Loop):
+            function = item.calls[0].function
+        if function is not None:
+            function.items = _inlined(function.items, sites)
+        is_here = isinstance(item, ModuleCall) and item.path == item.function.block.path
+        if (
+            function is None
+            or not is_here
+            or sites[function] > 1
+            or len(function.items) >= FEWEST_ITEMS
+        ):
+            found.append(item)
+        else:
+            found += function.items
+    return found
 
 
 def _grouped(nodes: Iterable[ir.Node], prefix: Path) -> list[Item]:
@@ -157,7 +198,7 @@ class _Finder:
         scopes = [
             ".".join(components(node.metadata_props.get(SCOPE, ""))[depth:]) for node in block.nodes
         ]
-        return "\n".join([block.path[-1].partition(".")[0], *lines, *scopes])
+        return "\n".join([_title(block), *lines, *scopes])
 
     def _inputs(self, block: Block) -> list[ir.Value]:
         return described(block.nodes, block.path, self.constants)[1]
@@ -183,7 +224,7 @@ class _Finder:
 
     def _made(self, blocks: list[Block]) -> ModuleFunction | None:
         first = blocks[0]
-        if len(first.nodes) < (SMALLEST if len(blocks) == 1 else SMALLEST_REPEATED):
+        if len(first.nodes) < (SMALLEST if len(blocks) < REPETITIONS else SMALLEST_REPEATED):
             return None
         inputs = self._inputs(first)
         outputs = sorted({item for block in blocks for item in self._outputs(block)})
@@ -194,6 +235,10 @@ class _Finder:
         if weights and any(self.constants.is_weight(block.name) for block in blocks):
             return None
         function = ModuleFunction(first, _title(first), inputs, outputs, weights, calls=len(blocks))
+        lines = zip(*([_source(node) for node in block.nodes] for block in blocks), strict=True)
+        function.several = {
+            node for node, names in zip(first.nodes, lines, strict=True) if len(set(names)) > 1
+        }
         function.items = self.resolved(first.items, first.path)
         return function
 
@@ -251,6 +296,10 @@ def _users(
     for value in outputs:
         users[value].append(None)
     return users
+
+
+def _source(node: ir.Node) -> str:
+    return node.metadata_props.get(SOURCE, "")
 
 
 def _title(block: Block) -> str:

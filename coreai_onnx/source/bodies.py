@@ -10,7 +10,14 @@ import onnx_ir as ir
 from coreai_onnx.model.contents import attribute_graphs
 from coreai_onnx.source.blocks import Item, Loop, ModuleCall, ModuleFunction
 from coreai_onnx.source.calls import Calls
-from coreai_onnx.source.folding import folded_values, last_uses, outputs_of
+from coreai_onnx.source.folding import (
+    LONGEST,
+    folded_values,
+    has_graphs,
+    inputs_of,
+    last_uses,
+    outputs_of,
+)
 from coreai_onnx.source.hints import Hints
 from coreai_onnx.source.identifiers import Scope
 from coreai_onnx.source.layout import (
@@ -29,6 +36,12 @@ from coreai_onnx.source.literals import annotation
 
 MOST_TARGETS = 6
 """Results that are assigned to names of their own; of more, the tuple gets one name."""
+
+
+_REARRANGING = frozenset(
+    "Cast Reshape Transpose Expand Squeeze Unsqueeze Flatten Identity CastLike".split()
+)
+"""Operators whose result is called like their input: they change its type or its shape."""
 
 
 @dataclass
@@ -74,11 +87,36 @@ class Body:
         self.depth = depth
         self.lines: list[str] = []
         self._last = last_uses(items, self.results)
-        self._folded = folded_values(items, self.results, context.calls)
+        self._folded: set[ir.Value] = set()
+        self._folded = folded_values(items, self.results, self._sketched, context.hints)
         self._maker = {value: item for item in items for value in outputs_of(item)}
         self._source = ""
         self._own: set[ir.Value] = set()
+        self._own_before: set[ir.Value] = set()
         self._wanted = self._output_names()
+
+    def _sketched(self, item: Item) -> Expression:
+        """Return an item as Python before the values have names."""
+        if isinstance(item, ModuleCall):
+            return self._module_call(item, [self._sketch(value) for value in item.inputs])
+        assert isinstance(item, ir.Node)
+        inputs = [self._sketch(value) for value in item.inputs]
+        return call(
+            self.context.calls.head(item), [*inputs, *self.context.calls.keywords(item, {})]
+        )
+
+    def _sketch(self, value: ir.Value | None) -> Expression:
+        is_open = value is not None and value not in self.context.known
+        if is_open and self.context.calls.constants.of(value) is None:
+            assert value is not None
+            return self.context.hints.stem(value, self.context.path)
+        return self.value(value)
+
+    def _module_call(self, item: ModuleCall, arguments: list[Expression]) -> Expression:
+        if item.function.has_weights:
+            rest = ".".join(item.path[len(self.context.path) :])
+            arguments = [*arguments, f"{self.context.weights}[{quoted(rest)}]"]
+        return call(self.context.modules[item.function], arguments)
 
     def _output_names(self) -> dict[ir.Value, str]:
         return {value: name for value, name in self.context.hints.results.items()
@@ -86,7 +124,6 @@ class Body:
 
     def write(self) -> list[str]:
         """Return the lines of the body."""
-        returned = False
         for position, item in enumerate(self.items):
             outputs = outputs_of(item)
             if len(outputs) == 1 and outputs[0] in self._folded:
@@ -94,27 +131,31 @@ class Body:
             is_last = position == len(self.items) - 1
             if isinstance(item, Loop):
                 self._loop(item, position)
-            elif is_last and outputs == self.results and self._is_short(item):
-                self._statement("return ", item)
-                returned = True
+            elif is_last and self._ends(item, outputs):
+                self._folded.update(outputs)
+                self._comment(item)
+                break
             else:
                 self._assign(item, position)
-        if not returned:
-            self._return()
+        self._return(self.items[-1] if self.items else None)
         return self.lines
 
+    def _ends(self, item: Item, outputs: list[ir.Value]) -> bool:
+        """Whether the last item is written in the return statement."""
+        if isinstance(item, ir.Node) and has_graphs(item):
+            return False
+        if outputs == self.results:
+            return True
+        is_one = len(outputs) == 1 and self.results.count(outputs[0]) == 1
+        return is_one and len(flat(self._sketched(item))) < LONGEST
+
     # ---------------------------------------------------------------- statements
-    def _statement(self, prefix: str, item: Item) -> None:
-        """Append a statement after the functions that it calls, and a comment with its source."""
-        expression = self._expression(item)
-        self._comment(item)
-        self.lines += laid_out(prefix, expression, depth=self.depth)
-
-    def _is_short(self, item: Item) -> bool:
-        return isinstance(item, ir.Node | ModuleCall)
-
     def _comment(self, item: Item) -> None:
-        source = self.context.hints.source(item)
+        """Append comments with the lines that an expression comes from."""
+        for value in () if isinstance(item, Loop) else inputs_of(item):
+            if value in self._folded:
+                self._comment(self._maker[value])
+        source = self.context.hints.shown_source(item)
         if not source or source == self._source:
             return
         self._source = source
@@ -127,6 +168,7 @@ class Body:
         outputs = outputs_of(item)
         expression = self._expression(item)
         self._comment(item)
+        self._own_before = set(self._own)
         self._release(position)
         used = [value in self._last for value in outputs]
         if len(outputs) > MOST_TARGETS:
@@ -145,8 +187,25 @@ class Body:
     def _hint(self, item: Item, value: ir.Value, position: int) -> str:
         if value in self._wanted:
             return self._wanted[value]
-        following = self.items[position + 1] if position + 1 < len(self.items) else None
-        return self.context.hints.variable(item, value, following, self.context.path)
+        hints = self.context.hints
+        return (
+            hints.assigned(item)
+            or self._rearranged(item, position)
+            or hints.variable(item, value, self.context.path)
+        )
+
+    def _rearranged(self, item: Item, position: int) -> str:
+        """Return the name of what an item only rearranges, if that is not needed any more."""
+        while isinstance(item, ir.Node) and item.op_type in _REARRANGING and item.inputs:
+            value = item.inputs[0]
+            if value in self._folded:
+                assert value is not None
+                item = self._maker[value]
+                continue
+            if value in self._own_before and self._last[value] <= position:
+                return self.context.known[value]
+            return ""
+        return ""
 
     def _named(self, value: ir.Value, hint: str) -> str:
         name = self.context.names.new(hint)
@@ -165,7 +224,14 @@ class Body:
         """Let the names of parameters be used again when they are not needed any more."""
         self._own.update(value for value in values if value in self._last)
 
-    def _return(self) -> None:
+    def _return(self, last: Item | None) -> None:
+        if (
+            last is not None
+            and outputs_of(last) == self.results
+            and self.results[0] in self._folded
+        ):
+            self.lines += laid_out("return ", self._expression(last), depth=self.depth)
+            return
         texts = [self.value(value) for value in self.results]
         if len(texts) == 1:
             self.lines += laid_out("return ", texts[0], depth=self.depth)
@@ -186,7 +252,7 @@ class Body:
             if value in self._own and self._last[value] <= position:
                 self._own.discard(value)
                 continue
-            name = names.new(self.context.hints.stem(value))
+            name = names.new(self.context.hints.stem(value, self.context.path))
             self.lines += laid_out(f"{name} = ", inputs[place], depth=self.depth)
             inputs[place] = name
         self._release(position)
@@ -201,7 +267,7 @@ class Body:
                 else:
                     names.release(name)
             elif value in self._last:
-                name = self._named(value, self.context.hints.stem(value))
+                name = self._named(value, self.context.hints.stem(value, self.context.path))
             else:
                 name = "_"
             targets.append(name)
@@ -245,12 +311,7 @@ class Body:
     def _expression(self, item: Item) -> Expression:
         assert not isinstance(item, Loop)
         if isinstance(item, ModuleCall):
-            arguments = [self.value(value) for value in item.inputs]
-            if item.function.has_weights:
-                rest = ".".join(item.path[len(self.context.path) :])
-                arguments.append(f"{self.context.weights}[{quoted(rest)}]")
-            self._source = ""
-            return call(self.context.modules[item.function], arguments)
+            return self._module_call(item, [self.value(value) for value in item.inputs])
         assert isinstance(item, ir.Node)
         branches = self._branches(item)
         inputs = [self.value(value) for value in item.inputs]
@@ -273,7 +334,7 @@ class Body:
         known = dict(self.context.known)
         parameters: list[Expression] = []
         for value in graph.inputs:
-            known[value] = names.new(self.context.hints.stem(value))
+            known[value] = names.new(self.context.hints.stem(value, self.context.path))
             kind = annotation(value.type, value.shape)
             text = known[value]
             parameters.append(text if kind is None else Named(f"{text}: ", kind))

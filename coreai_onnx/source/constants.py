@@ -15,6 +15,8 @@ from coreai_onnx.source.literals import literal
 
 MOST_FLOATS = 4
 """Fractions in a constant that is written in place: more of them are weights."""
+MOST_INDICES = 8
+"""Whole numbers in a list that is written in place although it has the name of a weight."""
 _SPELLINGS = ("value_int", "value_ints", "value_float", "value_floats", "value_string",
               "value_strings")  # fmt: skip
 
@@ -46,7 +48,8 @@ class Constants:
             for name, value in graph.initializers.items():
                 if value.const_value is not None:
                     unique = name if graph is model.graph else _unused(f"{name}.inner", taken)
-                    by_name = "." in name or value in inputs or not value.uses()
+                    by_name = value in inputs or not value.uses()
+                    by_name |= "." in name and not _is_index(value.const_value)
                     self._add(value, value.const_value, unique, by_name=by_name)
             for node in graph:
                 tensor = constant_of(node)
@@ -103,6 +106,12 @@ class Constants:
 def _is_only_used(value: ir.Value) -> bool:
     """Whether a value is used, and is no output itself."""
     return bool(value.uses()) and not value.is_graph_output()
+
+
+def _is_index(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor is what operators take as axes, sizes or an index."""
+    size = math.prod(tensor.shape.numpy())
+    return tensor.dtype == ir.DataType.INT64 and len(tensor.shape) <= 1 and size <= MOST_INDICES
 
 
 def _is_small(tensor: ir.TensorProtocol) -> bool:

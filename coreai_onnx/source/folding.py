@@ -7,23 +7,22 @@ keeps the order of the nodes if what it contains comes right before it, in the s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
 from coreai_onnx.model.contents import attribute_graphs
-from coreai_onnx.model.debug_info import SOURCE
 from coreai_onnx.source.blocks import Block, Item, Loop, ModuleCall
-from coreai_onnx.source.calls import Calls
-from coreai_onnx.source.layout import flat
+from coreai_onnx.source.hints import Hints
+from coreai_onnx.source.layout import Expression, flat
 from coreai_onnx.source.structure import operands
 
 DEEPEST = 4
 """Calls within calls that are still legible."""
-LONGEST = 76
+LONGEST_OF_LINES = 60
+"""Characters of an expression for two lines of the user's code."""
+LONGEST = 78
 """Characters of an expression; a name and an indentation come before it."""
-_NAME = 12
-"""Characters of an average name."""
 
 
 def outputs_of(item: Item) -> list[ir.Value]:
@@ -49,67 +48,67 @@ def last_uses(items: Sequence[Item], results: Sequence[ir.Value]) -> dict[ir.Val
 
 
 def folded_values(
-    items: Sequence[Item], results: Sequence[ir.Value], calls: Calls
+    items: Sequence[Item],
+    results: Sequence[ir.Value],
+    expression: Callable[[Item], Expression],
+    hints: Hints,
 ) -> set[ir.Value]:
-    """Return the values that have no name: used once, right after they are made, and legible."""
+    """Return the values that have no name: used once, right after they are made, and legible.
+
+    Args:
+        items: The items of a function.
+        results: What it returns.
+        expression: Returns an item as Python, in which values have names.
+        hints: Where items come from.
+    """
     uses = Counter(value for item in items for value in inputs_of(item))
     uses.update(results)
-    folding = _Folding(calls)
+    folding = _Folding(hints)
     for item in items:
-        if isinstance(item, ir.Node) and not _has_graphs(item):
-            foldable = len(item.outputs) == 1 and uses[item.outputs[0]] == 1
-            folding.add(item, can_wait=foldable and item.outputs[0] not in results)
-        else:
+        if isinstance(item, Loop) or (isinstance(item, ir.Node) and has_graphs(item)):
             folding.waiting.clear()
+            continue
+        outputs = outputs_of(item)
+        can_wait = len(outputs) == 1 and uses[outputs[0]] == 1 and outputs[0] not in results
+        folding.add(item, flat(expression(item)), can_wait=can_wait)
     return folding.folded
 
 
 class _Folding:
     """A stack of expressions that wait for the call that uses them."""
 
-    def __init__(self, calls: Calls) -> None:
-        self.calls = calls
+    def __init__(self, hints: Hints) -> None:
+        self.hints = hints
         self.folded: set[ir.Value] = set()
-        self.waiting: list[tuple[ir.Node, int, int]] = []
+        self.waiting: list[tuple[Item, int, int]] = []
 
-    def add(self, node: ir.Node, *, can_wait: bool) -> None:
-        """Fold what waits into a node; let the node wait, or end all waiting."""
-        depth, length = 1, self._length(node)
-        inputs = [value for value in node.inputs if value is not None]
+    def add(self, item: Item, text: str, *, can_wait: bool) -> None:
+        """Fold what waits into an item; let the item wait, or end all waiting."""
+        depth, length = 1, len(text)
         expected = len(self.waiting)
-        for value in reversed(inputs):
-            if not expected or self.waiting[expected - 1][0].outputs[0] is not value:
+        for value in reversed(inputs_of(item)):
+            if not expected or outputs_of(self.waiting[expected - 1][0])[0] is not value:
                 continue
             inner, deep, long = self.waiting[expected - 1]
-            if not _belong(inner, node) or deep >= DEEPEST or length + long > LONGEST:
+            long -= len(self.hints.stem(value))
+            longest = LONGEST if self._belong(inner, item) else LONGEST_OF_LINES
+            if deep >= DEEPEST or length + long > longest:
                 break
             expected -= 1
             depth = max(depth, deep + 1)
-            length += long - _NAME
+            length += long
             self.folded.add(value)
         del self.waiting[expected:]
         if can_wait:
-            self.waiting.append((node, depth, length))
+            self.waiting.append((item, depth, length))
         else:
             self.waiting.clear()
 
-    def _length(self, node: ir.Node) -> int:
-        length = len(self.calls.head(node)) + 2
-        for value in node.inputs:
-            constant = self.calls.constants.of(value)
-            if constant is None:
-                length += _NAME + 2
-            elif constant.text is None:
-                length += len(constant.key.rpartition(".")[0].rpartition(".")[2]) + 15
-            else:
-                length += len(flat(constant.text)) + 2
-        return length + sum(len(flat(k)) + 2 for k in self.calls.keywords(node, {}))
+    def _belong(self, inner: Item, outer: Item) -> bool:
+        """Whether two items come from the same line of the user's code, or from no known line."""
+        return self.hints.source(inner) == self.hints.source(outer)
 
 
-def _belong(inner: ir.Node, outer: ir.Node) -> bool:
-    """Whether two nodes come from the same line of the user's code, or from no known line."""
-    return inner.metadata_props.get(SOURCE, "") == outer.metadata_props.get(SOURCE, "")
-
-
-def _has_graphs(node: ir.Node) -> bool:
+def has_graphs(node: ir.Node) -> bool:
+    """Whether a node has branches or a loop body."""
     return any(attribute_graphs(attribute) for attribute in node.attributes.values())

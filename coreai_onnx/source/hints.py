@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import groupby
 
 import onnx_ir as ir
 
@@ -19,53 +20,76 @@ class Hints:
 
     Attributes:
         results: Names that values have as outputs of the function.
+        several: Nodes of functions that are called for modules on different lines.
     """
 
-    def __init__(self, codes: Mapping[str, str]) -> None:
-        """Take the text of source lines: ``moe.py:41`` to ``out = self.gate(x)``."""
+    def __init__(self, codes: Mapping[str, str], graph: ir.Graph) -> None:
+        """Find the nodes that end a line of the user's code.
+
+        Args:
+            codes: Text of source lines, ``moe.py:41`` to ``out = self.gate(x)``.
+            graph: The graph.
+        """
+        lines = groupby(graph, lambda node: node.metadata_props.get(SOURCE, ""))
+        self._ends = {list(nodes)[-1] for source, nodes in lines if source}
         self._codes = codes
         self.results: dict[ir.Value, str] = {}
+        self.several: set[ir.Node] = set()
 
     def source(self, item: Item) -> str:
-        """Return the line that an item comes from; empty for calls of modules."""
-        return item.metadata_props.get(SOURCE, "") if isinstance(item, ir.Node) else ""
+        """Return the line that an item comes from; empty if there are several."""
+        if isinstance(item, ir.Node):
+            return item.metadata_props.get(SOURCE, "")
+        nodes = item.nodes if isinstance(item, ModuleCall) else []
+        found = {node.metadata_props.get(SOURCE, "") for node in nodes}
+        return found.pop() if len(found) == 1 else ""
+
+    def shown_source(self, item: Item) -> str:
+        """Return the line that a comment names; empty if an item stands for several."""
+        nodes = item.nodes if isinstance(item, ModuleCall) else [item]
+        return "" if any(node in self.several for node in nodes) else self.source(item)
 
     def code(self, source: str) -> str:
         """Return the text of a line; empty if it is unknown."""
         return self._codes.get(source, "").strip()
 
-    def stem(self, value: ir.Value) -> str:
-        """Return a name for a value wherever it is used."""
+    def stem(self, value: ir.Value, path: tuple[str, ...] = ()) -> str:
+        """Return a name for a value wherever it is used.
+
+        Args:
+            value: The value.
+            path: The module that uses it.
+        """
         node = value.producer()
         if node is None:
             name = value.name or "value"
             return name if is_plain(name) else stem(name)
-        return self._assigned(node) or self._module(node, ()) or stem(value.name or node.op_type)
+        return (
+            self.assigned(node)
+            or self._module(node, path)
+            or stem(value.name or node.op_type, node.op_type)
+        )
 
-    def variable(
-        self, item: Item, value: ir.Value, following: Item | None, path: tuple[str, ...]
-    ) -> str:
-        """Return a name for a value where it is assigned.
-
-        The last value that a line makes has the name that the user assigns it to.
-        """
+    def variable(self, item: Item, value: ir.Value, path: tuple[str, ...]) -> str:
+        """Return a name for a value where it is made: of a module, an operator, or its own."""
         if isinstance(item, ModuleCall):
-            name = item.path[-1].partition(".")[0]
-            return identifier(name) if value is item.outputs[0] else self.stem(value)
+            if len(item.outputs) > 1:
+                return self.stem(value, path)
+            return identifier(item.path[-1].partition(".")[0])
         assert isinstance(item, ir.Node)
-        ends_line = following is None or self.source(following) != self.source(item)
-        assigned = self._assigned(item) if ends_line else ""
-        return assigned or self._module(item, path) or stem(value.name or item.op_type)
+        return self._module(item, path) or stem(value.name or item.op_type, item.op_type)
 
-    def _assigned(self, node: ir.Node) -> str:
-        found = _TARGET.match(self.code(self.source(node)))
+    def assigned(self, item: Item) -> str:
+        """Return the name that the user assigns the last value of a line to; empty for others."""
+        last = item.nodes[-1] if isinstance(item, ModuleCall) else item
+        found = _TARGET.match(self.code(self.source(item))) if last in self._ends else None
         if found is None or found[1].startswith("__") or found[1] == "_":
             return ""
         return identifier(found[1]) if found[1] != found[1].lower() else found[1]
 
     def _module(self, node: ir.Node, path: tuple[str, ...]) -> str:
-        """Return the name of the module inside ``path`` that a node comes from."""
+        """Return the name of the module that a node comes from, unless it is around ``path``."""
         scope = components(node.metadata_props.get(SCOPE, ""))
-        if len(scope) <= len(path):
+        if scope == path[: len(scope)]:
             return ""
         return identifier(scope[-1].partition(".")[0])

@@ -6,10 +6,10 @@ import keyword
 import re
 from collections.abc import Iterable
 
-LONGEST = 40
+LONGEST = 30
 """Characters of a name."""
 _RESERVED = {"float", "range", "str", "ir", "i", "model", "op", "tensor", "typed", "w", "weights",
-             "Container", "Model", "Opset", "_", "call"}  # fmt: skip
+             "Container", "Model", "Opset", "_", "call", "self"}  # fmt: skip
 """Names that written code uses itself."""
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _NUMBER = re.compile(r"_\d+(?=_|$)")
@@ -29,10 +29,17 @@ def identifier(text: str, default: str = "value") -> str:
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
-def stem(name: str) -> str:
-    """Return the part of a value's name that says something: ``mul`` of ``mul_4``."""
+def stem(name: str, op_type: str = "") -> str:
+    """Return the part of a value's name that says something: ``mul`` of ``mul_4``.
+
+    Args:
+        name: Name of the value.
+        op_type: The operator that makes it; a name that ends in it is shortened to it.
+    """
     last = name.rpartition(".")[2] or name
-    return identifier(_NUMBER.sub("", last))
+    found = identifier(_NUMBER.sub("", last))
+    operator = identifier(op_type) if op_type else ""
+    return operator if operator and found.endswith(f"_{operator}") else found
 
 
 class Scope:
@@ -54,13 +61,18 @@ class Scope:
 
     def new(self, name: str) -> str:
         """Return an unused name like the given one."""
-        base = f"{name}_output" if name in self._others else name
+        base = self._other(name) if name in self._others else name
         unique, count = base, 1
         while unique in self._mine or unique in self._others:
             count += 1
             unique = f"{base}_{count}"
         self._mine.add(unique)
         return unique
+
+    def _other(self, name: str) -> str:
+        """Return a name for the result of a function of this name: its last word if that is free."""
+        last = name.rpartition("_")[2]
+        return f"{name}_output" if self.taken(last) or not last.isalpha() else last
 
     def release(self, name: str) -> None:
         """Make a name free again, because its value is not needed any more."""

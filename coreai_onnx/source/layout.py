@@ -67,6 +67,9 @@ def laid_out(prefix: str, expression: Expression, suffix: str = "", depth: int =
     if len(line) <= WIDTH or isinstance(expression, str) or not expression.items:
         return [line]
     opening, closing = expression.brackets
+    if prefix.endswith(" = ") and len(INDENT * depth + prefix + expression.head) >= WIDTH:
+        inner = laid_out("", expression, depth=depth + 1)
+        return [INDENT * depth + prefix + "(", *inner, INDENT * depth + ")" + suffix]
     head = INDENT * depth + prefix + expression.head + opening
     joined = INDENT * (depth + 1) + ", ".join(map(flat, expression.items))
     if not expression.is_display and len(joined) <= WIDTH:

@@ -13,8 +13,10 @@ from onnxscript import onnx_types
 
 from coreai_onnx.errors import SaveError
 from coreai_onnx.model.contents import STANDARD_DOMAIN
+from coreai_onnx.model.source_lines import read_code
 from coreai_onnx.source.blocks import Item, Loop, ModuleCall, ModuleFunction, module_items
 from coreai_onnx.source.bodies import Body, Context
+from coreai_onnx.source.builder.model import IR_VERSION, METADATA
 from coreai_onnx.source.calls import Callee, Calls, Kind, default_text
 from coreai_onnx.source.constants import Constants
 from coreai_onnx.source.hints import Hints
@@ -32,6 +34,7 @@ from coreai_onnx.source.layout import (
     quoted,
 )
 from coreai_onnx.source.literals import annotation
+from coreai_onnx.source.record import HIDDEN
 
 KERNELS = frozenset(
     "gated_delta_update gather_mm geglu group_norm kv_cache_update layer_norm rms_norm rope "
@@ -44,16 +47,11 @@ _FILES = {"skip_layer_norm": "layer_norm", "skip_rms_norm": "rms_norm"}
 class ModelText:
     """Writes the model file of a model."""
 
-    def __init__(self, model: ir.Model, codes: Mapping[str, str]) -> None:
-        """Find the modules of the graph, and names for everything at the top of the file.
-
-        Args:
-            model: The model.
-            codes: Text of source lines, ``moe.py:41`` to ``out = self.gate(x)``.
-        """
+    def __init__(self, model: ir.Model) -> None:
+        """Find the modules of the graph, and names for everything at the top of the file."""
         self.model = model
         self.constants = Constants(model)
-        self.hints = Hints(codes)
+        self.hints = Hints(read_code(model.metadata_props), model.graph)
         self.names = Scope()
         self.graph_name = self.names.new("main")
         self.functions = self._callees()
@@ -62,6 +60,7 @@ class ModelText:
         self.nodes = [node for node in model.graph if not is_literal(node)]
         self.items = module_items(self.nodes, set(model.graph.outputs), self.constants)
         self.modules = self._module_names()
+        self.hints.several = {node for function in self.modules for node in function.several}
 
     def _callees(self) -> dict[ir.OperatorIdentifier, Callee]:
         found = {}
@@ -115,20 +114,23 @@ class ModelText:
         model = self.model
         items: list[Expression] = ["__file__"]
         opsets = [(domain, str(version)) for domain, version in model.opset_imports.items()]
-        items += [Named("opsets=", keyed(opsets)), f"ir_version={model.ir_version}"]
-        about = {
-            "producer_name": model.producer_name, "producer_version": model.producer_version,
-            "domain": model.domain, "doc_string": model.doc_string,
-        }  # fmt: skip
+        items.append(Named("opsets=", keyed(opsets)))
+        if model.ir_version != IR_VERSION:
+            items.append(f"ir_version={model.ir_version}")
+        about = {"domain": model.domain, "doc_string": model.doc_string}
         items += [f"{name}={quoted(text)}" for name, text in about.items() if text]
         if model.model_version:
             items.append(f"model_version={model.model_version}")
-        if model.metadata_props:
-            entries = [(key, _metadata(text)) for key, text in model.metadata_props.items()]
+        shown = {key: text for key, text in model.metadata_props.items() if key not in HIDDEN}
+        for keyword, key in METADATA.items():
+            if key in shown:
+                items.append(Named(f"{keyword}=", _metadata(shown.pop(key))))
+        if shown:
+            entries = [(key, _metadata(text)) for key, text in shown.items()]
             items.append(Named("metadata=", keyed(entries)))
         usual = {"weights": "weights.safetensors", "names": "names.json"}
         items += [f"{name}={quoted(file)}" for name, file in files.items() if usual[name] != file]
-        lines = ["op = Opset()"]
+        lines = []
         for domain, name in list(self.opsets.items())[1:]:
             lines.append(f"{name} = Opset({quoted(domain)})")
         lines += laid_out("model = ", call("Model", items))
@@ -155,7 +157,7 @@ class ModelText:
         body.own(list(function.inputs))
         arguments, documentation = self._about_function(key, callee)
         return [
-            *laid_out("@", call("model.function", arguments)),
+            *laid_out("@", call("model.function", arguments), _kernel(key)),
             *laid_out("def ", call(callee.name, parameters), ":"),
             *documentation,
             *body.write(),
@@ -205,9 +207,6 @@ class ModelText:
         if function.metadata_props:
             entries = [(k, quoted(text)) for k, text in function.metadata_props.items()]
             arguments.append(Named("metadata=", keyed(entries)))
-        base = name.partition(".")[0]
-        if domain == STANDARD_DOMAIN and base in KERNELS:
-            documentation.append(f"{INDENT}# kernel: custom_ops/ops/{_FILES.get(base, base)}.cc")
         return arguments, documentation
 
     def _implied_opsets(self, function: ir.Function) -> dict[str, int]:
@@ -221,7 +220,7 @@ class ModelText:
         names = Scope(self.names.all)
         known: dict[ir.Value, str] = {}
         for value in function.inputs:
-            known[value] = names.new(self.hints.stem(value))
+            known[value] = names.new(self.hints.stem(value, function.block.path))
         parameters: list[Expression] = list(known.values())
         if function.has_weights:
             parameters.append("w")
@@ -289,6 +288,14 @@ class ModelText:
         return Context(calls, self.hints, self.modules, (), names, known)
 
 
+def _kernel(key: ir.OperatorIdentifier) -> str:
+    """Return a comment that names the kernel of a composite; empty if it has none."""
+    base = key[1].partition(".")[0]
+    if key[0] != STANDARD_DOMAIN or base not in KERNELS:
+        return ""
+    return f"  # kernel: custom_ops/ops/{_FILES.get(base, base)}.cc"
+
+
 def _parameter(names: Scope, name: str, default: str) -> str:
     if is_plain(name) and not names.taken(name):
         return names.new(name)
@@ -346,7 +353,7 @@ def _imports(lines: Sequence[str]) -> list[str]:
     public = [name for name in types if name in onnxscript.__all__]
     if "ir" in names:
         public.append("ir")
-    mine = sorted(names & {"Container", "Model", "Opset", "tensor", "typed"})
+    mine = sorted(names & {"Container", "Model", "Opset", "op", "tensor", "typed"})
     others = [name for name in types if name not in onnxscript.__all__]
     found = []
     if public:

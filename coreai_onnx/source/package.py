@@ -31,13 +31,12 @@ BUILDER = "_builder"
 _numbers = itertools.count()
 
 
-def write_package(models: Mapping[str, ir.Model], folder: Path, codes: Mapping[str, str]) -> None:
+def write_package(models: Mapping[str, ir.Model], folder: Path) -> None:
     """Write a package from which ``python -m`` builds the models again.
 
     Args:
         models: Entrypoint to model.
         folder: The package; an earlier package is replaced, other files are not.
-        codes: Text of the user's source lines, ``moe.py:41`` to ``out = self.gate(x)``.
 
     Raises:
         SaveError: If the folder holds something else, cannot be written, or a model has what
@@ -51,7 +50,7 @@ def write_package(models: Mapping[str, ir.Model], folder: Path, codes: Mapping[s
         with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
             made = Path(temporary) / folder.name
             made.mkdir()
-            _write(models, made, codes)
+            _write(models, made)
             folder.mkdir(exist_ok=True)
             shutil.rmtree(folder / BUILDER, ignore_errors=True)
             for path in sorted(made.iterdir()):
@@ -66,11 +65,11 @@ def _is_replaceable(folder: Path) -> bool:
     return folder.is_dir() and ((folder / BUILDER).is_dir() or not any(folder.iterdir()))
 
 
-def _write(models: Mapping[str, ir.Model], folder: Path, codes: Mapping[str, str]) -> None:
+def _write(models: Mapping[str, ir.Model], folder: Path) -> None:
     source = Path(builder.__file__).parent
     shutil.copytree(source, folder / BUILDER, ignore=shutil.ignore_patterns("__pycache__"))
     modules = _module_names(models)
-    texts = {name: ModelText(model, codes) for name, model in models.items()}
+    texts = {name: ModelText(model) for name, model in models.items()}
     for name, text in texts.items():
         weights = text.constants
         title = f"The model {identifier(name)}, written by coreai_onnx; edit it and build it again."
@@ -188,6 +187,7 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
     finally:
         for value, tensor in zip(values, kept, strict=True):
             value.const_value = tensor
+    proto.metadata_props.sort(key=lambda entry: entry.key)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         _use_raw_data(nodes)
     return proto

@@ -9,10 +9,13 @@ from typing import Any
 import onnx_ir as ir
 
 from coreai_onnx.errors import SaveError
-from coreai_onnx.model.contents import attribute_graphs
+from coreai_onnx.model.contents import ENTRYPOINT, TARGET, attribute_graphs
+from coreai_onnx.model.source_lines import CODE
 from coreai_onnx.source.builder.names import encoded_type
 from coreai_onnx.source.constants import Constants, spelling_of
 
+HIDDEN = (CODE, ENTRYPOINT, TARGET)
+"""Metadata of a model that is no part of its Python: notes of the converter."""
 Traces = Mapping[str, Any]
 """Key of a graph to the `Trace` that the written package makes of it."""
 
@@ -35,6 +38,9 @@ class Record:
         for (domain, name, overload), function in model.functions.items():
             suffix = f":{overload}" if overload else ""
             self._add(f"{domain}::{name}{suffix}", function.graph, [])
+        about = {"producer_name": model.producer_name, "producer_version": model.producer_version}
+        self._producer = {name: text for name, text in about.items() if text}
+        self._hidden = {n: t for n, t in model.metadata_props.items() if n in HIDDEN}
         self._unused = [
             name
             for name, value in model.graph.initializers.items()
@@ -44,6 +50,8 @@ class Record:
     def content(self) -> dict[str, Any]:
         """Return the content of the file, without the digest."""
         return {
+            "producer": self._producer,
+            "model_metadata": self._hidden,
             "graphs": self._graphs,
             "unused": self._unused,
             "types": [json.loads(text) for text in self._types],

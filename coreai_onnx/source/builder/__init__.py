@@ -8,6 +8,6 @@ from .attributes import typed
 from .errors import BuildError
 from .model import Model
 from .tensors import Container, tensor
-from .tracing import Opset
+from .tracing import Opset, op
 
-__all__ = ["BuildError", "Container", "Model", "Opset", "tensor", "typed"]
+__all__ = ["BuildError", "Container", "Model", "Opset", "op", "tensor", "typed"]

@@ -16,7 +16,11 @@ from .tensors import in_memory, type_and_shape
 from .weights import Weight
 
 _KINDS = ir.AttributeType
-_SINGLE = {_KINDS.INTS: _KINDS.INT, _KINDS.FLOATS: _KINDS.FLOAT, _KINDS.STRINGS: _KINDS.STRING}
+_SINGLE = {
+    _KINDS.INTS: _KINDS.INT,
+    _KINDS.FLOATS: _KINDS.FLOAT,
+    _KINDS.STRINGS: _KINDS.STRING,
+}
 _PYTHON = {_KINDS.INT: int, _KINDS.FLOAT: float, _KINDS.STRING: str}
 _CONSTANT = {_KINDS.INT: "value_int", _KINDS.FLOAT: "value_float", _KINDS.STRING: "value_string",
              _KINDS.INTS: "value_ints", _KINDS.FLOATS: "value_floats",
@@ -35,11 +39,15 @@ class AttributeRef:
         """How to read the attribute as a value."""
         return f"op.Constant({_CONSTANT.get(self.kind, 'value')}={self.name})"
 
-    def attribute(self, name: str, kind: ir.AttributeType | None, frame: FrameType) -> ir.Attr:
+    def attribute(
+        self, name: str, kind: ir.AttributeType | None, frame: FrameType
+    ) -> ir.Attr:
         """Return the attribute ``name`` of a node that has this attribute's value."""
         known = (kind, self.kind)
         if _KINDS.UNDEFINED not in known and kind is not None and kind != self.kind:
-            raise failure(frame, f"{name} is {kind.name}, the attribute {self.name} {self.kind}")
+            raise failure(
+                frame, f"{name} is {kind.name}, the attribute {self.name} {self.kind}"
+            )
         return ir.RefAttr(name, self.name, kind or self.kind)
 
 
@@ -61,7 +69,9 @@ def declared_types(
     schema = schema_of(domain, op_type, opsets)
     if schema is None:
         return {}
-    return {name: _KINDS(int(item.type.value)) for name, item in schema.attributes.items()}
+    return {
+        name: _KINDS(int(item.type.value)) for name, item in schema.attributes.items()
+    }
 
 
 def attribute(
@@ -94,7 +104,9 @@ def _kind_of(value: Any) -> Any:
     if isinstance(value, ir.TensorProtocol):
         return _KINDS.TENSOR
     items = value if isinstance(value, list | tuple) else [value]
-    single = next((kind for kind in _SINGLE.values() if _fits(items, _PYTHON[kind])), None)
+    single = next(
+        (kind for kind in _SINGLE.values() if _fits(items, _PYTHON[kind])), None
+    )
     if items is not value:
         return single
     return next((kind for kind, one in _SINGLE.items() if one == single), None)

@@ -58,10 +58,16 @@ class Function:
         self._metadata = metadata or {}
         parameters = inspect.signature(body).parameters.values()
         keywords = [item for item in parameters if item.kind is item.KEYWORD_ONLY]
-        self._inputs = [item.name for item in parameters if item.kind is not item.KEYWORD_ONLY]
-        self._names = {item.name: (attributes or {}).get(item.name, item.name) for item in keywords}
+        self._inputs = [
+            item.name for item in parameters if item.kind is not item.KEYWORD_ONLY
+        ]
+        self._names = {
+            item.name: (attributes or {}).get(item.name, item.name) for item in keywords
+        }
         self._given = {
-            self._names[item.name]: attribute(self._names[item.name], item.default, None, self.code)
+            self._names[item.name]: attribute(
+                self._names[item.name], item.default, None, self.code
+            )
             for item in keywords
             if item.default is not item.empty
         }
@@ -75,7 +81,9 @@ class Function:
     def _types(self) -> dict[str, ir.AttributeType]:
         return {name: item.type for name, item in self._given.items()}
 
-    def __call__(self, *inputs: Any, _outputs: int | None = None, **attributes: Any) -> Any:
+    def __call__(
+        self, *inputs: Any, _outputs: int | None = None, **attributes: Any
+    ) -> Any:
         """Add a node that calls the function; attributes that are not given have their default.
 
         Raises:
@@ -90,7 +98,9 @@ class Function:
         for name, value in attributes.items():
             if name not in self._names:
                 known = ", ".join(self._names) or "none"
-                raise failure(frame, f"{self.name} has no attribute {name!r}; it has {known}")
+                raise failure(
+                    frame, f"{self.name} has no attribute {name!r}; it has {known}"
+                )
             given[self._names[name]] = value
         for name in self._names.values():
             if name not in given:
@@ -142,7 +152,9 @@ class Function:
             for name in self._names.values()
         ]
         domain, name, overload = self.key
-        function = ir.Function(domain, name, overload, graph=graph, attributes=attributes)
+        function = ir.Function(
+            domain, name, overload, graph=graph, attributes=attributes
+        )
         function.doc_string = self.__doc__
         function.metadata_props.update(self._metadata)
         return function

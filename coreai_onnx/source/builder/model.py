@@ -19,6 +19,16 @@ from .tensors import constant, type_and_shape
 from .tracing import Trace
 from .weights import Weight, Weights, WeightsFile
 
+IR_VERSION = 10
+"""Version of the ONNX format unless the file says another."""
+METADATA = {
+    "ranges": "coreai.range_constraints",
+    "relations": "coreai.relations",
+    "states": "coreai.states",
+    "complex": "coreai.complex",
+}
+"""Keywords, and the entries of the model's metadata that they are."""
+
 
 class Model:
     """A model: its functions, its graph, and where its weights are."""
@@ -28,7 +38,7 @@ class Model:
         file: str,
         *,
         opsets: Mapping[str, int],
-        ir_version: int = 10,
+        ir_version: int = IR_VERSION,
         metadata: Mapping[str, Any] | None = None,
         weights: str = "weights.safetensors",
         names: str = "names.json",
@@ -43,13 +53,16 @@ class Model:
             metadata: Entries of the model's metadata; what is no text is written as JSON.
             weights: Name of the safetensors file in the same folder.
             names: Name of the file with the names of nodes in the same folder.
-            **about: ``producer_name``, ``producer_version``, ``domain``, ``model_version`` and
-                ``doc_string`` of the model.
+            **about: ``domain``, ``model_version`` and ``doc_string`` of the model; ``ranges`` of
+                its symbolic dims, ``states``, ``relations`` and ``complex``, see `METADATA`.
         """
         self.file = Path(file)
         self.opsets = dict(opsets)
         self.ir_version = ir_version
         self.metadata = dict(metadata or {})
+        self.metadata |= {
+            METADATA[n]: about.pop(n) for n in list(about) if n in METADATA
+        }
         self.about = about
         self.weights = Weights(WeightsFile(self.file.with_name(weights)))
         self.functions: dict[tuple[str, str, str], Function] = {}
@@ -125,12 +138,13 @@ class Model:
             key: text if isinstance(text, str) else json.dumps(text)
             for key, text in self.metadata.items()
         }
+        metadata |= names.record.get("model_metadata", {})
         model = ir.Model(
             main.result,
             ir_version=self.ir_version,
             functions=functions,
             metadata_props=metadata,
-            **self.about,
+            **(names.record.get("producer", {}) | self.about),
         )
         if not exact:
             check(model, {node: trace.places[site] for trace in names.traces
@@ -144,7 +158,9 @@ class Model:
 
     def _traced(self, names: Names) -> Trace:
         if self._graph is None:
-            raise BuildError(f"{self.file.name}: no function is declared with @model.graph")
+            raise BuildError(
+                f"{self.file.name}: no function is declared with @model.graph"
+            )
         trace = Trace(names.graph(""), self.opsets)
         code = self._graph.__code__
         arguments = []
@@ -153,14 +169,18 @@ class Model:
             arguments.append(trace.add_input(actual, parameter.annotation))
             default = parameter.default
             if default is not parameter.empty:
-                tensor = default.load() if isinstance(default, Weight) else constant(default)
+                tensor = (
+                    default.load() if isinstance(default, Weight) else constant(default)
+                )
                 trace.add_initializer(actual, tensor)
         trace.run(self._graph, arguments)
         for name in names.record.get("unused", ()):
             trace.add_initializer(name, self.weights[name].load())
         if len(trace.outputs) != len(self._outputs):
             count = len(trace.outputs)
-            raise failure(code, f"{count} values are returned, {len(self._outputs)} declared")
+            raise failure(
+                code, f"{count} values are returned, {len(self._outputs)} declared"
+            )
         self._separate_outputs(trace)
         trace.graph()
         return trace
@@ -168,13 +188,19 @@ class Model:
     def _separate_outputs(self, trace: Trace) -> None:
         """Copy values that cannot be outputs themselves: inputs, constants, other outputs."""
         names = list(self._outputs)
-        for position, (name, value) in enumerate(zip(names, trace.outputs, strict=True)):
-            is_new = value.producer() is not None and value not in trace.outputs[:position]
+        for position, (name, value) in enumerate(
+            zip(names, trace.outputs, strict=True)
+        ):
+            is_new = (
+                value.producer() is not None and value not in trace.outputs[:position]
+            )
             if not is_new and value.name != name:
                 trace.outputs[position] = trace.copied(value)
 
     def _finish_interface(self, main: Trace) -> None:
-        for value, (name, annotation) in zip(main.outputs, self._outputs.items(), strict=True):
+        for value, (name, annotation) in zip(
+            main.outputs, self._outputs.items(), strict=True
+        ):
             value.name = name
             value.type, value.shape = type_and_shape(annotation)
 

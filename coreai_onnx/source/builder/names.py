@@ -66,8 +66,13 @@ class Names:
         """Return a hash of the structure: nodes, attributes, wiring, types of inputs."""
         whole = hashlib.blake2b(digest_size=16)
         for trace in self.traces:
-            parts = [trace.names.key, *(f"{v.name} {v.type} {v.shape}" for v in trace.inputs)]
-            parts += [f"{v.name} {v.type} {v.shape}" for v in trace.initializers.values()]
+            parts = [
+                trace.names.key,
+                *(f"{v.name} {v.type} {v.shape}" for v in trace.inputs),
+            ]
+            parts += [
+                f"{v.name} {v.type} {v.shape}" for v in trace.initializers.values()
+            ]
             parts += [value.name or "" for value in trace.outputs]
             whole.update("\n".join(parts).encode())
             for node in trace.nodes:
@@ -125,7 +130,9 @@ class GraphNames:
         graph.name = self.record.get("name", graph.name or "main_graph")
         graph.doc_string = self.record.get("doc")
         graph.metadata_props.update(self.record.get("metadata", {}))
-        for value, name in zip(trace.inputs, self.record.get("inputs", ()), strict=False):
+        for value, name in zip(
+            trace.inputs, self.record.get("inputs", ()), strict=False
+        ):
             value.name = name
         for site, node in trace.sites.items():
             self._name(node, site, defaults, trace.opsets)
@@ -133,7 +140,9 @@ class GraphNames:
             self._order(graph, trace)
             self._types(trace)
 
-    def _name(self, node: ir.Node, site: str, defaults: Defaults, opsets: dict[str, int]) -> None:
+    def _name(
+        self, node: ir.Node, site: str, defaults: Defaults, opsets: dict[str, int]
+    ) -> None:
         entry = self.nodes.get(site)
         if entry is None or len(entry[2]) != len(node.outputs):
             node.name = self.unused(site.partition(" ")[0].replace("#", "_"))
@@ -173,7 +182,10 @@ class GraphNames:
 
     def _types(self, trace: Trace) -> None:
         types = self.record.get("value_types", {})
-        values = [*trace.inputs, *(v for node in trace.sites.values() for v in node.outputs)]
+        values = [
+            *trace.inputs,
+            *(v for node in trace.sites.values() for v in node.outputs),
+        ]
         for value in (*values, *trace.initializers.values()):
             if value.name in types:
                 value.type, value.shape = self.whole.type(types[value.name])
@@ -186,7 +198,9 @@ def _names_in(graph: dict[str, Any]) -> Iterable[str]:
         yield from (entry[1], *entry[2])
 
 
-def _defaults(node: ir.Node, functions: Defaults, opsets: dict[str, int]) -> dict[str, ir.Attr]:
+def _defaults(
+    node: ir.Node, functions: Defaults, opsets: dict[str, int]
+) -> dict[str, ir.Attr]:
     known = functions.get(node.op_identifier())
     if known is not None:
         return known

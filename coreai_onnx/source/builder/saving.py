@@ -24,7 +24,9 @@ def save(model: ir.Model, path: Path, *, external_data: bool | None = None) -> N
         path: The file.
         external_data: Whether weights go to a file beside it; None does above 1.5 GiB.
     """
-    tensors = [v.const_value for v in model.graph.initializers.values() if v.const_value]
+    tensors = [
+        v.const_value for v in model.graph.initializers.values() if v.const_value
+    ]
     if external_data is None:
         external_data = sum(tensor.nbytes for tensor in tensors) > _LIMIT
     temporary = path.with_name(f".{path.name}.new")
@@ -45,19 +47,26 @@ def command(models: Mapping[str, Model], arguments: list[str] | None = None) -> 
     Returns:
         0, or 2 if the model cannot be built.
     """
-    parser = argparse.ArgumentParser(description="Build the ONNX model of this package.")
+    parser = argparse.ArgumentParser(
+        description="Build the ONNX model of this package."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     build = commands.add_parser("build", help="write a .onnx file")
     build.add_argument("path", type=Path, metavar="MODEL.onnx")
     build.add_argument(
-        "--external-data", action="store_true", default=None, help="weights in a file beside it"
+        "--external-data",
+        action="store_true",
+        default=None,
+        help="weights in a file beside it",
     )
     options = parser.parse_args(arguments)
     path: Path = options.path
     try:
         for name, model in models.items():
             several = len(models) > 1
-            file = path.with_name(f"{path.stem}.{name}{path.suffix}") if several else path
+            file = (
+                path.with_name(f"{path.stem}.{name}{path.suffix}") if several else path
+            )
             save(model.build(), file, external_data=options.external_data)
             print(file)
     except (BuildError, OSError) as error:

@@ -13,7 +13,9 @@ from .errors import failure
 _NO_LIMIT = 2**31 - 1
 
 
-def schema_of(domain: str, op_type: str, opsets: Mapping[str, int]) -> onnx.defs.OpSchema | None:
+def schema_of(
+    domain: str, op_type: str, opsets: Mapping[str, int]
+) -> onnx.defs.OpSchema | None:
     """Return ONNX's schema of an operator at the version in use; None if there is none."""
     version = opsets.get(domain)
     if version is None:

@@ -20,7 +20,9 @@ _LITERALS = {
 
 
 def tensor(
-    values: Any, dtype: type[TensorType] | ir.DataType, shape: Sequence[int] | None = None
+    values: Any,
+    dtype: type[TensorType] | ir.DataType,
+    shape: Sequence[int] | None = None,
 ) -> ir.TensorProtocol:
     """Return a constant of a given type, ``tensor([0.5, 1.0], FLOAT16)``.
 
@@ -33,7 +35,10 @@ def tensor(
     if kind == ir.DataType.STRING:
         texts = np.array(values, dtype=object)
         size = texts.shape if shape is None else tuple(shape)
-        data = [item.encode() if isinstance(item, str) else item for item in texts.reshape(-1)]
+        data = [
+            item.encode() if isinstance(item, str) else item
+            for item in texts.reshape(-1)
+        ]
         return ir.StringTensor(data, shape=ir.Shape(size))
     array = np.array(values, dtype=kind.numpy())
     return ir.Tensor(array if shape is None else array.reshape(shape), dtype=kind)

@@ -85,7 +85,9 @@ class Trace:
         return self if self.outer is None else self.outer.root
 
     # ------------------------------------------------------------------ tracing a function
-    def run(self, function: Callable[..., Any], arguments: Sequence[Any], **named: Any) -> None:
+    def run(
+        self, function: Callable[..., Any], arguments: Sequence[Any], **named: Any
+    ) -> None:
         """Call a function with this graph as the current one, and keep what it returns."""
         before, Trace.current = Trace.current, self
         try:
@@ -110,10 +112,16 @@ class Trace:
 
     # ------------------------------------------------------------------ nodes
     def node(
-        self, call: Call, inputs: Sequence[Any], attributes: Mapping[str, Any], frame: FrameType
+        self,
+        call: Call,
+        inputs: Sequence[Any],
+        attributes: Mapping[str, Any],
+        frame: FrameType,
     ) -> Any:
         """Append a node; return its output, or a tuple of them."""
-        check_call(call.domain, call.op_type, len(inputs), attributes, self.opsets, frame)
+        check_call(
+            call.domain, call.op_type, len(inputs), attributes, self.opsets, frame
+        )
         types = call.types or declared_types(call.domain, call.op_type, self.opsets)
         values = [None if item is None else self.value(item, frame) for item in inputs]
         site = self._site(call.op_type, frame)
@@ -151,7 +159,12 @@ class Trace:
         self.places[site] = where
 
     def _attribute(
-        self, name: str, value: Any, kind: ir.AttributeType | None, site: str, frame: FrameType
+        self,
+        name: str,
+        value: Any,
+        kind: ir.AttributeType | None,
+        site: str,
+        frame: FrameType,
     ) -> ir.Attr:
         if isinstance(value, AttributeRef):
             return value.attribute(name, kind, frame)
@@ -159,7 +172,9 @@ class Trace:
             graph = self._branch(value, f"{site}.{name}")
             return ir.Attr(name, ir.AttributeType.GRAPH, graph)
         if isinstance(value, list) and value and all(callable(item) for item in value):
-            graphs = [self._branch(item, f"{site}.{name}.{i}") for i, item in enumerate(value)]
+            graphs = [
+                self._branch(item, f"{site}.{name}.{i}") for i, item in enumerate(value)
+            ]
             return ir.Attr(name, ir.AttributeType.GRAPHS, graphs)
         return attribute(name, value, kind, frame)
 
@@ -219,7 +234,9 @@ class Trace:
                 raise failure(frame, f"{item.name!r} is a value of another graph")
             return item
         if isinstance(item, AttributeRef):
-            raise failure(frame, f"{item.name!r} is an attribute; as a value: {item.advice}")
+            raise failure(
+                frame, f"{item.name!r} is an attribute; as a value: {item.advice}"
+            )
         key = item.name if isinstance(item, Weight) else ""
         try:
             tensor = item.load() if isinstance(item, Weight) else constant(item)
@@ -228,9 +245,13 @@ class Trace:
         return self._constant(key or content_key(tensor), tensor, is_weight=bool(key))
 
     def _knows(self, value: ir.Value) -> bool:
-        return value in self._mine or (self.outer is not None and self.outer._knows(value))
+        return value in self._mine or (
+            self.outer is not None and self.outer._knows(value)
+        )
 
-    def _constant(self, key: str, tensor: ir.TensorProtocol, *, is_weight: bool) -> ir.Value:
+    def _constant(
+        self, key: str, tensor: ir.TensorProtocol, *, is_weight: bool
+    ) -> ir.Value:
         use = self._uses[key]
         self._uses[key] += 1
         recorded = self.names.constant(key, use)
@@ -250,7 +271,9 @@ class Trace:
         if (key, name) in self._constants:
             return self._constants[key, name]
         if as_node:
-            node = ir.Node("", "Constant", [], [ir.AttrTensor("value", in_memory(tensor))])
+            node = ir.Node(
+                "", "Constant", [], [ir.AttrTensor("value", in_memory(tensor))]
+            )
             self.literals.add(f"{key}#{name}")
             self._append(node, f"{key}#{name}", "")
             value = node.outputs[0]
@@ -263,7 +286,9 @@ class Trace:
         """Add an initializer, or give an input of that name its default value."""
         value = next((item for item in self.inputs if item.name == name), None)
         if value is None:
-            value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape)
+            value = ir.Value(
+                name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape
+            )
         value.const_value = tensor
         self.initializers[name] = value
         self._mine.add(value)
@@ -292,6 +317,10 @@ class Opset:
             return active(frame, op_type).node(call, inputs, attributes, frame)
 
         return add
+
+
+op = Opset()
+"""The operators of ONNX."""
 
 
 def active(frame: FrameType, what: str) -> Trace:

@@ -62,27 +62,35 @@ class WeightsFile:
             for name, special in json.loads(metadata.get(TYPES, "{}")).items():
                 header[name] = {**header[special.pop("same_as", name)], **special}
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise BuildError(f"{self.path.name} is no safetensors file: {error}") from error
+            raise BuildError(
+                f"{self.path.name} is no safetensors file: {error}"
+            ) from error
         return header
 
     @cached_property
     def modules(self) -> frozenset[str]:
         """Every module path that a weight is under."""
         parts = (name.split(".") for name in self.index)
-        return frozenset(".".join(path[:end]) for path in parts for end in range(1, len(path)))
+        return frozenset(
+            ".".join(path[:end]) for path in parts for end in range(1, len(path))
+        )
 
     def load(self, name: str) -> ir.TensorProtocol:
         """Return a tensor that reads its data from the file when it is needed."""
         entry = self.index[name]
         start, end = entry["data_offsets"]
         if not 0 <= start <= end <= self.path.stat().st_size - entry["start"] + start:
-            raise BuildError(f"{self.path.name} ends before the data of {name!r}: it is cut short")
+            raise BuildError(
+                f"{self.path.name} ends before the data of {name!r}: it is cut short"
+            )
         shape = ir.Shape(entry["shape"])
         if entry["dtype"] == "STRING":
             return self._texts(name, entry, shape)
         dtype = ir.DataType[entry["dtype"]]
         if end - start != math.ceil(math.prod(entry["shape"]) * dtype.bitwidth / 8):
-            raise BuildError(f"{self.path.name}: {name!r} has {end - start} bytes, not its shape")
+            raise BuildError(
+                f"{self.path.name}: {name!r} has {end - start} bytes, not its shape"
+            )
         if start == end:
             array = np.empty(tuple(entry["shape"]), dtype=dtype.numpy())
             return ir.Tensor(array, dtype=dtype, name=name)
@@ -91,12 +99,16 @@ class WeightsFile:
             base_dir=self.path.parent,
         )  # fmt: skip
 
-    def _texts(self, name: str, entry: dict[str, Any], shape: ir.Shape) -> ir.TensorProtocol:
+    def _texts(
+        self, name: str, entry: dict[str, Any], shape: ir.Shape
+    ) -> ir.TensorProtocol:
         start, end = entry["data_offsets"]
         with self.path.open("rb") as file:
             file.seek(entry["start"])
             texts = json.loads(file.read(end - start))
-        return ir.StringTensor([bytes.fromhex(text) for text in texts], shape=shape, name=name)
+        return ir.StringTensor(
+            [bytes.fromhex(text) for text in texts], shape=shape, name=name
+        )
 
 
 class Weights:
@@ -117,5 +129,6 @@ class Weights:
         close = difflib.get_close_matches(full, self._file.index, n=3, cutoff=0.0)
         there = f"; similar: {', '.join(close)}" if close else ""
         raise failure(
-            sys._getframe(1), f"there is no weight {full!r} in {self._file.path.name}{there}"
+            sys._getframe(1),
+            f"there is no weight {full!r} in {self._file.path.name}{there}",
         )
