@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     )
     from coreai_onnx.export.functionalize.decompositions import get_decomp_table
     from coreai_onnx.program import OnnxProgram
+    from coreai_onnx.python_models import ExportedModel, export_python, from_python, from_text
     from coreai_onnx.runtime import ops_library_path, session
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ExportedModel",
     "ExternalizeSpec",
     "OnnxProgram",
     "TorchConverter",
@@ -30,6 +32,9 @@ __all__ = [
     "_subexport_and_restore",
     "compare",
     "convert",
+    "export_python",
+    "from_python",
+    "from_text",
     "get_decomp_table",
     "ops_library_path",
     "patch_for_externalization",
@@ -39,6 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ExportedModel": "coreai_onnx.python_models",
     "ExternalizeSpec": "coreai_onnx.export.externalize.externalize",
     "OnnxProgram": "coreai_onnx.program",
     "TorchConverter": "coreai_onnx.converter",
@@ -46,6 +52,9 @@ _HOMES = {
     "_subexport_and_restore": "coreai_onnx.export.externalize.two_step",
     "compare": "coreai_onnx.debugging",
     "convert": "coreai_onnx.conversion",
+    "export_python": "coreai_onnx.python_models",
+    "from_python": "coreai_onnx.python_models",
+    "from_text": "coreai_onnx.python_models",
     "get_decomp_table": "coreai_onnx.export.functionalize.decompositions",
     "ops_library_path": "coreai_onnx.runtime",
     "patch_for_externalization": "coreai_onnx.export.externalize.two_step",

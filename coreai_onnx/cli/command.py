@@ -7,7 +7,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-from coreai_onnx.cli import compare, convert, diff, inspect_file, ops_path, optimize, run_file, view
+from coreai_onnx.cli import (
+    compare,
+    convert,
+    diff,
+    inspect_file,
+    ops_path,
+    optimize,
+    run_file,
+    to_python,
+    view,
+)
 from coreai_onnx.cli.interrupt import interrupted
 from coreai_onnx.errors import CommandError, CoreaiError
 from coreai_onnx.printable import printable_lines
@@ -27,6 +37,7 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx compare tiny.onnx my_models:tiny
   coreai-onnx diff    tiny.onnx tiny_before.onnx
   coreai-onnx view    tiny.onnx
+  coreai-onnx to-python tiny.onnx -o tiny
 """
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 
@@ -82,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (convert, optimize, run_file, compare, inspect_file, diff, view, ops_path):
+    for command in (convert, optimize, run_file, compare, inspect_file, diff, view, to_python, ops_path):
         help_line, _, _ = command.DESCRIPTION.partition("\n")
         subparser = commands.add_parser(
             command.NAME,

@@ -70,7 +70,7 @@ class Scope:
         return unique
 
     def _other(self, name: str) -> str:
-        """Return a name for the result of a function of this name: its last word if that is free."""
+        """Return a name for the result of a function: the last word of its name if that is free."""
         last = name.rpartition("_")[2]
         return f"{name}_output" if self.taken(last) or not last.isalpha() else last
 

@@ -47,12 +47,17 @@ _FILES = {"skip_layer_norm": "layer_norm", "skip_rms_norm": "rms_norm"}
 class ModelText:
     """Writes the model file of a model."""
 
-    def __init__(self, model: ir.Model) -> None:
-        """Find the modules of the graph, and names for everything at the top of the file."""
+    def __init__(self, model: ir.Model, *, reserved: Iterable[str] = ()) -> None:
+        """Find the modules of the graph, and names for everything at the top of the file.
+
+        Args:
+            model: The model.
+            reserved: Names that the file uses otherwise.
+        """
         self.model = model
         self.constants = Constants(model)
         self.hints = Hints(read_code(model.metadata_props), model.graph)
-        self.names = Scope()
+        self.names = Scope(reserved)
         self.graph_name = self.names.new("main")
         self.functions = self._callees()
         self.opsets = self._opset_names()

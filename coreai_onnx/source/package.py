@@ -8,6 +8,7 @@ import itertools
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.errors import SaveError
+from coreai_onnx.errors import LoadError, SaveError
 from coreai_onnx.model.contents import initializers
 from coreai_onnx.quiet import without_warnings
 from coreai_onnx.source import builder
@@ -28,15 +29,19 @@ from coreai_onnx.source.weights_file import write_weights
 
 BUILDER = "_builder"
 """The folder of a written package that builds the model."""
+Weights = Mapping[str, ir.TensorProtocol]
 _numbers = itertools.count()
 
 
-def write_package(models: Mapping[str, ir.Model], folder: Path) -> None:
+def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Weights]:
     """Write a package from which ``python -m`` builds the models again.
 
     Args:
         models: Entrypoint to model.
         folder: The package; an earlier package is replaced, other files are not.
+
+    Returns:
+        Entrypoint to the weights that were written.
 
     Raises:
         SaveError: If the folder holds something else, cannot be written, or a model has what
@@ -50,7 +55,7 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> None:
         with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
             made = Path(temporary) / folder.name
             made.mkdir()
-            _write(models, made)
+            weights = _write(models, made)
             folder.mkdir(exist_ok=True)
             shutil.rmtree(folder / BUILDER, ignore_errors=True)
             for path in sorted(made.iterdir()):
@@ -59,28 +64,42 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> None:
         if isinstance(error, SaveError):
             raise
         raise SaveError(f"cannot write {folder}: {error.strerror or error}") from error
+    return weights
 
 
 def _is_replaceable(folder: Path) -> bool:
     return folder.is_dir() and ((folder / BUILDER).is_dir() or not any(folder.iterdir()))
 
 
-def _write(models: Mapping[str, ir.Model], folder: Path) -> None:
+def write_frame(folder: Path, modules: Mapping[str, str]) -> None:
+    """Write the parts of a package that are the same for all models.
+
+    Args:
+        folder: The package.
+        modules: Entrypoint to the name of its model file.
+    """
     source = Path(builder.__file__).parent
-    shutil.copytree(source, folder / BUILDER, ignore=shutil.ignore_patterns("__pycache__"))
+    ignored = shutil.ignore_patterns("__pycache__", "*.toml")
+    shutil.copytree(source, folder / BUILDER, ignore=ignored)
+    (folder / "__init__.py").write_text(_initial(modules), "utf-8")
+    (folder / "__main__.py").write_text(_MAIN, "utf-8")
+
+
+def _write(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Weights]:
     modules = _module_names(models)
     texts = {name: ModelText(model) for name, model in models.items()}
     for name, text in texts.items():
         weights = text.constants
-        title = f"The model {identifier(name)}, written by coreai_onnx; edit it and build it again."
+        what = folder.name if len(texts) == 1 else f"{folder.name}, entrypoint {identifier(name)}"
+        title = f"{what}: edit it, and build it with `python -m {folder.name} build FILE.onnx`."
         lines = text.lines(title, data_files(modules[name]))
         (folder / f"{modules[name]}.py").write_text("\n".join(lines) + "\n", "utf-8")
         with (folder / data_files(modules[name])["weights"]).open("wb") as file:
             write_weights(file, weights.weights)
-    (folder / "__init__.py").write_text(_initial(modules), "utf-8")
-    (folder / "__main__.py").write_text(_MAIN, "utf-8")
+    write_frame(folder, modules)
     for name, text in texts.items():
         _record(folder, modules[name], text)
+    return {name: text.constants.weights for name, text in texts.items()}
 
 
 def _module_names(models: Mapping[str, ir.Model]) -> dict[str, str]:
@@ -160,6 +179,36 @@ def imported(folder: Path) -> Iterator[Any]:
         sys.dont_write_bytecode = before
         for key in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:
             del sys.modules[key]
+
+
+def read_package(folder: Path) -> dict[str, ir.Model]:
+    """Import a written package, which runs its Python, and build its models.
+
+    Returns:
+        Entrypoint to model; the weights are read from the package when they are used.
+
+    Raises:
+        LoadError: If the folder is no such package, or its Python is wrong; names the line.
+    """
+    if not (folder / "__init__.py").is_file() or not (folder / BUILDER).is_dir():
+        raise LoadError(f"{folder}: is no package that to_python wrote")
+    try:
+        with imported(folder.absolute()) as package:
+            return {name: model.build() for name, model in package.MODELS.items()}
+    except Exception as error:  # the package may hold any Python
+        raise LoadError(f"{folder}: {_fault(error, folder.absolute())}") from error
+
+
+def _fault(error: Exception, folder: Path) -> str:
+    """Return what is wrong in a package, beginning with its file and line."""
+    if type(error).__name__ == "BuildError":
+        return str(error)
+    if isinstance(error, SyntaxError):
+        return f"{Path(error.filename or '').name}:{error.lineno}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [frame for frame in frames if Path(frame.filename).parent == folder]
+    place = f"{Path(mine[-1].filename).name}:{mine[-1].lineno}: " if mine else ""
+    return f"{place}{type(error).__name__}: {error}"
 
 
 def _difference(model: ir.Model, built: ir.Model) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 import onnx_ir as ir
 
+from coreai_onnx.errors import LoadError
 from coreai_onnx.files.external_data import FileTensor
 from coreai_onnx.files.mapped_memory import give_back_mapped_files
 from coreai_onnx.files.saving import HELD_BYTES, raw_bytes
@@ -46,12 +48,27 @@ def write_weights(file: BinaryIO, weights: Mapping[str, ir.TensorProtocol]) -> N
     file.write(len(text).to_bytes(8, "little") + text)
     written = 0
     for tensor in unique.values():
+        if isinstance(tensor, AbsentTensor):
+            file.seek(tensor.nbytes, os.SEEK_CUR)
+            continue
         data = _texts(tensor) if tensor.dtype == ir.DataType.STRING else raw_bytes(tensor)
         file.write(data)
         written += len(data)
         if written >= HELD_BYTES:
             written = 0
             give_back_mapped_files()
+    file.truncate(file.tell())
+
+
+class AbsentTensor(ir.LazyTensor):
+    """A weight whose data the text form of a model does not have; a file has a hole there."""
+
+    def __init__(self, name: str, dtype: ir.DataType, shape: Sequence[int]) -> None:
+        """Describe a weight."""
+        super().__init__(self._absent, dtype, ir.Shape(shape), name=name)
+
+    def _absent(self) -> ir.TensorProtocol:
+        raise LoadError(f"weight {self.name!r} has no data: the text form of a model has none")
 
 
 def _unique(

@@ -164,7 +164,9 @@ class Model:
         trace = Trace(names.graph(""), self.opsets)
         code = self._graph.__code__
         arguments = []
-        for name, parameter in inspect.signature(self._graph).parameters.items():
+        for name, parameter in inspect.signature(
+            self._graph, eval_str=True
+        ).parameters.items():
             actual = self._inputs.get(name, name)
             arguments.append(trace.add_input(actual, parameter.annotation))
             default = parameter.default

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -182,7 +183,7 @@ class Trace:
         """Trace a function to the graph of an attribute; its parameters are the inputs."""
         inner = Trace(self.names.inner(site), self.opsets, outer=self)
         code = function.__code__
-        notes = function.__annotations__
+        notes = inspect.get_annotations(function, eval_str=True)
         for name in code.co_varnames[: code.co_argcount]:
             inner.add_input(name, notes.get(name))
         inner.run(function, list(inner.inputs))
