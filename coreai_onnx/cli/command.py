@@ -93,7 +93,17 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (convert, optimize, run_file, compare, inspect_file, diff, view, to_python, ops_path):
+    for command in (
+        convert,
+        optimize,
+        run_file,
+        compare,
+        inspect_file,
+        diff,
+        view,
+        to_python,
+        ops_path,
+    ):
         help_line, _, _ = command.DESCRIPTION.partition("\n")
         subparser = commands.add_parser(
             command.NAME,

@@ -127,7 +127,7 @@ class GraphNames:
     def apply(self, trace: Trace, defaults: Defaults, *, exact: bool) -> None:
         """Name the nodes and values of a graph."""
         graph = trace.result
-        graph.name = self.record.get("name", graph.name or "main_graph")
+        graph.name = self.record.get("name", self._default_name())
         graph.doc_string = self.record.get("doc")
         graph.metadata_props.update(self.record.get("metadata", {}))
         for value, name in zip(
@@ -139,6 +139,12 @@ class GraphNames:
         if exact:
             self._order(graph, trace)
             self._types(trace)
+
+    def _default_name(self) -> str | None:
+        """Return the name of the main graph or a branch; functions have one of their own."""
+        if not self.key:
+            return "main_graph"
+        return "branch" if "|" in self.key else None
 
     def _name(
         self, node: ir.Node, site: str, defaults: Defaults, opsets: dict[str, int]
