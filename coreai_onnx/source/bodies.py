@@ -271,21 +271,23 @@ class Body:
             else:
                 name = "_"
             targets.append(name)
+        counter = "_"
         if first.function.has_weights:
-            inputs.append(self._weights_in_loop(first.path))
+            counter = names.new("i")
+            names.release(counter)
+            inputs.append(self._weights_in_loop(first.path, counter))
         start, end = (int(c.path[-1].rpartition(".")[2]) for c in (first, last))
-        counter = "i" if first.function.has_weights else "_"
         span = f"{start}, {end + 1}" if start else f"{end + 1}"
         self.lines.append(f"{INDENT * self.depth}for {counter} in range({span}):")
         expression = call(self.context.modules[first.function], inputs)
         self.lines += laid_out(f"{', '.join(targets)} = ", expression, depth=self.depth + 1)
         self._source = ""
 
-    def _weights_in_loop(self, path: tuple[str, ...]) -> str:
+    def _weights_in_loop(self, path: tuple[str, ...], counter: str) -> str:
         name = ".".join(path[len(self.context.path) :]).rpartition(".")[0]
         if all(part.isidentifier() or part.isdigit() for part in name.split(".")):
-            return f'{self.context.weights}[f"{name}.{{i}}"]'
-        return f"{self.context.weights}[{quoted(name + '.')} + str(i)]"
+            return f'{self.context.weights}[f"{name}.{{{counter}}}"]'
+        return f"{self.context.weights}[{quoted(name + '.')} + str({counter})]"
 
     # ---------------------------------------------------------------- expressions
     def value(self, value: ir.Value | None) -> Expression:

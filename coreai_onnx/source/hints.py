@@ -75,7 +75,8 @@ class Hints:
         if isinstance(item, ModuleCall):
             if len(item.outputs) > 1:
                 return self.stem(value, path)
-            return identifier(item.path[-1].partition(".")[0])
+            name, _, index = item.path[-1].partition(".")
+            return identifier(name.removesuffix("s") if index else name)
         assert isinstance(item, ir.Node)
         return self._module(item, path) or stem(value.name or item.op_type, item.op_type)
 
@@ -92,4 +93,5 @@ class Hints:
         scope = components(node.metadata_props.get(SCOPE, ""))
         if scope == path[: len(scope)]:
             return ""
-        return identifier(scope[-1].partition(".")[0])
+        name, _, index = scope[-1].partition(".")
+        return identifier(name.removesuffix("s") if index else name)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 LONGEST = 30
 """Characters of a name."""
-_RESERVED = {"float", "range", "str", "ir", "i", "model", "op", "tensor", "typed", "w", "weights",
+_RESERVED = {"float", "range", "str", "ir", "model", "op", "tensor", "typed", "w", "weights",
              "Container", "Model", "Opset", "_", "call", "self"}  # fmt: skip
 """Names that written code uses itself."""
 _WORD = re.compile(r"[A-Za-z0-9]+")
@@ -80,7 +80,9 @@ class Scope:
 
     def inner(self) -> Scope:
         """Return the names of a nested function, which sees those of this one."""
-        return Scope(self.all)
+        found = Scope(self._others)
+        found._mine = set(self._mine)
+        return found
 
 
 def is_plain(name: str) -> bool:

@@ -79,10 +79,11 @@ class Record:
                 for number, branch in enumerate(inner):
                     place = f"{site}.{name}.{number}" if is_list else f"{site}.{name}"
                     self._add(f"{key}|{place}", branch, graphs)
+        is_function = key != "" and not around  # its documentation is in the Python
         record = {
             "name": graph.name,
-            "doc": graph.doc_string,
-            "metadata": dict(graph.metadata_props),
+            "doc": "" if is_function else graph.doc_string,
+            "metadata": {} if is_function else dict(graph.metadata_props),
             "inputs": _names(graph.inputs) if key else [],
             "initializers": list(graph.initializers),
             "nodes": [entries[node] for node in graph],

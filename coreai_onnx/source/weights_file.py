@@ -27,7 +27,7 @@ def write_weights(file: BinaryIO, weights: Mapping[str, ir.TensorProtocol]) -> N
     has their type and shape, and the names of tensors that share their data.
     """
     unique, special = _unique(weights)
-    unique = dict(sorted(unique.items(), key=lambda item: -item[1].dtype.bitwidth))
+    unique = dict(sorted(unique.items(), key=lambda item: -_bits(item[1])))
     header: dict[str, Any] = {}
     end = 0
     for name, tensor in unique.items():
@@ -65,10 +65,11 @@ class AbsentTensor(ir.LazyTensor):
 
     def __init__(self, name: str, dtype: ir.DataType, shape: Sequence[int]) -> None:
         """Describe a weight."""
-        super().__init__(self._absent, dtype, ir.Shape(shape), name=name)
 
-    def _absent(self) -> ir.TensorProtocol:
-        raise LoadError(f"weight {self.name!r} has no data: the text form of a model has none")
+        def absent() -> ir.TensorProtocol:
+            raise LoadError(f"weight {name!r} has no data: the text form of a model has none")
+
+        super().__init__(absent, dtype, ir.Shape(shape), name=name)
 
 
 def _unique(
@@ -93,6 +94,10 @@ def _identity(tensor: ir.TensorProtocol) -> object:
     if isinstance(tensor, FileTensor):
         return tensor.path, tensor.offset, tensor.nbytes, tensor.dtype, tuple(tensor.shape)
     return id(tensor)
+
+
+def _bits(tensor: ir.TensorProtocol) -> int:
+    return 0 if tensor.dtype == ir.DataType.STRING else tensor.dtype.bitwidth
 
 
 def _size(tensor: ir.TensorProtocol) -> int:

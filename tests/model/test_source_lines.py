@@ -19,13 +19,14 @@ def test_other_entries_are_ignored(text: str) -> None:
     assert read_code({CODE: text}) == {}
 
 
-def double(x: torch.Tensor) -> torch.Tensor:
-    doubled = x + x
-    return doubled.relu()
+class Double(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        doubled = x + x
+        return doubled.relu()
 
 
 def test_a_converted_model_has_them_and_none_leaves_them_out() -> None:
-    program = coreai_onnx.convert(double, (torch.ones(2),))
+    program = coreai_onnx.convert(Double(), (torch.ones(2),))
     assert "doubled = x + x" in read_code(program.model.metadata_props).values()
     program.debug_info = "none"
     assert CODE not in {entry.key for entry in program.to_proto().metadata_props}

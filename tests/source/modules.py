@@ -12,7 +12,7 @@ def layered(count: int = 4, *, odd: int | None = None) -> ir.Model:
     graph = ir.Graph([x], [], nodes=[], opset_imports={"": 21}, name="main")
     value = x
     for layer in range(count):
-        path = f"model.layers.{layer}"
+        path = f"layers.{layer}"
         ops = [("MatMul", "weight"), ("Add", "bias"), ("Relu", ""), ("Mul", "scale")]
         for op, name in ops:
             op = "Tanh" if op == "Relu" and layer == odd else op

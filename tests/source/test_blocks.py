@@ -15,7 +15,7 @@ def items(count: int, odd: int | None = None):
 def test_equal_layers_are_a_loop() -> None:
     (loop,) = items(5)
     assert isinstance(loop, Loop)
-    assert [call.path for call in loop.calls] == [("model", f"layers.{i}") for i in range(5)]
+    assert [call.path for call in loop.calls] == [(f"layers.{i}",) for i in range(5)]
     assert loop.carried == {0: 0}
     assert loop.calls[0].function.title == "Block"
 

@@ -13,7 +13,7 @@ from tests.source.packages import source
 def test_layers_are_a_loop_over_indexed_weights(tmp_path: Path) -> None:
     text = source(layered(32), tmp_path)
     assert "    for i in range(32):\n" in text
-    assert 'block(x, weights[f"model.layers.{i}"])' in text
+    assert 'block(x, weights[f"layers.{i}"])' in text
     assert len(text.splitlines()) < 40
 
 
@@ -21,7 +21,7 @@ def test_comments_say_where_lines_come_from(tmp_path: Path) -> None:
     model = layered(1)
     model.metadata_props[CODE] = code_entry({"model.py:6": "hidden = x @ self.weight"})
     text = source(model, tmp_path)
-    assert "    # model.py:6: hidden = x @ self.weight\n    hidden = op.MatMul" in text
+    assert "    # model.py:6: hidden = x @ self.weight\n" in text
     assert "    # model.py:4\n" in text
 
 
@@ -31,10 +31,11 @@ def test_many_results_have_one_name(tmp_path: Path) -> None:
     g (float[9] x) => (float[1] y)
     {{ {", ".join(names)} = Split <num_outputs = 9>(x)  y = Add(p3, p7) }}""")
     text = source(model, tmp_path)
-    assert "return op.Add(p_parts[3], p_parts[7])" in text
+    assert "return op.Add(p0_parts[3], p0_parts[7])" in text
 
 
 def test_inputs_and_constants_can_be_outputs(tmp_path: Path) -> None:
     model = parse("""<ir_version: 10, opset_import: ["": 21]>
-    g (float[n] x) => (float[n] x, float[1] one, float[n] y) <float[1] one = {1.0}> { y = Neg(x) }""")
-    assert "return x, 1.0, op.Neg(x)" in source(model, tmp_path).replace("[1.0]", "1.0")
+    g (float[n] x) => (float[n] x, float[1] one, float[n] y) <float[1] one = {1.0}>
+    { y = Neg(x) }""")
+    assert 'return x, weights["one"], op.Neg(x)' in source(model, tmp_path)

@@ -37,7 +37,7 @@ def test_a_scope_gives_each_value_its_own_name() -> None:
     ]
     scope.release("x")
     assert scope.new("x") == "x"
-    assert scope.inner().new("x") == "x_2"
+    assert scope.inner().new("x") == "x_3"
     assert scope.new("op") != "op"
 
 

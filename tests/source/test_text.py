@@ -6,8 +6,8 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx import OnnxProgram, from_text
-from coreai_onnx.debugging.model_diff import diff_models
 from coreai_onnx.errors import LoadError
+from coreai_onnx.source.package import skeleton
 from tests.small_models import counter_model, layers_model, linear_model, parse
 from tests.source.modules import layered
 
@@ -24,7 +24,7 @@ def test_it_comes_back_as_it_was(model: ir.Model) -> None:
     text = program.to_text()
     again = from_text(text)
     assert again.to_text() == text
-    assert diff_models(program, again, weights=False).same
+    assert skeleton(again.model) == skeleton(model)
 
 
 def test_digits_are_exact() -> None:
@@ -43,7 +43,7 @@ def test_weights_have_no_data() -> None:
     (weight,) = [v for n, v in from_text(text).model.graph.initializers.items() if n == "weight"]
     assert weight.shape == ir.Shape([256, 256])
     with pytest.raises(LoadError, match="has no data"):
-        from_text(text).run(1)
+        weight.const_value.numpy()
 
 
 @pytest.mark.parametrize("damage", ["no model", "mark", "names"])

@@ -128,7 +128,8 @@ class GraphNames:
         """Name the nodes and values of a graph."""
         graph = trace.result
         graph.name = self.record.get("name", self._default_name())
-        graph.doc_string = self.record.get("doc")
+        if "doc" in self.record:
+            graph.doc_string = self.record["doc"]
         graph.metadata_props.update(self.record.get("metadata", {}))
         for value, name in zip(
             trace.inputs, self.record.get("inputs", ()), strict=False

@@ -26,10 +26,10 @@ def test_values_get_types(tmp_path: Path) -> None:
 
 
 def test_a_wrong_shape_names_its_line(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="model.py:9: MatMul: Incompatible dimensions"):
+    with pytest.raises(LoadError, match=r"model.py:9: MatMul: Incompatible dimensions"):
         built(GRAPH, tmp_path, {"w": np.ones((4, 3), np.float32)})
 
 
 def test_a_wrong_type_names_its_line(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="model.py:9: MatMul: "):
+    with pytest.raises(LoadError, match=r"model.py:9: MatMul: "):
         built(GRAPH, tmp_path, {"w": np.ones((2, 3), np.int64)})

@@ -46,7 +46,7 @@ def test_branches_see_the_values_around_them(tmp_path: Path) -> None:
 
 
 def test_values_of_a_branch_stay_inside(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="model.py:6: .* is a value of another graph"):
+    with pytest.raises(LoadError, match=r"model.py:6: .* is a value of another graph"):
         built(BRANCH.replace("RESULT", "inner"), tmp_path)
 
 

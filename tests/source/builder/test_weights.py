@@ -42,11 +42,14 @@ def test_a_missing_weight_names_similar_ones(path: Path, name: str) -> None:
 def test_damaged_files(path: Path, damage: str) -> None:
     data = path.read_bytes()
     path.write_bytes(
-        {"empty": b"", "header": data[:8] + b"{" + data[9:20], "short": data[:-4],
+        {"empty": data[:4], "header": data[:8] + b"{" + data[9:20], "short": data[:-4],
          "shape": data.replace(b"[4]", b"[5]", 1)}[damage]
     )  # fmt: skip
     with pytest.raises(BuildError, match=r"w\.safetensors"):
-        for name in ("layers.0.weight", "layers.0.bias", "layers.10.weight"):
-            WeightsFile(path).load(name) if damage in ("short", "shape") else WeightsFile(
-                path
-            ).index
+        read_all(path)
+
+
+def read_all(path: Path) -> None:
+    file = WeightsFile(path)
+    for name in file.index:
+        file.load(name)
