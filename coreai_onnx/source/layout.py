@@ -48,7 +48,7 @@ def flat(expression: Expression) -> str:
         return expression
     if isinstance(expression, Named):
         return expression.prefix + flat(expression.value)
-    opening, closing = expression.brackets
+    opening, closing = expression.brackets[0], expression.brackets[1]
     return f"{expression.head}{opening}{', '.join(map(flat, expression.items))}{closing}"
 
 
@@ -66,7 +66,7 @@ def laid_out(prefix: str, expression: Expression, suffix: str = "", depth: int =
         return laid_out(prefix + expression.prefix, expression.value, suffix, depth)
     if len(line) <= WIDTH or isinstance(expression, str) or not expression.items:
         return [line]
-    opening, closing = expression.brackets
+    opening, closing = expression.brackets[0], expression.brackets[1]
     if prefix.endswith(" = ") and len(INDENT * depth + prefix + expression.head) >= WIDTH:
         inner = laid_out("", expression, depth=depth + 1)
         return [INDENT * depth + prefix + "(", *inner, INDENT * depth + ")" + suffix]

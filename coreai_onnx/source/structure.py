@@ -81,4 +81,5 @@ class _Description:
 
 
 def _attribute(attribute: ir.Attr) -> str:
-    return ir.to_proto(attribute).SerializeToString(deterministic=True).hex()
+    data: bytes = ir.to_proto(attribute).SerializeToString(deterministic=True)
+    return data.hex()

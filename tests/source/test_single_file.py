@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from coreai_onnx.source.single_file import single_file, write_file
 from tests.small_models import add_model, linear_model, linear_weights
+from tests.tolerances import assert_close
 
 CALL = """import numpy, sys; sys.path.insert(0, "."); from kernel import call
 assert not {"torch", "coreai_onnx"} & set(sys.modules)
@@ -23,7 +25,7 @@ def test_it_runs_alone(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", CALL], cwd=tmp_path, check=True)
     weights = linear_weights()
     expected = np.ones((2, 8), np.float32) @ weights["weight"] + weights["bias"]
-    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, rtol=1.3e-6, atol=1e-5)
+    assert_close(torch.from_numpy(np.load(tmp_path / "y.npy")), torch.from_numpy(expected))
 
 
 def test_names_of_the_builder_are_not_defined_twice() -> None:

@@ -69,9 +69,7 @@ def declared_types(
     schema = schema_of(domain, op_type, opsets)
     if schema is None:
         return {}
-    return {
-        name: _KINDS(int(item.type.value)) for name, item in schema.attributes.items()
-    }
+    return {name: _KINDS(item.type.value)  # type: ignore[attr-defined] for name, item in schema.attributes.items()}
 
 
 def attribute(
@@ -85,7 +83,7 @@ def attribute(
     if isinstance(value, ir.Attr):  # the default of a function's attribute
         return value
     if isinstance(value, typed):
-        kind = _KINDS[value.kind]
+        kind = ir.AttributeType.__members__[value.kind]
         value = value.value
         if isinstance(value, AttributeRef):
             return ir.RefAttr(name, value.name, kind)

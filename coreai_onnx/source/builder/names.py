@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,8 @@ class Names:
         return cls(json.loads(path.read_text("utf-8")) if path.is_file() else {})
 
     def _graphs(self) -> Iterable[dict[str, Any]]:
-        return self.record.get("graphs", {}).values()
+        graphs: dict[str, dict[str, Any]] = self.record.get("graphs", {})
+        return graphs.values()
 
     def graph(self, key: str) -> GraphNames:
         """Return what is recorded of a graph."""
@@ -148,7 +149,7 @@ class GraphNames:
         return "branch" if "|" in self.key else None
 
     def _name(
-        self, node: ir.Node, site: str, defaults: Defaults, opsets: dict[str, int]
+        self, node: ir.Node, site: str, defaults: Defaults, opsets: Mapping[str, int]
     ) -> None:
         entry = self.nodes.get(site)
         if entry is None or len(entry[2]) != len(node.outputs):
@@ -206,7 +207,7 @@ def _names_in(graph: dict[str, Any]) -> Iterable[str]:
 
 
 def _defaults(
-    node: ir.Node, functions: Defaults, opsets: dict[str, int]
+    node: ir.Node, functions: Defaults, opsets: Mapping[str, int]
 ) -> dict[str, ir.Attr]:
     known = functions.get(node.op_identifier())
     if known is not None:
@@ -234,7 +235,7 @@ def _present(node: ir.Node, names: Sequence[str], defaults: dict[str, ir.Attr]) 
 
 def same_attribute(left: ir.Attr, right: ir.Attr) -> bool:
     """Return whether two attributes have the same type and value, to the bit."""
-    protos = []
+    protos: list[bytes] = []
     for item in (left, right):
         proto = ir.to_proto(item)
         proto.name = proto.doc_string = ""

@@ -288,7 +288,9 @@ class Trace:
         value = next((item for item in self.inputs if item.name == name), None)
         if value is None:
             value = ir.Value(
-                name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape
+                name=name,
+                type=ir.TensorType(tensor.dtype),
+                shape=ir.Shape(tensor.shape.numpy()),
             )
         value.const_value = tensor
         self.initializers[name] = value

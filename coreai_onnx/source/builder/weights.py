@@ -54,7 +54,7 @@ class WeightsFile:
         try:
             with self.path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(size))
+                header: dict[str, Any] = json.loads(file.read(size))
             metadata = header.pop("__metadata__", {})
             for entry in header.values():
                 entry["start"] = 8 + size + entry["data_offsets"][0]
