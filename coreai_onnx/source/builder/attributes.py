@@ -74,39 +74,6 @@ def declared_types(
 
 
 def attribute(
-        self, name: str, kind: ir.AttributeType | None, frame: FrameType
-    ) -> ir.Attr:
-        """Return the attribute ``name`` of a node that has this attribute's value."""
-        known = (kind, self.kind)
-        if _KINDS.UNDEFINED not in known and kind is not None and kind != self.kind:
-            raise failure(
-                frame, f"{name} is {kind.name}, the attribute {self.name} {self.kind}"
-            )
-        return ir.RefAttr(name, self.name, kind or self.kind)
-
-
-@dataclass(frozen=True)
-class typed:  # noqa: N801
-    """A value with the type of its attribute, where the operator's schema does not say it.
-
-    ``typed("INTS", [])`` is an empty list of integers, ``typed("FLOAT", eps)`` a reference.
-    """
-
-    kind: str
-    value: Any
-
-
-def declared_types(
-    domain: str, op_type: str, opsets: Mapping[str, int]
-) -> dict[str, ir.AttributeType]:
-    """Return the types of an operator's attributes; empty without a schema."""
-    schema = schema_of(domain, op_type, opsets)
-    if schema is None:
-        return {}
-    return {name: _KINDS(item.type.value)  # type: ignore[attr-defined] for name, item in schema.attributes.items()}
-
-
-def attribute(
     name: str, value: Any, kind: ir.AttributeType | None, frame: FrameType | CodeType
 ) -> ir.Attr:
     """Return an attribute with a Python value.
