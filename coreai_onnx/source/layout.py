@@ -27,8 +27,8 @@ class Bracket:
 
     @property
     def is_display(self) -> bool:
-        """Whether it is a list or dict, whose items ruff never joins on a second line."""
-        return not self.head and self.brackets in ("[]", "{}")
+        """Whether it is a list, tuple or dict: ruff never joins their items on a second line."""
+        return not self.head
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ def laid_out(prefix: str, expression: Expression, suffix: str = "", depth: int =
         return [line]
     opening, closing = expression.brackets[0], expression.brackets[1]
     if prefix.endswith(" = ") and len(INDENT * depth + prefix + expression.head) >= WIDTH:
-        inner = laid_out("", expression, depth=depth + 1)
-        return [INDENT * depth + prefix + "(", *inner, INDENT * depth + ")" + suffix]
+        return _long_targets(prefix, expression, suffix, depth)
     head = INDENT * depth + prefix + expression.head + opening
     joined = INDENT * (depth + 1) + ", ".join(map(flat, expression.items))
     if not expression.is_display and len(joined) <= WIDTH:
@@ -80,6 +79,16 @@ def laid_out(prefix: str, expression: Expression, suffix: str = "", depth: int =
         end = "," if expression.is_display else comma
         lines += laid_out("", item, "" if item == "**" else end, depth + 1)
     return [*lines, INDENT * depth + closing + suffix]
+
+
+def _long_targets(prefix: str, expression: Bracket, suffix: str, depth: int) -> list[str]:
+    """Break the value of an assignment in parentheses, or else its targets."""
+    inner = laid_out("", expression, depth=depth + 1)
+    targets = prefix.removesuffix(" = ").split(", ")
+    if len(inner) == 1 or len(targets) == 1:
+        return [INDENT * depth + prefix + "(", *inner, INDENT * depth + ")" + suffix]
+    lines = [INDENT * (depth + 1) + target + "," for target in targets]
+    return [INDENT * depth + "(", *lines, *laid_out(") = ", expression, suffix, depth)]
 
 
 def quoted(text: str) -> str:

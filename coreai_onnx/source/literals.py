@@ -81,10 +81,11 @@ def shortest(item: Any) -> str:
     if not math.isfinite(number):
         return repr(number)
     kind = np.asarray(item).dtype
-    for digits in range(1, _DIGITS):
-        text = f"{number:.{digits}g}"
-        if np.asarray(float(text)).astype(kind) == item:
-            return text
+    with np.errstate(over="ignore"):
+        for digits in range(1, _DIGITS):
+            text = f"{number:.{digits}g}"
+            if np.asarray(float(text)).astype(kind) == item:
+                return text
     return repr(number)
 
 

@@ -49,7 +49,10 @@ STATEMENTS: list[tuple[str, Expression, str]] = [
     ("x = ", listed(LONG), ""),
     ("x = ", keyed((name, listed(LONG)) for name in LONG[:2]), ""),
     ("return ", Bracket("", tuple(LONG)), ""),
+    ("return ", Bracket("", tuple(LONG[:4])), ""),
     (f"{', '.join(LONG[:4])} = ", call("some_function_name", LONG[:2]), ""),
+    (f"{', '.join(LONG[:4])} = ", call("some_function_name", LONG), ""),
+    (f"{', '.join(LONG[:7])} = ", call("some_function_name", LONG), ""),
     (
         "@",
         call("decorator", [quoted("it's"), quoted('"'), quoted("both ' and \"")]),
