@@ -9,7 +9,7 @@ from itertools import groupby
 import onnx_ir as ir
 
 from coreai_onnx.model.debug_info import SCOPE, SOURCE
-from coreai_onnx.source.blocks import Item, ModuleCall, components
+from coreai_onnx.source.blocks import Item, ModuleCall, ModuleFunction, components
 from coreai_onnx.source.identifiers import identifier, is_plain, stem
 
 _TARGET = re.compile(r"([A-Za-z_]\w*)\s*(?::[^=]*)?(?:[-+*/@%&|^]|//|\*\*|<<|>>)?=(?!=)")
@@ -21,6 +21,8 @@ class Hints:
     Attributes:
         results: Names that values have as outputs of the function.
         several: Nodes of functions that are called for modules on different lines.
+        given: Names that values have where they are made, in the function of a module.
+        returned: Names of what functions of modules return, by position.
     """
 
     def __init__(self, codes: Mapping[str, str], graph: ir.Graph) -> None:
@@ -35,6 +37,8 @@ class Hints:
         self._codes = codes
         self.results: dict[ir.Value, str] = {}
         self.several: set[ir.Node] = set()
+        self.given: dict[ir.Value, str] = {}
+        self.returned: dict[ModuleFunction, list[str]] = {}
 
     def source(self, item: Item) -> str:
         """Return the line that an item comes from; empty if there are several."""
@@ -60,6 +64,8 @@ class Hints:
             value: The value.
             path: The module that uses it.
         """
+        if value in self.given:
+            return self.given[value]
         node = value.producer()
         if node is None:
             name = value.name or "value"
@@ -74,10 +80,14 @@ class Hints:
         """Return a name for a value where it is made: of a module, an operator, or its own."""
         if isinstance(item, ModuleCall):
             if len(item.outputs) > 1:
-                return self.stem(value, path)
+                names = self.returned.get(item.function, [])
+                place = item.outputs.index(value)
+                return (names[place] if names else "") or self.stem(value, path)
             name, _, index = item.path[-1].partition(".")
             return identifier(name.removesuffix("s") if index else name)
         assert isinstance(item, ir.Node)
+        if value.index():
+            return stem(value.name or item.op_type)
         return self._module(item, path) or stem(value.name or item.op_type, item.op_type)
 
     def assigned(self, item: Item) -> str:

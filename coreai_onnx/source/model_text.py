@@ -234,9 +234,16 @@ class ModelText:
         context.weights = "w"
         nodes = function.block.nodes
         self.hints.results = {}
-        body = Body(context, function.items, [nodes[n].outputs[i] for n, i in function.outputs])
+        results = [nodes[n].outputs[i] for n, i in function.outputs]
+        body = Body(context, function.items, results)
         body.own(function.inputs)
-        return [*laid_out("def ", call(name, parameters), ":"), *body.write()]
+        lines = body.write()
+        known = [context.known.get(value, "") for value in results]
+        self.hints.returned[function] = [text if is_plain(text) else "" for text in known]
+        if len(results) > 1:
+            pairs = zip(results, self.hints.returned[function], strict=True)
+            self.hints.given |= {value: text for value, text in pairs if text}
+        return [*laid_out("def ", call(name, parameters), ":"), *lines]
 
     # ---------------------------------------------------------------- the graph
     def _graph(self) -> list[str]:
