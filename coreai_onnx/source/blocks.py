@@ -7,6 +7,7 @@ weights, is named relative to the module.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ MOST_INPUTS = 10
 MOST_OUTPUTS = 6
 
 Path = tuple[str, ...]
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+"""An index of a list, as Python writes the number."""
 
 
 @dataclass(eq=False)
@@ -110,7 +113,7 @@ def components(scope: str) -> Path:
     """Split a module path; an index stays with its list: ``model.layers.3`` has two parts."""
     parts: list[str] = []
     for part in scope.split(".") if scope else ():
-        if part.isdigit() and parts:
+        if _INDEX.fullmatch(part) and parts:
             parts[-1] += f".{part}"
         else:
             parts.append(part)
@@ -359,7 +362,7 @@ def _follows(call: ModuleCall, before: ModuleCall) -> bool:
     name, _, index = last.partition(".")
     other, _, number = previous.partition(".")
     same = call.function is before.function and parents == others and name == other
-    return same and index.isdigit() and number.isdigit() and int(index) == int(number) + 1
+    return same and bool(index and number) and int(index) == int(number) + 1
 
 
 def _carried(calls: list[ModuleCall]) -> dict[int, int] | None:

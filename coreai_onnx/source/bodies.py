@@ -19,7 +19,7 @@ from coreai_onnx.source.folding import (
     outputs_of,
 )
 from coreai_onnx.source.hints import Hints
-from coreai_onnx.source.identifiers import Scope
+from coreai_onnx.source.identifiers import Scope, identifier
 from coreai_onnx.source.layout import (
     INDENT,
     WIDTH,
@@ -326,7 +326,7 @@ class Body:
         for name, attribute in node.attributes.items():
             graphs = attribute_graphs(attribute)
             for graph in graphs:
-                unique = self.context.names.new(name if name.isidentifier() else "branch")
+                unique = self.context.names.new(identifier(name, "branch"))
                 found[id(graph)] = unique
                 self._branch(unique, graph)
         return found

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from coreai_onnx.model.debug_info import SCOPE, SOURCE
 from coreai_onnx.source.blocks import Item, ModuleCall, ModuleFunction, components
-from coreai_onnx.source.identifiers import identifier, is_plain, stem
+from coreai_onnx.source.identifiers import LONGEST, identifier, is_plain, stem
 
 _TARGET = re.compile(r"([A-Za-z_]\w*)\s*(?::[^=]*)?(?:[-+*/@%&|^]|//|\*\*|<<|>>)?=(?!=)")
 
@@ -96,7 +96,8 @@ class Hints:
         found = _TARGET.match(self.code(self.source(item))) if last in self._ends else None
         if found is None or found[1].startswith("__") or found[1] == "_":
             return ""
-        return identifier(found[1]) if found[1] != found[1].lower() else found[1]
+        is_usual = is_plain(found[1]) and found[1].islower() and len(found[1]) <= LONGEST
+        return found[1] if is_usual else identifier(found[1])
 
     def _module(self, node: ir.Node, path: tuple[str, ...]) -> str:
         """Return the name of the module that a node comes from, unless it is around ``path``."""

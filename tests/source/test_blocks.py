@@ -44,4 +44,5 @@ def test_a_result_inside_the_loop_that_is_used_elsewhere_ends_it() -> None:
 def test_components_keep_the_index_with_its_list() -> None:
     assert components("model.layers.3.mlp") == ("model", "layers.3", "mlp")
     assert components("0.1") == ("0.1",)
+    assert components("layers.007.²") == ("layers", "007", "²")
     assert components("") == ()

@@ -29,6 +29,9 @@ def named(code: str, *, nodes: int = 1) -> str:
         ("a, b = f(x)", "neg"),
         ("self.x = f(x)", "neg"),
         ("", "neg"),
+        ("class = f(x)", "class_"),
+        ("é = f(x)", "neg"),
+        ("aé = f(x)", "a"),
     ],
 )
 def test_a_value_has_the_name_that_the_user_gives_it(code: str, name: str) -> None:

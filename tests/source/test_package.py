@@ -18,6 +18,7 @@ import coreai_onnx
 from coreai_onnx import OnnxProgram, from_python
 from coreai_onnx.cli import main
 from coreai_onnx.errors import LoadError, SaveError
+from coreai_onnx.model.source_lines import CODE, code_entry
 from coreai_onnx.source.package import skeleton
 from tests.small_models import (
     add_model,
@@ -151,6 +152,8 @@ def test_hostile_names_are_text_and_never_code(tmp_path: Path) -> None:
     graph_text = """<ir_version: 10, opset_import: ["": 21]>
     agraph (float[n] x) => (float[n] y) { y = Neg(x) }"""
     model = parse(graph_text, {"a\nb\"'": 'c\n"""\'\\'})
+    lines = {f"{name}:{number}": f"{name} = f(x)" for number, name in enumerate(HOSTILE)}
+    model.metadata_props[CODE] = code_entry(lines)
     first = model.graph.inputs[0]
     first.shape = ir.Shape(['n"]; import os #'])
     for number, name in enumerate(HOSTILE):
