@@ -10,7 +10,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import SaveError
 from coreai_onnx.source.builder.attributes import declared_types, default_of
 from coreai_onnx.source.builder.names import same_attribute
-from coreai_onnx.source.builder.schemas import default_outputs, schema_of
+from coreai_onnx.source.builder.schemas import default_outputs, fault_of, schema_of
 from coreai_onnx.source.constants import Constants
 from coreai_onnx.source.identifiers import is_plain
 from coreai_onnx.source.layout import Bracket, Expression, Named, call, keyed, listed, quoted
@@ -64,7 +64,9 @@ class Calls:
         if callee is not None:
             return callee.name
         opset = self.opsets[node.domain]
-        if is_plain(node.op_type) and not node.op_type.startswith("_"):
+        names, count = node.attributes.keys(), len(node.inputs)
+        fault = fault_of(node.domain, node.op_type, count, names, self.versions)
+        if is_plain(node.op_type) and not node.op_type.startswith("_") and not fault:
             return f"{opset}.{node.op_type}"
         return f"{opset}[{quoted(node.op_type)}]"
 

@@ -238,8 +238,8 @@ class ModelText:
         body = Body(context, function.items, results)
         body.own(function.inputs)
         lines = body.write()
-        known = [context.known.get(value, "") for value in results]
-        self.hints.returned[function] = [text if is_plain(text) else "" for text in known]
+        shown = [context.known.get(value, "") for value in results]
+        self.hints.returned[function] = [text if is_plain(text) else "" for text in shown]
         if len(results) > 1:
             pairs = zip(results, self.hints.returned[function], strict=True)
             self.hints.given |= {value: text for value, text in pairs if text}
@@ -252,6 +252,7 @@ class ModelText:
         known: dict[ir.Value, str] = {}
         parameters: list[Expression] = []
         renamed: list[tuple[str, Expression]] = []
+        has_default = False
         for value in graph.inputs:
             name = known[value] = _parameter(names, value.name or "", "input")
             if name != value.name:
@@ -264,6 +265,9 @@ class ModelText:
                 constant = self.constants.of(value)
                 assert constant is not None
                 text = f"{name}: {flat(kind)} = weights[{quoted(constant.key)}]"
+                has_default = True
+            elif has_default and "*" not in parameters:
+                parameters.append("*")
             parameters.append(text)
         self.hints.results = {
             v: v.name if v.name and is_plain(v.name) else identifier(v.name or "output")

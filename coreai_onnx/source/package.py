@@ -17,7 +17,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.errors import LoadError, SaveError
+from coreai_onnx.errors import LoadError, SaveError, failures_as
 from coreai_onnx.model.contents import initializers
 from coreai_onnx.quiet import without_warnings
 from coreai_onnx.source import builder
@@ -55,7 +55,8 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Wei
         with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
             made = Path(temporary) / folder.name
             made.mkdir()
-            weights = _write(models, made)
+            with failures_as(SaveError, f"{folder}: the model cannot be written as Python"):
+                weights = _write(models, made)
             folder.mkdir(exist_ok=True)
             shutil.rmtree(folder / BUILDER, ignore_errors=True)
             for path in sorted(made.iterdir()):

@@ -202,6 +202,23 @@ def test_every_opset(opset: int, tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.run(x)[0], program.run(x)[0])
 
 
+def test_inputs_after_states(tmp_path: Path) -> None:
+    model = parse("""<ir_version: 10, opset_import: ["": 21]>
+    g (float[1] a, float[1] b, float[1] c) => (float[1] y) <float[1] a = {1.0}, float[1] b = {2.0}>
+    { d = Add(a, b)  y = Mul(d, c) }""")
+    text = source(model, tmp_path)
+    assert 'a: FLOAT[1] = weights["a"], b: FLOAT[1] = weights["b"], *, c: FLOAT[1]' in text
+
+
+def test_operators_that_onnx_does_not_allow(tmp_path: Path) -> None:
+    model = parse("""<ir_version: 10, opset_import: ["": 21]>
+    g (float[n, m] x, float[m] s) => (float[n, m] y)
+    { a = SimplifiedLayerNormalization <axis = -1, epsilon = 1e-6>(x, s)  b = Neg <more = 1>(a)
+      y = Relu(b, s) }""")
+    text = source(model, tmp_path)
+    assert 'op["SimplifiedLayerNormalization"](x, s, axis=-1, epsilon=1e-6)' in text
+
+
 def test_several_entrypoints(tmp_path: Path) -> None:
     program = OnnxProgram({"prefill": linear_model(seed=0), "de-code": linear_model(seed=1)})
     again = rebuilt_all(program, tmp_path)

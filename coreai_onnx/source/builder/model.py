@@ -164,18 +164,23 @@ class Model:
         trace = Trace(names.graph(""), self.opsets)
         code = self._graph.__code__
         arguments = []
+        named = {}
         for name, parameter in inspect.signature(
             self._graph, eval_str=True
         ).parameters.items():
             actual = self._inputs.get(name, name)
-            arguments.append(trace.add_input(actual, parameter.annotation))
+            value = trace.add_input(actual, parameter.annotation)
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                named[name] = value
+            else:
+                arguments.append(value)
             default = parameter.default
             if default is not parameter.empty:
                 tensor = (
                     default.load() if isinstance(default, Weight) else constant(default)
                 )
                 trace.add_initializer(actual, tensor)
-        trace.run(self._graph, arguments)
+        trace.run(self._graph, arguments, **named)
         for name in names.record.get("unused", ()):
             trace.add_initializer(name, self.weights[name].load())
         if len(trace.outputs) != len(self._outputs):

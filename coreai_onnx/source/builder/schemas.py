@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from types import FrameType
 
 import onnx
@@ -30,7 +30,7 @@ def check_call(
     domain: str,
     op_type: str,
     inputs: int,
-    attributes: Iterable[str],
+    attributes: Collection[str],
     opsets: Mapping[str, int],
     frame: FrameType,
 ) -> None:
@@ -39,22 +39,34 @@ def check_call(
     Raises:
         BuildError: If the operator is unknown, or takes other inputs or attributes.
     """
+    wrong = fault_of(domain, op_type, inputs, attributes, opsets)
+    if wrong:
+        raise failure(frame, wrong)
+
+
+def fault_of(
+    domain: str,
+    op_type: str,
+    inputs: int,
+    attributes: Collection[str],
+    opsets: Mapping[str, int],
+) -> str:
+    """Return why a schema does not allow a call; empty if it does, or there is none."""
     schema = schema_of(domain, op_type, opsets)
     if schema is None:
-        if domain == "":
-            raise failure(frame, _unknown(op_type, opsets.get("", 1)))
-        return
+        return "" if domain else _unknown(op_type, opsets.get("", 1))
     low, high = schema.min_input, schema.max_input
     if not low <= inputs <= high:
         many = f"{low} or more" if high == _NO_LIMIT else f"{low} to {high}"
-        raise failure(frame, f"{op_type} takes {many} inputs, not {inputs}")
+        return f"{op_type} takes {many} inputs, not {inputs}"
     for name in attributes:
         if name not in schema.attributes:
             known = ", ".join(schema.attributes) or "none"
-            raise failure(frame, f"{op_type} has no attribute {name!r}; it has {known}")
+            return f"{op_type} has no attribute {name!r}; it has {known}"
     for name, item in schema.attributes.items():
         if item.required and name not in attributes:
-            raise failure(frame, f"{op_type} needs the attribute {name!r}")
+            return f"{op_type} needs the attribute {name!r}"
+    return ""
 
 
 def _unknown(op_type: str, version: int) -> str:

@@ -32,6 +32,7 @@ class Call:
         overload: Overload of a function; empty for operators.
         types: Types of the attributes, as far as they are known.
         outputs: Number of outputs; None if the operator's schema says it.
+        is_unchecked: Whether the call may be one that ONNX's schemas do not allow.
     """
 
     domain: str
@@ -39,6 +40,7 @@ class Call:
     overload: str = ""
     types: Mapping[str, ir.AttributeType] | None = None
     outputs: int | None = None
+    is_unchecked: bool = False
 
 
 class Trace:
@@ -120,9 +122,10 @@ class Trace:
         frame: FrameType,
     ) -> Any:
         """Append a node; return its output, or a tuple of them."""
-        check_call(
-            call.domain, call.op_type, len(inputs), attributes, self.opsets, frame
-        )
+        if not call.is_unchecked:
+            check_call(
+                call.domain, call.op_type, len(inputs), attributes, self.opsets, frame
+            )
         types = call.types or declared_types(call.domain, call.op_type, self.opsets)
         values = [None if item is None else self.value(item, frame) for item in inputs]
         site = self._site(call.op_type, frame)
@@ -309,14 +312,18 @@ class Opset:
         """Return the function that adds a node with this operator."""
         if op_type.startswith("__"):
             raise AttributeError(op_type)
-        return self[op_type]
+        return self._operator(op_type, is_unchecked=False)
 
     def __getitem__(self, op_type: str) -> Callable[..., Any]:
-        """Return an operator whose name is no Python name."""
+        """Return an operator that ONNX does not know, or whose name is no Python name."""
+        return self._operator(op_type, is_unchecked=True)
 
+    def _operator(self, op_type: str, *, is_unchecked: bool) -> Callable[..., Any]:
         def add(*inputs: Any, _outputs: int | None = None, **attributes: Any) -> Any:
             frame = sys._getframe(1)
-            call = Call(self._domain, op_type, outputs=_outputs)
+            call = Call(
+                self._domain, op_type, outputs=_outputs, is_unchecked=is_unchecked
+            )
             return active(frame, op_type).node(call, inputs, attributes, frame)
 
         return add
