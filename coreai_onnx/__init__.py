@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from coreai_onnx.huggingface import export_model
     from coreai_onnx.lower.decomposition_table import get_decomp_table
     from coreai_onnx.program import OnnxProgram
+    from coreai_onnx.python_models import ExportedModel, export_python, from_python, from_text
     from coreai_onnx.runtime import ops_library_path, session
 
 __all__ = [
+    "ExportedModel",
     "ExternalizeSpec",
     "OnnxProgram",
     "TorchConverter",
@@ -33,6 +35,9 @@ __all__ = [
     "compare",
     "convert",
     "export_model",
+    "export_python",
+    "from_python",
+    "from_text",
     "generate",
     "get_decomp_table",
     "ops_library_path",
@@ -43,6 +48,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ExportedModel": "coreai_onnx.python_models",
     "ExternalizeSpec": "coreai_onnx.export.externalize.externalize",
     "OnnxProgram": "coreai_onnx.program",
     "TorchConverter": "coreai_onnx.converter",
@@ -51,6 +57,9 @@ _HOMES = {
     "compare": "coreai_onnx.debugging",
     "convert": "coreai_onnx.conversion",
     "export_model": "coreai_onnx.huggingface",
+    "export_python": "coreai_onnx.python_models",
+    "from_python": "coreai_onnx.python_models",
+    "from_text": "coreai_onnx.python_models",
     "generate": "coreai_onnx.generation",
     "get_decomp_table": "coreai_onnx.lower.decomposition_table",
     "ops_library_path": "coreai_onnx.runtime",

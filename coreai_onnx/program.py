@@ -211,6 +211,39 @@ class OnnxProgram:
 
     save_asset = save
 
+    def to_python(self, folder: str | PathLike[str]) -> Path:
+        """Write the program as a Python package, to read, edit and build again.
+
+        ``python -m <folder> build model.onnx`` builds the model; `coreai_onnx.from_python` reads
+        it. The package needs onnxscript, onnx and numpy, not this package. See
+        ``docs/python_source.md``.
+
+        Args:
+            folder: The package. Its name is a Python name. An earlier package is replaced.
+
+        Raises:
+            SaveError: If it cannot be written, or a model has what Python source cannot express.
+        """
+        from coreai_onnx.source.package import write_package  # onnxscript is slow to import
+
+        begin("save")
+        write_package(self.models, Path(folder))
+        return Path(folder)
+
+    def to_text(self, entrypoint: str | None = None) -> str:
+        """Return an entrypoint as text for reviews: its Python source and the names of its nodes.
+
+        The text has no weights, and is the same for the same model. `coreai_onnx.from_text` reads
+        it.
+
+        Raises:
+            StagingError: If there is no such entrypoint.
+            SaveError: If the model has what Python source cannot express.
+        """
+        from coreai_onnx.source.text import to_text
+
+        return to_text(self.models[self._choose(entrypoint)])
+
     def session(self, entrypoint: str | None = None, *, kernels: bool | None = None) -> Session:
         """Return the session that `run` uses; it is created at the first call and cached.
 

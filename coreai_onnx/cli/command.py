@@ -16,6 +16,7 @@ from coreai_onnx.cli import (
     ops_path,
     optimize,
     run_file,
+    to_python,
     view,
 )
 from coreai_onnx.cli.interrupt import interrupted
@@ -38,8 +39,11 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx compare tiny.onnx my_models:tiny
   coreai-onnx diff    tiny.onnx tiny_before.onnx
   coreai-onnx view    tiny.onnx
+  coreai-onnx to-python tiny.onnx -o tiny
 """
-_COMMANDS = (convert, export, optimize, run_file, compare, inspect_file, diff, view, ops_path)
+_COMMANDS = (
+    convert, export, optimize, run_file, compare, inspect_file, diff, view, to_python, ops_path,
+)  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 
 

@@ -205,7 +205,7 @@ class _DataFile:
         padding = -self._end % ALIGNMENT
         self._file.write(b"\0" * padding)
         offset = self._end + padding
-        self._file.write(_raw(tensor))
+        self._file.write(raw_bytes(tensor))
         self._end = offset + tensor.nbytes
         if self._end - self._read >= HELD_BYTES:
             self._read = self._end
@@ -213,7 +213,7 @@ class _DataFile:
         return offset
 
 
-def _raw(tensor: ir.TensorProtocol) -> bytes | memoryview:
+def raw_bytes(tensor: ir.TensorProtocol) -> bytes | memoryview:
     """Return a tensor's bytes as ONNX stores them, without a copy if the memory layout matches."""
     array = tensor.numpy()
     whole_bytes = array.nbytes == tensor.nbytes and array.dtype.byteorder in "=|<"

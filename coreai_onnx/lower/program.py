@@ -41,6 +41,7 @@ from coreai_onnx.lower.values import (
 )
 from coreai_onnx.lower.walker import Walker
 from coreai_onnx.model.metadata import COMPLEX, MUTATED_INPUTS, STATES, Relation
+from coreai_onnx.model.source_lines import CODE, code_entry
 from coreai_onnx.model.violations import WHERE
 
 IR_VERSION = 10
@@ -83,6 +84,10 @@ class LoweredProgram:
         if self.relations:
             conditions = [{k: v for k, v in asdict(r).items() if v} for r in self.relations]
             model.metadata_props["coreai.relations"] = json.dumps(conditions)
+        places = (node.meta.get(WHERE) for node in graph.all_nodes())
+        lines = {place.source: place.code for place in places if place and place.code}
+        if lines:
+            model.metadata_props[CODE] = code_entry(lines)
         return model
 
 

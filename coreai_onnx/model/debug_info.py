@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
+from coreai_onnx.model.source_lines import CODE
+
 DebugInfo = Literal["full", "compact", "none"]
 """``full``: on each node; ``compact``: in the model's metadata; ``none``: nowhere."""
 LEVELS = ("full", "compact", "none")
@@ -44,6 +46,7 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
     nodes = [list(_nodes(body)) for body in _bodies(model)]
     kept = [(node, dict(node.metadata_props)) for body in nodes for node in body]
     table = _table(nodes) if level == "compact" else None
+    code = model.metadata_props.pop(CODE, None) if level == "none" else None
     try:
         for node, _ in kept:
             for key in KEYS:
@@ -53,6 +56,8 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
         yield
     finally:
         model.metadata_props.pop(TABLE, None)
+        if code is not None:
+            model.metadata_props[CODE] = code
         for node, properties in kept:
             node.metadata_props.clear()
             node.metadata_props.update(properties)

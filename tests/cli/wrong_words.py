@@ -10,6 +10,7 @@ RIGHT = {
     "compare": ("compare", "MODEL", "FACTORY"),
     "inspect": ("inspect", "MODEL"),
     "diff": ("diff", "MODEL", "MODEL"),
+    "to-python": ("to-python", "MODEL", "-o", "package"),
     "view": ("view", "MODEL", "--no-browser"),
     "ops-path": ("ops-path",),
 }
@@ -135,6 +136,11 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "model": [["MODEL", value] for value in _MODELS],
         "port": [["--port", value] for value in ("-1", "65536", "http", "")],
         "no_browser": [["--no-browser=yes"]],
+        "debug": [["--debug=yes"]],
+    },
+    "to-python": {
+        "model": [["MODEL", value] for value in _MODELS],
+        "output": [["--output", value] for value in ("my-package", "no/such/folder", ".", "", "1")],
         "debug": [["--debug=yes"]],
     },
     "ops-path": {"debug": [["--debug=yes"]]},

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
-from coreai_onnx import OnnxProgram, TorchConverter, get_decomp_table
+from coreai_onnx import OnnxProgram, TorchConverter, from_python, get_decomp_table
+from coreai_onnx.debugging.model_diff import diff_models
 from coreai_onnx.passes import Target, optimize_for
 from coreai_onnx.runtime import kernels_built
 from tests.models.architecture import Architecture, expected_outputs
@@ -57,8 +62,20 @@ def check(
             assert_close(list(actual), expected, exception=exception, message=where)
 
 
+def check_source(program: OnnxProgram, folder: Path) -> None:
+    """The program as Python builds the same program, and is formatted as ruff does it."""
+    again = from_python(program.to_python(folder / "written"))
+    diff = diff_models(program, again)
+    assert diff.same, str(diff)
+    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--diff", "written"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
-def test_float32_agrees_with_torch_on_both_roads(architecture: Architecture) -> None:
+def test_float32_agrees_with_torch_on_both_roads(
+    architecture: Architecture, tmp_path: Path
+) -> None:
     module = architecture.module()
     exported = architecture.export(module)
     second = exported
@@ -69,7 +86,9 @@ def test_float32_agrees_with_torch_on_both_roads(architecture: Architecture) -> 
         model = converted(program, opset)
         assert called(model).items() >= architecture.keeps.items()
         check(model, architecture, module, exception=architecture.exception)
+        check_source(model, tmp_path)
     contrib = converted(exported, 23, "contrib")
+    check_source(contrib, tmp_path)
     for size in architecture.sizes[1:]:
         arguments = architecture.arguments(*size)
         actual, expected = (

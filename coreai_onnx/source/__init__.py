@@ -1,0 +1,1 @@
+"""Models as Python source: written, built again, and as text for reviews."""

@@ -1,0 +1,90 @@
+"""Python names for values and functions, from whatever names a model has."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable
+
+LONGEST = 30
+"""Characters of a name."""
+_RESERVED = {"float", "range", "str", "ir", "model", "op", "tensor", "typed", "w", "weights",
+             "Container", "Model", "Opset", "_", "call", "self"}  # fmt: skip
+"""Names that written code uses itself."""
+_WORD = re.compile(r"[A-Za-z0-9]+")
+_NUMBER = re.compile(r"_\d+(?=_|$)")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+def identifier(text: str, default: str = "value") -> str:
+    """Return a Python name in lower case that is like a text: ``LlamaMLP`` is ``llama_mlp``.
+
+    The result has ASCII letters, digits and underscores only, and is no keyword.
+    """
+    words = [word.lower() for word in _WORD.findall(_HUMP.sub("_", text))]
+    words = [word for word, before in zip(words, [None, *words], strict=False) if word != before]
+    name = "_".join(words)[:LONGEST].strip("_")
+    if not name or not re.match("[a-z]", name):
+        name = f"{default}_{name}".strip("_")
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def stem(name: str, op_type: str = "") -> str:
+    """Return the part of a value's name that says something: ``mul`` of ``mul_4``.
+
+    Args:
+        name: Name of the value.
+        op_type: The operator that makes it; a name that ends in it is shortened to it.
+    """
+    last = name.rpartition(".")[2] or name
+    found = identifier(_NUMBER.sub("", last))
+    operator = identifier(op_type) if op_type else ""
+    return operator if operator and found.endswith(f"_{operator}") else found
+
+
+class Scope:
+    """The names of a function's body."""
+
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        """Start with names that belong to others: functions, operators."""
+        self._others = {*_RESERVED, *reserved}
+        self._mine: set[str] = set()
+
+    @property
+    def all(self) -> set[str]:
+        """Every name that is in use or reserved."""
+        return self._others | self._mine
+
+    def taken(self, name: str) -> bool:
+        """Whether a name cannot be used for a new value."""
+        return name in self._mine or name in self._others
+
+    def new(self, name: str) -> str:
+        """Return an unused name like the given one."""
+        base = self._other(name) if name in self._others else name
+        unique, count = base, 1
+        while unique in self._mine or unique in self._others:
+            count += 1
+            unique = f"{base}_{count}"
+        self._mine.add(unique)
+        return unique
+
+    def _other(self, name: str) -> str:
+        """Return a name for the result of a function: the last word of its name if that is free."""
+        last = name.rpartition("_")[2]
+        return f"{name}_output" if self.taken(last) or not last.isalpha() else last
+
+    def release(self, name: str) -> None:
+        """Make a name free again, because its value is not needed any more."""
+        self._mine.discard(name)
+
+    def inner(self) -> Scope:
+        """Return the names of a nested function, which sees those of this one."""
+        found = Scope(self._others)
+        found._mine = set(self._mine)
+        return found
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name can be written in Python as it is."""
+    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
