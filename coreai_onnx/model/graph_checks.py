@@ -12,7 +12,6 @@ from collections.abc import Set as AbstractSet
 
 import onnx_ir as ir
 
-from coreai_onnx.model.composite_sizes import COMPOSITE_SIZES
 from coreai_onnx.model.inventory import STANDARD_DOMAIN, attribute_graphs, op_name
 from coreai_onnx.model.op_schemas import (
     ONNX_DOMAINS,
@@ -22,6 +21,7 @@ from coreai_onnx.model.op_schemas import (
     too_few,
     too_many,
 )
+from coreai_onnx.model.standard_composites import COMPOSITE_SIZES
 
 _Body = ir.Graph | ir.Function
 

@@ -14,6 +14,7 @@ from onnxscript import onnx_types
 from coreai_onnx.errors import SaveError
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.model.source_lines import read_code
+from coreai_onnx.model.standard_composites import KERNEL_FILES
 from coreai_onnx.source.blocks import Item, Loop, ModuleCall, ModuleFunction, module_items
 from coreai_onnx.source.bodies import Body, Context
 from coreai_onnx.source.builder.model import IR_VERSION, METADATA
@@ -35,13 +36,6 @@ from coreai_onnx.source.layout import (
 )
 from coreai_onnx.source.literals import annotation
 from coreai_onnx.source.record import HIDDEN
-
-KERNELS = frozenset(
-    "gated_delta_update gather_mm geglu group_norm kv_cache_update layer_norm rms_norm rope "
-    "scaled_dot_product_attention skip_layer_norm skip_rms_norm swiglu".split()
-)
-"""Composites with a kernel; a test compares them with ``custom_ops/ops``."""
-_FILES = {"skip_layer_norm": "layer_norm", "skip_rms_norm": "rms_norm"}
 
 
 class ModelText:
@@ -306,10 +300,8 @@ class ModelText:
 
 def _kernel(key: ir.OperatorIdentifier) -> str:
     """Return a comment that names the kernel of a composite; empty if it has none."""
-    base = key[1].partition(".")[0]
-    if key[0] != STANDARD_DOMAIN or base not in KERNELS:
-        return ""
-    return f"  # kernel: custom_ops/ops/{_FILES.get(base, base)}.cc"
+    file = KERNEL_FILES.get(key[1].partition(".")[0]) if key[0] == STANDARD_DOMAIN else None
+    return "" if file is None else f"  # kernel: {file}"
 
 
 def _parameter(names: Scope, name: str, default: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,10 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.source.model_text import _FILES, KERNELS, ModelText
+from coreai_onnx.composite_ops import COMPOSITES
+from coreai_onnx.model.standard_composites import KERNEL_FILES
+from coreai_onnx.source.model_text import ModelText
+from tests.rules.tree import REPO
 from tests.small_models import layers_model, phase_model
 from tests.source.modules import layered
 
@@ -55,17 +57,15 @@ def test_a_changed_layer_is_one_changed_hunk() -> None:
     assert len(changed) <= 1
 
 
-def test_every_kernel_is_named(repo: Path) -> None:
-    found = {}
-    for path in (repo / "custom_ops" / "ops").glob("*.cc"):
-        for name in re.findall(r"(\w+)::kComposite\b", path.read_text()):
-            found[path.stem if name == "names" else name] = path.stem
-    assert {name: _FILES.get(name, name) for name in KERNELS} == found
+def test_every_composite_with_a_kernel_has_a_file() -> None:
+    declared = {name for name, composite in COMPOSITES.items() if composite.kernel}
+    assert KERNEL_FILES.keys() == declared
+    assert all((REPO / path).is_file() for path in KERNEL_FILES.values())
 
 
 def test_a_kernel_comment_is_on_its_function() -> None:
     text = "\n".join(lines(transformer()))
-    place = "custom_ops/ops/scaled_dot_product_attention.cc"
+    place = "custom_ops/ops/attention/scaled_dot_product_attention.cc"
     assert f'@model.function("ai.coreai")  # kernel: {place}\n' in text
 
 
