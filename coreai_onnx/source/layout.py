@@ -85,7 +85,8 @@ def _long_targets(prefix: str, expression: Bracket, suffix: str, depth: int) -> 
     """Break the value of an assignment in parentheses, or else its targets."""
     inner = laid_out("", expression, depth=depth + 1)
     targets = prefix.removesuffix(" = ").split(", ")
-    if len(inner) == 1 or len(targets) == 1:
+    fits = len(inner) == 1 and len(INDENT * depth + prefix) < WIDTH
+    if fits or len(targets) == 1:
         return [INDENT * depth + prefix + "(", *inner, INDENT * depth + ")" + suffix]
     lines = [INDENT * (depth + 1) + target + "," for target in targets]
     return [INDENT * depth + "(", *lines, *laid_out(") = ", expression, suffix, depth)]

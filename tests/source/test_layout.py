@@ -52,6 +52,7 @@ STATEMENTS: list[tuple[str, Expression, str]] = [
     ("return ", Bracket("", tuple(LONG[:4])), ""),
     (f"{', '.join(LONG[:4])} = ", call("some_function_name", LONG[:2]), ""),
     (f"{', '.join(LONG[:4])} = ", call("some_function_name", LONG), ""),
+    (f"{', '.join([*LONG[:3], LONG[3] + 'x' * 10])} = ", call("some_function_name", ["a"]), ""),
     (f"{', '.join(LONG[:7])} = ", call("some_function_name", LONG), ""),
     (
         "@",

@@ -126,6 +126,32 @@ def _add_weight(model: ir.Model, name: str, tensor: ir.TensorProtocol) -> None:
     model.graph.append(node)
 
 
+def test_quantized_weights(tmp_path: Path) -> None:
+    model = parse("""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+    g (float[n, 64] x) => (float[n, 4] y, float[n, 4] z)
+    { y = com.microsoft.MatMulNBits <K = 64, N = 4, bits = 4, block_size = 32>(x, packed, scales)
+      w = DequantizeLinear <axis = 0, block_size = 32>(nibbles, steps)  z = MatMul(x, w) }""")
+    rng = np.random.default_rng(0)
+    weights = {
+        "packed": ir.Tensor(rng.integers(0, 256, (4, 2, 16), dtype=np.uint8)),
+        "scales": ir.Tensor(rng.random(8, dtype=np.float32)),
+        "nibbles": ir.Tensor(rng.integers(-8, 8, (64, 4)).astype(ir.DataType.INT4.numpy())),
+        "steps": ir.Tensor(rng.random((2, 4), dtype=np.float32)),
+    }
+    for node in model.graph:
+        for index, value in enumerate(node.inputs):
+            if value is not None and value.name in weights:
+                tensor = weights[value.name]
+                weight = ir.Value(name=value.name, const_value=tensor)
+                weight.type, weight.shape = ir.TensorType(tensor.dtype), tensor.shape
+                model.graph.register_initializer(weight)
+                node.replace_input_with(index, weight)
+    program = OnnxProgram({"main": model})
+    x = np.ones((2, 64), np.float32)
+    for left, right in zip(program.run(x), rebuilt(program, tmp_path).run(x), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
 def test_shared_weights_are_stored_once(tmp_path: Path) -> None:
     model = linear_model(64, 64)
     weight = model.graph.initializers["weight"]
