@@ -156,7 +156,8 @@ class ModelText:
         body.own(list(function.inputs))
         arguments, documentation = self._about_function(key, callee)
         return [
-            *laid_out("@", call("model.function", arguments), _kernel(key)),
+            *_kernel(key),
+            *laid_out("@", call("model.function", arguments)),
             *laid_out("def ", call(callee.name, parameters), ":"),
             *documentation,
             *body.write(),
@@ -298,10 +299,10 @@ class ModelText:
         return Context(calls, self.hints, self.modules, (), names, known)
 
 
-def _kernel(key: ir.OperatorIdentifier) -> str:
-    """Return a comment that names the kernel of a composite; empty if it has none."""
+def _kernel(key: ir.OperatorIdentifier) -> list[str]:
+    """Return a comment that names the kernel of a composite; no line if it has none."""
     file = KERNEL_FILES.get(key[1].partition(".")[0]) if key[0] == STANDARD_DOMAIN else None
-    return "" if file is None else f"  # kernel: {file}"
+    return [] if file is None else [f"# kernel: {file}"]
 
 
 def _parameter(names: Scope, name: str, default: str) -> str:

@@ -66,7 +66,7 @@ def test_every_composite_with_a_kernel_has_a_file() -> None:
 def test_a_kernel_comment_is_on_its_function() -> None:
     text = "\n".join(lines(transformer()))
     place = "custom_ops/ops/attention/scaled_dot_product_attention.cc"
-    assert f'@model.function("ai.coreai")  # kernel: {place}\n' in text
+    assert f'\n# kernel: {place}\n@model.function("ai.coreai")\n' in text
 
 
 @pytest.mark.parametrize("layers", [4, 12])
