@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from coreai_onnx.errors import RandomnessWarning, TrainingModeWarning
 from coreai_onnx.export.capture.explain import outside
 from coreai_onnx.export.compat.torch_names import OpOverload
+from coreai_onnx.export.functionalize.batch_statistics import UPDATES_STATISTICS
 from coreai_onnx.lower.binding import bind_arguments
 from coreai_onnx.lower.location import where_of
 
@@ -71,7 +72,8 @@ def _kind(node: fx.Node) -> type[UserWarning] | None:
     target: Any = node.target
     names = {argument.name for argument in target._schema.arguments}
     if not names.isdisjoint(_FLAGS):
-        return TrainingModeWarning if _trains(target, _arguments(node)) else None
+        trains = UPDATES_STATISTICS in node.meta or _trains(target, _arguments(node))
+        return TrainingModeWarning if trains else None
     if "dropout_p" in names:
         return TrainingModeWarning if _arguments(node)["dropout_p"] else None
     return RandomnessWarning if torch.Tag.nondeterministic_seeded in target.tags else None

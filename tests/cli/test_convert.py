@@ -251,7 +251,7 @@ def test_dims_with_two_different_bounds() -> None:
 
 
 def test_what_torch_export_cannot_make_dynamic() -> None:
-    with pytest.raises(CommandError, match=r"takes y, z as \*\*more"):
+    with pytest.raises(CommandError, match=r"takes as \*\*more: y, z"):
         shapes("a:0=n", y=torch.ones(2, 3), z=torch.ones(2, 3))
 
 

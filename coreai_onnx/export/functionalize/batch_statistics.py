@@ -11,6 +11,8 @@ from torch import fx
 
 aten = torch.ops.aten
 _FUNCTIONAL = aten._native_batch_norm_legit_functional.default  # noqa: SLF001 - an op
+UPDATES_STATISTICS = "coreai_onnx_updates_statistics"
+"""Metadata of the nodes of a norm whose update of running statistics is in nodes of its own."""
 _NORMS = (aten.batch_norm.default, aten.instance_norm.default)
 
 
@@ -60,7 +62,7 @@ class TrainingNorm:
 
     def _call(self, target: Any, *args: Any) -> fx.Node:
         made = self._graph.call_function(target, args)
-        made.meta = dict(self._node.meta)
+        made.meta = {**self._node.meta, UPDATES_STATISTICS: True}
         with_value(made, self._node.meta["val"].fake_mode)
         return made
 
