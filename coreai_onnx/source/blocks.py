@@ -35,7 +35,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 @dataclass(eq=False)
-class Block:
+class ModuleBlock:
     """Adjacent nodes of one module.
 
     Attributes:
@@ -55,7 +55,7 @@ class Block:
 
 
 @dataclass(eq=False)
-class ModuleFunction:
+class BlockFunction:
     """A function for modules of equal structure.
 
     Attributes:
@@ -69,7 +69,7 @@ class ModuleFunction:
         several: Nodes that come from another line of the user's code in another module.
     """
 
-    block: Block
+    block: ModuleBlock
     title: str
     inputs: list[ir.Value]
     outputs: list[tuple[int, int]]
@@ -80,7 +80,7 @@ class ModuleFunction:
 
 
 @dataclass(eq=False)
-class ModuleCall:
+class BlockCall:
     """A call of a module's function.
 
     Attributes:
@@ -91,7 +91,7 @@ class ModuleCall:
         nodes: The nodes that the call makes.
     """
 
-    function: ModuleFunction
+    function: BlockFunction
     path: Path
     inputs: list[ir.Value]
     outputs: list[ir.Value]
@@ -102,11 +102,11 @@ class ModuleCall:
 class Loop:
     """Calls of one function in a row, each of which takes what the one before returned."""
 
-    calls: list[ModuleCall]
+    calls: list[BlockCall]
     carried: dict[int, int]
 
 
-Item = ir.Node | Block | ModuleCall | Loop
+Item = ir.Node | ModuleBlock | BlockCall | Loop
 
 
 def components(scope: str) -> Path:
@@ -130,28 +130,28 @@ def module_items(
     return _inlined(found, Counter(_sites(found, set())))
 
 
-def _sites(items: Iterable[Item], seen: set[ModuleFunction]) -> Iterator[ModuleFunction]:
+def _sites(items: Iterable[Item], seen: set[BlockFunction]) -> Iterator[BlockFunction]:
     """Yield the function of every call in the code; those in a loop twice, as it repeats."""
     for item in items:
         calls = item.calls[:2] if isinstance(item, Loop) else [item]
         for call in calls:
-            if isinstance(call, ModuleCall):
+            if isinstance(call, BlockCall):
                 yield call.function
                 if call.function not in seen:
                     seen.add(call.function)
                     yield from _sites(call.function.items, seen)
 
 
-def _inlined(items: Iterable[Item], sites: Counter[ModuleFunction]) -> list[Item]:
+def _inlined(items: Iterable[Item], sites: Counter[BlockFunction]) -> list[Item]:
     """Replace the calls of short functions that are called in one place by their statements."""
     found: list[Item] = []
     for item in items:
-        function = item.function if isinstance(item, ModuleCall) else None
+        function = item.function if isinstance(item, BlockCall) else None
         if isinstance(item, Loop):
             function = item.calls[0].function
         if function is not None:
             function.items = _inlined(function.items, sites)
-        is_here = isinstance(item, ModuleCall) and item.path == item.function.block.path
+        is_here = isinstance(item, BlockCall) and item.path == item.function.block.path
         if (
             function is None
             or not is_here
@@ -175,7 +175,7 @@ def _grouped(nodes: Iterable[ir.Node], prefix: Path) -> list[Item]:
         if len(path) <= depth:
             items += members
         else:
-            items.append(Block(path, members, _grouped(members, path)))
+            items.append(ModuleBlock(path, members, _grouped(members, path)))
     return items
 
 
@@ -189,13 +189,13 @@ class _Finder:
         pieces = Counter(block.path for block in self.blocks)
         whole = [block for block in self.blocks if pieces[block.path] == 1]
         self.keys = {block: self._key(block) for block in whole}
-        self.alike: dict[str, list[Block]] = defaultdict(list)
+        self.alike: dict[str, list[ModuleBlock]] = defaultdict(list)
         for block, key in self.keys.items():
             self.alike[key].append(block)
-        self.functions: dict[str, ModuleFunction | None] = {}
+        self.functions: dict[str, BlockFunction | None] = {}
 
     # ---------------------------------------------------------------- structure
-    def _key(self, block: Block) -> str:
+    def _key(self, block: ModuleBlock) -> str:
         lines, _ = described(block.nodes, block.path, self.constants)
         depth = len(block.path)
         scopes = [
@@ -203,10 +203,10 @@ class _Finder:
         ]
         return "\n".join([_title(block), *lines, *scopes])
 
-    def _inputs(self, block: Block) -> list[ir.Value]:
+    def _inputs(self, block: ModuleBlock) -> list[ir.Value]:
         return described(block.nodes, block.path, self.constants)[1]
 
-    def _outputs(self, block: Block) -> list[tuple[int, int]]:
+    def _outputs(self, block: ModuleBlock) -> list[tuple[int, int]]:
         mine = set(block.nodes)
         return [
             (position, value.index() or 0)
@@ -216,7 +216,7 @@ class _Finder:
         ]
 
     # ---------------------------------------------------------------- decisions
-    def function(self, block: Block) -> ModuleFunction | None:
+    def function(self, block: ModuleBlock) -> BlockFunction | None:
         """Return the function of a block; None if its nodes stay where they are."""
         key = self.keys.get(block)
         if key is None:
@@ -225,7 +225,7 @@ class _Finder:
             self.functions[key] = self._made(self.alike[key])
         return self.functions[key]
 
-    def _made(self, blocks: list[Block]) -> ModuleFunction | None:
+    def _made(self, blocks: list[ModuleBlock]) -> BlockFunction | None:
         first = blocks[0]
         if len(first.nodes) < (SMALLEST if len(blocks) < REPETITIONS else SMALLEST_REPEATED):
             return None
@@ -237,7 +237,7 @@ class _Finder:
         weights = self.constants.under(first.path, used)
         if weights and any(self.constants.is_weight(block.name) for block in blocks):
             return None
-        function = ModuleFunction(first, _title(first), inputs, outputs, weights, calls=len(blocks))
+        function = BlockFunction(first, _title(first), inputs, outputs, weights, calls=len(blocks))
         lines = zip(*([_source(node) for node in block.nodes] for block in blocks), strict=True)
         function.several = {
             node for node, names in zip(first.nodes, lines, strict=True) if len(set(names)) > 1
@@ -249,7 +249,7 @@ class _Finder:
         """Replace blocks by calls, or by what is in them, and calls in a row by loops."""
         found: list[Item] = []
         for item in items:
-            if not isinstance(item, Block):
+            if not isinstance(item, ModuleBlock):
                 found.append(item)
                 continue
             function = self.function(self._unwrapped(item))
@@ -260,22 +260,22 @@ class _Finder:
                 found.append(self._call(function, inner))
         return _with_loops(found, self.users)
 
-    def _unwrapped(self, block: Block) -> Block:
+    def _unwrapped(self, block: ModuleBlock) -> ModuleBlock:
         """Return the only block inside, where a module does nothing but call another."""
-        while len(block.items) == 1 and isinstance(block.items[0], Block):
+        while len(block.items) == 1 and isinstance(block.items[0], ModuleBlock):
             if self.keys.get(block.items[0]) is None:
                 break
             block = block.items[0]
         return block
 
-    def _call(self, function: ModuleFunction, block: Block) -> ModuleCall:
+    def _call(self, function: BlockFunction, block: ModuleBlock) -> BlockCall:
         outputs = [block.nodes[node].outputs[index] for node, index in function.outputs]
-        return ModuleCall(function, block.path, self._inputs(block), outputs, block.nodes)
+        return BlockCall(function, block.path, self._inputs(block), outputs, block.nodes)
 
 
-def _blocks(items: Iterable[Item]) -> Iterator[Block]:
+def _blocks(items: Iterable[Item]) -> Iterator[ModuleBlock]:
     for item in items:
-        if isinstance(item, Block):
+        if isinstance(item, ModuleBlock):
             yield item
             yield from _blocks(item.items)
 
@@ -284,7 +284,7 @@ def _nodes_of(items: Iterable[Item]) -> Iterator[ir.Node]:
     for item in items:
         if isinstance(item, ir.Node):
             yield item
-        elif isinstance(item, Block):
+        elif isinstance(item, ModuleBlock):
             yield from item.nodes
 
 
@@ -305,7 +305,7 @@ def _source(node: ir.Node) -> str:
     return node.metadata_props.get(SOURCE, "")
 
 
-def _title(block: Block) -> str:
+def _title(block: ModuleBlock) -> str:
     """Return the class of a block's own nodes, or the name of its module."""
     depth = len(block.path)
     for node in block.nodes:
@@ -336,11 +336,11 @@ def _loop_at(
 ) -> Loop | None:
     """Return the longest loop that begins at an item; None if there is none of two calls."""
     first = items[start]
-    if not isinstance(first, ModuleCall):
+    if not isinstance(first, BlockCall):
         return None
     calls = [first]
     for item in items[start + 1 :]:
-        if not isinstance(item, ModuleCall) or not _follows(item, calls[-1]):
+        if not isinstance(item, BlockCall) or not _follows(item, calls[-1]):
             break
         calls.append(item)
     while len(calls) >= 2:
@@ -355,7 +355,7 @@ def _loop_at(
     return None
 
 
-def _follows(call: ModuleCall, before: ModuleCall) -> bool:
+def _follows(call: BlockCall, before: BlockCall) -> bool:
     """Return whether a call is that of the next module of a list."""
     *parents, last = call.path
     *others, previous = before.path
@@ -365,7 +365,7 @@ def _follows(call: ModuleCall, before: ModuleCall) -> bool:
     return same and bool(index and number) and int(index) == int(number) + 1
 
 
-def _carried(calls: list[ModuleCall]) -> dict[int, int] | None:
+def _carried(calls: list[BlockCall]) -> dict[int, int] | None:
     """Return which inputs are which output of the call before; None if there is no pattern."""
     carried: dict[int, int] = {}
     for position, value in enumerate(calls[1].inputs):
@@ -387,9 +387,7 @@ def _carried(calls: list[ModuleCall]) -> dict[int, int] | None:
     return carried
 
 
-def _first_shown(
-    calls: list[ModuleCall], users: dict[ir.Value, list[ir.Node | None]]
-) -> int | None:
+def _first_shown(calls: list[BlockCall], users: dict[ir.Value, list[ir.Node | None]]) -> int | None:
     """Return the first call but the last whose results are used outside of the next call."""
     for number, (call, after) in enumerate(pairwise(calls)):
         near = {*call.nodes, *after.nodes}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from coreai_onnx.model.inventory import attribute_graphs
-from coreai_onnx.source.blocks import Item, Loop, ModuleCall, ModuleFunction
+from coreai_onnx.source.blocks import BlockCall, BlockFunction, Item, Loop
 from coreai_onnx.source.calls import Calls
 from coreai_onnx.source.folding import (
     LONGEST,
@@ -19,7 +19,7 @@ from coreai_onnx.source.folding import (
     outputs_of,
 )
 from coreai_onnx.source.hints import Hints
-from coreai_onnx.source.identifiers import Scope, identifier
+from coreai_onnx.source.identifiers import IdentifierScope, identifier
 from coreai_onnx.source.layout import (
     INDENT,
     WIDTH,
@@ -45,7 +45,7 @@ _REARRANGING = frozenset(
 
 
 @dataclass
-class Context:
+class BodyContext:
     """What the statements of a function may use.
 
     Attributes:
@@ -60,9 +60,9 @@ class Context:
 
     calls: Calls
     hints: Hints
-    modules: Mapping[ModuleFunction, str]
+    modules: Mapping[BlockFunction, str]
     path: tuple[str, ...]
-    names: Scope
+    names: IdentifierScope
     known: dict[ir.Value, str]
     weights: str = "weights"
 
@@ -71,7 +71,11 @@ class Body:
     """Writes the statements of one function."""
 
     def __init__(
-        self, context: Context, items: Sequence[Item], results: Sequence[ir.Value], depth: int = 1
+        self,
+        context: BodyContext,
+        items: Sequence[Item],
+        results: Sequence[ir.Value],
+        depth: int = 1,
     ) -> None:
         """Prepare the statements.
 
@@ -97,7 +101,7 @@ class Body:
 
     def _sketched(self, item: Item) -> Expression:
         """Return an item as Python before the values have names."""
-        if isinstance(item, ModuleCall):
+        if isinstance(item, BlockCall):
             return self._module_call(item, [self._sketch(value) for value in item.inputs])
         assert isinstance(item, ir.Node)
         inputs = [self._sketch(value) for value in item.inputs]
@@ -112,7 +116,7 @@ class Body:
             return self.context.hints.stem(value, self.context.path)
         return self.value(value)
 
-    def _module_call(self, item: ModuleCall, arguments: list[Expression]) -> Expression:
+    def _module_call(self, item: BlockCall, arguments: list[Expression]) -> Expression:
         if item.function.has_weights:
             rest = ".".join(item.path[len(self.context.path) :])
             arguments = [*arguments, f"{self.context.weights}[{quoted(rest)}]"]
@@ -312,7 +316,7 @@ class Body:
 
     def _expression(self, item: Item) -> Expression:
         assert not isinstance(item, Loop)
-        if isinstance(item, ModuleCall):
+        if isinstance(item, BlockCall):
             return self._module_call(item, [self.value(value) for value in item.inputs])
         assert isinstance(item, ir.Node)
         branches = self._branches(item)
@@ -340,7 +344,7 @@ class Body:
             kind = annotation(value.type, value.shape)
             text = known[value]
             parameters.append(text if kind is None else Named(f"{text}: ", kind))
-        context = Context(
+        context = BodyContext(
             self.context.calls, self.context.hints, self.context.modules, self.context.path,
             names, known, self.context.weights,
         )  # fmt: skip

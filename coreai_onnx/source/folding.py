@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from coreai_onnx.model.inventory import attribute_graphs
-from coreai_onnx.source.blocks import Block, Item, Loop, ModuleCall
+from coreai_onnx.source.blocks import BlockCall, Item, Loop, ModuleBlock
 from coreai_onnx.source.hints import Hints
 from coreai_onnx.source.layout import Expression, flat
 from coreai_onnx.source.structure import operands
@@ -27,7 +27,7 @@ LONGEST = 78
 
 def outputs_of(item: Item) -> list[ir.Value]:
     """Return what an item makes: of a loop, what the last call returns."""
-    assert not isinstance(item, Block)
+    assert not isinstance(item, ModuleBlock)
     return list(item.calls[-1].outputs if isinstance(item, Loop) else item.outputs)
 
 
@@ -35,7 +35,7 @@ def inputs_of(item: Item) -> list[ir.Value]:
     """Return what an item uses, in branches too."""
     if isinstance(item, Loop):
         return item.calls[0].inputs
-    if isinstance(item, ModuleCall):
+    if isinstance(item, BlockCall):
         return item.inputs
     assert isinstance(item, ir.Node)
     return list(operands(item))

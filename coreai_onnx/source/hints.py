@@ -9,7 +9,7 @@ from itertools import groupby
 import onnx_ir as ir
 
 from coreai_onnx.model.debug_info import SCOPE, SOURCE
-from coreai_onnx.source.blocks import Item, ModuleCall, ModuleFunction, components
+from coreai_onnx.source.blocks import BlockCall, BlockFunction, Item, components
 from coreai_onnx.source.identifiers import LONGEST, identifier, is_plain, stem
 
 _TARGET = re.compile(r"([A-Za-z_]\w*)\s*(?::[^=]*)?(?:[-+*/@%&|^]|//|\*\*|<<|>>)?=(?!=)")
@@ -38,19 +38,19 @@ class Hints:
         self.results: dict[ir.Value, str] = {}
         self.several: set[ir.Node] = set()
         self.given: dict[ir.Value, str] = {}
-        self.returned: dict[ModuleFunction, list[str]] = {}
+        self.returned: dict[BlockFunction, list[str]] = {}
 
     def source(self, item: Item) -> str:
         """Return the line that an item comes from; empty if there are several."""
         if isinstance(item, ir.Node):
             return item.metadata_props.get(SOURCE, "")
-        nodes = item.nodes if isinstance(item, ModuleCall) else []
+        nodes = item.nodes if isinstance(item, BlockCall) else []
         found = {node.metadata_props.get(SOURCE, "") for node in nodes}
         return found.pop() if len(found) == 1 else ""
 
     def shown_source(self, item: Item) -> str:
         """Return the line that a comment names; empty if an item stands for several."""
-        nodes = item.nodes if isinstance(item, ModuleCall) else [item]
+        nodes = item.nodes if isinstance(item, BlockCall) else [item]
         return "" if any(node in self.several for node in nodes) else self.source(item)
 
     def code(self, source: str) -> str:
@@ -78,7 +78,7 @@ class Hints:
 
     def variable(self, item: Item, value: ir.Value, path: tuple[str, ...]) -> str:
         """Return a name for a value where it is made: of a module, an operator, or its own."""
-        if isinstance(item, ModuleCall):
+        if isinstance(item, BlockCall):
             if len(item.outputs) > 1:
                 names = self.returned.get(item.function, [])
                 place = item.outputs.index(value)
@@ -92,7 +92,7 @@ class Hints:
 
     def assigned(self, item: Item) -> str:
         """Return the name that the user assigns the last value of a line to; empty for others."""
-        last = item.nodes[-1] if isinstance(item, ModuleCall) else item
+        last = item.nodes[-1] if isinstance(item, BlockCall) else item
         found = _TARGET.match(self.code(self.source(item))) if last in self._ends else None
         if found is None or found[1].startswith("__") or found[1] == "_":
             return ""

@@ -42,7 +42,7 @@ def stem(name: str, op_type: str = "") -> str:
     return operator if operator and found.endswith(f"_{operator}") else found
 
 
-class Scope:
+class IdentifierScope:
     """The names of a function's body."""
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
@@ -78,9 +78,9 @@ class Scope:
         """Make a name free again, because its value is not needed any more."""
         self._mine.discard(name)
 
-    def inner(self) -> Scope:
+    def inner(self) -> IdentifierScope:
         """Return the names of a nested function, which sees those of this one."""
-        found = Scope(self._others)
+        found = IdentifierScope(self._others)
         found._mine = set(self._mine)
         return found
 

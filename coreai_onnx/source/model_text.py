@@ -15,13 +15,13 @@ from coreai_onnx.errors import SaveError
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.model.source_lines import read_code
 from coreai_onnx.model.standard_composites import KERNEL_FILES
-from coreai_onnx.source.blocks import Item, Loop, ModuleCall, ModuleFunction, module_items
-from coreai_onnx.source.bodies import Body, Context
+from coreai_onnx.source.blocks import BlockCall, BlockFunction, Item, Loop, module_items
+from coreai_onnx.source.bodies import Body, BodyContext
 from coreai_onnx.source.builder.model import IR_VERSION, METADATA
 from coreai_onnx.source.calls import Callee, Calls, Kind, default_text
 from coreai_onnx.source.constants import Constants
 from coreai_onnx.source.hints import Hints
-from coreai_onnx.source.identifiers import Scope, identifier, is_plain
+from coreai_onnx.source.identifiers import IdentifierScope, identifier, is_plain
 from coreai_onnx.source.layout import (
     INDENT,
     WIDTH,
@@ -51,7 +51,7 @@ class ModelText:
         self.model = model
         self.constants = Constants(model)
         self.hints = Hints(read_code(model.metadata_props), model.graph)
-        self.names = Scope(reserved)
+        self.names = IdentifierScope(reserved)
         self.graph_name = self.names.new("main")
         self.functions = self._callees()
         self.opsets = self._opset_names()
@@ -67,7 +67,7 @@ class ModelText:
             name = function.name
             if not is_plain(name) or self.names.taken(name):
                 name = identifier(name.replace(".", "_"), "function")
-            names = Scope(value.name or "" for value in function.inputs)
+            names = IdentifierScope(value.name or "" for value in function.inputs)
             attributes = {n: _parameter(names, n, "attribute") for n in function.attributes}
             found[key] = Callee(self.names.new(name), function, attributes)
         return found
@@ -81,7 +81,7 @@ class ModelText:
             found[domain] = self.names.new(identifier(domain, "domain"))
         return found
 
-    def _module_names(self) -> dict[ModuleFunction, str]:
+    def _module_names(self) -> dict[BlockFunction, str]:
         functions = list(dict.fromkeys(_functions_in(self.items)))
         found = {}
         seen: Counter[str] = Counter()
@@ -140,7 +140,7 @@ class ModelText:
     # ---------------------------------------------------------------- functions of the model
     def _function(self, key: ir.OperatorIdentifier, callee: Callee) -> list[str]:
         function = callee.function
-        names = Scope(self.names.all)
+        names = IdentifierScope(self.names.all)
         known: dict[ir.Value, str] = {}
         parameters: list[Expression] = []
         for value in function.inputs:
@@ -163,7 +163,7 @@ class ModelText:
             *body.write(),
         ]
 
-    def _keywords(self, callee: Callee, names: Scope) -> list[Expression]:
+    def _keywords(self, callee: Callee, names: IdentifierScope) -> list[Expression]:
         found: list[Expression] = []
         for name, attribute in callee.function.attributes.items():
             keyword = names.new(callee.attributes[name])
@@ -216,8 +216,8 @@ class ModelText:
         return found
 
     # ---------------------------------------------------------------- functions of modules
-    def _module(self, function: ModuleFunction, name: str) -> list[str]:
-        names = Scope(self.names.all)
+    def _module(self, function: BlockFunction, name: str) -> list[str]:
+        names = IdentifierScope(self.names.all)
         known: dict[ir.Value, str] = {}
         for value in function.inputs:
             known[value] = names.new(self.hints.stem(value, function.block.path))
@@ -243,7 +243,7 @@ class ModelText:
     # ---------------------------------------------------------------- the graph
     def _graph(self) -> list[str]:
         graph = self.model.graph
-        names = Scope(self.names.all)
+        names = IdentifierScope(self.names.all)
         known: dict[ir.Value, str] = {}
         parameters: list[Expression] = []
         renamed: list[tuple[str, Expression]] = []
@@ -282,8 +282,11 @@ class ModelText:
         ]
 
     def _context(
-        self, names: Scope, known: dict[ir.Value, str], function: ir.Function | None = None
-    ) -> Context:
+        self,
+        names: IdentifierScope,
+        known: dict[ir.Value, str],
+        function: ir.Function | None = None,
+    ) -> BodyContext:
         versions = self.model.opset_imports if function is None else function.opset_imports
         own, kinds = {}, {}
         if function is not None:
@@ -296,7 +299,7 @@ class ModelText:
             self.constants, self.functions, self.opsets, versions,
             lambda name: f"weights[{quoted(name)}]", own, kinds,
         )  # fmt: skip
-        return Context(calls, self.hints, self.modules, (), names, known)
+        return BodyContext(calls, self.hints, self.modules, (), names, known)
 
 
 def _kernel(key: ir.OperatorIdentifier) -> list[str]:
@@ -305,18 +308,18 @@ def _kernel(key: ir.OperatorIdentifier) -> list[str]:
     return [] if file is None else [f"# kernel: {file}"]
 
 
-def _parameter(names: Scope, name: str, default: str) -> str:
+def _parameter(names: IdentifierScope, name: str, default: str) -> str:
     if is_plain(name) and not names.taken(name):
         return names.new(name)
     return names.new(identifier(name, default))
 
 
-def _functions_in(items: Iterable[Item]) -> Iterable[ModuleFunction]:
+def _functions_in(items: Iterable[Item]) -> Iterable[BlockFunction]:
     """Yield the functions that are called, each after those that it calls."""
     for item in items:
         calls = item.calls if isinstance(item, Loop) else [item]
         for found in calls:
-            if isinstance(found, ModuleCall):
+            if isinstance(found, BlockCall):
                 yield from _functions_in(found.function.items)
                 yield found.function
 

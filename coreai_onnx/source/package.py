@@ -21,7 +21,7 @@ from coreai_onnx.errors import LoadError, SaveError, failures_as
 from coreai_onnx.model.inventory import initializers
 from coreai_onnx.quiet import without_warnings
 from coreai_onnx.source import builder
-from coreai_onnx.source.identifiers import Scope, identifier
+from coreai_onnx.source.identifiers import IdentifierScope, identifier
 from coreai_onnx.source.layout import keyed, laid_out
 from coreai_onnx.source.model_text import ModelText
 from coreai_onnx.source.record import Record, text_of
@@ -107,7 +107,7 @@ def _module_names(models: Mapping[str, ir.Model]) -> dict[str, str]:
     """Return the names of the model files: ``model``, or ``model_`` with the entrypoint."""
     if len(models) == 1:
         return dict.fromkeys(models, "model")
-    scope = Scope()
+    scope = IdentifierScope()
     return {name: scope.new(f"model_{identifier(name)}") for name in models}
 
 
@@ -146,7 +146,7 @@ def _record(folder: Path, module: str, text: ModelText) -> None:
     """Write the names of nodes, and check that the package builds the model."""
     path = folder / data_files(module)["names"]
     with imported(folder) as package:
-        names = sys.modules[f"{package.__name__}.{BUILDER}.names"].Names
+        names = sys.modules[f"{package.__name__}.{BUILDER}.names"].RecordedNames
         mine = sys.modules[f"{package.__name__}.{module}"].model
         found = names({})
         mine.trace(found)

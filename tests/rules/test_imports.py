@@ -65,6 +65,10 @@ def write_package(folder: Path) -> None:
         (folder / "coreai_onnx" / name).mkdir(parents=True, exist_ok=True)
         (folder / "coreai_onnx" / name / "__init__.py").touch()
     (folder / "coreai_onnx" / "__init__.py").touch()
+    builder = folder / "coreai_onnx" / "source" / "builder"
+    builder.mkdir(parents=True)
+    for file in (builder.parent / "__init__.py", builder / "__init__.py", builder / "running.py"):
+        file.touch()
     imports = {"passes": "onnx_graphsurgeon", "runtime": "onnxruntime"}
     for name, module in imports.items():
         (folder / "coreai_onnx" / name / "__init__.py").write_text(f"import {module}\n")

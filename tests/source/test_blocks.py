@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coreai_onnx.source.blocks import Loop, ModuleCall, components, module_items
+from coreai_onnx.source.blocks import BlockCall, Loop, components, module_items
 from coreai_onnx.source.constants import Constants
 from tests.source.modules import layered
 
@@ -23,7 +23,7 @@ def test_equal_layers_are_a_loop() -> None:
 def test_another_layer_divides_the_loop() -> None:
     first, odd, last = items(5, odd=2)
     assert isinstance(first, Loop)
-    assert isinstance(odd, ModuleCall)
+    assert isinstance(odd, BlockCall)
     assert isinstance(last, Loop)
     assert (len(first.calls), len(last.calls)) == (2, 2)
     assert first.calls[0].function is last.calls[0].function is not odd.function
@@ -31,7 +31,7 @@ def test_another_layer_divides_the_loop() -> None:
 
 def test_one_layer_is_a_call_or_its_nodes() -> None:
     (call,) = items(1)
-    assert isinstance(call, ModuleCall)
+    assert isinstance(call, BlockCall)
 
 
 def test_a_result_inside_the_loop_that_is_used_elsewhere_ends_it() -> None:

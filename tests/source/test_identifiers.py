@@ -7,7 +7,7 @@ import keyword
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coreai_onnx.source.identifiers import Scope, identifier, is_plain, stem
+from coreai_onnx.source.identifiers import IdentifierScope, identifier, is_plain, stem
 
 
 @given(st.text())
@@ -28,7 +28,7 @@ def test_names_read_well() -> None:
 
 
 def test_a_scope_gives_each_value_its_own_name() -> None:
-    scope = Scope({"layer_norm", "gelu"})
+    scope = IdentifierScope({"layer_norm", "gelu"})
     assert [scope.new(n) for n in ("x", "x", "layer_norm", "gelu")] == [
         "x",
         "x_2",

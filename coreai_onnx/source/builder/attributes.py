@@ -13,7 +13,7 @@ from onnxscript import ir
 from .errors import failure
 from .schemas import schema_of
 from .tensors import in_memory, type_and_shape
-from .weights import Weight
+from .weights import StoredWeight
 
 _KINDS = ir.AttributeType
 _SINGLE = {
@@ -28,7 +28,7 @@ _CONSTANT = {_KINDS.INT: "value_int", _KINDS.FLOAT: "value_float", _KINDS.STRING
 
 
 @dataclass(frozen=True)
-class AttributeRef:
+class AttributeReference:
     """An attribute of the function that is being traced; its value is known where it is called."""
 
     name: str
@@ -86,9 +86,9 @@ def attribute(
     if isinstance(value, typed):
         kind = ir.AttributeType.__members__[value.kind]
         value = value.value
-        if isinstance(value, AttributeRef):
+        if isinstance(value, AttributeReference):
             return ir.RefAttr(name, value.name, kind)
-    if isinstance(value, Weight):
+    if isinstance(value, StoredWeight):
         value = in_memory(value.load())
     if kind is None or kind == _KINDS.UNDEFINED:
         kind = _kind_of(value)

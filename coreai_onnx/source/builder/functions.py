@@ -9,9 +9,9 @@ from typing import Any
 
 from onnxscript import ir
 
-from .attributes import AttributeRef, attribute
+from .attributes import AttributeReference, attribute
 from .errors import failure
-from .names import Names
+from .names import RecordedNames
 from .tracing import Call, Trace, active
 
 
@@ -113,13 +113,13 @@ class Function:
         if self._count is None:
             if self._active:
                 raise failure(frame, f"{self.name} calls itself, which ONNX forbids")
-            self._count = len(self._trace(Names({})).outputs)
+            self._count = len(self._trace(RecordedNames({})).outputs)
         return self._count
 
     _count: int | None = None
     _active = False
 
-    def _trace(self, names: Names) -> Trace:
+    def _trace(self, names: RecordedNames) -> Trace:
         domain, name, overload = self.key
         label = f"{domain}::{name}" + (f":{overload}" if overload else "")
         opsets = self._opsets or self._model_opsets
@@ -127,7 +127,9 @@ class Function:
         inputs = [trace.add_input(item, None) for item in self._inputs]
         kinds = self._types
         named = {
-            parameter: AttributeRef(name, kinds.get(name, ir.AttributeType.UNDEFINED))
+            parameter: AttributeReference(
+                name, kinds.get(name, ir.AttributeType.UNDEFINED)
+            )
             for parameter, name in self._names.items()
         }
         self._active = True
@@ -138,7 +140,7 @@ class Function:
         self._count = len(trace.outputs)
         return trace
 
-    def traced(self, names: Names) -> ir.Function:
+    def traced(self, names: RecordedNames) -> ir.Function:
         """Return the function with its body."""
         trace = self._trace(names)
         graph = trace.graph()

@@ -14,10 +14,10 @@ from onnxscript import ir
 from .checking import check
 from .errors import BuildError, failure, place
 from .functions import Function
-from .names import Names
+from .names import RecordedNames
 from .tensors import constant, type_and_shape
 from .tracing import Trace
-from .weights import Weight, Weights, WeightsFile
+from .weights import StoredWeight, Weights, WeightsFile
 
 IR_VERSION = 10
 """Version of the ONNX format unless the file says another."""
@@ -116,7 +116,7 @@ class Model:
         return declare
 
     # ------------------------------------------------------------------ building
-    def build(self, names: Names | None = None) -> ir.Model:
+    def build(self, names: RecordedNames | None = None) -> ir.Model:
         """Trace the graph and the functions.
 
         Args:
@@ -128,7 +128,7 @@ class Model:
         Raises:
             BuildError: If the file asks for something that ONNX does not have.
         """
-        names = Names.read(self._names) if names is None else names
+        names = RecordedNames.read(self._names) if names is None else names
         main, functions = self.trace(names)
         exact = names.is_exact
         defaults = {key: item.defaults for key, item in self.functions.items()}
@@ -153,12 +153,12 @@ class Model:
                           for site, node in trace.sites.items()})  # fmt: skip
         return model
 
-    def trace(self, names: Names) -> tuple[Trace, list[ir.Function]]:
+    def trace(self, names: RecordedNames) -> tuple[Trace, list[ir.Function]]:
         """Trace the graph and the functions, without names."""
         main = self._traced(names)
         return main, [function.traced(names) for function in self.functions.values()]
 
-    def _traced(self, names: Names) -> Trace:
+    def _traced(self, names: RecordedNames) -> Trace:
         if self._graph is None:
             raise BuildError(
                 f"{self.file.name}: no function is declared with @model.graph"
@@ -179,7 +179,9 @@ class Model:
             default = parameter.default
             if default is not parameter.empty:
                 tensor = (
-                    default.load() if isinstance(default, Weight) else constant(default)
+                    default.load()
+                    if isinstance(default, StoredWeight)
+                    else constant(default)
                 )
                 trace.add_initializer(actual, tensor)
         trace.run(self._graph, arguments, **named)
@@ -213,7 +215,7 @@ class Model:
             value.name = name
             value.type, value.shape = type_and_shape(annotation)
 
-    def _opsets(self, names: Names) -> dict[str, int]:
+    def _opsets(self, names: RecordedNames) -> dict[str, int]:
         """Return the declared opsets, and version 1 of domains that only nodes name."""
         used = (node.domain for trace in names.traces for node in trace.nodes)
         return self.opsets | {d: 1 for d in used if d not in self.opsets}

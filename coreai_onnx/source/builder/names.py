@@ -27,7 +27,7 @@ Defaults = dict[tuple[str, str, str], dict[str, ir.Attr]]
 """Functions, and the default values of their attributes."""
 
 
-class Names:
+class RecordedNames:
     """What is recorded of a model."""
 
     def __init__(self, record: dict[str, Any]) -> None:
@@ -37,7 +37,7 @@ class Names:
         self._taken = {name for graph in self._graphs() for name in _names_in(graph)}
 
     @classmethod
-    def read(cls, path: Path) -> Names:
+    def read(cls, path: Path) -> RecordedNames:
         """Read a file; a missing one names nothing."""
         return cls(json.loads(path.read_text("utf-8")) if path.is_file() else {})
 
@@ -98,7 +98,7 @@ class Names:
 class GraphNames:
     """What is recorded of one graph or function."""
 
-    def __init__(self, whole: Names, key: str, record: dict[str, Any]) -> None:
+    def __init__(self, whole: RecordedNames, key: str, record: dict[str, Any]) -> None:
         """Take the part of ``names.json`` for a graph."""
         self.whole = whole
         self.key = key

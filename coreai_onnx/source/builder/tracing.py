@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from onnxscript import ir
 
-from .attributes import AttributeRef, attribute, declared_types
+from .attributes import AttributeReference, attribute, declared_types
 from .errors import failure, place
 from .schemas import check_call, default_outputs
 from .tensors import constant, content_key, in_memory, type_and_shape
-from .weights import Weight
+from .weights import StoredWeight
 
 
 @dataclass
@@ -192,7 +192,7 @@ class Trace:
         site: str,
         frame: FrameType,
     ) -> ir.Attr:
-        if isinstance(value, AttributeRef):
+        if isinstance(value, AttributeReference):
             return value.attribute(name, kind, frame)
         if callable(value) and not isinstance(value, type):
             graph = self._branch(value, f"{site}.{name}")
@@ -259,13 +259,13 @@ class Trace:
             if not self._knows(item):
                 raise failure(frame, f"{item.name!r} is a value of another graph")
             return item
-        if isinstance(item, AttributeRef):
+        if isinstance(item, AttributeReference):
             raise failure(
                 frame, f"{item.name!r} is an attribute; as a value: {item.advice}"
             )
-        key = item.name if isinstance(item, Weight) else ""
+        key = item.name if isinstance(item, StoredWeight) else ""
         try:
-            tensor = item.load() if isinstance(item, Weight) else constant(item)
+            tensor = item.load() if isinstance(item, StoredWeight) else constant(item)
         except (TypeError, OverflowError) as error:
             raise failure(frame, str(error)) from None
         return self._constant(key or content_key(tensor), tensor, is_weight=bool(key))

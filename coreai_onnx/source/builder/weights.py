@@ -28,7 +28,7 @@ TYPES = "onnx"
 
 
 @dataclass(frozen=True)
-class Weight:
+class StoredWeight:
     """A weight by its name in the file; it becomes an initializer where an operator uses it."""
 
     name: str
@@ -123,7 +123,7 @@ class Weights:
         """Return the weight of this name, or the weights of the module of this name."""
         full = self._prefix + name
         if full in self._file.index:
-            return Weight(full, self._file)
+            return StoredWeight(full, self._file)
         if full in self._file.modules:
             return Weights(self._file, f"{full}.")
         close = difflib.get_close_matches(full, self._file.index, n=3, cutoff=0.0)

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from coreai_onnx.source.builder.names import Names, decoded_type, encoded_type, same_attribute
+from coreai_onnx.source.builder.names import (
+    RecordedNames,
+    decoded_type,
+    encoded_type,
+    same_attribute,
+)
 from tests.small_models import parse
 from tests.source.packages import rebuilt
 
@@ -22,7 +27,7 @@ def test_explicit_defaults_and_their_order_come_back(tmp_path: Path) -> None:
 
 
 def test_unused_names() -> None:
-    names = Names({})
+    names = RecordedNames({})
     assert [names.unused("a"), names.unused("a"), names.unused("b")] == ["a", "a_1", "b"]
 
 

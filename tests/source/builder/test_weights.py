@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.source.builder.errors import BuildError
-from coreai_onnx.source.builder.weights import Weight, Weights, WeightsFile
+from coreai_onnx.source.builder.weights import StoredWeight, Weights, WeightsFile
 from coreai_onnx.source.weights_file import write_weights
 
 
@@ -27,7 +27,7 @@ def test_modules_and_weights(path: Path) -> None:
     layer = weights["layers"]["0"]
     assert isinstance(layer, Weights)
     assert layer["weight"] == weights["layers.0.weight"]
-    assert isinstance(layer["weight"], Weight)
+    assert isinstance(layer["weight"], StoredWeight)
 
 
 @pytest.mark.parametrize("name", ["layers.1", "layers.0.weights", "", "layer"])
