@@ -23,6 +23,9 @@ ENTRYPOINTS = "coreai.entrypoints"
 """Model metadata: a JSON list of the entrypoints that were saved together, in order."""
 MAIN = "main"
 """Default name of an entrypoint."""
+MODEL_FILE, ENCODER_FILE = "model.onnx", "encoder_model.onnx"
+MERGED_FILE = "decoder_model_merged.onnx"
+"""The files in a folder of `export_model`, which `generate` reads: optimum's names."""
 
 
 def entrypoint_files(path: Path, names: Iterable[str]) -> dict[str, Path]:

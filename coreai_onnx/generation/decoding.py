@@ -11,15 +11,11 @@ import torch
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.generation.prompts import Prompt
 from coreai_onnx.generation.sampling import Sampler, Settings
-from coreai_onnx.model.interface import TensorInfo
+from coreai_onnx.model.interface import CAPACITY, TensorInfo
 from coreai_onnx.runtime.session import Session
 
 _ENCODED = {"encoder_hidden_states", "encoder_attention_mask", "use_cache_branch"}
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position", *_ENCODED}
-
-
-CAPACITY = "max_length"
-"""The dim of a cache whose capacity is chosen at run time, in the files of `export_model`."""
 
 
 class Decoding:
@@ -164,11 +160,9 @@ def _empty(info: TensorInfo, sizes: dict[Any, int]) -> Any:
 
 def _check_length(session: Session, prompt: Prompt, settings: Settings) -> None:
     """Refuse a text that is longer than a cache of fixed length."""
-    lengths = [
-        info.dims[2]
-        for info in session.state_inputs
-        if "cache_position" in {i.name for i in session.inputs} and len(info.dims) == 4
-    ]
+    if all(info.name != "cache_position" for info in session.inputs):
+        return
+    lengths = [info.dims[2] for info in session.state_inputs if len(info.dims) == 4]
     capacity = min((size for size in lengths if isinstance(size, int)), default=None)
     needed = prompt.ids.shape[1] + settings.max_new_tokens - 1
     if capacity is not None and needed > capacity:

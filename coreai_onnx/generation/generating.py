@@ -12,6 +12,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 
 from coreai_onnx.errors import GenerationError, failures_as
+from coreai_onnx.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
 from coreai_onnx.generation.decoding import generated
 from coreai_onnx.generation.encoding import Encoder
 from coreai_onnx.generation.prompts import Prompt, read_prompt
@@ -20,7 +21,6 @@ from coreai_onnx.runtime.opening import HasModel
 from coreai_onnx.runtime.outputs import Array
 from coreai_onnx.runtime.session import Session
 
-MODEL, ENCODER, MERGED = "model.onnx", "encoder_model.onnx", "decoder_model_merged.onnx"
 _SETTINGS = ("generation_config.json", "config.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
@@ -75,20 +75,20 @@ class LanguageModel:
             SessionError: If the model cannot be opened.
         """
         path = Path(folder)
-        encodes = (path / ENCODER).is_file() and (path / MERGED).is_file()
-        if not (encodes or (path / MODEL).is_file()):
-            what = f"there is no {MODEL}" if path.is_dir() else "no such folder"
+        encodes = (path / ENCODER_FILE).is_file() and (path / MERGED_FILE).is_file()
+        if not (encodes or (path / MODEL_FILE).is_file()):
+            what = f"there is no {MODEL_FILE}" if path.is_dir() else "no such folder"
             raise GenerationError(f"{path}: {what}; export the model with coreai_onnx.export_model")
         settings = [_read(path / name) for name in _SETTINGS]
         stops, pads = (_first(settings, name) for name in ("eos_token_id", "pad_token_id"))
         stop_ids = tuple(stops) if isinstance(stops, list) else () if stops is None else (stops,)
         pad_id = pads if pads is not None else stop_ids[0] if stop_ids else 0
-        file = path / (MERGED if encodes else MODEL)
+        file = path / (MERGED_FILE if encodes else MODEL_FILE)
         session = Session(file, kernels=kernels, threads=threads)
         encoder = None
         if encodes:
             start = _first(settings, "decoder_start_token_id") or 0
-            encoder = Encoder(Session(path / ENCODER, kernels=kernels, threads=threads), start)
+            encoder = Encoder(Session(path / ENCODER_FILE, kernels=kernels, threads=threads), start)
         rules = TokenRules.read(settings[0] or settings[1])  # as transformers chooses them
         return cls(session, _tokenizer(path), stop_ids, pad_id, encoder, rules)
 

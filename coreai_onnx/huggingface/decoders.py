@@ -16,11 +16,10 @@ from coreai_onnx.huggingface.caches import (
     slots_of,
     tensors_of,
 )
+from coreai_onnx.model.interface import CAPACITY
 
 BATCH, SEQUENCE, PAST = "batch_size", "sequence_length", "past_sequence_length"
 TOTAL = f"{PAST} + {SEQUENCE}"
-CAPACITY = "max_length"
-"""The capacity of a static cache, which is chosen at run time."""
 TOTAL_DIM = "total_sequence_length"
 
 

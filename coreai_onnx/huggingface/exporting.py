@@ -16,6 +16,7 @@ import torch
 from coreai_onnx.converter import TorchConverter
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
+from coreai_onnx.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
 from coreai_onnx.huggingface.caches import Slot
 from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder
 from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
@@ -37,7 +38,6 @@ from coreai_onnx.table import render, size_text
 if TYPE_CHECKING:
     from coreai_onnx.passes import Target
 
-MODEL, ENCODER, MERGED = "model.onnx", "encoder_model.onnx", "decoder_model_merged.onnx"
 _ENCODER_DECODERS = ("text2text-generation", "automatic-speech-recognition")
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 """The dtypes of weights and computation; onnxruntime has no bfloat16 on a CPU."""
@@ -212,16 +212,16 @@ def _programs(
     if loaded.task.name == "text-generation":
         decoder = Decoder(loaded.model, is_static=is_static)
         if all(slot.grows for slot in decoder.slots):
-            files[CONFIG] = genai_config(decoder, MODEL)
-        return {MODEL: convert(decoder)}
+            files[CONFIG] = genai_config(decoder, MODEL_FILE)
+        return {MODEL_FILE: convert(decoder)}
     if loaded.task.name not in _ENCODER_DECODERS:
-        return {MODEL: convert(head_of(loaded))}
+        return {MODEL_FILE: convert(head_of(loaded))}
     encoder = EncoderPart(loaded.model)
     part = DecoderPart(loaded.model, encoder)
     merged = convert(part)
     outputs = {slot.past: slot.present for slot in part.cross}
     computed_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
-    return {ENCODER: convert(encoder), MERGED: merged}
+    return {ENCODER_FILE: convert(encoder), MERGED_FILE: merged}
 
 
 def head_of(loaded: LoadedModel) -> Head:

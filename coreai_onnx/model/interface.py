@@ -10,6 +10,8 @@ from coreai_onnx.model.metadata import read_complex, read_states
 
 _COMPLEX_DTYPES = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
 
+CAPACITY = "max_length"
+"""The dim of a static cache whose capacity is chosen at run time, in files of `export_model`."""
 Dim = int | str | None
 """A fixed size, a symbolic name or expression, or None if unknown."""
 

@@ -138,8 +138,8 @@ class Session:
             InputError: If a name, dtype, rank or shape is wrong; the model was not run and no state
                 has changed.
             SessionError: If onnxruntime fails, or does not finish within the session's timeout; no
-                state has changed, unless a later call says so.
-                Also if another thread uses the session, or it is closed.
+                state has changed, unless a later call says so. Also if another thread uses the
+                session, or it is closed.
         """
         with self._used("run"), failures_as(SessionError, "the model cannot be run"):
             return self._run(args, named)

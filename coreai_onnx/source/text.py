@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError
 from coreai_onnx.files.saving import raw_bytes
-from coreai_onnx.model.inventory import graphs
+from coreai_onnx.model.inventory import initializers
 from coreai_onnx.source.package import read_package, write_frame, write_package
 from coreai_onnx.source.weights_file import AbsentTensor, write_weights
 
@@ -77,16 +76,11 @@ def from_text(text: str) -> ir.Model:
         with (folder / "weights.safetensors").open("wb") as file:
             write_weights(file, tensors)
         model = read_package(folder)["main"]
-        for value in _initializers(model):
+        for value in initializers(model):
             tensor = tensors.get(value.name or "")
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = tensor or value.const_value
     return model
-
-
-def _initializers(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in graphs(model):
-        yield from graph.initializers.values()
 
 
 def _tensor(name: str, dtype: str, shape: list[int], data: str = "") -> ir.TensorProtocol:

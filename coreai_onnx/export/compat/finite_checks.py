@@ -18,6 +18,7 @@ import inspect
 import sys
 import textwrap
 import tokenize
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, ClassVar
@@ -64,16 +65,16 @@ class _Check:
     when_finite: bool
 
 
-class _FiniteChecks(TorchFunctionMode):
+class _FiniteChecks(TorchFunctionMode, ABC):
     """While active, ``bool()`` of a check for finite values is answered."""
 
     def __init__(self) -> None:
         super().__init__()
         self._checks: dict[int, _Check] = {}
 
+    @abstractmethod
     def answered(self, check: _Check) -> bool:
         """Return what ``bool()`` of a check returns."""
-        raise NotImplementedError
 
     def replaced(self, func: Any, args: tuple[Any, ...], result: Any) -> Any:
         """Return what a call returns instead of its result."""
