@@ -251,6 +251,35 @@ def expert_cases() -> Iterator[Case]:
     yield Case(name, ((2, 5, 8), (6, 8)), {"transpose_rhs": 1}, label="linear")
 
 
+def few_bit_cases() -> Iterator[Case]:
+    """Products with few-bit weights: bits × zero points or palette × bias × activations."""
+    name, u8, f32 = "linear_nbits", torch.uint8, torch.float32
+    for bits, rounding in itertools.product((8, 4, 3, 2), (0, 8)):
+        attributes = {"bits": bits, "group_size": 16, "activation_bits": rounding}
+        codes, groups = (6, 3, 2 * bits), (6, 3)
+        x, dtypes = (2, 5, 48), {1: u8, 2: f32, 3: u8}
+        label = f"{bits}_bits{'_rounded' if rounding else ''}"
+        yield Case(name, (x, codes, groups), attributes, {1: u8}, label, 256)
+        unsigned = (x, codes, groups, groups, None, (6,))
+        yield Case(name, unsigned, attributes, dtypes, f"{label}_zero_points_bias", 256)
+        looked_up = (x, codes, groups, None, (1 << bits,), (6,))
+        yield Case(name, looked_up, attributes, {1: u8}, f"{label}_palette_bias", 256)
+    shapes = ((1, 48), (6, 3, 8), (6, 3), (6, 3))
+    zeros = {"group_size": 16}
+    for label, dtype in (("wide", f32), ("narrow", torch.float16), ("bfloat16", torch.bfloat16)):
+        yield Case(name, shapes, zeros, {1: u8, 2: dtype, 3: dtype}, f"{label}_zero_points", 256)
+    narrow = {1: u8, 2: torch.bfloat16, 4: torch.float16}
+    palette = ((48,), (6, 3, 8), (6, 3), None, (16,))
+    yield Case(name, palette, zeros, narrow, "narrow_palette", 256)
+    biased = ((3, 48), (6, 3, 8), (6, 3), None, None, (6,))
+    yield Case(name, biased, zeros, {1: u8}, "bias", 256)
+    yield Case(name, ((0, 48), (6, 3, 8), (6, 3)), zeros, {1: u8}, "no_rows", 256)
+    rounded = {"group_size": 16, "activation_bits": 8}
+    yield Case(name, ((2, 0, 48), (6, 3, 8), (6, 3)), rounded, {1: u8}, "no_rows_rounded", 256)
+    big = ((1, 64), (40, 2, 16), (40, 2), (40, 2), None, (40,))
+    yield Case(name, big, rounded | {"group_size": 32}, {1: u8, 3: u8}, "decode", 16)
+
+
 def delta_cases() -> Iterator[Case]:
     """Gated delta rule: heads × state × norm × lengths × dtypes of gates and state."""
     name, f32 = "gated_delta_update", torch.float32
@@ -297,6 +326,7 @@ CASES = [
     *attention_cases(),
     *rope_cases(),
     *expert_cases(),
+    *few_bit_cases(),
     *delta_cases(),
     *fused_cases(),
 ]

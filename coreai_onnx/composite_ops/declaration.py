@@ -100,7 +100,8 @@ class Composite:
         kernel: Whether the kernel library implements it.
         dtypes: Dtypes that the floating type may be.
         output_dims: The dims of each output in the letters of the inputs: ``"B H T E"``; ``"*"``
-            means those of the first input, ``"?"`` that letters cannot express them.
+            means those of the first input, ``"* N"`` those with another last dim, ``"?"`` that
+            letters cannot express them.
         output_likes: For each output, the input whose dtype it has, if a call passes that input;
             it has the dtype of the first input otherwise.
         check: Returns what is wrong with the sizes and attributes of a call; empty if it is valid.
@@ -165,8 +166,13 @@ class Composite:
     ) -> tuple[_D, ...] | None:
         if pattern == "*":
             return None if first is None else tuple(first)
-        names = pattern.split()
-        return tuple(letters[n] for n in names) if all(n in letters for n in names) else None
+        names = pattern.removeprefix("*").split()
+        if not all(n in letters for n in names):
+            return None
+        last = tuple(letters[n] for n in names)
+        if not pattern.startswith("*"):
+            return last
+        return None if first is None else (*first[: -len(names)], *last)
 
     def variants(self) -> tuple[str, ...]:
         """Every variant suffix, ``""`` (the plain name) first.

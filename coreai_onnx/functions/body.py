@@ -90,6 +90,11 @@ def _nested_inputs(graph: ir.Graph) -> list[Value]:
     return [v for g in nested for v in g.inputs]
 
 
+def always_cast(op: OpBuilder, x: Value, wide: torch.dtype) -> Value:
+    """Cast even if redundant, so that one body holds for every dtype; onnxruntime drops no-ops."""
+    return op.Cast(x, to=int(ir_dtype(wide)))
+
+
 def lower_body(
     composite: Composite, examples: Sequence[Example | None], traced: TracedReference, opset: int
 ) -> ir.Function:

@@ -15,7 +15,7 @@ import torch
 
 from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.composite_ops.gated_delta_update import NORM_EPS
-from coreai_onnx.functions.body import BodyBuilder
+from coreai_onnx.functions.body import BodyBuilder, always_cast
 from coreai_onnx.functions.trace import Example
 from coreai_onnx.functions.writers import Examples, present, writes
 from coreai_onnx.lower.builder import OpBuilder
@@ -35,11 +35,11 @@ def write(
     del examples
     op, (query, key, value, g, beta) = b.op, b.inputs[:5]
     wide = torch.float64 if b.dtype == torch.float64 else torch.float32
-    q, k, v, rate, decay = (_cast(op, x, wide) for x in (query, key, value, beta, g))
+    q, k, v, rate, decay = (always_cast(op, x, wide) for x in (query, key, value, beta, g))
     if attributes["use_qk_l2_norm"]:
         q, k = _unit_length(op, q), _unit_length(op, k)
     lanes = op.Shape(key, start=3, end=4)
-    q = op.Mul(q, op.Reciprocal(op.Sqrt(_cast(op, lanes, wide))))
+    q = op.Mul(q, op.Reciprocal(op.Sqrt(always_cast(op, lanes, wide))))
     sizes = _Sizes(op, key, value)
     tokens = [
         op.Reshape(q, sizes("B H 1 S 1 D"), allowzero=1),
@@ -53,7 +53,7 @@ def write(
     if initial is None:
         state = op.Expand(op.const(0.0, wide), sizes("B H R D E"))
     else:
-        state = op.Reshape(_cast(op, initial, wide), sizes("B H R D E"), allowzero=1)
+        state = op.Reshape(always_cast(op, initial, wide), sizes("B H R D E"), allowzero=1)
     last, outputs = _scan(op, state, tokens, wide)
     outputs = op.Reshape(outputs, sizes("B S V E"), allowzero=1)
     last = op.Reshape(last, sizes("B V D E"), allowzero=1)
@@ -118,8 +118,3 @@ def _scan(
 def _unit_length(op: OpBuilder, x: Value) -> Value:
     squared = op.ReduceSum(op.Mul(x, x), [-1], keepdims=1)
     return op.Div(x, op.Sqrt(op.Add(squared, NORM_EPS)))
-
-
-def _cast(op: OpBuilder, x: Value, wide: torch.dtype) -> Value:
-    """Cast even if redundant, so that one body holds for every dtype; onnxruntime drops no-ops."""
-    return op.Cast(x, to=int(ir_dtype(wide)))

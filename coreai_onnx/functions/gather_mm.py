@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.composite_ops.declaration import Composite
-from coreai_onnx.functions.body import BodyBuilder
+from coreai_onnx.functions.body import BodyBuilder, always_cast
 from coreai_onnx.functions.trace import Example
 from coreai_onnx.functions.writers import Examples, present, writes
 from coreai_onnx.lower.builder import OpBuilder
@@ -50,7 +50,7 @@ def write(
         stacked = op.Reshape(matrices, op.Concat([-1], _last_dims(op, matrices), axis=0))
         turned = op.Transpose(stacked, perm=[0, 2, 1])
         matrices = op.Reshape(turned, op.Concat(lead, _last_dims(op, turned), axis=0))
-    product = op.MatMul(_cast(op, rows, wide), _cast(op, matrices, wide))
+    product = op.MatMul(always_cast(op, rows, wide), always_cast(op, matrices, wide))
     return op.CastLike(product, lhs)
 
 
@@ -76,7 +76,7 @@ class _Product:
         """Return rows ``[n, M, K]`` times one matrix, ``[n, M, N]``."""
         if self.transposed:
             matrix = op.Transpose(matrix, perm=[1, 0])
-        return op.MatMul(_cast(op, rows, self.wide), _cast(op, matrix, self.wide))
+        return op.MatMul(always_cast(op, rows, self.wide), always_cast(op, matrix, self.wide))
 
 
 def _grouped(op: OpBuilder, lhs: Value, rhs: Value, indices: Value, product: _Product) -> Value:
@@ -164,8 +164,3 @@ def _stack(op: OpBuilder, x: Value) -> Value:
 
 def _last_dims(op: OpBuilder, x: Value) -> Value:
     return op.Shape(x, start=-2)
-
-
-def _cast(op: OpBuilder, x: Value, wide: torch.dtype) -> Value:
-    """Cast even if redundant, so that one body holds for every dtype; onnxruntime drops no-ops."""
-    return op.Cast(x, to=int(ir_dtype(wide)))

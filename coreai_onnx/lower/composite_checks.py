@@ -135,6 +135,8 @@ def _check_dtypes(composite: Composite, inputs: Sequence[Value | None]) -> None:
             raise ValueError(f"{declared.name} is {name}, {composite.inputs[0].name} is {own}")
         if declared.dtype == "index" and name not in _INDICES:
             raise ValueError(f"{declared.name} is {name}, not one of {_INDICES}")
+        if declared.dtype not in ("T", "any", "index", name):
+            raise ValueError(f"{declared.name} is {name}, not {declared.dtype}")
 
 
 def _dtype_name(x: Value) -> str:

@@ -18,6 +18,7 @@ COMPOSITE_SIZES = {
     "kv_cache_update": (3, 3, 1),
     "layer_norm": (1, 3, 1),
     "linalg_vector_norm": (1, 1, 1),
+    "linear_nbits": (3, 6, 1),
     "log_softmax": (1, 1, 1),
     "pixel_shuffle": (1, 1, 1),
     "rms_norm": (1, 2, 1),

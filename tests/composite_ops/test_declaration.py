@@ -72,6 +72,9 @@ def test_variants_take_one_word_of_each_group_in_order() -> None:
         (SDPA, [(4, 5, 8), (2, 7, 8), (2, 7, 6)], [None]),
         (SDPA, [("b", 4, 5, 8), None, None], [None]),
         ("silu", [None], [None]),
+        ("linear_nbits", [("b", 5, 64), (6, 2, 16), (6, 2)], [("b", 5, 6)]),
+        ("linear_nbits", [None, (6, 2, 16), (6, 2)], [None]),
+        ("linear_nbits", [(5, 64), None, None], [None]),
     ],
 )
 def test_shapes_of_outputs_follow_from_the_letters(name, shapes, wanted) -> None:

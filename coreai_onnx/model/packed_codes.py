@@ -1,0 +1,91 @@
+"""Codes of few bits in bytes: a little-endian bit stream, as in onnxruntime's MatMulNBits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+CODE_BITS = (8, 4, 3, 2)
+"""The sizes of a code, in bits."""
+_BYTE = 8
+
+
+def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Return codes as bytes: code ``i`` of a row is in the bits from ``i * bits`` on.
+
+    Args:
+        codes: Integers below ``2 ** bits``, ``[..., count]``; ``count * bits`` is a multiple of 8.
+        bits: Size of a code: 8, 4, 3 or 2.
+
+    Returns:
+        uint8, ``[..., count * bits / 8]``.
+
+    Raises:
+        ValueError: If a code is out of range, or a row does not fill whole bytes.
+    """
+    _check_bits(bits)
+    if codes.size and not 0 <= codes.min() <= codes.max() < 1 << bits:
+        low, high = codes.min(), codes.max()
+        raise ValueError(f"codes of {bits} bits are 0 to {(1 << bits) - 1}, not {low} to {high}")
+    per, size = _unit(bits)
+    units = _units(codes, per, f"{bits}-bit codes")
+    packed = np.zeros((*units.shape[:-1], size), np.uint8)
+    for code, byte, shift in _overlaps(bits):
+        one = units[..., code]
+        moved = one << shift if shift >= 0 else one >> -shift
+        packed[..., byte] |= (moved & 0xFF).astype(np.uint8)
+    return packed.reshape(*codes.shape[:-1], units.shape[-2] * size)
+
+
+def unpack_codes(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Return the codes that :func:`pack_codes` packed.
+
+    Args:
+        packed: uint8, ``[..., bytes]``.
+        bits: Size of a code: 8, 4, 3 or 2.
+
+    Returns:
+        uint8, ``[..., bytes * 8 / bits]``.
+
+    Raises:
+        ValueError: If a row does not consist of whole codes.
+    """
+    _check_bits(bits)
+    per, size = _unit(bits)
+    units = _units(packed, size, f"bytes of {bits}-bit codes")
+    codes = np.zeros((*units.shape[:-1], per), np.uint8)
+    for code, byte, shift in _overlaps(bits):
+        one = units[..., byte]
+        moved = one >> shift if shift >= 0 else one << -shift
+        codes[..., code] |= (moved & ((1 << bits) - 1)).astype(np.uint8)
+    return codes.reshape(*packed.shape[:-1], units.shape[-2] * per)
+
+
+def _unit(bits: int) -> tuple[int, int]:
+    """Return the least number of codes that fill whole bytes, and the number of these bytes."""
+    whole = math.lcm(bits, _BYTE)
+    return whole // bits, whole // _BYTE
+
+
+def _overlaps(bits: int) -> Iterator[tuple[int, int, int]]:
+    """Yield a code and a byte of a unit that share bits, and the code's first bit in the byte."""
+    codes, size = _unit(bits)
+    for code, byte in itertools.product(range(codes), range(size)):
+        shift = code * bits - byte * _BYTE
+        if -bits < shift < _BYTE:
+            yield code, byte, shift
+
+
+def _check_bits(bits: int) -> None:
+    if bits not in CODE_BITS:
+        raise ValueError(f"a code has {bits} bits, not one of {CODE_BITS}")
+
+
+def _units(x: np.ndarray, size: int, what: str) -> np.ndarray:
+    """Return the last axis in units of a size, as integers that hold a shifted byte."""
+    if x.shape[-1] % size:
+        raise ValueError(f"{x.shape[-1]} {what} in a row are not a multiple of {size}")
+    return x.reshape(*x.shape[:-1], x.shape[-1] // size, size).astype(np.uint16)
