@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 
 from coreai_onnx.model.metadata import RELATION_LIMIT
@@ -52,6 +52,17 @@ def evaluate(expression: str, sizes: Mapping[str, int]) -> int | None:
         return _value(_parsed(expression), sizes)
     except _UNREADABLE:
         return None
+
+
+def evaluated(dims: Iterable[int | str | None], sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Return the sizes of dims, or None if one is unknown, invalid or has unknown names."""
+    found = [dim if isinstance(dim, int) else _size(dim or "", sizes) for dim in dims]
+    known = tuple(size for size in found if size is not None)
+    return known if len(known) == len(found) else None
+
+
+def _size(dim: str, sizes: Mapping[str, int]) -> int | None:
+    return sizes[dim] if dim in sizes else evaluate(dim, sizes)
 
 
 def holds(condition: str, sizes: Mapping[str, int]) -> bool | None:

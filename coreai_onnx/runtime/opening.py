@@ -19,10 +19,10 @@ from coreai_onnx.files.loading import check_places, fault
 from coreai_onnx.files.saving import save_models, to_proto
 from coreai_onnx.model.inventory import standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
-from coreai_onnx.runtime.in_place import updated_in_place
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.optimizers import disabled_optimizers, read_graph
 from coreai_onnx.runtime.signature import Signature
+from coreai_onnx.runtime.undo import UndoLog
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ class OpenModel:
         ort: The ``onnxruntime.InferenceSession``.
         kernels: Whether the native kernels are registered.
         signature: Inputs, outputs and states.
-        in_place: The states that may be updated in place, see `updated_in_place`.
+        undo: The undo log of updates in place; None if no state is updated in place.
         initial: The values in the file that the states start from, by the states' names.
     """
 
@@ -74,10 +74,15 @@ class OpenModel:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.ort = self._open(source, options)
         self.signature = _signature(self.ort, source)
-        self.in_place: Mapping[str, frozenset[str]] = {}
+        self.undo: UndoLog | None = None
         self.initial: Mapping[str, ir.TensorProtocol] = {}
         if graph is not None and self.signature.states:
-            self.in_place, self.initial = updated_in_place(graph), _initial(graph)
+            self.undo, self.initial = UndoLog(graph), _initial(graph)
+
+    @property
+    def in_place(self) -> frozenset[str]:
+        """The states that may be updated in place."""
+        return frozenset() if self.undo is None else self.undo.states
 
     def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
         if isinstance(source, str | PathLike):

@@ -138,8 +138,7 @@ class Session:
             InputError: If a name, dtype, rank or shape is wrong; the model was not run and no state
                 has changed.
             SessionError: If onnxruntime fails, or does not finish within the session's timeout; no
-                state has changed, unless a later call says so. Also if another thread uses the
-                session, or it is closed.
+                state has changed. Also if another thread uses the session, or it is closed.
         """
         with self._used("run"), failures_as(SessionError, "the model cannot be run"):
             return self._run(args, named)
@@ -155,13 +154,13 @@ class Session:
         sizes = self._signature.check(types, frozenset(carried))
         feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | carried
         targets = self._stream.targets(arrays, sizes)
-        try:
+        with self._undone_if_it_fails(targets, feeds, sizes):
             with deadline(self.timeout) as options:
                 results = self._run_ort(feeds, targets, options)
-        except BaseException as error:  # Ctrl-C too: onnxruntime may have written to the states
-            self._stream.failed(targets, str(error.args[0]) if error.args else "")
-            raise
-        return self._returned(results, targets)
+            outputs = {x.name: from_ort(results[x.name], x) for x in self.outputs}
+        states = {state.input: results[state.output] for state in self._signature.states}
+        self._stream.advance(states, targets)
+        return Outputs(outputs, self._stream.reader(states))
 
     # ------------------------------------------------------------------ state
     @property
@@ -176,7 +175,6 @@ class Session:
             SessionError: If another thread uses the session, or it is closed.
         """
         with self._used("read"), failures_as(SessionError, "the states cannot be read"):
-            self._stream.carried({})
             values = {name: self._value_of(name) for name in self.states}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -229,7 +227,7 @@ class Session:
         """Release the states. The loaded model is released with the last session that uses it."""
         if not self._closed:
             with self._used("closed"):
-                self._stream = Stream(self._signature, {})
+                self._stream = Stream(self._signature, ())
             self._closed = True
 
     @contextmanager
@@ -262,6 +260,25 @@ class Session:
         return printable_lines("\n".join([*lines, *(f"  output  {info}" for info in self.outputs)]))
 
     # ------------------------------------------------------------------ onnxruntime
+    @contextmanager
+    def _undone_if_it_fails(
+        self,
+        targets: Mapping[str, tuple[ort.OrtValue, Memory]],
+        feeds: Mapping[str, ort.OrtValue],
+        sizes: Mapping[str, int],
+    ) -> Iterator[None]:
+        """Restore the states that a call updates in place if it fails, or Ctrl-C ends it."""
+        overwritten = self._stream.overwritten(targets)
+        if self._model.undo is None or not overwritten:
+            yield
+            return
+        saved = self._model.undo.save(overwritten, feeds, sizes)
+        try:
+            yield
+        except BaseException:
+            saved.restore()
+            raise
+
     def _run_ort(
         self,
         feeds: Mapping[str, ort.OrtValue],
@@ -301,13 +318,3 @@ class Session:
                 binding.bind_output(name)
         self.ort.run_with_iobinding(binding, options)
         return list(binding.get_outputs())
-
-    def _returned(
-        self,
-        results: Mapping[str, ort.OrtValue],
-        targets: Mapping[str, tuple[ort.OrtValue, Memory]],
-    ) -> Outputs:
-        states = {state.input: results[state.output] for state in self._signature.states}
-        self._stream.advance(states, targets)
-        arrays = {info.name: from_ort(results[info.name], info) for info in self.outputs}
-        return Outputs(arrays, self._stream.reader(states))

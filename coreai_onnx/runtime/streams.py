@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +11,7 @@ import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.runtime.expressions import evaluate
+from coreai_onnx.runtime.expressions import evaluated
 from coreai_onnx.runtime.outputs import Array
 from coreai_onnx.runtime.signature import Signature
 from coreai_onnx.runtime.values import from_ort, to_ort
@@ -24,7 +23,6 @@ _AHEAD = 1.5
 """Capacity of the memory of a state that grows, relative to its size."""
 _ALIGNMENT = 64
 """Bytes; a line of the cache, and the widest register."""
-_FAILED_NODE = re.compile(r"while running \w+ node\. Name:'([^']+)'")
 
 Memory = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
@@ -53,17 +51,15 @@ class Stream:
 
     Attributes:
         signature: The signature of the model.
-        in_place: The states that may be updated in place, with the nodes that run before.
+        in_place: The states that may be updated in place.
         states: The states by name.
         calls: Number of changes of the states so far.
-        undefined: States that a failed call has left half updated.
     """
 
     signature: Signature
-    in_place: Mapping[str, frozenset[str]]
+    in_place: Collection[str]
     states: dict[str, State] = field(default_factory=dict)
     calls: int = 0
-    undefined: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Start every state from its initial value."""
@@ -71,16 +67,7 @@ class Stream:
             self.states.setdefault(state.input, State())
 
     def carried(self, given: Mapping[str, object]) -> dict[str, ort.OrtValue]:
-        """Return the values that the next call starts from, without those that it is given.
-
-        Raises:
-            SessionError: If a failed call has left one of them half updated.
-        """
-        if broken := sorted(self.undefined - given.keys()):
-            raise SessionError(
-                f"the call before failed while it updated {', '.join(map(repr, broken))} in place\n"
-                "  call reset(), or set these states, before the next call"
-            )
+        """Return the values that the next call starts from, without those that it is given."""
         return {
             name: state.value
             for name, state in self.states.items()
@@ -110,8 +97,16 @@ class Stream:
             else:
                 memory = _enough(state.spare, _bytes(info, shape), grows=shape != info.dims)
                 state.spare = memory
-            found[name] = _view(memory, info, shape), memory
+            found[name] = to_ort(_array(memory, info, shape)), memory
         return found
+
+    def overwritten(self, targets: Mapping[str, tuple[ort.OrtValue, Memory]]) -> dict[str, Array]:
+        """Return the states that a call updates in place, as arrays in their memory."""
+        return {
+            name: _array(memory, self.signature.new_states[name], tuple(value.shape()))
+            for name, (value, memory) in targets.items()
+            if memory is self.states[name].memory
+        }
 
     def advance(
         self, values: Mapping[str, ort.OrtValue], targets: Mapping[str, tuple[object, Memory]]
@@ -123,7 +118,6 @@ class Stream:
             targets: The result of `targets`.
         """
         self.calls += 1
-        self.undefined = frozenset()
         for name, value in values.items():
             state = self.states[name]
             memory = targets[name][1] if name in targets else None
@@ -131,25 +125,9 @@ class Stream:
                 state.spare = state.memory
             state.memory, state.value = memory, value
 
-    def failed(self, targets: Mapping[str, tuple[object, Memory]], why: str) -> None:
-        """Mark the states that a failed call may have changed: those that it updated in place.
-
-        Args:
-            targets: The result of `targets`.
-            why: onnxruntime's message, which names the node that failed.
-        """
-        found = _FAILED_NODE.search(why)
-        node = found[1] if found else ""
-        self.undefined |= {
-            name
-            for name, (_, memory) in targets.items()
-            if memory is self.states[name].memory and node not in self.in_place[name]
-        }
-
     def reset(self) -> None:
         """Return every state to its initial value, and keep the memory for the next call."""
         self.calls += 1
-        self.undefined = frozenset()
         for state in self.states.values():
             spare = state.spare if state.spare is not None else state.memory
             state.value, state.memory, state.spare = None, None, spare
@@ -157,7 +135,6 @@ class Stream:
     def set(self, arrays: Mapping[str, Array]) -> None:
         """Replace the values of states by copies of arrays."""
         self.calls += 1
-        self.undefined -= arrays.keys()
         for name, array in arrays.items():
             info = self.signature.state_inputs[name]
             state = self.states[name]
@@ -171,14 +148,14 @@ class Stream:
 
     def fork(self) -> Stream:
         """Return a stream with copies of the states."""
-        other = Stream(self.signature, self.in_place, undefined=self.undefined)
+        other = Stream(self.signature, self.in_place)
         for name, state in self.states.items():
             value = state.value
             if value is not None and state.memory is not None:
                 info, shape = self.signature.new_states[name], tuple(value.shape())
                 memory = _enough(None, len(state.memory), grows=False)
                 memory[:] = state.memory
-                value = _view(memory, info, shape)
+                value = to_ort(_array(memory, info, shape))
                 other.states[name] = State(value, memory)
             else:  # onnxruntime never writes to the value of an input
                 other.states[name] = State(value)
@@ -233,8 +210,7 @@ def _shape(info: TensorInfo, sizes: Mapping[str, int]) -> tuple[int, ...] | None
     """Return the shape of an output in a call; None if a size is unknown or the dtype is packed."""
     if info.is_complex or info.dtype.endswith("int4"):
         return None
-    shape = [dim if isinstance(dim, int) else evaluate(dim or "", sizes) for dim in info.dims]
-    return None if None in shape else tuple(size for size in shape if size is not None)
+    return evaluated(info.dims, sizes)
 
 
 def _bytes(info: TensorInfo, shape: tuple[int, ...]) -> int:
@@ -251,6 +227,6 @@ def _enough(spare: Memory | None, size: int, *, grows: bool) -> Memory:
     return raw[start : start + size]
 
 
-def _view(memory: Memory, info: TensorInfo, shape: tuple[int, ...]) -> ort.OrtValue:
-    raw = memory[: _bytes(info, shape)]
-    return to_ort(raw.view(info.numpy_dtype).reshape(shape))
+def _array(memory: Memory, info: TensorInfo, shape: tuple[int, ...]) -> Array:
+    """Return the start of a memory as an array."""
+    return memory[: _bytes(info, shape)].view(info.numpy_dtype).reshape(shape)

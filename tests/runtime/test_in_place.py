@@ -15,7 +15,10 @@ BODY = HEAD.replace("ir_version: 10, ", 'domain: "own", ')
 
 
 def test_an_update_that_alone_reads_the_state() -> None:
-    assert updated_in_place(rows_model()) == {"cache": frozenset({"embed"})}
+    (update,) = updated_in_place(rows_model()).values()
+    assert (update.node.name, update.calls, update.writes_rows) == ("update", (), False)
+    assert update.index is update.node.inputs[1]
+    assert update.elements is update.node.inputs[2]
 
 
 def test_a_state_that_another_node_reads() -> None:
@@ -31,7 +34,7 @@ def test_an_operator_that_reads_all_of_the_state() -> None:
     [
         ("cache_out = ScatterND(cache, i, x)", True),
         ("cache_out = ScatterElements<axis = 0>(cache, i, x)", True),
-        ("cache_out = TensorScatter<axis = 0>(cache, x)", True),
+        ("cache_out = TensorScatter<axis = 1>(cache, x)", True),
         ("s = Shape(cache)  cache_out = ScatterND(cache, i, x)", True),
         ("new = ScatterND(cache, i, x)  cache_out = Identity(new)", True),
         ("a = ScatterND(cache, i, x)  cache_out = ScatterND(a, i, x)", False),
@@ -58,7 +61,10 @@ def test_forms_of_updates(nodes: str, safe: bool) -> None:
 def test_updates_in_functions(body: str, safe: bool) -> None:
     text = f"""{GRAPH}, float[4, 2] y) {{ cache_out, y = own.update(cache, i, x) }}
     {BODY} update (old, i, x) => (new, sums) {{ {body} }}"""
-    assert ("cache" in updated_in_place(parse(text, PAIRS))) is safe
+    found = updated_in_place(parse(text, PAIRS))
+    assert ("cache" in found) is safe
+    for update in found.values():
+        assert [node.op_type for node in (*update.calls, update.node)] == ["update", "ScatterND"]
 
 
 def test_a_branch_that_reads_the_state() -> None:
