@@ -47,7 +47,14 @@ from coreai_onnx.lower.aten.pointwise import (
     unary_math,
 )
 from coreai_onnx.lower.aten.random import hashing, randomness
-from coreai_onnx.lower.aten.reduction import cumulative, distance, extremes, moments, reduction
+from coreai_onnx.lower.aten.reduction import (
+    cumulative,
+    distance,
+    extremes,
+    moments,
+    quantization_parameters,
+    reduction,
+)
 from coreai_onnx.lower.aten.shape import (
     combining,
     creation,
@@ -111,6 +118,7 @@ __all__ = [
     "powers",
     "quantiles",
     "quantization",
+    "quantization_parameters",
     "randomness",
     "ranges",
     "recurrent",

@@ -1,46 +1,88 @@
-"""Ops of ``quantized_decomposed``, which torch's quantizer inserts.
+"""Ops of ``quantized_decomposed``, which torch's and torchao's quantizers insert.
 
 In dequantizing ops, ``quant_min``, ``quant_max`` and ``dtype`` only describe the quantized input.
+Values quantized per tensor or per channel to whole bytes become ``QuantizeLinear`` and
+``DequantizeLinear``, around which onnxruntime looks for operators that it can compute on integers.
+``quantization_parameters`` has the ops that choose scales and zero points.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.promotion import promote
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Number, Value, dims_of
+from coreai_onnx.lower.values import Dim, Number, Value, dims_of, dtype_of
 
 _BYTES = (torch.int8, torch.uint8)
+_WORDS = (torch.int16, torch.uint16)
+_WORDS_SINCE = 21
+"""The opset in which ``QuantizeLinear`` takes 16-bit integers."""
 
 
 @lowers(
     "quantized_decomposed.quantize_per_tensor.default",
     "quantized_decomposed.quantize_per_tensor.tensor",
+    "quantized_decomposed.quantize_per_tensor.tensor2",
 )
 def quantize_per_tensor(
     op: OpBuilder,
     input: Value,
     scale: Value | Number,
     zero_point: Value | Number,
+    quant_min: Value | int,
+    quant_max: Value | int,
+    dtype: torch.dtype,
+) -> Value:
+    """round(input / scale) + zero_point, clamped to [quant_min, quant_max]."""
+    values = op.cast(input, torch.float32)
+    scale = _scalar(op, scale, torch.float32)
+    if not _has_linear_ops(op, dtype) or not _are_numbers(quant_min, quant_max):
+        zero_point = _scalar(op, zero_point, torch.float32)
+        return _steps(op, values, scale, zero_point, quant_min, quant_max, dtype)
+    result = op.QuantizeLinear(values, scale, _scalar(op, zero_point, dtype))
+    return _clamped(op, result, quant_min, quant_max, dtype)
+
+
+@lowers("quantized_decomposed.quantize_per_channel.default")
+def quantize_per_channel(
+    op: OpBuilder,
+    input: Value,
+    scales: Value,
+    zero_points: Value,
+    axis: int,
     quant_min: int,
     quant_max: int,
     dtype: torch.dtype,
 ) -> Value:
-    """round(input / scale) + zero_point, clamped to [quant_min, quant_max]."""
-    if dtype not in _BYTES:
-        steps = op.Round(op.Div(op.cast(input, torch.float32), _scalar(op, scale, torch.float32)))
-        shifted = op.Add(steps, _scalar(op, zero_point, torch.float32))
-        return op.cast(op.Clip(shifted, float(quant_min), float(quant_max)), dtype)
-    values = op.cast(input, torch.float32)
-    scale, zero_point = _scalar(op, scale, torch.float32), _scalar(op, zero_point, dtype)
-    result = op.QuantizeLinear(values, scale, zero_point)
-    info = torch.iinfo(dtype)
-    if quant_min > info.min or quant_max < info.max:
-        low, high = max(quant_min, info.min), min(quant_max, info.max)
-        result = op.Clip(result, op.const(low, dtype), op.const(high, dtype))
-    return result
+    """round(input / scale) + zero_point, clamped; scales and zero points along an axis."""
+    values, scales = op.cast(input, torch.float32), op.cast(scales, torch.float32)
+    if not _has_linear_ops(op, dtype):
+        parameters = (
+            _along(op, op.cast(x, torch.float32), axis, input) for x in (scales, zero_points)
+        )
+        return _steps(op, values, *parameters, quant_min, quant_max, dtype)
+    result = op.QuantizeLinear(values, scales, op.cast(zero_points, dtype), axis=axis)
+    return _clamped(op, result, quant_min, quant_max, dtype)
+
+
+@lowers("quantized_decomposed.fake_quant_per_channel.default")
+def fake_quant_per_channel(
+    op: OpBuilder,
+    input: Value,
+    scales: Value,
+    zero_points: Value,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+) -> Value:
+    """The nearest value that a quantized channel can have."""
+    dtype = _narrowest(quant_min, quant_max)
+    parameters = (scales, zero_points, axis, quant_min, quant_max, dtype)
+    return dequantize_per_channel(op, quantize_per_channel(op, input, *parameters), *parameters)
 
 
 @lowers(
@@ -61,11 +103,38 @@ def dequantize_per_tensor(
 ) -> Value:
     """(input - zero_point) * scale."""
     target = out_dtype or torch.float32
-    if dtype in _BYTES and target == torch.float32:
-        scale, zero_point = _scalar(op, scale, target), _scalar(op, zero_point, dtype)
-        return op.DequantizeLinear(input, scale, zero_point)
+    if target == torch.float32 and _dequantizes(op, dtype, zero_point):
+        zeros = None if dtype == torch.int32 else _scalar(op, zero_point, dtype)
+        return op.DequantizeLinear(input, _scalar(op, scale, target), zeros)
     centered = op.Sub(op.cast(input, target), _scalar(op, zero_point, target))
     return op.cast(op.Mul(centered, _scalar(op, scale, target)), target)
+
+
+@lowers("quantized_decomposed.dequantize_per_channel.default")
+def dequantize_per_channel(
+    op: OpBuilder,
+    input: Value,
+    scales: Value,
+    zero_points: Value | None,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> Value:
+    """(input - zero_point) * scale, with scales and zero points along an axis."""
+    target = out_dtype or torch.float32
+    scales = op.cast(scales, torch.float32)
+    if _dequantizes(op, dtype, zero_points):
+        has_zeros = zero_points is not None and dtype != torch.int32
+        zeros = op.cast(zero_points, dtype) if has_zeros else None
+        return op.cast(op.DequantizeLinear(input, scales, zeros, axis=axis), target)
+    centered = op.cast(input, torch.float32)
+    if zero_points is not None:
+        zeros = op.cast(zero_points, torch.float32)
+        centered = op.Sub(centered, _along(op, zeros, axis, input))
+    return op.cast(op.Mul(centered, _along(op, scales, axis, input)), target)
 
 
 @lowers("quantized_decomposed.dequantize_per_channel_group.default")
@@ -86,35 +155,32 @@ def dequantize_per_channel_group(
     the model. It would run ``DequantizeLinear`` in every run, or round the other factor of a
     product to 8 bits. The target ``contrib`` keeps 4-bit weights with ``MatMulNBits``.
     """
-    rows, columns = dims_of(input)
-    if isinstance(columns, int) and group_size > columns and dims_of(scales)[-1] == 1:
-        group_size = columns
-    groups = columns // group_size
+    rows, groups, group_size = _groups(input, scales, group_size)
     centered = op.reshape(input, [rows, groups, group_size])
     if zero_points is not None:
         centered = op.Sub(*promote(op, centered, op.reshape(zero_points, [rows, groups, 1])))
     values = op.Mul(*promote(op, centered, op.reshape(scales, [rows, groups, 1])))
-    return op.cast(op.reshape(values, [rows, columns]), output_dtype)
+    return op.cast(op.reshape(values, dims_of(input)), output_dtype)
 
 
-@lowers("quantized_decomposed.choose_qparams_per_token_asymmetric.default")
-def choose_qparams_per_token_asymmetric(
+@lowers("quantized_decomposed.quantize_per_channel_group.default")
+def quantize_per_channel_group(
     op: OpBuilder,
     input: Value,
+    scales: Value,
+    zero_points: Value,
+    quant_min: int,
+    quant_max: int,
     dtype: torch.dtype,
-) -> tuple[Value, Value]:
-    """The scale and zero point of each row for which 8 bits cover 0 and all elements."""
-    low, high = (
-        op.cast(reduce(input, [-1], keepdims=1), torch.float32)
-        for reduce in (op.ReduceMin, op.ReduceMax)
-    )
-    low, high = op.Min(low, op.like(low, 0)), op.Max(high, op.like(high, 0))
-    scale = op.Max(op.Div(op.Sub(high, low), 255.0), torch.finfo(torch.float32).eps)
-    first, last = op.Div(low, scale), op.Div(high, scale)
-    error = op.Add(op.Add(first, -128.0), op.Add(last, 127.0))
-    zero = op.Where(op.Greater(error, 0.0), op.Sub(-128.0, first), op.Sub(127.0, last))
-    zero = op.Round(op.Clip(zero, -128.0, 127.0))
-    return op.cast(scale, torch.float64), op.cast(zero, torch.int64)
+    group_size: int,
+) -> Value:
+    """round(input / scale + zero_point) per group of columns, clamped; [rows, columns]."""
+    rows, groups, group_size = _groups(input, scales, group_size)
+    values = op.reshape(input, [rows, groups, group_size])
+    form = [rows, groups, 1]
+    scales, zero_points = op.reshape(scales, form), op.reshape(zero_points, form)
+    steps = quantize_per_token(op, values, scales, zero_points, quant_min, quant_max, dtype)
+    return op.reshape(steps, dims_of(input))
 
 
 @lowers("quantized_decomposed.quantize_per_token.default")
@@ -148,6 +214,90 @@ def dequantize_per_token(
     """(input - zero_point) * scale, per row."""
     centered = op.Sub(*promote(op, input, zero_points))
     return op.cast(op.Mul(*promote(op, centered, scales)), output_dtype)
+
+
+@lowers("quantized_decomposed.convert_element_type.no_fuse")
+def convert_element_type(op: OpBuilder, input: Value, dtype: torch.dtype) -> Value:
+    """Input in another dtype."""
+    return op.cast(input, dtype)
+
+
+def _has_linear_ops(op: OpBuilder, dtype: torch.dtype) -> bool:
+    """Whether ``QuantizeLinear`` and ``DequantizeLinear`` take a dtype in this opset."""
+    return dtype in _BYTES or (dtype in _WORDS and op.opset >= _WORDS_SINCE)
+
+
+def _dequantizes(op: OpBuilder, dtype: torch.dtype, zero_point: Value | Number | None) -> bool:
+    """Whether ``DequantizeLinear`` takes a dtype with these zero points; for int32, only zero."""
+    if dtype == torch.int32:
+        return _is_zero(zero_point)
+    whole = not isinstance(zero_point, Value) or not dtype_of(zero_point).is_floating_point
+    return whole and _has_linear_ops(op, dtype)
+
+
+def _is_zero(x: Value | Number | None) -> bool:
+    """Whether a number, or a constant tensor, is zero; absent zero points are."""
+    if not isinstance(x, Value):
+        return not x
+    return x.const_value is not None and not x.const_value.numpy().any()
+
+
+def _are_numbers(*bounds: Value | int) -> bool:
+    return all(isinstance(x, int) for x in bounds)
+
+
+def _narrowest(low: int, high: int) -> torch.dtype:
+    """Return the first dtype that holds all integers from ``low`` to ``high``."""
+    dtypes = (*_BYTES, *_WORDS)
+    holding = (d for d in dtypes if torch.iinfo(d).min <= low and high <= torch.iinfo(d).max)
+    return next(holding, torch.int32)
+
+
+def _steps(
+    op: OpBuilder,
+    values: Value,
+    scale: Value,
+    zero_point: Value,
+    low: Value | int,
+    high: Value | int,
+    dtype: torch.dtype,
+) -> Value:
+    """Quantize with elementary ops, in float32."""
+    shifted = op.Add(op.Round(op.Div(values, scale)), zero_point)
+    low, high = (_scalar(op, x, torch.float32) for x in (low, high))
+    return op.cast(op.Clip(shifted, low, high), dtype)
+
+
+def _clamped(
+    op: OpBuilder, steps: Value, low: Value | int, high: Value | int, dtype: torch.dtype
+) -> Value:
+    """Clamp quantized values where the limits are narrower than those of the dtype."""
+    info = torch.iinfo(dtype)
+    assert isinstance(low, int)
+    assert isinstance(high, int)
+    if low <= info.min and high >= info.max:
+        return steps
+    low, high = max(low, info.min), min(high, info.max)
+    if dtype in _BYTES:
+        return op.Clip(steps, op.const(low, dtype), op.const(high, dtype))
+    # onnxruntime has no Clip of 16-bit integers
+    wide = op.cast(steps, torch.int32)
+    kept = op.Clip(wide, op.const(low, torch.int32), op.const(high, torch.int32))
+    return op.cast(kept, dtype)
+
+
+def _along(op: OpBuilder, x: Value, axis: int, like: Value) -> Value:
+    """Return a vector as a tensor that broadcasts along one axis of another."""
+    rank = len(dims_of(like))
+    return op.reshape(x, [*(1,) * axis, dims_of(x)[0], *(1,) * (rank - axis - 1)])
+
+
+def _groups(input: Value, scales: Value, group_size: int) -> Sequence[Dim]:
+    """Return the number of rows, of groups in a row, and of elements in a group."""
+    rows, columns = dims_of(input)
+    if isinstance(columns, int) and group_size > columns and dims_of(scales)[-1] == 1:
+        group_size = columns
+    return rows, columns // group_size, group_size
 
 
 def _scalar(op: OpBuilder, x: Value | Number, dtype: torch.dtype) -> Value:

@@ -32,7 +32,7 @@ def quantized(dtype: torch.dtype, low: int, high: int) -> Callable[..., Any]:
         (torch.int8, -128, 127, ["QuantizeLinear"]),
         (torch.uint8, 0, 255, ["QuantizeLinear"]),
         (torch.int8, -8, 7, ["QuantizeLinear", "Clip"]),
-        (torch.int16, -300, 300, ["Div", "Round", "Add", "Clip", "Cast"]),
+        (torch.int32, -300, 300, ["Div", "Round", "Add", "Clip", "Cast"]),
     ],
 )
 def test_numbers_become_steps(
@@ -40,6 +40,22 @@ def test_numbers_become_steps(
 ) -> None:
     model = check(quantized(dtype, low, high), torch.cat([X, 1e4 * X]), opset=opset)
     assert op_types(model) == ops
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.uint16])
+@pytest.mark.parametrize(("low", "high"), [(None, None), (2, 300)])
+def test_words_need_opset_21(dtype: torch.dtype, low: int | None, high: int | None) -> None:
+    info = torch.iinfo(dtype)
+    low, high = info.min if low is None else low, info.max if high is None else high
+    x = torch.cat([X, 1e4 * X])
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        steps = Q.quantize_per_tensor(x, 0.0625, 300, low, high, dtype)
+        return steps.int(), Q.dequantize_per_tensor(steps, 0.0625, 300, low, high, dtype)
+
+    assert "QuantizeLinear" not in op_types(check(function, x, opset=18))
+    linear = check(function, x, opset=23)
+    assert {"QuantizeLinear", "DequantizeLinear"} <= set(op_types(linear))
 
 
 @OPSETS
@@ -55,6 +71,75 @@ def test_parameters_may_be_tensors(opset: int) -> None:
         lambda q, s, z: Q.dequantize_per_tensor.tensor2(q, s, z, *ends, torch.int8),
         *(INT8, SCALE, ZERO),
     )
+    check(
+        lambda x, s, z: Q.quantize_per_tensor.tensor2(x, s, z, *ends, torch.int8),
+        *(X, SCALE, ZERO),
+    )
+
+
+POWERS = torch.tensor([0.25, 0.125, 0.5, 0.0625])
+"""Scales per channel whose reciprocals are exact."""
+
+
+@OPSETS
+@pytest.mark.parametrize(("axis", "scales"), [(0, POWERS), (1, torch.cat([POWERS, POWERS[:2]]))])
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [(torch.int8, -128, 127), (torch.int8, -8, 7), (torch.uint8, 0, 15), (torch.int32, -9, 9)],
+)
+def test_channels(
+    dtype: torch.dtype, low: int, high: int, axis: int, scales: torch.Tensor, opset: int
+) -> None:
+    zeros = torch.arange(len(scales)) % 4
+
+    def function(x: torch.Tensor, s: torch.Tensor, z: torch.Tensor) -> Any:
+        steps = Q.quantize_per_channel(x, s, z, axis, low, high, dtype)
+        back = Q.dequantize_per_channel(steps, s, z, axis, low, high, dtype)
+        fake = Q.fake_quant_per_channel(x, s, z, axis, low, high)
+        return steps, back, fake, Q.dequantize_per_channel(steps, s, None, axis, low, high, dtype)
+
+    model = check(function, X, scales, zeros, opset=opset)
+    assert ("QuantizeLinear" in op_types(model)) or dtype == torch.int32
+    check(function, X, scales, zeros.int(), opset=opset)
+
+
+def test_channels_with_fractional_zero_points() -> None:
+    check(
+        lambda q, s, z: Q.dequantize_per_channel(q, s, z, 0, -128, 127, torch.int8),
+        *(INT8, POWERS, torch.tensor([0.5, 0.25, 1, 0])),
+    )
+
+
+def test_a_bias_of_32_bits_has_dequantize_linear_if_its_zero_point_is_known() -> None:
+    class Bias(torch.nn.Module):
+        def __init__(self, zero: int) -> None:
+            super().__init__()
+            self.register_buffer("zeros", torch.full((6,), zero))
+            self.register_buffer("scales", torch.rand(6))
+
+        def forward(self, q: torch.Tensor) -> Any:
+            return Q.dequantize_per_channel(
+                q, self.scales, self.zeros, 0, -(2**31), 2**31 - 1, torch.int32
+            )
+
+    steps = torch.tensor([-70000, 0, 1, 5, 70000, 2**24])
+    assert "DequantizeLinear" in op_types(check(Bias(0), steps.int()))
+    assert "DequantizeLinear" not in op_types(check(Bias(3), steps.int()))
+    ends = -(2**31), 2**31 - 1, torch.int32
+    model = check(lambda q: Q.dequantize_per_tensor(q, 0.25, 0, *ends), steps.int())
+    assert "DequantizeLinear" in op_types(model)
+
+
+def test_groups_of_columns_are_quantized() -> None:
+    scales, zeros = torch.tensor([[0.5, 0.25]] * 4), torch.tensor([[1, -2]] * 4)
+    check(
+        lambda x, s, z: Q.quantize_per_channel_group(x, s, z, -8, 7, torch.int8, 3),
+        *(X, scales, zeros),
+    )
+
+
+def test_a_conversion_that_is_not_fused() -> None:
+    check(lambda x: Q.convert_element_type.no_fuse(x, torch.int32), X)
 
 
 @pytest.mark.parametrize(
@@ -106,17 +191,3 @@ def test_groups_of_dynamic_rows() -> None:
         dynamic_shapes=({0: rows, 1: 3 * columns}, {0: rows, 1: columns}),
         others=[(torch.cat([INT8] * 2, 1)[:3], torch.rand(3, 4))],
     )
-
-
-@OPSETS
-def test_rows_with_scales_of_their_own(opset: int) -> None:
-    """The activations of torchao's 8da4w."""
-
-    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        scales, zeros = Q.choose_qparams_per_token_asymmetric(x, torch.int8)
-        steps = Q.quantize_per_token(x, scales, zeros, -128, 127, torch.int8)
-        back = Q.dequantize_per_token(steps, scales, zeros, -128, 127, torch.int8, torch.float32)
-        return scales, zeros, steps, back
-
-    check(function, X, opset=opset)
-    check(function, torch.stack([X.abs(), -X.abs(), torch.zeros_like(X)]), opset=opset)
