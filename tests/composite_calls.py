@@ -23,8 +23,10 @@ Shape = tuple[int, ...]
 _ADMISSIBLE: Mapping[str, Mapping[int, Callable[[torch.Tensor], torch.Tensor]]] = {
     "gated_delta_update": {3: lambda g: -g.abs(), 4: torch.sigmoid},
     "batch_norm": {4: lambda variance: variance.abs() + 0.5},
+    "linear_nbits": {2: lambda scales: scales / 256},
 }
-"""By composite and position: makes random numbers what an input can be; a decay never grows."""
+"""By composite and position: makes random numbers what an input can be: a decay never
+grows, codes times scales are weights of a usual size."""
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,7 @@ COMPOSITE = Composite(
         Attribute("activation_bits", "int", 0, structural=True),
     ),
     reference=linear_nbits,
+    kernel=True,
     formula="input @ ((codes - zero_points) * scales).T + bias, codes packed in groups",
     variant_axes=(
         ("bits8", "bits3", "bits2"),

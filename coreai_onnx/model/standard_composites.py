@@ -37,6 +37,7 @@ KERNEL_FILES = {
     "group_norm": "custom_ops/ops/norms/group_norm.cc",
     "kv_cache_update": "custom_ops/ops/attention/kv_cache_update.cc",
     "layer_norm": "custom_ops/ops/norms/layer_norm.cc",
+    "linear_nbits": "custom_ops/ops/few_bits/linear_nbits.cc",
     "rms_norm": "custom_ops/ops/norms/rms_norm.cc",
     "rope": "custom_ops/ops/attention/rope.cc",
     "scaled_dot_product_attention": "custom_ops/ops/attention/scaled_dot_product_attention.cc",

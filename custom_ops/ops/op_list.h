@@ -13,6 +13,7 @@ namespace coreai {
   V(kGroupNormOp)                 \
   V(kKvCacheUpdateOp)             \
   V(kLayerNormOp)                 \
+  V(kLinearNbitsOp)               \
   V(kRmsNormOp)                   \
   V(kRopeOp)                      \
   V(kScaledDotProductAttentionOp) \

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace coreai {
+
+/// Size of a code in packed memory: 3-bit codes take 4 bits.
+constexpr std::size_t StoredBits(std::size_t bits) { return bits == 3 ? 4 : bits; }
+
+/// Code `index` of a little-endian stream of codes of 8, 4, 3 or 2 bits.
+inline unsigned CodeAt(const std::uint8_t* stream, std::size_t index, std::size_t bits) {
+  const std::size_t bit = index * bits;
+  unsigned word = stream[bit / 8];
+  if (bit % 8 + bits > 8) word |= static_cast<unsigned>(stream[bit / 8 + 1]) << 8;
+  return word >> (bit % 8) & ((1u << bits) - 1);
+}
+
+/// Packs streams of codes, [columns, groups, group * bits / 8], as FewBitsWeight describes. The
+/// memory has ceil(columns / 64) * 4 tiles, zeros where there is no code.
+void PackCodes(const std::uint8_t* codes, std::size_t columns, std::size_t groups,
+               std::size_t group, std::size_t bits, std::size_t padded, std::uint8_t* packed);
+
+}  // namespace coreai

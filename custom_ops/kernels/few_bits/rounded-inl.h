@@ -1,0 +1,194 @@
+// Products of rows of 8-bit integers with codes, exact within a group. Included once per target.
+
+#include "hwy/highway.h"
+
+#if defined(COREAI_KERNELS_FEW_BITS_ROUNDED_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_FEW_BITS_ROUNDED_INL_H_
+#undef COREAI_KERNELS_FEW_BITS_ROUNDED_INL_H_
+#else
+#define COREAI_KERNELS_FEW_BITS_ROUNDED_INL_H_
+#endif
+
+#include "kernels/few_bits/codes-inl.h"
+#include "simd/quad-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coreai {
+namespace HWY_NAMESPACE {
+
+// Most rows at a time: their sums are in registers.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
+inline constexpr size_t kMostRoundedRows = 4;
+#else
+inline constexpr size_t kMostRoundedRows = 8;
+#endif
+
+template <size_t kBits, size_t kRows, size_t kVecs, typename S>
+HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& rows, size_t row,
+                                  size_t first, const S* HWY_RESTRICT scales) {
+  constexpr size_t kUnit = 32 / kBits;
+  const FloatTag d;
+  const size_t depth = w.groups * w.padded;
+  const size_t bytes = w.padded * kFewBitsTile * kBits / 8;
+  const uint8_t* HWY_RESTRICT codes[kVecs];
+  size_t at[kVecs];
+#pragma GCC unroll 4
+  for (size_t v = 0; v < kVecs; ++v) {
+    const Columns columns(w, rows.column + first + v * kLanes);
+    codes[v] = columns.codes;
+    at[v] = columns.scales;
+  }
+  Floats totals[kRows][kVecs];
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) totals[r][v] = hn::Zero(d);
+  }
+  const int8_t* HWY_RESTRICT left = rows.left + row * depth;
+  for (size_t g = 0; g < w.groups; ++g, left += w.padded) {
+    Ints sums[kRows][kVecs];
+#pragma GCC unroll 8
+    for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVecs; ++v) sums[r][v] = hn::Zero(IntTag());
+    }
+    for (size_t k = 0; k < w.padded; k += kUnit) {
+      Words units[kVecs];
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVecs; ++v) {
+        if constexpr (kRows == 1) __builtin_prefetch(codes[v] + kCodesAhead);
+        units[v] = LoadWords(codes[v]);
+        codes[v] += 64;
+      }
+#pragma GCC unroll 4
+      for (size_t part = 0; part < 8 / kBits; ++part) {
+        Words quads[kVecs];
+#pragma GCC unroll 4
+        for (size_t v = 0; v < kVecs; ++v) {
+          quads[v] = QuadsOf<kBits>(units[v], static_cast<int>(part));
+        }
+#pragma GCC unroll 8
+        for (size_t r = 0; r < kRows; ++r) {
+          const Ints x = BroadcastQuad(left + r * depth + k + part * 4);
+#pragma GCC unroll 4
+          for (size_t v = 0; v < kVecs; ++v) sums[r][v] = AddQuads(quads[v], x, sums[r][v]);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) {
+      codes[v] += bytes - w.padded / kUnit * 64;
+      const size_t place = at[v] + g * kFewBitsTile;
+      const Floats scale = LoadWide(d, scales + place);
+      const Floats zero = ZerosOf(w, place);
+#pragma GCC unroll 8
+      for (size_t r = 0; r < kRows; ++r) {
+        const size_t of_row = (row + r) * w.groups + g;
+        const Floats centered = hn::NegMulAdd(zero, hn::Set(d, rows.sums[of_row]),
+                                              hn::ConvertTo(d, sums[r][v]));
+        const Floats step = hn::Mul(scale, hn::Set(d, rows.steps[of_row]));
+        totals[r][v] = hn::MulAdd(centered, step, totals[r][v]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kRows; ++r) {
+    float* out = rows.output + (row + r) * kFewBitsStrip + first;
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) hn::Store(totals[r][v], d, out + v * kLanes);
+  }
+}
+
+/// All blocks of kRows rows from `row` on; returns the first row that is left.
+template <size_t kBits, size_t kRows, typename S>
+HWY_INLINE size_t RoundedBlocks(const FewBitsWeight& w, const RoundedRows& rows, size_t row,
+                                const S* scales) {
+  constexpr size_t kVecs = kRows == 8 ? 2 : kLanes == 1 ? 1 : kRows == 4 ? 2 : 4;
+  for (size_t first = 0; first < kFewBitsStrip; first += kVecs * kLanes) {
+    for (size_t r = row; r + kRows <= rows.rows; r += kRows) {
+      MultiplyRounded<kBits, kRows, kVecs>(w, rows, r, first, scales);
+    }
+  }
+  return row + (rows.rows - row) / kRows * kRows;
+}
+
+template <size_t kBits>
+void RoundedStrip(const FewBitsWeight& w, const RoundedRows& rows) {
+  WithScales(w, [&](const auto* scales) HWY_ATTR {
+    size_t row = 0;
+    if constexpr (kMostRoundedRows == 8) row = RoundedBlocks<kBits, 8>(w, rows, row, scales);
+    row = RoundedBlocks<kBits, 4>(w, rows, row, scales);
+    row = RoundedBlocks<kBits, 2>(w, rows, row, scales);
+    RoundedBlocks<kBits, 1>(w, rows, row, scales);
+  });
+}
+
+inline void Rounded(const FewBitsWeight& w, const RoundedRows& rows) {
+  if (w.bits == 2) return RoundedStrip<2>(w, rows);
+  if (w.bits == 4) return RoundedStrip<4>(w, rows);
+  RoundedStrip<8>(w, rows);
+}
+
+/// The largest magnitude of a group; NaN if an element is not finite.
+HWY_INLINE float LargestOf(const float* HWY_RESTRICT x, size_t count) {
+  const FloatTag d;
+  const size_t lanes = hn::Lanes(d);
+  Floats most = hn::Zero(d), check = hn::Zero(d);
+  for (size_t i = 0; i < count; i += lanes) {
+    const Floats v = hn::LoadN(d, x + i, HWY_MIN(lanes, count - i));
+    most = hn::Max(most, hn::Abs(v));
+    check = hn::MulAdd(v, hn::Zero(d), check);
+  }
+  return hn::ReduceMax(d, most) + hn::ReduceSum(d, check);
+}
+
+inline void Round(const float* row, size_t groups, size_t group, size_t padded,
+                  int8_t* HWY_RESTRICT left, float* HWY_RESTRICT steps, float* HWY_RESTRICT sums) {
+  const FloatTag d;
+  const hn::Rebind<int8_t, FloatTag> narrow;
+  const size_t lanes = hn::Lanes(d);
+  for (size_t g = 0; g < groups; ++g, row += group, left += padded) {
+    const float most = LargestOf(row, group);
+    const bool finite = most == most;
+    const float largest = most > kSmallestLargest || !finite ? most : kSmallestLargest;
+    steps[g] = largest / 127.0f;
+    const Floats inverse = hn::Set(d, finite ? 127.0f / largest : 0.0f);
+    Ints sum = hn::Zero(IntTag());
+    for (size_t i = 0; i < group; i += lanes) {
+      const size_t count = HWY_MIN(lanes, group - i);
+      const Floats x = finite ? hn::LoadN(d, row + i, count) : hn::Zero(d);
+      const Ints q = hn::NearestInt(hn::Mul(x, inverse));
+      sum = hn::Add(sum, q);
+      hn::StoreN(hn::DemoteTo(narrow, q), narrow, left + i, count);
+    }
+    hwy::ZeroBytes(left + group, padded - group);
+    sums[g] = static_cast<float>(hn::ReduceSum(IntTag(), sum));
+  }
+}
+
+/// Stores a row with its bias, as T.
+template <typename T>
+void FinishRow(const float* HWY_RESTRICT row, const float* HWY_RESTRICT bias, size_t count,
+               void* output) {
+  const FloatTag d;
+  const size_t lanes = hn::Lanes(d);
+  auto* out = static_cast<T*>(output);
+  for (size_t i = 0; i < count; i += lanes) {
+    const size_t n = HWY_MIN(lanes, count - i);
+    Floats x = hn::LoadN(d, row + i, n);
+    if (bias != nullptr) x = hn::Add(x, hn::LoadN(d, bias + i, n));
+    StoreNarrowN(x, d, out + i, n);
+  }
+}
+
+inline void Finish(const float* row, const float* bias, size_t count, DType dtype, void* output) {
+  if (dtype == DType::kFloat16) return FinishRow<hwy::float16_t>(row, bias, count, output);
+  if (dtype == DType::kBFloat16) return FinishRow<hwy::bfloat16_t>(row, bias, count, output);
+  FinishRow<float>(row, bias, count, output);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace coreai
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,198 @@
+// Products of few rows in float, and the weight in float. Included once per target.
+
+#include "hwy/highway.h"
+
+#if defined(COREAI_KERNELS_FEW_BITS_VALUES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_FEW_BITS_VALUES_INL_H_
+#undef COREAI_KERNELS_FEW_BITS_VALUES_INL_H_
+#else
+#define COREAI_KERNELS_FEW_BITS_VALUES_INL_H_
+#endif
+
+#include "kernels/few_bits/codes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coreai {
+namespace HWY_NAMESPACE {
+
+/// The products of a group, without its scale. Codes j of a unit alternate between kTurns sums, to
+/// hide the latency of the addition.
+template <size_t kBits, size_t kRows, size_t kVecs, class Value>
+HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* const (&codes)[kVecs],
+                         const float* HWY_RESTRICT left, size_t stride, size_t padded,
+                         Floats (&sums)[kRows][kVecs]) {
+  constexpr size_t kUnit = 32 / kBits;
+  constexpr size_t kTurns = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
+  const FloatTag d;
+  Floats parts[kTurns][kRows][kVecs];
+#pragma GCC unroll 4
+  for (size_t turn = 0; turn < kTurns; ++turn) {
+#pragma GCC unroll 4
+    for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVecs; ++v) parts[turn][r][v] = hn::Zero(d);
+    }
+  }
+  for (size_t k = 0; k < padded; k += kUnit) {
+    const size_t at = k / kUnit * 64;
+    Words units[kVecs];
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) {
+      __builtin_prefetch(codes[v] + at + kCodesAhead);
+      units[v] = LoadWords(codes[v] + at);
+    }
+#pragma GCC unroll 16
+    for (size_t j = 0; j < kUnit; ++j) {
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVecs; ++v) {
+        const Floats w = value[v](CodeOf<kBits>(units[v], j));
+#pragma GCC unroll 4
+        for (size_t r = 0; r < kRows; ++r) {
+          Floats& sum = parts[j % kTurns][r][v];
+          sum = hn::MulAdd(hn::Set(d, left[r * stride + k + j]), w, sum);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) {
+      sums[r][v] = parts[0][r][v];
+      for (size_t turn = 1; turn < kTurns; ++turn) {
+        sums[r][v] = hn::Add(sums[r][v], parts[turn][r][v]);
+      }
+    }
+  }
+}
+
+template <size_t kBits, size_t kRows, size_t kVecs, class MakeValue, typename S>
+HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsRows& rows, size_t first,
+                                  const MakeValue& make, const S* HWY_RESTRICT scales) {
+  const FloatTag d;
+  const size_t stride = w.groups * w.padded;
+  const size_t bytes = w.padded * kFewBitsTile * kBits / 8;
+  Floats totals[kRows][kVecs];
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) totals[r][v] = hn::Zero(d);
+  }
+  for (size_t g = 0; g < w.groups; ++g) {
+    const uint8_t* codes[kVecs];
+    decltype(make(size_t{})) value[kVecs];
+    Floats sums[kRows][kVecs];
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) {
+      const Columns columns(w, rows.column + first + v * kLanes);
+      codes[v] = columns.codes + g * bytes;
+      value[v] = make(columns.scales + g * kFewBitsTile);
+    }
+    AddGroup<kBits, kRows, kVecs>(value, codes, rows.left + g * w.padded, stride, w.padded, sums);
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) {
+      const Columns columns(w, rows.column + first + v * kLanes);
+      const Floats scale = LoadWide(d, scales + columns.scales + g * kFewBitsTile);
+#pragma GCC unroll 4
+      for (size_t r = 0; r < kRows; ++r) {
+        totals[r][v] = hn::MulAdd(sums[r][v], scale, totals[r][v]);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+    float* out = rows.output + r * kFewBitsStrip + first;
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) hn::Store(totals[r][v], d, out + v * kLanes);
+  }
+}
+
+template <size_t kBits, size_t kRows>
+void MultiplyStrip(const FewBitsWeight& w, const FewBitsRows& rows) {
+  constexpr size_t kVecs = kRows == 3 ? 1 : 2;
+  WithScales(w, [&](const auto* scales) HWY_ATTR {
+    for (size_t first = 0; first < kFewBitsStrip; first += kVecs * kLanes) {
+      if (w.palette != nullptr) {
+        const auto make = [&](size_t) HWY_ATTR { return Looked<kBits>{w.palette}; };
+        MultiplyColumns<kBits, kRows, kVecs>(w, rows, first, make, scales);
+      } else {
+        const auto make = [&](size_t at) HWY_ATTR { return Centered{ZerosOf(w, at)}; };
+        MultiplyColumns<kBits, kRows, kVecs>(w, rows, first, make, scales);
+      }
+    }
+  });
+}
+
+template <size_t kBits>
+void MultiplyRows(const FewBitsWeight& w, const FewBitsRows& rows) {
+  static_assert(kFewBitsFewRows == 4, "one case for each");
+  switch (rows.rows) {
+    case 1:
+      return MultiplyStrip<kBits, 1>(w, rows);
+    case 2:
+      return MultiplyStrip<kBits, 2>(w, rows);
+    case 3:
+      return MultiplyStrip<kBits, 3>(w, rows);
+    case 4:
+      return MultiplyStrip<kBits, 4>(w, rows);
+    default:
+      return;
+  }
+}
+
+inline void FewBits(const FewBitsWeight& w, const FewBitsRows& rows) {
+  if (w.bits == 2) return MultiplyRows<2>(w, rows);
+  if (w.bits == 4) return MultiplyRows<4>(w, rows);
+  MultiplyRows<8>(w, rows);
+}
+
+/// Writes a vector of columns of the matrix.
+template <size_t kBits, class MakeValue, typename S>
+HWY_INLINE void DequantizeColumns(const FewBitsWeight& w, size_t column, const MakeValue& make,
+                                  const S* HWY_RESTRICT scales, float* HWY_RESTRICT matrix,
+                                   size_t stride) {
+  constexpr size_t kUnit = 32 / kBits;
+  const FloatTag d;
+  const Columns columns(w, column);
+  for (size_t g = 0; g < w.groups; ++g) {
+    const size_t at = columns.scales + g * kFewBitsTile;
+    const auto value = make(at);
+    const Floats scale = LoadWide(d, scales + at);
+    const uint8_t* codes = columns.codes + g * w.padded * kFewBitsTile * kBits / 8;
+    for (size_t k = 0; k < w.group; k += kUnit) {
+      const Words unit = LoadWords(codes + k / kUnit * 64);
+      const size_t count = HWY_MIN(kUnit, w.group - k);
+      float* to = matrix + (g * w.group + k) * stride;
+      for (size_t j = 0; j < count; ++j, to += stride) {
+        hn::Store(hn::Mul(value(CodeOf<kBits>(unit, j)), scale), d, to);
+      }
+    }
+  }
+}
+
+template <size_t kBits>
+void DequantizeStrip(const FewBitsWeight& w, size_t column, float* matrix, size_t stride) {
+  WithScales(w, [&](const auto* scales) HWY_ATTR {
+    for (size_t first = 0; first < kFewBitsStrip; first += kLanes) {
+      if (w.palette != nullptr) {
+        const auto make = [&](size_t) HWY_ATTR { return Looked<kBits>{w.palette}; };
+        DequantizeColumns<kBits>(w, column + first, make, scales, matrix + first, stride);
+      } else {
+        const auto make = [&](size_t at) HWY_ATTR { return Centered{ZerosOf(w, at)}; };
+        DequantizeColumns<kBits>(w, column + first, make, scales, matrix + first, stride);
+      }
+    }
+  });
+}
+
+inline void FewBitsDequantize(const FewBitsWeight& w, size_t column, float* matrix, size_t stride) {
+  if (w.bits == 2) return DequantizeStrip<2>(w, column, matrix, stride);
+  if (w.bits == 4) return DequantizeStrip<4>(w, column, matrix, stride);
+  DequantizeStrip<8>(w, column, matrix, stride);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace coreai
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,127 @@
+#include "ops/few_bits/few_bits_inputs.h"
+
+#include <cstring>
+#include <string>
+
+#include "kernels/few_bits/pack.h"
+#include "ops/convert.h"
+#include "ort/op.h"
+
+namespace coreai {
+namespace {
+
+constexpr std::size_t kPaletteSize = 256;
+
+void RequireShape(const Checker& check, const char* name, const TensorView& input,
+                  const Shape& expected) {
+  if (!input || input.shape == expected) return;
+  check.Fail(std::string("input ") + name + " has shape " + ToString(input.shape) + ", expected " +
+             ToString(expected));
+}
+
+double ZeroPoint(const TensorView& zeros, std::size_t index) {
+  if (zeros.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
+    return ReadFloating(zeros.type, zeros.data, index);
+  }
+  return static_cast<const std::uint8_t*>(zeros.data)[index];
+}
+
+DType ScaleType(ONNXTensorElementDataType type) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    if (OnnxType(dtype) == type) return dtype;
+  }
+  return DType::kFloat32;
+}
+
+}  // namespace
+
+void FewBitsInputs::Check(const Checker& check) const {
+  if (!codes || !scales) check.Fail("inputs codes and scales are required");
+  if (codes.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
+    check.Fail(std::string("input codes is ") + TypeName(codes.type) + ", expected uint8");
+  }
+  if (codes.shape.size() != 3 ||
+      codes.shape[2] != static_cast<std::int64_t>(group * bits / 8)) {
+    check.Fail("input codes has shape " + ToString(codes.shape) + ", expected [N, groups, " +
+               std::to_string(group * bits / 8) + "]");
+  }
+  check.RequireFloating("scales", scales);
+  check.RequireFloating("palette", palette);
+  if (zeros && zeros.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
+    check.RequireFloating("zero_points", zeros);
+  }
+  const Shape of_groups(codes.shape.begin(), codes.shape.begin() + 2);
+  RequireShape(check, "scales", scales, of_groups);
+  RequireShape(check, "zero_points", zeros, of_groups);
+  RequireShape(check, "palette", palette, {static_cast<std::int64_t>(1) << bits});
+  if (zeros && palette) check.Fail("inputs zero_points and palette exclude each other");
+}
+
+bool FewBitsInputs::SameMemory(const FewBitsInputs& other) const {
+  const auto same = [](const TensorView& a, const TensorView& b) {
+    return a.data == b.data && a.present == b.present;
+  };
+  return same(codes, other.codes) && same(scales, other.scales) && same(zeros, other.zeros) &&
+         same(palette, other.palette);
+}
+
+double FewBitsInputs::Value(std::size_t column, std::size_t k) const {
+  const std::size_t at = column * groups() + k / group;
+  const auto* const stream =
+      static_cast<const std::uint8_t*>(codes.data) + at * (group * bits / 8);
+  const unsigned code = CodeAt(stream, k % group, bits);
+  const double scale = ReadFloating(scales.type, scales.data, at);
+  if (palette) return ReadFloating(palette.type, palette.data, code) * scale;
+  return (code - (zeros ? ZeroPoint(zeros, at) : static_cast<double>(1u << (bits - 1)))) * scale;
+}
+
+PackedFewBits::PackedFewBits(const FewBitsInputs& inputs) {
+  const std::size_t unit = 32 / StoredBits(inputs.bits);
+  weight_.bits = StoredBits(inputs.bits);
+  weight_.groups = inputs.groups();
+  weight_.group = inputs.group;
+  weight_.padded = (inputs.group + unit - 1) / unit * unit;
+  weight_.zero = static_cast<float>(1u << (inputs.bits - 1));
+  const std::size_t columns =
+      (inputs.columns() + kFewBitsStrip - 1) / kFewBitsStrip * kFewBitsStrip;
+  codes_ = AllocateScratch(columns / kFewBitsTile * weight_.tile_bytes());
+  auto* const codes = reinterpret_cast<std::uint8_t*>(codes_.get());
+  PackCodes(static_cast<const std::uint8_t*>(inputs.codes.data), inputs.columns(), weight_.groups,
+            weight_.group, inputs.bits, weight_.padded, codes);
+  weight_.codes = codes;
+  PackScales(inputs, columns);
+  if (!inputs.palette) return;
+  palette_.assign(kPaletteSize, 0.0f);
+  for (std::size_t i = 0; i < (std::size_t{1} << inputs.bits); ++i) {
+    palette_[i] = static_cast<float>(ReadFloating(inputs.palette.type, inputs.palette.data, i));
+  }
+  weight_.palette = palette_.data();
+}
+
+void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns) {
+  const std::size_t groups = weight_.groups, count = columns * groups;
+  weight_.scale = ScaleType(inputs.scales.type);
+  const std::size_t bytes = SizeOf(weight_.scale);
+  scales_ = AllocateScratch(count * bytes);
+  std::memset(scales_.get(), 0, count * bytes);
+  if (inputs.zeros) zeros_.assign(count, 0.0f);
+  const auto* const source = static_cast<const char*>(inputs.scales.data);
+  for (std::size_t c = 0; c < inputs.columns(); ++c) {
+    for (std::size_t g = 0; g < groups; ++g) {
+      const std::size_t from = c * groups + g;
+      const std::size_t to =
+          (c / kFewBitsTile * groups + g) * kFewBitsTile + c % kFewBitsTile;
+      if (inputs.zeros) zeros_[to] = static_cast<float>(ZeroPoint(inputs.zeros, from));
+      if (weight_.scale == DType::kFloat32) {
+        const auto scale = static_cast<float>(ReadFloating(inputs.scales.type, source, from));
+        std::memcpy(scales_.get() + to * bytes, &scale, bytes);
+      } else {
+        std::memcpy(scales_.get() + to * bytes, source + from * bytes, bytes);
+      }
+    }
+  }
+  weight_.scales = scales_.get();
+  weight_.zeros = inputs.zeros ? zeros_.data() : nullptr;
+}
+
+}  // namespace coreai

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/few_bits/few_bits.h"
+#include "ops/checks.h"
+#include "ops/item_pool.h"
+
+namespace coreai {
+
+/// The inputs of a few-bit weight as a node has them, checked.
+struct FewBitsInputs {
+  TensorView codes;    ///< [columns, groups, group * bits / 8]
+  TensorView scales;   ///< [columns, groups]
+  TensorView zeros;    ///< [columns, groups] or absent
+  TensorView palette;  ///< [2 ** bits] or absent
+  std::size_t bits = 0;
+  std::size_t group = 0;
+
+  std::size_t columns() const { return static_cast<std::size_t>(codes.shape[0]); }
+  std::size_t groups() const { return static_cast<std::size_t>(codes.shape[1]); }
+  std::size_t depth() const { return groups() * group; }
+
+  /// Throws OpError if types or shapes are invalid.
+  void Check(const Checker& check) const;
+
+  /// Whether both have the same tensors, in the same memory.
+  bool SameMemory(const FewBitsInputs& other) const;
+
+  /// Element (column, k) of the weight.
+  double Value(std::size_t column, std::size_t k) const;
+};
+
+/// A weight packed for the kernels, in memory of its own.
+class PackedFewBits {
+ public:
+  PackedFewBits() = default;
+  explicit PackedFewBits(const FewBitsInputs& inputs);
+
+  const FewBitsWeight& weight() const { return weight_; }
+
+ private:
+  void PackScales(const FewBitsInputs& inputs, std::size_t columns);
+
+  FewBitsWeight weight_ = {};
+  ScratchMemory codes_;
+  ScratchMemory scales_;
+  std::vector<float> zeros_;
+  std::vector<float> palette_;
+};
+
+}  // namespace coreai

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/few_bits/few_bits.h"
+#include "kernels/gather_mm/gather_mm.h"
+#include "ops/few_bits/few_bits_inputs.h"
+
+namespace coreai {
+
+/// Rows in the compute type, and the output that they and a weight give.
+struct FewBitsCall {
+  const void* left;     ///< [rows, depth] in the compute type
+  std::size_t rows;     ///< at least 1
+  std::size_t columns;  ///< at least 1
+  const void* bias;     ///< [columns] in the compute type, or null
+  char* output;         ///< [rows, columns] in the op's type
+};
+
+/// Multiplies rows by a few-bit weight on onnxruntime's threads.
+class FewBitsProduct {
+ public:
+  FewBitsProduct(DType dtype, Target target);
+
+  /// Rows of float.
+  void Multiply(const KernelContext& context, const FewBitsWeight& weight,
+                const FewBitsCall& call) const;
+
+  /// Rows of float that are rounded to 8 bits in groups; the weight has no palette.
+  void MultiplyRounded(const KernelContext& context, const FewBitsWeight& weight,
+                       const FewBitsCall& call) const;
+
+  /// Rows of double, by a weight that is not packed.
+  void MultiplyDouble(const KernelContext& context, const FewBitsInputs& inputs,
+                      const FewBitsCall& call) const;
+
+ private:
+  void MultiplyFew(const KernelContext& context, const FewBitsWeight& weight,
+                   const FewBitsCall& call) const;
+  template <typename W, class Fill>
+  void MultiplyMany(const KernelContext& context, std::size_t depth, const FewBitsCall& call,
+                    const Fill& fill) const;
+  template <typename W>
+  void Finish(const FewBitsCall& call, std::size_t row, std::size_t first, std::size_t count,
+              const W* sums) const;
+
+  DType dtype_;
+  FewBitsKernel few_;
+  FewBitsDequantizeKernel dequantize_;
+  RoundedKernel rounded_;
+  RoundKernel round_;
+  FinishKernel finish_;
+  GatherMmKernel multiply_;
+  GatherMmPackLeftKernel pack_left_;
+};
+
+}  // namespace coreai
