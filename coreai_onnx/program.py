@@ -15,20 +15,12 @@ from coreai_onnx.errors import QuantizationError, SaveError, StagingError, failu
 from coreai_onnx.files.program_files import MAIN, entrypoint_files, load_models, marked
 from coreai_onnx.files.saving import save_models, to_proto
 from coreai_onnx.model.debug_info import DebugInfo
-from coreai_onnx.model.interface import interface
-from coreai_onnx.model.inventory import (
-    composite_calls,
-    contrib_needs,
-    op_histogram,
-    op_name,
-    weights,
-)
-from coreai_onnx.model.metadata import TARGET
+from coreai_onnx.model.inventory import composite_calls
+from coreai_onnx.model.summary import summarize
 from coreai_onnx.printable import printable
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.stages import begin
-from coreai_onnx.table import render, size_text
 
 if TYPE_CHECKING:
     from coreai_onnx.export.recognize.recognition import Recognition
@@ -172,7 +164,7 @@ class OnnxProgram:
         group_size: int = 32,
         *,
         method: Method = "hqq",
-        symmetric: bool | None = None,
+        symmetric: bool = False,
         scale_dtype: ScaleDtype = "float16",
         calibration: Iterable[Feed] | None = None,
         rules: Mapping[str, Rule] | None = None,
@@ -192,13 +184,14 @@ class OnnxProgram:
                 row.
             method: ``"rtn"``, ``"hqq"``, ``"palette"``, or, with calibration data, ``"gptq"`` or
                 ``"awq"``; see `coreai_onnx.quantization.scheme.Scheme`.
-            symmetric: Whether groups have no zero points; None for the method's default.
+            symmetric: Whether groups have no zero points.
             scale_dtype: Dtype of the scales in the file.
             calibration: The inputs of typical calls of the only entrypoint, or of ``main``: a
                 mapping by name, or a tuple by position, for each call.
             rules: Patterns of module paths, or of names of weights, to what is different for them:
                 bits, a mapping of the fields of a scheme, or None to keep the dtype. The first
-                pattern that matches counts: ``{"*.lm_head": 8, "*.layers.0.*": {"group_size": 16}}``.
+                pattern that matches counts:
+                ``{"*lm_head": 8, "*.layers.0.*": {"method": "rtn"}}``.
             skip: Patterns of weights that keep their dtype.
             embeddings: Whether embeddings are quantized.
             minimum_size: Least number of elements of a weight that no pattern matches.
@@ -383,34 +376,3 @@ class OnnxProgram:
             what = "say which entrypoint" if entrypoint is None else f"no entrypoint {entrypoint!r}"
             raise StagingError(f"{what}; there are {', '.join(self.models)}")
         return name
-
-
-def summarize(name: str, model: ir.Model) -> str:
-    """Return a model's contents as text: interface, composites, functions, operators, sizes."""
-    io = interface(model)
-    rows = [("input", i.name, i.type_text) for i in io.inputs]
-    rows += [("state", s.name, s.type_text) for s in io.states]
-    rows += [("output", o.name, o.type_text) for o in io.outputs]
-    size = weights(model)[1]
-    opset = ", ".join(
-        f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items()
-    )
-    known = model.metadata_props.get(TARGET)
-    target = f", optimized for {known}" if known else ""
-    needed = contrib_needs(model)
-    if needed:
-        target += f", needs onnxruntime {needed} or later"
-    functions = [(op_name(*key[:2]), len(body)) for key, body in model.functions.items()]
-    tables = [
-        (("composite", "calls"), list(composite_calls(model).items())),
-        (("operator", "count"), list(op_histogram(model).items())),
-        (("function", "nodes"), functions),
-    ]
-    version = f"IR {model.ir_version}, {opset}"
-    return "\n\n".join(
-        [
-            printable(f"entrypoint {name}: {size_text(size)} of weights, {version}{target}"),
-            render(("", "name", "type"), rows, indent="  "),
-            *(render(header, table, indent="  ") for header, table in tables if table),
-        ]
-    )

@@ -40,10 +40,11 @@ def embedding_nbits(
     Returns:
         The shape of ``indices``, then ``K``, in the dtype of ``scales``.
     """
+    del group_size  # the codes have it
     wide = torch.float64 if scales.dtype == torch.float64 else torch.float32
-    taken = (_rows(table, indices) for table in (codes, scales))
     zeros = None if zero_points is None else _rows(zero_points, indices)
-    values = dequantized(*taken, zeros, palette, bits, wide)
+    steps, factors = _rows(codes, indices), _rows(scales, indices)
+    values = dequantized(steps, factors, zeros, palette, bits, wide)
     return values.flatten(-2).to(scales.dtype)
 
 

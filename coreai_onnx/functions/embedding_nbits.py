@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from coreai_onnx.composite_ops.declaration import Composite
-from coreai_onnx.functions.body import BodyBuilder, always_cast
+from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.few_bits import dequantized
 from coreai_onnx.functions.writers import Examples, present, writes
 from coreai_onnx.lower.values import Value

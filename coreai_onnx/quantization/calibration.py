@@ -143,10 +143,10 @@ def _sweep(probes: Probes, feeds: Iterable[Feed], label: str) -> dict[str, Array
     count = 0
     for count, feed in enumerate(feeds, 1):
         begin(f"calibrate{label}: call {count}")
-        values = _run(session, feed, count)
+        arrays = _run(session, feed, count)
         for names, weights in readers.items():
             for name in names:
-                rows = _rows(values[name], weights[0], count)
+                rows = _rows(arrays[name], weights[0], count)
                 product = rows.T @ rows
                 moments[names] = moments[names] + product if names in moments else product
     if not count:
@@ -185,5 +185,3 @@ def _rows(value: Array, weight: str, number: int) -> Array:
             "  leave out data on which the model overflows"
         )
     return rows
-
-

@@ -77,7 +77,9 @@ def corrected_codes(
     codes = np.empty_like(left)
     grid = grid_of(weight, scheme)
     factors, owner = corrections.factors, corrections.order // size
-    step = BLOCK if not corrections.in_order else max(n for n in range(1, BLOCK + 1) if size % n == 0)
+    step = (
+        BLOCK if not corrections.in_order else max(n for n in range(1, BLOCK + 1) if size % n == 0)
+    )
     for start in range(0, left.shape[1], step):
         stop = min(start + step, left.shape[1])
         if corrections.in_order and start % size == 0:

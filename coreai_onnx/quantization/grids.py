@@ -61,7 +61,8 @@ def extreme_grid(weight: np.ndarray, scheme: Scheme) -> Grid:
 def whole_zeros(offset: np.ndarray, scales: np.ndarray, scheme: Scheme) -> np.ndarray:
     """Return the zero points ``offset / scales``, rounded to codes."""
     ratio = np.divide(offset, scales, out=np.zeros_like(offset), where=scales != 0)
-    return np.clip(np.rint(ratio), 0, scheme.levels - 1)
+    zeros: np.ndarray = np.clip(np.rint(ratio), 0, scheme.levels - 1)
+    return zeros
 
 
 def representable(scales: np.ndarray, scheme: Scheme) -> np.ndarray:
@@ -71,4 +72,5 @@ def representable(scales: np.ndarray, scheme: Scheme) -> np.ndarray:
     """
     dtype = np.dtype(scheme.scale_dtype)
     limit = np.float32(np.finfo(dtype).max)
-    return np.clip(scales, -limit, limit).astype(dtype).astype(np.float32)
+    rounded: np.ndarray = np.clip(scales, -limit, limit).astype(dtype).astype(np.float32)
+    return rounded

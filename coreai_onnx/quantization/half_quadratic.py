@@ -53,7 +53,8 @@ def _outliers(error: np.ndarray, scales: np.ndarray, penalty: float) -> np.ndarr
     units = np.where(scales == 0, np.float32(1), np.abs(scales))[..., None]
     size = np.abs(error) / units
     threshold = np.power(np.maximum(size, 1e-6), NORM - 1) / penalty
-    return np.sign(error) * np.maximum(size - threshold, 0).astype(np.float32) * units
+    outside: np.ndarray = np.sign(error) * np.maximum(size - threshold, 0) * units
+    return outside
 
 
 def _fitted(target: np.ndarray, codes: np.ndarray, scheme: Scheme) -> Grid:
@@ -62,7 +63,9 @@ def _fitted(target: np.ndarray, codes: np.ndarray, scheme: Scheme) -> Grid:
         zeros = np.full(codes.shape[:-1], scheme.levels // 2, np.float32)
     else:
         mean, center = codes.mean(-1, keepdims=True), target.mean(-1, keepdims=True)
-        slope = _ratio(((codes - mean) * (target - center)).sum(-1), np.square(codes - mean).sum(-1))
+        slope = _ratio(
+            ((codes - mean) * (target - center)).sum(-1), np.square(codes - mean).sum(-1)
+        )
         zeros = whole_zeros(slope * mean[..., 0] - center[..., 0], slope, scheme)
     steps = codes - zeros[..., None]
     scales = _ratio((steps * target).sum(-1), np.square(steps).sum(-1))
@@ -70,4 +73,5 @@ def _fitted(target: np.ndarray, codes: np.ndarray, scheme: Scheme) -> Grid:
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    ratio: np.ndarray = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    return ratio

@@ -64,7 +64,8 @@ def clusters(histogram: Histogram, count: int) -> np.ndarray:
             break
         found = new
     found[np.abs(found).argmin()] = 0
-    return found.astype(np.float32)
+    palette: np.ndarray = found.astype(np.float32)
+    return palette
 
 
 def palette_codes(weight: np.ndarray, scales: np.ndarray, palette: np.ndarray) -> np.ndarray:

@@ -110,9 +110,7 @@ class Products:
             if node.op_identifier() in model.functions:
                 self.calls[node.op_identifier()].append((node, root))
         self._owners = {
-            value: function
-            for function in model.functions.values()
-            for value in function.inputs
+            value: function for function in model.functions.values() for value in function.inputs
         }
         found = (self._product(node, root) for node, root in nodes)
         self.products = [product for product in found if product is not None]

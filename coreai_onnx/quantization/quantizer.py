@@ -89,7 +89,12 @@ def _plan(model: ir.Model, rules: Rules) -> _Plan:
         if isinstance(chosen, str):
             plan.kept[weight] = chosen
         else:
-            plan.schemes[weight] = _without_data(chosen) if weight.is_lookup else chosen
+            plan.schemes[weight] = chosen
+    tables = {_digest(weight) for weight in plan.schemes if weight.is_lookup}
+    shapes = {weight.shape for weight in plan.schemes if weight.is_lookup}
+    for weight, scheme in plan.schemes.items():
+        if weight.shape in shapes and _digest(weight) in tables:
+            plan.schemes[weight] = _without_data(scheme)
     return plan
 
 
@@ -98,7 +103,10 @@ def _op(node: ir.Node) -> tuple[str, str]:
 
 
 def _without_data(scheme: Scheme) -> Scheme:
-    """Return the scheme of a table: a method that serves a product would distort its rows."""
+    """Return the scheme of a table, also if a product shares it.
+
+    A method that minimizes the error of the product would distort the rows that are looked up.
+    """
     return replace(scheme, method="hqq") if scheme.method in CALIBRATED else scheme
 
 
@@ -133,7 +141,9 @@ def _moments(
         if scheme.method in CALIBRATED and id(w.tensor) not in found
     ]
     if missing:
-        method = next(p.schemes[missing[0]].method for p in plans.values() if missing[0] in p.schemes)
+        (method,) = (
+            p.schemes[missing[0]].method for p in plans.values() if missing[0] in p.schemes
+        )
         raise QuantizationError(
             f"{missing[0].path}: method={method!r} needs calibration data"
             + ("" if calibration is None else ", and its product is inside of a loop or branch")

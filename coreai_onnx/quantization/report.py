@@ -95,10 +95,8 @@ class QuantizationReport:
     def __str__(self) -> str:
         """Return sizes, the worst layers, and the weights that keep their dtype."""
         ratio = self.bytes_before / max(self.bytes_after, 1)
-        parts = [
-            f"quantized {len(self.layers)} weights: {size_text(self.bytes_before)} → "
-            f"{size_text(self.bytes_after)} ({ratio:.1f} times smaller)"
-        ]
+        sizes = f"{size_text(self.bytes_before)} → {size_text(self.bytes_after)}"
+        parts = [f"quantized {len(self.layers)} weights: {sizes} ({ratio:.1f} times smaller)"]
         if self.layers:
             shown = self.worst[:WORST]
             more = f" (the worst {WORST})" if len(self.layers) > WORST else ""

@@ -170,8 +170,8 @@ class Rewriting:
         function = self.products.owner(weight)
         if function is None:
             graph = weight.graph
-            if isinstance(graph, ir.Graph) and weight.name in graph.initializers:
-                del graph.initializers[weight.name]
+            if isinstance(graph, ir.Graph):
+                graph.initializers.pop(weight.name or "", None)
             return
         arguments, index = self.products.arguments(weight), list(function.inputs).index(weight)
         for call, _ in self.products.calls[function.identifier()]:
@@ -204,7 +204,7 @@ def arrays_of(packed: PackedWeight, dtype: ir.DataType) -> dict[str, np.ndarray]
 
 
 def _group_of(packed: PackedWeight) -> int:
-    return packed.codes.shape[2] * 8 // packed.scheme.bits
+    return int(packed.codes.shape[2]) * 8 // packed.scheme.bits
 
 
 def _remove_transposes(value: ir.Value) -> None:

@@ -29,8 +29,8 @@ class Scheme:
             (half-quadratic quantization), ``"gptq"`` corrects each rounding error in the columns
             after it, ``"awq"`` scales the columns that matter, ``"palette"`` stores indices into
             ``2 ** bits`` values that k-means finds. ``"gptq"`` and ``"awq"`` need calibration data.
-        symmetric: Whether all groups have the zero point ``2 ** (bits - 1)``; None for the
-            method's default: zero points for ``"hqq"``, none for the others.
+        symmetric: Whether all groups have the zero point ``2 ** (bits - 1)``; otherwise the file
+            has a zero point for each group. A palette has none.
         scale_dtype: Dtype of the scales in the file.
 
     Raises:
@@ -40,7 +40,7 @@ class Scheme:
     bits: int = 4
     group_size: int = 32
     method: Method = "hqq"
-    symmetric: bool | None = None
+    symmetric: bool = False
     scale_dtype: ScaleDtype = "float16"
 
     def __post_init__(self) -> None:
@@ -58,13 +58,11 @@ class Scheme:
                 f"group_size={size}: the {self.bits}-bit codes of a group do not fill whole bytes\n"
                 f"  choose a multiple of {_whole(self.bits)}"
             )
-        if self.method == "palette" and self.symmetric is False:
-            raise QuantizationError("a palette has no zero points; leave symmetric out")
 
     @property
     def is_symmetric(self) -> bool:
         """Whether there are no zero points."""
-        return self.method != "hqq" if self.symmetric is None else self.symmetric
+        return self.symmetric or self.method == "palette"
 
     @property
     def levels(self) -> int:
