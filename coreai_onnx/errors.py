@@ -219,6 +219,10 @@ class TargetError(PassError, ValueError):
     """A program cannot be optimized for a target; the message gives the reason."""
 
 
+class QuantizationError(CoreaiError, ValueError):
+    """A model cannot be quantized as requested; it is unchanged."""
+
+
 class ModelSourceError(CoreaiError, ValueError):
     """A model of transformers cannot be read, or has no head for the task."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,28 +11,24 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.errors import SaveError, StagingError, failures_as
+from coreai_onnx.errors import QuantizationError, SaveError, StagingError, failures_as
 from coreai_onnx.files.program_files import MAIN, entrypoint_files, load_models, marked
 from coreai_onnx.files.saving import save_models, to_proto
 from coreai_onnx.model.debug_info import DebugInfo
-from coreai_onnx.model.interface import interface
-from coreai_onnx.model.inventory import (
-    composite_calls,
-    contrib_needs,
-    op_histogram,
-    op_name,
-    weights,
-)
-from coreai_onnx.model.metadata import TARGET
+from coreai_onnx.model.inventory import composite_calls
+from coreai_onnx.model.summary import summarize
 from coreai_onnx.printable import printable
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.stages import begin
-from coreai_onnx.table import render, size_text
 
 if TYPE_CHECKING:
     from coreai_onnx.export.recognize.recognition import Recognition
     from coreai_onnx.passes import Pass, PassReport, Target
+    from coreai_onnx.quantization.calibration import Feed
+    from coreai_onnx.quantization.report import QuantizationReport
+    from coreai_onnx.quantization.rules import Rule
+    from coreai_onnx.quantization.scheme import Method, ScaleDtype
 
 
 class OnnxProgram:
@@ -49,6 +45,7 @@ class OnnxProgram:
         models: Entrypoint to ``onnx_ir.Model``.
         debug_info: How `save` and `to_proto` store debug information by default.
         pass_reports: Entrypoint to the report of the last `optimize`; empty before.
+        quantization_reports: Entrypoint to the report of `quantize`; empty before.
         recognized: Which blocks of the model were replaced by composites automatically, which were
             refused and why; prints as a table. None unless ``externalize_modules`` had ``"auto"``.
     """
@@ -70,6 +67,7 @@ class OnnxProgram:
         self.models = dict(models)
         self.debug_info: DebugInfo = debug_info
         self.pass_reports: dict[str, PassReport] = {}
+        self.quantization_reports: dict[str, QuantizationReport] = {}
         self.recognized: Recognition | None = None
         self._sessions: dict[tuple[str, bool | None], Session] = {}
 
@@ -112,6 +110,11 @@ class OnnxProgram:
         """The pass report of the only entrypoint, or of ``main``; None before `optimize`."""
         return self.pass_reports.get(self._choose(None))
 
+    @property
+    def quantization_report(self) -> QuantizationReport | None:
+        """The report of the only entrypoint, or of ``main``; None before `quantize`."""
+        return self.quantization_reports.get(self._choose(None))
+
     def to_proto(self, entrypoint: str | None = None) -> onnx.ModelProto:
         """Return an entrypoint as one protobuf message that contains its weights.
 
@@ -153,6 +156,65 @@ class OnnxProgram:
         self._sessions.clear()
         for name, model in self.models.items():
             self.pass_reports[name] = optimize_for(model, target, passes, minimum_onnxruntime)
+        return self
+
+    def quantize(
+        self,
+        bits: int = 4,
+        group_size: int = 32,
+        *,
+        method: Method = "hqq",
+        symmetric: bool = False,
+        scale_dtype: ScaleDtype = "float16",
+        calibration: Iterable[Feed] | None = None,
+        rules: Mapping[str, Rule] | None = None,
+        skip: Sequence[str] = (),
+        embeddings: bool = True,
+        minimum_size: int = 4096,
+    ) -> OnnxProgram:
+        """Quantize the weights of products and embeddings, in place.
+
+        ``MatMul`` and ``Gemm`` with a constant weight become calls of ``linear_nbits``, embeddings
+        ``embedding_nbits``, also in the functions of externalized modules. Run ``optimize`` for the
+        target afterwards. See ``docs/quantization.md``.
+
+        Args:
+            bits: Size of a weight: 8, 4, 3 or 2.
+            group_size: Number of neighbors in a row of a weight that share a scale; 0 for a whole
+                row.
+            method: ``"rtn"``, ``"hqq"``, ``"palette"``, or, with calibration data, ``"gptq"`` or
+                ``"awq"``; see `coreai_onnx.quantization.scheme.Scheme`.
+            symmetric: Whether groups have no zero points.
+            scale_dtype: Dtype of the scales in the file.
+            calibration: The inputs of typical calls of the only entrypoint, or of ``main``: a
+                mapping by name, or a tuple by position, for each call.
+            rules: Patterns of module paths, or of names of weights, to what is different for them:
+                bits, a mapping of the fields of a scheme, or None to keep the dtype. The first
+                pattern that matches counts:
+                ``{"*lm_head": 8, "*.layers.0.*": {"method": "rtn"}}``.
+            skip: Patterns of weights that keep their dtype.
+            embeddings: Whether embeddings are quantized.
+            minimum_size: Least number of elements of a weight that no pattern matches.
+
+        Returns:
+            The program itself. ``quantization_report`` lists sizes and rounding errors.
+
+        Raises:
+            QuantizationError: If an argument is out of range, the model is quantized already or has
+                nothing to quantize, a weight is not finite, or the calibration data is missing or
+                does not fit the model; the program is unchanged.
+        """
+        from coreai_onnx.quantization.quantizer import quantize_models  # imports torch
+        from coreai_onnx.quantization.rules import Rules
+        from coreai_onnx.quantization.scheme import Scheme
+
+        begin("quantize")
+        scheme = Scheme(bits, group_size, method, symmetric, scale_dtype)
+        chosen = Rules.of(scheme, rules, skip, embeddings=embeddings, minimum_size=minimum_size)
+        feeds = None if calibration is None else {self._choose(None): calibration}
+        with failures_as(QuantizationError, "the model cannot be quantized"):
+            self.quantization_reports = quantize_models(self.models, chosen, feeds)
+        self._sessions.clear()
         return self
 
     def save(
@@ -314,34 +376,3 @@ class OnnxProgram:
             what = "say which entrypoint" if entrypoint is None else f"no entrypoint {entrypoint!r}"
             raise StagingError(f"{what}; there are {', '.join(self.models)}")
         return name
-
-
-def summarize(name: str, model: ir.Model) -> str:
-    """Return a model's contents as text: interface, composites, functions, operators, sizes."""
-    io = interface(model)
-    rows = [("input", i.name, i.type_text) for i in io.inputs]
-    rows += [("state", s.name, s.type_text) for s in io.states]
-    rows += [("output", o.name, o.type_text) for o in io.outputs]
-    size = weights(model)[1]
-    opset = ", ".join(
-        f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items()
-    )
-    known = model.metadata_props.get(TARGET)
-    target = f", optimized for {known}" if known else ""
-    needed = contrib_needs(model)
-    if needed:
-        target += f", needs onnxruntime {needed} or later"
-    functions = [(op_name(*key[:2]), len(body)) for key, body in model.functions.items()]
-    tables = [
-        (("composite", "calls"), list(composite_calls(model).items())),
-        (("operator", "count"), list(op_histogram(model).items())),
-        (("function", "nodes"), functions),
-    ]
-    version = f"IR {model.ir_version}, {opset}"
-    return "\n\n".join(
-        [
-            printable(f"entrypoint {name}: {size_text(size)} of weights, {version}{target}"),
-            render(("", "name", "type"), rows, indent="  "),
-            *(render(header, table, indent="  ") for header, table in tables if table),
-        ]
-    )

@@ -15,6 +15,7 @@ from coreai_onnx.cli import (
     inspect_file,
     ops_path,
     optimize,
+    quantize,
     run_file,
     to_python,
     view,
@@ -34,6 +35,7 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx convert my_models:tiny -o tiny.onnx --dynamic x:0=batch
   coreai-onnx export my_llama -o my_llama_onnx
   coreai-onnx optimize tiny.onnx -o tiny_contrib.onnx --target contrib
+  coreai-onnx quantize tiny.onnx -o tiny_int4.onnx --bits 4
   coreai-onnx inspect tiny.onnx
   coreai-onnx run     tiny.onnx --dim batch=4
   coreai-onnx compare tiny.onnx my_models:tiny
@@ -42,7 +44,8 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx to-python tiny.onnx -o tiny
 """
 _COMMANDS = (
-    convert, export, optimize, run_file, compare, inspect_file, diff, view, to_python, ops_path,
+    convert, export, optimize, quantize, run_file, compare, inspect_file, diff, view, to_python,
+    ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 

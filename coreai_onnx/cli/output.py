@@ -23,7 +23,7 @@ TARGETS = ("onnxruntime", "kernels", "contrib", "portable")
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("-o", "--output", required=True, type=Path, metavar="OUTPUT.onnx")
+    declare_file(parser)
     parser.add_argument(
         "--target",
         choices=TARGETS,
@@ -47,6 +47,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also print where a graph pass nearly matched, and why it did not rewrite",
     )
+
+
+def declare_file(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the file that is written."""
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="OUTPUT.onnx")
     parser.add_argument(
         "--debug-info",
         choices=LEVELS,

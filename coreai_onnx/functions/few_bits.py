@@ -34,7 +34,9 @@ def linear_nbits(b: BodyBuilder, examples: Examples, attributes: Mapping[str, An
     """Write the body; see :func:`coreai_onnx.composite_ops.linear_nbits.linear_nbits`."""
     del examples
     op, wide = b.op, torch.float64 if b.dtype == torch.float64 else torch.float32
-    weight = dequantized(b, int(attributes["bits"]), wide)  # [N, G, group]
+    codes, scales = b.inputs[1:3]
+    given = b.given("zero_points"), b.given("palette")
+    weight = dequantized(op, codes, scales, *given, int(attributes["bits"]), wide)  # [N, G, group]
     sizes = op.Shape(weight)
     x = always_cast(op, b.inputs[0], wide)
     if attributes["activation_bits"]:
@@ -46,11 +48,17 @@ def linear_nbits(b: BodyBuilder, examples: Examples, attributes: Mapping[str, An
     return op.CastLike(total, b.inputs[0])
 
 
-def dequantized(b: BodyBuilder, bits: int, wide: torch.dtype) -> Value:
-    """Return the weight in groups, ``[..., groups, group_size]``, in ``wide``."""
-    op, (codes, scales) = b.op, b.inputs[1:3]
+def dequantized(
+    op: OpBuilder,
+    codes: Value,
+    scales: Value,
+    zeros: Value | None,
+    palette: Value | None,
+    bits: int,
+    wide: torch.dtype,
+) -> Value:
+    """Return packed codes as values in groups, ``[..., groups, group_size]``, in ``wide``."""
     steps = _unpacked(op, codes, bits)
-    palette, zeros = b.given("palette"), b.given("zero_points")
     if palette is not None:
         values = op.Gather(always_cast(op, palette, wide), steps, axis=0)
     elif zeros is not None:

@@ -17,7 +17,7 @@ from coreai_onnx.model.inventory import (
     op_histogram,
     weights,
 )
-from coreai_onnx.program import summarize
+from coreai_onnx.model.summary import summarize
 from tests.small_models import layers_model, linear_model, parse
 
 

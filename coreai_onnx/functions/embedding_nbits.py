@@ -1,0 +1,42 @@
+"""The bodies of lookups in few-bit tables: rows are selected first, then unpacked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from coreai_onnx.composite_ops.declaration import Composite
+from coreai_onnx.functions.body import BodyBuilder
+from coreai_onnx.functions.few_bits import dequantized
+from coreai_onnx.functions.writers import Examples, present, writes
+from coreai_onnx.lower.values import Value
+
+_DEFAULT_BITS = 4
+
+
+def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    given, bits = present(composite, examples), int(attributes["bits"])
+    words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
+    return [*words, *(name for name in ("zero_points", "palette") if name in given)]
+
+
+@writes("embedding_nbits", words=_words)
+def embedding_nbits(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
+    """Write the body; see :func:`coreai_onnx.composite_ops.embedding_nbits.embedding_nbits`."""
+    del examples
+    op, wide = b.op, torch.float64 if b.dtype == torch.float64 else torch.float32
+    scales, codes, indices = b.inputs[:3]
+    zeros = b.given("zero_points")
+    values = dequantized(
+        op,
+        op.Gather(codes, indices, axis=0),
+        op.Gather(scales, indices, axis=0),
+        None if zeros is None else op.Gather(zeros, indices, axis=0),
+        b.given("palette"),
+        int(attributes["bits"]),
+        wide,
+    )
+    rows = op.Reshape(values, op.Concat(op.Shape(indices), [-1], axis=0))
+    return op.CastLike(rows, scales)

@@ -1,0 +1,220 @@
+"""Finds the products and lookups of a model whose weights are constants."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx_ir as ir
+
+from coreai_onnx.model.debug_info import SCOPE
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
+from coreai_onnx.model.op_schemas import ONNX_DOMAINS
+
+FLOATS = (
+    ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE,
+)  # fmt: skip
+Root = ir.Graph | ir.Function
+"""The main graph or a function."""
+Call = tuple[ir.Node, Root]
+_MATRIX = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A node that multiplies by, or looks up rows of, a matrix that it gets as a constant.
+
+    Attributes:
+        node: ``MatMul`` or ``Gemm``; ``Gather`` for a lookup.
+        weight: The matrix before its Transpose: an initializer, or an input of a function.
+        by_rows: Whether the matrix has a row for each output, ``[N, K]``.
+        root: The main graph or the function that has the node, perhaps in a subgraph.
+    """
+
+    node: ir.Node
+    weight: ir.Value
+    by_rows: bool
+    root: Root
+
+    @property
+    def is_lookup(self) -> bool:
+        """Whether the node takes rows."""
+        return self.node.op_type == "Gather"
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A constant matrix, and how products use it.
+
+    Attributes:
+        value: The initializer.
+        tensor: Its data.
+        products: The products that read it, also in functions that get it as an argument.
+        paths: Module paths of the products; the name of the initializer where that is unknown.
+    """
+
+    value: ir.Value
+    tensor: ir.TensorProtocol
+    products: tuple[Product, ...]
+    paths: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """Module path of the first product."""
+        return self.paths[0]
+
+    @property
+    def name(self) -> str:
+        """The name of the initializer."""
+        return self.value.name or ""
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the matrix has a row for each output, ``[N, K]``."""
+        return self.products[0].by_rows
+
+    @property
+    def is_lookup(self) -> bool:
+        """Whether rows are looked up in it, by itself or besides a product."""
+        return any(product.is_lookup for product in self.products)
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """Number of outputs and inputs, ``(N, K)``."""
+        first, second = (int(dim) for dim in self.tensor.shape.numpy())
+        return (first, second) if self.by_rows else (second, first)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.shape[0] * self.shape[1]
+
+
+class Products:
+    """The products of a model, and the constants that reach them.
+
+    Attributes:
+        model: The model.
+        products: All of them, in the order of the nodes.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        """Search all graphs of a model but the bodies of standard composites."""
+        self.model = model
+        self.calls: dict[ir.OperatorIdentifier, list[Call]] = defaultdict(list)
+        """The calls of each function, with the main graph or function that each is in."""
+        nodes = [(node, root) for root in searched(model) for node in root.all_nodes()]
+        for node, root in nodes:
+            if node.op_identifier() in model.functions:
+                self.calls[node.op_identifier()].append((node, root))
+        self._owners = {
+            value: function for function in model.functions.values() for value in function.inputs
+        }
+        found = (self._product(node, root) for node, root in nodes)
+        self.products = [product for product in found if product is not None]
+
+    def weights(self) -> list[Weight]:
+        """Return the constant matrices of the products, in order."""
+        readers: dict[ir.Value, list[Product]] = {}
+        for product in self.products:
+            for value in self.constants(product.weight) or ():
+                readers.setdefault(value, []).append(product)
+        return [
+            _weight(value, [p for p in products if p.by_rows == products[0].by_rows])
+            for value, products in readers.items()
+        ]
+
+    def owner(self, value: ir.Value) -> ir.Function | None:
+        """Return the function that a value is an input of."""
+        return self._owners.get(value)
+
+    def arguments(self, value: ir.Value) -> list[ir.Value | None]:
+        """Return what the calls of its function pass for an input."""
+        function = self._owners[value]
+        index = list(function.inputs).index(value)
+        calls = self.calls[function.identifier()]
+        return [call.inputs[index] if index < len(call.inputs) else None for call, _ in calls]
+
+    def constants(self, value: ir.Value, rank: int = _MATRIX) -> list[ir.Value] | None:
+        """Return the initializers that a value may be; None if it may be something else.
+
+        Args:
+            value: A value; an input of a function may be what any call passes.
+            rank: The rank of the initializers.
+        """
+        if value in self._owners:
+            found: list[ir.Value] = []
+            for argument in self.arguments(value):
+                inner = None if argument is None else self.constants(argument, rank)
+                if inner is None:
+                    return None
+                found += inner
+            return list(dict.fromkeys(found))
+        tensor = value.const_value
+        if not value.is_initializer() or tensor is None or value.is_graph_input():
+            return None
+        return [value] if len(tensor.shape) == rank and tensor.dtype in FLOATS else None
+
+    def _product(self, node: ir.Node, root: Root) -> Product | None:
+        if node.domain not in ONNX_DOMAINS or len(node.inputs) < _MATRIX:
+            return None
+        found = _matrix_of(node)
+        if found is None or not self.constants(found[0]) or not self._has_plain_bias(node):
+            return None
+        return Product(node, *found, root)
+
+    def _has_plain_bias(self, node: ir.Node) -> bool:
+        """Whether the bias of a Gemm, if it has one, is a constant row."""
+        bias = node.inputs[2] if node.op_type == "Gemm" and len(node.inputs) > _MATRIX else None
+        return bias is None or bool(self.constants(bias, rank=1))
+
+
+def searched(model: ir.Model) -> Iterator[Root]:
+    """Yield the main graph and the functions that may hold products of the user's model."""
+    yield model.graph
+    for function in model.functions.values():
+        if function.domain != STANDARD_DOMAIN:
+            yield function
+
+
+def _matrix_of(node: ir.Node) -> tuple[ir.Value, bool] | None:
+    """Return the constant factor before its Transpose, and whether it has a row per output."""
+    if node.op_type == "Gather":
+        plain = node.attributes.get_int("axis", 0) == 0
+        return (node.inputs[0], True) if plain and node.inputs[0] is not None else None
+    if node.op_type == "Gemm":
+        plain = all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
+        if not plain or node.attributes.get_int("transA", 0):
+            return None
+        by_rows = bool(node.attributes.get_int("transB", 0))
+    elif node.op_type == "MatMul":
+        by_rows = False
+    else:
+        return None
+    value = node.inputs[1]
+    while value is not None and (turn := value.producer()) is not None:
+        if turn.op_type != "Transpose" or turn.domain not in ONNX_DOMAINS:
+            return None
+        if list(turn.attributes.get_ints("perm", [1, 0])) != [1, 0]:
+            return None
+        value, by_rows = turn.inputs[0], not by_rows
+    return None if value is None else (value, by_rows)
+
+
+def _weight(value: ir.Value, products: list[Product]) -> Weight:
+    tensor = value.const_value
+    assert tensor is not None
+    paths = (_path(value, product) for product in products)
+    return Weight(value, tensor, tuple(products), tuple(dict.fromkeys(paths)))
+
+
+def _path(value: ir.Value, product: Product) -> str:
+    """Return the module path of a product.
+
+    The node of a function belongs to all calls: an argument is known by its name.
+    """
+    inside = product.weight is not value
+    scope = "" if inside else product.node.metadata_props.get(SCOPE, "")
+    return scope or (value.name or "").removesuffix(".T").removesuffix(".weight")

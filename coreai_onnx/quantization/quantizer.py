@@ -1,0 +1,204 @@
+"""Quantizes the weights of the models of a program."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from coreai_onnx.errors import QuantizationError
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN, STANDARD_DOMAIN, graphs, weights
+from coreai_onnx.quantization.calibration import Array, Feed, second_moments
+from coreai_onnx.quantization.packed_weights import PackedWeight, pack_weight
+from coreai_onnx.quantization.products import Products, Weight
+from coreai_onnx.quantization.report import KeptWeight, QuantizationReport, QuantizedLayer
+from coreai_onnx.quantization.rewriting import Rewriting
+from coreai_onnx.quantization.rules import Rules
+from coreai_onnx.quantization.scheme import CALIBRATED, Scheme
+from coreai_onnx.quantization.specialization import specialize
+from coreai_onnx.stages import begin
+
+_FEW_BITS = {
+    (STANDARD_DOMAIN, "linear_nbits"), (STANDARD_DOMAIN, "embedding_nbits"),
+    (CONTRIB_DOMAIN, "MatMulNBits"), (CONTRIB_DOMAIN, "GatherBlockQuantized"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A copy of a model with the decisions about its weights."""
+
+    products: Products
+    schemes: dict[Weight, Scheme]
+    kept: dict[Weight, str]
+
+
+def quantize_models(
+    models: Mapping[str, ir.Model],
+    rules: Rules,
+    calibration: Mapping[str, Iterable[Feed]] | None = None,
+) -> dict[str, QuantizationReport]:
+    """Quantize the weights of products and embeddings, in place.
+
+    A weight that several models or layers share is quantized once, also if a copy of it is
+    transposed.
+
+    Args:
+        models: The models by entrypoint. An error leaves all of them unchanged.
+        rules: Select the scheme of each weight.
+        calibration: The inputs of calls by entrypoint.
+
+    Returns:
+        The reports, by entrypoint.
+
+    Raises:
+        QuantizationError: A model is quantized already or has nothing to quantize, a weight is not
+            finite, its groups do not fit, or the calibration data is missing or does not fit.
+    """
+    plans = {name: _plan(model, rules) for name, model in models.items()}
+    rules.check_used([w for plan in plans.values() for w in (*plan.schemes, *plan.kept)])
+    if not any(plan.schemes for plan in plans.values()):
+        raise QuantizationError(_nothing([k for plan in plans.values() for k in plan.kept.items()]))
+    moments = _moments(models, plans, calibration)
+    done: dict[object, PackedWeight] = {}
+    reports: dict[str, QuantizationReport] = {}
+    for name, plan in plans.items():
+        packed = _packed(plan, moments, done)
+        kinds = {w.value: (scheme, w.by_rows) for w, scheme in plan.schemes.items()}
+        Rewriting(specialize(plan.products, kinds), packed).run()
+        reports[name] = _report(models[name], plan, packed)
+    for name, plan in plans.items():
+        _adopt(plan.products.model, models[name])
+    return reports
+
+
+def _plan(model: ir.Model, rules: Rules) -> _Plan:
+    few = sum(_op(node) in _FEW_BITS for graph in graphs(model) for node in graph)
+    if few:
+        raise QuantizationError(
+            f"the model is quantized already: {few} of its nodes have weights of few bits\n"
+            "  quantize the original model, with rules for layers that need other bits"
+        )
+    products = Products(model.clone())
+    plan = _Plan(products, {}, {})
+    for weight in products.weights():
+        chosen = rules.choose(weight)
+        if isinstance(chosen, str):
+            plan.kept[weight] = chosen
+        else:
+            plan.schemes[weight] = chosen
+    tables = {_digest(weight) for weight in plan.schemes if weight.is_lookup}
+    shapes = {weight.shape for weight in plan.schemes if weight.is_lookup}
+    for weight, scheme in plan.schemes.items():
+        if weight.shape in shapes and _digest(weight) in tables:
+            plan.schemes[weight] = _without_data(scheme)
+    return plan
+
+
+def _op(node: ir.Node) -> tuple[str, str]:
+    return node.domain, node.op_type.partition(".")[0]
+
+
+def _without_data(scheme: Scheme) -> Scheme:
+    """Return the scheme of a table, also if a product shares it.
+
+    A method that minimizes the error of the product would distort the rows that are looked up.
+    """
+    return replace(scheme, method="hqq") if scheme.method in CALIBRATED else scheme
+
+
+def _nothing(kept: list[tuple[Weight, str]]) -> str:
+    if not kept:
+        return (
+            "there is nothing to quantize: the model has no MatMul, Gemm or embedding with a "
+            "constant weight"
+        )
+    lines = "".join(f"\n  {weight.path}: {reason}" for weight, reason in kept[:8])
+    return f"there is nothing to quantize: all {len(kept)} weights keep their dtype{lines}"
+
+
+def _moments(
+    models: Mapping[str, ir.Model],
+    plans: Mapping[str, _Plan],
+    calibration: Mapping[str, Iterable[Feed]] | None,
+) -> dict[int, Array]:
+    """Return the second moments of inputs, by the ids of the weights' tensors."""
+    found: dict[int, Array] = {}
+    for name, feeds in (calibration or {}).items():
+        chosen = {w.name: w for w in plans[name].schemes if not w.is_lookup}
+        if chosen:
+            sizes = {key: weight.shape[1] for key, weight in chosen.items()}
+            for key, moments in second_moments(models[name], sizes, feeds).items():
+                tensor = id(chosen[key].tensor)
+                found[tensor] = found[tensor] + moments if tensor in found else moments
+    missing = [
+        w
+        for plan in plans.values()
+        for w, scheme in plan.schemes.items()
+        if scheme.method in CALIBRATED and id(w.tensor) not in found
+    ]
+    if missing:
+        (method,) = (
+            p.schemes[missing[0]].method for p in plans.values() if missing[0] in p.schemes
+        )
+        raise QuantizationError(
+            f"{missing[0].path}: method={method!r} needs calibration data"
+            + ("" if calibration is None else ", and its product is inside of a loop or branch")
+            + '\n  give calibration=[inputs of a few calls], or choose method="hqq" for it'
+        )
+    return found
+
+
+def _packed(
+    plan: _Plan, moments: Mapping[int, Array], done: dict[object, PackedWeight]
+) -> dict[Weight, PackedWeight]:
+    """Quantize the weights of a plan; equal weights with one scheme are quantized once."""
+    packed: dict[Weight, PackedWeight] = {}
+    for number, (weight, scheme) in enumerate(plan.schemes.items(), 1):
+        begin(f"quantize {number}/{len(plan.schemes)} {weight.path}")
+        key = scheme, _digest(weight)
+        if key not in done:
+            data = None if weight.is_lookup else moments.get(id(weight.tensor))
+            done[key] = pack_weight(weight, scheme, data)
+        packed[weight] = done[key]
+    return packed
+
+
+def _digest(weight: Weight) -> bytes:
+    """Return what equal matrices have in common, also if one is stored transposed."""
+    matrix = weight.tensor.numpy()
+    rows = np.ascontiguousarray(matrix if weight.by_rows else matrix.T)
+    digest = hashlib.blake2b(f"{rows.shape} {rows.dtype}".encode())
+    digest.update(rows.view(np.uint8).reshape(-1).data)
+    return digest.digest()
+
+
+def _report(
+    model: ir.Model, plan: _Plan, packed: Mapping[Weight, PackedWeight]
+) -> QuantizationReport:
+    layers = [
+        QuantizedLayer(
+            weight.path,
+            weight.name,
+            weight.shape,
+            done.scheme,
+            weight.tensor.nbytes,
+            done.nbytes,
+            done.sqnr,
+            done.output_sqnr,
+        )
+        for weight, done in packed.items()
+    ]
+    kept = [KeptWeight(w.path, w.shape, w.tensor.nbytes, why) for w, why in plan.kept.items()]
+    after = weights(plan.products.model)[1]
+    return QuantizationReport(tuple(layers), tuple(kept), weights(model)[1], after)
+
+
+def _adopt(result: ir.Model, model: ir.Model) -> None:
+    """Move the graph and the functions of a result into a model."""
+    model.graph = result.graph
+    model.functions.clear()
+    model.functions.update(result.functions)

@@ -1,0 +1,116 @@
+"""The report of a quantization: sizes and rounding errors by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coreai_onnx.quantization.scheme import Scheme
+from coreai_onnx.table import render, size_text
+
+WORST = 8
+"""The number of layers that the text of a report lists."""
+
+
+@dataclass(frozen=True)
+class QuantizedLayer:
+    """A weight that was quantized.
+
+    Attributes:
+        path: Module path.
+        weight: Name of the initializer before.
+        shape: Outputs and inputs, ``(N, K)``.
+        scheme: How it was quantized.
+        bytes_before: Its size before.
+        bytes_after: Its size with scales and zero points.
+        sqnr: Ratio of the weight to its rounding error in decibels.
+        output_sqnr: Ratio of the product to its error on the calibration data, in decibels; None
+            without data.
+    """
+
+    path: str
+    weight: str
+    shape: tuple[int, int]
+    scheme: Scheme
+    bytes_before: int
+    bytes_after: int
+    sqnr: float
+    output_sqnr: float | None = None
+
+    @property
+    def quality(self) -> float:
+        """The ratio that layers are compared by: that of the product if it is known."""
+        return self.sqnr if self.output_sqnr is None else self.output_sqnr
+
+
+@dataclass(frozen=True)
+class KeptWeight:
+    """A weight that keeps its dtype.
+
+    Attributes:
+        path: Module path.
+        shape: Outputs and inputs, ``(N, K)``.
+        nbytes: Its size.
+        reason: Why it was not quantized.
+    """
+
+    path: str
+    shape: tuple[int, int]
+    nbytes: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class QuantizationReport:
+    """What was quantized; prints as text.
+
+    Attributes:
+        layers: The quantized weights, in the order of the model.
+        kept: The weights of products and embeddings that keep their dtype.
+        bytes_before: Size of all weights of the model before.
+        bytes_after: Their size after.
+    """
+
+    layers: tuple[QuantizedLayer, ...]
+    kept: tuple[KeptWeight, ...]
+    bytes_before: int
+    bytes_after: int
+
+    @property
+    def worst(self) -> tuple[QuantizedLayer, ...]:
+        """The layers in the order of their quality, the worst one first."""
+        return tuple(sorted(self.layers, key=lambda layer: layer.quality))
+
+    def table(self, layers: Sequence[QuantizedLayer] | None = None) -> str:
+        """Return a table of layers, by default of all of them."""
+        header = ("layer", "shape", "scheme", "before", "after", "SQNR dB", "output SQNR dB")
+        rows = [_cells(layer) for layer in (self.layers if layers is None else layers)]
+        return render(header, rows, indent="  ")
+
+    def kept_table(self) -> str:
+        """Return a table of the weights that keep their dtype, with the reasons."""
+        rows = [(k.path, _dims(k.shape), size_text(k.nbytes), k.reason) for k in self.kept]
+        return render(("layer", "shape", "size", "keeps its dtype"), rows, indent="  ")
+
+    def __str__(self) -> str:
+        """Return sizes, the worst layers, and the weights that keep their dtype."""
+        ratio = self.bytes_before / max(self.bytes_after, 1)
+        sizes = f"{size_text(self.bytes_before)} → {size_text(self.bytes_after)}"
+        parts = [f"quantized {len(self.layers)} weights: {sizes} ({ratio:.1f} times smaller)"]
+        if self.layers:
+            shown = self.worst[:WORST]
+            more = f" (the worst {WORST})" if len(self.layers) > WORST else ""
+            parts.append(f"layers by rounding error{more}:\n{self.table(shown)}")
+        if self.kept:
+            parts.append(self.kept_table())
+        return "\n\n".join(parts)
+
+
+def _cells(layer: QuantizedLayer) -> Sequence[object]:
+    output = "-" if layer.output_sqnr is None else f"{layer.output_sqnr:.1f}"
+    sizes = size_text(layer.bytes_before), size_text(layer.bytes_after)
+    return layer.path, _dims(layer.shape), layer.scheme, *sizes, f"{layer.sqnr:.1f}", output
+
+
+def _dims(shape: tuple[int, int]) -> str:
+    return f"[{shape[0]}, {shape[1]}]"

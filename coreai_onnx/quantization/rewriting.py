@@ -1,0 +1,226 @@
+"""Replaces products by calls of ``linear_nbits``, also in functions that get the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from coreai_onnx.composite_ops.declaration import DOMAIN
+from coreai_onnx.quantization.bodies import Bodies
+from coreai_onnx.quantization.packed_weights import PackedWeight
+from coreai_onnx.quantization.products import Product, Products, Weight
+
+Parts = dict[str, ir.Value]
+"""The values of a packed weight in one graph, by the names of the inputs of the composites."""
+DIVISORS = "input_scales"
+"""The part that inputs are multiplied by before the product."""
+_BIAS = 2
+
+
+class Rewriting:
+    """The rewriting of one model.
+
+    Args:
+        products: The products of the model.
+        packed: The packed weights.
+    """
+
+    def __init__(self, products: Products, packed: Mapping[Weight, PackedWeight]) -> None:
+        """Nothing is changed yet."""
+        self.products = products
+        self.packed = {weight.value: done for weight, done in packed.items()}
+        self._by_rows = {weight.value: weight.by_rows for weight in packed}
+        self.bodies = Bodies(products.model)
+        self._parts: dict[object, Parts] = {}
+
+    def run(self) -> None:
+        """Replace every product whose weight is packed, and remove what is no longer used."""
+        for product in self.products.products:
+            packed = [self._packed_for(value, product) for value in self._constants(product)]
+            if packed and packed[0] is not None and None not in packed:
+                self._rewrite(product, packed[0])
+        for product in self.products.products:
+            self._remove_unused(product.weight)
+
+    def _constants(self, product: Product) -> list[ir.Value]:
+        return self.products.constants(product.weight) or []
+
+    def _packed_for(self, value: ir.Value, product: Product) -> PackedWeight | None:
+        """Return the packed weight of an initializer; None if the product needs its transpose."""
+        same = self._by_rows.get(value) == product.by_rows
+        return self.packed.get(value) if same else None
+
+    def _rewrite(self, product: Product, packed: PackedWeight) -> None:
+        node, parts = product.node, self._parts_of(product.weight)
+        source = node.inputs[1] if not product.is_lookup else node.inputs[0]
+        attributes = {"bits": packed.scheme.bits, "group_size": _group_of(packed)}
+        dtype = self._dtype(product.weight)
+        if product.is_lookup:
+            self._lookup(node, parts, dtype, attributes)
+        else:
+            self._product(node, parts, dtype, attributes)
+        product.root.opset_imports.setdefault(DOMAIN, 1)
+        if source is not None:
+            _remove_transposes(source)
+
+    def _product(
+        self, node: ir.Node, parts: Parts, dtype: ir.DataType, attributes: dict[str, int]
+    ) -> None:
+        x = node.inputs[0]
+        bias = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+        if DIVISORS in parts:
+            x = self._before(node, "Mul", x, parts[DIVISORS])
+        given = {"input": x, **parts, "bias": bias}
+        attributes = {**attributes, "activation_bits": 0}
+        self._call(node, "linear_nbits", given, dtype, attributes)
+
+    def _lookup(
+        self, node: ir.Node, parts: Parts, dtype: ir.DataType, attributes: dict[str, int]
+    ) -> None:
+        scales = self._before(node, "Cast", parts["scales"], to=int(dtype))
+        given = {**parts, "scales": scales, "indices": node.inputs[1]}
+        self._call(node, "embedding_nbits", given, dtype, attributes)
+
+    def _call(
+        self,
+        node: ir.Node,
+        name: str,
+        given: Mapping[str, ir.Value | None],
+        dtype: ir.DataType,
+        attributes: dict[str, int],
+    ) -> None:
+        """Turn a node into a call; it keeps its name, outputs and source."""
+        present = [key for key, value in given.items() if value is not None]
+        op_type = self.bodies.op_type(name, dtype, present, attributes)
+        function = self.products.model.functions[DOMAIN, op_type, ""]
+        node.domain, node.op_type, node.version = DOMAIN, op_type, None
+        node.resize_inputs(len(function.inputs))
+        for index, declared in enumerate(function.inputs):
+            node.replace_input_with(index, given.get(declared.name or ""))
+        node.attributes.clear()
+        node.attributes.update({k: ir.AttrInt64(k, v) for k, v in attributes.items()})
+
+    def _before(
+        self, node: ir.Node, op: str, *inputs: ir.Value | None, **attributes: int
+    ) -> ir.Value:
+        """Insert a node before another one, and return its result."""
+        made = ir.node(op, inputs, attributes, name=f"{node.name}.{op}")
+        made.metadata_props.update(node.metadata_props)
+        made.outputs[0].name = f"{node.outputs[0].name}.{op}"
+        if inputs[0] is not None and op != "Cast":
+            made.outputs[0].type, made.outputs[0].shape = inputs[0].type, inputs[0].shape
+        node.prepend(made)
+        return made.outputs[0]
+
+    def _dtype(self, weight: ir.Value) -> ir.DataType:
+        (value, *_) = self.products.constants(weight) or [weight]
+        assert value.const_value is not None
+        return value.const_value.dtype
+
+    # ------------------------------------------------------------------ values
+    def _parts_of(self, weight: ir.Value) -> Parts:
+        """Return the parts of a weight where it is an initializer or an input of a function."""
+        function = self.products.owner(weight)
+        if function is not None:
+            if weight not in self._parts:
+                self._parts[weight] = self._inputs(weight, function)
+            return self._parts[weight]
+        key = (id(self.packed[weight]), id(weight.graph))
+        if key not in self._parts:
+            self._parts[key] = self._initializers(weight, self.packed[weight])
+        return self._parts[key]
+
+    def _initializers(self, weight: ir.Value, packed: PackedWeight) -> Parts:
+        graph, arrays = weight.graph, arrays_of(packed, self._dtype(weight))
+        assert isinstance(graph, ir.Graph)
+        parts: Parts = {}
+        for part, array in arrays.items():
+            name = _unused(f"{(weight.name or '').removesuffix('.T')}.{part}", graph)
+            tensor = ir.tensor(array, name=name)
+            value = ir.Value(
+                name=name,
+                shape=ir.Shape(array.shape),
+                type=ir.TensorType(tensor.dtype),
+                const_value=tensor,
+            )
+            graph.register_initializer(value)
+            parts[part] = value
+        return parts
+
+    def _inputs(self, weight: ir.Value, function: ir.Function) -> Parts:
+        """Add inputs for the parts to a function, and pass them in all calls."""
+        calls = self.products.calls[function.identifier()]
+        arguments = [value for value in self.products.arguments(weight) if value is not None]
+        passed = [self._parts_of(value) for value in arguments]
+        parts: Parts = {}
+        for part in passed[0]:
+            parts[part] = ir.Value(name=f"{weight.name}.{part}")
+            index = len(function.inputs)
+            function.inputs.append(parts[part])
+            for (call, _), values in zip(calls, passed, strict=True):
+                call.resize_inputs(index + 1)
+                call.replace_input_with(index, values[part])
+        return parts
+
+    def _remove_unused(self, weight: ir.Value) -> None:
+        if weight.uses() or weight.is_graph_output():
+            return
+        function = self.products.owner(weight)
+        if function is None:
+            graph = weight.graph
+            if isinstance(graph, ir.Graph):
+                graph.initializers.pop(weight.name or "", None)
+            return
+        arguments, index = self.products.arguments(weight), list(function.inputs).index(weight)
+        for call, _ in self.products.calls[function.identifier()]:
+            rest = [value for at, value in enumerate(call.inputs) if at != index]
+            call.resize_inputs(len(rest))
+            for at, value in enumerate(rest):
+                call.replace_input_with(at, value)
+        del function.inputs[index]
+        for value in arguments:
+            if value is not None:
+                self._remove_unused(value)
+
+
+def arrays_of(packed: PackedWeight, dtype: ir.DataType) -> dict[str, np.ndarray]:
+    """Return the arrays of a packed weight, by the names of the inputs of the composites.
+
+    Args:
+        packed: The weight.
+        dtype: The dtype of the inputs of the product.
+    """
+    divisors = packed.divisors
+    arrays = {
+        "codes": packed.codes,
+        "scales": packed.scales,
+        "zero_points": packed.zeros,
+        "palette": packed.palette,
+        DIVISORS: None if divisors is None else (1 / divisors).astype(dtype.numpy()),
+    }
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def _group_of(packed: PackedWeight) -> int:
+    return int(packed.codes.shape[2]) * 8 // packed.scheme.bits
+
+
+def _remove_transposes(value: ir.Value) -> None:
+    """Remove the Transposes that make a value, as far as nothing else reads them."""
+    node = value.producer()
+    while node is not None and not value.uses() and not value.is_graph_output():
+        above = node.inputs[0]
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
+        if above is None:
+            return
+        value, node = above, above.producer()
+
+
+def _unused(name: str, graph: ir.Graph) -> str:
+    taken = graph.initializers
+    if name not in taken:
+        return name
+    return next(n for i in range(2, len(taken) + 3) if (n := f"{name}.{i}") not in taken)

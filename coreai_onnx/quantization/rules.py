@@ -1,0 +1,127 @@
+"""Mixed precision: which weight gets which scheme, by patterns of module paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from coreai_onnx.errors import QuantizationError
+from coreai_onnx.model.debug_info import CLASS
+from coreai_onnx.quantization.products import Weight
+from coreai_onnx.quantization.scheme import Scheme, fitting_sizes
+
+Rule = int | Mapping[str, Any] | Scheme | None
+"""What a pattern selects: bits, fields of the scheme that differ, a scheme, or None for none."""
+MINIMUM_SIZE = 4096
+"""Weights with fewer elements keep their dtype: they are a small part of a file."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Chooses the scheme of each weight.
+
+    Attributes:
+        default: The scheme of weights that no pattern matches.
+        patterns: Shell patterns (``"*.lm_head"``, ``"model.layers.0.*"``) of module paths or of
+            names of weights, with their rules; the first that matches counts.
+        embeddings: Whether tables of embeddings are quantized.
+        minimum_size: The least number of elements of a weight that no pattern matches.
+    """
+
+    default: Scheme
+    patterns: Mapping[str, Rule]
+    embeddings: bool = True
+    minimum_size: int = MINIMUM_SIZE
+
+    @classmethod
+    def of(
+        cls,
+        default: Scheme,
+        rules: Mapping[str, Rule] | None,
+        skip: Sequence[str],
+        *,
+        embeddings: bool,
+        minimum_size: int,
+    ) -> Rules:
+        """Return rules in which ``skip`` precedes ``rules``.
+
+        Raises:
+            QuantizationError: A pattern is empty, or a rule is of an unknown kind or out of range.
+        """
+        if isinstance(skip, str):
+            raise QuantizationError(f"skip={skip!r}; give a list of patterns")
+        patterns: dict[str, Rule] = dict.fromkeys(skip)
+        for pattern, rule in (rules or {}).items():
+            patterns.setdefault(pattern, _scheme_of(pattern, rule, default))
+        if "" in patterns:
+            raise QuantizationError("an empty pattern matches no module; '*' matches all of them")
+        return cls(default, patterns, embeddings, minimum_size)
+
+    def check_used(self, weights: Sequence[Weight]) -> None:
+        """Check that each pattern matches a weight.
+
+        Raises:
+            QuantizationError: A pattern matches none.
+        """
+        for pattern in self.patterns:
+            if not any(_matches(pattern, weight) for weight in weights):
+                names = ", ".join(weight.path for weight in weights[:4])
+                raise QuantizationError(
+                    f"the pattern {pattern!r} matches no weight\n  there are {names}"
+                    f"{', …' if len(weights) > 4 else ''}"
+                )
+
+    def choose(self, weight: Weight) -> Scheme | str:
+        """Return the scheme of a weight, or the reason why it keeps its dtype.
+
+        Raises:
+            QuantizationError: The groups do not divide the inputs of a product.
+        """
+        found = [rule for pattern, rule in self.patterns.items() if _matches(pattern, weight)]
+        if not found:
+            reason = self._kept(weight)
+            return reason or self._fitting(weight, self.default)
+        rule = found[0]
+        return self._fitting(weight, rule) if isinstance(rule, Scheme) else "skipped by a pattern"
+
+    def _kept(self, weight: Weight) -> str:
+        if weight.size < self.minimum_size:
+            return f"fewer than {self.minimum_size} elements"
+        if not weight.is_lookup:
+            return ""
+        if not self.embeddings:
+            return "an embedding"
+        tied = not all(product.is_lookup for product in weight.products)
+        is_table = any(p.node.metadata_props.get(CLASS) == "Embedding" for p in weight.products)
+        return "" if tied or is_table else "a lookup that is not known to be an embedding"
+
+    def _fitting(self, weight: Weight, scheme: Scheme) -> Scheme | str:
+        columns = weight.shape[1]
+        if scheme.group_of(columns):
+            return scheme
+        sizes = ", ".join(map(str, fitting_sizes(columns, scheme.bits)))
+        raise QuantizationError(
+            f"{weight.path}: groups of {scheme.group_size or columns} do not divide its {columns} "
+            f"inputs into whole bytes\n  weight {weight.name!r}: "
+            + (f"choose a group size of {sizes}, or " if sizes else "")
+            + f'leave it out with skip=["{weight.path}"]'
+        )
+
+
+def _matches(pattern: str, weight: Weight) -> bool:
+    return any(fnmatchcase(name, pattern) for name in (*weight.paths, weight.name))
+
+
+def _scheme_of(pattern: str, rule: Rule, default: Scheme) -> Scheme | None:
+    if rule is None or isinstance(rule, Scheme):
+        return rule
+    fields = {"bits": rule} if isinstance(rule, int) else rule
+    try:
+        return replace(default, **fields)
+    except TypeError as error:
+        raise QuantizationError(
+            f"the rule of {pattern!r} is {rule!r}; give bits, a mapping of fields of a scheme, "
+            "or None"
+        ) from error

@@ -1,0 +1,96 @@
+"""How the weight of one product is quantized: bits, groups, method."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from coreai_onnx.errors import QuantizationError
+from coreai_onnx.model.packed_codes import CODE_BITS
+
+Method = Literal["rtn", "hqq", "gptq", "awq", "palette"]
+METHODS: tuple[Method, ...] = get_args(Method)
+CALIBRATED: tuple[Method, ...] = ("gptq", "awq")
+"""The methods that need calibration data."""
+ScaleDtype = Literal["float16", "float32"]
+SCALE_DTYPES: tuple[ScaleDtype, ...] = get_args(ScaleDtype)
+_BYTE = 8
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a weight ``[N, K]`` is quantized.
+
+    Attributes:
+        bits: Size of a code: 8, 4, 3 or 2.
+        group_size: Number of neighbors in a row that share a scale; 0 for a whole row.
+        method: ``"rtn"`` rounds to the nearest value, ``"hqq"`` fits scales and zero points
+            (half-quadratic quantization), ``"gptq"`` corrects each rounding error in the columns
+            after it, ``"awq"`` scales the columns that matter, ``"palette"`` stores indices into
+            ``2 ** bits`` values that k-means finds. ``"gptq"`` and ``"awq"`` need calibration data.
+        symmetric: Whether all groups have the zero point ``2 ** (bits - 1)``; otherwise the file
+            has a zero point for each group. A palette has none.
+        scale_dtype: Dtype of the scales in the file.
+
+    Raises:
+        QuantizationError: A value is out of range.
+    """
+
+    bits: int = 4
+    group_size: int = 32
+    method: Method = "hqq"
+    symmetric: bool = False
+    scale_dtype: ScaleDtype = "float16"
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        _check("bits", self.bits, CODE_BITS)
+        _check("method", self.method, METHODS)
+        _check("scale_dtype", self.scale_dtype, SCALE_DTYPES)
+        size = self.group_size
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise QuantizationError(
+                f"group_size={size!r}; give a positive number, or 0 for one scale per row"
+            )
+        if size * self.bits % _BYTE:
+            raise QuantizationError(
+                f"group_size={size}: the {self.bits}-bit codes of a group do not fill whole bytes\n"
+                f"  choose a multiple of {_whole(self.bits)}"
+            )
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether there are no zero points."""
+        return self.symmetric or self.method == "palette"
+
+    @property
+    def levels(self) -> int:
+        """The number of codes."""
+        return 1 << self.bits
+
+    def group_of(self, columns: int) -> int:
+        """Return the size of a group in a row of ``columns`` values; 0 if no group size fits."""
+        size = self.group_size or columns
+        return 0 if columns % size or size * self.bits % _BYTE else size
+
+    def __str__(self) -> str:
+        """Return ``4 bits, groups of 32, hqq``."""
+        groups = f"groups of {self.group_size}" if self.group_size else "one group per row"
+        return f"{self.bits} bits, {groups}, {self.method}"
+
+
+def fitting_sizes(columns: int, bits: int) -> list[int]:
+    """Return the group sizes from 16 to 256 that divide a row of ``columns`` values."""
+    step = _whole(bits)
+    return [n for n in range(step, min(columns, 256) + 1, step) if columns % n == 0 and n >= 16]
+
+
+def _whole(bits: int) -> int:
+    """Return the least number of codes that fill whole bytes."""
+    return math.lcm(bits, _BYTE) // bits
+
+
+def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed or isinstance(value, bool):
+        raise QuantizationError(f"{name}={value!r}; choose from {', '.join(map(str, allowed))}")
