@@ -32,8 +32,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--cache",
         help="the cache of a decoder: growing (default), or static, which is updated in place",
     )
+    parser.add_argument("--dtype", default="float32", help="of the computation: float32, float16")
     parser.add_argument(
-        "--dtype", default="float32", help="of weights and computation: float32, float16"
+        "--weights-dtype",
+        help="of the weights in the file: float32, float16, bfloat16 (default: as in the source)",
     )
     parser.add_argument(
         "--target", choices=TARGETS, default=TARGETS[0], help="what will run the file"
@@ -72,6 +74,7 @@ def execute(options: argparse.Namespace) -> int:
             task=options.task,
             cache=options.cache,
             dtype=options.dtype,
+            weights_dtype=options.weights_dtype,
             target=options.target,
             opset_version=options.opset,
             minimum_onnxruntime=options.minimum_onnxruntime,

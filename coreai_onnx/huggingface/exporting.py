@@ -29,6 +29,7 @@ from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.verification import check_at_other_sizes
 from coreai_onnx.lower.opsets import chosen_opset
 from coreai_onnx.model.metadata import RELATIONS, STATES
+from coreai_onnx.passes.stored_weights import store_weights_as
 from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.library import ops_library_path
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 
 _ENCODER_DECODERS = ("text2text-generation", "automatic-speech-recognition")
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
-"""The dtypes of weights and computation; onnxruntime has no bfloat16 on a CPU."""
+"""The dtypes of the computation; onnxruntime has no bfloat16 on a CPU."""
+WEIGHTS_DTYPES = {**DTYPES, "bfloat16": torch.bfloat16}
+"""The dtypes of stored weights."""
 CACHES = ("growing", "static")
 
 
@@ -78,6 +81,7 @@ def export_model(
     task: str | None = None,
     cache: Literal["growing", "static"] | None = None,
     dtype: str | None = None,
+    weights_dtype: str | None = None,
     target: Target = "onnxruntime",
     opset_version: int | None = None,
     minimum_onnxruntime: str | None = None,
@@ -99,7 +103,10 @@ def export_model(
         cache: The cache of a decoder: ``"growing"`` (the default) returns one that is longer by the
             new tokens; ``"static"`` returns one of the capacity of the input, so that a runtime
             updates it in place.
-        dtype: The dtype of weights and computation, ``"float32"`` (the default) or ``"float16"``.
+        dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
+        weights_dtype: The dtype in which the file stores the weights for a computation in float32:
+            ``"float32"``, ``"float16"`` or ``"bfloat16"``, to which they are rounded. onnxruntime
+            converts them when it loads the file. None keeps the dtype of the source's weights.
         target: What will run the file, as for `OnnxProgram.optimize`.
         opset_version: As for `TorchConverter.to_onnx`; 18 for the target ``"portable"``.
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
@@ -113,13 +120,14 @@ def export_model(
         The folder; it prints as a table of its files.
 
     Raises:
-        ModelSourceError: If the source is missing, incomplete or unknown, or the model has no head
-            for the task.
+        ModelSourceError: If the source is missing, incomplete or unknown, the model has no head for
+            the task, or a weight exceeds the range of a dtype.
         KernelsNotBuiltError: If the kernels are to be included, and there is no library.
         SaveError: If the folder has other files, or cannot be written.
         ExportError, ConversionError: If the export, the conversion or the check fails.
     """
     dtype = _one_of(DTYPES, "dtype", dtype)
+    stored = _weights_dtype(weights_dtype, dtype)
     is_static = _one_of(CACHES, "cache", cache) == "static"
     library = ops_library_path() if include_kernels else None
     path = Path(folder)
@@ -128,8 +136,10 @@ def export_model(
         opset_version = 18
     chosen_opset(opset_version, minimum_onnxruntime)
     begin("load")
-    loaded = load_source(source, task, dtype=DTYPES[dtype], seed=seed)
-    convert = _Conversion(DTYPES[dtype], target, opset_version, minimum_onnxruntime, check)
+    loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
+    convert = _Conversion(
+        DTYPES[dtype], loaded.weights_dtype, target, opset_version, minimum_onnxruntime, check
+    )
     files: dict[str, Mapping[str, Any]] = {}
     with torch.no_grad():
         programs = _programs(loaded, convert, files, is_static=is_static)
@@ -162,11 +172,29 @@ def _one_of(known: Iterable[str], what: str, given: str | None) -> str:
     return given
 
 
+def _weights_dtype(name: str | None, computation: str) -> torch.dtype | None:
+    """Return the dtype of stored weights; None keeps that of the source.
+
+    Raises:
+        ModelSourceError: If there is no such dtype, or the computation has 16 bits itself.
+    """
+    if name is None:
+        return None
+    chosen = WEIGHTS_DTYPES[_one_of(WEIGHTS_DTYPES, "weights_dtype", name)]
+    if name != computation and computation != "float32":
+        raise ModelSourceError(
+            f"weights_dtype={name!r} with dtype={computation!r}: a computation in {computation} "
+            f"has weights in {computation}; only one in float32 converts them"
+        )
+    return chosen
+
+
 @dataclass(frozen=True)
 class _Conversion:
     """How the parts of a model are converted."""
 
     dtype: torch.dtype
+    weights_dtype: torch.dtype
     target: Target
     opset: int | None
     minimum: str | None
@@ -193,6 +221,8 @@ class _Conversion:
         if isinstance(part, DecoderPart):
             _describe_cache(program.model, (*part.own, *part.cross))
         program.optimize(target=self.target)
+        if self.dtype == torch.float32 and self.weights_dtype != torch.float32:
+            store_weights_as(program.model, str(self.weights_dtype).removeprefix("torch."))
         if self.check and isinstance(part, Decoder):
             begin("check")
             check_at_other_sizes(part, program)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,14 @@ class LoadedModel:
         model: The model, for inference.
         task: What is exported of it.
         folder: The folder with its configuration and tokenizer; None for a model object.
+        weights_dtype: A dtype that represents the weights exactly: what they were rounded to, or
+            that of the source.
     """
 
     model: Any
     task: Task
     folder: Path | None
+    weights_dtype: torch.dtype
 
 
 def load_source(
@@ -40,6 +44,7 @@ def load_source(
     task: str | None = None,
     *,
     dtype: torch.dtype = torch.float32,
+    weights_dtype: torch.dtype | None = None,
     seed: int = 0,
 ) -> LoadedModel:
     """Load a model of transformers from what a user gives.
@@ -48,16 +53,30 @@ def load_source(
         source: A folder with configuration and weights, a configuration file, whose model gets
             random weights, or a loaded model.
         task: The name of the task; None reads it from the configuration.
-        dtype: The dtype of the weights.
+        dtype: The dtype of the loaded weights.
+        weights_dtype: A dtype to round them to before; None does not round.
         seed: Seed of the random weights.
 
     Raises:
         ModelSourceError: If the source is none of these, is incomplete, has an architecture that
-            transformers does not know, or the model has no head for the task.
+            transformers does not know, the model has no head for the task, or a weight exceeds the
+            range of a dtype.
     """
     if isinstance(source, torch.nn.Module):
-        return _of_object(source, task, dtype)
-    path = Path(source)
+        loaded = _of_object(source, task)
+        if {dtype, weights_dtype or dtype} != {loaded.weights_dtype}:  # the given model stays
+            loaded = replace(loaded, model=copy.deepcopy(loaded.model).to(dtype))
+    else:
+        loaded = _of_path(Path(source), task, dtype, seed)
+    if weights_dtype is not None:
+        _round(loaded.model, weights_dtype)
+        loaded = replace(loaded, weights_dtype=weights_dtype)
+    if torch.float16 in (dtype, weights_dtype):
+        _check_range(loaded.model)
+    return replace(loaded, model=loaded.model.eval())
+
+
+def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> LoadedModel:
     if path.is_dir():
         config = _config(path / CONFIG)
         if task is None and (path / SENTENCES).is_file():
@@ -66,7 +85,7 @@ def load_source(
         _check_weights(path)
         with failures_as(ModelSourceError, f"cannot load {path}"):
             model = _auto_class(chosen).from_pretrained(path, dtype=dtype, local_files_only=True)
-        return LoadedModel(model.eval(), chosen, path)
+        return LoadedModel(model, chosen, path, _dtype_of(config))
     if not path.is_file():
         raise ModelSourceError(
             f"{path}: no such folder or file\n  give a local folder of transformers with "
@@ -77,10 +96,10 @@ def load_source(
     torch.manual_seed(seed)
     with failures_as(ModelSourceError, f"cannot build the model of {path}"):
         model = _auto_class(chosen).from_config(config)
-    return LoadedModel(model.to(dtype).eval(), chosen, path.parent)
+    return LoadedModel(model.to(dtype), chosen, path.parent, _dtype_of(config))
 
 
-def _of_object(model: Any, task: str | None, dtype: torch.dtype) -> LoadedModel:
+def _of_object(model: Any, task: str | None) -> LoadedModel:
     if not isinstance(model, transformers.PreTrainedModel):
         raise ModelSourceError(
             f"a {type(model).__name__} is not a model of transformers; convert any module with "
@@ -90,8 +109,32 @@ def _of_object(model: Any, task: str | None, dtype: torch.dtype) -> LoadedModel:
     chosen = task_of(_Architecture([name]), task)
     if task is not None and chosen.endings and not name.endswith(chosen.endings):
         raise ModelSourceError(f"{name} has no head for the task {task!r}")
-    floating = next((p.dtype for p in model.parameters() if p.is_floating_point()), dtype)
-    return LoadedModel(model.eval() if floating == dtype else model.to(dtype).eval(), chosen, None)
+    return LoadedModel(model, chosen, None, model.dtype)
+
+
+def _dtype_of(config: Any) -> torch.dtype:
+    """Return the dtype of the weights that a configuration names; float32 if it names none."""
+    found = config.get_text_config().dtype if config.dtype is None else config.dtype
+    return found if isinstance(found, torch.dtype) else torch.float32
+
+
+@torch.no_grad()
+def _round(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Round the parameters to another dtype, and convert them back."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point() and parameter.dtype != dtype:
+            parameter.copy_(parameter.to(dtype))
+
+
+def _check_range(model: torch.nn.Module) -> None:
+    """Check that no weight became infinite.
+
+    Raises:
+        ModelSourceError: If one did.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and bool(parameter.isinf().any()):
+            raise ModelSourceError(f"the weight {name} has values beyond the range of float16")
 
 
 @dataclass(frozen=True)

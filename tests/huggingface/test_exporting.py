@@ -19,6 +19,7 @@ from coreai_onnx.errors import (
     SaveError,
 )
 from coreai_onnx.huggingface.exporting import export_model
+from coreai_onnx.model.inventory import weights
 from coreai_onnx.runtime import library
 from tests.huggingface.test_heads import VIT, model
 from tests.huggingface_folders import BERT, llama, llama_folder
@@ -116,6 +117,46 @@ def test_weights_of_half_precision(tmp_path: Path) -> None:
     assert exported.program.session().outputs[0].dtype == "float16"
     with pytest.raises(ModelSourceError, match="dtype 'int3' is none of float32, float16"):
         export_model(bert, tmp_path / "other", dtype="int3")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_stored_weights_of_16_bits(dtype: str, tmp_path: Path) -> None:
+    """The tokens are those of the rounded weights, computed in float32."""
+    model = llama()
+    exported = export_model(model, tmp_path / "folder", weights_dtype=dtype)
+    stored = {x.dtype.name.lower() for x in exported.program.model.graph.initializers.values()
+              if x.const_value.size > 128}  # fmt: skip
+    assert stored == {dtype}
+    assert exported.program.session().outputs[0].dtype == "float32"
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.to(getattr(torch, dtype)))
+    ids, mask = padded()
+    wanted = tokens_of_transformers(model, ids, mask, max_new_tokens=20)
+    given = {"attention_mask": mask, "max_new_tokens": 20, "stop_ids": ()}
+    assert coreai_onnx.generate(exported.path, ids, **given).tolist() == wanted.tolist()
+
+
+def test_weights_stay_in_the_dtype_of_the_source(tmp_path: Path) -> None:
+    """In half the bytes of float32, unless the user asks for it."""
+    model = llama().bfloat16()
+    model.save_pretrained(tmp_path / "source")
+    sizes = {}
+    for dtype in (None, "float32"):
+        exported = export_model(tmp_path / "source", tmp_path / str(dtype), weights_dtype=dtype)
+        sizes[dtype] = weights(exported.program.model)[1]
+    assert sizes[None] < 0.51 * sizes["float32"]
+
+
+def test_stored_dtypes_that_are_refused(tmp_path: Path) -> None:
+    model = llama()
+    for options, message in (
+        ({"weights_dtype": "int4"}, "weights_dtype 'int4' is none of float32, float16, bfloat16"),
+        ({"weights_dtype": "bfloat16", "dtype": "float16"}, "has weights in float16; only one in"),
+    ):
+        with pytest.raises(ModelSourceError, match=message):
+            export_model(model, tmp_path / "folder", **options)
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_written_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,45 @@ def test_a_model() -> None:
         load_source(torch.nn.Linear(2, 2))
 
 
+def test_a_given_model_stays_as_it_is() -> None:
+    model = llama()
+    before = model.lm_head.weight.clone()
+    for dtype, rounded in ((torch.float16, None), (torch.float32, torch.bfloat16)):
+        loaded = load_source(model, dtype=dtype, weights_dtype=rounded)
+        assert loaded.model.dtype == dtype
+        assert model.dtype == torch.float32
+        assert torch.equal(model.lm_head.weight, before)
+        wanted = before.to(rounded or dtype).to(dtype)
+        assert torch.equal(loaded.model.lm_head.weight, wanted)
+    assert load_source(model).model is model
+
+
+def test_the_dtype_of_the_weights(tmp_path: Path) -> None:
+    """Of a model, of a folder, of a configuration; float32 where nothing names one."""
+    model = llama()
+    assert load_source(model).weights_dtype == torch.float32
+    model = model.bfloat16()
+    loaded = load_source(model)
+    assert (loaded.model.dtype, loaded.weights_dtype) == (torch.float32, torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    for source in (tmp_path, tmp_path / "config.json"):
+        loaded = load_source(source)
+        assert (loaded.model.dtype, loaded.weights_dtype) == (torch.float32, torch.bfloat16)
+    assert load_source(model, weights_dtype=torch.float32).weights_dtype == torch.float32
+    _configured(dtype=None)(tmp_path)
+    assert load_source(tmp_path / "config.json").weights_dtype == torch.float32
+
+
+def test_weights_beyond_the_range_of_float16() -> None:
+    model = llama()
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] = 1e5
+    for dtypes in ({"dtype": torch.float16}, {"weights_dtype": torch.float16}):
+        with pytest.raises(ModelSourceError, match=r"lm_head\.weight has values beyond the range"):
+            load_source(model, **dtypes)
+    load_source(model, weights_dtype=torch.bfloat16)
+
+
 def _cut(file: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         content = (folder / file).read_bytes()

@@ -28,6 +28,14 @@ PROMPTS = ([5, 9, 17, 33, 8], [4, 101], [77, 6, 12])
 """Token ids of a batch of three."""
 
 
+def with_weights_of_16_bits(model: torch.nn.Module) -> Any:
+    """Round the weights to values that float16 and bfloat16 both represent exactly."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.half().bfloat16())
+    return model
+
+
 def padded(prompts: Any = PROMPTS) -> tuple[torch.Tensor, torch.Tensor]:
     """Return prompts with padding on the left, and their mask."""
     length = max(map(len, prompts))
