@@ -58,6 +58,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="add the kernel library, for onnxruntime-genai",
     )
     parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace an earlier export in FOLDER, when the new one is complete",
+    )
+    parser.add_argument(
         "--no-check", action="store_true", help="do not compare a decoder with torch"
     )
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random weights (default: 0)")
@@ -80,6 +85,7 @@ def execute(options: argparse.Namespace) -> int:
             minimum_onnxruntime=options.minimum_onnxruntime,
             external_data=options.external_data,
             include_kernels=options.include_kernels,
+            overwrite=options.overwrite,
             check=not options.no_check,
             seed=options.seed,
         )

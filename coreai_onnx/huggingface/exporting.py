@@ -16,11 +16,12 @@ import torch
 from coreai_onnx.converter import TorchConverter
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
+from coreai_onnx.files.new_folders import check_new, new_folder
 from coreai_onnx.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
 from coreai_onnx.huggingface.caches import Slot
 from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder
 from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
-from coreai_onnx.huggingface.folders import check_new, copy_companions, new_folder, write_json
+from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads import Head
 from coreai_onnx.huggingface.merging import computed_in_first_call
@@ -87,6 +88,7 @@ def export_model(
     minimum_onnxruntime: str | None = None,
     external_data: bool | None = None,
     include_kernels: bool = False,
+    overwrite: bool = False,
     check: bool = True,
     seed: int = 0,
 ) -> ExportedFolder:
@@ -98,7 +100,7 @@ def export_model(
     Args:
         source: A local folder of transformers (``config.json``, weights, tokenizer), a
             ``config.json`` alone, whose model gets random weights, or a loaded model.
-        folder: The folder to write; it is new or empty. It appears complete or not at all.
+        folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
         cache: The cache of a decoder: ``"growing"`` (the default) returns one that is longer by the
             new tokens; ``"static"`` returns one of the capacity of the input, so that a runtime
@@ -112,6 +114,8 @@ def export_model(
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
         external_data: As for `OnnxProgram.save`.
         include_kernels: Whether to add the kernel library, for onnxruntime-genai.
+        overwrite: Whether to replace an earlier export in ``folder``, which remains until the new
+            one is complete; otherwise the folder must be new or empty.
         check: Whether to compare a decoder with torch at other sizes than those of the export. This
             holds the model in memory twice.
         seed: Seed of random weights.
@@ -123,15 +127,16 @@ def export_model(
         ModelSourceError: If the source is missing, incomplete or unknown, the model has no head for
             the task, or a weight exceeds the range of a dtype.
         KernelsNotBuiltError: If the kernels are to be included, and there is no library.
-        SaveError: If the folder has other files, or cannot be written.
+        SaveError: If the folder has files, other than those of an export for ``overwrite``, or
+            cannot be written.
         ExportError, ConversionError: If the export, the conversion or the check fails.
     """
     dtype = _one_of(DTYPES, "dtype", dtype)
     stored = _weights_dtype(weights_dtype, dtype)
     is_static = _one_of(CACHES, "cache", cache) == "static"
     library = ops_library_path() if include_kernels else None
-    path = Path(folder)
-    check_new(path)
+    path, replaces = Path(folder), WRITTEN if overwrite else ()
+    check_new(path, replaces=replaces)
     if opset_version is None and target == "portable" and minimum_onnxruntime is None:
         opset_version = 18
     chosen_opset(opset_version, minimum_onnxruntime)
@@ -143,7 +148,7 @@ def export_model(
     files: dict[str, Mapping[str, Any]] = {}
     with torch.no_grad():
         programs = _programs(loaded, convert, files, is_static=is_static)
-    with new_folder(path) as temporary:
+    with new_folder(path, replaces=replaces) as temporary:
         for name, program in programs.items():
             program.save(temporary / name, external_data=external_data)
         copy_companions(loaded.model, loaded.folder, temporary)
