@@ -50,10 +50,13 @@ from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activation
 from coreai_onnx.passes.fuse.fuse_rms_norm import fuse_rms_norm
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
 from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
+from coreai_onnx.passes.fuse.integer_products import integer_products
 from coreai_onnx.passes.fuse.matmul_add_to_gemm import matmul_add_to_gemm
 from coreai_onnx.passes.fuse.remove_open_masks import remove_open_masks
+from coreai_onnx.passes.fuse.unsigned_activations import unsigned_activations
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
 from coreai_onnx.passes.layout.merge_projections import merge_projections
+from coreai_onnx.passes.layout.pretranspose_integers import pretranspose_integers
 from coreai_onnx.passes.layout.pretranspose_weights import pretranspose_weights
 from coreai_onnx.passes.layout.separate_transposes import separate_transposes
 from coreai_onnx.passes.layout.split_after_heads import split_after_heads
@@ -83,6 +86,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     remove_dead_code,  # first, so that no later pass works on dead nodes
     remove_unused_functions,  # before passes run on their bodies
     remove_identities,  # so that patterns match producers directly
+    pretranspose_integers,  # before the next one, which transposes the integers
     pretranspose_weights,  # before constant folding, which would copy the small ones
     fold_shapes,  # before constant folding: makes the targets of reshapes, expands, slices constant
     fold_constants,  # also folds results of known shapes
@@ -106,6 +110,8 @@ ORDER: Final[tuple[Pass, ...]] = (
     fold_batch_norms,  # after statistics are constant
     add_to_conv_bias,  # also applies to convolutions with folded statistics
     matmul_add_to_gemm,  # after reshapes that added a batch of one
+    unsigned_activations,  # after casts are merged: compares scales and zero points
+    integer_products,  # before transposes are moved; products of rank 2 are Gemm
     transposes_after_products,  # after transposes are merged and products of rank 2 are Gemm
     separate_transposes,  # after products inside of one graph are rewritten
     fuse_cache_updates,  # after neutral operands, which may separate positions from their use

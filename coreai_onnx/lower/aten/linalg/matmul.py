@@ -52,7 +52,7 @@ def mm_dtype(op: OpBuilder, self: Value, mat2: Value, out_dtype: torch.dtype) ->
 @lowers("aten._int_mm.default")
 def int_mm(op: OpBuilder, self: Value, mat2: Value) -> Value:
     """self @ mat2 of int8 matrices, in int32."""
-    return product(op, op.cast(self, torch.int32), op.cast(mat2, torch.int32))
+    return op.MatMulInteger(self, mat2)
 
 
 @lowers("aten.mv.default")

@@ -61,10 +61,9 @@ def quantize_per_channel(
     """round(input / scale) + zero_point, clamped; scales and zero points along an axis."""
     values, scales = op.cast(input, torch.float32), op.cast(scales, torch.float32)
     if not _has_linear_ops(op, dtype):
-        parameters = (
-            _along(op, op.cast(x, torch.float32), axis, input) for x in (scales, zero_points)
-        )
-        return _steps(op, values, *parameters, quant_min, quant_max, dtype)
+        scales = _along(op, scales, axis, input)
+        zeros = _along(op, op.cast(zero_points, torch.float32), axis, input)
+        return _steps(op, values, scales, zeros, quant_min, quant_max, dtype)
     result = op.QuantizeLinear(values, scales, op.cast(zero_points, dtype), axis=axis)
     return _clamped(op, result, quant_min, quant_max, dtype)
 
@@ -127,9 +126,11 @@ def dequantize_per_channel(
     target = out_dtype or torch.float32
     scales = op.cast(scales, torch.float32)
     if _dequantizes(op, dtype, zero_points):
-        has_zeros = zero_points is not None and dtype != torch.int32
-        zeros = op.cast(zero_points, dtype) if has_zeros else None
-        return op.cast(op.DequantizeLinear(input, scales, zeros, axis=axis), target)
+        given = None
+        if zero_points is not None and dtype != torch.int32:
+            given = op.cast(zero_points, dtype)
+        values = op.DequantizeLinear(input, scales, given, axis=axis)
+        return values if target == torch.float32 else op.cast(values, target)
     centered = op.cast(input, torch.float32)
     if zero_points is not None:
         zeros = op.cast(zero_points, torch.float32)

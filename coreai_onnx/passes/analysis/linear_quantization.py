@@ -1,0 +1,89 @@
+"""Recognizes values that ``DequantizeLinear`` makes, and how they were quantized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.match import (
+    VIEWS,
+    attribute_of,
+    dtype_of,
+    input_of,
+    made_by,
+    static_shape_of,
+)
+
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+
+
+@dataclass(frozen=True)
+class Dequantized:
+    """A tensor ``(steps - zero) * scale``.
+
+    Attributes:
+        steps: The integers.
+        scale: One number, or one per index of ``axis``.
+        zero: The zero points, in the shape of ``scale``; None for 0.
+        axis: The axis of the scales; None for one number.
+    """
+
+    steps: gs.Tensor
+    scale: gs.Tensor
+    zero: gs.Tensor | None
+    axis: int | None
+
+
+def dequantized(tensor: gs.Tensor) -> Dequantized | None:
+    """Return the parts of a tensor that is dequantized from bytes, without blocks; or None."""
+    node = made_by(tensor, "DequantizeLinear")
+    if node is None or attribute_of(node, "block_size", 0):
+        return None
+    form = static_shape_of(node.inputs[1])
+    if dtype_of(node.inputs[0]) not in BYTES or form is None or len(form) > 1:
+        return None
+    one = form in {(), (1,)}
+    axis = None if one else attribute_of(node, "axis", 1)
+    return Dequantized(node.inputs[0], node.inputs[1], input_of(node, 2), axis)
+
+
+def dequantized_matrix(tensor: gs.Tensor) -> Dequantized | None:
+    """Return the parts of a constant matrix that is dequantized from bytes, or None."""
+    found = dequantized(tensor)
+    if found is None or not all(
+        part is None or isinstance(part, gs.Constant)
+        for part in (found.steps, found.scale, found.zero)
+    ):
+        return None
+    shape = static_shape_of(found.steps)
+    if shape is None or len(shape) != 2:
+        return None
+    if found.axis is None:
+        return found
+    return Dequantized(found.steps, found.scale, found.zero, found.axis % 2)
+
+
+def before_views(tensor: gs.Tensor) -> gs.Tensor:
+    """Return the source of a scale or zero point, before views and casts that change no value."""
+    while (node := made_by(tensor, "Cast", *VIEWS)) is not None:
+        if node.op == "Cast" and not _keeps(dtype_of(node.inputs[0]), dtype_of(tensor)):
+            return tensor
+        tensor = node.inputs[0]
+    return tensor
+
+
+def _keeps(source: np.dtype | None, target: np.dtype | None) -> bool:
+    """Whether a cast is one of those by which torch hands over scales and zero points of bytes."""
+    if source is None or target is None:
+        return False
+    if source in _FLOATS:
+        return target in _FLOATS
+    return source.kind in "iu" and target.kind in "iu"
+
+
+def is_zero(zero: gs.Tensor | None) -> bool:
+    """Whether zero points are absent or all 0."""
+    return zero is None or (isinstance(zero, gs.Constant) and not np.asarray(zero.values).any())

@@ -1,0 +1,106 @@
+"""Multiplies activations that are quantized at run time by quantized weights, as integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.linear_quantization import (
+    Dequantized,
+    before_views,
+    dequantized,
+    dequantized_matrix,
+    is_zero,
+)
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.match import (
+    attribute_of,
+    dtype_of,
+    input_of,
+    is_standard,
+    made_by,
+    static_shape_of,
+)
+from coreai_onnx.passes.engine.why import Why
+
+_LONGEST = (1 << 31) // (255 * 255)
+"""The largest number of products whose sum fits in an int32."""
+
+
+def integer_products(graph: gs.Graph, why: Why) -> int:
+    """Product of values quantized at run time and a quantized matrix → MatMulInteger.
+
+    MatMul(DQ(q, s, z), DQ(w, t))     becomes     Cast(MatMulInteger(q, w, z)) * (s * t)
+
+    onnxruntime computes the right side in one operator, and with the quantization if that is
+    ``DynamicQuantizeLinear``. It computes the left side in float32, and dequantizes the weight in
+    each run. The sums of integers are exact. With a scale that is known when the model is
+    written, the left side is the form that onnxruntime computes on integers.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        if not is_standard(node, "MatMul", "Gemm") or not _is_plain(node):
+            continue
+        values, weight = dequantized(node.inputs[0]), dequantized_matrix(node.inputs[1])
+        if values is None or weight is None or isinstance(values.scale, gs.Constant):
+            continue
+        if values.axis is not None or dtype_of(values.steps) != np.uint8:
+            why("the activations are not uint8 with one scale", node)
+            continue
+        if not _has_scales_of_columns(node, weight):
+            why("the scales of the weight are not those of its columns", node)
+            continue
+        _rewrite(edit, node, values, weight)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _is_plain(node: gs.Node) -> bool:
+    """Whether a Gemm has no factors, and does not transpose its first input."""
+    factors = [attribute_of(node, name, 1.0) for name in ("alpha", "beta")]
+    return factors == [1.0, 1.0] and not attribute_of(node, "transA", 0)
+
+
+def _has_scales_of_columns(node: gs.Node, weight: Dequantized) -> bool:
+    turned = bool(attribute_of(node, "transB", 0))
+    rows, columns = static_shape_of(weight.steps) or (0, 0)
+    return (columns if turned else rows) <= _LONGEST and weight.axis in {None, 0 if turned else 1}
+
+
+def _rewrite(edit: Edit, node: gs.Node, values: Dequantized, weight: Dequantized) -> None:
+    steps, scale, zero = _parameters(values)
+    matrix = weight.steps
+    if attribute_of(node, "transB", 0):
+        matrix = edit.node("Transpose", node, [matrix], perm=[1, 0]).outputs[0]
+        matrix.dtype, matrix.shape = weight.steps.dtype, list(reversed(weight.steps.shape))
+    inputs = [steps, matrix, zero or gs.Variable.empty()]
+    inputs += [] if is_zero(weight.zero) else [weight.zero]
+    sums = edit.node("MatMulInteger", node, inputs).outputs[0]
+    floats = edit.node("Cast", node, [sums], to=onnx.TensorProto.FLOAT).outputs[0]
+    scales = edit.node("Mul", node, [scale, weight.scale]).outputs[0]
+    bias = input_of(node, 2)
+    if bias is None:
+        edit.become(node, "Mul", [floats, scales])
+        return
+    product = edit.node("Mul", node, [floats, scales]).outputs[0]
+    edit.become(node, "Add", [product, bias])
+
+
+def _parameters(values: Dequantized) -> tuple[gs.Tensor, gs.Tensor, gs.Tensor | None]:
+    """Return integers, scale and zero point; those of ``DynamicQuantizeLinear`` if it made them."""
+    scale = before_views(values.scale)
+    zero = None if values.zero is None else before_views(values.zero)
+    quantize = made_by(values.steps, "QuantizeLinear")
+    maker = scale.inputs[0] if scale.inputs else None
+    if (
+        maker is None
+        or quantize is None
+        or not is_standard(maker, "DynamicQuantizeLinear")
+        or maker.inputs[0] is not quantize.inputs[0]
+        or maker.outputs[1] is not scale
+        or maker.outputs[2] is not zero
+    ):
+        return values.steps, scale, values.zero
+    return maker.outputs[0], scale, zero
