@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import hypothesis
 import torch
 
-from tests import fast_lane, quick_decompositions
+from tests import fast_lane, quick_decompositions, quick_exports
 
 REPO = Path(__file__).resolve().parent.parent
 REQUIRE_KERNELS = "COREAI_REQUIRE_KERNELS"
@@ -30,6 +32,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("coreai")
 torch.set_num_threads(1)
 quick_decompositions.install()
+quick_exports.install()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,9 +50,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
-    """Every test starts from one seed, so that it does not depend on the ones before it."""
-    torch.manual_seed(0)
+def _independent() -> None:
+    """Every test starts from one seed, and pays for no operator of the tests before it."""
+    torch.default_generator.manual_seed(0)  # torch.manual_seed also formats a stack per device
+    quick_exports.forget_operators()
+
+
+@pytest.fixture
+def log_records() -> Iterator[list[logging.LogRecord]]:
+    """What is logged during a test; pytest's plugin would add handlers to all loggers of torch."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logging.getLogger().addHandler(handler)
+    yield records
+    logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -380,7 +381,7 @@ def test_a_constant_in_a_data_file_is_brought_in(tmp_path: Path) -> None:
 
 
 def test_warnings_of_the_reader_are_not_printed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, log_records: list[logging.LogRecord]
 ) -> None:
     refused(changed(tmp_path, lambda m: m.graph.node[1].input.insert(0, "lost")))
-    assert not caplog.records
+    assert not log_records
