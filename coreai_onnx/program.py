@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError, SaveError, StagingError, failures_as
+from coreai_onnx.files.bundles import save_bundle
 from coreai_onnx.files.program_files import MAIN, entrypoint_files, load_models, marked
 from coreai_onnx.files.saving import save_models, to_proto
 from coreai_onnx.model.debug_info import DebugInfo
@@ -69,7 +70,7 @@ class OnnxProgram:
         self.pass_reports: dict[str, PassReport] = {}
         self.quantization_reports: dict[str, QuantizationReport] = {}
         self.recognized: Recognition | None = None
-        self._sessions: dict[tuple[str, bool | None], Session] = {}
+        self._sessions: dict[bool | None, dict[str, Session]] = {}
 
     @property
     def recognised(self) -> Recognition | None:
@@ -79,13 +80,13 @@ class OnnxProgram:
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, data: bool = True) -> OnnxProgram:
-        """Read a program that `save` wrote, or any ``.onnx`` file.
+        """Read a program that `save` or `save_bundle` wrote, or any ``.onnx`` file.
 
         Weights in a data file are read when they are used, and only from the folder of the model,
         whatever location the file names.
 
         Args:
-            path: The path given to `save`, also for several entrypoints.
+            path: The path given to `save`, also for several entrypoints, or to `save_bundle`.
             data: Whether a data file must be complete; inspecting the graph does not need it.
 
         Raises:
@@ -273,6 +274,37 @@ class OnnxProgram:
 
     save_asset = save
 
+    def save_bundle(
+        self,
+        folder: str | PathLike[str],
+        *,
+        overwrite: bool = False,
+        debug_info: DebugInfo | None = None,
+    ) -> tuple[Path, ...]:
+        """Write all entrypoints to a folder, with a manifest, and with equal weights stored once.
+
+        `coreai_onnx.session` runs the entrypoints, which share the states of one name: one reads a
+        prompt into a cache, and the other continues from it. Programs that were converted
+        separately are put together by ``OnnxProgram({"prefill": one.model, "decode": two.model})``.
+
+        Args:
+            folder: The folder; it appears complete or not at all.
+            overwrite: Whether to replace an earlier bundle, which remains until the new one is
+                complete; otherwise the folder must be new or empty.
+            debug_info: As for `save`.
+
+        Returns:
+            The paths written: ``coreai_manifest.json``, which names entrypoints, files, inputs,
+            outputs and states; ``<entrypoint>.onnx``; ``weights.onnx.data``.
+
+        Raises:
+            SaveError: If the folder has other files or cannot be written, the name of an entrypoint
+                cannot be that of a file, or a state of one name differs between entrypoints.
+        """
+        begin("save")
+        debug_info = self.debug_info if debug_info is None else debug_info
+        return save_bundle(self.models, Path(folder), overwrite=overwrite, debug_info=debug_info)
+
     def to_python(self, folder: str | PathLike[str]) -> Path:
         """Write the program as a Python package, to read, edit and build again.
 
@@ -309,14 +341,22 @@ class OnnxProgram:
     def session(self, entrypoint: str | None = None, *, kernels: bool | None = None) -> Session:
         """Return the session that `run` uses; it is created at the first call and cached.
 
+        The entrypoints share the states of one name, see `Session.entrypoint`.
+
         Raises:
             StagingError: If there is no such entrypoint.
             SessionError: If the session cannot be created.
         """
-        key = self._choose(entrypoint), kernels
-        if key not in self._sessions:
-            self._sessions[key] = Session(self.models[key[0]], kernels=kernels)
-        return self._sessions[key]
+        name = self._choose(entrypoint)
+        sessions = self._sessions.setdefault(kernels, {})
+        if name not in sessions:
+            opened = next(iter(sessions.values()), None)
+            sessions[name] = (
+                Session(self, entrypoint=name, kernels=kernels)
+                if opened is None
+                else opened.entrypoint(name)
+            )
+        return sessions[name]
 
     def run(
         self,

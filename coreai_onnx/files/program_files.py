@@ -23,6 +23,9 @@ ENTRYPOINTS = "coreai.entrypoints"
 """Model metadata: a JSON list of the entrypoints that were saved together, in order."""
 MAIN = "main"
 """Default name of an entrypoint."""
+MANIFEST = "coreai_manifest.json"
+"""The file in a bundle that lists its entrypoints."""
+MANIFEST_VERSION = 1
 MODEL_FILE, ENCODER_FILE = "model.onnx", "encoder_model.onnx"
 MERGED_FILE = "decoder_model_merged.onnx"
 """The files in a folder of `export_model`, which `generate` reads: optimum's names."""
@@ -41,7 +44,7 @@ def entrypoint_files(path: Path, names: Iterable[str]) -> dict[str, Path]:
             "the files of the entrypoints\n  remove it, or choose another name"
         )
     for name in names:
-        if not _is_name(name):
+        if not is_file_name(name):
             raise SaveError(
                 f"cannot write {path}: entrypoint {name!r} cannot be part of a file's name\n"
                 "  save it alone: save(path, entrypoint=...)"
@@ -72,7 +75,7 @@ def marked(models: Mapping[str, ir.Model], *, together: bool) -> Iterator[None]:
 
 
 def load_models(path: Path, *, data: bool) -> dict[str, ir.Model]:
-    """Load the file at ``path``, or the files of the program that was saved to it.
+    """Load the file or the bundle at ``path``, or the files of the program that was saved to it.
 
     Returns:
         Entrypoint to model.
@@ -80,21 +83,28 @@ def load_models(path: Path, *, data: bool) -> dict[str, ir.Model]:
     Raises:
         LoadError: There is no such file, one cannot be read, or files of a program are missing.
     """
-    models: dict[str, ir.Model] = {}
-    for file in files_of(path):
-        model = load_model(file, data=data)
-        model.metadata_props.pop(ENTRYPOINTS, None)
-        models[model.metadata_props.get(ENTRYPOINT, MAIN)] = model
-    return models
+    files = files_of(path)
+    if path.is_dir():
+        return {name: _loaded(file, data=data) for name, file in bundled_files(path).items()}
+    models = [_loaded(file, data=data) for file in files]
+    return {model.metadata_props.get(ENTRYPOINT, MAIN): model for model in models}
+
+
+def _loaded(file: Path, *, data: bool) -> ir.Model:
+    model = load_model(file, data=data)
+    model.metadata_props.pop(ENTRYPOINTS, None)
+    return model
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the file at ``path``, or the files of the program that was saved to it, in order.
+    """Return the file at ``path``, or the files of the program that is there, in order.
 
     Raises:
         LoadError: There is neither, or files of the program are missing.
     """
     with failures_as(LoadError, f"{path}: cannot be read"):
+        if path.is_dir():
+            return tuple(bundled_files(path).values())
         if path.exists():
             return (path,)
         found = _programs(path)
@@ -114,6 +124,29 @@ def files_of(path: Path) -> tuple[Path, ...]:
             "  keep the files of a program in one folder"
         )
     raise LoadError(f"{path}: no such file")
+
+
+def bundled_files(folder: Path) -> dict[str, Path]:
+    """Return the file of each entrypoint of a bundle, in the order in which they were staged.
+
+    Raises:
+        LoadError: If the folder has no manifest, the manifest cannot be read, or a file is missing.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise LoadError(
+            f"{folder}: is a folder without a {MANIFEST}; give a .onnx file or a bundle"
+        )
+    with failures_as(LoadError, f"{path}: is not a manifest"):
+        content = json.loads(path.read_text())
+        if content["version"] != MANIFEST_VERSION:
+            raise LoadError(f"{path}: has the version {content['version']}; update coreai_onnx")
+        files = {entry["name"]: entry["file"] for entry in content["entrypoints"]}
+    if not files or not all(is_file_name(text) for pair in files.items() for text in pair):
+        raise LoadError(f"{path}: names no entrypoints, or files outside of the folder")
+    if missing := [file for file in files.values() if not (folder / file).is_file()]:
+        raise LoadError(f"{folder}: {', '.join(missing)} is missing: the folder is incomplete")
+    return {name: folder / file for name, file in files.items()}
 
 
 def _programs(path: Path) -> list[tuple[Path, ...]]:
@@ -151,7 +184,7 @@ def _saved_together(file: Path, path: Path) -> tuple[str, ...]:
     except (ValueError, RecursionError):
         return ()
     own = metadata.get(ENTRYPOINT, MAIN)
-    if not isinstance(names, list) or own not in names or not all(map(_is_name, names)):
+    if not isinstance(names, list) or own not in names or not all(map(is_file_name, names)):
         return ()
     return tuple(dict.fromkeys(names)) if file == _file_of(path, own) else ()
 
@@ -160,6 +193,6 @@ def _file_of(path: Path, name: str) -> Path:
     return path.with_name(f"{path.stem}.{name}{path.suffix}")
 
 
-def _is_name(name: object) -> bool:
+def is_file_name(name: object) -> bool:
     """Return whether the name of an entrypoint can be part of a file name."""
     return isinstance(name, str) and bool(name) and not {"/", "\\", "\0"} & set(name)

@@ -17,7 +17,7 @@ import onnxruntime as ort
 from coreai_onnx.errors import LoadError, SessionError, failures_as
 from coreai_onnx.files.loading import check_places, fault
 from coreai_onnx.files.saving import save_models, to_proto
-from coreai_onnx.model.inventory import standard_op_types, weights
+from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.optimizers import disabled_optimizers, read_graph
@@ -38,6 +38,7 @@ Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
 """The source of a session: a file, its bytes, a model in memory, or a converted program."""
 
 _OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+ [^\n]*?\) (?=[A-Z])")
+_QUANTIZED = re.compile("Quantize|QLinear|Integer|NBits")
 MAX_THREADS = 1024
 """Maximum number of threads: onnxruntime starts all of them before it reads the model."""
 TEMPORARY_FILE_BYTES = 1 << 29
@@ -56,7 +57,14 @@ class OpenModel:
         initial: The values in the file that the states start from, by the states' names.
     """
 
-    def __init__(self, source: Source, *, kernels: bool | None, threads: int | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        kernels: bool | None,
+        threads: int | None,
+        prepack: bool | None = True,
+    ) -> None:
         """Open the model; see `coreai_onnx.session`."""
         options = ort.SessionOptions()
         # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
@@ -70,6 +78,8 @@ class OpenModel:
             options.intra_op_num_threads = threads
         self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
         graph = _graph(source)
+        if prepack is False or (prepack is None and not _is_quantized(graph)):
+            options.add_session_config_entry("session.disable_prepacking", "1")
         self._disabled = disabled_optimizers(graph)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.ort = self._open(source, options)
@@ -180,6 +190,11 @@ def _graph(source: Source) -> ir.Model | None:
     if isinstance(source, HasModel):
         return source.model
     return source if isinstance(source, ir.Model) else read_graph(source)
+
+
+def _is_quantized(model: ir.Model | None) -> bool:
+    """Return whether a model may have quantized weights, whose products need prepacking."""
+    return model is None or any(_QUANTIZED.search(name) for name in op_histogram(model))
 
 
 def _op_types(source: Source) -> list[str] | None:

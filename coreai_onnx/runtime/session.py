@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import onnxruntime as ort
 
@@ -12,30 +13,40 @@ from coreai_onnx.errors import InputError, SessionError, failures_as
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.printable import printable_lines
 from coreai_onnx.runtime.deadline import checked_timeout, deadline
-from coreai_onnx.runtime.opening import HasModel, OpenModel, Source
+from coreai_onnx.runtime.entrypoints import HasModels, OpenProgram
+from coreai_onnx.runtime.opening import HasModel, Source
 from coreai_onnx.runtime.outputs import Array, Outputs
-from coreai_onnx.runtime.streams import Memory, Stream
+from coreai_onnx.runtime.streams import Memory, States, Stream
 from coreai_onnx.runtime.values import described, from_ort, to_numpy, to_ort
 
 __all__ = ["HasModel", "Session", "Source", "session"]
 
 
 def session(
-    path_or_program: Source,
+    path_or_program: Source | HasModels,
     *,
+    entrypoint: str | None = None,
     kernels: bool | None = None,
     threads: int | None = None,
     timeout: float | None = None,
+    prepack: bool | None = None,
 ) -> Session:
     """Open a model in onnxruntime on the CPU.
 
     Args:
-        path_or_program: A ``.onnx`` file, or a program or model in memory.
+        path_or_program: A ``.onnx`` file, a folder of `OnnxProgram.save_bundle`, or a program or
+            model in memory.
+        entrypoint: The entrypoint to run; None is ``main``, or else the first. `Session.entrypoint`
+            returns the sessions of the others.
         kernels: Whether composites run on the native kernels (True) or on their function bodies
             (False); None uses the kernels if they are built.
         threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
         timeout: Maximum time of one run in seconds, checked before each node; None means no limit.
             An endless ``Loop`` ends after it.
+        prepack: Whether each entrypoint holds its weights in the layout of onnxruntime's matrix
+            products, which is faster for many rows. Otherwise all read them from the mapped data
+            file, and they are in memory once. None is False for a bundle of several entrypoints
+            without quantized weights, and True for anything else.
 
     Returns:
         The session.
@@ -45,7 +56,23 @@ def session(
         SessionError: If the model is missing, broken, or rejected by onnxruntime, or ``threads`` or
             ``timeout`` is out of range.
     """
-    return Session(path_or_program, kernels=kernels, threads=threads, timeout=timeout)
+    return Session(
+        path_or_program,
+        entrypoint=entrypoint,
+        kernels=kernels,
+        threads=threads,
+        timeout=timeout,
+        prepack=prepack,
+    )
+
+
+@dataclass
+class _Calls:
+    """One stream of calls, which the sessions of several entrypoints may make."""
+
+    states: States = field(default_factory=States)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    closed: bool = False
 
 
 class Session:
@@ -71,23 +98,46 @@ class Session:
 
     def __init__(
         self,
-        source: Source,
+        source: Source | HasModels,
         *,
+        entrypoint: str | None = None,
         kernels: bool | None = None,
         threads: int | None = None,
         timeout: float | None = None,
+        prepack: bool | None = None,
     ) -> None:
         """Open the model; see `session`."""
         self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
-            model = OpenModel(source, kernels=kernels, threads=threads)
-        self._begin(model, Stream(model.signature, model.in_place))
+            program = OpenProgram(source, kernels=kernels, threads=threads, prepack=prepack)
+        self._begin(program, program.main if entrypoint is None else entrypoint, _Calls())
 
-    def _begin(self, model: OpenModel, stream: Stream) -> None:
+    def _begin(self, program: OpenProgram, name: str, calls: _Calls) -> None:
+        with failures_as(SessionError, "the model cannot be opened"):
+            model = program[name]
         self.ort, self.kernels = model.ort, model.kernels
-        self._model, self._signature, self._stream = model, model.signature, stream
-        self._lock = threading.Lock()
-        self._closed = False
+        self._program, self._name, self._calls = program, name, calls
+        self._model, self._signature = model, model.signature
+        self._stream = Stream(model.signature, model.in_place, calls.states)
+
+    @property
+    def entrypoints(self) -> tuple[str, ...]:
+        """The entrypoints of the program, in the order in which they were staged."""
+        return self._program.names
+
+    def entrypoint(self, name: str) -> Session:
+        """Return the session of another entrypoint in the same stream of calls.
+
+        Both have the states of the same names: one reads a prompt into a cache, and the other
+        continues from it. An input with the name of a state of another entrypoint is optional; it
+        takes the value of that state.
+
+        Raises:
+            SessionError: If there is no such entrypoint, it cannot be opened, or a state of the
+                same name has another type; or the session is closed.
+        """
+        self._check_open()
+        return self if name == self._name else self._on(self._calls, name)
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -201,7 +251,7 @@ class Session:
     def reset(self) -> None:
         """Reset every state to its initial value."""
         with self._used("reset"):
-            self._stream.reset()
+            self._calls.states.reset()
 
     def fork(self) -> Session:
         """Return a session on the same loaded model that continues from copies of the states.
@@ -210,34 +260,37 @@ class Session:
             SessionError: If another thread uses the session, or it is closed.
         """
         with self._used("forked"):
-            return self._on(self._stream.fork())
+            return self._on(_Calls(self._calls.states.fork()), self._name)
 
     def stream(self) -> Session:
         """Return a session on the same loaded model with all states at their initial values."""
         self._check_open()
-        return self._on(Stream(self._signature, self._model.in_place))
+        return self._on(_Calls(), self._name)
 
-    def _on(self, stream: Stream) -> Session:
+    def _on(self, calls: _Calls, name: str) -> Session:
         other = Session.__new__(Session)
         other.timeout = self.timeout
-        other._begin(self._model, stream)  # noqa: SLF001 - an instance of this class
+        other._begin(self._program, name, calls)  # noqa: SLF001 - an instance of this class
         return other
 
     def close(self) -> None:
-        """Release the states. The loaded model is released with the last session that uses it."""
-        if not self._closed:
+        """Release the states, also for the sessions of other entrypoints in the same stream.
+
+        The loaded model is released with the last session that uses it.
+        """
+        if not self._calls.closed:
             with self._used("closed"):
-                self._stream = Stream(self._signature, ())
-            self._closed = True
+                self._calls.states.clear()
+            self._calls.closed = True
 
     @contextmanager
     def _used(self, how: str) -> Iterator[None]:
         """While active, refuse other threads; a model without states may run in any number."""
         self._check_open()
-        if not self._signature.states:
+        if not self._calls.states.by_name:
             yield
             return
-        if not self._lock.acquire(blocking=False):
+        if not self._calls.lock.acquire(blocking=False):
             raise SessionError(
                 f"the session cannot be {how}: another thread uses it, and its states have one "
                 "order of calls\n  give each thread a session of its own: session.stream(), or "
@@ -246,10 +299,10 @@ class Session:
         try:
             yield
         finally:
-            self._lock.release()
+            self._calls.lock.release()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._calls.closed:
             raise SessionError("the session is closed; open another one, or keep it open")
 
     def __repr__(self) -> str:

@@ -32,19 +32,63 @@ class State:
     """One state of a stream.
 
     Attributes:
+        info: Dtype and dims of its new values.
         value: The present value; None for the initial value in the file.
         memory: The memory of the value, if it is the stream's own.
         spare: Further memory, for the value after the next call.
     """
 
+    info: TensorInfo
     value: ort.OrtValue | None = None
     memory: Memory | None = None
     spare: Memory | None = None
 
+    def reset(self) -> None:
+        """Return to the initial value, and keep the memory for the next call."""
+        spare = self.spare if self.spare is not None else self.memory
+        self.value, self.memory, self.spare = None, None, spare
+
+    def copy(self) -> State:
+        """Return a state with a copy of the value."""
+        if self.value is None or self.memory is None:  # onnxruntime never writes to an input
+            return State(self.info, self.value)
+        memory = _enough(None, len(self.memory), grows=False)
+        memory[:] = self.memory
+        value = to_ort(_array(memory, self.info, tuple(self.value.shape())))
+        return State(self.info, value, memory)
+
+
+@dataclass
+class States:
+    """The states of one stream of calls, which may go to several entrypoints.
+
+    Attributes:
+        by_name: The states by name; entrypoints share those of one name.
+        calls: Number of changes of the states so far.
+    """
+
+    by_name: dict[str, State] = field(default_factory=dict)
+    calls: int = 0
+
+    def reset(self) -> None:
+        """Return every state to its initial value, and keep the memory for the next call."""
+        self.calls += 1
+        for state in self.by_name.values():
+            state.reset()
+
+    def clear(self) -> None:
+        """Release the values and the memory of every state."""
+        for state in self.by_name.values():
+            state.value, state.memory, state.spare = None, None, None
+
+    def fork(self) -> States:
+        """Return copies of the states."""
+        return States({name: state.copy() for name, state in self.by_name.items()})
+
 
 @dataclass
 class Stream:
-    """The states of one stream of calls.
+    """The calls of one entrypoint in a stream, and its states.
 
     A state that is updated in place has one memory. Any other has two, which hold the old and the
     new value in turn.
@@ -52,27 +96,29 @@ class Stream:
     Attributes:
         signature: The signature of the model.
         in_place: The states that may be updated in place.
-        states: The states by name.
-        calls: Number of changes of the states so far.
+        held: The states of the stream, also those of other entrypoints.
     """
 
     signature: Signature
     in_place: Collection[str]
-    states: dict[str, State] = field(default_factory=dict)
-    calls: int = 0
+    held: States = field(default_factory=States)
 
     def __post_init__(self) -> None:
-        """Start every state from its initial value."""
-        for state in self.signature.states:
-            self.states.setdefault(state.input, State())
+        """Start every new state from its initial value."""
+        self.states = {
+            name: self.held.by_name.setdefault(name, State(info))
+            for name, info in self.signature.new_states.items()
+        }
 
     def carried(self, given: Mapping[str, object]) -> dict[str, ort.OrtValue]:
-        """Return the values that the next call starts from, without those that it is given."""
-        return {
-            name: state.value
-            for name, state in self.states.items()
-            if state.value is not None and name not in given
-        }
+        """Return the values that the next call starts from, without those that it is given.
+
+        An input with the name of a state of another entrypoint takes the value of that state.
+        """
+        held = self.held.by_name
+        names = [*self.states, *(x.name for x in self.signature.inputs if x.name in held)]
+        values = {name: held[name].value for name in names if name not in given}
+        return {name: value for name, value in values.items() if value is not None}
 
     def targets(
         self, given: Mapping[str, object], sizes: Mapping[str, int]
@@ -117,7 +163,7 @@ class Stream:
             values: The new value of every state.
             targets: The result of `targets`.
         """
-        self.calls += 1
+        self.held.calls += 1
         for name, value in values.items():
             state = self.states[name]
             memory = targets[name][1] if name in targets else None
@@ -125,45 +171,22 @@ class Stream:
                 state.spare = state.memory
             state.memory, state.value = memory, value
 
-    def reset(self) -> None:
-        """Return every state to its initial value, and keep the memory for the next call."""
-        self.calls += 1
-        for state in self.states.values():
-            spare = state.spare if state.spare is not None else state.memory
-            state.value, state.memory, state.spare = None, None, spare
-
     def set(self, arrays: Mapping[str, Array]) -> None:
         """Replace the values of states by copies of arrays."""
-        self.calls += 1
+        self.held.calls += 1
         for name, array in arrays.items():
             info = self.signature.state_inputs[name]
-            state = self.states[name]
-            state.spare = state.spare if state.spare is not None else state.memory
-            state.memory, state.value = None, to_ort(array.copy(), info)
+            self.states[name].reset()
+            self.states[name].value = to_ort(array.copy(), info)
 
     def read(self, name: str) -> Array | None:
         """Return a copy of a state; None if it has its initial value."""
         value = self.states[name].value
         return None if value is None else _copied(value, self.signature.info(name))
 
-    def fork(self) -> Stream:
-        """Return a stream with copies of the states."""
-        other = Stream(self.signature, self.in_place)
-        for name, state in self.states.items():
-            value = state.value
-            if value is not None and state.memory is not None:
-                info, shape = self.signature.new_states[name], tuple(value.shape())
-                memory = _enough(None, len(state.memory), grows=False)
-                memory[:] = state.memory
-                value = to_ort(_array(memory, info, shape))
-                other.states[name] = State(value, memory)
-            else:  # onnxruntime never writes to the value of an input
-                other.states[name] = State(value)
-        return other
-
     def reader(self, values: Mapping[str, ort.OrtValue]) -> _Reader:
         """Return a function that reads the states of the call that was made last."""
-        return _Reader(self, self.calls, dict(values))
+        return _Reader(self, self.held.calls, dict(values))
 
 
 @dataclass(frozen=True)
@@ -186,7 +209,7 @@ class _Reader:
         Raises:
             SessionError: If a later call has overwritten one of them.
         """
-        if self.call != self.stream.calls:
+        if self.call != self.stream.held.calls:
             info = self.stream.signature.new_states
             gone = [name for name, value in self.values.items() if _is_bound(value, info[name])]
             if gone:
