@@ -63,6 +63,9 @@ with gated_delta_layers_as_ops(model):
     exported = torch.export.export(model, (torch.randn(2, 4),))
 ```
 
+`state_space_layers_as_ops` of `coreai_onnx.export.compat.state_space` does the same for the chunks
+of Mamba 2, Falcon-H1, Bamba, Granite 4, Nemotron-H and Zamba 2, as ONNX operators.
+
 ## Recurrent layers of any length
 
 `torch.export` unrolls an LSTM, which fixes its length. `recurrent_layers_as_ops` keeps `LSTM`,
@@ -79,13 +82,13 @@ with recurrent_layers_as_ops():
     )
 ```
 
-`coreai_onnx.convert` and `TorchConverter.add_pytorch_module` use both automatically.
+`coreai_onnx.convert` and `TorchConverter.add_pytorch_module` use all of them automatically.
 
 ## Guards on sizes
 
 If torch rejects a dynamic dim with "Constraints violated" although the model is correct for every
 size, `torch.export.export(…, prefer_deferred_runtime_asserts_over_guards=True)` turns its guards
-into checks at run time. Mamba2 needs this.
+into checks at run time. The chunks of Mamba 2 need this if they are exported as they are.
 """
 
 

@@ -13,6 +13,15 @@ from tests.models.mixtures import MIXTURES, STATEFUL
 _GRANITE_MOE = {**SHAPE, "num_local_experts": 4, "num_experts_per_tok": 2}
 _COHERE = {**SHAPE, "sliding_window": 8}
 _LFM2 = {**SHAPE, "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
+_FALCON_H1 = {
+    **SHAPE,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_ssm": 128,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 2,
+    "mamba_chunk_size": 8,
+}
 _FURTHER = (
     Architecture("smollm3", language_model("SmolLM3", **SHAPE), ids, token_dims()),
     Architecture(
@@ -20,6 +29,7 @@ _FURTHER = (
     ),
     Architecture("glm4", language_model("Glm4", **SHAPE, head_dim=16), ids, token_dims()),
     Architecture("lfm2", language_model("Lfm2", **_LFM2), ids, token_dims()),
+    Architecture("falcon_h1", language_model("FalconH1", **_FALCON_H1), ids, token_dims()),
     Architecture("granite_moe", language_model("GraniteMoe", **_GRANITE_MOE), ids, token_dims()),
 )
 GENERATORS = {model.name: model for model in (*DECODERS, *MIXTURES, *STATEFUL, *_FURTHER)}

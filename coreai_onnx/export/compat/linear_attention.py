@@ -10,13 +10,13 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
 from coreai_onnx.composite_ops import torch_ops
-from coreai_onnx.export.compat.patches import patched
+from coreai_onnx.export.compat.patches import patched_in_forwards
 
 LOOPING = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 """Names of the functions of transformers that :func:`gated_delta_layers_as_ops` replaces."""
@@ -34,12 +34,7 @@ def gated_delta_layers_as_ops(model: torch.nn.Module) -> Iterator[None]:
     The results equal those of the loops up to rounding, for every length. A model without such
     layers is not changed. The functions are restored on exit.
     """
-    homes = {id(g): g for g in map(_globals_of_forward, model.modules())}
-    with ExitStack() as patches:
-        for home in homes.values():
-            for name in LOOPING:
-                if name in home:
-                    patches.enter_context(patched(home, name, replacement_of))
+    with patched_in_forwards(model, dict.fromkeys(LOOPING, replacement_of)):
         yield
 
 
@@ -111,10 +106,3 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
         return outputs, last if given["output_final_state"] else None
 
     return replacement
-
-
-def _globals_of_forward(module: torch.nn.Module) -> dict[str, Any]:
-    """Return the globals of a module's forward."""
-    forward: Any = inspect.unwrap(getattr(type(module), "forward", module))
-    found: dict[str, Any] = getattr(forward, "__globals__", {})
-    return found

@@ -15,9 +15,12 @@ Other libraries may patch the same name:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
+
+import torch
 
 from coreai_onnx.export.compat.turns import is_mine, turn
 
@@ -49,6 +52,29 @@ def patched(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
             patch.replacements[:] = outer
             if not outer:
                 patch.remove()
+
+
+@contextmanager
+def patched_in_forwards(model: torch.nn.Module, wraps: Mapping[str, Wrap]) -> Iterator[None]:
+    """While active, functions that the forwards of a model call by their global names are replaced.
+
+    Args:
+        model: The model.
+        wraps: For the name of a function, what returns its replacement, as for `patched`.
+    """
+    homes = {id(home): home for home in map(_globals_of_forward, model.modules())}
+    with ExitStack() as patches:
+        for home in homes.values():
+            for name in wraps.keys() & home.keys():
+                patches.enter_context(patched(home, name, wraps[name]))
+        yield
+
+
+def _globals_of_forward(module: torch.nn.Module) -> dict[str, Any]:
+    """Return the globals of a module's forward."""
+    forward: Any = inspect.unwrap(getattr(type(module), "forward", module))
+    found: dict[str, Any] = getattr(forward, "__globals__", {})
+    return found
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from coreai_onnx.lower.aten.nn import (
     recurrent,
     sampling_grid,
     softmax,
+    state_space,
     upsampling,
 )
 from coreai_onnx.lower.aten.ordering import histograms, quantiles, searching, sorting, unique
@@ -133,6 +134,7 @@ __all__ = [
     "special_gamma",
     "special_polynomial",
     "splitting",
+    "state_space",
     "strided",
     "trigonometry",
     "unary_math",

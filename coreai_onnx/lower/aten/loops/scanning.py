@@ -42,6 +42,32 @@ def final_state(
     return outputs
 
 
+def scan_with_outputs(
+    op: OpBuilder,
+    state: Value,
+    inputs: Sequence[Value],
+    step: Callable[[OpBuilder, Value, list[Value]], tuple[Value, Value]],
+) -> tuple[Value, Value]:
+    """Return the state after the last slice, and the outputs of all steps on a new first axis.
+
+    Args:
+        op: Creates the ``Scan`` node.
+        state: The state before the first slice; a step keeps its dtype and dims.
+        inputs: Tensors that are sliced along their first axis.
+        step: Returns the next state and an output for a state and a slice of each input.
+    """
+    graph = ir.Graph([], [], nodes=[], name=op.scope.names.unique("scan_body"))
+    inner = op.inside(op.scope.nested(graph))
+    carried = _stand_in(op, state, dims_of(state), "carried")
+    slices = [_stand_in(op, x, None, "slice") for x in inputs]
+    graph.inputs.extend([carried, *slices])
+    after, output = step(inner, carried, slices)
+    graph.outputs.extend([set_dims(after, dims_of(state)), output])
+    last, outputs = op.Scan(state, *inputs, body=graph, num_scan_inputs=len(inputs), _outputs=2)
+    last.dtype, outputs.dtype = ir_dtype_of(state), ir_dtype_of(output)
+    return set_dims(last, dims_of(state)), outputs
+
+
 def _scan(
     op: OpBuilder,
     inputs: Sequence[Value],
@@ -77,9 +103,9 @@ def _scan(
     return outputs
 
 
-def _stand_in(op: OpBuilder, x: Value, dims: Sequence[object], name: str) -> Value:
+def _stand_in(op: OpBuilder, x: Value, dims: Sequence[object] | None, name: str) -> Value:
     value = ir.Value(name=op.scope.names.unique(name), type=ir.TensorType(ir_dtype_of(x)))
-    return set_dims(value, tuple(dims))
+    return value if dims is None else set_dims(value, tuple(dims))
 
 
 def _without(x: Value, axis: int) -> tuple[object, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.lower.aten.loops.scanning import final_state, scan
+from coreai_onnx.lower.aten.loops.scanning import final_state, scan, scan_with_outputs
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.scope import Names, Scope
-from coreai_onnx.lower.values import dims_of, set_dims
+from coreai_onnx.lower.values import Value, dims_of, set_dims
 from tests.lower.checking import run_model
 from tests.tolerances import assert_close
 
@@ -45,3 +45,19 @@ def test_final_states() -> None:
         total, greatest = run_model(_model(axis, stacked=False), [X])
         assert_close(total, (X * X).sum(axis))
         assert_close(greatest, X.amax(axis))
+
+
+def test_outputs_of_steps() -> None:
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 23}, name="main")
+    op = OpBuilder(Scope(graph, Names()), 23)
+    x = set_dims(ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT)), (3, 4))
+    graph.inputs.append(x)
+
+    def step(inner: OpBuilder, before: ir.Value, given: list[ir.Value]) -> tuple[Value, Value]:
+        return inner.Add(before, given[0]), inner.Mul(before, 2.0)
+
+    last, outputs = scan_with_outputs(op, op.const(torch.zeros(4)), [x], step)
+    graph.outputs.extend([last, set_dims(outputs, (3, 4))])
+    total, before = run_model(ir.Model(graph, ir_version=10), [X])
+    assert_close(total, X.sum(0))
+    assert_close(before, 2 * (X.cumsum(0) - X))
