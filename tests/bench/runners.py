@@ -20,6 +20,7 @@ ONNX_TYPES = {
     torch.bool: TensorProto.BOOL,
     torch.int64: TensorProto.INT64,
     torch.int32: TensorProto.INT32,
+    torch.uint8: TensorProto.UINT8,
 }
 
 

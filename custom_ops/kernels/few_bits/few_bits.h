@@ -48,9 +48,14 @@ struct FewBitsRows {
 using FewBitsKernel = void (*)(const FewBitsWeight&, const FewBitsRows&);
 FewBitsKernel FindFewBits(Target target);
 
-/// Writes a strip of the weight as columns of a matrix [groups * group, stride], aligned to 64.
-using FewBitsDequantizeKernel = void (*)(const FewBitsWeight&, std::size_t column, float* matrix,
-                                         std::size_t stride);
+/// Columns that are dequantized together: whole panels of a matrix packed for gather_mm.
+inline constexpr std::size_t kFewBitsPanels = 48;
+
+/// Writes columns [column, column + count) of the weight as a matrix [groups * group, count] in the
+/// layout of GatherMmPackRight, aligned to 64. `column` is a multiple of kFewBitsPanels, `count` at
+/// most kFewBitsPanels.
+using FewBitsDequantizeKernel = void (*)(const FewBitsWeight&, std::size_t column,
+                                         std::size_t count, float* matrix);
 FewBitsDequantizeKernel FindFewBitsDequantize(Target target);
 
 /// Rows of integers, multiplied by the columns of a strip: the sum over groups of

@@ -10,6 +10,7 @@
 #endif
 
 #include "kernels/few_bits/codes-inl.h"
+#include "kernels/gather_mm/gather_mm_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -146,49 +147,96 @@ inline void FewBits(const FewBitsWeight& w, const FewBitsRows& rows) {
   MultiplyRows<8>(w, rows);
 }
 
-/// Writes a vector of columns of the matrix.
-template <size_t kBits, class MakeValue, typename S>
-HWY_INLINE void DequantizeColumns(const FewBitsWeight& w, size_t column, const MakeValue& make,
-                                  const S* HWY_RESTRICT scales, float* HWY_RESTRICT matrix,
-                                   size_t stride) {
+/// Writes a panel of kVecs vectors of columns: [groups * group, kVecs * kLanes].
+template <size_t kBits, size_t kVecs, class MakeValue, typename S>
+HWY_INLINE void DequantizePanel(const FewBitsWeight& w, size_t column, const MakeValue& make,
+                                const S* HWY_RESTRICT scales, float* HWY_RESTRICT panel) {
   constexpr size_t kUnit = 32 / kBits;
   const FloatTag d;
-  const Columns columns(w, column);
+  const uint8_t* codes[kVecs];
+  size_t at[kVecs];
+#pragma GCC unroll 4
+  for (size_t v = 0; v < kVecs; ++v) {
+    const Columns columns(w, column + v * kLanes);
+    codes[v] = columns.codes;
+    at[v] = columns.scales;
+  }
   for (size_t g = 0; g < w.groups; ++g) {
-    const size_t at = columns.scales + g * kFewBitsTile;
-    const auto value = make(at);
-    const Floats scale = LoadWide(d, scales + at);
-    const uint8_t* codes = columns.codes + g * w.padded * kFewBitsTile * kBits / 8;
-    for (size_t k = 0; k < w.group; k += kUnit) {
-      const Words unit = LoadWords(codes + k / kUnit * 64);
-      const size_t count = HWY_MIN(kUnit, w.group - k);
-      float* to = matrix + (g * w.group + k) * stride;
-      for (size_t j = 0; j < count; ++j, to += stride) {
-        hn::Store(hn::Mul(value(CodeOf<kBits>(unit, j)), scale), d, to);
+    decltype(make(size_t{})) value[kVecs];
+    Floats scale[kVecs];
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) {
+      value[v] = make(at[v] + g * kFewBitsTile);
+      scale[v] = LoadWide(d, scales + at[v] + g * kFewBitsTile);
+    }
+    for (size_t k = 0; k < w.padded; k += kUnit) {
+      Words units[kVecs];
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVecs; ++v) {
+        units[v] = LoadWords(codes[v]);
+        codes[v] += 64;
+      }
+      const auto write = [&](size_t j) HWY_ATTR {
+#pragma GCC unroll 4
+        for (size_t v = 0; v < kVecs; ++v) {
+          const Floats x = hn::Mul(value[v](CodeOf<kBits>(units[v], j)), scale[v]);
+          hn::Store(x, d, panel + v * kLanes);
+        }
+        panel += kVecs * kLanes;
+      };
+      if (k + kUnit <= w.group) {
+#pragma GCC unroll 16
+        for (size_t j = 0; j < kUnit; ++j) write(j);
+      } else {
+        for (size_t j = 0; k + j < w.group; ++j) write(j);
       }
     }
   }
 }
 
+template <size_t kCount>
+struct Vectors {
+  static constexpr size_t value = kCount;
+};
+
+/// Calls `body` with the number of vectors, a constant, that `width` columns need.
+template <class Body>
+HWY_INLINE void WithVectors(size_t width, const Body& body) {
+  switch ((width + kLanes - 1) / kLanes) {
+    case 1:
+      return body(Vectors<1>());
+    case 2:
+      return body(Vectors<2>());
+    default:
+      return body(Vectors<kPanelVecs>());
+  }
+}
+
 template <size_t kBits>
-void DequantizeStrip(const FewBitsWeight& w, size_t column, float* matrix, size_t stride) {
+void DequantizePanels(const FewBitsWeight& w, size_t column, size_t count, float* matrix) {
+  static_assert(kFewBitsPanels % kPanelWidth<float> == 0, "whole panels");
+  const size_t depth = w.groups * w.group;
   WithScales(w, [&](const auto* scales) HWY_ATTR {
-    for (size_t first = 0; first < kFewBitsStrip; first += kLanes) {
-      if (w.palette != nullptr) {
-        const auto make = [&](size_t) HWY_ATTR { return Looked<kBits>{w.palette}; };
-        DequantizeColumns<kBits>(w, column + first, make, scales, matrix + first, stride);
-      } else {
-        const auto make = [&](size_t at) HWY_ATTR { return Centered{ZerosOf(w, at)}; };
-        DequantizeColumns<kBits>(w, column + first, make, scales, matrix + first, stride);
-      }
+    for (size_t first = 0; first < count; first += kPanelWidth<float>) {
+      float* const panel = matrix + first * depth;
+      WithVectors(count - first, [&](auto vecs) HWY_ATTR {
+        constexpr size_t kVecs = decltype(vecs)::value;
+        if (w.palette != nullptr) {
+          const auto make = [&](size_t) HWY_ATTR { return Looked<kBits>{w.palette}; };
+          DequantizePanel<kBits, kVecs>(w, column + first, make, scales, panel);
+        } else {
+          const auto make = [&](size_t at) HWY_ATTR { return Centered{ZerosOf(w, at)}; };
+          DequantizePanel<kBits, kVecs>(w, column + first, make, scales, panel);
+        }
+      });
     }
   });
 }
 
-inline void FewBitsDequantize(const FewBitsWeight& w, size_t column, float* matrix, size_t stride) {
-  if (w.bits == 2) return DequantizeStrip<2>(w, column, matrix, stride);
-  if (w.bits == 4) return DequantizeStrip<4>(w, column, matrix, stride);
-  DequantizeStrip<8>(w, column, matrix, stride);
+inline void FewBitsDequantize(const FewBitsWeight& w, size_t column, size_t count, float* matrix) {
+  if (w.bits == 2) return DequantizePanels<2>(w, column, count, matrix);
+  if (w.bits == 4) return DequantizePanels<4>(w, column, count, matrix);
+  DequantizePanels<8>(w, column, count, matrix);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -12,7 +12,6 @@ namespace {
 
 // Rows that a strip is multiplied by while they are in the second-level cache.
 constexpr std::size_t kRoundedRows = 256;
-static_assert(kGatherMmColumnStep % kFewBitsStrip == 0, "whole strips");
 
 std::size_t CountOf(std::size_t count, std::size_t step) { return (count + step - 1) / step; }
 
@@ -25,7 +24,8 @@ FewBitsProduct::FewBitsProduct(DType dtype, Target target)
       rounded_(FindRounded(target)),
       round_(FindRound(target)),
       finish_(FindFinish(target)),
-      multiply_(FindGatherMm(target, WideDType(dtype), GatherMmLayout::kRows)),
+      multiply_(FindGatherMm(target, WideDType(dtype), dtype == DType::kFloat64 ? GatherMmLayout::kRows
+                                                                  : GatherMmLayout::kPacked)),
       pack_left_(FindGatherMmPackLeft(target, WideDType(dtype))) {}
 
 void FewBitsProduct::Multiply(const KernelContext& context, const FewBitsWeight& weight,
@@ -33,10 +33,7 @@ void FewBitsProduct::Multiply(const KernelContext& context, const FewBitsWeight&
   const std::size_t depth = weight.groups * weight.group;
   if (call.rows <= kFewBitsFewRows || depth == 0) return MultiplyFew(context, weight, call);
   MultiplyMany<float>(context, depth, call, [&](std::size_t column, float* matrix) {
-    const std::size_t last = std::min(call.columns, column + kGatherMmColumnStep);
-    for (std::size_t c = column; c < last; c += kFewBitsStrip) {
-      dequantize_(weight, c, matrix + (c - column), kGatherMmColumnStep);
-    }
+    dequantize_(weight, column, std::min(kFewBitsPanels, call.columns - column), matrix);
   });
 }
 
@@ -103,8 +100,8 @@ void FewBitsProduct::MultiplyDouble(const KernelContext& context, const FewBitsI
                                     const FewBitsCall& call) const {
   const std::size_t depth = inputs.depth();
   MultiplyMany<double>(context, depth, call, [&](std::size_t column, double* matrix) {
-    const std::size_t last = std::min(call.columns, column + kGatherMmColumnStep);
-    for (std::size_t k = 0; k < depth; ++k, matrix += kGatherMmColumnStep) {
+    const std::size_t last = std::min(call.columns, column + kFewBitsPanels);
+    for (std::size_t k = 0; k < depth; ++k, matrix += kFewBitsPanels) {
       for (std::size_t c = column; c < last; ++c) matrix[c - column] = inputs.Value(c, k);
     }
   });
@@ -129,7 +126,7 @@ void FewBitsProduct::MultiplyMany(const KernelContext& context, std::size_t dept
       if (count > 0) pack_left_(rows.data() + i * part, count, depth, packed_left + i * part * depth);
     });
   }
-  constexpr std::size_t kWidth = kGatherMmColumnStep;
+  constexpr std::size_t kWidth = kFewBitsPanels;
   const std::size_t sums_bytes = part * kWidth * sizeof(W);
   const std::size_t bytes = kGatherMmScratchBytes + sums_bytes + depth * kWidth * sizeof(W);
   RunItems(context, CountOf(call.columns, kWidth), bytes, [&](std::size_t item, void* scratch) {
