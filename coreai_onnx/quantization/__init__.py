@@ -1,0 +1,1 @@
+"""Quantization of the weights of finished models, with and without calibration data."""
