@@ -9,5 +9,6 @@ from tests.small_models import counter_model
 def test_interface_operators_and_sizes() -> None:
     text = summarize("main", counter_model())
     assert text.startswith("entrypoint main: 8 B of weights, IR 10, ai.onnx 21")
-    assert "state  count" in text
+    assert "input   x      float32[n]" in text
+    assert "state   count  float32[1]" in text
     assert "Mul" in text
