@@ -282,6 +282,24 @@ def few_bit_cases() -> Iterator[Case]:
     yield Case(name, big, rounded | {"group_size": 32}, {1: u8, 3: u8}, "decode", 16)
 
 
+def few_bit_tables() -> Iterator[Case]:
+    """Lookups in few-bit tables: bits × zero points or palette × ranks of indices."""
+    name, u8, i64 = "embedding_nbits", torch.uint8, torch.int64
+    for bits in (8, 4, 3, 2):
+        attributes = {"bits": bits, "group_size": 16}
+        scales, codes = (7, 3), (7, 3, 2 * bits)
+        dtypes = {1: u8, 2: i64, 3: u8}
+        label = f"{bits}_bits"
+        yield Case(name, (scales, codes, (2, 5)), attributes, dtypes, label, 7)
+        zeros = (scales, codes, (4,), scales)
+        yield Case(name, zeros, attributes, dtypes | {2: torch.int32}, f"{label}_zero_points", 7)
+        looked_up = (scales, codes, (2, 1), None, (1 << bits,))
+        yield Case(name, looked_up, attributes, dtypes, f"{label}_palette", 7)
+    wide = {1: u8, 2: i64, 3: torch.float32}
+    yield Case(name, ((7, 3), (7, 3, 8), (), (7, 3)), {"group_size": 16}, wide, "one_row", 7)
+    yield Case(name, ((7, 3), (7, 3, 8), (0,)), {"group_size": 16}, {1: u8, 2: i64}, "no_rows", 7)
+
+
 def delta_cases() -> Iterator[Case]:
     """Gated delta rule: heads × state × norm × lengths × dtypes of gates and state."""
     name, f32 = "gated_delta_update", torch.float32
@@ -329,6 +347,7 @@ CASES = [
     *rope_cases(),
     *expert_cases(),
     *few_bit_cases(),
+    *few_bit_tables(),
     *delta_cases(),
     *fused_cases(),
 ]

@@ -38,5 +38,6 @@ def embedding_nbits(b: BodyBuilder, examples: Examples, attributes: Mapping[str,
         int(attributes["bits"]),
         wide,
     )
-    rows = op.Reshape(values, op.Concat(op.Shape(indices), [-1], axis=0))
+    columns = op.ReduceProd(op.Shape(values, start=-2))
+    rows = op.Reshape(values, op.Concat(op.Shape(indices), columns, axis=0), allowzero=1)
     return op.CastLike(rows, scales)

@@ -75,15 +75,20 @@ def _unpacked(op: OpBuilder, codes: Value, bits: int) -> Value:
     if bits == _BYTE:
         return op.cast(codes, torch.int32)
     size = 1 if _BYTE % bits == 0 else bits
-    lead = op.Shape(codes, start=0, end=-1)
-    units = op.Reshape(codes, op.Concat(lead, [-1, size], axis=0))
+    lead, count = op.Shape(codes, start=0, end=-1), op.Shape(codes, start=-1)
+    if size == 1:
+        units = op.Unsqueeze(codes, [-1])
+    else:
+        split = op.Concat(lead, op.Div(count, [size]), [size], axis=0)
+        units = op.Reshape(codes, split, allowzero=1)  # no rows may be looked up
     words = op.cast(units, torch.int32)
     if size > 1:
         places = op.const([1 << (_BYTE * i) for i in range(size)], torch.int32)
         words = op.Unsqueeze(op.MatMul(words, places), [-1])
     shifts = op.const([1 << i for i in range(0, size * _BYTE, bits)], torch.int32)
     steps = op.Mod(op.Div(words, shifts), op.const(1 << bits, torch.int32))
-    return op.Reshape(steps, op.Concat(lead, [-1], axis=0))
+    whole = op.Div(op.Mul(count, [_BYTE]), [bits])
+    return op.Reshape(steps, op.Concat(lead, whole, axis=0), allowzero=1)
 
 
 def _rounded(op: OpBuilder, x: Value, groups: Value) -> Value:

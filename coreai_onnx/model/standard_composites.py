@@ -7,6 +7,7 @@ COMPOSITE_SIZES = {
     "avg_pool_2d": (1, 1, 1),
     "avg_pool_3d": (1, 1, 1),
     "batch_norm": (5, 5, 1),
+    "embedding_nbits": (3, 5, 1),
     "gated_delta_update": (5, 6, 2),
     "gather_mm": (2, 4, 1),
     "geglu": (2, 2, 1),

@@ -76,7 +76,7 @@ class Probes:
             function.outputs.append(x)
         while len(call.outputs) <= index:
             call.resize_outputs(len(call.outputs) + 1)
-            call.outputs[-1].name = f"{call.name}.probe{len(call.outputs)}"
+            call.outputs[-1].name = f"{call.outputs[0].name}.probe{index}"
         return call.outputs[index]
 
     def _returned(self, value: ir.Value) -> bool:

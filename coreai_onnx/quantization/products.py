@@ -186,7 +186,8 @@ def _matrix_of(node: ir.Node) -> tuple[ir.Value, bool] | None:
         return (node.inputs[0], True) if plain and node.inputs[0] is not None else None
     if node.op_type == "Gemm":
         plain = all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
-        if not plain or node.attributes.get_int("transA", 0):
+        turned = node.attributes.get_int("transA", 0)
+        if turned or not plain:
             return None
         by_rows = bool(node.attributes.get_int("transB", 0))
     elif node.op_type == "MatMul":

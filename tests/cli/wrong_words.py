@@ -6,6 +6,7 @@ RIGHT = {
     "convert": ("convert", "FACTORY", "-o", "out.onnx"),
     "export": ("export", "SOURCE", "-o", "out"),
     "optimize": ("optimize", "MODEL", "-o", "out.onnx"),
+    "quantize": ("quantize", "MODEL", "-o", "out.onnx", "--minimum-size", "0", "--group-size", "0"),
     "run": ("run", "MODEL"),
     "compare": ("compare", "MODEL", "FACTORY"),
     "inspect": ("inspect", "MODEL"),
@@ -70,6 +71,25 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         ],
         "no_optimize": [["--no-optimize=yes"]],
         "seed": [["--seed", value] for value in _SEEDS],
+    },
+    "quantize": {
+        **{name: _SHARED[name] for name in ("output", "target", "debug_info", "external_data")},
+        "debug": _SHARED["debug"],
+        "model": [["MODEL", value] for value in _MODELS],
+        "bits": [["--bits", value] for value in ("5", "0", "-4", "many", "")],
+        "group_size": [["--group-size", value] for value in ("3", "-1", "many", "")],
+        "method": [["--method", value] for value in ("best", "", "gptq", "awq")],
+        "symmetric": [["--symmetric=yes"]],
+        "scale_dtype": [["--scale-dtype", value] for value in ("int8", "")],
+        "calibration": [
+            ["--method", "gptq", "--calibration", value]
+            for value in ("nowhere", ".", "text.npy", "archive.npy", "models.py", "")
+        ],
+        "rule": [["--rule", value] for value in ("*", "*=", "=4", "*=4:", "*=5", "nothing=4", "")],
+        "skip": [["--skip", value] for value in ("*", "nothing", "")],
+        "embeddings": [["--embeddings=yes"]],
+        "minimum_size": [["--minimum-size", value] for value in ("-1", "many", "9999", "")],
+        "layers": [["--layers=yes"]],
     },
     "export": {
         "source": [["SOURCE", value] for value in ("nowhere", "", ".", "models.py", "model.onnx")],

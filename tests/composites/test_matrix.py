@@ -14,7 +14,7 @@ from tests.composites.matrix import ALL_CASES, DTYPES, KERNELS, OPSET, combinati
 from tests.lower.checking import run_model
 from tests.tolerances import assert_close
 
-EXCLUSIVE = {"linear_nbits": {"zero_points", "palette"}}
+EXCLUSIVE = {name: {"zero_points", "palette"} for name in ("linear_nbits", "embedding_nbits")}
 """Optional inputs of which a call passes at most one."""
 
 

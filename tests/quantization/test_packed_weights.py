@@ -1,0 +1,111 @@
+"""Packed weights stand for the weight, in all bits and methods, however it is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+
+from coreai_onnx.composite_ops.linear_nbits import dequantized
+from coreai_onnx.errors import QuantizationError
+from coreai_onnx.quantization import packed_weights
+from coreai_onnx.quantization.packed_weights import PackedWeight, decibels, pack_weight
+from coreai_onnx.quantization.scheme import METHODS, Scheme
+from tests.quantization.weights import correlated_inputs, heavy_tailed, weight_of
+
+LEAST = {8: 40.0, 4: 17.0, 3: 11.0, 2: 6.0}
+"""Decibels that round-to-nearest reaches on Gaussian weights, about 6 per bit."""
+
+
+def values_of(packed: PackedWeight) -> np.ndarray:
+    """Return the weight by the reference of the composite."""
+    given = (packed.codes, packed.scales, packed.zeros, packed.palette)
+    tensors = [None if array is None else torch.from_numpy(array) for array in given]
+    values = dequantized(*tensors, packed.scheme.bits, torch.float32).flatten(1).numpy()
+    return values if packed.divisors is None else values / packed.divisors
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("bits", [8, 4, 3, 2])
+def test_the_values_are_near_the_weight(bits: int, method: str) -> None:
+    weight, x = heavy_tailed(40, 64), correlated_inputs(300, 64)
+    scheme = Scheme(bits, 16, method)
+    packed = pack_weight(weight_of(weight), scheme, x.T @ x)
+    values = values_of(packed)
+    assert packed.codes.shape == (40, 4, 2 * bits)
+    assert packed.scales.dtype == np.float16
+    assert (packed.zeros is None) == scheme.is_symmetric
+    assert packed.sqnr == pytest.approx(sqnr(weight, values), abs=0.02)
+    assert packed.output_sqnr == pytest.approx(sqnr(x @ weight.T, x @ values.T), abs=0.02)
+    quality = packed.output_sqnr if method in ("gptq", "awq") else packed.sqnr
+    assert quality > LEAST[bits]
+
+
+def sqnr(exact: np.ndarray, rounded: np.ndarray) -> float:
+    return float(10 * np.log10(np.square(exact).sum() / np.square(exact - rounded).sum()))
+
+
+def test_methods_are_better_than_rounding() -> None:
+    weight, x = heavy_tailed(64, 128), correlated_inputs(500, 128)
+    packed = {m: pack_weight(weight_of(weight), Scheme(4, 32, m), x.T @ x) for m in METHODS}
+    assert packed["hqq"].sqnr > packed["rtn"].sqnr
+    assert packed["palette"].sqnr > pack_weight(weight_of(weight), Scheme(4, 32, "rtn", True)).sqnr
+    best = [packed[m].output_sqnr or 0 for m in ("gptq", "awq")]
+    assert min(best) > (packed["hqq"].output_sqnr or 0) > (packed["rtn"].output_sqnr or 0)
+
+
+@pytest.mark.parametrize("method", ["rtn", "palette", "gptq"])
+def test_rows_and_storage_do_not_matter(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, x = heavy_tailed(40, 64), correlated_inputs(300, 64)
+    scheme = Scheme(4, 32, method)
+    whole = pack_weight(weight_of(weight), scheme, x.T @ x)
+    monkeypatch.setattr(packed_weights, "CHUNK", 64 * 7)
+    for by_rows in (True, False):
+        part = pack_weight(weight_of(weight, by_rows=by_rows), scheme, x.T @ x)
+        assert np.array_equal(part.codes, whole.codes)
+        assert np.array_equal(part.scales, whole.scales)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_other_dtypes_are_rounded_as_float32(dtype) -> None:
+    weight = heavy_tailed(8, 32).astype(dtype)
+    packed = pack_weight(weight_of(weight), Scheme(8, 32, "rtn"))
+    assert sqnr(weight.astype(np.float32), values_of(packed)) > 40
+    same = pack_weight(weight_of(weight.astype(np.float32)), Scheme(8, 32, "rtn"))
+    assert np.array_equal(packed.codes, same.codes)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_weight_that_is_not_finite_is_an_error(bad: float) -> None:
+    weight = heavy_tailed(8, 32)
+    weight[5, 3] = bad
+    for method in ("rtn", "palette"):
+        with pytest.raises(QuantizationError, match=r"layer: the weight 'layer.weight' has values"):
+            pack_weight(weight_of(weight), Scheme(4, 32, method))
+
+
+def test_whole_rows_and_zeros() -> None:
+    packed = pack_weight(weight_of(np.zeros((4, 48), np.float32)), Scheme(4, 0))
+    assert packed.codes.shape == (4, 1, 24)
+    assert np.array_equal(values_of(packed), np.zeros((4, 48), np.float32))
+    assert packed.sqnr == float("inf")
+
+
+def test_scales_beyond_float16_are_limited() -> None:
+    weight = weight_of(np.full((2, 32), 1e9, np.float32))
+    packed = pack_weight(weight, Scheme(4, 32, "rtn"))
+    assert np.isfinite(packed.scales).all()
+    wide = pack_weight(weight, Scheme(4, 32, "rtn", scale_dtype="float32"))
+    assert np.allclose(values_of(wide), 1e9)
+
+
+def test_the_size_counts_all_parts() -> None:
+    packed = pack_weight(weight_of(heavy_tailed(8, 64)), Scheme(4, 32))
+    assert packed.nbytes == 8 * 32 + 8 * 2 * 2 + 8 * 2
+    assert dataclasses.replace(packed, zeros=None).nbytes == packed.nbytes - 16
+    assert decibels(0, 1) == -decibels(1, 0) == float("-inf")
+    assert isinstance(ir.tensor(packed.codes), ir.Tensor)

@@ -1,0 +1,87 @@
+"""Finds products and lookups with constant weights, also in functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coreai_onnx.quantization.products import Products
+from tests.quantization.weights import heavy_tailed, linear
+from tests.small_models import parse
+
+HEAD = '<ir_version: 10, opset_import: ["": 21, "ai.coreai.module": 1]>'
+FUNCTION = """
+<domain: "ai.coreai.module", opset_import: ["": 21]>
+Layer (x, w) => (y) { t = Transpose<perm = [1, 0]>(w) y = MatMul(x, t) }
+"""
+
+
+def test_a_transpose_turns_the_matrix() -> None:
+    for by_rows in (True, False):
+        products = Products(linear(heavy_tailed(6, 8), by_rows=by_rows))
+        (product,), (weight,) = products.products, products.weights()
+        assert product.node.op_type == "MatMul"
+        assert weight.by_rows == by_rows
+        assert (weight.shape, weight.size) == ((6, 8), 48)
+        assert (weight.name, weight.path, weight.is_lookup) == ("layer.weight", "layer", False)
+
+
+@pytest.mark.parametrize(
+    ("node", "found"),
+    [
+        ("y = Gemm<transB = 1>(x, w)", 1),
+        ("y = Gemm(x, w, row)", 1),
+        ("y = Gemm(x, w, w)", 0),
+        ("y = Gemm<alpha = 2.0>(x, w)", 0),
+        ("y = Gemm<transA = 1>(x, w)", 0),
+        ("y = MatMul(w, x)", 0),
+        ("y = MatMul(x, x)", 0),
+        ("i = Cast<to = 7>(x) y = Gather(w, i)", 1),
+        ("i = Cast<to = 7>(x) y = Gather<axis = 1>(w, i)", 0),
+        ("y = Mul(x, w)", 0),
+    ],
+)
+def test_nodes_with_a_constant_matrix(node: str, found: int) -> None:
+    model = parse(f"""{HEAD}
+    agraph (float[2, 2] x) => (float[a, b] y)
+    <float[2, 2] w = {{1.0, 2.0, 3.0, 4.0}}, float[2] row = {{1.0, 2.0}}> {{ {node} }}""")
+    assert len(Products(model).products) == found
+
+
+def test_overridable_initializers_and_integers_are_no_weights() -> None:
+    model = parse(f"""{HEAD}
+    agraph (float[2, 2] x, float[2, 2] w) => (float[2, 2] y)
+    <float[2, 2] w = {{1.0, 2.0, 3.0, 4.0}}> {{ y = MatMul(x, w) }}""")
+    assert not Products(model).products
+
+
+def test_arguments_of_functions_are_weights() -> None:
+    model = parse(f"""{HEAD}
+    agraph (float[2, 2] x) => (float[2, 2] y)
+    <float[2, 2] first = {{1.0, 2.0, 3.0, 4.0}}, float[2, 2] second = {{1.0, 2.0, 3.0, 4.0}}>
+    {{ h = ai.coreai.module.Layer(x, first) y = ai.coreai.module.Layer(h, second) }}{FUNCTION}""")
+    products = Products(model)
+    (product,) = products.products
+    assert [w.name for w in products.weights()] == ["first", "second"]
+    assert all(weight.products == (product,) for weight in products.weights())
+
+
+def test_an_argument_that_is_computed_is_no_weight() -> None:
+    model = parse(f"""{HEAD}
+    agraph (float[2, 2] x) => (float[2, 2] y)
+    <float[2, 2] first = {{1.0, 2.0, 3.0, 4.0}}>
+    {{ h = ai.coreai.module.Layer(x, first) y = ai.coreai.module.Layer(h, x) }}{FUNCTION}""")
+    assert not Products(model).products
+
+
+def test_a_shared_matrix_has_all_its_paths() -> None:
+    model = parse(f"""{HEAD}
+    agraph (int64[n] i) => (float[n, 2] y)
+    <float[2, 2] table = {{1.0, 2.0, 3.0, 4.0}}>
+    {{ rows = Gather(table, i) t = Transpose<perm = [1, 0]>(table) y = MatMul(rows, t) }}""")
+    for node, scope in zip(model.graph, ("embed", "head", "head"), strict=True):
+        node.metadata_props["coreai.scope"] = scope
+    (weight,) = Products(model).weights()
+    assert weight.paths == ("embed", "head")
+    assert weight.is_lookup
+    assert np.array_equal(weight.tensor.numpy(), [[1, 2], [3, 4]])

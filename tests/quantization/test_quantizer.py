@@ -1,0 +1,178 @@
+"""Whole programs: accuracy by method, mixed precision, tied heads, files, and bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+
+import coreai_onnx
+from coreai_onnx.errors import QuantizationError
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.quantization.scheme import METHODS
+from tests.quantization.weights import heavy_tailed, linear
+from tests.tolerances import assert_close
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(64)
+        self.up, self.down = torch.nn.Linear(64, 96), torch.nn.Linear(96, 64, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.nn.functional.silu(self.up(self.norm(x))))
+
+
+class Decoder(torch.nn.Module):
+    def __init__(self, *, tied: bool = True) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(100, 64)
+        self.layers = torch.nn.ModuleList(Layer() for _ in range(3))
+        self.lm_head = torch.nn.Linear(64, 100, bias=False)
+        if tied:
+            self.lm_head.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.lm_head(x)
+
+
+IDS = torch.arange(12).reshape(2, 6) * 8
+FEEDS = [{"ids": np.random.default_rng(i).integers(0, 100, (2, 6))} for i in range(20)]
+
+
+def decoder(*, tied: bool = True, functions: bool = False, optimize: bool = True) -> OnnxProgram:
+    torch.manual_seed(0)
+    return coreai_onnx.convert(
+        Decoder(tied=tied).eval(),
+        (IDS,),
+        externalize_modules=[Layer] if functions else None,
+        optimize=optimize,
+    )
+
+
+def sqnr(program: OnnxProgram, reference: np.ndarray) -> float:
+    actual = program.run(IDS, kernels=False)[0]
+    assert actual.dtype == reference.dtype
+    return float(10 * np.log10(np.square(reference).sum() / np.square(actual - reference).sum()))
+
+
+@pytest.fixture(scope="module")
+def reference() -> np.ndarray:
+    return np.asarray(decoder().run(IDS)[0])
+
+
+@pytest.mark.parametrize("functions", [False, True])
+@pytest.mark.parametrize("optimize", [False, True])
+def test_bits_and_methods(functions: bool, optimize: bool, reference: np.ndarray) -> None:
+    least = {(8, "rtn"): 40, (4, "gptq"): 17, (4, "awq"): 17, (4, "palette"): 17, (2, "hqq"): 4}
+    for (bits, method), decibels in least.items():
+        program = decoder(functions=functions, optimize=optimize)
+        program.quantize(bits, method=method, calibration=FEEDS)
+        assert sqnr(program, reference) > decibels, method
+        assert not any(node.op_type in ("MatMul", "Gather") for node in program.model.graph)
+        report = program.quantization_report
+        assert report is not None
+        assert len(report.layers) == 7 + optimize  # a transposed head
+        assert report.bytes_after < report.bytes_before / (3 if bits == 8 else 4)
+
+
+def test_the_file_runs_after_the_passes(tmp_path: Path, reference: np.ndarray) -> None:
+    program = decoder(functions=True).quantize()
+    before = program.run(IDS, kernels=False)[0]
+    assert_close(program.optimize().run(IDS, kernels=False)[0], before)
+    program.save(tmp_path / "m.onnx")
+    loaded = OnnxProgram.load(tmp_path / "m.onnx")
+    assert_close(loaded.run(IDS, kernels=False)[0], before)
+    assert (tmp_path / "m.onnx").stat().st_size < 60_000
+    with pytest.raises(QuantizationError, match="the model is quantized already: 4 of its nodes"):
+        loaded.quantize()
+
+
+def test_mixed_precision(reference: np.ndarray) -> None:
+    plain, mixed, kept = (decoder(functions=True, optimize=False) for _ in range(3))
+    plain.quantize(3)
+    mixed.quantize(3, rules={"layers.1.*": 8, "lm_head": {"bits": 8, "group_size": 16}})
+    kept.quantize(3, skip=["layers.*"])
+    assert sqnr(plain, reference) + 3 < sqnr(mixed, reference)
+    report = mixed.quantization_report
+    assert report is not None
+    bits = {one.path: one.scheme.bits for one in report.layers}
+    wide = {path for path, count in bits.items() if count == 8}
+    assert wide == {"embed", "layers.1.up", "layers.1.down"}  # the head has the weight of embed
+    assert len(bits) == 7
+    assert [node.op_type for node in mixed.model.graph if "Layer" in node.op_type] == [
+        "Layer",
+        "Layer.2",
+        "Layer",
+    ]
+    assert kept.quantization_report is not None
+    assert [k.reason for k in kept.quantization_report.kept] == ["skipped by a pattern"] * 6
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+def test_a_tied_head_is_stored_once(optimize: bool) -> None:
+    tied, untied = (decoder(tied=t, optimize=optimize) for t in (True, False))
+    for program in (tied, untied):
+        program.quantize(method="gptq", calibration=FEEDS)
+    sizes = [p.quantization_report.bytes_after for p in (untied, tied) if p.quantization_report]
+    assert sizes[0] - sizes[1] == 100 * (32 + 2 * 2 + 2)
+    layers = tied.quantization_report.layers if tied.quantization_report else ()
+    methods = {one.path: one.scheme.method for one in layers}
+    assert methods["embed"] == "hqq"  # rows that are looked up are not corrected for a product
+    assert methods["layers.0.up"] == "gptq"
+
+
+def test_entrypoints_share_their_weights() -> None:
+    converter = coreai_onnx.TorchConverter()
+    exported = torch.export.export(Decoder().eval(), (IDS,))
+    for name in ("prefill", "decode"):
+        converter.add_exported_program(exported, entrypoint_name=name)
+    program = converter.to_onnx().quantize()
+    graphs = [model.graph for model in program.models.values()]
+    codes = [g.initializers["embed.weight.codes"].const_value.numpy() for g in graphs]
+    assert np.array_equal(codes[0], codes[1])
+    assert codes[0].ctypes.data == codes[1].ctypes.data
+    assert set(program.quantization_reports) == {"prefill", "decode"}
+
+
+def test_an_error_leaves_the_program_unchanged() -> None:
+    program = decoder()
+    before = program.to_proto().SerializeToString(deterministic=True)
+    bad = np.full((64, 96), np.nan, np.float32)
+    for arguments, message in (
+        ({"bits": 5}, "bits=5"),
+        ({"group_size": 24}, "embed: groups of 24 do not divide its 64 inputs"),
+        ({"method": "gptq"}, "method='gptq' needs calibration data\n  give calibration="),
+        ({"method": "gptq", "calibration": []}, "there is no calibration data"),
+        ({"method": "awq", "calibration": [{"ids": np.zeros((2, 6))}]}, "calibration call 1: "),
+        ({"rules": {"head": 8}}, "the pattern 'head' matches no weight"),
+        ({"skip": ["*"]}, "there is nothing to quantize: all 8 weights keep their dtype\n  embed"),
+    ):
+        with pytest.raises(QuantizationError, match=message):
+            program.quantize(**arguments)
+        assert program.to_proto().SerializeToString(deterministic=True) == before
+        assert not program.quantization_reports
+    (name,) = [n for n in program.model.graph.initializers if n.startswith("layers.2.up.weight")]
+    program.model.graph.initializers[name].const_value = ir.tensor(bad, name=name)
+    with pytest.raises(QuantizationError, match=r"layers.2.up: the weight 'layers.2.up.weight.T'"):
+        program.quantize()
+    assert not program.model.functions.get(("ai.coreai", "linear_nbits.zero_points", ""))
+
+
+def test_a_model_without_products() -> None:
+    model = linear(heavy_tailed(4, 4))
+    model.graph.node(1).op_type = "Mul"
+    with pytest.raises(QuantizationError, match="the model has no MatMul, Gemm or embedding"):
+        OnnxProgram({"main": model}).quantize()
+
+
+def test_every_method_is_in_the_documentation() -> None:
+    text = Path("docs/quantization.md").read_text(encoding="utf-8")
+    assert all(f'"{method}"' in text for method in METHODS)

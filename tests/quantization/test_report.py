@@ -1,0 +1,34 @@
+"""Reports list the worst layers first, and what keeps its dtype."""
+
+from __future__ import annotations
+
+from coreai_onnx.quantization.report import (
+    WORST,
+    KeptWeight,
+    QuantizationReport,
+    QuantizedLayer,
+)
+from coreai_onnx.quantization.scheme import Scheme
+
+
+def layer(path: str, sqnr: float, output: float | None = None) -> QuantizedLayer:
+    return QuantizedLayer(path, f"{path}.weight", (8, 32), Scheme(), 1024, 144, sqnr, output)
+
+
+def test_the_worst_layers_come_first() -> None:
+    layers = tuple(layer(f"layers.{i}", 30 - i) for i in range(WORST + 2))
+    kept = (KeptWeight("lm_head", (8, 32), 1024, "skipped by a pattern"),)
+    report = QuantizationReport(layers, kept, 4096, 1024)
+    assert report.worst[0].path == f"layers.{WORST + 1}"
+    text = str(report)
+    assert text.startswith("quantized 10 weights: 4.0 KiB → 1.0 KiB (4.0 times smaller)")
+    assert f"(the worst {WORST})" in text
+    assert "layers.0 " not in text
+    assert "layers.0 " in report.table()
+    assert "skipped by a pattern" in text
+
+
+def test_the_error_of_the_product_counts_if_it_is_known() -> None:
+    report = QuantizationReport((layer("a", 10, 30.04), layer("b", 20)), (), 1, 1)
+    assert [one.path for one in report.worst] == ["b", "a"]
+    assert "a      [8, 32]  4 bits, groups of 32, hqq  1.0 KiB  144 B  10.0     30.0" in str(report)

@@ -1,0 +1,105 @@
+"""Products become calls of few-bit composites that compute with the rounded weight."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.quantization.packed_weights import pack_weight
+from coreai_onnx.quantization.products import Products
+from coreai_onnx.quantization.rewriting import Rewriting
+from coreai_onnx.quantization.scheme import METHODS, Scheme
+from tests.quantization.test_packed_weights import values_of
+from tests.quantization.weights import correlated_inputs, heavy_tailed, linear
+from tests.small_models import parse
+from tests.tolerances import assert_close
+
+FUNCTIONS = """<ir_version: 10, opset_import: ["": 21, "ai.coreai.module": 1]>
+agraph (float[n, 16] x) => (float[n, 16] y)
+<float[16, 16] first = {0.0}, float[16, 16] second = {0.0}, float[16] row = {0.0}>
+{ h = ai.coreai.module.Outer(x, first, row) y = ai.coreai.module.Outer(h, second, row) }
+<domain: "ai.coreai.module", opset_import: ["": 21, "ai.coreai.module": 1]>
+Outer (x, w, b) => (y) { y = ai.coreai.module.Inner(x, w, b) }
+<domain: "ai.coreai.module", opset_import: ["": 21]>
+Inner (x, w, b) => (y) { y = Gemm<transB = 1>(x, w, b) }
+"""
+
+
+def rewritten(model: ir.Model, scheme: Scheme, moments: np.ndarray | None = None) -> dict:
+    """Quantize all weights of a model in place; return their values by name."""
+    products = Products(model)
+    packed = {weight: pack_weight(weight, scheme, moments) for weight in products.weights()}
+    Rewriting(products, packed).run()
+    return {weight.name: values_of(done) for weight, done in packed.items()}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("bits", [8, 4, 3, 2])
+def test_a_product_with_the_rounded_weight(bits: int, method: str) -> None:
+    weight, x = heavy_tailed(24, 32), correlated_inputs(40, 32)
+    model = linear(weight)
+    (values,) = rewritten(model, Scheme(bits, 16, method), x.T @ x).values()
+    ops = [node.op_type.partition(".")[0] for node in model.graph]
+    assert ops == (["Mul"] if method == "awq" else []) + ["linear_nbits"]
+    assert not any(name == "layer.weight" for name in model.graph.initializers)
+    (y,) = OnnxProgram({"main": model}).run(x, kernels=False)
+    assert_close(y, x @ values.T)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_other_dtypes(dtype) -> None:
+    model = linear(heavy_tailed(24, 32).astype(dtype), by_rows=False)
+    (values,) = rewritten(model, Scheme(4, 16)).values()
+    x = correlated_inputs(5, 32).astype(dtype)
+    (y,) = OnnxProgram({"main": model}).run(x, kernels=False)
+    assert_close(y, (x.astype(np.float64) @ values.T.astype(np.float64)).astype(dtype))
+    (name,) = [function.name for function in model.functions.values()]
+    assert name.endswith("float64") == (dtype is np.float64)
+
+
+@pytest.mark.parametrize("method", ["hqq", "awq"])
+def test_arguments_of_nested_functions(method: str) -> None:
+    model = parse(FUNCTIONS)
+    arrays = {"first": heavy_tailed(16, 16), "second": heavy_tailed(16, 16, seed=1)}
+    for name, array in arrays.items():
+        model.graph.initializers[name].const_value = ir.tensor(array, name=name)
+    row = np.arange(16, dtype=np.float32)
+    model.graph.initializers["row"].const_value = ir.tensor(row, name="row")
+    x = correlated_inputs(6, 16)
+    values = rewritten(model, Scheme(4, 16, method), x.T @ x)
+    assert set(arrays).isdisjoint(model.graph.initializers)
+    assert {function.name for function in model.functions.values()} >= {"Outer", "Inner"}
+    (y,) = OnnxProgram({"main": model}).run(x, kernels=False)
+    assert_close(y, (x @ values["first"].T + row) @ values["second"].T + row)
+
+
+def test_a_matrix_that_is_also_read_elsewhere_stays() -> None:
+    model = parse("""<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[n, 16] x) => (float[n, 16] y, float[16, 16] z)
+    <float[16, 16] w = {0.0}> { y = MatMul(x, w) z = Neg(w) }""")
+    array = heavy_tailed(16, 16)
+    model.graph.initializers["w"].const_value = ir.tensor(array, name="w")
+    (values,) = rewritten(model, Scheme(4, 16)).values()
+    x = correlated_inputs(6, 16)
+    y, z = OnnxProgram({"main": model}).run(x, kernels=False).values()
+    assert_close(y, x @ values.T)
+    assert_close(z, -array)
+
+
+def test_a_tied_table_is_stored_once() -> None:
+    model = parse("""<ir_version: 10, opset_import: ["": 21]>
+    agraph (int64[n] i) => (float[n, 16] y, float[n, 24] z)
+    <float[24, 16] table = {0.0}>
+    { y = Gather(table, i) t = Transpose<perm = [1, 0]>(table) z = MatMul(y, t) }""")
+    table = heavy_tailed(24, 16)
+    model.graph.initializers["table"].const_value = ir.tensor(table, name="table")
+    (values,) = rewritten(model, Scheme(4, 16)).values()
+    names = ["table.codes", "table.scales", "table.zero_points"]
+    assert sorted(model.graph.initializers) == names
+    ids = np.array([3, 0, 23, -1])
+    y, z = OnnxProgram({"main": model}).run(ids, kernels=False).values()
+    assert_close(y, values[ids])
+    assert_close(z, values[ids] @ values.T)
