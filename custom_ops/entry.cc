@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/op_list.h"
+#include "ort/allocator.h"
 #include "ort/domain.h"
 #include "ort/error.h"
 
@@ -47,6 +48,7 @@ COREAI_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const Ort
   }
   return coreai::StatusOf(*api, "coreai ops", [&] {
     coreai::RegisterDomain(*api, *base, options, coreai::AllOps(), coreai::ChooseTarget());
+    coreai::UseHugePages(*api, options);
   });
 }
 

@@ -162,7 +162,7 @@ def _write_further(folder: Path, files: Mapping[str, Any], library: Path | None)
         shutil.copyfile(library, folder / library.name)
         if CONFIG in files:
             options = files[CONFIG]["model"]["decoder"]["session_options"]
-            options["custom_ops_library"] = library.name
+            options |= {"custom_ops_library": library.name, "coreai.huge_pages": "1"}
     for name, content in files.items():
         write_json(folder / name, content)
 

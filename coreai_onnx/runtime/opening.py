@@ -218,6 +218,7 @@ def _register_kernels(
     if kernels is False or (kernels is None and not kernels_built()):
         return False
     path = ops_library_path()
+    options.add_session_config_entry("coreai.huge_pages", "1")
     if op_types is not None:
         options.add_session_config_entry("coreai.op_types", ",".join(op_types))
     try:

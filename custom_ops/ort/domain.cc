@@ -9,6 +9,7 @@
 
 #include "ort/custom_op.h"
 #include "ort/error.h"
+#include "ort/session_entry.h"
 
 namespace coreai {
 namespace {
@@ -80,19 +81,6 @@ class Domain {
   std::vector<std::unique_ptr<CustomOp>> ops_;
 };
 
-// The value of "coreai.op_types"; empty if there is none.
-std::string WantedOpTypes(const OrtApi& api, const OrtSessionOptions* options) {
-  int present = 0;
-  ThrowOnError(api, api.HasSessionConfigEntry(options, kOpTypesKey, &present));
-  if (present == 0) return {};
-  std::size_t size = 0;
-  ThrowOnError(api, api.GetSessionConfigEntry(options, kOpTypesKey, nullptr, &size));
-  std::string value(size, '\0');
-  ThrowOnError(api, api.GetSessionConfigEntry(options, kOpTypesKey, value.data(), &size));
-  value.resize(size == 0 ? 0 : size - 1);  // the reported size counts the terminating zero
-  return value;
-}
-
 }  // namespace
 
 void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions* options,
@@ -102,7 +90,7 @@ void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions
   static std::mutex mutex;
   // Never destroyed: a session may outlive the destructors of static objects.
   static auto& domains = *new std::map<Key, std::unique_ptr<Domain>>;
-  const std::string op_types = WantedOpTypes(api, options);
+  const std::string op_types = SessionEntry(api, options, kOpTypesKey);
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<Domain>& domain = domains[{&api, target, op_types}];
   if (domain == nullptr) {

@@ -209,6 +209,7 @@ def test_the_kernel_library_is_added(tmp_path: Path, kernels: Path) -> None:
     config = json.loads((folder / "genai_config.json").read_text())
     options = config["model"]["decoder"]["session_options"]
     assert options["custom_ops_library"] == kernels.name
+    assert options["coreai.huge_pages"] == "1"
 
 
 def test_kernels_that_are_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

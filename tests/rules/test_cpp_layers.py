@@ -11,9 +11,10 @@ from tests.rules.tree import files, text
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 LAYERS: dict[str, tuple[str, ...]] = {
     "simd": ("simd/",),
+    "memory": ("memory/",),
     "kernels": ("kernels/", "simd/"),
-    "ort": ("ort/", "kernels/dtype.h", "simd/target.h", "onnxruntime_c_api.h"),
-    "ops": ("ops/", "ort/", "kernels/", "simd/", "onnxruntime_c_api.h"),
+    "ort": ("ort/", "memory/", "kernels/dtype.h", "simd/target.h", "onnxruntime_c_api.h"),
+    "ops": ("ops/", "ort/", "kernels/", "memory/", "simd/", "onnxruntime_c_api.h"),
 }
 """By folder: the beginnings of what its files may include; Highway's headers aside."""
 

@@ -3,7 +3,8 @@
 Exceptions: ``__init__.py`` and ``__main__.py``, which only name things; generated files, which
 ``test_generated.py`` keeps fresh. C++: ``custom_ops/<folder>/x.cc`` is tested in
 ``custom_ops/tests/<folder>/x_test.cc`` where it is math that runs without onnxruntime (``kernels``,
-``simd``); ``ops`` and ``ort`` are tested through sessions, in ``tests/custom_ops/test_x.py``.
+``memory``, ``simd``); ``ops`` and ``ort`` are tested through sessions, in
+``tests/custom_ops/test_x.py``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def test_every_kernel_has_its_test_file() -> None:
     missing = [
         source
         for source in sources(".cc")
-        if source.startswith(("custom_ops/kernels/", "custom_ops/simd/"))
+        if source.startswith(("custom_ops/kernels/", "custom_ops/memory/", "custom_ops/simd/"))
         and f"{source.replace('/', '/tests/', 1).removesuffix('.cc')}_test.cc" not in files()
     ]
     assert not missing, f"kernels without a <name>_test.cc under custom_ops/tests: {missing}"

@@ -25,7 +25,7 @@ PackedConstant::PackedConstant(const TensorView& input, bool transposed, DType d
   const std::size_t count = ElementCount(input.shape, 0, rank - 2);
   if (count * depth * columns == 0) return;
   const std::size_t packed_bytes = depth * GatherMmPackedColumns(columns) * SizeOf(dtype);
-  packed_ = AllocateScratch(count * packed_bytes);
+  packed_ = AllocateHugePages(count * packed_bytes);
   original_ = input.data;
   const GatherMmPackRightKernel pack = FindGatherMmPackRight(target, dtype, transposed);
   for (std::size_t i = 0; i < count; ++i) {

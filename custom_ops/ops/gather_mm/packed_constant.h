@@ -1,7 +1,7 @@
 #pragma once
 
 #include "kernels/gather_mm/gather_mm.h"
-#include "ops/item_pool.h"
+#include "memory/huge_page_pool.h"
 #include "ort/kernel_context.h"
 
 namespace coreai {
@@ -21,7 +21,7 @@ class PackedConstant {
 
  private:
   const void* original_ = nullptr;
-  ScratchMemory packed_;
+  HugePageMemory packed_;
 };
 
 }  // namespace coreai

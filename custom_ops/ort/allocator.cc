@@ -1,0 +1,75 @@
+#include "ort/allocator.h"
+
+#include <cstddef>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "memory/huge_page_pool.h"
+#include "ort/error.h"
+#include "ort/session_entry.h"
+
+namespace coreai {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kPooled = std::size_t{256} << 10;
+
+void* AllocateSmall(std::size_t size) {
+  return std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment);
+}
+
+// The allocator of one onnxruntime, which holds it until the process ends.
+class Allocator : public OrtAllocator {
+ public:
+  explicit Allocator(const OrtApi& api) : OrtAllocator{} {
+    version = kOrtApiVersion;
+    Alloc = [](OrtAllocator*, std::size_t size) {
+      return size >= kPooled ? SharedHugePages().Allocate(size) : AllocateSmall(size);
+    };
+    Reserve = Alloc;
+    Free = [](OrtAllocator*, void* block) {
+      if (!SharedHugePages().Free(block)) std::free(block);
+    };
+    Info = [](const OrtAllocator* self) -> const OrtMemoryInfo* {
+      return static_cast<const Allocator*>(self)->info_;
+    };
+    ThrowOnError(api, api.CreateCpuMemoryInfo(OrtDeviceAllocator, OrtMemTypeDefault, &info_));
+  }
+
+ private:
+  OrtMemoryInfo* info_ = nullptr;
+};
+
+// Whether our allocator is that of the environment; registers it the first time.
+bool IsRegistered(const OrtApi& api) {
+  static std::mutex mutex;
+  // Never destroyed: sessions free their memory after the destructors of static objects.
+  static auto& registered = *new std::map<const OrtApi*, bool>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto [entry, is_new] = registered.emplace(&api, false);
+  if (!is_new) return entry->second;
+  OrtEnv* env = nullptr;  // the environment of the process, which exists
+  ThrowOnError(api, api.CreateEnv(ORT_LOGGING_LEVEL_WARNING, "coreai", &env));
+  const std::unique_ptr<OrtEnv, decltype(api.ReleaseEnv)> held(env, api.ReleaseEnv);
+  OrtStatus* const status = api.RegisterAllocator(env, std::make_unique<Allocator>(api).release());
+  entry->second = status == nullptr;
+  if (status != nullptr) api.ReleaseStatus(status);
+  return entry->second;
+}
+
+}  // namespace
+
+void UseHugePages(const OrtApi& api, OrtSessionOptions* options) {
+#ifdef __linux__
+  constexpr bool kHasHugePages = true;
+#else
+  constexpr bool kHasHugePages = false;
+#endif
+  if (!kHasHugePages || SessionEntry(api, options, "coreai.huge_pages") != "1") return;
+  if (!IsRegistered(api)) return;
+  ThrowOnError(api, api.AddSessionConfigEntry(options, "session.use_env_allocators", "1"));
+}
+
+}  // namespace coreai

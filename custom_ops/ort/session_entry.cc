@@ -1,0 +1,21 @@
+#include "ort/session_entry.h"
+
+#include <cstddef>
+
+#include "ort/error.h"
+
+namespace coreai {
+
+std::string SessionEntry(const OrtApi& api, const OrtSessionOptions* options, const char* key) {
+  int present = 0;
+  ThrowOnError(api, api.HasSessionConfigEntry(options, key, &present));
+  if (present == 0) return {};
+  std::size_t size = 0;
+  ThrowOnError(api, api.GetSessionConfigEntry(options, key, nullptr, &size));
+  std::string value(size, '\0');
+  ThrowOnError(api, api.GetSessionConfigEntry(options, key, value.data(), &size));
+  value.resize(size == 0 ? 0 : size - 1);  // the reported size counts the terminating zero
+  return value;
+}
+
+}  // namespace coreai

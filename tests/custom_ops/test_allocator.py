@@ -1,0 +1,102 @@
+"""Weights in huge pages."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from coreai_onnx import ops_library_path, session
+
+SIZE = 1024
+ENTRY, USED = "coreai.huge_pages", "session.use_env_allocators"
+LINUX = sys.platform == "linux"
+
+
+def product():
+    weight = np.random.default_rng(0).standard_normal((SIZE, SIZE)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, SIZE])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, SIZE])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def options_with(value):
+    options = ort.SessionOptions()
+    if value is not None:
+        options.add_session_config_entry(ENTRY, value)
+    options.register_custom_ops_library(str(ops_library_path()))
+    return options
+
+
+def bytes_that_may_be_huge():
+    """Bytes of memory for which the process has asked for huge pages (the flag ``hg``)."""
+    mappings = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    sizes = [re.search(r"(?ms)^Rss: +(\d+) kB.*^VmFlags:[^\n]* hg\b", one) for one in mappings]
+    return sum(int(size[1]) for size in sizes if size) * 1024
+
+
+@pytest.mark.parametrize("value", [None, "0"])
+def test_the_allocator_of_onnxruntime_is_used_unless_it_is_asked_for(value):
+    with pytest.raises(Exception, match=USED):
+        options_with(value).get_session_config_entry(USED)
+
+
+@pytest.mark.skipif(not LINUX, reason="huge pages of Linux")
+def test_weights_are_in_huge_pages_and_results_are_the_same():
+    x = np.random.default_rng(1).standard_normal((1, SIZE)).astype(np.float32)
+    model = product().SerializeToString()
+    expected = ort.InferenceSession(model).run(None, {"x": x})[0]
+    before = bytes_that_may_be_huge()
+    options = options_with("1")
+    assert options.get_session_config_entry(USED) == "1"
+    opened = ort.InferenceSession(model, options)
+    assert bytes_that_may_be_huge() - before >= SIZE * SIZE * 4
+    np.testing.assert_array_equal(opened.run(None, {"x": x})[0], expected)
+
+
+@pytest.mark.skipif(not LINUX, reason="huge pages of Linux")
+def test_a_session_with_kernels_asks_for_them():
+    before = bytes_that_may_be_huge()
+    opened = session(product(), kernels=True)
+    assert bytes_that_may_be_huge() - before >= SIZE * SIZE * 4
+    assert opened.run(np.ones((1, SIZE), np.float32))[0].shape == (1, SIZE)
+
+
+def test_memory_is_reused_by_the_next_session():
+    """Sessions in turn do not need more memory than one; all of them end cleanly."""
+    program = f"""
+import onnxruntime as ort
+from tests.custom_ops.test_allocator import *
+model = product().SerializeToString()
+opened = ort.InferenceSession(model, options_with("1"))
+first = bytes_that_may_be_huge() if LINUX else 0
+for _ in range(20):
+    opened = ort.InferenceSession(model, options_with("1"))
+last = bytes_that_may_be_huge() if LINUX else 0
+assert last <= 3 * first, (first, last)
+opened.run(None, {{"x": np.ones((1, {SIZE}), np.float32)}})
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_an_allocator_that_is_registered_already_stays():
+    program = """
+import onnxruntime as ort
+from tests.custom_ops.test_allocator import *
+info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+ort.create_and_register_allocator(info, None)
+opened = ort.InferenceSession(product().SerializeToString(), options_with("1"))
+opened.run(None, {"x": np.ones((1, 1024), np.float32)})
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])
