@@ -10,6 +10,7 @@ import torch
 
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.generation.prompts import Prompt, read_prompt
+from coreai_onnx.runtime.outputs import Array
 from coreai_onnx.runtime.session import Session
 
 _FEATURES = "input_features"
@@ -65,16 +66,26 @@ class Encoder:
         )
 
     def _encode_features(self, prompt: Any) -> Encoded:
-        if not isinstance(prompt, torch.Tensor | np.ndarray) or prompt.ndim not in (2, 3):
-            raise GenerationError(
-                "this is a speech model: the prompt is a spectrogram, a tensor "
-                "[batch, bins, frames], as the feature extractor of transformers returns it"
-            )
-        single = prompt.ndim == 2
-        outputs = self.session.run(prompt[None] if single else prompt)
+        features, single = read_features(prompt)
+        outputs = self.session.run(features)
         feeds = {"encoder_hidden_states": outputs[0]}
         return Encoded(feeds, self._start(len(outputs[0]), is_text=False, is_single=single))
 
     def _start(self, batch: int, *, is_text: bool, is_single: bool) -> Prompt:
         ids = torch.full((batch, 1), self.start_id, dtype=torch.int64)
         return Prompt(ids, torch.ones_like(ids), is_text, is_single)
+
+
+def read_features(prompt: Any) -> tuple[Array, bool]:
+    """Return a spectrogram ``[batch, bins, frames]``, and whether it was one without the batch.
+
+    Raises:
+        GenerationError: If it is something else.
+    """
+    if not isinstance(prompt, torch.Tensor | np.ndarray) or prompt.ndim not in (2, 3):
+        raise GenerationError(
+            "this is a speech model: the prompt is a spectrogram, a tensor "
+            "[batch, bins, frames], as the feature extractor of transformers returns it"
+        )
+    features: Array = prompt.numpy() if isinstance(prompt, torch.Tensor) else prompt
+    return (features[None], True) if features.ndim == 2 else (features, False)

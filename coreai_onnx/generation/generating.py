@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -17,6 +17,7 @@ from coreai_onnx.generation.decoding import generated
 from coreai_onnx.generation.encoding import Encoder
 from coreai_onnx.generation.prompts import Prompt, read_prompt
 from coreai_onnx.generation.sampling import Settings, TokenRules
+from coreai_onnx.generation.speech import SPEECH_OPTIONS, Speech, has_whisper_settings
 from coreai_onnx.runtime.opening import HasModel
 from coreai_onnx.runtime.outputs import Array
 from coreai_onnx.runtime.session import Session
@@ -36,6 +37,9 @@ class Options(TypedDict, total=False):
     repetition_penalty: float | None
     seed: int | None
     stop_ids: Sequence[int] | None
+    language: str | Sequence[str] | None
+    task: str | None
+    return_timestamps: bool | None
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class LanguageModel:
         encoder: The encoder, of a model that has one; then the tokens are those of the decoder,
             without the prompt.
         rules: What the model's configuration says about its tokens.
+        speech: Whisper's own generation, of a folder with its ``generation_config.json``.
     """
 
     session: Session
@@ -58,6 +63,7 @@ class LanguageModel:
     pad_id: int = 0
     encoder: Encoder | None = None
     rules: TokenRules = field(default_factory=TokenRules)
+    speech: Speech | None = None
 
     @classmethod
     def open(
@@ -85,15 +91,20 @@ class LanguageModel:
         pad_id = pads if pads is not None else stop_ids[0] if stop_ids else 0
         file = path / (MERGED_FILE if encodes else MODEL_FILE)
         session = Session(file, kernels=kernels, threads=threads)
-        encoder = None
+        encoder = speech = None
         if encodes:
             start = _first(settings, "decoder_start_token_id") or 0
             encoder = Encoder(Session(path / ENCODER_FILE, kernels=kernels, threads=threads), start)
+            if has_whisper_settings(settings[0]):
+                speech = Speech(path, encoder.session, session)
         rules = TokenRules.read(settings[0] or settings[1])  # as transformers chooses them
-        return cls(session, _tokenizer(path), stop_ids, pad_id, encoder, rules)
+        return cls(session, _tokenizer(path), stop_ids, pad_id, encoder, rules, speech)
 
     def generate(self, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
         """Generate; see :func:`generate`."""
+        if self.speech is not None:
+            _check_names(options)
+            return self.speech.generate(prompt, options)
         asked, steps = self._started(prompt, options)
         new = torch.stack(list(steps), dim=1)
         if not asked.is_text:
@@ -109,10 +120,16 @@ class LanguageModel:
 
     def _started(self, prompt: Any, options: Options) -> tuple[Prompt, Iterator[torch.Tensor]]:
         """Return the tokens that the decoder starts from, and the steps that follow."""
-        if unknown := sorted(options.keys() - Options.__annotations__.keys()):
-            known = ", ".join(Options.__annotations__)
-            raise GenerationError(f"there is no option {unknown[0]!r}; there are {known}")
+        _check_names(options)
         further: dict[str, Any] = dict(options)
+        asked_for = [name for name in SPEECH_OPTIONS if further.pop(name, None) is not None]
+        if self.speech is None and asked_for:
+            raise GenerationError(
+                f"{asked_for[0]} is an option of Whisper; the model is none, or its folder has no "
+                "generation_config.json of Whisper"
+            )
+        if self.speech is not None:
+            raise GenerationError("Whisper generates whole windows of audio; use generate")
         mask, stops = further.pop("attention_mask", None), further.pop("stop_ids", None)
         stop_ids = self.stop_ids if stops is None else tuple(stops)
         settings = Settings(stop_ids=stop_ids, pad_id=self.pad_id, rules=self.rules, **further)
@@ -182,12 +199,14 @@ def generate(model: Model, prompt: Any, **options: Unpack[Options]) -> str | lis
         **options: ``max_new_tokens`` (64); ``attention_mask`` for ids that are padded already;
             ``temperature``, ``top_k`` and ``top_p``, of which any one turns on sampling;
             ``repetition_penalty``; ``seed`` of the sampling; ``stop_ids``, by default those of the
-            folder's configuration.
+            folder's configuration. For Whisper also ``language``, ``task`` and
+            ``return_timestamps``, as in transformers.
 
     Returns:
         For text the new text, without the prompt, for a list of texts a list. For token ids the
         prompt and the new tokens, int64 ``[length]`` or ``[batch, length]``; a sequence that ends
-        earlier is padded. A model with an encoder returns the tokens of its decoder.
+        earlier is padded. A model with an encoder returns the tokens of its decoder; Whisper those
+        that follow the ones that its decoder starts from.
 
     Raises:
         GenerationError: If the model is not a decoder, the prompt is empty, does not fit the
@@ -233,6 +252,12 @@ def language_model(model: Model) -> LanguageModel:
 def _tokens(steps: Iterator[torch.Tensor], asked: Prompt) -> Iterator[Any]:
     for tokens in steps:
         yield int(tokens[0]) if asked.is_single else tokens.numpy()
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    if unknown := sorted(options.keys() - Options.__annotations__.keys()):
+        known = ", ".join(Options.__annotations__)
+        raise GenerationError(f"there is no option {unknown[0]!r}; there are {known}")
 
 
 def _read(file: Path) -> dict[str, Any]:
