@@ -42,7 +42,7 @@ def integer_products(graph: gs.Graph, why: Why) -> int:
     for node in graph.nodes:
         if not is_standard(node, "MatMul", "Gemm") or not _is_plain(node):
             continue
-        values, weight = dequantized(node.inputs[0]), dequantized_matrix(node.inputs[1])
+        values, weight = _dequantized_rows(node.inputs[0]), dequantized_matrix(node.inputs[1])
         if values is None or weight is None or isinstance(values.scale, gs.Constant):
             continue
         if values.axis is not None or dtype_of(values.steps) != np.uint8:
@@ -55,6 +55,12 @@ def integer_products(graph: gs.Graph, why: Why) -> int:
         count += 1
     edit.finish()
     return count
+
+
+def _dequantized_rows(tensor: gs.Tensor) -> Dequantized | None:
+    """Return the parts of a dequantized tensor, also through a Reshape, as torch decomposes it."""
+    view = made_by(tensor, "Reshape")
+    return dequantized(tensor if view is None else view.inputs[0])
 
 
 def _is_plain(node: gs.Node) -> bool:
@@ -71,6 +77,9 @@ def _has_scales_of_columns(node: gs.Node, weight: Dequantized) -> bool:
 
 def _rewrite(edit: Edit, node: gs.Node, values: Dequantized, weight: Dequantized) -> None:
     steps, scale, zero = _parameters(values)
+    view = made_by(node.inputs[0], "Reshape")
+    if view is not None:
+        steps = edit.node("Reshape", node, [steps, view.inputs[1]], **view.attrs).outputs[0]
     matrix = weight.steps
     if attribute_of(node, "transB", 0):
         matrix = edit.node("Transpose", node, [matrix], perm=[1, 0]).outputs[0]

@@ -21,6 +21,10 @@ TURNED = """main (float[n, 2] x, float s, uint8 z) => (float[n, 3] y) <int8[3, 2
   uint8[n, 2] q = QuantizeLinear (x, s, z)  a = DequantizeLinear (q, s, z)
   d = DequantizeLinear <axis = 0> (w, t)  y = Gemm <transB = 1> (a, d)
 }"""
+VIEWED = CHOSEN.replace(
+    "a = DequantizeLinear (q, s, z)",
+    "c0 = DequantizeLinear (q, s, z)  k = Constant <value_ints = [-1, 2]> ()  a = Reshape (c0, k)",
+)
 X = np.array([[-1, 1], [0.25, 3], [5, -2]], np.float32)
 CHOICE = {"s": np.array([0.1], np.float32), "z": np.array([20], np.uint8)}
 
@@ -39,7 +43,7 @@ def test_a_product_of_dynamically_quantized_values() -> None:
     )
 
 
-@pytest.mark.parametrize(("text", "shape"), [(CHOSEN, (1,)), (TURNED, ())])
+@pytest.mark.parametrize(("text", "shape"), [(CHOSEN, (1,)), (TURNED, ()), (VIEWED, (1,))])
 def test_a_product_of_values_with_chosen_scales(text: str, shape: tuple[int, ...]) -> None:
     feeds = {name: value.reshape(shape) for name, value in CHOICE.items()}
     model = parse(text)

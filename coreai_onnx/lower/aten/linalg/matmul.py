@@ -51,8 +51,12 @@ def mm_dtype(op: OpBuilder, self: Value, mat2: Value, out_dtype: torch.dtype) ->
 
 @lowers("aten._int_mm.default")
 def int_mm(op: OpBuilder, self: Value, mat2: Value) -> Value:
-    """self @ mat2 of int8 matrices, in int32."""
-    return op.MatMulInteger(self, mat2)
+    """self @ mat2 of int8 matrices, in int32.
+
+    The left matrix is shifted to uint8: onnxruntime's product of int8 by int8 is ten times slower.
+    """
+    flipped = op.BitwiseXor(op.cast(self, torch.uint8), op.const(128, torch.uint8))
+    return op.MatMulInteger(flipped, mat2, op.const(128, torch.uint8))
 
 
 @lowers("aten.mv.default")

@@ -177,3 +177,12 @@ def test_matmul_with_a_dynamic_batch() -> None:
         dynamic_shapes=({0: BATCH}, None),
         others=[(torch.randn(7, 3, 4), torch.randn(4, 5))],
     )
+
+
+def test_products_of_bytes_are_exact() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randint(-128, 128, (20, 2048), dtype=torch.int8, generator=generator)
+    b = torch.randint(-128, 128, (2048, 8), dtype=torch.int8, generator=generator)
+    a[0], b[:, 0] = -128, -128
+    model = check(torch._int_mm, a, b)
+    assert "MatMulInteger" in op_types(model)
