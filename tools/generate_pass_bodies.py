@@ -8,6 +8,7 @@ source. Run without arguments to write the file, with ``--check`` to fail if it 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,6 +71,16 @@ class Call:
     output: str = ""
 
 
+def few_bits() -> Iterator[tuple[str, Call]]:
+    """Yield the calls of linear_nbits: every number of bits, with and without zero points."""
+    for bits, zeros in itertools.product((8, 4, 3, 2), (False, True)):
+        dims = ("A2 A1", ("N G B", torch.uint8), "N G", ("N G", torch.uint8))
+        words = [f"bits{bits}"] * (bits != 4) + ["zero_points"] * zeros
+        name = ".".join(["linear_nbits", *filter(None, ["_".join(words)])])
+        attributes = {"bits": bits, "activation_bits": 0}
+        yield name, Call("linear_nbits", dims[: 3 + zeros], attributes)
+
+
 _ATTENTION = ("B H T D", "B K S D", "B K S E")
 _OPEN = {"is_causal": 0, "window_size": 0, "causal_alignment": "lower_right", "softcap": 0.0}
 
@@ -89,6 +100,7 @@ CALLS: Mapping[str, Call] = {
         _ATTENTION,
         _OPEN | {"is_causal": 1, "causal_alignment": "upper_left"},
     ),
+    **dict(few_bits()),
 }
 """The calls, by op type with its variant, which determines the body, or by a part of a body."""
 
@@ -191,6 +203,7 @@ def _tensor(tensor: ir.TensorProtocol) -> str:
 _DTYPES = {
     ir.DataType.FLOAT: "float",
     ir.DataType.DOUBLE: "double",
+    ir.DataType.INT32: "int32",
     ir.DataType.INT64: "int64",
     ir.DataType.BOOL: "bool",
 }

@@ -35,6 +35,7 @@ from coreai_onnx.passes.contrib.contrib_activations import contrib_activations
 from coreai_onnx.passes.contrib.contrib_attention import contrib_attention
 from coreai_onnx.passes.contrib.contrib_cached_attention import contrib_cached_attention
 from coreai_onnx.passes.contrib.contrib_linear_attention import contrib_linear_attention
+from coreai_onnx.passes.contrib.contrib_linear_nbits import contrib_linear_nbits
 from coreai_onnx.passes.contrib.contrib_matmul_nbits import contrib_matmul_nbits
 from coreai_onnx.passes.contrib.contrib_moe import contrib_moe
 from coreai_onnx.passes.contrib.contrib_open_attention import contrib_open_attention
@@ -46,6 +47,7 @@ from coreai_onnx.passes.fuse.add_to_conv_bias import add_to_conv_bias
 from coreai_onnx.passes.fuse.fold_batch_norms import fold_batch_norms
 from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse.fuse_causal_masks import fuse_causal_masks
+from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
 from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
 from coreai_onnx.passes.fuse.fuse_rms_norm import fuse_rms_norm
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
@@ -135,12 +137,18 @@ LAYOUT: Final[tuple[Pass, ...]] = (
 )
 """Fewer and larger products, for devices that benefit from them: on a CPU the Split costs more."""
 
+KERNELS: Final[tuple[Pass, ...]] = (
+    fuse_few_bits,  # quantized weights; independent of the other passes
+)
+"""What only our kernels run fast."""
+
 CONTRIB: Final[tuple[Pass, ...]] = (
     contrib_cached_attention,  # before the next one, which does not handle caches
     contrib_open_attention,  # before the next one, which does not fuse the rotations of these
     contrib_attention,  # before rotations, which it may fuse
     contrib_rope,  # the rotations that attention did not fuse
     contrib_linear_attention,  # independent of the other passes
+    contrib_linear_nbits,  # calls of the composite, from a quantizer or an earlier optimization
     contrib_matmul_nbits,  # 4-bit weights; independent of the passes above
     contrib_moe,  # after gated activations, one of which is between the experts' products
     contrib_packed_projections,  # after the attentions and 4-bit weights

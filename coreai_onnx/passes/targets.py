@@ -18,7 +18,7 @@ from coreai_onnx.passes.contrib.contrib_open_attention import contrib_open_atten
 from coreai_onnx.passes.contrib.contrib_skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine.bodies import can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
-from coreai_onnx.passes.order import CONTRIB, ORDER, Pass
+from coreai_onnx.passes.order import CONTRIB, KERNELS, ORDER, Pass
 from coreai_onnx.passes.portable import check_portable, make_portable
 from coreai_onnx.passes.runner import run_passes
 
@@ -44,8 +44,8 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
     ``"onnxruntime"``
         Composites remain functions, with bodies that a stock CPU session runs fast.
     ``"kernels"``
-        The same passes: no composite that our kernels implement was measured to slow down a stock
-        session.
+        The same passes, since no composite that they make was measured to slow down a stock
+        session, and those that make composites which only our kernels run fast.
     ``"contrib"``
         Composites become onnxruntime's contrib ops if these are equivalent, and if the oldest
         onnxruntime that must run the file (``minimum_onnxruntime``, such as ``"1.24"``) has them
@@ -58,8 +58,10 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
             on.
     """
     oldest = _release(minimum_onnxruntime) or _NEWEST
-    if target in ("onnxruntime", "kernels"):
+    if target == "onnxruntime":
         return ORDER
+    if target == "kernels":
+        return (*ORDER[:-1], *KERNELS, remove_dead_code)
     if target == "portable":
         return tuple(one for one in ORDER if not can_make_functions(one))
     if target == "contrib":

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.analysis.quantized_products import obstacle, second_factor
 from coreai_onnx.passes.analysis.quantized_weights import QuantizedWeight, quantized_weight
 from coreai_onnx.passes.engine.context import context_of
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.lazy import lazy_constant
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,
-    attribute_of,
-    dtype_of,
     input_of,
     is_standard,
-    made_by,
     shape_of,
 )
 from coreai_onnx.passes.engine.tensor_table import TensorTable
@@ -96,12 +94,12 @@ def contrib_matmul_nbits(graph: gs.Graph, why: Why) -> int:
     for node in graph.nodes:
         if not is_standard(node, "MatMul", "Gemm") or len(node.inputs) < 2:
             continue
-        matrix, axis = _matrix(node)
+        matrix, axis = second_factor(node)
         weight = quantized_weight(matrix)
         if weight is None:
             continue
         packing = _packing(weight, axis)
-        reason = _obstacle(node, packing) if isinstance(packing, _Packing) else packing
+        reason = obstacle(node, packing.outputs) if isinstance(packing, _Packing) else packing
         if reason or isinstance(packing, str):
             why(reason, node)
             continue
@@ -112,33 +110,6 @@ def contrib_matmul_nbits(graph: gs.Graph, why: Why) -> int:
         count += 1
     edit.finish()
     return count
-
-
-def _matrix(node: gs.Node) -> tuple[gs.Tensor, int]:
-    """Return the second factor before its Transpose, and its axis of input features."""
-    tensor = node.inputs[1]
-    axis = int(node.op == "Gemm" and attribute_of(node, "transB", 0) == 1)
-    while (turn := made_by(tensor, "Transpose")) is not None:
-        if attribute_of(turn, "perm", [1, 0]) != [1, 0]:
-            break
-        tensor, axis = turn.inputs[0], 1 - axis
-    return tensor, axis
-
-
-def _obstacle(node: gs.Node, packing: _Packing) -> str:
-    """Return why the op is not equivalent to a product with its weight; empty if it is."""
-    dims = shape_of(node.inputs[0])
-    if dtype_of(node.inputs[0]) != np.dtype(np.float32):
-        return "the dtype is not float32"
-    if dims is None or len(dims) < 2:
-        return "the first factor is not known to be a matrix"
-    if node.op == "MatMul":
-        return ""
-    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
-    if any(attribute_of(node, name, value) != value for name, value in plain.items()):
-        return "the product is scaled or transposed"
-    bias = input_of(node, 2)
-    return "" if bias is None or shape_of(bias) == (packing.outputs,) else "the bias is no row"
 
 
 def _packing(weight: QuantizedWeight, axis: int) -> _Packing | str:

@@ -948,6 +948,562 @@ BODIES: dict[str, tuple[Body, ...]] = {
   output = Cast <to = 16> (Attention)
 }"""),
     ),
+    "linear_nbits.bits8": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales) => (output) {
+  Cast = Cast <to = 6> (codes)
+  Cast_1 = Cast <to = 1> (Cast)
+  const = Constant <value = float {128.0}> ()
+  Sub = Sub (Cast_1, const)
+  Cast_2 = Cast <to = 1> (scales)
+  const_1 = Constant <value = int64[1] {-1}> ()
+  Unsqueeze = Unsqueeze (Cast_2, const_1)
+  Mul = Mul (Sub, Unsqueeze)
+  Shape = Shape (Mul)
+  Cast_3 = Cast <to = 1> (input)
+  const_2 = Constant <value = int64[1] {0}> ()
+  const_3 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape, const_2, const_3, const_2)
+  Concat = Concat <axis = 0> (Slice, const_1)
+  Reshape = Reshape (Mul, Concat)
+  Transpose = Transpose <perm = [1, 0]> (Reshape)
+  MatMul = MatMul (Cast_3, Transpose)
+  output = CastLike (MatMul, input)
+}"""),
+        Body(18, ("float64",), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales) => (output) {
+  Cast = Cast <to = 6> (codes)
+  Cast_1 = Cast <to = 11> (Cast)
+  const = Constant <value = double {128.0}> ()
+  Sub = Sub (Cast_1, const)
+  Cast_2 = Cast <to = 11> (scales)
+  const_1 = Constant <value = int64[1] {-1}> ()
+  Unsqueeze = Unsqueeze (Cast_2, const_1)
+  Mul = Mul (Sub, Unsqueeze)
+  Shape = Shape (Mul)
+  Cast_3 = Cast <to = 11> (input)
+  const_2 = Constant <value = int64[1] {0}> ()
+  const_3 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape, const_2, const_3, const_2)
+  Concat = Concat <axis = 0> (Slice, const_1)
+  Reshape = Reshape (Mul, Concat)
+  Transpose = Transpose <perm = [1, 0]> (Reshape)
+  MatMul = MatMul (Cast_3, Transpose)
+  output = CastLike (MatMul, input)
+}"""),
+    ),
+    "linear_nbits.bits8_zero_points": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales, zero_points) => (output) {
+  Cast = Cast <to = 6> (codes)
+  Cast_1 = Cast <to = 1> (Cast)
+  Cast_2 = Cast <to = 1> (zero_points)
+  const = Constant <value = int64[1] {-1}> ()
+  Unsqueeze = Unsqueeze (Cast_2, const)
+  Sub = Sub (Cast_1, Unsqueeze)
+  Cast_3 = Cast <to = 1> (scales)
+  Unsqueeze_1 = Unsqueeze (Cast_3, const)
+  Mul = Mul (Sub, Unsqueeze_1)
+  Shape = Shape (Mul)
+  Cast_4 = Cast <to = 1> (input)
+  const_1 = Constant <value = int64[1] {0}> ()
+  const_2 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape, const_1, const_2, const_1)
+  Concat = Concat <axis = 0> (Slice, const)
+  Reshape = Reshape (Mul, Concat)
+  Transpose = Transpose <perm = [1, 0]> (Reshape)
+  MatMul = MatMul (Cast_4, Transpose)
+  output = CastLike (MatMul, input)
+}"""),
+        Body(18, ("float64",), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales, zero_points) => (output) {
+  Cast = Cast <to = 6> (codes)
+  Cast_1 = Cast <to = 11> (Cast)
+  Cast_2 = Cast <to = 11> (zero_points)
+  const = Constant <value = int64[1] {-1}> ()
+  Unsqueeze = Unsqueeze (Cast_2, const)
+  Sub = Sub (Cast_1, Unsqueeze)
+  Cast_3 = Cast <to = 11> (scales)
+  Unsqueeze_1 = Unsqueeze (Cast_3, const)
+  Mul = Mul (Sub, Unsqueeze_1)
+  Shape = Shape (Mul)
+  Cast_4 = Cast <to = 11> (input)
+  const_1 = Constant <value = int64[1] {0}> ()
+  const_2 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape, const_1, const_2, const_1)
+  Concat = Concat <axis = 0> (Slice, const)
+  Reshape = Reshape (Mul, Concat)
+  Transpose = Transpose <perm = [1, 0]> (Reshape)
+  MatMul = MatMul (Cast_4, Transpose)
+  output = CastLike (MatMul, input)
+}"""),
+    ),
+    "linear_nbits": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales) => (output) {
+  Shape = Shape <start = 0, end = -1> (codes)
+  const = Constant <value = int64[2] {-1, 1}> ()
+  Concat = Concat <axis = 0> (Shape, const)
+  Reshape = Reshape (codes, Concat)
+  Cast = Cast <to = 6> (Reshape)
+  const_1 = Constant <value = int32[2] {1, 16}> ()
+  Div = Div (Cast, const_1)
+  const_2 = Constant <value = int32 {16}> ()
+  Mod = Mod (Div, const_2)
+  const_3 = Constant <value = int64[1] {-1}> ()
+  Concat_1 = Concat <axis = 0> (Shape, const_3)
+  Reshape_1 = Reshape (Mod, Concat_1)
+  Cast_1 = Cast <to = 1> (Reshape_1)
+  const_4 = Constant <value = float {8.0}> ()
+  Sub = Sub (Cast_1, const_4)
+  Cast_2 = Cast <to = 1> (scales)
+  Unsqueeze = Unsqueeze (Cast_2, const_3)
+  Mul = Mul (Sub, Unsqueeze)
+  Shape_1 = Shape (Mul)
+  Cast_3 = Cast <to = 1> (input)
+  const_5 = Constant <value = int64[1] {0}> ()
+  const_6 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape_1, const_5, const_6, const_5)
+  Concat_2 = Concat <axis = 0> (Slice, const_3)
+  Reshape_2 = Reshape (Mul, Concat_2)
+  Transpose = Transpose <perm = [1, 0]> (Reshape_2)
+  MatMul = MatMul (Cast_3, Transpose)
+  output = CastLike (MatMul, input)
+}"""),
+        Body(18, ("float64",), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales) => (output) {
+  Shape = Shape <start = 0, end = -1> (codes)
+  const = Constant <value = int64[2] {-1, 1}> ()
+  Concat = Concat <axis = 0> (Shape, const)
+  Reshape = Reshape (codes, Concat)
+  Cast = Cast <to = 6> (Reshape)
+  const_1 = Constant <value = int32[2] {1, 16}> ()
+  Div = Div (Cast, const_1)
+  const_2 = Constant <value = int32 {16}> ()
+  Mod = Mod (Div, const_2)
+  const_3 = Constant <value = int64[1] {-1}> ()
+  Concat_1 = Concat <axis = 0> (Shape, const_3)
+  Reshape_1 = Reshape (Mod, Concat_1)
+  Cast_1 = Cast <to = 11> (Reshape_1)
+  const_4 = Constant <value = double {8.0}> ()
+  Sub = Sub (Cast_1, const_4)
+  Cast_2 = Cast <to = 11> (scales)
+  Unsqueeze = Unsqueeze (Cast_2, const_3)
+  Mul = Mul (Sub, Unsqueeze)
+  Shape_1 = Shape (Mul)
+  Cast_3 = Cast <to = 11> (input)
+  const_5 = Constant <value = int64[1] {0}> ()
+  const_6 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape_1, const_5, const_6, const_5)
+  Concat_2 = Concat <axis = 0> (Slice, const_3)
+  Reshape_2 = Reshape (Mul, Concat_2)
+  Transpose = Transpose <perm = [1, 0]> (Reshape_2)
+  MatMul = MatMul (Cast_3, Transpose)
+  output = CastLike (MatMul, input)
+}"""),
+    ),
+    "linear_nbits.zero_points": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales, zero_points) => (output) {
+  Shape = Shape <start = 0, end = -1> (codes)
+  const = Constant <value = int64[2] {-1, 1}> ()
+  Concat = Concat <axis = 0> (Shape, const)
+  Reshape = Reshape (codes, Concat)
+  Cast = Cast <to = 6> (Reshape)
+  const_1 = Constant <value = int32[2] {1, 16}> ()
+  Div = Div (Cast, const_1)
+  const_2 = Constant <value = int32 {16}> ()
+  Mod = Mod (Div, const_2)
+  const_3 = Constant <value = int64[1] {-1}> ()
+  Concat_1 = Concat <axis = 0> (Shape, const_3)
+  Reshape_1 = Reshape (Mod, Concat_1)
+  Cast_1 = Cast <to = 1> (Reshape_1)
+  Cast_2 = Cast <to = 1> (zero_points)
+  Unsqueeze = Unsqueeze (Cast_2, const_3)
+  Sub = Sub (Cast_1, Unsqueeze)
+  Cast_3 = Cast <to = 1> (scales)
+  Unsqueeze_1 = Unsqueeze (Cast_3, const_3)
+  Mul = Mul (Sub, Unsqueeze_1)
+  Shape_1 = Shape (Mul)
+  Cast_4 = Cast <to = 1> (input)
+  const_4 = Constant <value = int64[1] {0}> ()
+  const_5 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape_1, const_4, const_5, const_4)
+  Concat_2 = Concat <axis = 0> (Slice, const_3)
+  Reshape_2 = Reshape (Mul, Concat_2)
+  Transpose = Transpose <perm = [1, 0]> (Reshape_2)
+  MatMul = MatMul (Cast_4, Transpose)
+  output = CastLike (MatMul, input)
+}"""),
+        Body(18, ("float64",), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales, zero_points) => (output) {
+  Shape = Shape <start = 0, end = -1> (codes)
+  const = Constant <value = int64[2] {-1, 1}> ()
+  Concat = Concat <axis = 0> (Shape, const)
+  Reshape = Reshape (codes, Concat)
+  Cast = Cast <to = 6> (Reshape)
+  const_1 = Constant <value = int32[2] {1, 16}> ()
+  Div = Div (Cast, const_1)
+  const_2 = Constant <value = int32 {16}> ()
+  Mod = Mod (Div, const_2)
+  const_3 = Constant <value = int64[1] {-1}> ()
+  Concat_1 = Concat <axis = 0> (Shape, const_3)
+  Reshape_1 = Reshape (Mod, Concat_1)
+  Cast_1 = Cast <to = 11> (Reshape_1)
+  Cast_2 = Cast <to = 11> (zero_points)
+  Unsqueeze = Unsqueeze (Cast_2, const_3)
+  Sub = Sub (Cast_1, Unsqueeze)
+  Cast_3 = Cast <to = 11> (scales)
+  Unsqueeze_1 = Unsqueeze (Cast_3, const_3)
+  Mul = Mul (Sub, Unsqueeze_1)
+  Shape_1 = Shape (Mul)
+  Cast_4 = Cast <to = 11> (input)
+  const_4 = Constant <value = int64[1] {0}> ()
+  const_5 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape_1, const_4, const_5, const_4)
+  Concat_2 = Concat <axis = 0> (Slice, const_3)
+  Reshape_2 = Reshape (Mul, Concat_2)
+  Transpose = Transpose <perm = [1, 0]> (Reshape_2)
+  MatMul = MatMul (Cast_4, Transpose)
+  output = CastLike (MatMul, input)
+}"""),
+    ),
+    "linear_nbits.bits3": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales) => (output) {
+  Shape = Shape <start = 0, end = -1> (codes)
+  const = Constant <value = int64[2] {-1, 3}> ()
+  Concat = Concat <axis = 0> (Shape, const)
+  Reshape = Reshape (codes, Concat)
+  Cast = Cast <to = 6> (Reshape)
+  const_1 = Constant <value = int32[3] {1, 256, 65536}> ()
+  MatMul = MatMul (Cast, const_1)
+  const_2 = Constant <value = int64[1] {-1}> ()
+  Unsqueeze = Unsqueeze (MatMul, const_2)
+  const_3 = Constant <value = int32[8] {1, 8, 64, 512, 4096, 32768, 262144, 2097152}> ()
+  Div = Div (Unsqueeze, const_3)
+  const_4 = Constant <value = int32 {8}> ()
+  Mod = Mod (Div, const_4)
+  Concat_1 = Concat <axis = 0> (Shape, const_2)
+  Reshape_1 = Reshape (Mod, Concat_1)
+  Cast_1 = Cast <to = 1> (Reshape_1)
+  const_5 = Constant <value = float {4.0}> ()
+  Sub = Sub (Cast_1, const_5)
+  Cast_2 = Cast <to = 1> (scales)
+  Unsqueeze_1 = Unsqueeze (Cast_2, const_2)
+  Mul = Mul (Sub, Unsqueeze_1)
+  Shape_1 = Shape (Mul)
+  Cast_3 = Cast <to = 1> (input)
+  const_6 = Constant <value = int64[1] {0}> ()
+  const_7 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape_1, const_6, const_7, const_6)
+  Concat_2 = Concat <axis = 0> (Slice, const_2)
+  Reshape_2 = Reshape (Mul, Concat_2)
+  Transpose = Transpose <perm = [1, 0]> (Reshape_2)
+  MatMul_1 = MatMul (Cast_3, Transpose)
+  output = CastLike (MatMul_1, input)
+}"""),
+        Body(18, ("float64",), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales) => (output) {
+  Shape = Shape <start = 0, end = -1> (codes)
+  const = Constant <value = int64[2] {-1, 3}> ()
+  Concat = Concat <axis = 0> (Shape, const)
+  Reshape = Reshape (codes, Concat)
+  Cast = Cast <to = 6> (Reshape)
+  const_1 = Constant <value = int32[3] {1, 256, 65536}> ()
+  MatMul = MatMul (Cast, const_1)
+  const_2 = Constant <value = int64[1] {-1}> ()
+  Unsqueeze = Unsqueeze (MatMul, const_2)
+  const_3 = Constant <value = int32[8] {1, 8, 64, 512, 4096, 32768, 262144, 2097152}> ()
+  Div = Div (Unsqueeze, const_3)
+  const_4 = Constant <value = int32 {8}> ()
+  Mod = Mod (Div, const_4)
+  Concat_1 = Concat <axis = 0> (Shape, const_2)
+  Reshape_1 = Reshape (Mod, Concat_1)
+  Cast_1 = Cast <to = 11> (Reshape_1)
+  const_5 = Constant <value = double {4.0}> ()
+  Sub = Sub (Cast_1, const_5)
+  Cast_2 = Cast <to = 11> (scales)
+  Unsqueeze_1 = Unsqueeze (Cast_2, const_2)
+  Mul = Mul (Sub, Unsqueeze_1)
+  Shape_1 = Shape (Mul)
+  Cast_3 = Cast <to = 11> (input)
+  const_6 = Constant <value = int64[1] {0}> ()
+  const_7 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape_1, const_6, const_7, const_6)
+  Concat_2 = Concat <axis = 0> (Slice, const_2)
+  Reshape_2 = Reshape (Mul, Concat_2)
+  Transpose = Transpose <perm = [1, 0]> (Reshape_2)
+  MatMul_1 = MatMul (Cast_3, Transpose)
+  output = CastLike (MatMul_1, input)
+}"""),
+    ),
+    "linear_nbits.bits3_zero_points": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales, zero_points) => (output) {
+  Shape = Shape <start = 0, end = -1> (codes)
+  const = Constant <value = int64[2] {-1, 3}> ()
+  Concat = Concat <axis = 0> (Shape, const)
+  Reshape = Reshape (codes, Concat)
+  Cast = Cast <to = 6> (Reshape)
+  const_1 = Constant <value = int32[3] {1, 256, 65536}> ()
+  MatMul = MatMul (Cast, const_1)
+  const_2 = Constant <value = int64[1] {-1}> ()
+  Unsqueeze = Unsqueeze (MatMul, const_2)
+  const_3 = Constant <value = int32[8] {1, 8, 64, 512, 4096, 32768, 262144, 2097152}> ()
+  Div = Div (Unsqueeze, const_3)
+  const_4 = Constant <value = int32 {8}> ()
+  Mod = Mod (Div, const_4)
+  Concat_1 = Concat <axis = 0> (Shape, const_2)
+  Reshape_1 = Reshape (Mod, Concat_1)
+  Cast_1 = Cast <to = 1> (Reshape_1)
+  Cast_2 = Cast <to = 1> (zero_points)
+  Unsqueeze_1 = Unsqueeze (Cast_2, const_2)
+  Sub = Sub (Cast_1, Unsqueeze_1)
+  Cast_3 = Cast <to = 1> (scales)
+  Unsqueeze_2 = Unsqueeze (Cast_3, const_2)
+  Mul = Mul (Sub, Unsqueeze_2)
+  Shape_1 = Shape (Mul)
+  Cast_4 = Cast <to = 1> (input)
+  const_5 = Constant <value = int64[1] {0}> ()
+  const_6 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape_1, const_5, const_6, const_5)
+  Concat_2 = Concat <axis = 0> (Slice, const_2)
+  Reshape_2 = Reshape (Mul, Concat_2)
+  Transpose = Transpose <perm = [1, 0]> (Reshape_2)
+  MatMul_1 = MatMul (Cast_4, Transpose)
+  output = CastLike (MatMul_1, input)
+}"""),
+        Body(18, ("float64",), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales, zero_points) => (output) {
+  Shape = Shape <start = 0, end = -1> (codes)
+  const = Constant <value = int64[2] {-1, 3}> ()
+  Concat = Concat <axis = 0> (Shape, const)
+  Reshape = Reshape (codes, Concat)
+  Cast = Cast <to = 6> (Reshape)
+  const_1 = Constant <value = int32[3] {1, 256, 65536}> ()
+  MatMul = MatMul (Cast, const_1)
+  const_2 = Constant <value = int64[1] {-1}> ()
+  Unsqueeze = Unsqueeze (MatMul, const_2)
+  const_3 = Constant <value = int32[8] {1, 8, 64, 512, 4096, 32768, 262144, 2097152}> ()
+  Div = Div (Unsqueeze, const_3)
+  const_4 = Constant <value = int32 {8}> ()
+  Mod = Mod (Div, const_4)
+  Concat_1 = Concat <axis = 0> (Shape, const_2)
+  Reshape_1 = Reshape (Mod, Concat_1)
+  Cast_1 = Cast <to = 11> (Reshape_1)
+  Cast_2 = Cast <to = 11> (zero_points)
+  Unsqueeze_1 = Unsqueeze (Cast_2, const_2)
+  Sub = Sub (Cast_1, Unsqueeze_1)
+  Cast_3 = Cast <to = 11> (scales)
+  Unsqueeze_2 = Unsqueeze (Cast_3, const_2)
+  Mul = Mul (Sub, Unsqueeze_2)
+  Shape_1 = Shape (Mul)
+  Cast_4 = Cast <to = 11> (input)
+  const_5 = Constant <value = int64[1] {0}> ()
+  const_6 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape_1, const_5, const_6, const_5)
+  Concat_2 = Concat <axis = 0> (Slice, const_2)
+  Reshape_2 = Reshape (Mul, Concat_2)
+  Transpose = Transpose <perm = [1, 0]> (Reshape_2)
+  MatMul_1 = MatMul (Cast_4, Transpose)
+  output = CastLike (MatMul_1, input)
+}"""),
+    ),
+    "linear_nbits.bits2": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales) => (output) {
+  Shape = Shape <start = 0, end = -1> (codes)
+  const = Constant <value = int64[2] {-1, 1}> ()
+  Concat = Concat <axis = 0> (Shape, const)
+  Reshape = Reshape (codes, Concat)
+  Cast = Cast <to = 6> (Reshape)
+  const_1 = Constant <value = int32[4] {1, 4, 16, 64}> ()
+  Div = Div (Cast, const_1)
+  const_2 = Constant <value = int32 {4}> ()
+  Mod = Mod (Div, const_2)
+  const_3 = Constant <value = int64[1] {-1}> ()
+  Concat_1 = Concat <axis = 0> (Shape, const_3)
+  Reshape_1 = Reshape (Mod, Concat_1)
+  Cast_1 = Cast <to = 1> (Reshape_1)
+  const_4 = Constant <value = float {2.0}> ()
+  Sub = Sub (Cast_1, const_4)
+  Cast_2 = Cast <to = 1> (scales)
+  Unsqueeze = Unsqueeze (Cast_2, const_3)
+  Mul = Mul (Sub, Unsqueeze)
+  Shape_1 = Shape (Mul)
+  Cast_3 = Cast <to = 1> (input)
+  const_5 = Constant <value = int64[1] {0}> ()
+  const_6 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape_1, const_5, const_6, const_5)
+  Concat_2 = Concat <axis = 0> (Slice, const_3)
+  Reshape_2 = Reshape (Mul, Concat_2)
+  Transpose = Transpose <perm = [1, 0]> (Reshape_2)
+  MatMul = MatMul (Cast_3, Transpose)
+  output = CastLike (MatMul, input)
+}"""),
+        Body(18, ("float64",), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales) => (output) {
+  Shape = Shape <start = 0, end = -1> (codes)
+  const = Constant <value = int64[2] {-1, 1}> ()
+  Concat = Concat <axis = 0> (Shape, const)
+  Reshape = Reshape (codes, Concat)
+  Cast = Cast <to = 6> (Reshape)
+  const_1 = Constant <value = int32[4] {1, 4, 16, 64}> ()
+  Div = Div (Cast, const_1)
+  const_2 = Constant <value = int32 {4}> ()
+  Mod = Mod (Div, const_2)
+  const_3 = Constant <value = int64[1] {-1}> ()
+  Concat_1 = Concat <axis = 0> (Shape, const_3)
+  Reshape_1 = Reshape (Mod, Concat_1)
+  Cast_1 = Cast <to = 11> (Reshape_1)
+  const_4 = Constant <value = double {2.0}> ()
+  Sub = Sub (Cast_1, const_4)
+  Cast_2 = Cast <to = 11> (scales)
+  Unsqueeze = Unsqueeze (Cast_2, const_3)
+  Mul = Mul (Sub, Unsqueeze)
+  Shape_1 = Shape (Mul)
+  Cast_3 = Cast <to = 11> (input)
+  const_5 = Constant <value = int64[1] {0}> ()
+  const_6 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape_1, const_5, const_6, const_5)
+  Concat_2 = Concat <axis = 0> (Slice, const_3)
+  Reshape_2 = Reshape (Mul, Concat_2)
+  Transpose = Transpose <perm = [1, 0]> (Reshape_2)
+  MatMul = MatMul (Cast_3, Transpose)
+  output = CastLike (MatMul, input)
+}"""),
+    ),
+    "linear_nbits.bits2_zero_points": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales, zero_points) => (output) {
+  Shape = Shape <start = 0, end = -1> (codes)
+  const = Constant <value = int64[2] {-1, 1}> ()
+  Concat = Concat <axis = 0> (Shape, const)
+  Reshape = Reshape (codes, Concat)
+  Cast = Cast <to = 6> (Reshape)
+  const_1 = Constant <value = int32[4] {1, 4, 16, 64}> ()
+  Div = Div (Cast, const_1)
+  const_2 = Constant <value = int32 {4}> ()
+  Mod = Mod (Div, const_2)
+  const_3 = Constant <value = int64[1] {-1}> ()
+  Concat_1 = Concat <axis = 0> (Shape, const_3)
+  Reshape_1 = Reshape (Mod, Concat_1)
+  Cast_1 = Cast <to = 1> (Reshape_1)
+  Cast_2 = Cast <to = 1> (zero_points)
+  Unsqueeze = Unsqueeze (Cast_2, const_3)
+  Sub = Sub (Cast_1, Unsqueeze)
+  Cast_3 = Cast <to = 1> (scales)
+  Unsqueeze_1 = Unsqueeze (Cast_3, const_3)
+  Mul = Mul (Sub, Unsqueeze_1)
+  Shape_1 = Shape (Mul)
+  Cast_4 = Cast <to = 1> (input)
+  const_4 = Constant <value = int64[1] {0}> ()
+  const_5 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape_1, const_4, const_5, const_4)
+  Concat_2 = Concat <axis = 0> (Slice, const_3)
+  Reshape_2 = Reshape (Mul, Concat_2)
+  Transpose = Transpose <perm = [1, 0]> (Reshape_2)
+  MatMul = MatMul (Cast_4, Transpose)
+  output = CastLike (MatMul, input)
+}"""),
+        Body(18, ("float64",), """\
+<bits: int = 4,
+ group_size: int = 32,
+ activation_bits: int = 0,
+ version: int = 1>
+(input, codes, scales, zero_points) => (output) {
+  Shape = Shape <start = 0, end = -1> (codes)
+  const = Constant <value = int64[2] {-1, 1}> ()
+  Concat = Concat <axis = 0> (Shape, const)
+  Reshape = Reshape (codes, Concat)
+  Cast = Cast <to = 6> (Reshape)
+  const_1 = Constant <value = int32[4] {1, 4, 16, 64}> ()
+  Div = Div (Cast, const_1)
+  const_2 = Constant <value = int32 {4}> ()
+  Mod = Mod (Div, const_2)
+  const_3 = Constant <value = int64[1] {-1}> ()
+  Concat_1 = Concat <axis = 0> (Shape, const_3)
+  Reshape_1 = Reshape (Mod, Concat_1)
+  Cast_1 = Cast <to = 11> (Reshape_1)
+  Cast_2 = Cast <to = 11> (zero_points)
+  Unsqueeze = Unsqueeze (Cast_2, const_3)
+  Sub = Sub (Cast_1, Unsqueeze)
+  Cast_3 = Cast <to = 11> (scales)
+  Unsqueeze_1 = Unsqueeze (Cast_3, const_3)
+  Mul = Mul (Sub, Unsqueeze_1)
+  Shape_1 = Shape (Mul)
+  Cast_4 = Cast <to = 11> (input)
+  const_4 = Constant <value = int64[1] {0}> ()
+  const_5 = Constant <value = int64[1] {1}> ()
+  Slice = Slice (Shape_1, const_4, const_5, const_4)
+  Concat_2 = Concat <axis = 0> (Slice, const_3)
+  Reshape_2 = Reshape (Mul, Concat_2)
+  Transpose = Transpose <perm = [1, 0]> (Reshape_2)
+  MatMul = MatMul (Cast_4, Transpose)
+  output = CastLike (MatMul, input)
+}"""),
+    ),
 }
 """Op type, with its variant, to bodies by opset and dtype."""
 
@@ -960,4 +1516,5 @@ FORMULAS = {
     "skip_rms_norm": "sum = input + skip; output = rms_norm(sum, scale)",
     "skip_layer_norm": "sum = input + skip; output = layer_norm(sum, scale, bias)",
     "scaled_dot_product_attention": "softmax(mask(scale * query @ key^T)) @ value",
+    "linear_nbits": "input @ ((codes - zero_points) * scales).T + bias, codes packed in groups",
 }

@@ -1,0 +1,35 @@
+"""Matches products whose second factor is a quantized matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine.match import attribute_of, dtype_of, input_of, made_by, shape_of
+
+
+def second_factor(node: gs.Node) -> tuple[gs.Tensor, int]:
+    """Return the second factor before its Transpose, and its axis of input features."""
+    tensor = node.inputs[1]
+    axis = int(node.op == "Gemm" and attribute_of(node, "transB", 0) == 1)
+    while (turn := made_by(tensor, "Transpose")) is not None:
+        if attribute_of(turn, "perm", [1, 0]) != [1, 0]:
+            break
+        tensor, axis = turn.inputs[0], 1 - axis
+    return tensor, axis
+
+
+def obstacle(node: gs.Node, outputs: int) -> str:
+    """Return why the op is not equivalent to a product with its weight; empty if it is."""
+    dims = shape_of(node.inputs[0])
+    if dtype_of(node.inputs[0]) != np.dtype(np.float32):
+        return "the dtype is not float32"
+    if dims is None or len(dims) < 2:
+        return "the first factor is not known to be a matrix"
+    if node.op == "MatMul":
+        return ""
+    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
+    if any(attribute_of(node, name, value) != value for name, value in plain.items()):
+        return "the product is scaled or transposed"
+    bias = input_of(node, 2)
+    return "" if bias is None or shape_of(bias) == (outputs,) else "the bias is no row"

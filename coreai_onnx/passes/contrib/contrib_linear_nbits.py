@@ -1,0 +1,137 @@
+"""Replaces linear_nbits with onnxruntime's MatMulNBits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.model.packed_codes import pack_codes
+from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
+    attribute_of,
+    composite,
+    constant_of,
+    dtype_of,
+    input_of,
+    shape_of,
+)
+from coreai_onnx.passes.engine.why import Why
+
+BLOCKS = (256, 128, 64, 32, 16)
+"""The block sizes that onnxruntime supports."""
+_ROUNDED_LEVEL = 4
+"""The accuracy level at which onnxruntime rounds activations to 8 bits, in blocks."""
+_PLAIN_BITS = (4,)
+"""Sizes of codes for which onnxruntime is fast with activations as they are (measured)."""
+_ROUNDED_BITS = (8, 4)
+"""The same with rounded activations."""
+_BYTE = 8
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of the composite that the op can do.
+
+    Attributes:
+        node: The call.
+        bits: Size of a code.
+        group: Size of a group.
+        rounded: Whether activations are rounded.
+        zeros: The zero points, ``[n, groups]``; None for the default.
+    """
+
+    node: gs.Node
+    bits: int
+    group: int
+    rounded: bool
+    zeros: np.ndarray | None
+
+
+def contrib_linear_nbits(graph: gs.Graph, why: Why) -> int:
+    """linear_nbits → MatMulNBits, if onnxruntime is fast with that number of bits.
+
+    linear_nbits<activation_bits = 8>(x, codes, scales, zeros, , bias) → y
+    becomes     com.microsoft::MatMulNBits<accuracy_level = 4>(x, codes, scales, zeros, , bias) → y
+
+    Codes have the same layout in both; zero points are packed, scales become float32.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        if composite(node, "linear_nbits") is None:
+            continue
+        call = _call(node)
+        if isinstance(call, str):
+            why(call, node)
+            continue
+        _write(edit, call)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _call(node: gs.Node) -> _Call | str:
+    """Return what a call computes, or why the op cannot."""
+    bits = int(attribute_of(node, "bits", 4))
+    group = int(attribute_of(node, "group_size", 32))
+    rounded = attribute_of(node, "activation_bits", 0) == _BYTE
+    if dtype_of(node.inputs[0]) != np.dtype(np.float32):
+        return "the dtype is not float32"
+    if len(shape_of(node.inputs[0]) or ()) < 2:
+        return "the input is not known to be a matrix"
+    if input_of(node, 4) is not None:
+        return "the op has no palette"
+    if bits not in (_ROUNDED_BITS if rounded else _PLAIN_BITS):
+        return f"onnxruntime dequantizes {bits}-bit weights at each run"
+    if group not in BLOCKS:
+        return "onnxruntime has no blocks of that size"
+    if not all(isinstance(x, gs.Constant) for x in node.inputs[1:3]):
+        return "the weight is not constant"
+    given = input_of(node, 3)
+    zeros = None if given is None else constant_of(given)
+    if given is not None and (zeros is None or zeros.dtype != np.uint8 or zeros.max() >= 1 << bits):
+        return "the zero points are no codes"
+    return _Call(node, bits, group, rounded, zeros)
+
+
+def _write(edit: Edit, call: _Call) -> None:
+    node, bias = call.node, input_of(call.node, 5)
+    codes, scales = node.inputs[1:3]
+    outputs, groups = (int(d) for d in scales.shape)
+    inputs = [node.inputs[0], codes, _float32(edit, scales)]
+    if call.zeros is not None:
+        inputs.append(edit.constant(f"{codes.name}.zero_points", _packed(call.zeros, call.bits)))
+    if bias is not None:
+        inputs += [*(gs.Variable.empty() for _ in range(5 - len(inputs))), bias]
+    level = {"accuracy_level": _ROUNDED_LEVEL} if call.rounded else {}
+    edit.become(
+        node,
+        "MatMulNBits",
+        inputs,
+        domain=CONTRIB_DOMAIN,
+        K=groups * call.group,
+        N=outputs,
+        bits=call.bits,
+        block_size=call.group,
+        **level,
+    )
+
+
+def _packed(zeros: np.ndarray, bits: int) -> np.ndarray:
+    """Return the zero points of each row in whole bytes."""
+    per_byte = _BYTE // bits
+    padded = np.pad(zeros, ((0, 0), (0, -zeros.shape[1] % per_byte)))
+    return pack_codes(padded, bits)
+
+
+def _float32(edit: Edit, scales: gs.Constant) -> gs.Constant:
+    """Return the scales in the dtype of the other factor."""
+    if dtype_of(scales) == np.dtype(np.float32):
+        return scales
+    name = context_of(edit.graph).names.claim(f"{scales.name}.float32")
+    single = np.dtype(np.float32)
+    return lazy_constant(name, lambda x: x.astype(single), [scales], scales.shape, single)
