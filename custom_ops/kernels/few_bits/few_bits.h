@@ -15,11 +15,11 @@ inline constexpr std::size_t kFewBitsStrip = 64;
 /// Up to this number of rows, a weight is dequantized in registers.
 inline constexpr std::size_t kFewBitsFewRows = 4;
 
-/// A weight packed by PackFewBits: tiles of 16 columns, in each tile the groups, in each group units
-/// of 64 bytes. A 32-bit word of a unit belongs to one column and has codes of consecutive k: with 8
-/// bits one per byte, with 4 bits those of k + j in the low and of k + 4 + j in the high half of byte
-/// j, with 2 bits likewise in quarters. 3-bit codes take 4 bits. Groups are padded to whole units,
-/// tiles to whole strips. Scales and zero points are [tile, group, 16].
+/// A weight packed by PackFewBits: tiles of 16 columns, in each tile the groups, in each group
+/// units of 64 bytes. A 32-bit word of a unit belongs to one column and has codes of consecutive k:
+/// with 8 bits one per byte, with 4 bits those of k + j in the low and of k + 4 + j in the high
+/// half of byte j, with 2 bits likewise in quarters. 3-bit codes take 4 bits. Groups are padded to
+/// whole units, tiles to whole strips. Scales and zero points are [tile, group, 16].
 struct FewBitsWeight {
   const std::uint8_t* codes;  ///< aligned to 64
   const void* scales;         ///< of type `scale`

@@ -84,8 +84,8 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
 #pragma GCC unroll 8
       for (size_t r = 0; r < kRows; ++r) {
         const size_t of_row = (row + r) * w.groups + g;
-        const Floats centered = hn::NegMulAdd(zero, hn::Set(d, rows.sums[of_row]),
-                                              hn::ConvertTo(d, sums[r][v]));
+        const Floats centered =
+            hn::NegMulAdd(zero, hn::Set(d, rows.sums[of_row]), hn::ConvertTo(d, sums[r][v]));
         const Floats step = hn::Mul(scale, hn::Set(d, rows.steps[of_row]));
         totals[r][v] = hn::MulAdd(centered, step, totals[r][v]);
       }

@@ -36,12 +36,12 @@ DType ScaleType(ONNXTensorElementDataType type) {
 }  // namespace
 
 void FewBitsInputs::Check(const Checker& check) const {
-  if (!codes || !scales) check.Fail("inputs codes and scales are required");
+  if (!codes) check.Fail("input codes is missing");
+  if (!scales) check.Fail("input scales is missing");
   if (codes.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
     check.Fail(std::string("input codes is ") + TypeName(codes.type) + ", expected uint8");
   }
-  if (codes.shape.size() != 3 ||
-      codes.shape[2] != static_cast<std::int64_t>(group * bits / 8)) {
+  if (codes.shape.size() != 3 || codes.shape[2] != static_cast<std::int64_t>(group * bits / 8)) {
     check.Fail("input codes has shape " + ToString(codes.shape) + ", expected [N, groups, " +
                std::to_string(group * bits / 8) + "]");
   }
@@ -54,7 +54,9 @@ void FewBitsInputs::Check(const Checker& check) const {
   RequireShape(check, "scales", scales, of_groups);
   RequireShape(check, "zero_points", zeros, of_groups);
   RequireShape(check, "palette", palette, {static_cast<std::int64_t>(1) << bits});
-  if (zeros && palette) check.Fail("inputs zero_points and palette exclude each other");
+  if (zeros && palette) {
+    check.Fail("input palette of shape " + ToString(palette.shape) + " excludes input zero_points");
+  }
 }
 
 bool FewBitsInputs::SameMemory(const FewBitsInputs& other) const {
@@ -67,8 +69,7 @@ bool FewBitsInputs::SameMemory(const FewBitsInputs& other) const {
 
 double FewBitsInputs::Value(std::size_t column, std::size_t k) const {
   const std::size_t at = column * groups() + k / group;
-  const auto* const stream =
-      static_cast<const std::uint8_t*>(codes.data) + at * (group * bits / 8);
+  const auto* const stream = static_cast<const std::uint8_t*>(codes.data) + at * (group * bits / 8);
   const unsigned code = CodeAt(stream, k % group, bits);
   const double scale = ReadFloating(scales.type, scales.data, at);
   if (palette) return ReadFloating(palette.type, palette.data, code) * scale;
@@ -109,8 +110,7 @@ void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns)
   for (std::size_t c = 0; c < inputs.columns(); ++c) {
     for (std::size_t g = 0; g < groups; ++g) {
       const std::size_t from = c * groups + g;
-      const std::size_t to =
-          (c / kFewBitsTile * groups + g) * kFewBitsTile + c % kFewBitsTile;
+      const std::size_t to = (c / kFewBitsTile * groups + g) * kFewBitsTile + c % kFewBitsTile;
       if (inputs.zeros) zeros_[to] = static_cast<float>(ZeroPoint(inputs.zeros, from));
       if (weight_.scale == DType::kFloat32) {
         const auto scale = static_cast<float>(ReadFloating(inputs.scales.type, source, from));

@@ -24,8 +24,9 @@ FewBitsProduct::FewBitsProduct(DType dtype, Target target)
       rounded_(FindRounded(target)),
       round_(FindRound(target)),
       finish_(FindFinish(target)),
-      multiply_(FindGatherMm(target, WideDType(dtype), dtype == DType::kFloat64 ? GatherMmLayout::kRows
-                                                                  : GatherMmLayout::kPacked)),
+      multiply_(
+          FindGatherMm(target, WideDType(dtype),
+                       dtype == DType::kFloat64 ? GatherMmLayout::kRows : GatherMmLayout::kPacked)),
       pack_left_(FindGatherMmPackLeft(target, WideDType(dtype))) {}
 
 void FewBitsProduct::Multiply(const KernelContext& context, const FewBitsWeight& weight,
@@ -123,7 +124,8 @@ void FewBitsProduct::MultiplyMany(const KernelContext& context, std::size_t dept
   if (packs) {
     context.ParallelFor(parts, [&](std::size_t i) {
       const std::size_t count = std::min(part, call.rows - std::min(call.rows, i * part));
-      if (count > 0) pack_left_(rows.data() + i * part, count, depth, packed_left + i * part * depth);
+      if (count > 0)
+        pack_left_(rows.data() + i * part, count, depth, packed_left + i * part * depth);
     });
   }
   constexpr std::size_t kWidth = kFewBitsPanels;

@@ -52,6 +52,8 @@ class LinearNbitsOp : public Op {
     constants.palette = info.Constant(names::kPaletteInput);
     if (dtype == DType::kFloat64 || !constants.codes || !constants.scales) return;
     constants.Check(check_);
+    // Beside a size of 0, others may be too large to count to.
+    if (constants.columns() == 0 || constants.groups() == 0) return;
     packed_ = PackedFewBits(constants);
     inputs_ = constants;
   }
@@ -99,8 +101,8 @@ class LinearNbitsOp : public Op {
       check_.Fail("attribute activation_bits is " + std::to_string(rounding) + ", expected 0 or 8");
     }
     if (group < 1 || group > kLargestGroup || group * bits % 8 != 0) {
-      check_.Fail("attribute group_size is " + std::to_string(group) + ", expected whole bytes of " +
-                  std::to_string(bits) + "-bit codes");
+      check_.Fail("attribute group_size is " + std::to_string(group) +
+                  ", expected whole bytes of " + std::to_string(bits) + "-bit codes");
     }
     FewBitsInputs inputs;
     inputs.bits = static_cast<std::size_t>(bits);
@@ -114,9 +116,8 @@ class LinearNbitsOp : public Op {
     const auto group = static_cast<std::int64_t>(inputs.group);
     const std::int64_t depth = input.shape.empty() ? -1 : input.shape.back();
     if (depth < 0 || depth % group != 0 || depth / group != inputs.codes.shape[1]) {
-      check_.Fail("input input has shape " + ToString(input.shape) +
-                  ", expected a last size of " + std::to_string(inputs.codes.shape[1]) +
-                  " groups of " + std::to_string(group));
+      check_.Fail("input input has shape " + ToString(input.shape) + ", expected a last size of " +
+                  std::to_string(inputs.codes.shape[1]) + " groups of " + std::to_string(group));
     }
     if (!bias) return;
     check_.Require("bias", bias, dtype_);

@@ -12,6 +12,7 @@
 #include "reference/gather_mm.h"
 #include "reference/group_norm.h"
 #include "reference/layer_norm.h"
+#include "reference/linear_nbits.h"
 #include "reference/rms_norm.h"
 #include "reference/rope.h"
 
@@ -279,6 +280,32 @@ Arrays Rope(Call* call) {
   return {y};
 }
 
+Arrays LinearNbits(const Call& call) {
+  const Array &x = call.In(0), &codes = call.In(1);
+  testing::FewBits weight;
+  weight.bits = static_cast<std::size_t>(call.Int("bits", schema::linear_nbits::kBitsDefault));
+  weight.group =
+      static_cast<std::size_t>(call.Int("group_size", schema::linear_nbits::kGroupSizeDefault));
+  weight.columns = codes.count(0);
+  weight.groups = codes.count(1);
+  for (const double byte : codes.data) weight.stream.push_back(static_cast<std::uint8_t>(byte));
+  weight.scales = call.In(2).data;
+  weight.zeros = call.In(3).data;
+  weight.palette = call.In(4).data;
+  const bool rounds = call.Int("activation_bits", 0) != 0;
+  const std::size_t depth = weight.groups * weight.group;
+  Array y;
+  y.shape = x.shape;
+  y.shape.back() = codes.shape[0];
+  const std::size_t rows = depth == 0 ? 0 : x.data.size() / depth;
+  y.data = testing::LinearNbitsReference(x.data, rows, weight, rounds);
+  if (call.In(5).present) {
+    for (std::size_t i = 0; i < y.data.size(); ++i)
+      y.data[i] += call.In(5).data[i % weight.columns];
+  }
+  return {y};
+}
+
 Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& context) {
   if (op == "rms_norm") return Norm(*call, call->In(0), false, call->In(1), {});
   if (op == "layer_norm") return Norm(*call, call->In(0), true, call->In(1), call->In(2));
@@ -292,6 +319,7 @@ Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& contex
   }
   if (op == "kv_cache_update") return KvCacheUpdate(*call);
   if (op == "gather_mm") return GatherMm(*call);
+  if (op == "linear_nbits") return LinearNbits(*call);
   if (op == "gated_delta_update") return GatedDelta(*call);
   if (op == "rope") return Rope(call);
   return Attention(*call, context);

@@ -10,7 +10,7 @@ namespace coreai::fuzz {
 namespace {
 
 // Dims of the inputs that fit together: letters are sizes; G is twice F, W is V times H; # is an
-// index; "" is rank 0. `ints` are what attributes must be for that.
+// index, % a tensor of bytes; "" is rank 0. `ints` are what attributes must be for that.
 struct Layout {
   std::vector<const char*> inputs;
   std::map<std::string, std::int64_t> ints = {};
@@ -37,6 +37,15 @@ Layouts GatherMmLayouts() {
           layout({"B T D", "B D E", "#S", "#S"}, 2, 0)};
 }
 
+// Two 4-bit codes or one 8-bit code to a group.
+Layouts LinearNbitsLayouts() {
+  const std::map<std::string, std::int64_t> pairs = {{"bits", 4}, {"group_size", 2}};
+  const std::map<std::string, std::int64_t> single = {{"bits", 8}, {"group_size", 1}};
+  return {{{"B T G", "%S F 1", "S F", "S F", "", "S"}, pairs},
+          {{"T G", "%S F 1", "S F", "%S F", "", "S"}, pairs},
+          {{"T F", "%S F 1", "S F", "%S F", "", "S"}, single}};
+}
+
 Layouts RopeLayouts() {
   const Layouts all = {{{"B H T G", "T F", "T F", "#B T", "F", "#B"}},
                        {{"B H T G", "S F", "S F", "#B T", "F", "#"}},
@@ -55,6 +64,7 @@ const Layouts& LayoutsOf(const std::string& op) {
        {{{"B H T D", "B H T D", "B H T E", "B H T", "B H T", "B H D E"}},
         {{"B V T D", "B V T D", "B W T E", "B W T", "B W T", "B W D E"}}}},
       {"gather_mm", GatherMmLayouts()},
+      {"linear_nbits", LinearNbitsLayouts()},
       {"rope", RopeLayouts()},
       {"group_norm", {{{"B W S T", "W", "W"}}, {{"B W", "W", "W"}}, {{"B W T", "W", "W"}}}},
       {"kv_cache_update", {{{"B H S D", "B H T D", "#B"}}, {{"B H S D", "B H 1 D", "#"}}}},
@@ -117,7 +127,7 @@ std::vector<std::int64_t> RandomCall::Shape(const std::string& dims) {
   std::vector<std::int64_t> shape;
   for (const char c : dims) {
     if (c == '1') shape.push_back(1);
-    if (c != ' ' && c != '1' && c != '#') shape.push_back(Size(c));
+    if (c != ' ' && c != '1' && c != '#' && c != '%') shape.push_back(Size(c));
   }
   if (OneIn(40) && !shape.empty()) shape.erase(shape.begin());
   if (OneIn(40)) shape.insert(shape.begin(), 1);
@@ -137,8 +147,8 @@ ONNXTensorElementDataType RandomCall::AnyType() {
       ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,    ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL,
       ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,  ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
       ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
-      ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE};
-  return OneOf(kTypes, Below(7));
+      ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,   ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8};
+  return OneOf(kTypes, Below(8));
 }
 
 template <typename E>
@@ -192,7 +202,8 @@ void RandomCall::FillNumbers(OrtValue* value) {
   // Large tensors are made of a few numbers, which takes a tenth of the time.
   const std::size_t count = value->bytes() / size;
   std::vector<std::uint64_t> numbers(std::min<std::size_t>(count, 64));
-  for (std::uint64_t& bits : numbers) bits = size == 1 ? Below(2) : FloatBits(type, kind);
+  const std::size_t most = type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8 ? 256 : 2;
+  for (std::uint64_t& bits : numbers) bits = size == 1 ? Below(most) : FloatBits(type, kind);
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t bits = numbers[i < numbers.size() ? i : random_() % 64];
     if (size == 8) {
@@ -270,10 +281,11 @@ void RandomCall::Fill(const OrtCustomOp& op, OrtKernelInfo* info, OrtKernelConte
     }
     // onnxruntime guarantees the declared types; the others may be anything.
     if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) {
-      type = *dims == '#' ? (OneIn(2) ? ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64
-                                      : ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32)
-                          : op.GetInputType(&op, 0);
-      if (OneIn(4)) type = AnyType();
+      type = *dims == '#'   ? (OneIn(2) ? ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64
+                                        : ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32)
+             : *dims == '%' ? ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8
+                            : op.GetInputType(&op, 0);
+      if (OneIn(*dims == '%' ? 40 : 4)) type = AnyType();
     }
     context->inputs.push_back(MakeValue(type, Shape(dims), Below(3)));
     FillNumbers(context->inputs.back().get());

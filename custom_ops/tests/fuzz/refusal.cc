@@ -51,6 +51,8 @@ const char* TypeText(ONNXTensorElementDataType type) {
       return "int32";
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
       return "int64";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
+      return "uint8";
     default:
       return "bool";
   }
