@@ -22,6 +22,7 @@ from coreai_onnx.runtime.outputs import Array
 from coreai_onnx.runtime.session import Session
 
 _SETTINGS = ("generation_config.json", "config.json")
+_CONTEXT = ("max_position_embeddings", "n_positions")
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 
@@ -50,6 +51,7 @@ class LanguageModel:
         encoder: The encoder, of a model that has one; then the tokens are those of the decoder,
             without the prompt.
         rules: What the model's configuration says about its tokens.
+        context: The longest text that the model knows, in tokens; None if it is not known.
     """
 
     session: Session
@@ -58,6 +60,7 @@ class LanguageModel:
     pad_id: int = 0
     encoder: Encoder | None = None
     rules: TokenRules = field(default_factory=TokenRules)
+    context: int | None = None
 
     @classmethod
     def open(
@@ -90,7 +93,8 @@ class LanguageModel:
             start = _first(settings, "decoder_start_token_id") or 0
             encoder = Encoder(Session(path / ENCODER_FILE, kernels=kernels, threads=threads), start)
         rules = TokenRules.read(settings[0] or settings[1])  # as transformers chooses them
-        return cls(session, _tokenizer(path), stop_ids, pad_id, encoder, rules)
+        context = next((found for name in _CONTEXT if (found := _first(settings, name))), None)
+        return cls(session, _tokenizer(path), stop_ids, pad_id, encoder, rules, context)
 
     def generate(self, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
         """Generate; see :func:`generate`."""
