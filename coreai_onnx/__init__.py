@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         restore_externalization,
         subexport_and_restore,
     )
-    from coreai_onnx.generation import generate
+    from coreai_onnx.generation import generate, perplexity
     from coreai_onnx.huggingface import export_model
     from coreai_onnx.lower.decomposition_table import get_decomp_table
     from coreai_onnx.program import OnnxProgram
@@ -42,6 +42,7 @@ __all__ = [
     "get_decomp_table",
     "ops_library_path",
     "patch_for_externalization",
+    "perplexity",
     "restore_externalization",
     "session",
     "subexport_and_restore",
@@ -64,6 +65,7 @@ _HOMES = {
     "get_decomp_table": "coreai_onnx.lower.decomposition_table",
     "ops_library_path": "coreai_onnx.runtime",
     "patch_for_externalization": "coreai_onnx.export.externalize.two_step",
+    "perplexity": "coreai_onnx.generation",
     "restore_externalization": "coreai_onnx.export.externalize.two_step",
     "session": "coreai_onnx.runtime",
     "subexport_and_restore": "coreai_onnx.export.externalize.two_step",

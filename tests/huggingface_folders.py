@@ -1,4 +1,4 @@
-"""Small folders of transformers: a configuration, random weights and a tokenizer."""
+"""Small folders of transformers: a configuration, random or trained weights and a tokenizer."""
 
 from __future__ import annotations
 
@@ -29,6 +29,22 @@ BERT: dict[str, Any] = {
     "num_attention_heads": 4,
     "max_position_embeddings": 64,
 }
+DOCSTRING_LLAMA = Path(__file__).parent / "models" / "docstring_llama"
+"""A folder with a small model that was trained: tools/train_docstring_llama.py."""
+HELD_OUT = DOCSTRING_LLAMA / "held_out.txt"
+"""Text that it was not trained on."""
+
+
+def docstring_llama() -> Any:
+    """Return the small model that was trained, in float32."""
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        DOCSTRING_LLAMA, dtype=torch.float32, local_files_only=True
+    )
+
+
+def docstring_tokenizer() -> Any:
+    """Return its tokenizer."""
+    return transformers.AutoTokenizer.from_pretrained(DOCSTRING_LLAMA, local_files_only=True)
 
 
 def tokenizer() -> transformers.PreTrainedTokenizerFast:

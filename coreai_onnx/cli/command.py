@@ -15,6 +15,7 @@ from coreai_onnx.cli import (
     inspect_file,
     ops_path,
     optimize,
+    perplexity,
     quantize,
     run_file,
     to_python,
@@ -34,6 +35,7 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
 
   coreai-onnx convert my_models:tiny -o tiny.onnx --dynamic x:0=batch
   coreai-onnx export my_llama -o my_llama_onnx
+  coreai-onnx perplexity my_llama_onnx held_out.txt
   coreai-onnx optimize tiny.onnx -o tiny_contrib.onnx --target contrib
   coreai-onnx quantize tiny.onnx -o tiny_int4.onnx --bits 4
   coreai-onnx inspect tiny.onnx
@@ -44,8 +46,8 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx to-python tiny.onnx -o tiny
 """
 _COMMANDS = (
-    convert, export, optimize, quantize, run_file, compare, inspect_file, diff, view, to_python,
-    ops_path,
+    convert, export, perplexity, optimize, quantize, run_file, compare, inspect_file, diff, view,
+    to_python, ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 

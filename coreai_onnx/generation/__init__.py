@@ -1,5 +1,6 @@
-"""Generation of text and tokens with decoders in sessions."""
+"""Generation of text and tokens with decoders in sessions, and the perplexity of texts."""
 
 from coreai_onnx.generation.generating import LanguageModel, generate, stream
+from coreai_onnx.generation.perplexity import perplexity
 
-__all__ = ["LanguageModel", "generate", "stream"]
+__all__ = ["LanguageModel", "generate", "perplexity", "stream"]

@@ -60,6 +60,10 @@ class Decoding:
 
     def logits(self) -> torch.Tensor:
         """Read the tokens that were not read yet, and return ``[batch, vocabulary]``."""
+        return torch.from_numpy(np.asarray(self.read()[:, -1], np.float32))
+
+    def read(self) -> Any:
+        """Read the tokens that were not read yet, and return ``[batch, tokens, vocabulary]``."""
         start = self._read if self._has_cache else 0
         positions = (self._mask.cumsum(1) - 1).clamp(min=0)
         feeds = {
@@ -73,8 +77,7 @@ class Decoding:
         given = {name: value for name, value in feeds.items() if name in self._names}
         outputs = self._stream.run(**given, **self._feeds)
         self._feeds, self._read = {}, self.ids.shape[1]
-        logits = outputs["logits"] if "logits" in outputs.names else outputs[0]
-        return torch.from_numpy(np.asarray(logits[:, -1], np.float32))
+        return outputs["logits"] if "logits" in outputs.names else outputs[0]
 
     def append(self, tokens: torch.Tensor) -> None:
         """Append one token to each sequence, int64 ``[batch]``."""
@@ -120,6 +123,31 @@ def generated(
             decoding.append(tokens)
     finally:
         decoding.close()
+
+
+def logits_of(session: Session, prompt: Prompt) -> torch.Tensor:
+    """Return the logits after each token of prompts, float32 ``[batch, length, vocabulary]``.
+
+    Args:
+        session: The session of the decoder.
+        prompt: The prompts.
+
+    Raises:
+        GenerationError: If the model is not a decoder that returns them, or a prompt is longer than
+            its cache.
+    """
+    _check_length(session, prompt, Settings(max_new_tokens=1))
+    decoding = Decoding(session, prompt, prompt.ids.shape[1])
+    try:
+        logits = np.asarray(decoding.read(), np.float32)
+    finally:
+        decoding.close()
+    if logits.shape[:2] != prompt.ids.shape:
+        raise GenerationError(
+            f"the model returns logits {list(logits.shape)} for {list(prompt.ids.shape)} tokens; "
+            "the logits after each token are needed"
+        )
+    return torch.from_numpy(logits)
 
 
 def check_decoder(session: Session) -> None:

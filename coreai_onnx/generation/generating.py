@@ -23,6 +23,7 @@ from coreai_onnx.runtime.outputs import Array
 from coreai_onnx.runtime.session import Session
 
 _SETTINGS = ("generation_config.json", "config.json")
+_CONTEXT = ("max_position_embeddings", "n_positions")
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 
@@ -55,6 +56,7 @@ class LanguageModel:
             without the prompt.
         rules: What the model's configuration says about its tokens.
         speech: Whisper's own generation, of a folder with its ``generation_config.json``.
+        context: The longest text that the model knows, in tokens; None if it is not known.
     """
 
     session: Session
@@ -64,6 +66,7 @@ class LanguageModel:
     encoder: Encoder | None = None
     rules: TokenRules = field(default_factory=TokenRules)
     speech: Speech | None = None
+    context: int | None = None
 
     @classmethod
     def open(
@@ -98,7 +101,8 @@ class LanguageModel:
             if has_whisper_settings(settings[0]):
                 speech = Speech(path, encoder.session, session)
         rules = TokenRules.read(settings[0] or settings[1])  # as transformers chooses them
-        return cls(session, _tokenizer(path), stop_ids, pad_id, encoder, rules, speech)
+        context = next((found for name in _CONTEXT if (found := _first(settings, name))), None)
+        return cls(session, _tokenizer(path), stop_ids, pad_id, encoder, rules, speech, context)
 
     def generate(self, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
         """Generate; see :func:`generate`."""

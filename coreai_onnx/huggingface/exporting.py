@@ -106,9 +106,8 @@ def export_model(
             new tokens; ``"static"`` returns one of the capacity of the input, so that a runtime
             updates it in place.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
-        weights_dtype: The dtype in which the file stores the weights for a computation in float32:
-            ``"float32"``, ``"float16"`` or ``"bfloat16"``, to which they are rounded. onnxruntime
-            converts them when it loads the file. None keeps the dtype of the source's weights.
+        weights_dtype: The dtype to store weights in for a computation in float32: ``"float32"``,
+            ``"float16"`` or ``"bfloat16"``, rounding them; None keeps that of the source.
         target: What will run the file, as for `OnnxProgram.optimize`.
         opset_version: As for `TorchConverter.to_onnx`; 18 for the target ``"portable"``.
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
@@ -116,8 +115,7 @@ def export_model(
         include_kernels: Whether to add the kernel library, for onnxruntime-genai.
         overwrite: Whether to replace an earlier export in ``folder``, which remains until the new
             one is complete; otherwise the folder must be new or empty.
-        check: Whether to compare a decoder with torch at other sizes than those of the export. This
-            holds the model in memory twice.
+        check: Whether to compare a decoder with torch at other sizes; needs twice the memory.
         seed: Seed of random weights.
 
     Returns:
@@ -135,29 +133,24 @@ def export_model(
     stored = _weights_dtype(weights_dtype, dtype)
     is_static = _one_of(CACHES, "cache", cache) == "static"
     library = ops_library_path() if include_kernels else None
-    path, replaces = Path(folder), WRITTEN if overwrite else ()
-    check_new(path, replaces=replaces)
-    if opset_version is None and target == "portable" and minimum_onnxruntime is None:
-        opset_version = 18
-    chosen_opset(opset_version, minimum_onnxruntime)
-    begin("load")
+    replaces = WRITTEN if overwrite else ()
+    check_new(path := Path(folder), replaces=replaces)
+    opset_version = _opset(opset_version, target, minimum_onnxruntime)
     loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
-    convert = _Conversion(
-        DTYPES[dtype], loaded.weights_dtype, target, opset_version, minimum_onnxruntime, check
-    )
-    files: dict[str, Mapping[str, Any]] = {}
-    with torch.no_grad():
-        programs = _programs(loaded, convert, files, is_static=is_static)
+    convert = _Conversion(loaded, target, opset_version, minimum_onnxruntime, check)
+    programs, files = _programs(loaded, convert, is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
         for name, program in programs.items():
             program.save(temporary / name, external_data=external_data)
-        copy_companions(loaded.model, loaded.folder, temporary)
-        _write_further(temporary, files, library)
+        _write_further(temporary, loaded, files, library)
     return ExportedFolder(path, loaded.task.name, programs, tuple(sorted(path.iterdir())))
 
 
-def _write_further(folder: Path, files: Mapping[str, Any], library: Path | None) -> None:
-    """Write JSON files, and the kernel library if there is one."""
+def _write_further(
+    folder: Path, loaded: LoadedModel, files: Mapping[str, Any], library: Path | None
+) -> None:
+    """Write configuration and tokenizer, JSON files, and the kernel library if there is one."""
+    copy_companions(loaded.model, loaded.folder, folder)
     if library is not None:
         shutil.copyfile(library, folder / library.name)
         if CONFIG in files:
@@ -175,6 +168,18 @@ def _one_of(known: Iterable[str], what: str, given: str | None) -> str:
     if given not in names:
         raise ModelSourceError(f"{what} {given!r} is none of {', '.join(names)}")
     return given
+
+
+def _opset(version: int | None, target: Target, minimum: str | None) -> int | None:
+    """Return the opset to convert to; None leaves it to the conversion.
+
+    Raises:
+        StagingError: If there is no such opset, or the oldest onnxruntime does not have it.
+    """
+    if version is None and target == "portable" and minimum is None:
+        version = 18
+    chosen_opset(version, minimum)
+    return version
 
 
 def _weights_dtype(name: str | None, computation: str) -> torch.dtype | None:
@@ -198,8 +203,7 @@ def _weights_dtype(name: str | None, computation: str) -> torch.dtype | None:
 class _Conversion:
     """How the parts of a model are converted."""
 
-    dtype: torch.dtype
-    weights_dtype: torch.dtype
+    loaded: LoadedModel
     target: Target
     opset: int | None
     minimum: str | None
@@ -208,7 +212,7 @@ class _Conversion:
     def __call__(self, part: Any) -> OnnxProgram:
         """Export, convert and optimize one part: a module that describes its interface."""
         export = TorchExport(
-            part.example(self.dtype),
+            part.example(self.loaded.model.dtype),
             None,
             with_named_dims(part.dynamic_shapes()),
             deferred=True,
@@ -226,37 +230,35 @@ class _Conversion:
         if isinstance(part, DecoderPart):
             _describe_cache(program.model, (*part.own, *part.cross))
         program.optimize(target=self.target)
-        if self.dtype == torch.float32 and self.weights_dtype != torch.float32:
-            store_weights_as(program.model, str(self.weights_dtype).removeprefix("torch."))
+        stored = self.loaded.weights_dtype
+        if self.loaded.model.dtype == torch.float32 and stored != torch.float32:
+            store_weights_as(program.model, str(stored).removeprefix("torch."))
         if self.check and isinstance(part, Decoder):
             begin("check")
             check_at_other_sizes(part, program)
         return program
 
 
+@torch.no_grad()
 def _programs(
-    loaded: LoadedModel,
-    convert: _Conversion,
-    files: dict[str, Mapping[str, Any]],
-    *,
-    is_static: bool,
-) -> dict[str, OnnxProgram]:
-    """Convert the parts of a model; further files are added to ``files`` by their names."""
+    loaded: LoadedModel, convert: _Conversion, *, is_static: bool
+) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
+    """Convert the parts of a model; return programs and contents of JSON files by file name."""
     if is_static and loaded.task.name != "text-generation":
         raise ModelSourceError(f"a model for {loaded.task.name} has no static cache")
     if loaded.task.name == "text-generation":
         decoder = Decoder(loaded.model, is_static=is_static)
-        if all(slot.grows for slot in decoder.slots):
-            files[CONFIG] = genai_config(decoder, MODEL_FILE)
-        return {MODEL_FILE: convert(decoder)}
+        known = all(slot.grows for slot in decoder.slots)
+        files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
+        return {MODEL_FILE: convert(decoder)}, files
     if loaded.task.name not in _ENCODER_DECODERS:
-        return {MODEL_FILE: convert(head_of(loaded))}
+        return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(loaded.model)
     part = DecoderPart(loaded.model, encoder)
     merged = convert(part)
     outputs = {slot.past: slot.present for slot in part.cross}
     computed_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
-    return {ENCODER_FILE: convert(encoder), MERGED_FILE: merged}
+    return {ENCODER_FILE: convert(encoder), MERGED_FILE: merged}, {}
 
 
 def head_of(loaded: LoadedModel) -> Head:

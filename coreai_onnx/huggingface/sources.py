@@ -15,6 +15,7 @@ import transformers
 
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.tasks import Task, task_of
+from coreai_onnx.stages import begin
 
 CONFIG, SENTENCES = "config.json", "modules.json"
 _INDEX = "model.safetensors.index.json"
@@ -62,6 +63,7 @@ def load_source(
             transformers does not know, the model has no head for the task, or a weight exceeds the
             range of a dtype.
     """
+    begin("load")
     if isinstance(source, torch.nn.Module):
         loaded = _of_object(source, task)
         if {dtype, weights_dtype or dtype} != {loaded.weights_dtype}:  # the given model stays

@@ -24,14 +24,17 @@ from tests.small_models import linear_model
 
 @pytest.mark.parametrize(
     "command",
-    ["convert", "export", "optimize", "run", "compare", "inspect", "diff", "view", "ops-path"],
+    [
+        *("convert", "export", "perplexity", "optimize", "run", "compare", "inspect", "diff"),
+        *("view", "ops-path"),
+    ],
 )
 def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_of_overview:
         main(["--help"])
     overview = capsys.readouterr().out
     assert exit_of_overview.value.code == 0
-    assert f"\n    {command} " in overview
+    assert f"\n    {command}" in overview
     with pytest.raises(SystemExit) as exit_of_help:
         main([command, "--help"])
     assert exit_of_help.value.code == 0
@@ -223,6 +226,7 @@ def test_wrong_values_are_one_message(
     there = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     words = words_of(command, name, wrong)
     right = {"MODEL": "model.onnx", "FACTORY": "models.py:one", "SOURCE": "config.json"}
+    right |= {"TEXT": "models.py"}
     given = [right.get(word, word) for word in words]
     try:
         code = main(given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 RIGHT = {
     "convert": ("convert", "FACTORY", "-o", "out.onnx"),
     "export": ("export", "SOURCE", "-o", "out"),
+    "perplexity": ("perplexity", "SOURCE", "TEXT"),
     "optimize": ("optimize", "MODEL", "-o", "out.onnx"),
     "quantize": ("quantize", "MODEL", "-o", "out.onnx", "--minimum-size", "0", "--group-size", "0"),
     "run": ("run", "MODEL"),
@@ -99,9 +100,17 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "include_kernels": [["--include-kernels=yes"]],
         "cache": [["--cache", value] for value in ("paged", "", "static")],
         "dtype": [["--dtype", value] for value in ("int3", "")],
+        "weights_dtype": [["--weights-dtype", value] for value in ("int3", "")],
         "opset": [["--opset", value] for value in ("7", "99", "-1", "new", "")],
         "seed": [["--seed", value] for value in _SEEDS],
         **{n: _SHARED[n] for n in ("target", "minimum_onnxruntime", "external_data", "debug")},
+    },
+    "perplexity": {
+        "folder": [["SOURCE", value] for value in ("nowhere", "", ".", "models.py", "model.onnx")],
+        "text": [["TEXT", value] for value in ("nowhere", "", ".", "broken.npy")],
+        "window": [["--window", value] for value in ("1", "-1", "many", "1.5", "")],
+        "stride": [["--stride", value] for value in ("0", "-1", "many", "1.5", "")],
+        "debug": [["--debug=yes"]],
     },
     "optimize": {**_SHARED, "model": [["MODEL", value] for value in _MODELS]},
     "run": {
@@ -172,7 +181,7 @@ value of an argument takes the place of the right one."""
 def words_of(command: str, name: str, wrong: list[str]) -> list[str]:
     """Return the words of a command with wrong ones among them."""
     right = list(RIGHT[command])
-    if wrong[0] not in ("MODEL", "FACTORY", "SOURCE"):
+    if wrong[0] not in ("MODEL", "FACTORY", "SOURCE", "TEXT"):
         return [*right, *wrong]
     place = len(right) - 1 if name == "after" else right.index(wrong[0])
     right[place] = wrong[1]

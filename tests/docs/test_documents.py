@@ -21,6 +21,7 @@ DOCUMENTS = [
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "tests").symlink_to(REPO / "tests")  # a reader is in the root of the repository
     document = Sybil(parsers=[PythonCodeBlockParser(), SkipParser()]).parse(REPO / name)
     module = types.ModuleType("a_readers_module")  # onnxscript reads the module of a function
     monkeypatch.setitem(sys.modules, module.__name__, module)
