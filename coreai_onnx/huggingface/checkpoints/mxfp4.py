@@ -50,7 +50,7 @@ class PackedExperts(torch.nn.Module):
                     f"{list(exponents.shape)} are not those of a weight {list(expected)}"
                 )
             self.register_buffer(f"{name}_codes", codes)
-            scales = torch.ldexp(torch.ones(()), exponents.int() - _BIAS)
+            scales = torch.ldexp(torch.ones(exponents.shape), exponents.int() - _BIAS)
             self.register_buffer(f"{name}_scales", scales)
             bias = tensors[f"{path}.{name}_bias"]
             self.register_buffer(f"{name}_bias", bias.to(getattr(like, f"{name}_bias").dtype))

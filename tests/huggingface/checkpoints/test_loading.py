@@ -47,9 +47,9 @@ def test_exported_folders_keep_packed_weights(name: str, target: Any, tmp_path: 
     program = made.program
     weights = [v.const_value for v in program.model.graph.initializers.values()]
     sizes = [w.size for w in weights if w is not None and w.dtype == ir.DataType.FLOAT]
-    assert max(sizes) == 260 * 64  # the embedding and the head
-    assert sum(size >= 32 * 64 for size in sizes) <= 2
-    past = [torch.zeros(1, 2, 0, 16)] * 4
+    assert max(sizes) == 260 * 128  # the embedding and the head
+    assert sum(size >= 64 * 128 for size in sizes) <= 2
+    past = [torch.zeros(1, 2, 0, 32)] * 4
     mask, places = torch.ones_like(IDS), torch.arange(IDS.shape[1])[None]
     inputs = {"input_ids": IDS, "attention_mask": mask, "position_ids": places}
     names = [f"past_key_values.{i}.{k}" for i in (0, 1) for k in ("key", "value")]
