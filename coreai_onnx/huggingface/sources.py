@@ -14,6 +14,7 @@ import torch
 import transformers
 
 from coreai_onnx.errors import ModelSourceError, failures_as
+from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
 from coreai_onnx.huggingface.tasks import Task, task_of
 from coreai_onnx.stages import begin
 
@@ -85,6 +86,11 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
             task = "sentence-similarity"
         chosen = task_of(config, task)
         _check_weights(path)
+        quantization = quantization_of(config)
+        if quantization is not None:
+            with failures_as(ModelSourceError, f"cannot load {path}"):
+                found = load_quantized(path, config, quantization, _auto_class(chosen), dtype)
+            return LoadedModel(found, chosen, path, dtype)  # its scales are not narrowed
         with failures_as(ModelSourceError, f"cannot load {path}"):
             model = _auto_class(chosen).from_pretrained(path, dtype=dtype, local_files_only=True)
         return LoadedModel(model, chosen, path, _dtype_of(config))

@@ -1,0 +1,1 @@
+"""Quantized checkpoints: one file per format, and the layers that hold their weights."""

@@ -1,0 +1,72 @@
+"""The tensors of a folder's safetensors files, read one at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from coreai_onnx.errors import ModelSourceError, failures_as
+
+_ONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class Checkpoint:
+    """Named tensors in the files of a folder.
+
+    Args:
+        files: The file of each tensor.
+        prefix: The path of the model that is loaded, in the names of the tensors: ``"model."`` if
+            the files hold a model that contains it.
+
+    Raises:
+        ModelSourceError: On access, if a tensor is missing or cannot be read.
+    """
+
+    def __init__(self, files: Mapping[str, Path], prefix: str = "") -> None:
+        """Keep the names; nothing is read yet."""
+        self._files, self._prefix = files, prefix
+
+    @classmethod
+    def of(cls, folder: Path) -> Checkpoint:
+        """Return the tensors of a folder.
+
+        Raises:
+            ModelSourceError: If it has no safetensors files.
+        """
+        if (folder / _INDEX).is_file():
+            with failures_as(ModelSourceError, f"cannot read {folder / _INDEX}"):
+                table = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"]
+                return cls({name: folder / file for name, file in table.items()})
+        path = folder / _ONE
+        if not path.is_file():
+            raise ModelSourceError(f"{folder}: quantized weights are read from {_ONE} only")
+        with failures_as(ModelSourceError, f"cannot read {path}"), safe_open(path, "pt") as file:
+            return cls(dict.fromkeys(file.keys(), path))
+
+    def within(self, prefix: str) -> Checkpoint:
+        """Return the same tensors for a model whose paths begin with ``prefix`` in the files."""
+        return Checkpoint(self._files, prefix)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a tensor of this name."""
+        return self._prefix + name in self._files
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Read a tensor."""
+        full = self._prefix + name
+        if full not in self._files:
+            raise ModelSourceError(f"the checkpoint has no tensor {full}; is a file missing?")
+        path = self._files[full]
+        with failures_as(ModelSourceError, f"cannot read {path}"), safe_open(path, "pt") as file:
+            tensor: torch.Tensor = file.get_tensor(full)
+        return tensor
+
+    def get(self, name: str) -> torch.Tensor | None:
+        """Read a tensor; None if there is none."""
+        if name not in self:
+            return None
+        return self[name]

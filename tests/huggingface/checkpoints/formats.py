@@ -1,0 +1,195 @@
+"""Writes small quantized checkpoints by hand, as the documentation of their formats says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from tests.huggingface_folders import llama
+
+GROUP = 32
+Written = tuple[dict[str, torch.Tensor], torch.Tensor]
+"""The tensors of one layer by the ends of their names, and the weight in floating point."""
+
+
+def stream(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Pack the last axis as a little-endian bit stream in int32 words, bit by bit."""
+    places = (codes.long().unsqueeze(-1) >> torch.arange(bits)) & 1
+    flat = places.flatten(-2).numpy().astype(np.uint8)
+    padded = np.pad(flat, [(0, 0), (0, -flat.shape[-1] % 32)])
+    return torch.from_numpy(np.packbits(padded, axis=-1, bitorder="little").view(np.int32))
+
+
+def random_codes(shape: tuple[int, int], bits: int, groups: int) -> tuple[torch.Tensor, ...]:
+    """Return codes, scales in float16 and zero points of a weight."""
+    codes = torch.randint(0, 1 << bits, shape)
+    scales = ((torch.rand(shape[0], groups) + 0.5) / (8 << bits)).half()
+    zeros = torch.randint(1, (1 << bits), (shape[0], groups))
+    return codes, scales, zeros
+
+
+def values(
+    codes: torch.Tensor, scales: torch.Tensor, zeros: Any, of: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the weight; ``of`` is the group of each column."""
+    groups = torch.arange(codes.shape[1]) // (codes.shape[1] // scales.shape[1])
+    groups = groups if of is None else of
+    zero = zeros[:, groups] if isinstance(zeros, torch.Tensor) else zeros
+    return (codes - zero) * scales.float()[:, groups]
+
+
+def compressed(bits: int, *, symmetric: bool, channel: bool = False, sort: bool = False) -> Any:
+    def write(shape: tuple[int, int]) -> Written:
+        groups = 1 if channel else shape[1] // GROUP
+        codes, scales, zeros = random_codes(shape, bits, groups)
+        tensors = {"weight_packed": stream(codes, bits), "weight_scale": scales}
+        tensors["weight_shape"] = torch.tensor(shape)
+        if not symmetric:
+            tensors["weight_zero_point"] = stream(zeros.T, bits).T.contiguous()
+        of = torch.randperm(shape[1]) // (shape[1] // groups) if sort else None
+        if of is not None:
+            tensors["weight_g_idx"] = of.int()
+        return tensors, values(codes, scales, 1 << (bits - 1) if symmetric else zeros, of)
+
+    weights = {"num_bits": bits, "type": "int", "symmetric": symmetric}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    return (
+        {
+            "quant_method": "compressed-tensors",
+            "format": "pack-quantized",
+            "config_groups": {"group_0": group},
+            "ignore": ["lm_head"],
+        },
+        write,
+    )
+
+
+def gptq(bits: int, *, version: str = "gptq", sort: bool = False) -> Any:
+    def write(shape: tuple[int, int]) -> Written:
+        codes, scales, zeros = random_codes(shape, bits, shape[1] // GROUP)
+        of = (torch.randperm(shape[1]) if sort else torch.arange(shape[1])) // GROUP
+        stored = zeros - (1 if version == "gptq" else 0)
+        tensors = {
+            "qweight": stream(codes, bits).T.contiguous(),
+            "qzeros": stream(stored.T, bits),
+            "scales": scales.T.contiguous(),
+            "g_idx": of.int(),
+        }
+        return tensors, values(codes, scales, zeros, of)
+
+    settings = {"quant_method": "gptq", "bits": bits, "group_size": GROUP, "desc_act": sort}
+    return {**settings, "checkpoint_format": version}, write
+
+
+def awq() -> Any:
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
+
+    def packed(columns: torch.Tensor) -> torch.Tensor:
+        return stream(columns.unflatten(-1, (-1, 8))[..., order].flatten(-2), 4)
+
+    def write(shape: tuple[int, int]) -> Written:
+        codes, scales, zeros = random_codes(shape, 4, shape[1] // GROUP)
+        tensors = {"qweight": packed(codes.T), "qzeros": packed(zeros.T)}
+        tensors["scales"] = scales.T.contiguous()
+        return tensors, values(codes, scales, zeros)
+
+    settings = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}
+    return {**settings, "zero_point": True}, write
+
+
+def nf4(block: int, *, nested: bool = False, kind: str = "nf4") -> Any:
+    palette = torch.linspace(-1, 1, 16) ** 3
+
+    def write(shape: tuple[int, int]) -> Written:
+        codes = torch.randint(0, 16, shape)
+        pairs = codes.view(-1, 2)
+        scales = torch.rand(codes.numel() // block) / 8
+        state: dict[str, Any] = {"quant_type": kind, "blocksize": block, "shape": list(shape)}
+        tensors = {
+            "weight": (pairs[:, :1] * 16 + pairs[:, 1:]).to(torch.uint8),
+            "weight.absmax": scales,
+            "weight.quant_map": palette,
+        }
+        if nested:
+            steps = torch.randint(0, 256, scales.shape)
+            outer = torch.rand(-(-len(steps) // 4)) / 8
+            tensors["weight.absmax"] = steps.to(torch.uint8)
+            tensors["weight.nested_absmax"] = outer
+            tensors["weight.nested_quant_map"] = torch.linspace(-1, 1, 256)
+            state |= {"nested_blocksize": 4, "nested_offset": 0.1}
+            of = torch.arange(len(steps)) // 4
+            scales = tensors["weight.nested_quant_map"][steps] * outer[of] + 0.1
+        described = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+        tensors[f"weight.quant_state.bitsandbytes__{kind}"] = described
+        weight = palette[codes].view(-1, block) * scales.unsqueeze(1)
+        return tensors, weight.view(shape)
+
+    settings = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    return {**settings, "bnb_4bit_quant_type": kind}, write
+
+
+def bytes8() -> Any:
+    def write(shape: tuple[int, int]) -> Written:
+        codes = torch.randint(-127, 128, shape)
+        largest = torch.rand(shape[0]) + 0.1
+        return (
+            {"weight": codes.to(torch.int8), "SCB": largest},
+            codes * largest.unsqueeze(1) / 127,
+        )
+
+    return {"quant_method": "bitsandbytes", "load_in_8bit": True}, write
+
+
+FORMATS: dict[str, Any] = {
+    "compressed-tensors 4": compressed(4, symmetric=True),
+    "compressed-tensors 8": compressed(8, symmetric=True),
+    "compressed-tensors zeros": compressed(4, symmetric=False),
+    "compressed-tensors channel": compressed(8, symmetric=False, channel=True),
+    "compressed-tensors sorted": compressed(4, symmetric=True, sort=True),
+    "gptq 4": gptq(4),
+    "gptq 8": gptq(8),
+    "gptq 3": gptq(3),
+    "gptq 2": gptq(2),
+    "gptq v2": gptq(4, version="gptq_v2"),
+    "gptq sorted": gptq(4, sort=True),
+    "awq": awq(),
+    "nf4": nf4(32),
+    "nf4 long blocks": nf4(64),
+    "nf4 nested": nf4(32, nested=True),
+    "fp4": nf4(32, kind="fp4"),
+    "bitsandbytes 8": bytes8(),
+}
+
+
+def write_folder(
+    folder: Path, form: tuple[dict[str, Any], Callable[[tuple[int, int]], Written]]
+) -> Any:
+    """Write a decoder with quantized linear layers, and return the model in floating point."""
+    settings, write = form
+    model = llama(attention_bias=True, hidden_size=128, intermediate_size=160)
+    tensors = dict(model.state_dict())
+    for path, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and path != "lm_head":
+            made, weight = write((module.out_features, module.in_features))
+            del tensors[f"{path}.weight"]
+            tensors |= {f"{path}.{name}": tensor for name, tensor in made.items()}
+            module.weight.data.copy_(weight)
+    save_model(folder, model, settings, tensors)
+    return model
+
+
+def save_model(
+    folder: Path, model: Any, settings: dict[str, Any], tensors: dict[str, torch.Tensor]
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {**model.config.to_dict(), "quantization_config": settings}
+    content["architectures"] = [type(model).__name__]
+    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
+    kept = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
