@@ -18,14 +18,12 @@ import re
 import sys
 from pathlib import Path
 
-from tqdm import tqdm
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or not it is installed
 
 from tests.backend.models import backend_models  # noqa: E402
 from tests.backend.records import RECORD, Job, Records  # noqa: E402
-from tests.coverage.crew import Found, measure_all  # noqa: E402
+from tests.coverage.crew import Found, measure_with_bar  # noqa: E402
 from tests.coverage.journal import Journal  # noqa: E402
 from tests.coverage.measuring import REFUSED  # noqa: E402
 
@@ -57,13 +55,10 @@ def main() -> int:
 
 
 def _run(jobs: list[Job], journal: Journal, workers: int) -> None:
-    with tqdm(total=len(jobs), unit="model", smoothing=0.05) as bar:
+    def tell(job: Job, found: Found) -> None:
+        journal.add(job.key, found)
 
-        def tell(job: Job, found: Found) -> None:
-            journal.add(job.key, found)
-            bar.update()
-
-        measure_all(jobs, tell, workers=workers, command=WORKER, batch=len(jobs))
+    measure_with_bar(jobs, tell, workers=workers, command=WORKER, batch=len(jobs))
 
 
 def _parser() -> argparse.ArgumentParser:

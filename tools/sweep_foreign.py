@@ -24,12 +24,10 @@ import re
 import sys
 from pathlib import Path
 
-from tqdm import tqdm
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or not it is installed
 
-from tests.coverage.crew import Found, measure_all  # noqa: E402
+from tests.coverage.crew import Found, measure_with_bar  # noqa: E402
 from tests.coverage.journal import Journal  # noqa: E402
 from tests.foreign.cases import BESIDE, CASES, DTYPES, IN_BFLOAT16, LIBRARY  # noqa: E402
 from tests.foreign.measuring import SECONDS  # noqa: E402
@@ -96,17 +94,11 @@ def _is_known(job: Job, records: Records, journal: Journal) -> bool:
 
 
 def _run(jobs: list[Job], journal: Journal, options: argparse.Namespace) -> None:
-    if not jobs:
-        return
-    with tqdm(total=len(jobs), unit="model", smoothing=0.05) as bar:
+    def tell(job: Job, found: Found) -> None:
+        journal.add(job.key, found)
 
-        def tell(job: Job, found: Found) -> None:
-            journal.add(job.key, found)
-            bar.set_postfix_str(f"{job.dtype} {job.case}"[:40])
-            bar.update()
-
-        workers = options.workers
-        measure_all(jobs, tell, workers=workers, command=WORKER, patience=PATIENCE, batch=BATCH)
+    workers = options.workers
+    measure_with_bar(jobs, tell, workers=workers, command=WORKER, patience=PATIENCE, batch=BATCH)
 
 
 def _parser() -> argparse.ArgumentParser:

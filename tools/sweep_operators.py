@@ -14,16 +14,15 @@ whole sweep takes some minutes per dtype on one core.
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import sys
 from pathlib import Path
 
-from tqdm import tqdm
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or not it is installed
 
-from tests.coverage.crew import Found, Job, measure_all  # noqa: E402
+from tests.coverage.crew import Found, Job, measure_with_bar  # noqa: E402
 from tests.coverage.entries import entries, has_a_value  # noqa: E402
 from tests.coverage.measuring import PASS  # noqa: E402
 from tests.coverage.results import Sweep, load, record, save, table  # noqa: E402
@@ -51,16 +50,14 @@ def _run(options: argparse.Namespace) -> Sweep:
         pairs = [p for p in pairs if p in sweep.open()]
     jobs = [Job(name, dtype, options.samples, options.dynamic) for name, dtype in pairs]
     about = {"dynamic": options.dynamic, "dtypes": options.dtypes, "samples": options.samples}
-    with tqdm(total=len(jobs), unit="entry", smoothing=0.05) as bar:
+    finished = itertools.count(1)
 
-        def tell(job: Job, found: Found) -> None:
-            sweep.add(job.entry, job.dtype, found)
-            bar.set_postfix_str(f"{job.dtype} {job.entry}"[:40])
-            bar.update()
-            if options.out and bar.n % 50 == 0:
-                save(sweep, options.out, about)
+    def tell(job: Job, found: Found) -> None:
+        sweep.add(job.entry, job.dtype, found)
+        if options.out and next(finished) % 50 == 0:
+            save(sweep, options.out, about)
 
-        measure_all(jobs, tell, workers=options.workers)
+    measure_with_bar(jobs, tell, unit="entry", workers=options.workers)
     if options.out:
         save(sweep, options.out, about)
     return sweep

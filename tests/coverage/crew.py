@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+from tqdm import tqdm
 
 from tests.coverage.measuring import CONVERSION_FAILED, CRASH, RUN_FAILED, SECONDS
 
@@ -41,10 +43,44 @@ class Job:
     samples: int = 3
     dynamic: bool = False
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """What the job is shown and kept as."""
+        return self.entry, self.dtype
+
+
+class _Keyed(Protocol):
+    @property
+    def key(self) -> tuple[str, ...]: ...
+
 
 Found = list[dict[str, Any]]
 """Per call: ``status``, ``detail`` and ``resized``."""
 _J = TypeVar("_J")
+_K = TypeVar("_K", bound=_Keyed)
+
+
+def measure_with_bar(
+    jobs: Sequence[_K], tell: Callable[[_K, Found], None], *, unit: str = "model", **options: Any
+) -> None:
+    """Do what :func:`measure_all` does, with a progress bar that names the last finished job.
+
+    Args:
+        jobs: The jobs, each with a key of words.
+        tell: Called with each job and what was found, one call at a time.
+        unit: What the bar calls a job.
+        options: As for :func:`measure_all`.
+    """
+    if not jobs:
+        return
+    with tqdm(total=len(jobs), unit=unit, smoothing=0.05) as bar:
+
+        def finished(job: _K, found: Found) -> None:
+            tell(job, found)
+            bar.set_postfix_str(" ".join(job.key)[:40])
+            bar.update()
+
+        measure_all(jobs, finished, **options)
 
 
 def measure_all(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from tests.coverage.crew import Found, Job, measure_all
+import pytest
+
+from tests.coverage.crew import Found, Job, measure_with_bar
 from tests.coverage.measuring import CRASH, PASS
 from tests.coverage.results import Sweep, table
 
@@ -24,14 +26,17 @@ for line in sys.stdin:
 """
 
 
-def test_a_crash_is_an_entry_and_the_rest_is_measured() -> None:
+def test_a_crash_is_an_entry_and_the_rest_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     sweep = Sweep()
 
     def tell(job: Job, found: Found) -> None:
         sweep.add(job.entry, job.dtype, found)
 
     jobs = [Job("good", "float32"), Job("bad", "float32"), Job("last", "float32")]
-    measure_all(jobs, tell, workers=1, command=(sys.executable, "-c", SCRIPT))
+    command = (sys.executable, "-c", SCRIPT)
+    measure_with_bar(jobs, tell, unit="entry", workers=1, command=command)
     assert {n: sweep.status(n) for n in sweep.found} == {"good": PASS, "bad": CRASH, "last": PASS}
     assert [c["status"] for c in sweep.found["bad"]["float32"]] == [CRASH, PASS]
     assert sweep.open() == {("bad", "float32")}
@@ -39,3 +44,10 @@ def test_a_crash_is_an_entry_and_the_rest_is_measured() -> None:
     assert summary["totals"]["float32"] == {"exported": 3, PASS: 2, CRASH: 1}
     assert summary["resized"] == {"larger: pass": 5}
     assert "float32" in table(sweep)
+    bar = capsys.readouterr().err
+    assert "3/3" in bar
+    assert "last float32" in bar
+
+
+def test_no_jobs_need_no_worker() -> None:
+    measure_with_bar([], lambda job, found: None, command=("/no/such/command",))
