@@ -51,7 +51,9 @@ struct Weight {
     const std::size_t count = p.columns * p.groups;
     plain.scales = Tensor(p.scale, Normal(count, 1, 0, deviation)).Values();
     if (p.zeros) {
-      for (std::size_t i = 0; i < count; ++i) plain.zeros.push_back(random() % (1u << p.bits));
+      for (std::size_t i = 0; i < count; ++i) {
+        plain.zeros.push_back(static_cast<double>(random() % (1u << p.bits)));
+      }
     }
     if (p.palette) {
       plain.palette =
