@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import CoreaiError, QuantizationError
-from coreai_onnx.quantization.products import Products, Root
+from coreai_onnx.quantization.products import Products, Root, origin
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.stages import begin
 
@@ -62,7 +62,7 @@ class Probes:
             argument = call.inputs[list(root.inputs).index(weight)]
             value = self._passed(call, root, x)
             if argument is not None and value is not None:
-                yield from self._traced(argument, value, caller)
+                yield from self._traced(origin(argument), value, caller)
 
     def _passed(self, call: ir.Node, function: ir.Function, x: ir.Value) -> ir.Value | None:
         """Return the value outside of a call for a value in its function."""

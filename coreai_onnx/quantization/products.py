@@ -28,14 +28,16 @@ class Product:
 
     Attributes:
         node: ``MatMul`` or ``Gemm``; ``Gather`` for a lookup.
-        weight: The matrix before its Transpose: an initializer, or an input of a function.
+        weight: The matrix before its Transpose and Cast: an initializer, or an input of a function.
         by_rows: Whether the matrix has a row for each output, ``[N, K]``.
+        dtype: The dtype of the product.
         root: The main graph or the function that has the node, perhaps in a subgraph.
     """
 
     node: ir.Node
     weight: ir.Value
     by_rows: bool
+    dtype: ir.DataType
     root: Root
 
     @property
@@ -137,6 +139,17 @@ class Products:
         calls = self.calls[function.identifier()]
         return [call.inputs[index] if index < len(call.inputs) else None for call, _ in calls]
 
+    def _dtype(self, value: ir.Value) -> ir.DataType:
+        """Return the dtype of a constant, after the Casts that it goes through."""
+        node = value.producer()
+        if node is not None:
+            return ir.DataType(node.attributes["to"].as_int())
+        if value in self._owners:
+            (first, *_) = [argument for argument in self.arguments(value) if argument is not None]
+            return self._dtype(first)
+        assert value.const_value is not None
+        return value.const_value.dtype
+
     def constants(self, value: ir.Value, rank: int = _MATRIX) -> list[ir.Value] | None:
         """Return the initializers that a value may be; None if it may be something else.
 
@@ -144,6 +157,7 @@ class Products:
             value: A value; an input of a function may be what any call passes.
             rank: The rank of the initializers.
         """
+        value = origin(value)
         if value in self._owners:
             found: list[ir.Value] = []
             for argument in self.arguments(value):
@@ -163,7 +177,8 @@ class Products:
         found = _matrix_of(node)
         if found is None or not self.constants(found[0]) or not self._has_plain_bias(node):
             return None
-        return Product(node, *found, root)
+        factor, by_rows = found
+        return Product(node, origin(factor), by_rows, self._dtype(factor), root)
 
     def _has_plain_bias(self, node: ir.Node) -> bool:
         """Whether the bias of a Gemm, if it has one, is a constant row."""
@@ -177,6 +192,23 @@ def searched(model: ir.Model) -> Iterator[Root]:
     for function in model.functions.values():
         if function.domain != STANDARD_DOMAIN:
             yield function
+
+
+def origin(value: ir.Value) -> ir.Value:
+    """Return the value before Casts from one floating dtype to another.
+
+    Weights may be stored in 16 bits for a computation in float32.
+    """
+    while (node := value.producer()) is not None and _is_cast(node):
+        above = node.inputs[0]
+        assert above is not None
+        value = above
+    return value
+
+
+def _is_cast(node: ir.Node) -> bool:
+    cast = node.op_type == "Cast" and node.domain in ONNX_DOMAINS and node.inputs[0] is not None
+    return cast and node.attributes["to"].as_int() in FLOATS
 
 
 def _matrix_of(node: ir.Node) -> tuple[ir.Value, bool] | None:
@@ -196,6 +228,8 @@ def _matrix_of(node: ir.Node) -> tuple[ir.Value, bool] | None:
         return None
     value = node.inputs[1]
     while value is not None and (turn := value.producer()) is not None:
+        if _is_cast(turn) and origin(value).producer() is None:
+            break
         if turn.op_type != "Transpose" or turn.domain not in ONNX_DOMAINS:
             return None
         if list(turn.attributes.get_ints("perm", [1, 0])) != [1, 0]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from coreai_onnx.composite_ops.declaration import DOMAIN
 from coreai_onnx.quantization.bodies import Bodies
 from coreai_onnx.quantization.packed_weights import PackedWeight
-from coreai_onnx.quantization.products import Product, Products, Weight
+from coreai_onnx.quantization.products import Product, Products, Weight, origin
 
 Parts = dict[str, ir.Value]
 """The values of a packed weight in one graph, by the names of the inputs of the composites."""
@@ -33,6 +33,11 @@ class Rewriting:
         self.packed = {weight.value: done for weight, done in packed.items()}
         self._by_rows = {weight.value: weight.by_rows for weight in packed}
         self.bodies = Bodies(products.model)
+        self._dtypes = {
+            value: product.dtype
+            for product in products.products
+            for value in self._constants(product)
+        }
         self._parts: dict[object, Parts] = {}
 
     def run(self) -> None:
@@ -56,14 +61,13 @@ class Rewriting:
         node, parts = product.node, self._parts_of(product.weight)
         source = node.inputs[1] if not product.is_lookup else node.inputs[0]
         attributes = {"bits": packed.scheme.bits, "group_size": _group_of(packed)}
-        dtype = self._dtype(product.weight)
         if product.is_lookup:
-            self._lookup(node, parts, dtype, attributes)
+            self._lookup(node, parts, product.dtype, attributes)
         else:
-            self._product(node, parts, dtype, attributes)
+            self._product(node, parts, product.dtype, attributes)
         product.root.opset_imports.setdefault(DOMAIN, 1)
         if source is not None:
-            _remove_transposes(source)
+            _remove_makers(source)
 
     def _product(
         self, node: ir.Node, parts: Parts, dtype: ir.DataType, attributes: dict[str, int]
@@ -114,11 +118,6 @@ class Rewriting:
         node.prepend(made)
         return made.outputs[0]
 
-    def _dtype(self, weight: ir.Value) -> ir.DataType:
-        (value, *_) = self.products.constants(weight) or [weight]
-        assert value.const_value is not None
-        return value.const_value.dtype
-
     # ------------------------------------------------------------------ values
     def _parts_of(self, weight: ir.Value) -> Parts:
         """Return the parts of a weight where it is an initializer or an input of a function."""
@@ -133,7 +132,7 @@ class Rewriting:
         return self._parts[key]
 
     def _initializers(self, weight: ir.Value, packed: PackedWeight) -> Parts:
-        graph, arrays = weight.graph, arrays_of(packed, self._dtype(weight))
+        graph, arrays = weight.graph, arrays_of(packed, self._dtypes[weight])
         assert isinstance(graph, ir.Graph)
         parts: Parts = {}
         for part, array in arrays.items():
@@ -153,7 +152,7 @@ class Rewriting:
         """Add inputs for the parts to a function, and pass them in all calls."""
         calls = self.products.calls[function.identifier()]
         arguments = [value for value in self.products.arguments(weight) if value is not None]
-        passed = [self._parts_of(value) for value in arguments]
+        passed = [self._parts_of(origin(value)) for value in arguments]
         parts: Parts = {}
         for part in passed[0]:
             parts[part] = ir.Value(name=f"{weight.name}.{part}")
@@ -182,7 +181,9 @@ class Rewriting:
         del function.inputs[index]
         for value in arguments:
             if value is not None:
-                self._remove_unused(value)
+                source = origin(value)
+                _remove_makers(value)
+                self._remove_unused(source)
 
 
 def arrays_of(packed: PackedWeight, dtype: ir.DataType) -> dict[str, np.ndarray]:
@@ -207,8 +208,8 @@ def _group_of(packed: PackedWeight) -> int:
     return int(packed.codes.shape[2]) * 8 // packed.scheme.bits
 
 
-def _remove_transposes(value: ir.Value) -> None:
-    """Remove the Transposes that make a value, as far as nothing else reads them."""
+def _remove_makers(value: ir.Value) -> None:
+    """Remove the Transposes and Casts that make a value, as far as nothing else reads them."""
     node = value.producer()
     while node is not None and not value.uses() and not value.is_graph_output():
         above = node.inputs[0]

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 
 import onnx_ir as ir
 
-from coreai_onnx.quantization.products import Call, Products
+from coreai_onnx.quantization.products import Call, Products, origin
 
 
 def specialize(products: Products, kinds: Mapping[ir.Value, Hashable]) -> Products:
@@ -60,7 +60,7 @@ def _parameters(products: Products) -> set[ir.Value]:
         if value in found or products.owner(value) is None:
             continue
         found.add(value)
-        waiting += [argument for argument in products.arguments(value) if argument is not None]
+        waiting += [origin(passed) for passed in products.arguments(value) if passed is not None]
     return found
 
 

@@ -11,10 +11,14 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
+import os
+import shutil
 import sys
+import tempfile
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +34,9 @@ SCHEMES: tuple[dict[str, Any], ...] = (
     *({"bits": 2, "method": method, "group_size": 16} for method in METHODS),
 )
 
+LLAMA = Path(
+    os.environ.get("DOCSTRING_LLAMA", Path(__file__).parents[1] / "models" / "docstring_llama")
+)
 PAIRS = (
     ("A man is playing the guitar on stage.", "Someone performs music for an audience."),
     ("The cat sleeps on the warm windowsill.", "A kitten is napping in the sun."),
@@ -116,7 +123,51 @@ def minilm() -> Task:
     return Task(program, calibration, measure, ("cosine", "rank correlation", "paraphrases found"))
 
 
-TASKS: dict[str, Callable[[], Task]] = {"minilm": minilm}
+# ---------------------------------------------------------------------- a small language model
+def llama(folder: Path = LLAMA) -> Task:
+    """A decoder: the perplexity of a text that it has not seen."""
+    import transformers
+
+    from coreai_onnx.generation import perplexity
+    from coreai_onnx.huggingface import export_model
+
+    exported = Path(tempfile.mkdtemp()) / "llama"
+    export_model(folder, exported, target="onnxruntime", check=False)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    text = (folder / "held_out.txt").read_text(encoding="utf-8")[:20_000]
+
+    def program() -> OnnxProgram:
+        return OnnxProgram.load(exported / "model.onnx")
+
+    session = program().session()
+    sizes = session.example_sizes({}, default=1) | {"past_sequence_length": 0}
+
+    def feed(ids: np.ndarray) -> dict[str, np.ndarray]:
+        given = {
+            "input_ids": ids[None],
+            "attention_mask": np.ones_like(ids)[None],
+            "position_ids": np.arange(len(ids))[None],
+        }
+        for info in session.inputs:
+            shape = [d if isinstance(d, int) else sizes.get(d, 0) for d in info.dims]
+            given.setdefault(info.name, np.zeros(shape, info.numpy_dtype))
+        return {info.name: given[info.name] for info in session.inputs}
+
+    ids = np.array(tokenizer("\n".join(docstrings(256)))["input_ids"], np.int64)
+    calibration = [feed(ids[i : i + 256]) for i in range(0, len(ids) - 255, 256)]
+    reference = perplexity(exported, text)
+
+    def measure(one: OnnxProgram) -> tuple[object, ...]:
+        copy = exported.with_name("measured")
+        shutil.copytree(exported, copy, dirs_exist_ok=True)
+        one.save(copy / "model.onnx")
+        found = perplexity(copy, text)
+        return f"{found:.3f}", f"{(found / reference - 1) * 100:+.2f} %"
+
+    return Task(program, calibration, measure, ("perplexity", "change"))
+
+
+TASKS: dict[str, Callable[[], Task]] = {"minilm": minilm, "llama": llama}
 
 
 def rows(task: Task, schemes: Sequence[dict[str, Any]]) -> Iterator[tuple[object, ...]]:

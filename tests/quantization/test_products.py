@@ -85,3 +85,19 @@ def test_a_shared_matrix_has_all_its_paths() -> None:
     assert weight.paths == ("embed", "head")
     assert weight.is_lookup
     assert np.array_equal(weight.tensor.numpy(), [[1, 2], [3, 4]])
+
+
+STORED = f"""{HEAD}
+agraph (float[n, 16] x) => (float[n, 16] y, float[n, 16] z)
+<float16[16, 16] first = {{0}}, float16[16, 16] second = {{0}}>
+{{ a = Cast<to = 1>(first) t = Transpose<perm = [1, 0]>(a) h = MatMul(x, t)
+  b = Cast<to = 1>(second) y = ai.coreai.module.Layer(h, b) i = Cast<to = 7>(x)
+  z = MatMul(x, b) }}{FUNCTION}"""
+
+
+def test_weights_may_be_stored_in_16_bits() -> None:
+    found = Products(parse(STORED))
+    weights = {weight.name: weight for weight in found.weights()}
+    assert [product.dtype.name for product in found.products] == ["FLOAT"] * 3
+    assert weights["first"].by_rows
+    assert len(weights["second"].products) == 1  # the other product has the transposed matrix

@@ -13,6 +13,7 @@ from coreai_onnx.quantization.products import Products
 from coreai_onnx.quantization.rewriting import Rewriting
 from coreai_onnx.quantization.scheme import METHODS, Scheme
 from tests.quantization.test_packed_weights import values_of
+from tests.quantization.test_products import STORED
 from tests.quantization.weights import correlated_inputs, heavy_tailed, linear
 from tests.small_models import parse
 from tests.tolerances import assert_close
@@ -103,3 +104,16 @@ def test_a_tied_table_is_stored_once() -> None:
     y, z = OnnxProgram({"main": model}).run(ids, kernels=False).values()
     assert_close(y, values[ids])
     assert_close(z, values[ids] @ values.T)
+
+
+def test_a_weight_that_is_stored_in_16_bits() -> None:
+    model = parse(STORED.replace("z = MatMul(x, b)", "z = Neg(x)"))
+    for seed, name in enumerate(("first", "second")):
+        array = heavy_tailed(16, 16, seed).astype(np.float16)
+        model.graph.initializers[name].const_value = ir.tensor(array, name=name)
+    values = rewritten(model, Scheme(4, 16))
+    assert not any(node.op_type == "Transpose" for node in model.graph)
+    assert {"first", "second"}.isdisjoint(model.graph.initializers)
+    x = correlated_inputs(6, 16)
+    y = OnnxProgram({"main": model}).run(x, kernels=False)[0]
+    assert_close(y, x @ values["first"].T @ values["second"].T)
