@@ -98,6 +98,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "task": [["--task", value] for value in ("chess", "", "question answering")],
         "no_check": [["--no-check=yes"]],
         "include_kernels": [["--include-kernels=yes"]],
+        "overwrite": [["--overwrite=yes"]],
         "cache": [["--cache", value] for value in ("paged", "", "static")],
         "dtype": [["--dtype", value] for value in ("int3", "")],
         "weights_dtype": [["--weights-dtype", value] for value in ("int3", "")],
