@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.errors import QuantizationError, SaveError, StagingError, failures_as
+from coreai_onnx.errors import SaveError, StagingError, failures_as
 from coreai_onnx.files.bundles import save_bundle
 from coreai_onnx.files.program_files import MAIN, entrypoint_files, load_models, marked
 from coreai_onnx.files.saving import save_models, to_proto
@@ -26,10 +26,8 @@ from coreai_onnx.stages import begin
 if TYPE_CHECKING:
     from coreai_onnx.export.recognize.recognition import Recognition
     from coreai_onnx.passes import Pass, PassReport, Target
-    from coreai_onnx.quantization.calibration import Feed
+    from coreai_onnx.quantization.options import QuantizeOptions
     from coreai_onnx.quantization.report import QuantizationReport
-    from coreai_onnx.quantization.rules import Rule
-    from coreai_onnx.quantization.scheme import Method, ScaleDtype
 
 
 class OnnxProgram:
@@ -160,18 +158,7 @@ class OnnxProgram:
         return self
 
     def quantize(
-        self,
-        bits: int = 4,
-        group_size: int = 32,
-        *,
-        method: Method = "hqq",
-        symmetric: bool = False,
-        scale_dtype: ScaleDtype = "float16",
-        calibration: Iterable[Feed] | None = None,
-        rules: Mapping[str, Rule] | None = None,
-        skip: Sequence[str] = (),
-        embeddings: bool = True,
-        minimum_size: int = 4096,
+        self, bits: int = 4, group_size: int = 32, **options: Unpack[QuantizeOptions]
     ) -> OnnxProgram:
         """Quantize the weights of products and embeddings, in place.
 
@@ -183,19 +170,9 @@ class OnnxProgram:
             bits: Size of a weight: 8, 4, 3 or 2.
             group_size: Number of neighbors in a row of a weight that share a scale; 0 for a whole
                 row.
-            method: ``"rtn"``, ``"hqq"``, ``"palette"``, or, with calibration data, ``"gptq"`` or
-                ``"awq"``; see `coreai_onnx.quantization.scheme.Scheme`.
-            symmetric: Whether groups have no zero points.
-            scale_dtype: Dtype of the scales in the file.
-            calibration: The inputs of typical calls of the only entrypoint, or of ``main``: a
-                mapping by name, or a tuple by position, for each call.
-            rules: Patterns of module paths, or of names of weights, to what is different for them:
-                bits, a mapping of the fields of a scheme, or None to keep the dtype. The first
-                pattern that matches counts:
-                ``{"*lm_head": 8, "*.layers.0.*": {"method": "rtn"}}``.
-            skip: Patterns of weights that keep their dtype.
-            embeddings: Whether embeddings are quantized.
-            minimum_size: Least number of elements of a weight that no pattern matches.
+            **options: ``method``, ``symmetric``, ``scale_dtype``, ``calibration``, ``rules``,
+                ``skip``, ``embeddings``, ``minimum_size`` and ``activations``, as in
+                `coreai_onnx.quantization.options.QuantizeOptions`.
 
         Returns:
             The program itself. ``quantization_report`` lists sizes and rounding errors.
@@ -205,16 +182,12 @@ class OnnxProgram:
                 nothing to quantize, a weight is not finite, or the calibration data is missing or
                 does not fit the model; the program is unchanged.
         """
-        from coreai_onnx.quantization.quantizer import quantize_models  # imports torch
-        from coreai_onnx.quantization.rules import Rules
-        from coreai_onnx.quantization.scheme import Scheme
+        from coreai_onnx.quantization.options import quantize_entrypoints  # imports torch
 
         begin("quantize")
-        scheme = Scheme(bits, group_size, method, symmetric, scale_dtype)
-        chosen = Rules.of(scheme, rules, skip, embeddings=embeddings, minimum_size=minimum_size)
-        feeds = None if calibration is None else {self._choose(None): calibration}
-        with failures_as(QuantizationError, "the model cannot be quantized"):
-            self.quantization_reports = quantize_models(self.models, chosen, feeds)
+        calibrated = "" if options.get("calibration") is None else self._choose(None)
+        reports = quantize_entrypoints(self.models, calibrated, bits, group_size, **options)
+        self.quantization_reports = reports
         self._sessions.clear()
         return self
 

@@ -143,7 +143,7 @@ def _sweep(probes: Probes, feeds: Iterable[Feed], label: str) -> dict[str, Array
     count = 0
     for count, feed in enumerate(feeds, 1):
         begin(f"calibrate{label}: call {count}")
-        arrays = _run(session, feed, count)
+        arrays = run_call(session, feed, count)
         for names, weights in readers.items():
             for name in names:
                 rows = _rows(arrays[name], weights[0], count)
@@ -157,7 +157,7 @@ def _sweep(probes: Probes, feeds: Iterable[Feed], label: str) -> dict[str, Array
     return {weight: moments[names] for names, weights in readers.items() for weight in weights}
 
 
-def _run(session: Session, feed: Feed, number: int) -> dict[str, Array]:
+def run_call(session: Session, feed: Feed, number: int) -> dict[str, Array]:
     """Run one call; return its inputs and outputs by name."""
     try:
         if isinstance(feed, Mapping):

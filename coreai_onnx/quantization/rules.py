@@ -86,6 +86,15 @@ class Rules:
         rule = found[0]
         return self._fitting(weight, rule) if isinstance(rule, Scheme) else "skipped by a pattern"
 
+    def leaves_out(self, path: str, name: str) -> bool:
+        """Return whether the first pattern that matches a layer selects no scheme."""
+        rules = [
+            rule
+            for pattern, rule in self.patterns.items()
+            if fnmatchcase(path, pattern) or fnmatchcase(name, pattern)
+        ]
+        return bool(rules) and rules[0] is None
+
     def _kept(self, weight: Weight) -> str:
         if weight.size < self.minimum_size:
             return f"fewer than {self.minimum_size} elements"

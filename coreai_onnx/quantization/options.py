@@ -1,0 +1,95 @@
+"""The options of `OnnxProgram.quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict, Unpack
+
+import onnx_ir as ir
+
+from coreai_onnx.errors import QuantizationError, failures_as
+from coreai_onnx.quantization.calibration import Feed
+from coreai_onnx.quantization.integer_models import quantize_activations
+from coreai_onnx.quantization.quantizer import quantize_models
+from coreai_onnx.quantization.report import QuantizationReport
+from coreai_onnx.quantization.rules import MINIMUM_SIZE, Rule, Rules
+from coreai_onnx.quantization.scheme import Method, ScaleDtype, Scheme
+
+
+class QuantizeOptions(TypedDict, total=False):
+    """The options of a quantization besides bits and group size; all have defaults.
+
+    Attributes:
+        method: ``"hqq"`` (the default), ``"rtn"``, ``"palette"``, or, with calibration data,
+            ``"gptq"`` or ``"awq"``; see `coreai_onnx.quantization.scheme.Scheme`.
+        symmetric: Whether groups have no zero points; by default they have.
+        scale_dtype: Dtype of the scales in the file, ``"float16"`` (the default) or ``"float32"``.
+        calibration: The inputs of typical calls of the only entrypoint, or of ``main``: a mapping
+            by name, or a tuple by position, for each call.
+        rules: Patterns of module paths, or of names of weights, to what is different for them:
+            bits, a mapping of the fields of a scheme, or None to keep the dtype. The first pattern
+            that matches counts: ``{"*lm_head": 8, "*.layers.0.*": {"method": "rtn"}}``.
+        skip: Patterns of weights that keep their dtype.
+        embeddings: Whether embeddings are quantized; by default they are.
+        minimum_size: Least number of elements of a weight that no pattern matches; 4096 by default.
+        activations: Whether the inputs of products and convolutions are rounded to 8 bits as well,
+            in ranges that the calibration data shows; by default they are not. Weights have 8 bits
+            then, with a scale for each output, and only ``calibration``, ``rules`` (to None) and
+            ``skip`` have an effect.
+    """
+
+    method: Method
+    symmetric: bool
+    scale_dtype: ScaleDtype
+    calibration: Iterable[Feed] | None
+    rules: Mapping[str, Rule] | None
+    skip: Sequence[str]
+    embeddings: bool
+    minimum_size: int
+    activations: bool
+
+
+def quantize_entrypoints(
+    models: Mapping[str, ir.Model],
+    calibrated: str,
+    bits: int,
+    group_size: int,
+    **options: Unpack[QuantizeOptions],
+) -> dict[str, QuantizationReport]:
+    """Quantize the models of a program, in place.
+
+    Args:
+        models: The models by entrypoint.
+        calibrated: The entrypoint that the calibration data is for; empty for an unknown one.
+        bits: Size of a weight.
+        group_size: Number of neighbors that share a scale.
+        **options: The other options.
+
+    Returns:
+        The reports, by entrypoint.
+
+    Raises:
+        QuantizationError: An option is invalid, or the models cannot be quantized.
+    """
+    if unknown := set(options) - QuantizeOptions.__optional_keys__:
+        known = ", ".join(sorted(QuantizeOptions.__optional_keys__))
+        raise QuantizationError(f"there is no option {min(unknown)!r}; there are {known}")
+    scheme = Scheme(
+        bits,
+        group_size,
+        options.get("method", "hqq"),
+        options.get("symmetric", False),
+        options.get("scale_dtype", "float16"),
+    )
+    rules = Rules.of(
+        scheme,
+        options.get("rules"),
+        options.get("skip", ()),
+        embeddings=options.get("embeddings", True),
+        minimum_size=options.get("minimum_size", MINIMUM_SIZE),
+    )
+    feeds = options.get("calibration")
+    with failures_as(QuantizationError, "the model cannot be quantized"):
+        if options.get("activations"):
+            return quantize_activations(models, calibrated, rules, feeds)
+        return quantize_models(models, rules, None if feeds is None else {calibrated: feeds})
