@@ -65,7 +65,9 @@ def load_source(
         chosen = task_of(config, task)
         _check_weights(path)
         with failures_as(ModelSourceError, f"cannot load {path}"):
-            model = _auto_class(chosen).from_pretrained(path, dtype=dtype, local_files_only=True)
+            model = _class_of(config, chosen).from_pretrained(
+                path, dtype=dtype, local_files_only=True
+            )
         return LoadedModel(model.eval(), chosen, path)
     if not path.is_file():
         raise ModelSourceError(
@@ -76,7 +78,7 @@ def load_source(
     chosen = task_of(config, task)
     torch.manual_seed(seed)
     with failures_as(ModelSourceError, f"cannot build the model of {path}"):
-        model = _auto_class(chosen).from_config(config)
+        model = _built(_class_of(config, chosen), config)
     return LoadedModel(model.to(dtype).eval(), chosen, path.parent)
 
 
@@ -99,8 +101,23 @@ class _Architecture:
     architectures: list[str]
 
 
-def _auto_class(task: Task) -> Any:
+def _class_of(config: Any, task: Task) -> Any:
+    """Return the class that a configuration names, if it has the head of the task.
+
+    Otherwise that of transformers, which may be another one: of a T5 encoder, the whole T5.
+    """
+    for name in list(getattr(config, "architectures", None) or ())[:1]:
+        found = getattr(transformers, name, None)
+        if found is not None and task.endings and name.endswith(task.endings):
+            return found
     return getattr(transformers, task.auto_class)
+
+
+def _built(cls: Any, config: Any) -> Any:
+    """Return a model with random weights."""
+    if issubclass(cls, transformers.PreTrainedModel):
+        return cls._from_config(config)  # what AutoModel.from_config calls
+    return cls.from_config(config)
 
 
 def _config(path: Path) -> Any:
