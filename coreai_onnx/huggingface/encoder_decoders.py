@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
 
+from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE, cache_dims
 
@@ -32,9 +34,19 @@ class EncoderPart(torch.nn.Module):
     output_names = ("last_hidden_state",)
 
     def __init__(self, model: Any) -> None:
-        """Take the encoder of a model."""
+        """Take the encoder of a model.
+
+        Raises:
+            ModelSourceError: If it takes something else than text or the spectrograms of Whisper.
+        """
         super().__init__()
         self.model = model
+        name = model.main_input_name
+        if name != "input_ids" and not hasattr(model.config, "num_mel_bins"):
+            raise ModelSourceError(
+                f"{type(model).__name__}: an encoder of {name} is not exported yet; of speech "
+                "models with a decoder, Whisper is"
+            )
         self.encoder: Any = self.model.get_encoder()
         self.is_speech = self.model.main_input_name == "input_features"
         self.input_names = ["input_features"] if self.is_speech else ["input_ids", "attention_mask"]
@@ -101,7 +113,7 @@ class DecoderPart(torch.nn.Module):
         result = self.model(
             attention_mask=mask,
             decoder_input_ids=input_ids,
-            encoder_outputs=(encoder_hidden_states,),
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoder_hidden_states),
             past_key_values=cache,
             use_cache=True,
         )
@@ -167,7 +179,7 @@ def _computed(model: Any, encoder_hidden_states: torch.Tensor) -> EncoderDecoder
     ids = torch.zeros((encoder_hidden_states.shape[0], 1), dtype=torch.int64)
     model(
         decoder_input_ids=ids,
-        encoder_outputs=(encoder_hidden_states,),
+        encoder_outputs=BaseModelOutput(last_hidden_state=encoder_hidden_states),
         past_key_values=cache,
         use_cache=True,
     )

@@ -40,7 +40,7 @@ from coreai_onnx.table import render, size_text
 if TYPE_CHECKING:
     from coreai_onnx.passes import Target
 
-_ENCODER_DECODERS = ("text2text-generation", "automatic-speech-recognition")
+_ENCODER_DECODERS = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 """The dtypes of the computation; onnxruntime has no bfloat16 on a CPU."""
 WEIGHTS_DTYPES = {**DTYPES, "bfloat16": torch.bfloat16}
@@ -251,7 +251,7 @@ def _programs(
         known = all(slot.grows for slot in decoder.slots)
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files
-    if loaded.task.name not in _ENCODER_DECODERS:
+    if loaded.task.auto_class not in _ENCODER_DECODERS:
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(loaded.model)
     part = DecoderPart(loaded.model, encoder)

@@ -1,4 +1,4 @@
-"""Models that run once: encoders and classifiers of text and images."""
+"""Models that run once: encoders and classifiers of text, images and audio."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.export import Dim
 
-from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE
 from coreai_onnx.huggingface.tasks import Task
 
 _DEFAULT_IMAGE = 224
-_IMAGE, _SEGMENTS = "pixel_values", "token_type_ids"
+_IMAGE, _AUDIO, _SEGMENTS = "pixel_values", "input_values", "token_type_ids"
+_SAMPLES, _FEWEST_SAMPLES = 4000, 800
+"""Samples of the example, and the fewest: 50 ms, which most models make two frames of."""
+SAMPLES = "number_of_samples"
 
 
 class Head(torch.nn.Module):
     """A model with some of its results as outputs.
 
     Attributes:
-        input_names: Names of the inputs: ``input_ids``, ``pixel_values``, ``attention_mask`` and,
-            where the model has segments, ``token_type_ids``; those that the model takes.
+        input_names: Names of the inputs: ``input_ids``, ``pixel_values``, ``input_values``,
+            ``attention_mask`` and, where the model has segments, ``token_type_ids``; those that the
+            model takes.
         output_names: Names of the outputs, those of the model's result.
     """
 
@@ -35,7 +40,13 @@ class Head(torch.nn.Module):
         self.model: Any = model
         self.input_names = _inputs(self.model, task)
         self._separate = len(task.takes) > 1
-        with torch.no_grad():
+        inputs = ", ".join(self.input_names)
+        with (
+            torch.no_grad(),
+            failures_as(
+                ModelSourceError, f"{type(model).__name__} does not run with {inputs} alone"
+            ),
+        ):
             result = self._result(self.example(_dtype_of(model))[0])
         self.output_names = [name for name in task.outputs if name in result]
         if not self.output_names:
@@ -50,11 +61,13 @@ class Head(torch.nn.Module):
         return tuple(result[name] for name in self.output_names)
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Return example arguments: 2 images, and 3 texts of 8 tokens."""
+        """Return example arguments: 2 images or recordings, and 3 texts of 8 tokens."""
         found = []
         for name in self.input_names:
             if name == _IMAGE:
                 found.append(torch.zeros(2, *_image_size(self.model.config), dtype=dtype))
+            elif name == _AUDIO:
+                found.append(torch.zeros(2, _SAMPLES, dtype=dtype))
             else:
                 found.append(torch.full((3, 8), int(name != _SEGMENTS)))
         return (found,)
@@ -63,8 +76,9 @@ class Head(torch.nn.Module):
         """Return the dynamic dims of `example`; the size of images is fixed by most models."""
         text, image = ("text_", "image_") if self._separate else ("", "")
         dims = {0: f"{text}{BATCH}", 1: SEQUENCE}
-        image_dims = {0: f"{image}{BATCH}"}
-        return ([image_dims if name == _IMAGE else dims for name in self.input_names],)
+        samples = Dim(SAMPLES, min=_FEWEST_SAMPLES)
+        known = {_IMAGE: {0: f"{image}{BATCH}"}, _AUDIO: {0: BATCH, 1: samples}}
+        return ([known.get(name, dims) for name in self.input_names],)
 
     def _result(self, inputs: Sequence[torch.Tensor]) -> Any:
         given = dict(zip(self.input_names, inputs, strict=True))
@@ -73,9 +87,11 @@ class Head(torch.nn.Module):
 
 def _inputs(model: Any, task: Task) -> list[str]:
     taken = inspect.signature(model.forward).parameters
-    names = ["input_ids"] if "text" in task.takes else []
-    names += [_IMAGE] if "image" in task.takes else []
-    if "text" in task.takes:
+    kinds = {_IMAGE: "image", _AUDIO: "audio"}
+    takes = task.takes or (kinds.get(model.main_input_name, "text"),)
+    names = ["input_ids"] if "text" in takes else []
+    names += [name for name, kind in kinds.items() if kind in takes]
+    if "text" in takes:
         names.append("attention_mask")
         segments = getattr(model.config, "type_vocab_size", None) or 0
         names += [_SEGMENTS] if segments > 1 else []

@@ -89,10 +89,12 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
         quantization = quantization_of(config)
         if quantization is not None:
             with failures_as(ModelSourceError, f"cannot load {path}"):
-                found = load_quantized(path, config, quantization, _auto_class(chosen), dtype)
+                found = load_quantized(path, config, quantization, _class_of(config, chosen), dtype)
             return LoadedModel(found, chosen, path, dtype)  # its scales are not narrowed
         with failures_as(ModelSourceError, f"cannot load {path}"):
-            model = _auto_class(chosen).from_pretrained(path, dtype=dtype, local_files_only=True)
+            model = _class_of(config, chosen).from_pretrained(
+                path, dtype=dtype, local_files_only=True
+            )
         return LoadedModel(model, chosen, path, _dtype_of(config))
     if not path.is_file():
         raise ModelSourceError(
@@ -103,7 +105,7 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
     chosen = task_of(config, task)
     torch.manual_seed(seed)
     with failures_as(ModelSourceError, f"cannot build the model of {path}"):
-        model = _auto_class(chosen).from_config(config)
+        model = _built(_class_of(config, chosen), config)
     return LoadedModel(model.to(dtype), chosen, path.parent, _dtype_of(config))
 
 
@@ -150,8 +152,23 @@ class _Architecture:
     architectures: list[str]
 
 
-def _auto_class(task: Task) -> Any:
+def _class_of(config: Any, task: Task) -> Any:
+    """Return the class that a configuration names, if it has the head of the task.
+
+    Otherwise that of transformers, which may be another one: of a T5 encoder, the whole T5.
+    """
+    for name in list(getattr(config, "architectures", None) or ())[:1]:
+        found = getattr(transformers, name, None)
+        if found is not None and task.endings and name.endswith(task.endings):
+            return found
     return getattr(transformers, task.auto_class)
+
+
+def _built(cls: Any, config: Any) -> Any:
+    """Return a model with random weights."""
+    if issubclass(cls, transformers.PreTrainedModel):
+        return cls._from_config(config)  # what AutoModel.from_config calls
+    return cls.from_config(config)
 
 
 def _config(path: Path) -> Any:

@@ -20,7 +20,8 @@ class Task:
         endings: Endings of the names of such models in ``architectures``.
         outputs: Names of the outputs, as fields of the model's result; those that it has are
             exported.
-        takes: The kinds of inputs: ``"text"``, ``"image"``.
+        takes: The kinds of inputs: ``"text"``, ``"image"``, ``"audio"``; empty: the model's main
+            one.
     """
 
     name: str
@@ -37,7 +38,7 @@ _ALL = (
         "AutoModelForSpeechSeq2Seq",
         ("WhisperForConditionalGeneration",),
     ),
-    Task("text2text-generation", "AutoModelForSeq2SeqLM", ("ForConditionalGeneration",)),
+    Task("text2text-generation", "AutoModelForSeq2SeqLM", ("ForConditionalGeneration", "MTModel")),
     Task("fill-mask", "AutoModelForMaskedLM", ("ForMaskedLM",)),
     Task(
         "text-classification",
@@ -67,15 +68,18 @@ _ALL = (
     Task(
         "zero-shot-image-classification",
         "AutoModelForZeroShotImageClassification",
-        ("CLIPModel", "SiglipModel"),
+        ("CLIPModel", "SiglipModel", "Siglip2Model"),
         ("logits_per_image", "logits_per_text", "text_embeds", "image_embeds"),
         takes=("text", "image"),
     ),
     Task("sentence-similarity", "AutoModel", (), ("token_embeddings", "sentence_embedding")),
-    Task("feature-extraction", "AutoModel", ("Model", "Encoder"), ("last_hidden_state",)),
+    Task("automatic-speech-recognition", "AutoModelForCTC", ("ForCTC",), takes=("audio",)),
+    Task("feature-extraction", "AutoModel", ("Model", "Encoder"), ("last_hidden_state",), takes=()),
 )
-TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ALL})
-"""The tasks by name. ``feature-extraction`` is last: its endings fit most names."""
+TASKS: Mapping[str, Task] = MappingProxyType(
+    {task.name: next(one for one in _ALL if one.name == task.name) for task in _ALL}
+)
+"""The tasks by name, the first of each. ``feature-extraction`` is last: it fits most names."""
 
 
 def task_of(config: Any, name: str | None) -> Task:
@@ -88,15 +92,15 @@ def task_of(config: Any, name: str | None) -> Task:
     Raises:
         ModelSourceError: If there is no such task, or the configuration names none.
     """
-    if name is not None:
-        if name not in TASKS:
-            raise ModelSourceError(f"there is no task {name!r}; there are {', '.join(TASKS)}")
-        return TASKS[name]
+    if name is not None and name not in TASKS:
+        raise ModelSourceError(f"there is no task {name!r}; there are {', '.join(TASKS)}")
     architectures = list(getattr(config, "architectures", None) or ())
     for architecture in architectures[:1]:
-        for task in TASKS.values():
-            if task.endings and architecture.endswith(task.endings):
+        for task in _ALL:
+            if name in (None, task.name) and task.endings and architecture.endswith(task.endings):
                 return task
+    if name is not None:
+        return TASKS[name]
     named = ", ".join(architectures) or "none"
     raise ModelSourceError(
         f"the configuration names no architecture of a known task (architectures: {named})\n"

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
+from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.encoder_decoders import CrossCache, DecoderPart, EncoderPart
 from tests.models.sequence_to_sequence import SEQUENCE_TO_SEQUENCE
 from tests.tolerances import assert_close
@@ -53,3 +55,18 @@ def test_a_speech_model() -> None:
     assert encoder.input_names == ["input_features"]
     assert encoder.example(torch.float32)[0][0].shape == (2, 16, 40)
     assert decoder.input_names[0] == "input_ids"
+
+
+def test_other_speech_models_are_refused() -> None:
+    config = transformers.MoonshineConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        encoder_num_hidden_layers=1,
+        decoder_num_hidden_layers=1,
+        encoder_num_attention_heads=2,
+        decoder_num_attention_heads=2,
+    )
+    model = transformers.MoonshineForConditionalGeneration(config)
+    with pytest.raises(ModelSourceError, match="an encoder of input_values is not exported yet"):
+        EncoderPart(model)

@@ -70,6 +70,19 @@ def test_a_model_of_texts_and_images(name: str, mask: bool) -> None:
     assert dims["pixel_values"] == {0: "image_batch_size"}
 
 
+def test_features_of_images() -> None:
+    head = Head(model("ViTModel", **VIT), TASKS["feature-extraction"])
+    assert (head.input_names, head.output_names) == (["pixel_values"], ["last_hidden_state"])
+
+
+def test_a_model_that_needs_other_inputs() -> None:
+    """SigLIP 2 takes patches and the shapes of the images."""
+    vision = {name: size for name, size in CLIP["vision_config"].items() if name != "image_size"}
+    siglip = model("Siglip2Model", text_config=CLIP["text_config"], vision_config=vision)
+    with pytest.raises(ModelSourceError, match="Siglip2Model does not run with input_ids, pixel_v"):
+        Head(siglip, TASKS["zero-shot-image-classification"])
+
+
 def test_a_model_without_the_head() -> None:
     with pytest.raises(ModelSourceError, match="BertModel has no start_logits and no end_logits"):
         Head(model("BertModel", **BERT), TASKS["question-answering"])

@@ -34,6 +34,17 @@ def test_a_configuration_gets_random_weights_of_a_seed(tmp_path: Path) -> None:
     assert not torch.equal(first, other)
 
 
+def test_a_configuration_names_the_class(tmp_path: Path) -> None:
+    """transformers' own choice for the encoder of a T5 is the whole T5."""
+    config = transformers.T5Config(
+        vocab_size=32, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=4
+    )
+    model = transformers.T5EncoderModel(config)
+    model.save_pretrained(tmp_path)
+    for source in (tmp_path, tmp_path / "config.json"):
+        assert type(load_source(source).model) is transformers.T5EncoderModel
+
+
 def test_a_model() -> None:
     loaded = load_source(llama())
     assert (loaded.task.name, loaded.folder) == ("text-generation", None)

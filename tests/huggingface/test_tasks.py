@@ -21,6 +21,10 @@ from coreai_onnx.huggingface.tasks import TASKS, task_of
         ("BertForQuestionAnswering", "question-answering"),
         ("ViTForImageClassification", "image-classification"),
         ("BertModel", "feature-extraction"),
+        ("MarianMTModel", "text2text-generation"),
+        ("Wav2Vec2ForCTC", "automatic-speech-recognition"),
+        ("Siglip2Model", "zero-shot-image-classification"),
+        ("YolosForObjectDetection", "object-detection"),
     ],
 )
 def test_the_task_of_an_architecture(architecture: str, task: str) -> None:
@@ -33,6 +37,15 @@ def test_a_configuration_without_a_known_task(architectures: Any) -> None:
     with pytest.raises(ModelSourceError, match=r"no architecture of a known task(.|\n)*fill-mask"):
         task_of(config, None)
     assert task_of(config, "fill-mask").name == "fill-mask"
+
+
+def test_one_task_for_two_kinds_of_heads() -> None:
+    """A speech model with a decoder, or one with a class for each frame."""
+    name = "automatic-speech-recognition"
+    config = SimpleNamespace(architectures=["Wav2Vec2ForCTC"])
+    assert task_of(config, name).auto_class == "AutoModelForCTC"
+    config = SimpleNamespace(architectures=["WhisperForConditionalGeneration"])
+    assert task_of(config, name).auto_class == TASKS[name].auto_class == "AutoModelForSpeechSeq2Seq"
 
 
 def test_an_unknown_task() -> None:
