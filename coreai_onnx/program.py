@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Unpack
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.errors import SaveError, StagingError, failures_as
+from coreai_onnx.errors import StagingError
 from coreai_onnx.files.bundles import save_bundle
-from coreai_onnx.files.program_files import MAIN, entrypoint_files, load_models, marked
-from coreai_onnx.files.saving import save_models, to_proto
+from coreai_onnx.files.program_files import MAIN, load_models, save_program
+from coreai_onnx.files.saving import to_proto
 from coreai_onnx.model.debug_info import DebugInfo
 from coreai_onnx.model.inventory import composite_calls
 from coreai_onnx.model.summary import summarize
@@ -225,25 +225,14 @@ class OnnxProgram:
             SaveError: If a file cannot be written.
         """
         begin("save")
-        path = Path(path)
-        with failures_as(SaveError, f"cannot write {path}"):
-            if not path.parent.is_dir():
-                raise SaveError(f"cannot write {path}: the folder {path.parent} does not exist")
-            if path.is_dir():
-                raise SaveError(f"cannot write {path}: it is a folder")
         together = entrypoint is None and len(self.models) > 1
-        if together:
-            models, files = self.models, entrypoint_files(path, self.models)
-        else:
-            name = self._choose(entrypoint)
-            models, files = {name: self.models[name]}, {name: path}
-        with marked(models, together=together):
-            return save_models(
-                {files[name]: model for name, model in models.items()},
-                path.with_name(f"{path.name}.data"),
-                external_data=external_data,
-                debug_info=self.debug_info if debug_info is None else debug_info,
-            )
+        name = "" if together else self._choose(entrypoint)
+        return save_program(
+            self.models if together else {name: self.models[name]},
+            Path(path),
+            external_data=external_data,
+            debug_info=self.debug_info if debug_info is None else debug_info,
+        )
 
     save_asset = save
 
@@ -254,29 +243,23 @@ class OnnxProgram:
         overwrite: bool = False,
         debug_info: DebugInfo | None = None,
     ) -> tuple[Path, ...]:
-        """Write all entrypoints to a folder, with a manifest, and with equal weights stored once.
-
-        `coreai_onnx.session` runs the entrypoints, which share the states of one name: one reads a
-        prompt into a cache, and the other continues from it. Programs that were converted
-        separately are put together by ``OnnxProgram({"prefill": one.model, "decode": two.model})``.
+        """Write all entrypoints to a folder, with a manifest and one data file for weights.
 
         Args:
             folder: The folder; it appears complete or not at all.
-            overwrite: Whether to replace an earlier bundle, which remains until the new one is
-                complete; otherwise the folder must be new or empty.
+            overwrite: Whether to replace an earlier bundle; otherwise the folder is new or empty.
             debug_info: As for `save`.
 
         Returns:
-            The paths written: ``coreai_manifest.json``, which names entrypoints, files, inputs,
-            outputs and states; ``<entrypoint>.onnx``; ``weights.onnx.data``.
+            The paths written.
 
         Raises:
-            SaveError: If the folder has other files or cannot be written, the name of an entrypoint
-                cannot be that of a file, or a state of one name differs between entrypoints.
+            SaveError: If the folder cannot be written or replaced, an entrypoint's name cannot be
+                that of a file, or a state of one name differs between entrypoints.
         """
         begin("save")
-        debug_info = self.debug_info if debug_info is None else debug_info
-        return save_bundle(self.models, Path(folder), overwrite=overwrite, debug_info=debug_info)
+        level = self.debug_info if debug_info is None else debug_info
+        return save_bundle(self.models, Path(folder), overwrite=overwrite, debug_info=level)
 
     def to_python(self, folder: str | PathLike[str]) -> Path:
         """Write the program as a Python package, to read, edit and build again.
@@ -321,15 +304,12 @@ class OnnxProgram:
             SessionError: If the session cannot be created.
         """
         name = self._choose(entrypoint)
-        sessions = self._sessions.setdefault(kernels, {})
-        if name not in sessions:
-            opened = next(iter(sessions.values()), None)
-            sessions[name] = (
-                Session(self, entrypoint=name, kernels=kernels)
-                if opened is None
-                else opened.entrypoint(name)
-            )
-        return sessions[name]
+        opened = self._sessions.setdefault(kernels, {})
+        if name not in opened:
+            other = next(iter(opened.values()), None)
+            new = None if other is None else other.entrypoint(name)
+            opened[name] = new or Session(self, entrypoint=name, kernels=kernels)
+        return opened[name]
 
     def run(
         self,

@@ -17,6 +17,8 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, SaveError, failures_as
 from coreai_onnx.files.loading import load_model, read_proto
+from coreai_onnx.files.saving import save_models
+from coreai_onnx.model.debug_info import DebugInfo
 from coreai_onnx.model.metadata import ENTRYPOINT
 
 ENTRYPOINTS = "coreai.entrypoints"
@@ -29,6 +31,43 @@ MANIFEST_VERSION = 1
 MODEL_FILE, ENCODER_FILE = "model.onnx", "encoder_model.onnx"
 MERGED_FILE = "decoder_model_merged.onnx"
 """The files in a folder of `export_model`, which `generate` reads: optimum's names."""
+
+
+def save_program(
+    models: Mapping[str, ir.Model],
+    path: Path,
+    *,
+    external_data: bool | None = None,
+    debug_info: DebugInfo = "full",
+) -> tuple[Path, ...]:
+    """Write one model to ``path``, or each of several to a file of its own beside it.
+
+    Args:
+        models: Entrypoint to model.
+        path: The path; its folder exists.
+        external_data: As for `save_models`.
+        debug_info: As for `save_models`.
+
+    Returns:
+        The paths written.
+
+    Raises:
+        SaveError: If a file cannot be written; existing files are unchanged.
+    """
+    with failures_as(SaveError, f"cannot write {path}"):
+        if not path.parent.is_dir():
+            raise SaveError(f"cannot write {path}: the folder {path.parent} does not exist")
+        if path.is_dir():
+            raise SaveError(f"cannot write {path}: it is a folder")
+    together = len(models) > 1
+    files = entrypoint_files(path, models) if together else dict.fromkeys(models, path)
+    with marked(models, together=together):
+        return save_models(
+            {files[name]: model for name, model in models.items()},
+            path.with_name(f"{path.name}.data"),
+            external_data=external_data,
+            debug_info=debug_info,
+        )
 
 
 def entrypoint_files(path: Path, names: Iterable[str]) -> dict[str, Path]:

@@ -29,6 +29,7 @@ from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.verification import check_at_other_sizes
 from coreai_onnx.lower.opsets import chosen_opset
+from coreai_onnx.model.interface import CAPACITY
 from coreai_onnx.model.metadata import RELATIONS, STATES
 from coreai_onnx.passes.stored_weights import store_weights_as
 from coreai_onnx.printable import printable
@@ -115,7 +116,7 @@ def export_model(
         include_kernels: Whether to add the kernel library, for onnxruntime-genai.
         overwrite: Whether to replace an earlier export in ``folder``, which remains until the new
             one is complete; otherwise the folder must be new or empty.
-        check: Whether to compare a decoder with torch at other sizes; needs twice the memory.
+        check: Whether to compare a decoder with torch at other sizes than those of the export.
         seed: Seed of random weights.
 
     Returns:
@@ -274,8 +275,11 @@ def _describe_cache(model: ir.Model, slots: Sequence[Slot]) -> None:
     model.metadata_props[STATES] = json.dumps(states)
     # Torch's guards of branches that it took for the sizes of the example; see verification.py.
     model.metadata_props.pop(RELATIONS, None)
+    static = any(slot.is_static for slot in slots)
+    if static:
+        fits = {"holds": f"{CAPACITY} >= {TOTAL_DIM}", "source": "the static cache"}
+        model.metadata_props[RELATIONS] = json.dumps([fits])
     for value in model.graph.inputs:
         if value.name == "attention_mask":
             assert value.shape is not None
-            static = any(slot.is_static for slot in slots)
             value.shape = ir.Shape([value.shape[0], TOTAL_DIM if static else TOTAL])

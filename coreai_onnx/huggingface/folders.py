@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from coreai_onnx.errors import ModelSourceError
+
 _COPIED = (
     "config.json",
     "generation_config.json",
@@ -34,14 +36,31 @@ def copy_companions(model: Any, source: Path | None, target: Path) -> None:
         target: The folder to write to.
     """
     if source is not None:
-        files = {file for pattern in _COPIED for file in source.glob(pattern) if file.is_file()}
-        for file in sorted(files):
+        for file in _companions(source):
             shutil.copyfile(file, target / file.name)
     if not (target / "config.json").exists():
         model.config.save_pretrained(target)
     settings = getattr(model, "generation_config", None)
     if settings is not None and not (target / "generation_config.json").exists():
         settings.save_pretrained(target)
+
+
+def check_companions(source: Path) -> None:
+    """Check that the JSON files of a tokenizer and a configuration are complete.
+
+    Raises:
+        ModelSourceError: If one is not JSON.
+    """
+    for file in _companions(source):
+        if file.suffix == ".json":
+            try:
+                json.loads(file.read_text())
+            except ValueError as error:
+                raise ModelSourceError(f"{file}: is not JSON, or incomplete: {error}") from error
+
+
+def _companions(source: Path) -> list[Path]:
+    return sorted({file for name in _COPIED for file in source.glob(name) if file.is_file()})
 
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:

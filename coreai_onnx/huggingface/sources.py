@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -15,12 +16,17 @@ import transformers
 
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
+from coreai_onnx.huggingface.folders import check_companions
 from coreai_onnx.huggingface.tasks import Task, task_of
 from coreai_onnx.stages import begin
 
 CONFIG, SENTENCES = "config.json", "modules.json"
 _INDEX = "model.safetensors.index.json"
 _WEIGHTS = ("model.safetensors", _INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+_HIDDEN_STATES, _POOLER = ("last_hidden_state", "token_embeddings"), "pooler."
+"""Outputs of models without a head, and the layer after them, which they are exported without."""
 
 
 @dataclass(frozen=True)
@@ -86,15 +92,17 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
             task = "sentence-similarity"
         chosen = task_of(config, task)
         _check_weights(path)
+        check_companions(path)
         quantization = quantization_of(config)
         if quantization is not None:
             with failures_as(ModelSourceError, f"cannot load {path}"):
                 found = load_quantized(path, config, quantization, _class_of(config, chosen), dtype)
             return LoadedModel(found, chosen, path, dtype)  # its scales are not narrowed
         with failures_as(ModelSourceError, f"cannot load {path}"):
-            model = _class_of(config, chosen).from_pretrained(
-                path, dtype=dtype, local_files_only=True
+            model, report = _class_of(config, chosen).from_pretrained(
+                path, dtype=dtype, local_files_only=True, output_loading_info=True
             )
+        _check_complete(path, chosen, config, report["missing_keys"])
         return LoadedModel(model, chosen, path, _dtype_of(config))
     if not path.is_file():
         raise ModelSourceError(
@@ -103,6 +111,7 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
         )
     config = _config(path)
     chosen = task_of(config, task)
+    check_companions(path.parent)
     torch.manual_seed(seed)
     with failures_as(ModelSourceError, f"cannot build the model of {path}"):
         model = _built(_class_of(config, chosen), config)
@@ -218,6 +227,26 @@ def _check_weights(folder: Path) -> None:
                 f"{file}: has {file.stat().st_size:,} of {expected:,} bytes: the download is "
                 "incomplete"
             )
+
+
+def _check_complete(path: Path, task: Task, config: Any, missing: Iterable[str]) -> None:
+    """Refuse weights that the files lack: transformers makes random ones.
+
+    Raises:
+        ModelSourceError: If there are such weights.
+    """
+    names = sorted(missing)
+    if task.outputs[0] in _HIDDEN_STATES:
+        names = [name for name in names if not name.startswith(_POOLER)]
+    if not names:
+        return
+    made = ", ".join(getattr(config, "architectures", None) or ("an unknown architecture",))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    raise ModelSourceError(
+        f"{path}: there are no weights {', '.join(names[:3])}{more}, which a model for {task.name} "
+        f"has\n  the weights are those of {made}: it has no head for this task, or the files are "
+        "incomplete"
+    )
 
 
 def _shards(folder: Path) -> list[Path]:

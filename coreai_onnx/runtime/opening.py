@@ -76,10 +76,11 @@ class OpenModel:
                     "or None to let onnxruntime choose"
                 )
             options.intra_op_num_threads = threads
-        self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
         graph = _graph(source)
-        if prepack is False or (prepack is None and not _is_quantized(graph)):
-            options.add_session_config_entry("session.disable_prepacking", "1")
+        prepacks = _is_quantized(graph) if prepack is None else prepack
+        key = "coreai.huge_pages" if prepacks else "session.disable_prepacking"
+        options.add_session_config_entry(key, "1")  # a mapped file has no huge pages
+        self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
         self._disabled = disabled_optimizers(graph)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.ort = self._open(source, options)
@@ -218,7 +219,6 @@ def _register_kernels(
     if kernels is False or (kernels is None and not kernels_built()):
         return False
     path = ops_library_path()
-    options.add_session_config_entry("coreai.huge_pages", "1")
     if op_types is not None:
         options.add_session_config_entry("coreai.op_types", ",".join(op_types))
     try:

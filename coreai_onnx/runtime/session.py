@@ -67,7 +67,7 @@ def session(
 
 
 @dataclass
-class _Calls:
+class _CallStream:
     """One stream of calls, which the sessions of several entrypoints may make."""
 
     states: States = field(default_factory=States)
@@ -110,9 +110,9 @@ class Session:
         self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
             program = OpenProgram(source, kernels=kernels, threads=threads, prepack=prepack)
-        self._begin(program, program.main if entrypoint is None else entrypoint, _Calls())
+        self._begin(program, program.main if entrypoint is None else entrypoint, _CallStream())
 
-    def _begin(self, program: OpenProgram, name: str, calls: _Calls) -> None:
+    def _begin(self, program: OpenProgram, name: str, calls: _CallStream) -> None:
         with failures_as(SessionError, "the model cannot be opened"):
             model = program[name]
         self.ort, self.kernels = model.ort, model.kernels
@@ -260,14 +260,14 @@ class Session:
             SessionError: If another thread uses the session, or it is closed.
         """
         with self._used("forked"):
-            return self._on(_Calls(self._calls.states.fork()), self._name)
+            return self._on(_CallStream(self._calls.states.fork()), self._name)
 
     def stream(self) -> Session:
         """Return a session on the same loaded model with all states at their initial values."""
         self._check_open()
-        return self._on(_Calls(), self._name)
+        return self._on(_CallStream(), self._name)
 
-    def _on(self, calls: _Calls, name: str) -> Session:
+    def _on(self, calls: _CallStream, name: str) -> Session:
         other = Session.__new__(Session)
         other.timeout = self.timeout
         other._begin(self._program, name, calls)  # noqa: SLF001 - an instance of this class

@@ -33,6 +33,8 @@ WAYS = {
     "one data file, decode without prepacking": {"plain": ["decode"]},
     "one data file, prefill without prepacking": {"plain": ["prefill"]},
     "one data file, no prepacking": {"plain": list(NAMES)},
+    "one data file, huge pages": {"huge": True},
+    "one data file, no prepacking, huge pages": {"huge": True, "plain": list(NAMES)},
     "shared OrtValues": {"values": True},
     "shared OrtValues, no prepacking": {"values": True, "plain": list(NAMES)},
 }
@@ -73,6 +75,8 @@ def opened(
     for name in NAMES:
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
+        if way.get("huge"):
+            options.add_session_config_entry("coreai.huge_pages", "1")
         options.register_custom_ops_library(str(ops_library_path()))
         if name in way.get("plain", ()):
             options.add_session_config_entry("session.disable_prepacking", "1")

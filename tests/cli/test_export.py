@@ -19,6 +19,12 @@ def test_a_folder_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     for name in ("model.onnx", "genai_config.json", "tokenizer.json"):
         assert name in printed
         assert (tmp_path / "out" / name).is_file()
+    command = ["export", str(tmp_path / "llama"), "-o", str(tmp_path / "out"), "--no-check"]
+    assert main(command) == 2
+    assert (
+        "exists and is not empty; give a new folder, or overwrite=True" in capsys.readouterr().err
+    )
+    assert main([*command, "--overwrite", "--cache", "static"]) == 0
 
 
 def test_errors_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import torch
 import coreai_onnx
 from coreai_onnx.errors import (
     ConversionError,
+    InputError,
     KernelsNotBuiltError,
     ModelSourceError,
     SaveError,
@@ -21,6 +22,7 @@ from coreai_onnx.errors import (
 from coreai_onnx.huggingface.exporting import export_model
 from coreai_onnx.model.inventory import weights
 from coreai_onnx.runtime import library
+from coreai_onnx.runtime.session import Session
 from tests.huggingface.test_heads import VIT, model
 from tests.huggingface_folders import BERT, llama, llama_folder
 from tests.models.generators import GENERATORS, padded, tokens_of_transformers
@@ -190,6 +192,44 @@ def test_a_static_cache_is_updated_in_place(tmp_path: Path) -> None:
     assert tokens.tolist() == wanted.tolist()
     config = json.loads((folder / "genai_config.json").read_text())
     assert config["search"]["past_present_share_buffer"] is True
+    refuses_longer_texts(session)
+
+
+def refuses_longer_texts(session: Session) -> None:
+    """A text that does not fit a static cache of 16, at once or later, changes nothing."""
+    cache = {name: np.zeros((1, 2, 16, 16), np.float32) for name in session.states}
+
+    def read(tokens: int, cached: int, **states: Any) -> Any:
+        positions = np.arange(cached, cached + tokens)[None]
+        mask = np.ones((1, cached + tokens), np.int64)
+        return session.run(np.full((1, tokens), 5), mask, positions, **states)
+
+    too_long = r"attention_mask.*max_length is 16 .*expected max_length >= total_sequence_length"
+    with pytest.raises(InputError, match=too_long):
+        read(20, 0, **cache)
+    read(10, 0, **cache)
+    before = session.state
+    with pytest.raises(InputError, match=too_long):
+        read(10, 10)
+    assert all((session.state[name] == before[name]).all() for name in before)
+
+
+def test_an_earlier_export_is_replaced(tmp_path: Path) -> None:
+    first = export_model(model("BertModel", **BERT), tmp_path / "folder", external_data=True)
+    assert "model.onnx.data" in {file.name for file in first.files}
+    again = export_model(llama(), tmp_path / "folder", overwrite=True, check=False)
+    assert {file.name for file in again.files} == {file.name for file in again.path.iterdir()}
+    assert "model.onnx.data" not in {file.name for file in again.files}
+    with pytest.raises(ModelSourceError, match="no such folder"):
+        export_model(tmp_path / "nowhere", tmp_path / "folder", overwrite=True)
+    assert coreai_onnx.generate(again.path, [5, 9], max_new_tokens=2).shape == (4,)
+
+
+def test_a_source_is_not_replaced_by_its_export(tmp_path: Path) -> None:
+    llama_folder(tmp_path / "model")
+    (tmp_path / "model" / "model.onnx").touch()
+    with pytest.raises(SaveError, match=r"an export does not write model\.safetensors"):
+        export_model(tmp_path / "model", tmp_path / "model", overwrite=True)
 
 
 def test_static_caches_that_are_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.sources import load_source
@@ -117,6 +118,18 @@ def _sharded(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def _cut_shard(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    llama().save_pretrained(folder, max_shard_size="100KB")
+    _cut(sorted(folder.glob("model-*.safetensors"))[1].name)(folder)
+
+
+def _cut_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save(llama().state_dict(), folder / "pytorch_model.bin")
+    _cut("pytorch_model.bin")(folder)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -128,6 +141,10 @@ def _sharded(folder: Path) -> None:
         (_configured(architectures=["LlamaForMaskedLM"]), "cannot load"),
         (lambda folder: (folder / "model.safetensors").unlink(), "no weights(.|\n)*config.json"),
         (_cut("model.safetensors"), "bytes: the download is incomplete"),
+        (_cut("tokenizer.json"), r"tokenizer\.json: is not JSON, or incomplete"),
+        (_cut("generation_config.json"), r"generation_config\.json: is not JSON, or incomplete"),
+        (_cut_shard, "model-00002-of-0.*bytes: the download is incomplete"),
+        (_cut_pickle, "cannot load"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"abc"), "incomplete"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 99), "not a safetensors"),
         (_sharded, "model-00001-of-00002.safetensors is missing: the download is incomplete"),
@@ -138,6 +155,34 @@ def test_what_is_wrong_with_a_folder(
 ) -> None:
     llama_folder(tmp_path)
     change(tmp_path)
+    with pytest.raises(ModelSourceError, match=message):
+        load_source(tmp_path)
+
+
+def test_a_task_that_the_model_has_no_head_for(tmp_path: Path) -> None:
+    """transformers would give the head random weights."""
+    transformers.BertModel(transformers.BertConfig(**BERT)).save_pretrained(tmp_path / "bert")
+    for task in ("fill-mask", "question-answering", "text-generation"):
+        message = rf"no weights .* a model for {task} has\n.*those of BertModel"
+        with pytest.raises(ModelSourceError, match=message):
+            load_source(tmp_path / "bert", task)
+    with pytest.raises(ModelSourceError, match="AutoModelForImageClassification"):
+        load_source(tmp_path / "bert", "image-classification")
+
+
+def test_a_head_that_is_not_needed(tmp_path: Path) -> None:
+    """The hidden state does not depend on the pooler, which a masked language model lacks."""
+    masked = transformers.BertForMaskedLM(transformers.BertConfig(**BERT))
+    masked.save_pretrained(tmp_path)
+    assert load_source(tmp_path, "feature-extraction").task.name == "feature-extraction"
+
+
+def test_weights_that_are_not_in_the_file(tmp_path: Path) -> None:
+    llama_folder(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"], weights["model.norm.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    message = r"no weights model\.layers\.1\.mlp\.up_proj\.weight, model\.norm\.weight"
     with pytest.raises(ModelSourceError, match=message):
         load_source(tmp_path)
 

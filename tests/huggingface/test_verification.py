@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 import pytest
 
 from coreai_onnx import OnnxProgram
 from coreai_onnx.errors import ConversionError
-from coreai_onnx.huggingface import export_model
+from coreai_onnx.huggingface import export_model, verification
 from coreai_onnx.huggingface.decoders import Decoder
 from coreai_onnx.huggingface.verification import check_at_other_sizes
+from coreai_onnx.runtime import opening
+from coreai_onnx.runtime.session import Session
 from tests.huggingface_folders import llama
 from tests.models.generators import GENERATORS
 
@@ -61,3 +64,24 @@ def test_a_branch_that_was_taken_for_the_size_of_the_example_is_found(
     model.graph.outputs[0] = result
     with pytest.raises(ConversionError, match=r"logits by .* for 1 × 5 tokens after 0"):
         check_at_other_sizes(Decoder(llama()), OnnxProgram({"main": model}))
+
+
+def test_the_check_holds_no_copy_of_the_weights(
+    exported: OnnxProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay in a mapped file: nothing is prepacked, and the program keeps no session."""
+    sessions = []
+
+    def opened(*args: Any, **options: Any) -> Session:
+        sessions.append(Session(*args, **options))
+        return sessions[-1]
+
+    monkeypatch.setattr(verification, "Session", opened)
+    monkeypatch.setattr(opening, "TEMPORARY_FILE_BYTES", 0)
+    exported._sessions.clear()
+    check_at_other_sizes(Decoder(llama()), exported)
+    (session,) = sessions
+    options = session.ort.get_session_options()
+    assert options.get_session_config_entry("session.disable_prepacking") == "1"
+    session._model._folder.cleanup()
+    assert not exported._sessions
