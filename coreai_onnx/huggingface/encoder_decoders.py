@@ -29,9 +29,11 @@ class EncoderPart(torch.nn.Module):
     Attributes:
         input_names: ``input_ids`` and ``attention_mask``, or ``input_features``.
         output_names: ``last_hidden_state``.
+        slots: The tensors of the cache: none.
     """
 
     output_names = ("last_hidden_state",)
+    slots = ()
 
     def __init__(self, model: Any) -> None:
         """Take the encoder of a model.
@@ -79,6 +81,7 @@ class DecoderPart(torch.nn.Module):
         output_names: Names of the outputs.
         own: The cache of the decoder's tokens.
         cross: The cache of the encoder's result.
+        slots: The tensors of both.
     """
 
     def __init__(self, model: torch.nn.Module, encoder: EncoderPart) -> None:
@@ -94,8 +97,9 @@ class DecoderPart(torch.nn.Module):
         self.width, self.source = state.shape[2], state.shape[1]
         self.own: list[Slot] = slots_of_cache(cache.self_attention_cache, "decoder.")
         self.cross: list[Slot] = slots_of_cache(cache.cross_attention_cache, "encoder.")
+        self.slots = (*self.own, *self.cross)
         mask = ["encoder_attention_mask"] if self.has_mask else []
-        past = [slot.past for slot in (*self.own, *self.cross)]
+        past = [slot.past for slot in self.slots]
         self.input_names = [*mask, "input_ids", "encoder_hidden_states", *past]
         self.output_names = ["logits", *(slot.present for slot in self.own)]
 
@@ -149,9 +153,11 @@ class CrossCache(torch.nn.Module):
     Attributes:
         input_names: ``encoder_hidden_states``.
         output_names: The names of the cache, as inputs of the decoder.
+        slots: The tensors of a cache that it takes: none.
     """
 
     input_names = ("encoder_hidden_states",)
+    slots = ()
 
     def __init__(self, decoder: DecoderPart) -> None:
         """Take the layers of a decoder."""

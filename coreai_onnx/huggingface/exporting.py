@@ -226,10 +226,8 @@ class _Conversion:
             output_names=part.output_names,
         )
         program = converter.to_onnx(opset_version=self.opset, minimum_onnxruntime=self.minimum)
-        if isinstance(part, Decoder):
+        if part.slots:
             _describe_cache(program.model, part.slots)
-        if isinstance(part, DecoderPart):
-            _describe_cache(program.model, (*part.own, *part.cross))
         program.optimize(target=self.target)
         stored = self.loaded.weights_dtype
         if self.loaded.model.dtype == torch.float32 and stored != torch.float32:

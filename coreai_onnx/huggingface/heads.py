@@ -28,7 +28,10 @@ class Head(torch.nn.Module):
             ``attention_mask`` and, where the model has segments, ``token_type_ids``; those that the
             model takes.
         output_names: Names of the outputs, those of the model's result.
+        slots: The tensors of the cache: none.
     """
+
+    slots = ()
 
     def __init__(self, model: torch.nn.Module, task: Task) -> None:
         """Find out which inputs the model takes and which of the task's outputs it has.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError, safe_open
 
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
@@ -208,7 +208,7 @@ def _check_weights(folder: Path) -> None:
     """Check that all weight files are there and complete.
 
     Raises:
-        ModelSourceError: If one is missing or shorter than its header says.
+        ModelSourceError: If one is missing or incomplete.
     """
     found = [name for name in _WEIGHTS if (folder / name).is_file()]
     if not found:
@@ -221,12 +221,7 @@ def _check_weights(folder: Path) -> None:
     for file in _shards(folder) if found[0] == _INDEX else [folder / found[0]]:
         if not file.is_file():
             raise ModelSourceError(f"{folder}: {file.name} is missing: the download is incomplete")
-        expected = _size_of_safetensors(file)
-        if file.stat().st_size < expected:
-            raise ModelSourceError(
-                f"{file}: has {file.stat().st_size:,} of {expected:,} bytes: the download is "
-                "incomplete"
-            )
+        _check_safetensors(file)
 
 
 def _check_complete(path: Path, task: Task, config: Any, missing: Iterable[str]) -> None:
@@ -258,21 +253,16 @@ def _shards(folder: Path) -> list[Path]:
     return [folder / name for name in dict.fromkeys(names)]
 
 
-def _size_of_safetensors(file: Path) -> int:
-    """Return the number of bytes that the header of a safetensors file announces.
+def _check_safetensors(file: Path) -> None:
+    """Check that a file of weights is complete.
 
-    https://github.com/huggingface/safetensors: 8 bytes with the length of the JSON header, the
-    header, and the data up to the largest of the ``data_offsets``.
+    Raises:
+        ModelSourceError: If it is not.
     """
-    with file.open("rb") as stream:
-        start = stream.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        text = stream.read(min(length, file.stat().st_size))
     try:
-        entries = json.loads(text)
-        ends = [e["data_offsets"][1] for name, e in entries.items() if name != "__metadata__"]
-    except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
+        with safe_open(file, "pt"):
+            return
+    except SafetensorError as error:
         raise ModelSourceError(
-            f"{file}: is not a safetensors file, or its download is incomplete"
+            f"{file}: is not a safetensors file, or its download is incomplete: {error}"
         ) from error
-    return 8 + int(length) + max(ends, default=0)
