@@ -96,7 +96,7 @@ class LanguageModel:
         session = Session(file, kernels=kernels, threads=threads)
         encoder = speech = None
         if encodes:
-            start = _first(settings, "decoder_start_token_id") or 0
+            start = _start_id(settings)
             encoder = Encoder(Session(path / ENCODER_FILE, kernels=kernels, threads=threads), start)
             if has_whisper_settings(settings[0]):
                 speech = Speech(path, encoder.session, session)
@@ -274,6 +274,13 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _first(settings: Sequence[dict[str, Any]], name: str) -> Any:
     return next((one[name] for one in settings if one.get(name) is not None), None)
+
+
+def _start_id(settings: Sequence[dict[str, Any]]) -> int:
+    """Return the token that a decoder starts from, chosen as transformers does."""
+    names = ("decoder_start_token_id", "bos_token_id")
+    found = (_first(settings, name) for name in names)
+    return next((int(token) for token in found if token is not None), 0)
 
 
 def _tokenizer(folder: Path) -> Any:
