@@ -128,8 +128,15 @@ class PackedLinear(torch.nn.Module):
         super().__init__()
         self.bits, self.group_size = weight.bits, weight.group_size
         for name in ("codes", "scales", "zero_points", "palette", "order"):
-            self.register_buffer(name, getattr(weight, name))
-        self.register_buffer("bias", bias)
+            self._hold(name, getattr(weight, name))
+        self._hold("bias", bias)
+
+    def _hold(self, name: str, value: torch.Tensor | None) -> None:
+        """Register a buffer; torch 2.13 does not export a module with a buffer that is None."""
+        if value is None:
+            setattr(self, name, None)
+        else:
+            self.register_buffer(name, value)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return ``x @ weight.T + bias``, ``[..., inputs]`` to ``[..., outputs]``."""

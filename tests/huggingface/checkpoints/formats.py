@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from coreai_onnx.composite_ops.linear_nbits import dequantized
+from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
 from tests.huggingface_folders import llama
 
 GROUP = 32
@@ -193,3 +195,19 @@ def save_model(
     (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
     kept = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
     save_file(kept, folder / "model.safetensors", {"format": "pt"})
+
+
+def read_back(
+    folder: Path, read: Any, form: tuple[dict[str, Any], Any], shape: tuple[int, int] = (64, 96)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Write one layer and read it; return the values that were read, and those that were meant."""
+    torch.manual_seed(0)
+    settings, write = form
+    tensors, wanted = write(shape)
+    save_file({f"fc.{name}": x for name, x in tensors.items()}, folder / "model.safetensors")
+    weight = read(Checkpoint.of(folder), "fc", settings, shape)
+    parts = (weight.codes, weight.scales, weight.zero_points, weight.palette)
+    values = dequantized(*parts, weight.bits, torch.float32).flatten(1)
+    if weight.order is None:
+        return values, wanted
+    return torch.empty_like(values).index_copy_(1, weight.order, values), wanted

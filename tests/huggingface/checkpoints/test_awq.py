@@ -1,0 +1,25 @@
+"""AWQ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.checkpoints.awq import read
+from tests.huggingface.checkpoints.formats import FORMATS, awq, read_back
+from tests.tolerances import assert_close
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith("awq")])
+def test_every_code_has_its_value(name: str, tmp_path: Path) -> None:
+    values, wanted = read_back(tmp_path, read, FORMATS[name])
+    assert_close(values.numpy(), wanted.numpy())
+
+
+@pytest.mark.parametrize("change", [{"version": "gemv"}, {"bits": 8}])
+def test_other_versions(change: dict[str, object], tmp_path: Path) -> None:
+    settings, write = awq()
+    with pytest.raises(ModelSourceError, match="not 'gemm' with 4"):
+        read_back(tmp_path, read, ({**settings, **change}, write))

@@ -1,0 +1,76 @@
+"""MXFP4: the numbers of the codes, and errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.checkpoints.mxfp4 import PALETTE, PackedExperts
+from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from tests.tolerances import assert_close
+
+
+class Experts(nn.Module):
+    """What the packed experts read of those of transformers."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.gate_up_proj = torch.zeros(3, hidden, 2 * inner)
+        self.gate_up_proj_bias = torch.zeros(3, 2 * inner)
+        self.down_proj, self.down_proj_bias = torch.zeros(3, inner, hidden), torch.zeros(3, hidden)
+
+    def _apply_gate(self, x: torch.Tensor) -> torch.Tensor:
+        return x[..., ::2] * x[..., 1::2]
+
+
+def written(folder: Path, **changes: Any) -> Checkpoint:
+    torch.manual_seed(0)
+    tensors = {}
+    for name, (rows, groups) in {"gate_up_proj": (64, 2), "down_proj": (64, 1)}.items():
+        tensors[f"{name}_blocks"] = torch.randint(0, 256, (3, rows, groups, 16)).to(torch.uint8)
+        tensors[f"{name}_scales"] = torch.randint(124, 128, (3, rows, groups)).to(torch.uint8)
+        tensors[f"{name}_bias"] = torch.randn(3, rows)
+    tensors |= changes
+    save_file({f"e.{name}": x for name, x in tensors.items()}, folder / "model.safetensors")
+    return Checkpoint.of(folder)
+
+
+def test_codes_are_e2m1() -> None:
+    codes = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn)
+    np.testing.assert_array_equal(np.array(PALETTE, np.float32), codes.astype(np.float32))
+
+
+def test_chosen_experts(tmp_path: Path) -> None:
+    tensors = written(tmp_path)
+    experts = PackedExperts(tensors, "e", Experts(64, 32))
+    x, weights = torch.randn(5, 64), torch.rand(5, 2)
+    chosen = torch.tensor([[0, 1], [1, 2], [2, 0], [0, 2], [1, 0]])
+
+    def matrix(name: str, expert: int) -> torch.Tensor:
+        blocks, scales = tensors[f"e.{name}_blocks"][expert], tensors[f"e.{name}_scales"][expert]
+        codes = torch.stack([blocks & 15, blocks >> 4], -1).flatten(-2)
+        grouped = torch.tensor(PALETTE)[codes.long()] * 2.0 ** (scales.unsqueeze(-1) - 127.0)
+        return grouped.flatten(-2)
+
+    wanted = torch.zeros(5, 64)
+    for token in range(5):
+        for place, expert in enumerate(chosen[token].tolist()):
+            up = matrix("gate_up_proj", expert) @ x[token] + tensors["e.gate_up_proj_bias"][expert]
+            inner = up[::2] * up[1::2]
+            made = matrix("down_proj", expert) @ inner + tensors["e.down_proj_bias"][expert]
+            wanted[token] += weights[token, place] * made
+    assert_close(experts(x, chosen, weights).numpy(), wanted.numpy())
+
+
+def test_blocks_of_another_shape(tmp_path: Path) -> None:
+    blocks = torch.zeros(3, 64, 3, 16, dtype=torch.uint8)
+    with pytest.raises(ModelSourceError, match=r"gate_up_proj: blocks \[3, 64, 3, 16\]"):
+        PackedExperts(written(tmp_path, gate_up_proj_blocks=blocks), "e", Experts(64, 32))

@@ -1,0 +1,36 @@
+"""Tensors of one file, and of several with an index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+
+
+def test_several_files(tmp_path: Path) -> None:
+    for k in (1, 2):
+        save_file({f"model.w{k}": torch.full((2,), float(k))}, tmp_path / f"{k}.safetensors")
+    table = {"model.w1": "1.safetensors", "model.w2": "2.safetensors"}
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": table}))
+    tensors = Checkpoint.of(tmp_path).within("model.")
+    assert tensors["w2"].tolist() == [2, 2]
+    assert "w1" in tensors
+    assert "model.w1" not in tensors
+    assert tensors.get("w3") is None
+    with pytest.raises(ModelSourceError, match=r"no tensor model\.w3"):
+        tensors["w3"]
+    index.write_text("{}")
+    with pytest.raises(ModelSourceError, match="cannot read"):
+        Checkpoint.of(tmp_path)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ModelSourceError, match=r"from model\.safetensors only"):
+        Checkpoint.of(tmp_path)
