@@ -11,7 +11,7 @@ from torch import fx
 
 from coreai_onnx.lower.values import as_dim
 
-_DTYPE_NUMBERS = {4: torch.int64}
+_DTYPE_NUMBERS = {4: torch.int64, 6: torch.float32, 24: torch.float8_e4m3fn}
 
 
 def bind_arguments(
@@ -49,7 +49,7 @@ def _default(parameter: Any) -> Any:
     if not parameter.has_default_value():
         return None
     value = parameter.default_value
-    return _DTYPE_NUMBERS.get(value, value) if parameter.name == "dtype" else value
+    return _DTYPE_NUMBERS.get(value, value) if parameter.name.endswith("dtype") else value
 
 
 def bind_by_name(

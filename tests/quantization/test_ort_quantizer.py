@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -24,7 +23,8 @@ from torchao.testing.pt2e._xnnpack_quantizer import (
 
 from coreai_onnx import OnnxProgram, convert
 from coreai_onnx.errors import StagingError
-from coreai_onnx.quantization.ort_quantizer import OrtQuantizer
+from coreai_onnx.quantization import OrtQuantizer
+from tests.tolerances import assert_close
 
 pytestmark = [
     pytest.mark.slow,
@@ -91,13 +91,10 @@ def kernels(program: OnnxProgram, x: torch.Tensor, folder: Path) -> collections.
     )
 
 
-def same(program: OnnxProgram, model: Any, x: torch.Tensor, *, steps: float = 0) -> None:
-    """Assert equal results, up to a number of quantization steps where rounding differs."""
-    wanted = model(x).detach().numpy()
-    (got,) = program.run(x)
-    assert got.dtype == wanted.dtype
-    assert got.shape == wanted.shape
-    np.testing.assert_allclose(got, wanted, rtol=1.3e-6, atol=1e-5 + steps)
+def same(program: OnnxProgram, model: Any, x: torch.Tensor, *, rounded: bool = False) -> None:
+    """Assert equal results; ``rounded`` if values between two steps are rounded differently."""
+    (got,), wanted = program.run(x), model(x).detach()
+    assert_close(got, wanted, exception="quantized_step" if rounded else None)
 
 
 def has_integer_weights(program: OnnxProgram, count: int) -> bool:
@@ -127,7 +124,7 @@ def test_a_cnn_stays_on_integers(training: bool, tmp_path: Path) -> None:
     assert has_integer_weights(program, 3)
     if not training:  # after it, the exported program normalizes with the statistics of the batch
         same(program, made, IMAGE)
-        same(decomposed, made, IMAGE, steps=0.005)
+        same(decomposed, made, IMAGE, rounded=True)
         error = (made(IMAGE) - model(IMAGE)).abs().max() / model(IMAGE).abs().max()
         assert error < 0.03
 
@@ -158,7 +155,7 @@ def test_an_encoder_computes_its_products_on_integers(dynamic: bool, tmp_path: P
     integer = ("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QGemm", "MatMulInteger")
     assert sum(ran[name] for name in integer) == 4
     assert not {"MatMul", "Gemm", "FusedGemm"} & set(ran)
-    same(program, made, TOKENS, steps=0.02)
+    same(program, made, TOKENS, rounded=True)
     cosine = F.cosine_similarity(made(TOKENS), model(TOKENS), dim=-1)
     assert cosine.min() > 0.999
 
@@ -200,7 +197,7 @@ def test_the_quantizer_of_inductor(dynamic: bool) -> None:
     model, x = (Mlp().eval(), ROWS) if dynamic else (Cnn().eval(), IMAGE)
     made = quantized(model, x, X86InductorQuantizer().set_global(config))
     for program in raw_and_decomposed(made, x):
-        same(program, made, x, steps=0 if dynamic else 0.005)
+        same(program, made, x, rounded=not dynamic)
 
 
 def test_modules_stay_in_float32() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.checkpoints.packed_weights import (
-    PackedWeight,
+from coreai_onnx.huggingface.checkpoints.packed_matrices import (
+    PackedMatrix,
     packed_rows,
     unpacked_rows,
 )
@@ -28,7 +28,7 @@ _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
-) -> PackedWeight | None:
+) -> PackedMatrix | None:
     """Return the weight of a linear layer; None if the checkpoint has it in floating point.
 
     Raises:
@@ -46,7 +46,7 @@ def read(
     codes = packed_rows(torch.from_numpy(rows), scales, _BITS, columns)
     zeros = tensors.get(f"{path}.qzeros")
     known = None if zeros is None else _unpacked(zeros, outputs).T.contiguous()
-    return PackedWeight(codes, scales, _BITS, known)
+    return PackedMatrix(codes, scales, _BITS, known)
 
 
 def _unpacked(words: torch.Tensor, columns: int) -> torch.Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from coreai_onnx.errors import ModelSourceError, failures_as
-from coreai_onnx.huggingface.checkpoints.packed_weights import PackedWeight, packed_rows
+from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix, packed_rows
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
 
 _PALETTES = ("nf4", "fp4")
@@ -24,7 +24,7 @@ _PALETTES = ("nf4", "fp4")
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
-) -> PackedWeight | None:
+) -> PackedMatrix | None:
     """Return the weight of a linear layer; None if the checkpoint has it in floating point.
 
     Raises:
@@ -46,9 +46,9 @@ def read(
     return None
 
 
-def _of_bytes(values: torch.Tensor, largest: torch.Tensor) -> PackedWeight:
+def _of_bytes(values: torch.Tensor, largest: torch.Tensor) -> PackedMatrix:
     codes = (values.to(torch.int16) + 128).to(torch.uint8).unsqueeze(1)
-    return PackedWeight(codes, largest.float().unsqueeze(1) / 127, bits=8)
+    return PackedMatrix(codes, largest.float().unsqueeze(1) / 127, bits=8)
 
 
 def _of_palette(
@@ -57,7 +57,7 @@ def _of_palette(
     described: Mapping[str, Any],
     block: int,
     shape: tuple[int, int],
-) -> PackedWeight:
+) -> PackedMatrix:
     """Return a matrix whose groups are parts of blocks, if a block is longer than a row."""
     rows, columns = shape
     group = math.gcd(columns, block)
@@ -68,7 +68,7 @@ def _of_palette(
         raise ModelSourceError(f"{name} has {high_first.numel()} bytes for {rows * columns} codes")
     swapped = (high_first >> 4) | (high_first << 4)
     codes = packed_rows(swapped.view(rows, -1), scales, 4, columns)
-    return PackedWeight(codes, scales, 4, palette=tensors[f"{name}.quant_map"].float())
+    return PackedMatrix(codes, scales, 4, palette=tensors[f"{name}.quant_map"].float())
 
 
 def _scales(tensors: Checkpoint, name: str, described: Mapping[str, Any]) -> torch.Tensor:

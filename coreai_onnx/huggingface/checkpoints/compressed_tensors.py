@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.checkpoints.packed_weights import (
-    PackedWeight,
+from coreai_onnx.huggingface.checkpoints.packed_matrices import (
+    PackedMatrix,
     packed_rows,
     unpacked_rows,
 )
@@ -23,7 +23,7 @@ _FORMAT = "pack-quantized"
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
-) -> PackedWeight | None:
+) -> PackedMatrix | None:
     """Return the weight of a linear layer; None if the checkpoint has it in floating point.
 
     Raises:
@@ -36,11 +36,11 @@ def read(
     outputs, columns = shape
     scales = tensors[f"{path}.weight_scale"]
     bits = _bits(packed.shape[1], columns)
-    weight = PackedWeight(packed_rows(packed, scales, bits, columns), scales, bits)
+    weight = PackedMatrix(packed_rows(packed, scales, bits, columns), scales, bits)
     zeros = tensors.get(f"{path}.weight_zero_point")
     if zeros is not None:
         zeros = unpacked_rows(zeros.T, bits, outputs).T.contiguous()
-        weight = PackedWeight(weight.codes, scales, bits, zeros)
+        weight = PackedMatrix(weight.codes, scales, bits, zeros)
     return weight.sorted_by(tensors.get(f"{path}.weight_g_idx"))
 
 

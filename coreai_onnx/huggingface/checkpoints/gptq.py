@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.checkpoints.packed_weights import (
-    PackedWeight,
+from coreai_onnx.huggingface.checkpoints.packed_matrices import (
+    PackedMatrix,
     check_bits,
     packed_rows,
     unpacked_rows,
@@ -25,7 +25,7 @@ _OFFSETS = {"gptq": 1, "gptq_v2": 0}
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
-) -> PackedWeight | None:
+) -> PackedMatrix | None:
     """Return the weight of a linear layer; None if the checkpoint has it in floating point.
 
     Raises:
@@ -42,5 +42,5 @@ def read(
     scales = tensors[f"{path}.scales"].T.contiguous()
     zeros = unpacked_rows(tensors[f"{path}.qzeros"], bits, outputs).T + _OFFSETS[given]
     codes = packed_rows(packed.T, scales, bits, columns)
-    weight = PackedWeight(codes, scales, bits, zeros.contiguous())
+    weight = PackedMatrix(codes, scales, bits, zeros.contiguous())
     return weight.sorted_by(tensors.get(f"{path}.g_idx"))

@@ -11,10 +11,10 @@ from transformers.initialization import no_init_weights
 
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints import awq, bitsandbytes, compressed_tensors, gptq, mxfp4
-from coreai_onnx.huggingface.checkpoints.packed_weights import PackedLinear, PackedWeight
+from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear, PackedMatrix
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
 
-Read = Callable[[Checkpoint, str, Mapping[str, Any], tuple[int, int]], PackedWeight | None]
+Read = Callable[[Checkpoint, str, Mapping[str, Any], tuple[int, int]], PackedMatrix | None]
 METHODS: Mapping[str, Read | None] = {
     "compressed-tensors": compressed_tensors.read,
     "gptq": gptq.read,

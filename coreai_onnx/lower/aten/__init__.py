@@ -57,6 +57,7 @@ from coreai_onnx.lower.aten.reduction import (
     reduction,
 )
 from coreai_onnx.lower.aten.shape import (
+    block_scales,
     combining,
     creation,
     padding,
@@ -78,6 +79,7 @@ __all__ = [
     "adaptive_pooling",
     "arithmetic",
     "batch_normalization",
+    "block_scales",
     "combining",
     "comparison",
     "complex_numbers",

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
@@ -16,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from coreai_onnx import export_model
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.loading import METHODS
-from coreai_onnx.huggingface.checkpoints.packed_weights import PackedLinear
+from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear
 from coreai_onnx.huggingface.sources import load_source
 from tests.huggingface.checkpoints.formats import FORMATS, gptq, save_model, write_folder
 from tests.tolerances import assert_close
@@ -40,7 +39,7 @@ def test_logits_are_those_of_the_dequantized_model(name: str, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gptq sorted", "gptq 3", "awq", "nf4", "compressed-tensors 8"])
 @pytest.mark.parametrize("target", ["onnxruntime", "portable", "contrib", "kernels"])
-def test_exported_folders_keep_packed_weights(name: str, target: Any, tmp_path: Path) -> None:
+def test_exported_folders_keep_packed_matrices(name: str, target: Any, tmp_path: Path) -> None:
     torch.manual_seed(1)
     model = write_folder(tmp_path / "model", FORMATS[name])
     made = export_model(tmp_path / "model", tmp_path / "onnx", target=target)
@@ -57,8 +56,7 @@ def test_exported_folders_keep_packed_weights(name: str, target: Any, tmp_path: 
     logits = program.run(**inputs)[0]
     with torch.no_grad():
         wanted = model(IDS).logits.numpy()
-    assert logits.shape == wanted.shape
-    np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
+    assert_close(logits, wanted)
 
 
 def gpt_oss() -> Any:

@@ -18,7 +18,7 @@ from coreai_onnx.model.packed_codes import CODE_BITS, pack_codes, unpack_codes
 
 
 @dataclass(frozen=True)
-class PackedWeight:
+class PackedMatrix:
     """A matrix ``(code - zero_point) * scale``, or ``palette[code] * scale``.
 
     Attributes:
@@ -42,7 +42,7 @@ class PackedWeight:
         """The number of neighbors in a row with one scale."""
         return self.codes.shape[-1] * 8 // self.bits
 
-    def sorted_by(self, groups: torch.Tensor | None) -> PackedWeight:
+    def sorted_by(self, groups: torch.Tensor | None) -> PackedMatrix:
         """Return the matrix with its columns in the order of their groups.
 
         Args:
@@ -123,7 +123,7 @@ class PackedLinear(torch.nn.Module):
     order: torch.Tensor | None
     bias: torch.Tensor | None
 
-    def __init__(self, weight: PackedWeight, bias: torch.Tensor | None) -> None:
+    def __init__(self, weight: PackedMatrix, bias: torch.Tensor | None) -> None:
         """Register the parts of the weight as buffers."""
         super().__init__()
         self.bits, self.group_size = weight.bits, weight.group_size

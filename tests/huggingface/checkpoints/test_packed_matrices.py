@@ -7,9 +7,9 @@ import torch
 
 from coreai_onnx import convert
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.checkpoints.packed_weights import (
+from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     PackedLinear,
-    PackedWeight,
+    PackedMatrix,
     packed_rows,
     unpacked_rows,
 )
@@ -38,7 +38,7 @@ def test_a_layer(sort: bool, bias: torch.Tensor | None) -> None:
     codes, scales, zeros = random_codes((6, 64), 4, 2)
     of = torch.randperm(64) // 32 if sort else None
     packed = packed_rows(stream(codes, 4), scales, 4, 64)
-    weight = PackedWeight(packed, scales, 4, zeros.to(torch.uint8)).sorted_by(of)
+    weight = PackedMatrix(packed, scales, 4, zeros.to(torch.uint8)).sorted_by(of)
     layer, x = PackedLinear(weight, bias), torch.randn(3, 64)
     wanted = torch.nn.functional.linear(x, values(codes, scales, zeros, of), bias)
     assert_close(layer(x).numpy(), wanted.numpy())
@@ -49,7 +49,7 @@ def test_a_layer(sort: bool, bias: torch.Tensor | None) -> None:
 
 def test_groups_of_different_sizes() -> None:
     codes, scales, _ = random_codes((6, 64), 4, 2)
-    weight = PackedWeight(packed_rows(stream(codes, 4), scales, 4, 64), scales, 4)
+    weight = PackedMatrix(packed_rows(stream(codes, 4), scales, 4, 64), scales, 4)
     of = torch.tensor([1] * 30 + [0] * 34)
     with pytest.raises(ModelSourceError, match="different sizes"):
         weight.sorted_by(of)
