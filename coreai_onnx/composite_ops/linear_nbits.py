@@ -98,7 +98,9 @@ def unpacked(codes: torch.Tensor, bits: int) -> torch.Tensor:
 def rounded(groups: torch.Tensor) -> torch.Tensor:
     """Return groups of activations, in the last axis, rounded to 255 steps."""
     largest = groups.abs().amax(-1, keepdim=True).clamp(min=SMALLEST)
-    return torch.round(groups * (LARGEST_STEP / largest)) * (largest / LARGEST_STEP)
+    # torch computes a number divided by a tensor as a product with the reciprocal, rounded twice.
+    inverse = torch.full_like(largest, LARGEST_STEP) / largest
+    return torch.round(groups * inverse) * (largest / LARGEST_STEP)
 
 
 def _check(dims: Dims, attributes: Attributes) -> str:

@@ -43,6 +43,8 @@ def every_op_model() -> onnx.ModelProto:
         "scale": _random(1, width),
         "experts": _random(2, EXPERTS, width, width),
         "expert": np.arange(LENGTH, dtype=np.int64)[None] % EXPERTS,
+        "codes": np.arange(width * width // 2, dtype=np.uint8).reshape(width, width // 32, 16),
+        "code_scales": np.abs(_random(5, width, width // 32)) / 64,
         "zero": np.array(0, dtype=np.int64),
         "decay": -np.abs(_random(3, BATCH, HEADS, LENGTH)),
         "beta": np.abs(_random(4, BATCH, HEADS, LENGTH)) % 1,
@@ -58,7 +60,8 @@ def every_op_model() -> onnx.ModelProto:
         return helper.make_node(op, inputs, outputs, domain=DOMAIN, **attributes)
 
     nodes = [
-        call("rms_norm", ["x", "scale"], ["normed"]),
+        call("linear_nbits", ["x", "codes", "code_scales"], ["looked"]),
+        call("rms_norm", ["looked", "scale"], ["normed"]),
         call("layer_norm", ["normed", "scale"], ["centered"]),
         helper.make_node("Reshape", ["centered", "heads"], ["query"]),
         call("rope", ["query"], ["turned"]),

@@ -22,6 +22,7 @@ ONNX_TYPES = {
     torch.bool: TensorProto.BOOL,
     torch.int32: TensorProto.INT32,
     torch.int64: TensorProto.INT64,
+    torch.uint8: TensorProto.UINT8,
 }
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 

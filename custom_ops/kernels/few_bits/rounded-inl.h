@@ -23,9 +23,9 @@ inline constexpr size_t kMostRoundedRows = 4;
 inline constexpr size_t kMostRoundedRows = 8;
 #endif
 
-template <size_t kBits, size_t kRows, size_t kVecs, typename S>
+template <size_t kBits, size_t kRows, size_t kVecs>
 HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& rows, size_t row,
-                                  size_t first, const S* HWY_RESTRICT scales) {
+                                  size_t first) {
   constexpr size_t kUnit = 32 / kBits;
   const FloatTag d;
   const size_t depth = w.groups * w.padded;
@@ -79,7 +79,7 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
     for (size_t v = 0; v < kVecs; ++v) {
       codes[v] += bytes - w.padded / kUnit * 64;
       const size_t place = at[v] + g * kFewBitsTile;
-      const Floats scale = LoadWide(d, scales + place);
+      const Floats scale = ScalesOf(w, place);
       const Floats zero = ZerosOf(w, place);
 #pragma GCC unroll 8
       for (size_t r = 0; r < kRows; ++r) {
@@ -100,13 +100,12 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
 }
 
 /// All blocks of kRows rows from `row` on; returns the first row that is left.
-template <size_t kBits, size_t kRows, typename S>
-HWY_INLINE size_t RoundedBlocks(const FewBitsWeight& w, const RoundedRows& rows, size_t row,
-                                const S* scales) {
-  constexpr size_t kVecs = kRows == 8 ? 2 : kLanes == 1 ? 1 : kRows == 4 ? 2 : 4;
+template <size_t kBits, size_t kRows>
+HWY_INLINE size_t RoundedBlocks(const FewBitsWeight& w, const RoundedRows& rows, size_t row) {
+  constexpr size_t kVecs = kLanes == 1 ? 1 : kRows == 1 ? 4 : 2;
   for (size_t first = 0; first < kFewBitsStrip; first += kVecs * kLanes) {
     for (size_t r = row; r + kRows <= rows.rows; r += kRows) {
-      MultiplyRounded<kBits, kRows, kVecs>(w, rows, r, first, scales);
+      MultiplyRounded<kBits, kRows, kVecs>(w, rows, r, first);
     }
   }
   return row + (rows.rows - row) / kRows * kRows;
@@ -114,13 +113,10 @@ HWY_INLINE size_t RoundedBlocks(const FewBitsWeight& w, const RoundedRows& rows,
 
 template <size_t kBits>
 void RoundedStrip(const FewBitsWeight& w, const RoundedRows& rows) {
-  WithScales(w, [&](const auto* scales) HWY_ATTR {
-    size_t row = 0;
-    if constexpr (kMostRoundedRows == 8) row = RoundedBlocks<kBits, 8>(w, rows, row, scales);
-    row = RoundedBlocks<kBits, 4>(w, rows, row, scales);
-    row = RoundedBlocks<kBits, 2>(w, rows, row, scales);
-    RoundedBlocks<kBits, 1>(w, rows, row, scales);
-  });
+  size_t row = 0;
+  if constexpr (kMostRoundedRows == 8) row = RoundedBlocks<kBits, 8>(w, rows, row);
+  row = RoundedBlocks<kBits, 4>(w, rows, row);
+  RoundedBlocks<kBits, 1>(w, rows, row);
 }
 
 inline void Rounded(const FewBitsWeight& w, const RoundedRows& rows) {

@@ -67,9 +67,9 @@ HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* const (&cod
   }
 }
 
-template <size_t kBits, size_t kRows, size_t kVecs, class MakeValue, typename S>
+template <size_t kBits, size_t kRows, size_t kVecs, class MakeValue>
 HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsRows& rows, size_t first,
-                                  const MakeValue& make, const S* HWY_RESTRICT scales) {
+                                  const MakeValue& make) {
   const FloatTag d;
   const size_t stride = w.groups * w.padded;
   const size_t bytes = w.padded * kFewBitsTile * kBits / 8;
@@ -93,7 +93,7 @@ HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsRows& row
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) {
       const Columns columns(w, rows.column + first + v * kLanes);
-      const Floats scale = LoadWide(d, scales + columns.scales + g * kFewBitsTile);
+      const Floats scale = ScalesOf(w, columns.scales + g * kFewBitsTile);
 #pragma GCC unroll 4
       for (size_t r = 0; r < kRows; ++r) {
         totals[r][v] = hn::MulAdd(sums[r][v], scale, totals[r][v]);
@@ -110,18 +110,16 @@ HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsRows& row
 
 template <size_t kBits, size_t kRows>
 void MultiplyStrip(const FewBitsWeight& w, const FewBitsRows& rows) {
-  constexpr size_t kVecs = kRows == 3 ? 1 : 2;
-  WithScales(w, [&](const auto* scales) HWY_ATTR {
-    for (size_t first = 0; first < kFewBitsStrip; first += kVecs * kLanes) {
-      if (w.palette != nullptr) {
-        const auto make = [&](size_t) HWY_ATTR { return Looked<kBits>{w.palette}; };
-        MultiplyColumns<kBits, kRows, kVecs>(w, rows, first, make, scales);
-      } else {
-        const auto make = [&](size_t at) HWY_ATTR { return Centered{ZerosOf(w, at)}; };
-        MultiplyColumns<kBits, kRows, kVecs>(w, rows, first, make, scales);
-      }
+  constexpr size_t kVecs = 2;
+  for (size_t first = 0; first < kFewBitsStrip; first += kVecs * kLanes) {
+    if (w.palette != nullptr) {
+      const auto make = [&](size_t) HWY_ATTR { return Looked<kBits>{w.palette}; };
+      MultiplyColumns<kBits, kRows, kVecs>(w, rows, first, make);
+    } else {
+      const auto make = [&](size_t at) HWY_ATTR { return Centered{ZerosOf(w, at)}; };
+      MultiplyColumns<kBits, kRows, kVecs>(w, rows, first, make);
     }
-  });
+  }
 }
 
 template <size_t kBits>
@@ -132,8 +130,12 @@ void MultiplyRows(const FewBitsWeight& w, const FewBitsRows& rows) {
       return MultiplyStrip<kBits, 1>(w, rows);
     case 2:
       return MultiplyStrip<kBits, 2>(w, rows);
-    case 3:
-      return MultiplyStrip<kBits, 3>(w, rows);
+    case 3: {
+      const size_t stride = 2 * w.groups * w.padded;
+      MultiplyStrip<kBits, 2>(w, {rows.left, rows.output, 2, rows.column});
+      return MultiplyStrip<kBits, 1>(
+          w, {rows.left + stride, rows.output + 2 * kFewBitsStrip, 1, rows.column});
+    }
     case 4:
       return MultiplyStrip<kBits, 4>(w, rows);
     default:
@@ -147,10 +149,10 @@ inline void FewBits(const FewBitsWeight& w, const FewBitsRows& rows) {
   MultiplyRows<8>(w, rows);
 }
 
-/// Writes a panel of kVecs vectors of columns: [groups * group, kVecs * kLanes].
-template <size_t kBits, size_t kVecs, class MakeValue, typename S>
-HWY_INLINE void DequantizePanel(const FewBitsWeight& w, size_t column, const MakeValue& make,
-                                const S* HWY_RESTRICT scales, float* HWY_RESTRICT panel) {
+/// Writes kVecs vectors of columns of a panel, whose rows are `stride` elements apart.
+template <size_t kBits, size_t kVecs, class MakeValue>
+HWY_NOINLINE void DequantizePanel(const FewBitsWeight& w, size_t column, const MakeValue& make,
+                                  size_t stride, float* HWY_RESTRICT panel) {
   constexpr size_t kUnit = 32 / kBits;
   const FloatTag d;
   const uint8_t* codes[kVecs];
@@ -167,7 +169,7 @@ HWY_INLINE void DequantizePanel(const FewBitsWeight& w, size_t column, const Mak
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) {
       value[v] = make(at[v] + g * kFewBitsTile);
-      scale[v] = LoadWide(d, scales + at[v] + g * kFewBitsTile);
+      scale[v] = ScalesOf(w, at[v] + g * kFewBitsTile);
     }
     for (size_t k = 0; k < w.padded; k += kUnit) {
       Words units[kVecs];
@@ -182,7 +184,7 @@ HWY_INLINE void DequantizePanel(const FewBitsWeight& w, size_t column, const Mak
           const Floats x = hn::Mul(value[v](CodeOf<kBits>(units[v], j)), scale[v]);
           hn::Store(x, d, panel + v * kLanes);
         }
-        panel += kVecs * kLanes;
+        panel += stride;
       };
       if (k + kUnit <= w.group) {
 #pragma GCC unroll 16
@@ -194,43 +196,31 @@ HWY_INLINE void DequantizePanel(const FewBitsWeight& w, size_t column, const Mak
   }
 }
 
-template <size_t kCount>
-struct Vectors {
-  static constexpr size_t value = kCount;
-};
-
-/// Calls `body` with the number of vectors, a constant, that `width` columns need.
-template <class Body>
-HWY_INLINE void WithVectors(size_t width, const Body& body) {
-  switch ((width + kLanes - 1) / kLanes) {
-    case 1:
-      return body(Vectors<1>());
-    case 2:
-      return body(Vectors<2>());
-    default:
-      return body(Vectors<kPanelVecs>());
+template <size_t kBits, class MakeValue>
+void DequantizeWith(const FewBitsWeight& w, size_t column, size_t count, const MakeValue& make,
+                    float* matrix) {
+  constexpr size_t kWidth = kPanelWidth<float>;
+  static_assert(kFewBitsPanels % kWidth == 0, "whole panels");
+  const size_t depth = w.groups * w.group;
+  size_t first = 0;
+  for (; first + kWidth <= count; first += kWidth) {
+    DequantizePanel<kBits, kPanelVecs>(w, column + first, make, kWidth, matrix + first * depth);
+  }
+  const size_t width = (count - first + kLanes - 1) / kLanes * kLanes;
+  for (size_t lane = 0; lane < width; lane += kLanes) {
+    float* const panel = matrix + first * depth + lane;
+    DequantizePanel<kBits, 1>(w, column + first + lane, make, width, panel);
   }
 }
 
 template <size_t kBits>
 void DequantizePanels(const FewBitsWeight& w, size_t column, size_t count, float* matrix) {
-  static_assert(kFewBitsPanels % kPanelWidth<float> == 0, "whole panels");
-  const size_t depth = w.groups * w.group;
-  WithScales(w, [&](const auto* scales) HWY_ATTR {
-    for (size_t first = 0; first < count; first += kPanelWidth<float>) {
-      float* const panel = matrix + first * depth;
-      WithVectors(count - first, [&](auto vecs) HWY_ATTR {
-        constexpr size_t kVecs = decltype(vecs)::value;
-        if (w.palette != nullptr) {
-          const auto make = [&](size_t) HWY_ATTR { return Looked<kBits>{w.palette}; };
-          DequantizePanel<kBits, kVecs>(w, column + first, make, scales, panel);
-        } else {
-          const auto make = [&](size_t at) HWY_ATTR { return Centered{ZerosOf(w, at)}; };
-          DequantizePanel<kBits, kVecs>(w, column + first, make, scales, panel);
-        }
-      });
-    }
-  });
+  if (w.palette != nullptr) {
+    const auto make = [&](size_t) HWY_ATTR { return Looked<kBits>{w.palette}; };
+    return DequantizeWith<kBits>(w, column, count, make, matrix);
+  }
+  const auto make = [&](size_t at) HWY_ATTR { return Centered{ZerosOf(w, at)}; };
+  DequantizeWith<kBits>(w, column, count, make, matrix);
 }
 
 inline void FewBitsDequantize(const FewBitsWeight& w, size_t column, size_t count, float* matrix) {

@@ -1,0 +1,134 @@
+"""linear_nbits through onnxruntime against its declared reference."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+import torch
+
+from coreai_onnx.composite_ops.linear_nbits import COMPOSITE
+from tests.bench.composite_model import composite_model
+from tests.custom_ops.single_op import DTYPES, double, run_op
+from tests.lower.checking import open_model, run_session
+from tests.tolerances import assert_close
+
+NAME = "linear_nbits"
+F32 = torch.float32
+
+
+def make(rows, groups, group, columns, bits=4, rounding=0, dtype=F32, zeros=None):
+    """Return inputs whose products are of about 1, and attributes."""
+    codes = torch.randint(0, 256, (columns, groups, group * bits // 8), dtype=torch.uint8)
+    scales = (torch.rand(columns, groups) * max(groups * group, 1) ** -0.5 / (1 << bits)).half()
+    inputs = [torch.randn(*rows, groups * group).to(dtype), codes, scales]
+    if zeros is not None:
+        inputs.append(torch.randint(0, 1 << bits, (columns, groups)).to(zeros))
+    return inputs, {"bits": bits, "group_size": group, "activation_bits": rounding}
+
+
+def expected(inputs, dtype, **attributes):
+    """Return the reference, in double if it does not round activations."""
+    if attributes["activation_bits"]:
+        return COMPOSITE.reference(*inputs, **attributes).to(dtype)
+    wide = [inputs[0].double(), inputs[1], *(double(x) for x in inputs[2:])]
+    return COMPOSITE.reference(*wide, **attributes).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rounding", [0, 8])
+@pytest.mark.parametrize("bits", [8, 4, 3, 2])
+def test_agrees_with_the_reference(kernels, bits, rounding, dtype):
+    for rows in ((), (1,), (2, 3), (4,), (70,)):
+        inputs, attributes = make(rows, 3, 40, 130, bits, rounding, dtype, torch.uint8)
+        actual = run_op(kernels, NAME, inputs, threads=2, **attributes)
+        assert_close(actual, expected(inputs, dtype, **attributes))
+
+
+@pytest.mark.parametrize("rounding", [0, 8])
+@pytest.mark.parametrize("rows", [*range(1, 20), 63, 191, 192, 193, 255, 256, 257, 400])
+def test_every_number_of_rows(kernels, rows, rounding):
+    inputs, attributes = make((rows,), 2, 16, 33, 4, rounding)
+    actual = run_op(kernels, NAME, inputs, **attributes)
+    assert_close(actual, expected(inputs, F32, **attributes))
+
+
+@pytest.mark.parametrize("group", [2, 6, 8, 10, 32, 512])
+@pytest.mark.parametrize("rounding", [0, 8])
+def test_every_size_of_a_group(kernels, group, rounding):
+    for rows in (1, 9):
+        inputs, attributes = make((rows,), 3, group, 49, 4, rounding, zeros=torch.float32)
+        actual = run_op(kernels, NAME, inputs, **attributes)
+        assert_close(actual, expected(inputs, F32, **attributes))
+
+
+@pytest.mark.parametrize("rounding", [0, 8])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_a_constant_weight_is_packed_once(kernels, rows, rounding):
+    inputs, attributes = make((rows,), 4, 32, 100, 4, rounding, zeros=torch.uint8)
+    proto = composite_model(NAME, inputs, attributes, constants=(1, 2, 3))
+    session = open_model(ir.from_proto(proto), library=kernels)
+    actual = run_session(session, inputs[:1])[0]
+    assert torch.from_numpy(actual).equal(run_op(kernels, NAME, inputs, **attributes))
+    assert run_session(session, inputs[:1])[0].tobytes() == actual.tobytes()
+
+
+@pytest.mark.parametrize("rounding", [0, 8])
+@pytest.mark.parametrize("rows", [1, 130])
+def test_threads_do_not_change_the_result(kernels, rows, rounding):
+    inputs, attributes = make((rows,), 4, 32, 300, 4, rounding)
+    one = run_op(kernels, NAME, inputs, threads=1, **attributes)
+    assert run_op(kernels, NAME, inputs, threads=3, **attributes).equal(one)
+
+
+@pytest.mark.parametrize("rounding", [0, 8])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_in_its_row(kernels, wrong, rounding):
+    inputs, attributes = make((6,), 2, 32, 20, 4, rounding)
+    inputs[0][2, 5] = wrong
+    actual = run_op(kernels, NAME, inputs, **attributes)
+    assert not actual[2].isfinite().any()
+    others = [0, 1, 3, 4, 5]
+    assert_close(actual[others], expected(inputs, F32, **attributes)[others])
+
+
+@pytest.mark.parametrize("rounding", [0, 8])
+def test_a_group_of_zeros_is_zero(kernels, rounding):
+    inputs, attributes = make((3,), 2, 32, 20, 4, rounding)
+    inputs[0][1] = 0
+    assert_close(run_op(kernels, NAME, inputs, **attributes)[1], torch.zeros(20))
+
+
+@pytest.mark.parametrize("rounding", [0, 8])
+def test_empty(kernels, rounding):
+    for rows, groups, columns in (((0,), 2, 5), ((2, 0), 2, 5), ((3,), 0, 5), ((3,), 2, 0)):
+        inputs, attributes = make(rows, groups, 32, columns, 4, rounding)
+        actual = run_op(kernels, NAME, inputs, **attributes)
+        assert_close(actual, torch.zeros(*rows, columns))
+
+
+@pytest.mark.parametrize(
+    ("change", "attributes", "message"),
+    [
+        ({}, {"bits": 5}, "attribute bits is 5, expected 8, 4, 3 or 2"),
+        ({}, {"activation_bits": 4}, "attribute activation_bits is 4, expected 0 or 8"),
+        ({}, {"group_size": 31, "bits": 3}, "attribute group_size is 31, expected whole bytes"),
+        ({}, {"group_size": 0}, "attribute group_size is 0"),
+        ({0: torch.randn(3, 65)}, {}, r"\[3, 65\], expected a last size of 2 groups of 32"),
+        ({0: torch.randn(())}, {}, "expected a last size of 2 groups"),
+        ({1: torch.zeros(5, 2, 15, dtype=torch.uint8)}, {}, r"expected \[N, groups, 16\]"),
+        ({1: torch.zeros(5, 2, 16)}, {}, "input codes is float, expected uint8"),
+        ({2: torch.zeros(5, 3)}, {}, r"input scales has shape \[5, 3\], expected \[5, 2\]"),
+        ({2: torch.zeros(5, 2, dtype=torch.int32)}, {}, "input scales is int32"),
+        ({3: torch.zeros(5, 1)}, {}, r"input zero_points has shape \[5, 1\]"),
+        ({4: torch.zeros(15)}, {}, r"input palette has shape \[15\], expected \[16\]"),
+        ({3: torch.zeros(5, 2), 4: torch.zeros(16)}, {}, "excludes input zero_points"),
+        ({5: torch.zeros(4)}, {}, r"input bias has shape \[4\], expected \[5\]"),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_is_an_error(kernels, change, attributes, message):
+    inputs, right = make((3,), 2, 32, 5)
+    given = [*inputs, None, None, None]
+    for place, tensor in change.items():
+        given[place] = tensor
+    with pytest.raises(Exception, match=f"linear_nbits: .*{message}"):
+        run_op(kernels, NAME, given, **(right | attributes))
