@@ -23,6 +23,7 @@ from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderP
 from coreai_onnx.huggingface.folders import check_new, copy_companions, new_folder, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads import Head
+from coreai_onnx.huggingface.last_logits import count_logits
 from coreai_onnx.huggingface.merging import computed_in_first_call
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
@@ -193,6 +194,8 @@ class _Conversion:
         if isinstance(part, DecoderPart):
             _describe_cache(program.model, (*part.own, *part.cross))
         program.optimize(target=self.target)
+        if isinstance(part, Decoder) and part.selects_logits:
+            count_logits(program.model)
         if self.check and isinstance(part, Decoder):
             begin("check")
             check_at_other_sizes(part, program)
