@@ -45,7 +45,7 @@ class Decoding:
             GenerationError: If the model is not a decoder with these inputs, or the batch does not
                 fit it.
         """
-        self._names = {info.name for info in session.inputs}
+        self._names = {info.name for info in (*session.inputs, *session.optional_inputs)}
         check_decoder(session)
         if "attention_mask" not in self._names and not bool(prompt.mask.all()):
             raise GenerationError(
@@ -71,6 +71,7 @@ class Decoding:
             "attention_mask": self._mask,
             "position_ids": positions[:, start:],
             "cache_position": torch.arange(start, self.ids.shape[1]),
+            "num_logits_to_keep": np.array(1),
             "use_cache_branch": torch.tensor([start > 0]),
             **self._fixed,
         }

@@ -18,9 +18,12 @@ from coreai_onnx.huggingface.caches import (
 )
 from coreai_onnx.model.interface import CAPACITY
 
+KEPT = "logits_to_keep"
+"""The parameter of a decoder that takes the places of the logits to compute."""
 BATCH, SEQUENCE, PAST = "batch_size", "sequence_length", "past_sequence_length"
 TOTAL = f"{PAST} + {SEQUENCE}"
 TOTAL_DIM = "total_sequence_length"
+KEPT_DIM = "kept_length"
 
 
 class Decoder(torch.nn.Module):
@@ -31,6 +34,8 @@ class Decoder(torch.nn.Module):
         output_names: Names of the outputs.
         slots: The tensors of the cache.
         takes_positions: Whether it has the input ``position_ids``.
+        selects_logits: Whether it computes the logits of some places only, the input
+            ``logits_to_keep``.
     """
 
     def __init__(self, model: torch.nn.Module, *, is_static: bool = False) -> None:
@@ -43,8 +48,11 @@ class Decoder(torch.nn.Module):
         super().__init__()
         self.model: Any = model
         self.slots = slots_of(model, is_static=is_static)
-        self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        parameters = inspect.signature(model.forward).parameters
+        self.takes_positions = "position_ids" in parameters
+        self.selects_logits = KEPT in parameters
         first = ["input_ids", "attention_mask", *(["position_ids"] if self.takes_positions else [])]
+        first += [KEPT] if self.selects_logits else []
         self.input_names = [*first, *(slot.past for slot in self.slots)]
         self.output_names = ["logits", *(slot.present for slot in self.slots)]
 
@@ -53,6 +61,7 @@ class Decoder(torch.nn.Module):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         position_ids: torch.Tensor | None,
+        logits_to_keep: torch.Tensor | None,
         past: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         """Return the logits and the cache after the call."""
@@ -60,6 +69,7 @@ class Decoder(torch.nn.Module):
         cache = cache_of(self.slots, past, filled)
         further = {"position_ids": position_ids} if self.takes_positions else {}
         further[cache_parameter(self.model)] = cache
+        further |= {} if logits_to_keep is None else {KEPT: logits_to_keep}
         result = self.model(
             input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **further
         )
@@ -79,14 +89,17 @@ class Decoder(torch.nn.Module):
         ids = torch.ones(batch, length, dtype=torch.int64)
         mask = torch.ones(batch, past + length, dtype=torch.int64)
         positions = torch.arange(past, past + length).repeat(batch, 1)
+        kept = torch.arange(length) if self.selects_logits else None
         cache = [slot.example(batch, None if slot.is_static else past) for slot in self.slots]
-        return ids, mask, positions if self.takes_positions else None, cache
+        return ids, mask, positions if self.takes_positions else None, kept, cache
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`."""
         ids = {0: BATCH, 1: SEQUENCE}
         past = [cache_dims(slot) for slot in self.slots]
-        return ids, {0: BATCH, 1: TOTAL_DIM}, ids if self.takes_positions else None, past
+        positions = ids if self.takes_positions else None
+        kept = {0: KEPT_DIM} if self.selects_logits else None
+        return ids, {0: BATCH, 1: TOTAL_DIM}, positions, kept, past
 
 
 def cache_dims(slot: Slot, length: str | None = PAST) -> dict[int, str]:

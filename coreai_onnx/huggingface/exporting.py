@@ -24,6 +24,7 @@ from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderP
 from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads import Head
+from coreai_onnx.huggingface.last_logits import count_logits
 from coreai_onnx.huggingface.merging import computed_in_first_call
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
@@ -229,6 +230,8 @@ class _Conversion:
         if part.slots:
             _describe_cache(program.model, part.slots)
         program.optimize(target=self.target)
+        if isinstance(part, Decoder) and part.selects_logits:
+            count_logits(program.model)
         stored = self.loaded.weights_dtype
         if self.loaded.model.dtype == torch.float32 and stored != torch.float32:
             store_weights_as(program.model, str(stored).removeprefix("torch."))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from coreai_onnx.errors import ConversionError
-from coreai_onnx.huggingface.decoders import Decoder
+from coreai_onnx.huggingface.decoders import KEPT, Decoder
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.session import Session
 
@@ -40,6 +40,7 @@ def check_at_other_sizes(decoder: Decoder, program: OnnxProgram) -> None:
         *first, cache = _randomized(decoder, decoder.arguments(batch, length, past), random)
         given = [x for x in first if x is not None]
         feeds = dict(zip(decoder.input_names, [*given, *cache], strict=True))
+        feeds.pop(KEPT, None)  # an export has a number in its place, by default that of all tokens
         with torch.no_grad():
             wanted = decoder(*first, [x.clone() for x in cache])  # a step may write to its states
         outputs = session.stream().run(**feeds)

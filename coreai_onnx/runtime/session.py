@@ -145,6 +145,11 @@ class Session:
         return self._signature.inputs
 
     @property
+    def optional_inputs(self) -> tuple[TensorInfo, ...]:
+        """The inputs with a default value in the file; `run` accepts them by name."""
+        return tuple(self._signature.optional_inputs.values())
+
+    @property
     def outputs(self) -> tuple[TensorInfo, ...]:
         """The outputs of `run`, in order, without states."""
         return self._signature.outputs

@@ -59,6 +59,7 @@ class Signature:
         relations: Further conditions on them.
         mutated_inputs: The input that the module changes, by the output with what it wrote.
         new_states: Dtype and dims of the new value of each state, by the state's name.
+        optional_inputs: The inputs that have a default value in the file, by name.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -70,6 +71,7 @@ class Signature:
     relations: tuple[Relation, ...] = ()
     mutated_inputs: Mapping[str, str] = field(default_factory=dict)
     new_states: Mapping[str, TensorInfo] = field(default_factory=dict)
+    optional_inputs: Mapping[str, TensorInfo] = field(default_factory=dict)
 
     @classmethod
     def of(cls, session: ort.InferenceSession) -> Signature:
@@ -97,6 +99,7 @@ class Signature:
             required_states=frozenset(info.name for info in given if info.name in olds),
             mutated_inputs=read_mutated_inputs(metadata),
             new_states={news[info.name]: info for info in results if info.name in news},
+            optional_inputs={info.name: info for info in defaults if info.name not in olds},
             ranges={name: Range(*bounds) for name, bounds in read_ranges(metadata).items()},
             relations=read_relations(metadata),
         )
@@ -118,7 +121,7 @@ class Signature:
                 raise InputError(
                     f"input {name!r} is given twice, by position and by name\n{self._expected()}"
                 )
-            if name not in self.state_inputs and all(name != info.name for info in self.inputs):
+            if self._find(name) is None:
                 raise InputError(f"unexpected input {name!r}\n{self._expected()}")
             bound[name] = value
         return bound
@@ -138,9 +141,13 @@ class Signature:
 
     def info(self, name: str) -> TensorInfo:
         """Return the expected dtype and dims of an input or state."""
-        return self.state_inputs.get(name) or next(
-            info for info in self.inputs if info.name == name
-        )
+        found = self._find(name)
+        assert found is not None, name
+        return found
+
+    def _find(self, name: str) -> TensorInfo | None:
+        known = self.state_inputs.get(name) or self.optional_inputs.get(name)
+        return known or next((info for info in self.inputs if info.name == name), None)
 
     def check(
         self, given: Mapping[str, tuple[str, tuple[int, ...]]], carried: frozenset[str]

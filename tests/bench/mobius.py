@@ -132,6 +132,15 @@ def ours(model: torch.nn.Module, folder: Path, target: str, cached: bool) -> Fil
 
 def mobius(model: torch.nn.Module, folder: Path, provider: str) -> File:
     """Build mobius's graph for an execution provider, with the weights of ours."""
+    graph = graph_of(model, provider)
+    file = File(f"mobius-onnx, {provider}", folder / f"mobius_{provider}.onnx")
+    onnx.save(onnx_proto(graph), file.path)
+    file.nodes = len([node for node in graph.graph if node.op_type != "Constant"])
+    return file
+
+
+def graph_of(model: torch.nn.Module, provider: str) -> Any:
+    """Return mobius's graph for an execution provider, with the weights of a model."""
     builder = importlib.import_module("mobius._builder")
     registry = importlib.import_module("mobius._registry").registry
     weights = importlib.import_module("mobius._weight_loading")
@@ -140,10 +149,7 @@ def mobius(model: torch.nn.Module, folder: Path, provider: str) -> File:
     module = registry.get(model.config.model_type)(config)
     graph = builder.build_from_module(module, config, execution_provider=provider)["model"]
     weights.apply_weights(graph, module.preprocess_weights(experts_apart(model)))
-    file = File(f"mobius-onnx, {provider}", folder / f"mobius_{provider}.onnx")
-    onnx.save(onnx_proto(graph), file.path)
-    file.nodes = len([node for node in graph.graph if node.op_type != "Constant"])
-    return file
+    return graph
 
 
 def onnx_proto(model: Any) -> onnx.ModelProto:

@@ -6,7 +6,7 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.shape_values import ShapeValue, ShapeValueAnalysis
 from coreai_onnx.passes.engine.bypass import bypass_nodes
-from coreai_onnx.passes.engine.match import same_known_shape, shape_of
+from coreai_onnx.passes.engine.match import Dim, made_by, same_known_shape, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -32,7 +32,7 @@ def _repeats_nothing(node: gs.Node, analysis: ShapeValueAnalysis, why: Why) -> b
 
 def _fills(tensor: gs.Tensor, target: ShapeValue) -> bool:
     """Whether each target dim is 1 or equals the tensor's dim, aligned at the end."""
-    shape = shape_of(tensor)
+    shape = _shape_before_casts(tensor)
     if shape is None or len(target.items) > len(shape):
         return False
     tail = shape[len(shape) - len(target.items) :]
@@ -40,6 +40,15 @@ def _fills(tensor: gs.Tensor, target: ShapeValue) -> bool:
         want == 1 or (want == dim and dim is not None)
         for want, dim in zip(target.items, tail, strict=True)
     )
+
+
+def _shape_before_casts(tensor: gs.Tensor) -> tuple[Dim, ...] | None:
+    """Return the shape of a tensor; function bodies declare those of arguments only."""
+    cast = made_by(tensor, "Cast")
+    while shape_of(tensor) is None and cast is not None:
+        tensor = cast.inputs[0]
+        cast = made_by(tensor, "Cast")
+    return shape_of(tensor)
 
 
 def _once(repeats: ShapeValue) -> bool:

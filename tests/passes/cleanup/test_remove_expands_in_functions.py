@@ -33,3 +33,11 @@ def test_one_call_that_needs_it_keeps_it() -> None:
     model = parse(TEXT.format(m="s"))
     assert run_passes(model, [remove_expands_in_functions]).total == 0
     assert same_bytes(model, parse(TEXT.format(m="s")))
+
+
+def test_casts_before_an_expand_keep_the_shape() -> None:
+    text = TEXT.replace("e = Expand (mask, d)", "w = Cast<to = 1> (mask)  e = Expand (w, d)")
+    model = parse(text.format(m="b, s"))
+    assert run_passes(model, [remove_expands_in_functions]).total == 1
+    (function,) = model.functions.values()
+    assert [node.op_type for node in function] == ["Shape", "Cast", "Mul"]
