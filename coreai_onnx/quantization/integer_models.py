@@ -142,6 +142,22 @@ def _constant_bias(node: ir.Node) -> bool:
     return bias is None or (bias.const_value is not None and not bias.is_graph_input())
 
 
+def _bias_of(node: ir.Node, outputs: int) -> tuple[ir.Node, int, ir.Value] | None:
+    """Return the constant bias of a layer: the node that reads it, the input, and the value."""
+    reader, index = node, 2
+    if node.op_type == "MatMul":
+        readers = list(node.outputs[0].consumers())
+        if len(readers) != 1 or readers[0].op_type != "Add" or node.outputs[0].is_graph_output():
+            return None
+        reader = readers[0]
+        index = 1 if reader.inputs[0] is node.outputs[0] else 0
+    bias = reader.inputs[index] if len(reader.inputs) > index else None
+    if bias is None or bias.const_value is None or bias.is_graph_input():
+        return None
+    row = tuple(bias.const_value.shape.numpy()) == (outputs,)
+    return (reader, index, bias) if row else None
+
+
 def _conv_result(node: ir.Node) -> ir.Value:
     """Return the result of a convolution, after the Relu that is its only reader."""
     result = node.outputs[0]
@@ -174,8 +190,8 @@ class _Writer:
         rounded, step = self._activation(x)
         node.replace_input_with(0, rounded)
         self._weight(layer, codes, scales)
+        self._bias(node, step * scales)
         if layer.result is not None:
-            self._bias(node, step * scales)
             self._round_result(layer.result)
         noise = np.square(array - codes * wide).sum(dtype=np.float64)
         sqnr = decibels(float(np.square(array).sum(dtype=np.float64)), float(noise))
@@ -206,13 +222,24 @@ class _Writer:
             turned.replace_input_with(0, made)
         else:
             node.replace_input_with(1, made)
-        if not layer.weight.uses():
-            self.graph.initializers.pop(name, None)
+        self._remove_unused(layer.weight)
 
     def _bias(self, node: ir.Node, scales: np.ndarray) -> None:
-        """Store the bias of a convolution as int32, in the units of its sums."""
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
-        if bias is None or bias.const_value is None:
+        """Store the bias of a layer as int32, in the units of its sums.
+
+        A row that is added to a product of rank 3 or more gets that rank instead: onnxruntime would
+        make a Gemm in float32 of the product and a row of rank 1, before it looks for integers.
+        """
+        found = _bias_of(node, len(scales))
+        if found is None:
+            return
+        reader, index, bias = found
+        assert bias.const_value is not None
+        shape = node.outputs[0].shape
+        if reader is not node and shape is not None and len(shape) > 2:
+            row = bias.const_value.numpy().reshape((1,) * (len(shape) - 1) + (-1,))
+            reader.replace_input_with(index, self._initializer(f"{bias.name}.row", row))
+            self._remove_unused(bias)
             return
         values = np.rint(bias.const_value.numpy().astype(np.float64) / scales)
         limits = np.iinfo(np.int32)
@@ -222,16 +249,19 @@ class _Writer:
             self._initializer(f"{name}.int32", codes),
             self._initializer(f"{name}.scales", scales.astype(np.float32)),
         ]
-        made = self._node("DequantizeLinear", inputs, f"{name}.dequantized", node, 0)
-        node.replace_input_with(2, made)
-        if not bias.uses():
-            self.graph.initializers.pop(name, None)
+        made = self._node("DequantizeLinear", inputs, f"{name}.dequantized", reader, 0)
+        reader.replace_input_with(index, made)
+        self._remove_unused(bias)
+
+    def _remove_unused(self, value: ir.Value) -> None:
+        if not value.uses():
+            self.graph.initializers.pop(value.name or "", None)
 
     def _activation(self, value: ir.Value) -> tuple[ir.Value, np.ndarray]:
         """Return a value rounded to 8 bits, and its scale."""
         if value not in self._quantized:
             readers = list(value.uses())
-            low, high = self.ranges.get(value.name or "", (0.0, 0.0))
+            low, high = self.ranges.get(value.name or "", (0.0, 0.0))  # always empty: no range
             low, high = min(low, 0.0), max(high, 0.0)
             scale = np.float32((high - low) / _STEPS or 1.0)
             zero = np.uint8(np.clip(np.rint(-low / scale), 0, _STEPS))
@@ -242,7 +272,7 @@ class _Writer:
             ]
             codes = self._node("QuantizeLinear", [value, *ends], f"{name}.quantized", first)
             rounded = self._node("DequantizeLinear", [codes, *ends], f"{name}.rounded", first)
-            self._quantized[value] = rounded, np.asarray(scale)
+            self._quantized[value] = self._quantized[rounded] = rounded, np.asarray(scale)
         return self._quantized[value]
 
     def _round_result(self, value: ir.Value) -> None:
