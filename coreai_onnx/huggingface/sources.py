@@ -93,13 +93,14 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
         chosen = task_of(config, task)
         _check_weights(path)
         check_companions(path)
+        made = _class_of(config, chosen)
         quantization = quantization_of(config)
         if quantization is not None:
             with failures_as(ModelSourceError, f"cannot load {path}"):
-                found = load_quantized(path, config, quantization, _class_of(config, chosen), dtype)
+                found = load_quantized(path, config, quantization, made, dtype)
             return LoadedModel(found, chosen, path, dtype)  # its scales are not narrowed
         with failures_as(ModelSourceError, f"cannot load {path}"):
-            model, report = _class_of(config, chosen).from_pretrained(
+            model, report = made.from_pretrained(
                 path, dtype=dtype, local_files_only=True, output_loading_info=True
             )
         _check_complete(path, chosen, config, report["missing_keys"])
@@ -112,9 +113,10 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
     config = _config(path)
     chosen = task_of(config, task)
     check_companions(path.parent)
+    made = _class_of(config, chosen)
     torch.manual_seed(seed)
     with failures_as(ModelSourceError, f"cannot build the model of {path}"):
-        model = _built(_class_of(config, chosen), config)
+        model = _built(made, config)
     return LoadedModel(model.to(dtype), chosen, path.parent, _dtype_of(config))
 
 
@@ -165,12 +167,20 @@ def _class_of(config: Any, task: Task) -> Any:
     """Return the class that a configuration names, if it has the head of the task.
 
     Otherwise that of transformers, which may be another one: of a T5 encoder, the whole T5.
+
+    Raises:
+        ModelSourceError: If transformers has no such model for the architecture.
     """
     for name in list(getattr(config, "architectures", None) or ())[:1]:
         found = getattr(transformers, name, None)
         if found is not None and task.endings and name.endswith(task.endings):
             return found
-    return getattr(transformers, task.auto_class)
+    chosen = getattr(transformers, task.auto_class)
+    if type(config) not in chosen._model_mapping:  # noqa: SLF001 - nothing public tells it
+        raise ModelSourceError(
+            f"transformers has no {config.model_type} model with a head for the task {task.name!r}"
+        )
+    return chosen
 
 
 def _built(cls: Any, config: Any) -> Any:

@@ -138,7 +138,7 @@ def _cut_pickle(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text("[]"), "has no model_type"),
         (_configured(model_type="gpt-17"), "does not know the architecture 'gpt-17'"),
         (_configured(architectures=["X"]), "names no architecture of a known task"),
-        (_configured(architectures=["LlamaForMaskedLM"]), "cannot load"),
+        (_configured(architectures=["LlamaForMaskedLM"]), "no llama model with .* 'fill-mask'"),
         (lambda folder: (folder / "model.safetensors").unlink(), "no weights(.|\n)*config.json"),
         (_cut("model.safetensors"), "download is incomplete: .*file not fully covered"),
         (_cut("tokenizer.json"), r"tokenizer\.json: is not JSON, or incomplete"),
@@ -166,7 +166,7 @@ def test_a_task_that_the_model_has_no_head_for(tmp_path: Path) -> None:
         message = rf"no weights .* a model for {task} has\n.*those of BertModel"
         with pytest.raises(ModelSourceError, match=message):
             load_source(tmp_path / "bert", task)
-    with pytest.raises(ModelSourceError, match="AutoModelForImageClassification"):
+    with pytest.raises(ModelSourceError, match="no bert model with a head"):
         load_source(tmp_path / "bert", "image-classification")
 
 
