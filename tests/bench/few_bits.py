@@ -13,6 +13,7 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -64,7 +65,7 @@ def _onnx(
     feeds: Mapping[str, torch.Tensor],
     constants: Mapping[str, torch.Tensor],
     threads: int,
-    **attributes: int,
+    **attributes: Any,
 ) -> Runner:
     """Return a model of one of onnxruntime's ops whose weight is an initializer."""
     domain = MICROSOFT if attributes else ""
@@ -97,7 +98,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=60)
     options = parser.parse_args()
-    lines, header = [], ()
+    lines: list[tuple[str, ...]] = []
+    header: tuple[str, ...] = ()
     for threads in options.threads:
         for bits in options.bits:
             for inputs, outputs in SHAPES:
