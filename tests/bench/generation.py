@@ -3,16 +3,16 @@
     python -m tests.bench.generation --environment genai=/genai/bin/python mobius=/tmp/mobius \\
         optimum=/optimum/bin/python llama.cpp=/llama/bin/python --threads 1 2
 
-12 layers, hidden size 768, 12 heads, 4 of keys, intermediate size 2048, 16,000 tokens, float32. Each
-implementation is a process of its own that keeps its model open (``generation_worker.py``), and
-each round asks all of them for one step in turn: a prefill of 128 tokens, or one token after 512
-cached ones. Times are process CPU time for one thread and wall time for more. The files are written
-once into ``--folder``. What is not installed is reported as missing. Logits are compared with those
-of transformers first.
+12 layers, hidden size 768, 12 heads, 4 of keys, intermediate size 2048, 16,000 tokens, float32.
+Each implementation is a process of its own that keeps its model open (``generation_worker.py``),
+and each round asks all of them for one step in turn: a prefill of 128 tokens, or one token after
+512 cached ones. Times are process CPU time for one thread and wall time for more. The files are
+written once into ``--folder``. What is not installed is reported as missing. Logits are compared
+with those of the first implementation.
 
 The environments: ``genai`` is an interpreter with onnxruntime-genai, torch and transformers,
-``optimum`` one with optimum-onnx, ``llama.cpp`` one with llama-cpp-python and gguf, and ``mobius`` a
-folder with mobius-onnx (see ``mobius.py``).
+``optimum`` one with optimum-onnx, ``llama.cpp`` one with llama-cpp-python and gguf, and ``mobius``
+a folder with mobius-onnx (see ``mobius.py``).
 """
 
 from __future__ import annotations
@@ -139,9 +139,7 @@ def measure(
     report(found, running, threads)
 
 
-def started(
-    peer: Peer, folder: Path, environments: dict[str, str], threads: int
-) -> Running:
+def started(peer: Peer, folder: Path, environments: dict[str, str], threads: int) -> Running:
     """Start the process of an implementation."""
     given = {**peer.worker, "path": str(folder / peer.worker["path"]), "threads": threads}
     interpreter = environments.get(peer.environment, sys.executable)

@@ -1,4 +1,4 @@
-"""The model of the generation benchmark, as a folder of transformers and in the formats of others."""
+"""The model of the generation benchmark, for this project and for others."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def ours(cache: str, target: str, *, kernels: bool) -> Peer:
     if kernels:
         worker["library"] = str(coreai_onnx.ops_library_path())
     how = "kernels" if kernels else "stock onnxruntime"
-    return Peer(f"coreai_onnx, {cache}, {target}, {how}", build, worker, is_ours=True)
+    return Peer(f"coreai_onnx, {cache}, {how}", build, worker, is_ours=True)
 
 
 def torch_onnx(folder: Path, environments: Mapping[str, str]) -> None:
@@ -121,7 +121,11 @@ def mobius(folder: Path, environments: Mapping[str, str]) -> None:
         "pathlib.Path('mobius').mkdir(); "
         "onnx_ir.save(graph_of(model, 'cpu'), 'mobius/model.onnx', external_data='model.onnx.data')"
     )
-    path = [environments["mobius"], str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    path = [
+        environments["mobius"],
+        str(Path(__file__).parents[2]),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     _run([sys.executable, "-c", program, SOURCE], folder, PYTHONPATH=":".join(path))
 
 
@@ -137,7 +141,11 @@ def peers(environments: Mapping[str, str]) -> list[Peer]:
         Peer("transformers, eager", None, {"kind": "torch", "path": SOURCE}),
         Peer("torch.compile", None, {"kind": "torch", "path": SOURCE, "compiled": True}),
         Peer("torch.onnx, opset 23", torch_onnx, {**file, "path": "torch_onnx/model.onnx"}),
-        Peer("onnxruntime-genai's builder", genai, {**file, "path": "genai/model.onnx", "shared": True}),
+        Peer(
+            "onnxruntime-genai's builder",
+            genai,
+            {**file, "path": "genai/model.onnx", "shared": True},
+        ),
         Peer("mobius-onnx", mobius, {**file, "path": "mobius/model.onnx", "shared": True}),
         Peer("optimum", optimum, {**file, "path": "optimum/model.onnx"}),
         Peer("llama.cpp", gguf, {"kind": "llama.cpp", "path": "model.gguf"}, "llama.cpp"),
@@ -170,8 +178,9 @@ def prepare(peer: Peer, folder: Path, environments: Mapping[str, str]) -> None:
 
 
 def _run(command: list[str], folder: Path, **environment: str) -> None:
+    variables = {**os.environ, **environment}
     done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True
+        command, cwd=folder, env=variables, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RuntimeError(done.stderr.strip().rpartition("\n")[2])

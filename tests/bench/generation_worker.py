@@ -158,9 +158,10 @@ class LlamaCpp:
     def __init__(self, path: str, threads: int) -> None:
         from llama_cpp import Llama
 
+        float32 = 0  # of ggml's types; the default for the cache is float16
         self._model = Llama(
             model_path=path, n_ctx=1024, n_batch=512, n_threads=threads, n_threads_batch=threads,
-            verbose=False,
+            type_k=float32, type_v=float32, verbose=False,
         )  # fmt: skip
         self._filled = 0
 

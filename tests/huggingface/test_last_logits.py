@@ -60,7 +60,7 @@ def test_a_session_takes_it_by_name_only(exported):
     assert COUNT not in [info.name for info in session.inputs]
     whole = session.stream().run(**feeds())["logits"]
     last = session.stream().run(**feeds(), **{COUNT: 2})["logits"]
-    np.testing.assert_allclose(last, whole[:, -2:], rtol=1e-5, atol=1e-5)
+    assert_close(last, whole[:, -2:])
 
 
 def test_generation_computes_the_logits_of_one_token(exported, monkeypatch):
