@@ -77,6 +77,14 @@ def test_a_body_is_that_of_the_writer(name: str, dtype: str, opset: int) -> None
     assert outline(body) == outline(Importer().function(function))
 
 
+def few_bits(call: Any) -> list[Call]:
+    """Return converted calls for one that ``fuse_few_bits`` makes."""
+    bits, zeros = call.attributes["bits"], len(call.dims) > 3
+    shapes = ((5, 32), (6, 2, 2 * bits), (6, 2), *[(6, 2)] * zeros)
+    dtypes = {1: torch.uint8, 3: torch.uint8}
+    return [Call("linear_nbits", shapes, {"bits": bits, "group_size": 16}, dtypes, limit=256)]
+
+
 ROPE = (2, 1, 5, 4)
 CONVERTED: dict[str, list[Call]] = {
     "rms_norm": [Call("rms_norm", ((2, 5, 8), (8,))), Call("rms_norm", ((8,), (8,)))],
@@ -102,6 +110,7 @@ CONVERTED: dict[str, list[Call]] = {
             {"is_causal": 1, "causal_alignment": "upper_left"},
         ),
     ],
+    **{name: few_bits(call) for name, call in CALLS.items() if call.composite == "linear_nbits"},
 }
 """Calls of a converted model, by the op type that passes ask for."""
 
