@@ -65,6 +65,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="a folder of .npz files, or one such file, each with the inputs of a call by name",
     )
+    parser.add_argument(
+        "--activations",
+        action="store_true",
+        help="round inputs of products and convolutions to 8 bits as well; needs calibration data",
+    )
     _declare_rules(parser)
 
 
@@ -123,6 +128,7 @@ def execute(options: argparse.Namespace) -> int:
             skip=options.skip,
             embeddings=options.embeddings,
             minimum_size=options.minimum_size,
+            activations=options.activations,
         )
         target = options.target or _target_of(program)
         if target:

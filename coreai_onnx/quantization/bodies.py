@@ -22,7 +22,7 @@ _TORCH_DTYPES = {
 }
 
 
-class Bodies:
+class FewBitBodies:
     """Adds functions to a model, one per distinct body."""
 
     def __init__(self, model: ir.Model) -> None:

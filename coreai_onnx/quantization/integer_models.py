@@ -35,7 +35,7 @@ _STEPS = 255
 
 
 @dataclass(frozen=True, eq=False)
-class _Layer:
+class _IntegerLayer:
     """A product or a convolution of the main graph.
 
     Attributes:
@@ -96,7 +96,7 @@ def quantize_activations(
         raise QuantizationError("there is nothing to quantize: no MatMul, Gemm or Conv with weight")
     values = [layer.node.inputs[0] for layer in layers] + [layer.result for layer in layers]
     names = dict.fromkeys(v.name or "" for v in values if v is not None)
-    writer = _Writer(copy, value_ranges(model, names, feeds))
+    writer = _IntegerWriter(copy, value_ranges(model, names, feeds))
     rows = [writer.write(layer) for layer in layers]
     report = QuantizationReport(tuple(rows), tuple(kept), weights(model)[1], weights(copy)[1])
     model.graph = copy.graph
@@ -105,7 +105,7 @@ def quantize_activations(
     return {calibrated: report}
 
 
-def _chosen(model: ir.Model, rules: Rules) -> tuple[list[_Layer], list[KeptWeight]]:
+def _chosen(model: ir.Model, rules: Rules) -> tuple[list[_IntegerLayer], list[KeptWeight]]:
     layers, kept = [], []
     for layer in _layers(model):
         if rules.leaves_out(layer.path, layer.weight.name or ""):
@@ -116,10 +116,10 @@ def _chosen(model: ir.Model, rules: Rules) -> tuple[list[_Layer], list[KeptWeigh
     return layers, kept
 
 
-def _layers(model: ir.Model) -> list[_Layer]:
+def _layers(model: ir.Model) -> list[_IntegerLayer]:
     """Return the layers in the order of the nodes; those in functions and subgraphs are left."""
     found = {
-        product.node: _Layer(product.node, product.weight, 1 - int(product.by_rows), None)
+        product.node: _IntegerLayer(product.node, product.weight, 1 - int(product.by_rows), None)
         for product in Products(model).products
         if product.root is model.graph
         and product.node.graph is model.graph
@@ -133,7 +133,7 @@ def _layers(model: ir.Model) -> list[_Layer]:
             if weight is None or tensor is None or weight.is_graph_input():
                 continue
             if tensor.dtype == ir.DataType.FLOAT and _constant_bias(node):
-                found[node] = _Layer(node, weight, 0, _conv_result(node))
+                found[node] = _IntegerLayer(node, weight, 0, _conv_result(node))
     return [found[node] for node in model.graph if node in found]
 
 
@@ -166,14 +166,14 @@ def _conv_result(node: ir.Node) -> ir.Value:
     return readers[0].outputs[0] if alone and readers[0].op_type == "Relu" else result
 
 
-class _Writer:
+class _IntegerWriter:
     """Inserts QuantizeLinear and DequantizeLinear."""
 
     def __init__(self, model: ir.Model, ranges: Mapping[str, Range]) -> None:
         self.graph, self.ranges = model.graph, ranges
         self._quantized: dict[ir.Value, tuple[ir.Value, np.ndarray]] = {}
 
-    def write(self, layer: _Layer) -> QuantizedLayer:
+    def write(self, layer: _IntegerLayer) -> QuantizedLayer:
         """Quantize the inputs, the weight and perhaps the result of a layer."""
         node, array = layer.node, layer.array.astype(np.float32)
         if not np.isfinite(array).all():
@@ -201,7 +201,7 @@ class _Writer:
             layer.path, layer.weight.name or "", layer.shape, scheme, *sizes, sqnr
         )
 
-    def _weight(self, layer: _Layer, codes: np.ndarray, scales: np.ndarray) -> None:
+    def _weight(self, layer: _IntegerLayer, codes: np.ndarray, scales: np.ndarray) -> None:
         """Read the weight through a DequantizeLinear in place of the initializer."""
         name, node = layer.weight.name or "", layer.node
         inputs = [

@@ -21,7 +21,7 @@ from coreai_onnx.quantization.palettes import (
     palette_codes,
     refit_scales,
 )
-from coreai_onnx.quantization.products import Weight
+from coreai_onnx.quantization.products import MatrixWeight
 from coreai_onnx.quantization.scheme import Scheme
 
 CHUNK = 1 << 21
@@ -60,7 +60,7 @@ class PackedWeight:
         return sum(part.nbytes for part in parts if part is not None)
 
 
-def pack_weight(weight: Weight, scheme: Scheme, moments: Array | None = None) -> PackedWeight:
+def pack_weight(weight: MatrixWeight, scheme: Scheme, moments: Array | None = None) -> PackedWeight:
     """Quantize a weight.
 
     Args:
@@ -71,13 +71,13 @@ def pack_weight(weight: Weight, scheme: Scheme, moments: Array | None = None) ->
     Raises:
         QuantizationError: The weight has values that are not finite.
     """
-    return _Packing(weight, scheme, moments).result()
+    return _WeightPacking(weight, scheme, moments).result()
 
 
-class _Packing:
+class _WeightPacking:
     """The work on one weight."""
 
-    def __init__(self, weight: Weight, scheme: Scheme, moments: Array | None) -> None:
+    def __init__(self, weight: MatrixWeight, scheme: Scheme, moments: Array | None) -> None:
         self.weight, self.scheme, self.moments = weight, scheme, moments
         self.outputs, self.inputs = weight.shape
         self.group = scheme.group_of(self.inputs)

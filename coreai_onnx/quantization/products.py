@@ -47,7 +47,7 @@ class Product:
 
 
 @dataclass(frozen=True, eq=False)
-class Weight:
+class MatrixWeight:
     """A constant matrix, and how products use it.
 
     Attributes:
@@ -117,7 +117,7 @@ class Products:
         found = (self._product(node, root) for node, root in nodes)
         self.products = [product for product in found if product is not None]
 
-    def weights(self) -> list[Weight]:
+    def weights(self) -> list[MatrixWeight]:
         """Return the constant matrices of the products, in order."""
         readers: dict[ir.Value, list[Product]] = {}
         for product in self.products:
@@ -238,11 +238,11 @@ def _matrix_of(node: ir.Node) -> tuple[ir.Value, bool] | None:
     return None if value is None else (value, by_rows)
 
 
-def _weight(value: ir.Value, products: list[Product]) -> Weight:
+def _weight(value: ir.Value, products: list[Product]) -> MatrixWeight:
     tensor = value.const_value
     assert tensor is not None
     paths = (_path(value, product) for product in products)
-    return Weight(value, tensor, tuple(products), tuple(dict.fromkeys(paths)))
+    return MatrixWeight(value, tensor, tuple(products), tuple(dict.fromkeys(paths)))
 
 
 def _path(value: ir.Value, product: Product) -> str:

@@ -13,7 +13,7 @@ from coreai_onnx.errors import QuantizationError
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN, STANDARD_DOMAIN, graphs, weights
 from coreai_onnx.quantization.calibration import Array, Feed, second_moments
 from coreai_onnx.quantization.packed_weights import PackedWeight, pack_weight
-from coreai_onnx.quantization.products import Products, Weight
+from coreai_onnx.quantization.products import MatrixWeight, Products
 from coreai_onnx.quantization.report import KeptWeight, QuantizationReport, QuantizedLayer
 from coreai_onnx.quantization.rewriting import Rewriting
 from coreai_onnx.quantization.rules import Rules
@@ -32,8 +32,8 @@ class _Plan:
     """A copy of a model with the decisions about its weights."""
 
     products: Products
-    schemes: dict[Weight, Scheme]
-    kept: dict[Weight, str]
+    schemes: dict[MatrixWeight, Scheme]
+    kept: dict[MatrixWeight, str]
 
 
 def quantize_models(
@@ -110,7 +110,7 @@ def _without_data(scheme: Scheme) -> Scheme:
     return replace(scheme, method="hqq") if scheme.method in CALIBRATED else scheme
 
 
-def _nothing(kept: list[tuple[Weight, str]]) -> str:
+def _nothing(kept: list[tuple[MatrixWeight, str]]) -> str:
     if not kept:
         return (
             "there is nothing to quantize: the model has no MatMul, Gemm or embedding with a "
@@ -154,9 +154,9 @@ def _moments(
 
 def _packed(
     plan: _Plan, moments: Mapping[int, Array], done: dict[object, PackedWeight]
-) -> dict[Weight, PackedWeight]:
+) -> dict[MatrixWeight, PackedWeight]:
     """Quantize the weights of a plan; equal weights with one scheme are quantized once."""
-    packed: dict[Weight, PackedWeight] = {}
+    packed: dict[MatrixWeight, PackedWeight] = {}
     for number, (weight, scheme) in enumerate(plan.schemes.items(), 1):
         begin(f"quantize {number}/{len(plan.schemes)} {weight.path}")
         key = scheme, _digest(weight)
@@ -167,7 +167,7 @@ def _packed(
     return packed
 
 
-def _digest(weight: Weight) -> bytes:
+def _digest(weight: MatrixWeight) -> bytes:
     """Return what equal matrices have in common, also if one is stored transposed."""
     matrix = weight.tensor.numpy()
     rows = np.ascontiguousarray(matrix if weight.by_rows else matrix.T)
@@ -177,7 +177,7 @@ def _digest(weight: Weight) -> bytes:
 
 
 def _report(
-    model: ir.Model, plan: _Plan, packed: Mapping[Weight, PackedWeight]
+    model: ir.Model, plan: _Plan, packed: Mapping[MatrixWeight, PackedWeight]
 ) -> QuantizationReport:
     layers = [
         QuantizedLayer(

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.composite_ops.declaration import DOMAIN
-from coreai_onnx.quantization.bodies import Bodies
+from coreai_onnx.quantization.bodies import FewBitBodies
 from coreai_onnx.quantization.packed_weights import PackedWeight
-from coreai_onnx.quantization.products import Product, Products, Weight, origin
+from coreai_onnx.quantization.products import MatrixWeight, Product, Products, origin
 
 Parts = dict[str, ir.Value]
 """The values of a packed weight in one graph, by the names of the inputs of the composites."""
@@ -27,12 +27,12 @@ class Rewriting:
         packed: The packed weights.
     """
 
-    def __init__(self, products: Products, packed: Mapping[Weight, PackedWeight]) -> None:
+    def __init__(self, products: Products, packed: Mapping[MatrixWeight, PackedWeight]) -> None:
         """Nothing is changed yet."""
         self.products = products
         self.packed = {weight.value: done for weight, done in packed.items()}
         self._by_rows = {weight.value: weight.by_rows for weight in packed}
-        self.bodies = Bodies(products.model)
+        self.bodies = FewBitBodies(products.model)
         self._dtypes = {
             value: product.dtype
             for product in products.products

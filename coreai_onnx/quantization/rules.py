@@ -9,7 +9,7 @@ from typing import Any
 
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.model.debug_info import CLASS
-from coreai_onnx.quantization.products import Weight
+from coreai_onnx.quantization.products import MatrixWeight
 from coreai_onnx.quantization.scheme import Scheme, fitting_sizes
 
 Rule = int | Mapping[str, Any] | Scheme | None
@@ -59,7 +59,7 @@ class Rules:
             raise QuantizationError("an empty pattern matches no module; '*' matches all of them")
         return cls(default, patterns, embeddings, minimum_size)
 
-    def check_used(self, weights: Sequence[Weight]) -> None:
+    def check_used(self, weights: Sequence[MatrixWeight]) -> None:
         """Check that each pattern matches a weight.
 
         Raises:
@@ -73,7 +73,7 @@ class Rules:
                     f"{', …' if len(weights) > 4 else ''}"
                 )
 
-    def choose(self, weight: Weight) -> Scheme | str:
+    def choose(self, weight: MatrixWeight) -> Scheme | str:
         """Return the scheme of a weight, or the reason why it keeps its dtype.
 
         Raises:
@@ -95,7 +95,7 @@ class Rules:
         ]
         return bool(rules) and rules[0] is None
 
-    def _kept(self, weight: Weight) -> str:
+    def _kept(self, weight: MatrixWeight) -> str:
         if weight.size < self.minimum_size:
             return f"fewer than {self.minimum_size} elements"
         if not weight.is_lookup:
@@ -106,7 +106,7 @@ class Rules:
         is_table = any(p.node.metadata_props.get(CLASS) == "Embedding" for p in weight.products)
         return "" if tied or is_table else "a lookup that is not known to be an embedding"
 
-    def _fitting(self, weight: Weight, scheme: Scheme) -> Scheme | str:
+    def _fitting(self, weight: MatrixWeight, scheme: Scheme) -> Scheme | str:
         columns = weight.shape[1]
         if scheme.group_of(columns):
             return scheme
@@ -119,7 +119,7 @@ class Rules:
         )
 
 
-def _matches(pattern: str, weight: Weight) -> bool:
+def _matches(pattern: str, weight: MatrixWeight) -> bool:
     return any(fnmatchcase(name, pattern) for name in (*weight.paths, weight.name))
 
 

@@ -81,6 +81,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "group_size": [["--group-size", value] for value in ("3", "-1", "many", "")],
         "method": [["--method", value] for value in ("best", "", "gptq", "awq")],
         "symmetric": [["--symmetric=yes"]],
+        "activations": [["--activations"], ["--activations=yes"]],
         "scale_dtype": [["--scale-dtype", value] for value in ("int8", "")],
         "calibration": [
             ["--method", "gptq", "--calibration", value]

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.errors import QuantizationError
-from coreai_onnx.quantization.bodies import Bodies
+from coreai_onnx.quantization.bodies import FewBitBodies
 from tests.quantization.weights import heavy_tailed, linear
 
 ATTRIBUTES = {"bits": 4, "group_size": 32, "activation_bits": 0}
@@ -15,7 +15,7 @@ PRESENT = ["input", "codes", "scales"]
 
 def test_one_function_per_variant() -> None:
     model = linear(heavy_tailed(4, 4))
-    bodies = Bodies(model)
+    bodies = FewBitBodies(model)
 
     def op_type(dtype: ir.DataType, *more: str, bits: int = 4) -> str:
         attributes = ATTRIBUTES | {"bits": bits}
@@ -30,4 +30,4 @@ def test_one_function_per_variant() -> None:
 @pytest.mark.parametrize("opset", [17, 99])
 def test_an_opset_without_bodies_is_an_error(opset: int) -> None:
     with pytest.raises(QuantizationError, match=f"has opset {opset}; quantized weights need opset"):
-        Bodies(linear(heavy_tailed(4, 4), opset=opset))
+        FewBitBodies(linear(heavy_tailed(4, 4), opset=opset))

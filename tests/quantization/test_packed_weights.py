@@ -100,7 +100,7 @@ def test_scales_beyond_float16_are_limited() -> None:
     packed = pack_weight(weight, Scheme(4, 32, "rtn"))
     assert np.isfinite(packed.scales).all()
     wide = pack_weight(weight, Scheme(4, 32, "rtn", scale_dtype="float32"))
-    assert np.allclose(values_of(wide), 1e9)
+    assert np.abs(values_of(wide) / 1e9 - 1).max() < 1e-6
 
 
 def test_the_size_counts_all_parts() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.quantization.products import Products, Weight
+from coreai_onnx.quantization.products import MatrixWeight, Products
 
 
 def heavy_tailed(rows: int, columns: int, seed: int = 0) -> np.ndarray:
@@ -47,7 +47,7 @@ def linear(
     return ir.from_proto(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
 
 
-def weight_of(weight: np.ndarray, *, by_rows: bool = True) -> Weight:
+def weight_of(weight: np.ndarray, *, by_rows: bool = True) -> MatrixWeight:
     """Return the weight of the only product of a model."""
     (found,) = Products(linear(weight, by_rows=by_rows)).weights()
     return found
