@@ -17,6 +17,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "ops": ("ops/", "ort/", "kernels/", "memory/", "simd/", "onnxruntime_c_api.h"),
 }
 """By folder: the beginnings of what its files may include; Highway's headers aside."""
+BUILT_ON = {("few_bits", "gather_mm")}
+"""A group and the group that it uses: dequantized panels are multiplied by the same product."""
 
 
 @pytest.mark.parametrize("folder", LAYERS)
@@ -41,6 +43,8 @@ def test_files_of_a_group_include_no_other_group() -> None:
             continue
         for path in INCLUDE.findall(text(name)):
             group = re.match(r"(?:ops|kernels)/(\w+)/", path)
-            if group is not None and group[1] != found[2]:
+            if group is None or (found[2], group[1]) in BUILT_ON:
+                continue
+            if group[1] != found[2]:
                 wrong.append(f"{name} includes {path}")
     assert not wrong, "\n".join(wrong)

@@ -34,7 +34,7 @@ _BYTE = 8
 
 
 @dataclass(frozen=True)
-class _Call:
+class _FewBitsCall:
     """A call of the composite that the op can do.
 
     Attributes:
@@ -74,7 +74,7 @@ def contrib_linear_nbits(graph: gs.Graph, why: Why) -> int:
     return count
 
 
-def _call(node: gs.Node) -> _Call | str:
+def _call(node: gs.Node) -> _FewBitsCall | str:
     """Return what a call computes, or why the op cannot."""
     bits = int(attribute_of(node, "bits", 4))
     group = int(attribute_of(node, "group_size", 32))
@@ -95,10 +95,10 @@ def _call(node: gs.Node) -> _Call | str:
     zeros = None if given is None else constant_of(given)
     if given is not None and (zeros is None or zeros.dtype != np.uint8 or zeros.max() >= 1 << bits):
         return "the zero points are no codes"
-    return _Call(node, bits, group, rounded, zeros)
+    return _FewBitsCall(node, bits, group, rounded, zeros)
 
 
-def _write(edit: Edit, call: _Call) -> None:
+def _write(edit: Edit, call: _FewBitsCall) -> None:
     node, bias = call.node, input_of(call.node, 5)
     codes, scales = node.inputs[1:3]
     outputs, groups = (int(d) for d in scales.shape)
