@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -97,7 +98,8 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
         quantization = quantization_of(config)
         if quantization is not None:
             with failures_as(ModelSourceError, f"cannot load {path}"):
-                found = load_quantized(path, config, quantization, made, dtype)
+                build = functools.partial(_built, made)
+                found = load_quantized(path, config, quantization, build, dtype)
             return LoadedModel(found, chosen, path, dtype)  # its scales are not narrowed
         with failures_as(ModelSourceError, f"cannot load {path}"):
             model, report = made.from_pretrained(

@@ -51,7 +51,11 @@ def quantization_of(config: Any) -> Mapping[str, Any] | None:
 
 
 def load_quantized(
-    folder: Path, config: Any, settings: Mapping[str, Any], auto_class: Any, dtype: torch.dtype
+    folder: Path,
+    config: Any,
+    settings: Mapping[str, Any],
+    build: Callable[[Any], Any],
+    dtype: torch.dtype,
 ) -> Any:
     """Load a model whose linear layers keep the packed weights of the checkpoint.
 
@@ -59,7 +63,7 @@ def load_quantized(
         folder: The folder of the model.
         config: Its configuration; not changed.
         settings: Its ``quantization_config``.
-        auto_class: The class of transformers that builds the model.
+        build: Builds the model of a configuration; its weights are not initialized.
         dtype: The dtype of all other weights.
 
     Raises:
@@ -70,7 +74,7 @@ def load_quantized(
     if hasattr(plain, "quantization_config"):
         del plain.quantization_config
     with no_init_weights():
-        model = auto_class.from_config(plain, dtype=dtype)
+        model = build(plain).to(dtype)
     tensors = Checkpoint.of(folder)
     own = f"{model.base_model_prefix}."
     if not any(name in tensors for name in model.state_dict()) and own != ".":
