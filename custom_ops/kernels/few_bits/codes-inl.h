@@ -91,6 +91,18 @@ HWY_INLINE Words CodeOf(Words unit, size_t j) {
   return hn::And(hn::ShiftRightSame(unit, shift), hn::Set(WordTag(), (1u << kBits) - 1));
 }
 
+/// Stores sums of rows that are a strip apart, at an address aligned to a vector.
+template <size_t kRows, size_t kVecs>
+HWY_INLINE void StoreTotals(const Floats (&totals)[kRows][kVecs], float* HWY_RESTRICT out) {
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) {
+      hn::Store(totals[r][v], FloatTag(), out + r * kFewBitsStrip + v * kLanes);
+    }
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace coreai
 HWY_AFTER_NAMESPACE();

@@ -91,12 +91,7 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
       }
     }
   }
-#pragma GCC unroll 8
-  for (size_t r = 0; r < kRows; ++r) {
-    float* out = rows.output + (row + r) * kFewBitsStrip + first;
-#pragma GCC unroll 4
-    for (size_t v = 0; v < kVecs; ++v) hn::Store(totals[r][v], d, out + v * kLanes);
-  }
+  StoreTotals(totals, rows.output + row * kFewBitsStrip + first);
 }
 
 /// All blocks of kRows rows from `row` on; returns the first row that is left.

@@ -100,12 +100,7 @@ HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsRows& row
       }
     }
   }
-#pragma GCC unroll 4
-  for (size_t r = 0; r < kRows; ++r) {
-    float* out = rows.output + r * kFewBitsStrip + first;
-#pragma GCC unroll 4
-    for (size_t v = 0; v < kVecs; ++v) hn::Store(totals[r][v], d, out + v * kLanes);
-  }
+  StoreTotals(totals, rows.output + first);
 }
 
 template <size_t kBits, size_t kRows>

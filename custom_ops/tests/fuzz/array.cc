@@ -113,4 +113,26 @@ double Rounded(double number, ONNXTensorElementDataType type) {
   return std::ldexp(std::nearbyint(std::ldexp(number, -step)), step);
 }
 
+bool IsFloating(ONNXTensorElementDataType type) {
+  return type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT ||
+         type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16 ||
+         type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16 ||
+         type == ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE;
+}
+
+// Products are of numbers below 2 and at most a few hundred, so that rounding errors stay far
+// below these shares of the largest number; a wrong index does not.
+double Tolerance(ONNXTensorElementDataType type) {
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+      return 1e-6;  // attributes are float32
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      return 1e-3;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+      return 1e-2;
+    default:
+      return 5e-2;
+  }
+}
+
 }  // namespace coreai::fuzz

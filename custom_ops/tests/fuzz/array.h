@@ -29,4 +29,10 @@ Array Take(const Array& array, std::size_t axis, const Array& indices);
 /// A number as an element type keeps it.
 double Rounded(double number, ONNXTensorElementDataType type);
 
+/// Whether a type is one of the four floating-point types.
+bool IsFloating(ONNXTensorElementDataType type);
+
+/// The share of the largest number of a result by which an element may differ.
+double Tolerance(ONNXTensorElementDataType type);
+
 }  // namespace coreai::fuzz
