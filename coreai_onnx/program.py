@@ -170,9 +170,9 @@ class OnnxProgram:
             bits: Size of a weight: 8, 4, 3 or 2.
             group_size: Number of neighbors in a row of a weight that share a scale; 0 for a whole
                 row.
-            **options: ``method``, ``symmetric``, ``scale_dtype``, ``calibration``, ``rules``,
-                ``skip``, ``embeddings``, ``minimum_size`` and ``activations``, as in
-                `coreai_onnx.quantization.options.QuantizeOptions`.
+            **options: ``method``, ``symmetric``, ``scale_dtype``, ``activation_bits``,
+                ``calibration``, ``rules``, ``skip``, ``embeddings``, ``minimum_size`` and
+                ``activations``, as in `coreai_onnx.quantization.options.QuantizeOptions`.
 
         Returns:
             The program itself. ``quantization_report`` lists sizes and rounding errors.

@@ -60,6 +60,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--scale-dtype", default="float16", help="of the scales: float16 (default), float32"
     )
     parser.add_argument(
+        "--activation-bits",
+        type=int,
+        default=0,
+        help="8: round the inputs of products as well, when the model runs; 0 (default): do not",
+    )
+    parser.add_argument(
         "--calibration",
         type=Path,
         metavar="FOLDER",
@@ -123,6 +129,7 @@ def execute(options: argparse.Namespace) -> int:
             method=options.method,
             symmetric=options.symmetric,
             scale_dtype=options.scale_dtype,
+            activation_bits=options.activation_bits,
             calibration=None if options.calibration is None else feeds(options.calibration),
             rules=rules,
             skip=options.skip,

@@ -19,6 +19,7 @@ from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
 from coreai_onnx.huggingface.folders import check_companions
 from coreai_onnx.huggingface.tasks import Task, task_of
+from coreai_onnx.quiet import import_torchao
 from coreai_onnx.stages import begin
 
 CONFIG, SENTENCES = "config.json", "modules.json"
@@ -72,6 +73,7 @@ def load_source(
             range of a dtype.
     """
     begin("load")
+    import_torchao()
     if isinstance(source, torch.nn.Module):
         loaded = _of_object(source, task)
         if {dtype, weights_dtype or dtype} != {loaded.weights_dtype}:  # the given model stays

@@ -64,6 +64,7 @@ class Rewriting:
         if product.is_lookup:
             self._lookup(node, parts, product.dtype, attributes)
         else:
+            attributes["activation_bits"] = packed.scheme.activation_bits
             self._product(node, parts, product.dtype, attributes)
         product.root.opset_imports.setdefault(DOMAIN, 1)
         if source is not None:
@@ -77,7 +78,6 @@ class Rewriting:
         if DIVISORS in parts:
             x = self._before(node, "Mul", x, parts[DIVISORS])
         given = {"input": x, **parts, "bias": bias}
-        attributes = {**attributes, "activation_bits": 0}
         self._call(node, "linear_nbits", given, dtype, attributes)
 
     def _lookup(

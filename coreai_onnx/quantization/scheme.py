@@ -15,6 +15,7 @@ CALIBRATED: tuple[Method, ...] = ("gptq", "awq")
 """The methods that need calibration data."""
 ScaleDtype = Literal["float16", "float32"]
 SCALE_DTYPES: tuple[ScaleDtype, ...] = get_args(ScaleDtype)
+ACTIVATION_BITS = (0, 8)
 _BYTE = 8
 
 
@@ -32,6 +33,9 @@ class Scheme:
         symmetric: Whether all groups have the zero point ``2 ** (bits - 1)``; otherwise the file
             has a zero point for each group. A palette has none.
         scale_dtype: Dtype of the scales in the file.
+        activation_bits: 0, or 8 to round the input of the product to 8 bits when the model runs,
+            with a scale for each group of a row, so that kernels multiply integers. A lookup has no
+            such input.
 
     Raises:
         QuantizationError: A value is out of range.
@@ -42,12 +46,14 @@ class Scheme:
     method: Method = "hqq"
     symmetric: bool = False
     scale_dtype: ScaleDtype = "float16"
+    activation_bits: int = 0
 
     def __post_init__(self) -> None:
         """Check the values."""
         _check("bits", self.bits, CODE_BITS)
         _check("method", self.method, METHODS)
         _check("scale_dtype", self.scale_dtype, SCALE_DTYPES)
+        _check("activation_bits", self.activation_bits, ACTIVATION_BITS)
         size = self.group_size
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise QuantizationError(

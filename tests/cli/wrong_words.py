@@ -82,6 +82,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "method": [["--method", value] for value in ("best", "", "gptq", "awq")],
         "symmetric": [["--symmetric=yes"]],
         "activations": [["--activations"], ["--activations=yes"]],
+        "activation_bits": [["--activation-bits", value] for value in ("4", "all", "")],
         "scale_dtype": [["--scale-dtype", value] for value in ("int8", "")],
         "calibration": [
             ["--method", "gptq", "--calibration", value]

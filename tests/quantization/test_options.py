@@ -20,6 +20,7 @@ def test_options_select_scheme_and_rules() -> None:
 
 def test_an_unknown_option_is_an_error() -> None:
     with pytest.raises(
-        QuantizationError, match="there is no option 'group'; there are activations"
+        QuantizationError,
+        match="there is no option 'group'; there are activation_bits, activations",
     ):
         quantize_entrypoints({"main": linear(heavy_tailed(8, 32))}, "", 4, 32, group=8)

@@ -14,6 +14,7 @@ from coreai_onnx.quantization.scheme import Scheme, fitting_sizes
         ({"bits": 5}, "bits=5; choose from 8, 4, 3, 2"),
         ({"bits": True}, "bits=True"),
         ({"method": "best"}, "method='best'; choose from rtn, hqq"),
+        ({"activation_bits": 4}, "activation_bits=4; choose from 0, 8"),
         ({"scale_dtype": "int8"}, "scale_dtype='int8'; choose from float16, float32"),
         ({"group_size": -1}, "group_size=-1; give a positive number, or 0"),
         ({"group_size": 2.0}, "group_size=2.0"),
