@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,13 +27,3 @@ def without_warnings(*loggers: str) -> Iterator[None]:
     finally:
         for logger in chosen:
             logger.removeFilter(drop)
-
-
-def import_torchao() -> None:
-    """Import torchao, if it is installed, before transformers does.
-
-    Without a GPU it warns about each of its libraries for GPUs.
-    """
-    if importlib.util.find_spec("torchao") is not None:
-        with without_warnings("torchao", "torch.utils._pytree"):
-            importlib.import_module("torchao.quantization")

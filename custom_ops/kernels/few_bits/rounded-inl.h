@@ -23,6 +23,15 @@ inline constexpr size_t kMostRoundedRows = 4;
 inline constexpr size_t kMostRoundedRows = 8;
 #endif
 
+template <class D, class V, size_t kRows, size_t kVecs>
+HWY_INLINE void SetZero(D d, V (&all)[kRows][kVecs]) {
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) all[r][v] = hn::Zero(d);
+  }
+}
+
 template <size_t kBits, size_t kRows, size_t kVecs>
 HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& rows, size_t row,
                                   size_t first) {
@@ -39,19 +48,11 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
     at[v] = columns.scales;
   }
   Floats totals[kRows][kVecs];
-#pragma GCC unroll 8
-  for (size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (size_t v = 0; v < kVecs; ++v) totals[r][v] = hn::Zero(d);
-  }
+  SetZero(d, totals);
   const int8_t* HWY_RESTRICT left = rows.left + row * depth;
   for (size_t g = 0; g < w.groups; ++g, left += w.padded) {
     Ints sums[kRows][kVecs];
-#pragma GCC unroll 8
-    for (size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-      for (size_t v = 0; v < kVecs; ++v) sums[r][v] = hn::Zero(IntTag());
-    }
+    SetZero(IntTag(), sums);
     for (size_t k = 0; k < w.padded; k += kUnit) {
       Words units[kVecs];
 #pragma GCC unroll 4
