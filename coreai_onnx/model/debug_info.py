@@ -18,6 +18,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from coreai_onnx.model.source_lines import CODE
+from coreai_onnx.model.value_origins import VALUES
 
 DebugInfo = Literal["full", "compact", "none"]
 """``full``: on each node; ``compact``: in the model's metadata; ``none``: nowhere."""
@@ -46,7 +47,8 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
     nodes = [list(_nodes(body)) for body in _bodies(model)]
     kept = [(node, dict(node.metadata_props)) for body in nodes for node in body]
     table = _table(nodes) if level == "compact" else None
-    code = model.metadata_props.pop(CODE, None) if level == "none" else None
+    entries = (CODE, VALUES) if level == "none" else ()
+    left_out = {key: model.metadata_props.pop(key) for key in entries if key in model.metadata_props}
     try:
         for node, _ in kept:
             for key in KEYS:
@@ -56,8 +58,7 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
         yield
     finally:
         model.metadata_props.pop(TABLE, None)
-        if code is not None:
-            model.metadata_props[CODE] = code
+        model.metadata_props.update(left_out)
         for node, properties in kept:
             node.metadata_props.clear()
             node.metadata_props.update(properties)
