@@ -25,7 +25,7 @@ from coreai_onnx.stages import begin
 
 if TYPE_CHECKING:
     from coreai_onnx.export.recognize.recognition import Recognition
-    from coreai_onnx.export.record import Record
+    from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.passes import Pass, PassReport, Target
     from coreai_onnx.quantization.calibration import Feed
     from coreai_onnx.quantization.report import QuantizationReport
@@ -72,7 +72,7 @@ class OnnxProgram:
         self.pass_reports: dict[str, PassReport] = {}
         self.quantization_reports: dict[str, QuantizationReport] = {}
         self.recognized: Recognition | None = None
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, ExportRecord] = {}
         self._sessions: dict[bool | None, dict[str, Session]] = {}
 
     @property
@@ -119,11 +119,11 @@ class OnnxProgram:
         """The report of the only entrypoint, or of ``main``; None before `quantize`."""
         return self.quantization_reports.get(self._choose(None))
 
-    def record(self, entrypoint: str | None = None) -> Record:
+    def record(self, entrypoint: str | None = None) -> ExportRecord:
         """Return the exported program and the example inputs that an entrypoint was made from.
 
         ``coreai_onnx.blame`` compares the model with it. Its `save` writes a file that
-        ``Record.load`` reads on another machine.
+        ``ExportRecord.load`` reads on another machine.
 
         Raises:
             StagingError: If there is no such entrypoint, or the program was read from a file.
@@ -132,7 +132,7 @@ class OnnxProgram:
         if name not in self.records:
             raise StagingError(
                 f"there is no record of {name}: a .onnx file does not hold the exported program\n"
-                "  write it with program.save(path, record=...), and read it with Record.load"
+                "  write it with program.save(path, record=...), and read it with ExportRecord.load"
             )
         return self.records[name]
 

@@ -34,7 +34,7 @@ def export_faults(
         found = true_values(program, args, kwargs, (), states)
         states |= found.new_states
         for name, wanted in zip(found.outputs, expected, strict=False):
-            actual, ideal = (as_stored(x[name]) for x in (found.torch, found.ideal))
-            judgement = judge(actual, as_stored(wanted), ideal)
+            exported, ideal = (as_stored(x[name]) for x in (found.own, found.ideal))
+            judgement = judge(as_stored(wanted), exported, ideal)
             if name not in found.random and not judgement.ok:
                 yield index, name, judgement

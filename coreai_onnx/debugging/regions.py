@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedNodesPass
+from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.model.inventory import attribute_graphs
@@ -49,16 +49,22 @@ class CutGraph:
 
     def alone(self, regions: Iterable[Region]) -> ir.Model:
         """Return a model of some regions only."""
-        kept = {region.value + COMPUTED for region in regions}
+        chosen = list(regions)
+        names = {region.value + COMPUTED for region in chosen}
+        positions = {position for region in chosen for position in region.nodes}
         model = self.model.clone()
-        outputs = [value for value in model.graph.outputs if value.name in kept]
-        model.graph.outputs.clear()
-        model.graph.outputs.extend(outputs)
-        RemoveUnusedNodesPass()(model)
+        graph = model.graph
+        nodes = list(graph)
+        read = {value for position in positions for value in reads_of(nodes[position])}
+        outputs = [value for value in graph.outputs if value.name in names]
+        inputs = [value for value in graph.inputs if value in read]
+        for values, kept in ((graph.outputs, outputs), (graph.inputs, inputs)):
+            values.clear()
+            values.extend(kept)
+        graph.remove(node for i, node in enumerate(nodes) if i not in positions)
+        for name in [name for name, value in graph.initializers.items() if value not in read]:
+            del graph.initializers[name]
         RemoveUnusedFunctionsPass()(model)
-        used = [value for value in model.graph.inputs if value.uses()]
-        model.graph.inputs.clear()
-        model.graph.inputs.extend(used)
         return model
 
 
@@ -73,23 +79,23 @@ def cut(model: ir.Model, known: Mapping[str, Array]) -> CutGraph:
     made.metadata_props.clear()
     graph = made.graph
     at = {node: index for index, node in enumerate(graph)}
+    made_values = {value.name or "": value for node in at for value in node.outputs}
     cuts = {
-        value.name: value
-        for node in at
-        for value in node.outputs
-        if value.name in known and _fits(value, known[value.name])
+        name: value
+        for name, value in made_values.items()
+        if name in known and _fits(value, known[name])
     }
     inputs = set(graph.inputs)
-    regions = [_region(name, value, cuts, inputs, at) for name, value in cuts.items() if name]
-    for name in [value.name for value in inputs if value.name in graph.initializers]:
-        del graph.initializers[name]
+    regions = [_region(name, value, cuts, inputs, at) for name, value in cuts.items()]
     for value in graph.inputs:
-        if value.name in known:
-            value.shape = ir.Shape(known[value.name].shape)
+        name = value.name or ""
+        if name in graph.initializers:
+            del graph.initializers[name]
+        if name in known:
+            value.shape = ir.Shape(known[name].shape)
     graph.outputs.clear()
     for name, value in cuts.items():
-        if name:
-            _separate(graph, value, known[name])
+        _separate(graph, value, known[name])
     return CutGraph(made, tuple(regions))
 
 
@@ -122,7 +128,7 @@ def _fits(value: ir.Value, known: Array) -> bool:
 def _region(
     name: str,
     value: ir.Value,
-    cuts: Mapping[str | None, ir.Value],
+    cuts: Mapping[str, ir.Value],
     inputs: Collection[ir.Value],
     at: Mapping[ir.Node, int],
 ) -> Region:
@@ -131,7 +137,7 @@ def _region(
     waiting = [value]
     while waiting:
         current = waiting.pop()
-        if current is not value and (cuts.get(current.name) is current or current in inputs):
+        if current is not value and (cuts.get(current.name or "") is current or current in inputs):
             read[current.name or ""] = None
             continue
         node = current.producer()

@@ -15,7 +15,7 @@ from coreai_onnx.errors import SaveError, failures_as
 from coreai_onnx.files.saving import save_models, write_text
 
 DATA = "test_data_set_0"
-SCRIPT = '''"""Runs model.onnx on the inputs in test_data_set_0, and prints how its outputs differ."""
+SCRIPT = '''"""Runs model.onnx on the inputs in test_data_set_0; prints how its outputs differ."""
 
 from pathlib import Path
 

@@ -35,14 +35,14 @@ class TrueValues:
     """The results of one call.
 
     Attributes:
-        torch: torch's results, by FX node, or by node and position (``split:1``).
+        own: torch's results, by FX node, or by node and position (``split:1``).
         ideal: The same in float64.
         random: Results that depend on random numbers that were drawn since the anchors.
         outputs: The user's outputs that are tensors, in order.
         new_states: The new values of mutated buffers and inputs, by their placeholder's target.
     """
 
-    torch: dict[str, torch.Tensor] = field(default_factory=dict)
+    own: dict[str, torch.Tensor] = field(default_factory=dict)
     ideal: dict[str, torch.Tensor] = field(default_factory=dict)
     random: set[str] = field(default_factory=set)
     outputs: list[str] = field(default_factory=list)
@@ -83,12 +83,12 @@ def true_values(
         ) from error
     for spec in program.graph_signature.output_specs:
         name = getattr(spec.arg, "name", None)
-        if name not in found.torch:
+        if name not in found.own:
             continue
         if spec.kind == OutputKind.USER_OUTPUT:
             found.outputs.append(name)
         elif spec.target is not None:
-            found.new_states[spec.target] = found.torch[name]
+            found.new_states[spec.target] = found.own[name]
     return found
 
 
@@ -122,7 +122,7 @@ class _Narrow(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
         for name, tensor in _tensors(n, result):
-            self._found.torch[name] = tensor.detach()
+            self._found.own[name] = tensor.detach()
         return result
 
 
@@ -166,13 +166,13 @@ class _Wide(fx.Interpreter):
         value = n.meta.get("val")
         count = len(value) if isinstance(value, list | tuple) else 0
         for i in range(count):
-            if f"{n.name}:{i}" in self._found.torch:
-                yield f"{n.name}:{i}", self._found.torch[f"{n.name}:{i}"]
+            if f"{n.name}:{i}" in self._found.own:
+                yield f"{n.name}:{i}", self._found.own[f"{n.name}:{i}"]
 
     def _own(self, n: fx.Node) -> Any:
         """Return torch's own result of a node, in float64."""
-        if n.name in self._found.torch:
-            return _wide(self._found.torch[n.name])
+        if n.name in self._found.own:
+            return _wide(self._found.own[n.name])
         return [_wide(tensor) for _, tensor in self._elements(n)]
 
     def _anchored(self, n: fx.Node, result: Any) -> Any:
@@ -187,7 +187,7 @@ class _Wide(fx.Interpreter):
         return result
 
     def _start_of(self, name: str, ideal: torch.Tensor) -> torch.Tensor:
-        own = self._found.torch.get(name)
+        own = self._found.own.get(name)
         if own is None:
             return ideal
         exact = not (ideal.is_floating_point() or ideal.is_complex())
@@ -208,7 +208,7 @@ def _draws(n: fx.Node) -> bool:
         return False
     if torch.Tag.nondeterministic_seeded not in n.target.tags:
         return False
-    arguments = n.target._schema.arguments  # noqa: SLF001 - torch has no other name for it
+    arguments = n.target._schema.arguments
     given = {a.name: a.default_value for a in arguments}
     given |= dict(zip((a.name for a in arguments), n.args, strict=False)) | n.kwargs
     return not any(name in given and not given[name] for name in _SWITCHES)
@@ -258,4 +258,3 @@ def _input(
         if target in place:
             return place[target]
     return None
-

@@ -16,7 +16,7 @@ from coreai_onnx.files.new_files import all_or_nothing
 
 
 @dataclass(frozen=True)
-class Record:
+class ExportRecord:
     """What a model was converted from: the names of its FX nodes are in the model's metadata.
 
     Attributes:
@@ -46,7 +46,7 @@ class Record:
         return target
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Record:
+    def load(cls, path: str | PathLike[str]) -> ExportRecord:
         """Read a record.
 
         Raises:

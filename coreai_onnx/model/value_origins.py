@@ -36,7 +36,9 @@ def read_origins(
         results: Names of the results of the exported program.
     """
     try:
-        entry = {str(name): str(of) for name, of in json.loads(metadata.get(VALUES) or "{}").items()}
+        entry = {
+            str(name): str(of) for name, of in json.loads(metadata.get(VALUES) or "{}").items()
+        }
     except (AttributeError, ValueError, RecursionError):
         entry = {}
     renamed = set(entry.values())

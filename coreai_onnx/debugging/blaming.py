@@ -23,7 +23,7 @@ from coreai_onnx.debugging.true_values import TrueValues, as_stored, results_of,
 from coreai_onnx.debugging.yardstick import STATEMENT, Judgement, judge
 from coreai_onnx.errors import ComparisonError, LoadError, SessionError, failures_as, reason_of
 from coreai_onnx.export.functionalize.decompositions import functional
-from coreai_onnx.export.record import Record
+from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.source_lines import read_code
 from coreai_onnx.model.value_origins import read_origins
 from coreai_onnx.program import OnnxProgram
@@ -34,7 +34,9 @@ from coreai_onnx.table import render
 Kind = Literal["graph", "body", "kernel", "export"]
 """What is wrong: nodes, attributes or weights of the main graph; the body of a function, while the
 kernel is right; a kernel, while the body is right; torch's export, against the eager module."""
-_ADVICE = "write it with program.save(path, record=...), and pass Record.load(...) as the reference"
+_ADVICE = (
+    "write it with program.save(path, record=...), and pass ExportRecord.load(...) as the reference"
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Blame:
     checked: int
     unchecked: tuple[Suspect, ...]
     kernels_checked: bool
-    _runs: tuple[_Run, ...] = field(default=(), repr=False)
+    _runs: tuple[_Judged, ...] = field(default=(), repr=False)
 
     @property
     def clean(self) -> bool:
@@ -89,7 +91,7 @@ class Blame:
         """Raise an error unless `clean`.
 
         Raises:
-            ComparisonError: If something is wrong; an ``AssertionError`` whose message is the table.
+            ComparisonError: If something is wrong; an ``AssertionError`` with the table.
         """
         if not self.clean:
             raise ComparisonError(str(self))
@@ -133,7 +135,7 @@ class Blame:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Judged:
     """One call: the cut graph and torch's results by value name."""
 
     graph: CutGraph
@@ -154,8 +156,8 @@ def blame(
 
     Args:
         model: A file, a model or a program.
-        reference: A `Record` or ``ExportedProgram`` that the model was converted from. A module is
-            compared with the exported program as well; then ``model`` is a converted program. None
+        reference: An `ExportRecord` or ``ExportedProgram`` that the model was converted from.
+            A module is compared with the exported program as well; then ``model`` is a converted program. None
             uses the record of a converted program.
         inputs: As for `compare`; None for the example inputs of the export. The states of
             consecutive calls are carried.
@@ -203,7 +205,7 @@ class _Search:
         self._code = read_code(model.metadata_props)
         self._judged: set[int] = set()
         self._guilty: set[str] = set()
-        self.runs: list[_Run] = []
+        self.runs: list[_Judged] = []
         self.findings: list[Finding] = []
         self.checked = 0
         unknown = [v.name for v in model.graph.inputs if v.name not in self._origins]
@@ -219,13 +221,11 @@ class _Search:
         truth = true_values(self._program, args, kwargs, anchors, self._states)
         self._states |= truth.new_states
         known = {
-            name: as_stored(truth.torch[of])
-            for name, of in self._origins.items()
-            if of in truth.torch
+            name: as_stored(truth.own[of]) for name, of in self._origins.items() if of in truth.own
         }
         graph = cut(self._model, known)
         regions = [r for r in graph.regions if self._origins[r.value] not in truth.random]
-        self.runs.append(_Run(graph, known))
+        self.runs.append(_Judged(graph, known))
         verdicts = [self._verdicts(graph, known, truth, regions, k) for k in self._executions]
         self.checked = max(self.checked, len(regions))
         self._judged |= {node for region in regions for node in region.nodes}
@@ -323,18 +323,18 @@ def _read(model: Source) -> ir.Model:
         return model if isinstance(model, ir.Model) else model.model
 
 
-def _record_of(model: Source, reference: object) -> Record:
-    if isinstance(reference, Record):
+def _record_of(model: Source, reference: object) -> ExportRecord:
+    if isinstance(reference, ExportRecord):
         return reference
     if isinstance(reference, ExportedProgram):
-        return Record(functional(reference))
+        return ExportRecord(functional(reference))
     if isinstance(model, OnnxProgram) and model.records:
         return model.record()
     raise ComparisonError(f"there is no record of the model's conversion\n  {_ADVICE}")
 
 
 def _calls(
-    record: Record, inputs: InputSet | list[InputSet] | None
+    record: ExportRecord, inputs: InputSet | list[InputSet] | None
 ) -> list[tuple[tuple[Any, ...], Mapping[str, Any]]]:
     if inputs is not None:
         sets: Collection[InputSet] = inputs if isinstance(inputs, list) else [inputs]
