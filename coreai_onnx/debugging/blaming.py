@@ -34,9 +34,7 @@ from coreai_onnx.table import render
 Kind = Literal["graph", "body", "kernel", "export"]
 """What is wrong: nodes, attributes or weights of the main graph; the body of a function, while the
 kernel is right; a kernel, while the body is right; torch's export, against the eager module."""
-_ADVICE = (
-    "write it with program.save(path, record=...), and pass ExportRecord.load(...) as the reference"
-)
+_ADVICE = "write it with program.save(path, record=...), and give ExportRecord.load(path)"
 
 
 @dataclass(frozen=True)
@@ -156,9 +154,9 @@ def blame(
 
     Args:
         model: A file, a model or a program.
-        reference: An `ExportRecord` or ``ExportedProgram`` that the model was converted from.
-            A module is compared with the exported program as well; then ``model`` is a converted program. None
-            uses the record of a converted program.
+        reference: An `ExportRecord` or ``ExportedProgram`` that the model was converted from. A
+            module is compared with the exported program as well; then ``model`` is a converted
+            program. None uses the record of a converted program.
         inputs: As for `compare`; None for the example inputs of the export. The states of
             consecutive calls are carried.
         kernels: Whether the kernels are run as well; None if they are built.
