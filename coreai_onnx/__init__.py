@@ -8,7 +8,7 @@ from coreai_onnx.version import __version__
 if TYPE_CHECKING:
     from coreai_onnx.conversion import convert
     from coreai_onnx.converter import TorchConverter
-    from coreai_onnx.debugging import compare
+    from coreai_onnx.debugging import blame, compare
     from coreai_onnx.export.externalize.externalize import ExternalizeSpec
     from coreai_onnx.export.externalize.two_step import (
         _patch_model_for_externalization,
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         restore_externalization,
         subexport_and_restore,
     )
+    from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.generation import generate, perplexity
     from coreai_onnx.huggingface import export_model
     from coreai_onnx.lower.decomposition_table import get_decomp_table
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from coreai_onnx.runtime import ops_library_path, session
 
 __all__ = [
+    "ExportRecord",
     "ExportedModel",
     "ExternalizeSpec",
     "OnnxProgram",
@@ -32,6 +34,7 @@ __all__ = [
     "__version__",
     "_patch_model_for_externalization",
     "_subexport_and_restore",
+    "blame",
     "compare",
     "convert",
     "export_model",
@@ -52,9 +55,11 @@ _HOMES = {
     "ExportedModel": "coreai_onnx.python_models",
     "ExternalizeSpec": "coreai_onnx.export.externalize.externalize",
     "OnnxProgram": "coreai_onnx.program",
+    "ExportRecord": "coreai_onnx.export.record",
     "TorchConverter": "coreai_onnx.converter",
     "_patch_model_for_externalization": "coreai_onnx.export.externalize.two_step",
     "_subexport_and_restore": "coreai_onnx.export.externalize.two_step",
+    "blame": "coreai_onnx.debugging",
     "compare": "coreai_onnx.debugging",
     "convert": "coreai_onnx.conversion",
     "export_model": "coreai_onnx.huggingface",

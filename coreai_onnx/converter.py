@@ -26,6 +26,7 @@ from coreai_onnx.export.compat.turns import turn
 from coreai_onnx.export.externalize.externalize import ExternalizeSpec, ModuleCall
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.recognize.recognition import Recognition
+from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.export.versions import warn_if_untested
 from coreai_onnx.files.program_files import MAIN
 from coreai_onnx.functions import ModuleCalls, composite_functions
@@ -266,6 +267,7 @@ class TorchConverter:
             {name: self._convert(name, self._staged[name], opset) for name in names},
             debug_info=_DEBUG_INFO[self.mode],
         )
+        program.records = {name: ExportRecord(self._staged[name].program) for name in names}
         if minimum_onnxruntime is not None:
             for model in program.models.values():
                 model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum_onnxruntime

@@ -25,6 +25,7 @@ from coreai_onnx.stages import begin
 
 if TYPE_CHECKING:
     from coreai_onnx.export.recognize.recognition import Recognition
+    from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.passes import Pass, PassReport, Target
     from coreai_onnx.quantization.options import QuantizeOptions
     from coreai_onnx.quantization.report import QuantizationReport
@@ -47,6 +48,7 @@ class OnnxProgram:
         quantization_reports: Entrypoint to the report of `quantize`; empty before.
         recognized: Which blocks of the model were replaced by composites automatically, which were
             refused and why; prints as a table. None unless ``externalize_modules`` had ``"auto"``.
+        records: Entrypoint to the exported program; empty for a program from a file.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class OnnxProgram:
         self.pass_reports: dict[str, PassReport] = {}
         self.quantization_reports: dict[str, QuantizationReport] = {}
         self.recognized: Recognition | None = None
+        self.records: dict[str, ExportRecord] = {}
         self._sessions: dict[bool | None, dict[str, Session]] = {}
 
     @property
@@ -113,6 +116,23 @@ class OnnxProgram:
     def quantization_report(self) -> QuantizationReport | None:
         """The report of the only entrypoint, or of ``main``; None before `quantize`."""
         return self.quantization_reports.get(self._choose(None))
+
+    def record(self, entrypoint: str | None = None) -> ExportRecord:
+        """Return the exported program and the example inputs that an entrypoint was made from.
+
+        ``coreai_onnx.blame`` compares the model with it. Its `save` writes a file that
+        ``ExportRecord.load`` reads on another machine.
+
+        Raises:
+            StagingError: If there is no such entrypoint, or the program was read from a file.
+        """
+        name = self._choose(entrypoint)
+        if name not in self.records:
+            raise StagingError(
+                f"there is no record of {name}: a .onnx file does not hold the exported program\n"
+                "  write it with program.save(path, record=...), and read it with ExportRecord.load"
+            )
+        return self.records[name]
 
     def to_proto(self, entrypoint: str | None = None) -> onnx.ModelProto:
         """Return an entrypoint as one protobuf message that contains its weights.
@@ -198,6 +218,7 @@ class OnnxProgram:
         external_data: bool | None = None,
         entrypoint: str | None = None,
         debug_info: DebugInfo | None = None,
+        record: str | PathLike[str] | None = None,
     ) -> tuple[Path, ...]:
         """Write the program; a failure leaves existing files unchanged.
 
@@ -216,15 +237,19 @@ class OnnxProgram:
                 ``"full"`` on each node, where Netron shows it; ``"compact"`` in one table of the
                 model's metadata, from which `load` restores it; ``"none"`` keeps node names only.
                 None uses the program's own setting.
+            record: Where to write the `record` of the entrypoint, usually ending in ``.pt2``; None
+                writes none.
 
         Returns:
-            The paths written.
+            The paths written, without the record.
 
         Raises:
-            StagingError: If there is no such entrypoint.
+            StagingError: If there is no such entrypoint, or no record of it.
             SaveError: If a file cannot be written.
         """
         begin("save")
+        if record is not None:
+            self.record(entrypoint).save(record)
         together = entrypoint is None and len(self.models) > 1
         name = "" if together else self._choose(entrypoint)
         return save_program(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from coreai_onnx.cli import (
+    blame,
     compare,
     convert,
     diff,
@@ -26,7 +27,7 @@ from coreai_onnx.errors import CommandError, CoreaiError
 from coreai_onnx.printable import printable_lines
 
 FAILED = 2
-"""Exit code if a command fails; 1 means that ``compare`` or ``diff`` found a difference."""
+"""Exit code if a command fails; 1: ``compare``, ``blame`` or ``diff`` found a difference."""
 NOBODY_READS = 141
 """Exit code if the reader of the output has closed it (``coreai-onnx inspect … | head``)."""
 
@@ -41,13 +42,14 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx inspect tiny.onnx
   coreai-onnx run     tiny.onnx --dim batch=4
   coreai-onnx compare tiny.onnx my_models:tiny
+  coreai-onnx blame   tiny.onnx tiny.pt2
   coreai-onnx diff    tiny.onnx tiny_before.onnx
   coreai-onnx view    tiny.onnx
   coreai-onnx to-python tiny.onnx -o tiny
 """
 _COMMANDS = (
-    convert, export, perplexity, optimize, quantize, run_file, compare, inspect_file, diff, view,
-    to_python, ops_path,
+    convert, export, perplexity, optimize, quantize, run_file, compare, blame, inspect_file, diff,
+    view, to_python, ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,17 @@ import numpy as np
 from coreai_onnx.cli import output
 from coreai_onnx.cli.numbers import SEED, SEED_HELP
 from coreai_onnx.cli.progress import stages_shown
-from coreai_onnx.cli.subject import FACTORY_HELP, Subject, load_object, load_subject
+from coreai_onnx.cli.subject import (
+    FACTORY_HELP,
+    PROGRAM_SUFFIX,
+    Subject,
+    load_object,
+    load_subject,
+)
 from coreai_onnx.cli.tensors import DynamicDim, parse_dynamic, read_tensor, split_assignments
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import CommandError
+from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.stages import begin
 
@@ -69,6 +77,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="make modules of a class (pkg.module:Class) functions; with a name, composites; "
         "auto: make known blocks composites, if they pass a check on the example inputs",
     )
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="RECORD.pt2",
+        help="write the exported program and its inputs, with which blame finds wrong nodes",
+    )
     parser.add_argument("--no-optimize", action="store_true", help="do not run the graph passes")
     parser.add_argument("--seed", type=SEED, default=0, help=SEED_HELP)
     output.declare(parser)
@@ -87,6 +101,8 @@ def execute(options: argparse.Namespace) -> int:
     dynamic = parse_dynamic(options.dynamic)
     given = split_assignments(options.input, "--input")
     options.output = output.chosen_place(options.output)
+    if options.record is not None:
+        options.record = output.chosen_place(options.record, PROGRAM_SUFFIX)
     with stages_shown():
         begin("import")
         subject = load_subject(options.factory, options.seed)
@@ -101,6 +117,8 @@ def execute(options: argparse.Namespace) -> int:
             print(f"\n{program.recognized}")
         print()
         output.save(program, options)
+        if options.record is not None:
+            print(f"wrote {printable(str(program.record().save(options.record)))}")
     return 0
 
 

@@ -8,17 +8,21 @@ from coreai_onnx.debugging.model_diff import Change, ModelDiff, diff_models
 from coreai_onnx.debugging.timing import Timing, Timings, time_interleaved
 
 if TYPE_CHECKING:
+    from coreai_onnx.debugging.blaming import Blame, Finding, blame
     from coreai_onnx.debugging.comparison import Comparison, compare
     from coreai_onnx.debugging.torch_side import Arguments
 
 __all__ = [
     "Arguments",
+    "Blame",
     "Change",
     "Comparison",
+    "Finding",
     "Inspection",
     "ModelDiff",
     "Timing",
     "Timings",
+    "blame",
     "compare",
     "diff_models",
     "histogram",
@@ -33,6 +37,10 @@ def __getattr__(name: str) -> Any:
         from coreai_onnx.debugging import comparison
 
         return getattr(comparison, name)
+    if name in {"Blame", "Finding", "blame"}:
+        from coreai_onnx.debugging import blaming
+
+        return getattr(blaming, name)
     if name == "Arguments":
         from coreai_onnx.debugging.torch_side import Arguments
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.export.graph_signature import (
     InputKind,
     InputSpec,
     OutputKind,
+    OutputSpec,
     SymBoolArgument,
     SymFloatArgument,
     SymIntArgument,
@@ -30,6 +31,7 @@ from coreai_onnx.export.functionalize.attributes import warn_of_changed_paramete
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.interface import IONames, interface
+from coreai_onnx.lower.origins import value_origins
 from coreai_onnx.lower.scope import Names, Scope
 from coreai_onnx.lower.values import (
     Value,
@@ -42,6 +44,7 @@ from coreai_onnx.lower.values import (
 from coreai_onnx.lower.walker import Walker
 from coreai_onnx.model.metadata import COMPLEX, MUTATED_INPUTS, STATES, Relation
 from coreai_onnx.model.source_lines import CODE, code_entry
+from coreai_onnx.model.value_origins import VALUES, values_entry
 from coreai_onnx.model.violations import WHERE
 
 IR_VERSION = 10
@@ -59,6 +62,7 @@ class LoweredProgram:
     mutated_inputs: list[tuple[str, str]] = field(default_factory=list)
     ranges: dict[str, dict[str, int]] = field(default_factory=dict)
     relations: list[Relation] = field(default_factory=list)
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     def model(self, functions: Sequence[ir.Function], entrypoint: str) -> ir.Model:
         """Return the model that consists of the graph and the functions it calls."""
@@ -84,6 +88,8 @@ class LoweredProgram:
         if self.relations:
             conditions = [{k: v for k, v in asdict(r).items() if v} for r in self.relations]
             model.metadata_props["coreai.relations"] = json.dumps(conditions)
+        if entry := values_entry(self.origins):
+            model.metadata_props[VALUES] = entry
         places = (node.meta.get(WHERE) for node in graph.all_nodes())
         lines = {place.source: place.code for place in places if place and place.code}
         if lines:
@@ -113,6 +119,7 @@ class ProgramLowering:
         self.weights_by_path: dict[Any, Value] = {}
         self._states: list[tuple[str, str]] = []
         self._mutated_inputs: list[tuple[str, str]] = []
+        self._returned: dict[str, str] = {}
         context.symbols.update(symbol_names(program))
 
     def run(self) -> LoweredProgram:
@@ -134,8 +141,15 @@ class ProgramLowering:
         self._drop_unused_weights()
         ranges = range_constraints(self.program, self.context.symbols)
         conditions = relations(self.program, self.context.symbols)
+        origins = value_origins(self.scope.graph, walker.values, self._returned)
         return LoweredProgram(
-            self.scope.graph, self.names, self._states, self._mutated_inputs, ranges, conditions
+            self.scope.graph,
+            self.names,
+            self._states,
+            self._mutated_inputs,
+            ranges,
+            conditions,
+            origins,
         )
 
     # ------------------------------------------------------------------ inputs
@@ -224,12 +238,12 @@ class ProgramLowering:
         """Append the user outputs, then the new values of states and of mutated inputs."""
         specs = list(zip(self._signature.output_specs, results, strict=True))
         user = [
-            x
+            (spec, x)
             for spec, x in specs
             if spec.kind == OutputKind.USER_OUTPUT and not (x is None or (isinstance(x, str)))
         ]
-        for x, name in zip(user, self.interface.outputs, strict=True):
-            self._append_output(x, name)
+        for (spec, x), name in zip(user, self.interface.outputs, strict=True):
+            self._append_output(x, name, spec)
         placeholders = {s.target: s.arg.name for s in self._signature.input_specs if s.target}
         for spec, x in specs:
             if spec.kind in _MUTATIONS:
@@ -237,7 +251,7 @@ class ProgramLowering:
                 state = self.interface.states.get(placeholder)
                 changed = state or self.interface.inputs[placeholder]
                 name = self.interface.new_values[changed]
-                self._append_output(x, name)
+                self._append_output(x, name, spec)
                 (self._states if state else self._mutated_inputs).append((changed, name))
         if not self.scope.graph.outputs:
             raise ConversionError(
@@ -245,7 +259,7 @@ class ProgramLowering:
                 advice="return a tensor; None and strings are omitted: ONNX lacks them",
             )
 
-    def _append_output(self, x: Any, name: str) -> None:
+    def _append_output(self, x: Any, name: str, spec: OutputSpec) -> None:
         """Make ``x`` a separate graph output, with the name reserved for it."""
         if not isinstance(x, ir.Value):
             x = self._number(x) if isinstance(x, sympy.Basic) else self.op.const(x)
@@ -257,6 +271,8 @@ class ProgramLowering:
             x = self.op.copy(x)
         x.name = name
         self.scope.graph.outputs.append(x)
+        if isinstance(spec.arg, TensorArgument):
+            self._returned[name] = spec.arg.name
 
     def _number(self, x: sympy.Basic) -> Value:
         """Return a symbolic number, in float32 if it was cast to float64 from a narrower dtype."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -101,6 +101,11 @@ class Walker:
                 self._values[node] = self._lower(node)
                 step()
         raise ConversionError("the graph has no output node")
+
+    @property
+    def values(self) -> Mapping[fx.Node, Any]:
+        """The value, dim, number or list of them that each lowered node became."""
+        return self._values
 
     def value_of(self, node: fx.Node) -> Any:
         """Return the value of a node that has been lowered."""

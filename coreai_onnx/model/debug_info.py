@@ -3,21 +3,26 @@
 In memory every node carries its module path, class and source line. Written on each node, they
 make up half of a decoder's graph. The table holds the same in a few hundred bytes: a module path is
 most of a node's name, a class is stored once for all layers, and source lines are numbers that are
-run-length encoded.
+run-length encoded. A key of each node, made from its name and its first result, finds the nodes
+again in a file in which another tool added, removed or moved nodes.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import blake2b
 from itertools import groupby
 from typing import Any, Literal
 
 import onnx_ir as ir
 
 from coreai_onnx.model.source_lines import CODE
+from coreai_onnx.model.value_origins import VALUES
 
 DebugInfo = Literal["full", "compact", "none"]
 """``full``: on each node; ``compact``: in the model's metadata; ``none``: nowhere."""
@@ -28,6 +33,7 @@ KEYS = (SCOPE, CLASS, SOURCE)
 TABLE = "coreai.debug_info"
 
 _LONGEST_PATH = 4096
+_KEY_LENGTH = 3
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -45,8 +51,11 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
         return
     nodes = [list(_nodes(body)) for body in _bodies(model)]
     kept = [(node, dict(node.metadata_props)) for body in nodes for node in body]
-    table = _table(nodes) if level == "compact" else None
-    code = model.metadata_props.pop(CODE, None) if level == "none" else None
+    table = _table([_known(body) for body in nodes]) if level == "compact" else None
+    entries = (CODE, VALUES) if level == "none" else ()
+    left_out = {
+        key: model.metadata_props.pop(key) for key in entries if key in model.metadata_props
+    }
     try:
         for node, _ in kept:
             for key in KEYS:
@@ -56,8 +65,7 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
         yield
     finally:
         model.metadata_props.pop(TABLE, None)
-        if code is not None:
-            model.metadata_props[CODE] = code
+        model.metadata_props.update(left_out)
         for node, properties in kept:
             node.metadata_props.clear()
             node.metadata_props.update(properties)
@@ -68,24 +76,30 @@ def restore(model: ir.Model) -> None:
     text = model.metadata_props.get(TABLE)
     if text is None:
         return
-    bodies = [list(_nodes(body)) for body in _bodies(model)]
     try:
         table = json.loads(text)
-        bodies_and_runs = list(zip(bodies, table["nodes"], strict=True))
-        runs = [_unpacked(packed, len(body)) for body, packed in bodies_and_runs]
+        placed = _placed(model, table)
+        runs = [_unpacked(packed, length) for packed, length, _ in placed]
         sources = [""] + [_position(file, n) for file, lines in table["sources"] for n in lines]
         rows = [[sources[number] for number in numbers] for numbers in runs]
         odd = {(body, at): (str(scope), str(name)) for body, at, scope, name in table["odd"]}
         classes = {scope: str(name) for scope, name in dict(table["classes"]).items()}
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
-        return  # or another tool added or removed nodes: positions are no longer valid
+        return
+    if not placed[0][2] and runs[0]:
+        return  # of another model
     del model.metadata_props[TABLE]
-    for body, (nodes, row) in enumerate(zip(bodies, rows, strict=True)):
-        for position, (node, source) in enumerate(zip(nodes, row, strict=True)):
+    for body, (_, _, nodes) in enumerate(placed):
+        for position, node in nodes:
             scope, name = odd.get((body, position)) or _expected(node, classes)
-            for key, value in zip(KEYS, (scope, name, source), strict=True):
+            for key, value in zip(KEYS, (scope, name, rows[body][position]), strict=True):
                 if value:
                     node.metadata_props[key] = value
+
+
+def _known(nodes: list[ir.Node]) -> list[ir.Node]:
+    """Return the nodes of a body; none if nothing is known of any, as in bodies of composites."""
+    return nodes if any(node.metadata_props.keys() & set(KEYS) for node in nodes) else []
 
 
 def _table(bodies: list[list[ir.Node]]) -> str:
@@ -114,8 +128,51 @@ def _table(bodies: list[list[ir.Node]]) -> str:
         "odd": odd,
         "sources": [(file, list(lines)) for file, lines in files.items()],
         "nodes": packed,
+        "keys": ["".join(map(_key, nodes)) for nodes in bodies],
     }
     return json.dumps(table, separators=(",", ":"), ensure_ascii=False)
+
+
+def _placed(
+    model: ir.Model, table: Mapping[str, Any]
+) -> list[tuple[str, int, list[tuple[int, ir.Node]]]]:
+    """Return the packed lines of each body in the table, their number, and the nodes they are for.
+
+    A table without keys, of an older file, is valid for the same number of nodes only.
+    """
+    bodies = [list(_nodes(body)) for body in _bodies(model)]
+    lines = [str(packed) for packed in table["nodes"]]
+    if "keys" not in table:
+        pairs = zip(lines, bodies, strict=True)
+        return [(packed, len(nodes), list(enumerate(nodes))) for packed, nodes in pairs]
+    keys = [_split(str(text)) for text in table["keys"]]
+    if len(keys) != len(bodies):  # functions were added or removed
+        rest = [node for nodes in bodies[1:] for node in nodes]
+        bodies = [bodies[0], *([rest] * (len(keys) - 1))]
+    found = [_found(known, nodes) for known, nodes in zip(keys, bodies, strict=True)]
+    return list(zip(lines, map(len, keys), found, strict=True))
+
+
+def _found(known: list[str], nodes: list[ir.Node]) -> list[tuple[int, ir.Node]]:
+    """Return the nodes with the given keys, with their positions in the table."""
+    keys = [_key(node) for node in nodes]
+    if keys == known:
+        return list(enumerate(nodes))
+    counts = Counter(known)
+    positions = {key: i for i, key in enumerate(known) if counts[key] == 1}
+    pairs = zip(keys, nodes, strict=True)
+    return [(positions[key], node) for key, node in pairs if node.name and key in positions]
+
+
+def _key(node: ir.Node) -> str:
+    """Return three characters that depend on the name of a node and of its first result."""
+    made = node.outputs[0].name if node.outputs else ""
+    digest = blake2b(f"{node.name}\n{made}".encode(), digest_size=3).digest()
+    return b64encode(digest).decode()[:_KEY_LENGTH]
+
+
+def _split(text: str) -> list[str]:
+    return [text[i : i + _KEY_LENGTH] for i in range(0, len(text), _KEY_LENGTH)]
 
 
 def _classes(bodies: Iterable[Iterable[ir.Node]]) -> dict[str, str]:

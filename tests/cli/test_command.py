@@ -225,7 +225,12 @@ def test_wrong_values_are_one_message(
     monkeypatch.setattr(sys, "path", [*sys.path])
     there = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     words = words_of(command, name, wrong)
-    right = {"MODEL": "model.onnx", "FACTORY": "models.py:one", "SOURCE": "config.json"}
+    right = {
+        "MODEL": "model.onnx",
+        "FACTORY": "models.py:one",
+        "SOURCE": "config.json",
+        "RECORD": "program.pt2",
+    }
     right |= {"TEXT": "models.py"}
     given = [right.get(word, word) for word in words]
     try:

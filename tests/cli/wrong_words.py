@@ -10,6 +10,7 @@ RIGHT = {
     "quantize": ("quantize", "MODEL", "-o", "out.onnx", "--minimum-size", "0", "--group-size", "0"),
     "run": ("run", "MODEL"),
     "compare": ("compare", "MODEL", "FACTORY"),
+    "blame": ("blame", "MODEL", "RECORD"),
     "inspect": ("inspect", "MODEL"),
     "diff": ("diff", "MODEL", "MODEL"),
     "to-python": ("to-python", "MODEL", "-o", "package"),
@@ -70,6 +71,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
                 *("models.py:Plain", "", "=name", "models.py:Net=", "models.py:Net=a b"),
             )
         ],
+        "record": [["--record", value] for value in ("no/such/m.pt2", ".", "", "m.onnx", "m.v2")],
         "no_optimize": [["--no-optimize=yes"]],
         "seed": [["--seed", value] for value in _SEEDS],
     },
@@ -149,6 +151,13 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "rtol": [["--rtol", value] for value in ("-1", "nan", "inf", "small", "")],
         "atol": [["--atol", value] for value in ("-1", "nan", "inf", "small", "")],
         "seed": [["--seed", value] for value in _SEEDS],
+        "debug": [["--debug=yes"]],
+    },
+    "blame": {
+        "model": [["MODEL", value] for value in _MODELS],
+        "record": [["RECORD", value] for value in ("nowhere.pt2", "broken.pt2", ".", "")],
+        "no_kernels": [["--no-kernels=yes"]],
+        "reproduce": [["--reproduce"]],
         "debug": [["--debug=yes"]],
     },
     "inspect": {

@@ -134,6 +134,22 @@ def test_a_table_of_other_nodes_is_left_alone() -> None:
     assert not any(props for body in properties(other) for props in body)
 
 
+def test_nodes_are_found_again_after_another_tool() -> None:
+    """A node was added at the start, one removed at the end, and a function added."""
+    program = coreai_onnx.convert(Layer().eval(), (torch.randn(2, 8),))
+    expected = {node.name: dict(node.metadata_props) for node in program.model.graph}
+    loaded = ir.from_proto(program.to_proto())
+    graph = loaded.graph
+    graph.insert_before(graph[0], ir.node("Identity", [graph.inputs[0]], name="added"))
+    body = ir.Graph([], [], nodes=[], opset_imports={"": 21})
+    loaded.functions[("other", "f", "")] = ir.Function("other", "f", graph=body, attributes=[])
+    restore(loaded)
+    found = {node.name: dict(node.metadata_props) for node in graph}
+    assert not found.pop("added")
+    assert found == expected
+    assert all(props[SOURCE] for props in found.values())
+
+
 @pytest.mark.parametrize(
     "table",
     [

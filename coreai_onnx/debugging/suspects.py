@@ -1,0 +1,75 @@
+"""Which nodes are guilty, from the regions that are wrong and those that are right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from coreai_onnx.debugging.regions import Region
+from coreai_onnx.errors import Where
+from coreai_onnx.model.debug_info import CLASS, SCOPE, SOURCE
+from coreai_onnx.model.inventory import op_name
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A node that may be wrong.
+
+    Attributes:
+        name: Name of the node.
+        op: ``Add`` or ``ai.coreai::rms_norm``.
+        where: Module, class, source line and its text, as far as the model has them.
+    """
+
+    name: str
+    op: str
+    where: Where
+
+    @classmethod
+    def of(cls, node: ir.Node, code: Mapping[str, str]) -> Suspect:
+        """Return a node as a suspect.
+
+        Args:
+            node: The node.
+            code: The text of source lines.
+        """
+        module, kind, source = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS, SOURCE))
+        where = Where(module, kind, source, code.get(source, "").strip())
+        made = ", ".join(value.name or "?" for value in node.outputs)
+        return cls(node.name or f"→ {made}", op_name(node.domain, node.op_type), where)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Wrong regions that have the same cause.
+
+    Attributes:
+        regions: The regions in graph order.
+        nodes: Positions of the guilty nodes.
+    """
+
+    regions: tuple[Region, ...]
+    nodes: tuple[int, ...]
+
+
+def groups(wrong: Sequence[Region], right: Iterable[Region]) -> list[Group]:
+    """Return the wrong regions by cause, in graph order.
+
+    A node that also computes a right region is cleared. Wrong regions that share a node have one
+    cause, which is in the nodes that all of them share.
+    """
+    cleared = {node for region in right for node in region.nodes}
+    suspects = [frozenset(region.nodes) - cleared or frozenset(region.nodes) for region in wrong]
+    made: list[tuple[list[Region], frozenset[int]]] = []
+    for region, nodes in zip(wrong, suspects, strict=True):
+        regions, shared, others = [region], nodes, []
+        for other in made:
+            if other[1] & shared:
+                regions, shared = other[0] + regions, other[1] & shared
+            else:
+                others.append(other)
+        made = [*others, (regions, shared)]
+    found = [Group(tuple(regions), tuple(sorted(nodes))) for regions, nodes in made]
+    return sorted(found, key=lambda group: group.nodes)

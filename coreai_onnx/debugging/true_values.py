@@ -1,0 +1,260 @@
+"""The results of an exported program: those of torch, and those in float64.
+
+In float64, each node gets torch's own results as its inputs at the *anchors*. So the difference of
+the two is the error that torch makes between anchors, and not one that accumulates over the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind
+
+from coreai_onnx.debugging.difference import Array
+from coreai_onnx.errors import ComparisonError
+from coreai_onnx.export.compat.torch_names import OpOverload, pytree
+from coreai_onnx.model.interface import TensorInfo
+from coreai_onnx.runtime.values import to_numpy
+
+_WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+
+
+@dataclass
+class TrueValues:
+    """The results of one call.
+
+    Attributes:
+        own: torch's results, by FX node, or by node and position (``split:1``).
+        ideal: The same in float64.
+        random: Results that depend on random numbers that were drawn since the anchors.
+        outputs: The user's outputs that are tensors, in order.
+        new_states: The new values of mutated buffers and inputs, by their placeholder's target.
+    """
+
+    own: dict[str, torch.Tensor] = field(default_factory=dict)
+    ideal: dict[str, torch.Tensor] = field(default_factory=dict)
+    random: set[str] = field(default_factory=set)
+    outputs: list[str] = field(default_factory=list)
+    new_states: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def true_values(
+    program: ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    anchors: Collection[str] | None = None,
+    states: Mapping[str, torch.Tensor] | None = None,
+) -> TrueValues:
+    """Run an exported program node by node.
+
+    Args:
+        program: A program without in-place ops.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        anchors: Results that float64 starts again from; None for all, so that each node is judged
+            alone; empty for the error of the whole program.
+        states: Values of buffers that differ from those in the program, by their paths.
+
+    Raises:
+        ComparisonError: If the program cannot be run on the arguments.
+    """
+    inputs = _flat_inputs(program, args, kwargs, states or {})
+    found = TrueValues()
+    try:
+        with torch.no_grad():
+            _Narrow(program.graph_module, found).run(*inputs, enable_io_processing=False)
+            widened = [_wide(x) for x in inputs]
+            wide = _Wide(program.graph_module, found, anchors)
+            wide.run(*widened, enable_io_processing=False)
+    except Exception as error:  # operators may raise anything
+        raise ComparisonError(
+            f"the exported program cannot be run: {type(error).__name__}: {error}"
+        ) from error
+    for spec in program.graph_signature.output_specs:
+        name = getattr(spec.arg, "name", None)
+        if name not in found.own:
+            continue
+        if spec.kind == OutputKind.USER_OUTPUT:
+            found.outputs.append(name)
+        elif spec.target is not None:
+            found.new_states[spec.target] = found.own[name]
+    return found
+
+
+def as_stored(tensor: torch.Tensor) -> Array:
+    """Return a tensor as the model stores it: complex numbers as pairs."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    info = TensorInfo("", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+    return to_numpy(tensor, info)
+
+
+def results_of(program: ExportedProgram) -> Iterator[tuple[str, fx.Node]]:
+    """Yield every result that is a tensor by the name that `TrueValues` has for it."""
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            yield node.name, node
+        elif isinstance(value, list | tuple):
+            for i, entry in enumerate(value):
+                if isinstance(entry, torch.Tensor):
+                    yield f"{node.name}:{i}", node
+
+
+class _Narrow(fx.Interpreter):
+    """Keeps every result."""
+
+    def __init__(self, module: fx.GraphModule, found: TrueValues) -> None:
+        super().__init__(module)
+        self._found = found
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        for name, tensor in _tensors(n, result):
+            self._found.own[name] = tensor.detach()
+        return result
+
+
+class _Wide(fx.Interpreter):
+    """Computes in float64, from torch's own results at the anchors."""
+
+    def __init__(
+        self, module: fx.GraphModule, found: TrueValues, anchors: Collection[str] | None
+    ) -> None:
+        super().__init__(module)
+        self._found = found
+        self._anchors = anchors
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op in ("placeholder", "output", "get_attr"):
+            result = super().run_node(n)
+            return _wide(result) if n.op == "get_attr" else result
+        try:
+            result = _wide(self._in_float64(n))
+        except Exception:  # noqa: BLE001 - an op without float64 is taken to be exact
+            result = self._own(n)
+        names = [name for name, _ in _tensors(n, result)]
+        if _draws(n) or any(self._is_random(source.name) for source in n.all_input_nodes):
+            self._found.random.update([n.name, *names])
+        for name, tensor in _tensors(n, result):
+            self._found.ideal[name] = tensor.detach()
+        return self._anchored(n, result)
+
+    def _is_random(self, name: str) -> bool:
+        return name in self._found.random and not self._is_anchor(name)
+
+    def _is_anchor(self, name: str) -> bool:
+        return self._anchors is None or name in self._anchors
+
+    def _in_float64(self, n: fx.Node) -> Any:
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        args, kwargs = pytree.tree_map_only(torch.dtype, lambda d: _WIDE.get(d, d), (args, kwargs))
+        return getattr(self, n.op)(n.target, args, kwargs)
+
+    def _elements(self, n: fx.Node) -> Iterator[tuple[str, torch.Tensor]]:
+        value = n.meta.get("val")
+        count = len(value) if isinstance(value, list | tuple) else 0
+        for i in range(count):
+            if f"{n.name}:{i}" in self._found.own:
+                yield f"{n.name}:{i}", self._found.own[f"{n.name}:{i}"]
+
+    def _own(self, n: fx.Node) -> Any:
+        """Return torch's own result of a node, in float64."""
+        if n.name in self._found.own:
+            return _wide(self._found.own[n.name])
+        return [_wide(tensor) for _, tensor in self._elements(n)]
+
+    def _anchored(self, n: fx.Node, result: Any) -> Any:
+        """Replace results by torch's own at the anchors, and always those that are not floats."""
+        if isinstance(result, torch.Tensor):
+            return self._start_of(n.name, result)
+        if isinstance(result, list | tuple):
+            return [
+                self._start_of(f"{n.name}:{i}", x) if isinstance(x, torch.Tensor) else x
+                for i, x in enumerate(result)
+            ]
+        return result
+
+    def _start_of(self, name: str, ideal: torch.Tensor) -> torch.Tensor:
+        own = self._found.own.get(name)
+        if own is None:
+            return ideal
+        exact = not (ideal.is_floating_point() or ideal.is_complex())
+        return _widened(own) if exact or self._is_anchor(name) else ideal
+
+
+def _tensors(n: fx.Node, result: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(result, torch.Tensor):
+        yield n.name, result
+    elif isinstance(result, list | tuple):
+        entries = enumerate(result)
+        yield from ((f"{n.name}:{i}", x) for i, x in entries if isinstance(x, torch.Tensor))
+
+
+def _draws(n: fx.Node) -> bool:
+    """Whether a node draws random numbers: attention without dropout does not."""
+    if not isinstance(n.target, OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in n.target.tags:
+        return False
+    arguments = n.target._schema.arguments
+    given = {a.name: a.default_value for a in arguments}
+    given |= dict(zip((a.name for a in arguments), n.args, strict=False)) | n.kwargs
+    return not any(name in given and not given[name] for name in _SWITCHES)
+
+
+_SWITCHES = ("train", "training", "dropout_p", "dropout")
+"""Parameters of random ops; without them, or with another value than 0, an op is random."""
+
+
+def _wide(result: Any) -> Any:
+    widened: Any = pytree.tree_map_only(torch.Tensor, _widened, result)
+    return widened
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(_WIDE.get(tensor.dtype, tensor.dtype))
+
+
+def _flat_inputs(
+    program: ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    states: Mapping[str, torch.Tensor],
+) -> list[Any]:
+    """Return the value of every placeholder, in order."""
+    tree = program.call_spec.in_spec
+    names = tree.children()[1].context if tree is not None else tuple(kwargs)
+    if set(names) != set(kwargs):
+        raise ComparisonError(
+            f"the exported program has the keyword arguments {', '.join(names) or 'none'}, "
+            f"given are {', '.join(kwargs) or 'none'}"
+        )
+    flat = iter(pytree.tree_leaves((args, {name: kwargs[name] for name in names})))
+    try:
+        return [_input(program, s, flat, states) for s in program.graph_signature.input_specs]
+    except StopIteration:
+        raise ComparisonError("the exported program has more inputs than were given") from None
+
+
+def _input(
+    program: ExportedProgram, spec: InputSpec, flat: Iterator[Any], states: Mapping[str, Any]
+) -> Any:
+    if spec.kind == InputKind.USER_INPUT:
+        return next(flat)
+    target = str(spec.target)
+    for place in (states, program.state_dict, program.constants):
+        if target in place:
+            return place[target]
+    return None

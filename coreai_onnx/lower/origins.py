@@ -1,0 +1,45 @@
+"""Which values of a lowered graph are results of which nodes of the exported program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import onnx_ir as ir
+from torch import fx
+
+
+def value_origins(
+    graph: ir.Graph, lowered: Mapping[fx.Node, Any], returned: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the result of the exported program that each value of a graph is.
+
+    Args:
+        graph: The main graph.
+        lowered: What each FX node became.
+        returned: FX node by output, also for outputs that are copies.
+
+    Returns:
+        Value name to FX node, ``linear_3``, or to node and position, ``split:1``.
+    """
+    found: dict[str, str] = {}
+    for node, result in lowered.items():
+        for origin, value in _results(node.name, result):
+            if value.name and _is_computed(graph, value):
+                same = value.name == origin
+                found[value.name] = origin if same else found.get(value.name, origin)
+    return dict(returned) | found
+
+
+def _results(name: str, result: Any) -> Iterator[tuple[str, ir.Value]]:
+    if isinstance(result, ir.Value):
+        yield name, result
+    if isinstance(result, list | tuple):
+        entries = ((f"{name}:{i}", entry) for i, entry in enumerate(result))
+        yield from ((origin, entry) for origin, entry in entries if isinstance(entry, ir.Value))
+
+
+def _is_computed(graph: ir.Graph, value: ir.Value) -> bool:
+    """Whether a value is an input or a result of a node, and not a weight or a constant."""
+    producer = value.producer()
+    return value.is_graph_input() if producer is None else producer.graph is graph

@@ -1,0 +1,136 @@
+"""Faults that are injected into converted models, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A change of one node.
+
+    Attributes:
+        kind: What is changed.
+        node: Position of the node in the main graph.
+        inject: Changes the node of a model.
+    """
+
+    kind: str
+    node: int
+    inject: Callable[[ir.Model, ir.Node], None]
+
+
+_OTHER_OP = {
+    "Add": ("other arithmetic", "Sub"),
+    "Sub": ("other arithmetic", "Add"),
+    "Mul": ("multiplication as division", "Div"),
+    "Div": ("division as multiplication", "Mul"),
+    "Gelu": ("other activation", "Relu"),
+    "gelu": ("other activation", "Relu"),
+    "FastGelu": ("other activation", "Relu"),
+    "silu": ("other activation", "Relu"),
+    "Tanh": ("other activation", "Sigmoid"),
+    "Sigmoid": ("other activation", "Tanh"),
+    "Relu": ("other activation", "Tanh"),
+    "Erf": ("other activation", "Tanh"),
+    "Sin": ("other function", "Cos"),
+    "Cos": ("other function", "Sin"),
+    "Softmax": ("other function", "LogSoftmax"),
+    "ReduceMean": ("other reduction", "ReduceSum"),
+    "ReduceSum": ("other reduction", "ReduceMean"),
+    "ReduceMax": ("other reduction", "ReduceMin"),
+}
+_ATTRIBUTES: dict[str, tuple[str, Callable[[float], float]]] = {
+    "epsilon": ("epsilon", lambda x: x * 1e4 + 0.1),
+    "eps": ("epsilon", lambda x: x * 1e4 + 0.1),
+    "scale": ("scale", lambda x: x * 2),
+    "alpha": ("alpha", lambda x: x + 0.5),
+    "is_causal": ("causality", lambda x: 1 - x),
+    "axis": ("axis", lambda x: -2 if x == -1 else -1),
+    "approximate": ("approximation", lambda x: x),
+}
+
+
+def faults(model: ir.Model) -> Iterator[Fault]:
+    """Yield every fault that the nodes of the main graph can have."""
+    for index, node in enumerate(model.graph):
+        kind, other = _OTHER_OP.get(node.op_type, ("", ""))
+        if kind and node.domain in ("", "ai.coreai", "com.microsoft"):
+            yield Fault(kind, index, _operator(other))
+        if node.op_type in ("Sub", "Div", "MatMul", "Where"):
+            yield Fault("swapped inputs", index, _swap)
+        if node.op_type == "Transpose":
+            yield Fault("permutation", index, _permute)
+        for name in node.attributes.keys() & _ATTRIBUTES.keys():
+            kind, change = _ATTRIBUTES[name]
+            yield Fault(kind, index, _attribute(name, change))
+        for place, value in enumerate(node.inputs):
+            if value is not None and _is_number(value):
+                yield Fault("scaled constant", index, _constant(place, 1.5, 0.0))
+                yield Fault("shifted constant", index, _constant(place, 1.0, 0.5))
+        if node.op_type in ("Gemm", "Conv") and len(node.inputs) == 3:
+            yield Fault("dropped bias", index, lambda _, n: n.resize_inputs(2))
+
+
+def _is_number(value: ir.Value) -> bool:
+    tensor = value.const_value
+    floats = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    return value.is_initializer() and tensor is not None and tensor.dtype in floats
+
+
+def _operator(other: str) -> Callable[[ir.Model, ir.Node], None]:
+    def inject(_: ir.Model, node: ir.Node) -> None:
+        node.op_type, node.domain = other, ""
+        if other in ("Relu", "Sin", "Cos"):
+            node.attributes.clear()
+
+    return inject
+
+
+def _swap(_: ir.Model, node: ir.Node) -> None:
+    first = len(node.inputs) - 2
+    one, two = node.inputs[first], node.inputs[first + 1]
+    node.replace_input_with(first, two)
+    node.replace_input_with(first + 1, one)
+
+
+def _permute(_: ir.Model, node: ir.Node) -> None:
+    perm = list(node.attributes["perm"].as_ints())
+    perm[-1], perm[-2] = perm[-2], perm[-1]
+    node.attributes["perm"] = ir.AttrInt64s("perm", perm)
+
+
+def _attribute(name: str, change: Callable[[float], float]) -> Callable[[ir.Model, ir.Node], None]:
+    def inject(_: ir.Model, node: ir.Node) -> None:
+        old = node.attributes[name]
+        if old.type == ir.AttributeType.STRING:
+            new = "tanh" if old.as_string() == "none" else "none"
+            node.attributes[name] = ir.AttrString(name, new)
+        elif old.type == ir.AttributeType.INT:
+            node.attributes[name] = ir.AttrInt64(name, int(change(old.as_int())))
+        else:
+            node.attributes[name] = ir.AttrFloat32(name, change(old.as_float()))
+
+    return inject
+
+
+def _constant(place: int, factor: float, offset: float) -> Callable[[ir.Model, ir.Node], None]:
+    """Return a change of one node's constant: other nodes keep the old one."""
+
+    def inject(model: ir.Model, node: ir.Node) -> None:
+        old = node.inputs[place]
+        assert old is not None
+        assert old.const_value is not None
+        array = old.const_value.numpy()
+        wide = array.astype(np.float64) * factor + offset
+        name = f"{old.name}.changed"
+        tensor = ir.tensor(wide.astype(array.dtype), name=name)
+        value = ir.Value(name=name, const_value=tensor, type=old.type, shape=old.shape)
+        model.graph.register_initializer(value)
+        node.replace_input_with(place, value)
+
+    return inject

@@ -1,0 +1,34 @@
+"""Guilty nodes from right and wrong regions."""
+
+from __future__ import annotations
+
+from coreai_onnx.debugging.regions import Region
+from coreai_onnx.debugging.suspects import Suspect, groups
+from tests.small_models import linear_model
+
+
+def region(name: str, *nodes: int) -> Region:
+    return Region(name, nodes, ())
+
+
+def test_a_node_of_a_right_region_is_cleared() -> None:
+    (group,) = groups([region("a", 1, 2, 3)], [region("b", 1, 2)])
+    assert group.nodes == (3,)
+
+
+def test_a_region_of_cleared_nodes_keeps_them() -> None:
+    (group,) = groups([region("a", 1, 2)], [region("b", 1), region("c", 2)])
+    assert group.nodes == (1, 2)
+
+
+def test_wrong_regions_that_share_a_node_have_one_cause() -> None:
+    found = groups([region("a", 1, 2), region("b", 7), region("c", 1, 3), region("d", 1, 4)], [])
+    assert [group.nodes for group in found] == [(1,), (7,)]
+    assert [r.value for r in found[0].regions] == ["a", "c", "d"]
+
+
+def test_a_node_without_a_name_is_named_by_its_result() -> None:
+    node = next(iter(linear_model().graph))
+    assert Suspect.of(node, {}).name == "→ product"
+    node.metadata_props["coreai.source"] = "m.py:3"
+    assert Suspect.of(node, {"m.py:3": "  y = x "}).where.code == "y = x"
