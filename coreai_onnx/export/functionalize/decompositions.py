@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from coreai_onnx.errors import ExportError
 from coreai_onnx.export.compat.torch_names import VMAP_MARKS, OpOverloadPacket, resolve_packet
 from coreai_onnx.export.functionalize.in_place import mutates, without_in_place
 from coreai_onnx.export.functionalize.lifted_constants import lifted_constants, mutated_constants
-from coreai_onnx.export.functionalize.replaced_graph import with_graph
+from coreai_onnx.export.functionalize.replaced_graph import copy_of, nodes_of, with_graph
 from coreai_onnx.export.functionalize.subclasses import unwrapped
 
 
@@ -58,22 +57,13 @@ def _with_settled_overloads(program: ExportedProgram) -> ExportedProgram:
 
     Graph passes may create calls of packets (``aten.round``). The arguments select the overload.
     """
-    if not any(_calls_packet(node) for node in _nodes(program)):
+    if not any(_calls_packet(node) for node in nodes_of(program.graph_module)):
         return program
-    return with_graph(program, _settled(program.graph_module))
-
-
-def _settled(module: fx.GraphModule) -> fx.GraphModule:
-    graph = copy.deepcopy(module.graph)
-    for given, node in zip(module.graph.nodes, graph.nodes, strict=True):
-        node.name = given.name
+    made = copy_of(program.graph_module)
+    for node in nodes_of(made):
         if _calls_packet(node):
             node.target = _chosen(node)
-    made = fx.GraphModule(module, graph)
-    for name, child in module.named_children():
-        if isinstance(child, fx.GraphModule):
-            setattr(made, name, _settled(child))
-    return made
+    return with_graph(program, made)
 
 
 def _chosen(node: fx.Node) -> Any:
@@ -89,14 +79,7 @@ def _calls_packet(node: fx.Node) -> bool:
 
 
 def _needs_work(program: ExportedProgram) -> bool:
-    return any(mutates(node) or _marks_batch(node) for node in _nodes(program))
-
-
-def _nodes(program: ExportedProgram) -> Iterator[fx.Node]:
-    """Yield the nodes of a program's graph and of the graphs that its nodes call."""
-    for module in program.graph_module.modules():
-        if isinstance(module, fx.GraphModule):
-            yield from module.graph.nodes
+    return any(mutates(node) or _marks_batch(node) for node in nodes_of(program.graph_module))
 
 
 def _marks_batch(node: fx.Node) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import fx
@@ -28,3 +29,25 @@ def with_graph(
         constants=program.constants | dict(states or {}),
         verifiers=program.verifiers,
     )
+
+
+def copy_of(module: fx.GraphModule) -> fx.GraphModule:
+    """Return a graph module with a copy of its graph, and of the graphs that its nodes call.
+
+    Nodes keep their names, and both modules share the tensors.
+    """
+    graph = copy.deepcopy(module.graph)
+    for given, node in zip(module.graph.nodes, graph.nodes, strict=True):
+        node.name = given.name
+    made = fx.GraphModule(module, graph)
+    for name, child in module.named_children():
+        if isinstance(child, fx.GraphModule):
+            setattr(made, name, copy_of(child))
+    return made
+
+
+def nodes_of(root: fx.GraphModule) -> Iterator[fx.Node]:
+    """Yield the nodes of a graph module and of the graphs that its nodes call."""
+    for module in root.modules():
+        if isinstance(module, fx.GraphModule):
+            yield from module.graph.nodes

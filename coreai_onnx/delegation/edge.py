@@ -1,0 +1,199 @@
+"""Exported programs on their way to ONNX: transformed and lowered, one per method."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from torch import fx
+from torch.export import ExportedProgram
+
+from coreai_onnx.converter import TorchConverter
+from coreai_onnx.delegation.finished import FinishConfig, FinishedProgram
+from coreai_onnx.delegation.methods import FORWARD, Methods
+from coreai_onnx.delegation.verification import verified
+from coreai_onnx.errors import (
+    CoreaiError,
+    ExportError,
+    NothingToConvertError,
+    PassError,
+    failures_as,
+)
+from coreai_onnx.export.capture.exported import check_program
+from coreai_onnx.export.compat.turns import turn
+from coreai_onnx.export.functionalize.decompositions import functional
+from coreai_onnx.export.functionalize.replaced_graph import copy_of
+from coreai_onnx.lower.decomposition_table import get_decomp_table
+from coreai_onnx.passes import Pass
+from coreai_onnx.passes.runner import name_of
+from coreai_onnx.program import OnnxProgram
+
+ProgramPass = Callable[[fx.GraphModule], Any]
+"""A pass over an exported program: returns a graph module, a ``PassResult``, or None if it changed
+the graph module, which is a copy, in place."""
+Passes = Sequence[ProgramPass | Pass] | Mapping[str, Sequence[ProgramPass | Pass]]
+"""Passes for all methods, or by method."""
+
+
+@turn()
+def to_edge(
+    programs: ExportedProgram | Mapping[str, ExportedProgram],
+    *,
+    converter: TorchConverter | None = None,
+) -> EdgeProgramManager:
+    """Decompose exported programs into functional core operators.
+
+    Args:
+        programs: One program, which becomes the method ``forward``, or programs by method. They are
+            not changed.
+        converter: Lowers the programs; it has the lowerings of the user's own operators. None uses
+            a new one.
+
+    Raises:
+        NothingToConvertError: If there is no program.
+        StagingError: If one is not an ``ExportedProgram``.
+        ExportError: If torch cannot decompose one.
+    """
+    named = programs if isinstance(programs, Mapping) else {FORWARD: programs}
+    if not named:
+        raise NothingToConvertError("to_edge needs at least one program")
+    made = {str(name): _decomposed(program, name) for name, program in named.items()}
+    return EdgeProgramManager(made, converter or TorchConverter())
+
+
+def _decomposed(program: ExportedProgram, name: str) -> ExportedProgram:
+    check_program(program)
+    with failures_as(ExportError, f"the method {name!r} cannot be decomposed"):
+        made: ExportedProgram = functional(program).run_decompositions(get_decomp_table())
+    return made
+
+
+class EdgeProgramManager(Methods):
+    """Programs by method, between export and ONNX; every step returns a new manager.
+
+    Args:
+        programs: Method to program.
+        converter: Lowers the programs.
+        graph_passes: Method to the passes that run on its ONNX model.
+    """
+
+    def __init__(
+        self,
+        programs: Mapping[str, ExportedProgram],
+        converter: TorchConverter,
+        graph_passes: Mapping[str, Sequence[Pass]] | None = None,
+    ) -> None:
+        """Hold the programs."""
+        super().__init__(programs)
+        self._converter = converter
+        self._graph_passes = dict(graph_passes or {})
+
+    @turn()
+    def transform(self, passes: Passes) -> EdgeProgramManager:
+        """Run passes, and check the result of each.
+
+        A pass with one parameter runs on the exported program: it takes a copy of its graph module.
+        A pass with two, ``(graph, why)``, is a graph pass: it runs on the ONNX model, after
+        lowering; it is run and checked here, and again by `finish`.
+
+        Args:
+            passes: The passes in order, for all methods or by method.
+
+        Returns:
+            A new manager; this one is unchanged.
+
+        Raises:
+            StagingError: If there is no such method.
+            SpecViolationError: If a pass leaves an invalid node; the message names pass and line.
+            PassError: If a pass raises.
+            ConversionError: If there are graph passes, and a program cannot be lowered to ONNX.
+        """
+        programs, graph_passes = dict(self._programs), dict(self._graph_passes)
+        chosen = passes if isinstance(passes, Mapping) else dict.fromkeys(self.methods, passes)
+        for name, own in chosen.items():
+            self.exported_program(name)
+            for one in own:
+                if not is_graph_pass(one):
+                    programs[name] = _run(one, programs[name])
+            on_graphs: Any = tuple(one for one in own if is_graph_pass(one))
+            graph_passes[name] = (*graph_passes.get(name, ()), *on_graphs)
+        made = EdgeProgramManager(programs, self._converter, graph_passes)
+        if any(is_graph_pass(one) for own in chosen.values() for one in own):
+            made._lowered(FinishConfig())
+        return made
+
+    def finish(self, config: FinishConfig | None = None) -> FinishedProgram:
+        """Lower the methods to ONNX, run the graph passes, and optimize for a target.
+
+        Args:
+            config: Settings; None for the defaults.
+
+        Raises:
+            UnsupportedOpsError: If ops have no lowering.
+            ConversionError: If a program cannot be expressed in ONNX.
+            PassError: If a pass fails; nothing is changed.
+        """
+        config = config or FinishConfig()
+        if config.passes:
+            return self.transform(config.passes).finish(replace(config, passes=()))
+        program = self._lowered(config)
+        if config.optimize:
+            program.optimize(target=config.target, minimum_onnxruntime=config.minimum_onnxruntime)
+        return FinishedProgram(program, self._programs)
+
+    to_executorch = finish
+
+    def _lowered(self, config: FinishConfig) -> OnnxProgram:
+        """Lower all methods and run their graph passes."""
+        with _staged(self._converter, self._programs):
+            program = self._converter.to_onnx(
+                self.methods,
+                opset_version=config.opset_version,
+                minimum_onnxruntime=config.minimum_onnxruntime,
+            )
+        for name, own in self._graph_passes.items():
+            if own:
+                OnnxProgram({name: program.models[name]}).optimize(own)
+        return program
+
+
+def is_graph_pass(one: Callable[..., Any]) -> bool:
+    """Whether a pass requires two arguments, ``(graph, why)``, and so runs on the ONNX graph."""
+    parameters = inspect.signature(one).parameters.values()
+    return sum(p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD for p in parameters) == 2
+
+
+def _run(one: Any, program: ExportedProgram) -> ExportedProgram:
+    """Run a pass on a copy of a program's graph module, and check the result."""
+    name, given = name_of(one), copy_of(program.graph_module)
+    try:
+        result = one(given)
+    except CoreaiError:
+        raise
+    except Exception as error:  # a user's pass may raise anything
+        raise PassError(
+            f"pass {name} raised {type(error).__name__}: {error}\n  the program is unchanged"
+        ) from error
+    made = given if result is None else getattr(result, "graph_module", result)
+    if not isinstance(made, fx.GraphModule):
+        raise PassError(
+            f"pass {name} returned a {type(result).__name__}\n"
+            "  return a GraphModule or a PassResult, or None after a change in place"
+        )
+    return verified(program, made, name)
+
+
+@contextmanager
+def _staged(converter: TorchConverter, programs: Mapping[str, ExportedProgram]) -> Iterator[None]:
+    """Stage programs in a converter while active."""
+    done: list[str] = []
+    try:
+        for name, program in programs.items():
+            converter.add_exported_program(program, entrypoint_name=name)
+            done.append(name)
+        yield
+    finally:
+        converter.clear(entrypoints=done)

@@ -1,0 +1,198 @@
+"""The tutorial "Exporting to ExecuTorch", with the imports exchanged, and the flow around it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.export import ExportedProgram, export
+
+from coreai_onnx import TorchConverter
+from coreai_onnx.delegation import (
+    EdgeProgramManager,
+    ExportPass,
+    FinishConfig,
+    FinishedProgram,
+    to_edge,
+)
+from coreai_onnx.delegation import edge_ops as exir_ops
+from coreai_onnx.delegation.edge import is_graph_pass
+from coreai_onnx.errors import ExportError, NothingToConvertError, PassError, StagingError
+from tests.tolerances import assert_close
+
+aten = torch.ops.aten
+
+
+class SimpleConv(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(in_channels=3, out_channels=16, kernel_size=3, padding=1)
+        self.relu = torch.nn.ReLU()
+
+    def forward(self, x):
+        a = self.conv(x)
+        return self.relu(a)
+
+
+class Encode(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.linear(x, torch.randn(5, 10))
+
+
+class Decode(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.linear(x, torch.randn(10, 5))
+
+
+class ConvertReluToSigmoid(ExportPass):
+    def call_operator(self, op, args, kwargs, meta):
+        if op == exir_ops.edge.aten.relu.default:
+            return super().call_operator(exir_ops.edge.aten.sigmoid.default, args, kwargs, meta)
+        else:
+            return super().call_operator(op, args, kwargs, meta)
+
+
+def targets(program: ExportedProgram) -> list[object]:
+    return [n.target for n in program.graph.nodes if n.op == "call_function"]
+
+
+IMAGE = torch.randn(1, 3, 16, 16)
+
+
+# ---------------------------------------------------------------------- the tutorial
+def test_to_edge() -> None:
+    edge_program: EdgeProgramManager = to_edge(export(SimpleConv(), (IMAGE,), strict=True))
+    assert edge_program.methods == ("forward",)
+    assert targets(edge_program.exported_program()) == [
+        aten.convolution.default,
+        aten.relu.default,
+    ]
+
+
+def test_several_methods() -> None:
+    aten_encode = export(Encode(), (torch.randn(1, 10),), strict=True)
+    aten_decode = export(Decode(), (torch.randn(1, 5),), strict=True)
+    edge_program = to_edge({"encode": aten_encode, "decode": aten_decode})
+    assert edge_program.methods == ("encode", "decode")
+    for method in edge_program.methods:
+        assert aten.randn.default in targets(edge_program.exported_program(method))
+    finished = edge_program.finish()
+    assert finished.run(torch.randn(1, 10), method_name="encode")[0].shape == (1, 5)
+    assert finished.run(torch.randn(1, 5), method_name="decode")[0].shape == (1, 10)
+
+
+def test_transform() -> None:
+    module = SimpleConv()
+    edge_program = to_edge(export(module, (IMAGE,), strict=True))
+    transformed = edge_program.transform((ConvertReluToSigmoid(),))
+    assert targets(transformed.exported_program()) == [
+        aten.convolution.default,
+        aten.sigmoid.default,
+    ]
+    assert targets(edge_program.exported_program())[-1] is aten.relu.default
+    assert_close(transformed.finish().run(IMAGE)[0], module.conv(IMAGE).sigmoid().detach())
+    assert_close(edge_program.finish().run(IMAGE)[0], module(IMAGE).detach())
+
+
+def test_saving_to_a_file(tmp_path) -> None:
+    class M(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.param = torch.nn.Parameter(torch.rand(3, 4))
+            self.linear = torch.nn.Linear(4, 5)
+
+        def forward(self, x):
+            return self.linear(x + self.param).clamp(min=0.0, max=1.0)
+
+    module, example_args = M(), (torch.randn(3, 4),)
+    edge_program = to_edge(export(module, example_args, strict=True))
+    executorch_program: FinishedProgram = edge_program.to_executorch(FinishConfig(passes=[]))
+    with (tmp_path / "model.onnx").open("wb") as file:
+        file.write(executorch_program.buffer)
+    assert_close(executorch_program.run(*example_args)[0], module(*example_args).detach())
+
+
+# ---------------------------------------------------------------------- around it
+def negations_removed(graph, why) -> int:
+    """Relu → Neg, on the ONNX graph."""
+    changed = [node for node in graph.nodes if node.op == "Relu"]
+    for node in changed:
+        node.op = "Neg"
+    return len(changed)
+
+
+def test_passes_of_both_kinds_run_per_method() -> None:
+    x = torch.randn(4)
+    exported = {name: export(torch.nn.ReLU(), (x,)) for name in ("a", "b", "c")}
+    manager = to_edge(exported)
+    made = manager.transform({"a": [ConvertReluToSigmoid()], "b": [negations_removed]})
+    expected = {"a": x.sigmoid(), "b": -x, "c": x.relu()}
+    for name, y in expected.items():
+        assert_close(made.finish().run(x, method_name=name)[0], y)
+        assert_close(manager.finish().run(x, method_name=name)[0], x.relu())
+
+
+def test_passes_of_the_config_run_before_lowering() -> None:
+    x = torch.randn(4)
+    manager = to_edge(export(torch.nn.ReLU(), (x,)))
+    finished = manager.finish(FinishConfig(passes=[ConvertReluToSigmoid()]))
+    assert_close(finished.run(x)[0], x.sigmoid())
+    assert targets(finished.exported_program()) == [aten.sigmoid.default]
+
+
+def test_a_user_s_operator_is_lowered_by_the_given_converter() -> None:
+    with torch.library._scoped_library("delegation_tests", "DEF") as library:
+        library.define("doubled(Tensor x) -> Tensor")
+        library.impl("doubled", lambda x: x * 2, "CompositeExplicitAutograd")
+
+        class Doubled(torch.nn.Module):
+            def forward(self, x):
+                return torch.ops.delegation_tests.doubled(x)
+
+        converter, x = TorchConverter(), torch.randn(3)
+
+        @converter.register_torch_lowering("delegation_tests::doubled.default")
+        def doubled(op, x):
+            return op.Add(x, x)
+
+        manager = to_edge(export(Doubled(), (x,)), converter=converter)
+        assert_close(manager.finish().run(x)[0], x * 2)
+        assert_close(manager.finish().run(x)[0], x * 2)  # nothing stays staged
+
+
+def test_what_is_not_a_program_is_an_error() -> None:
+    with pytest.raises(StagingError, match="a ReLU is not a torch"):
+        to_edge(torch.nn.ReLU())
+    with pytest.raises(NothingToConvertError, match="at least one program"):
+        to_edge({})
+
+
+def test_an_unknown_method_is_an_error() -> None:
+    manager = to_edge(export(torch.nn.ReLU(), (torch.randn(2),)))
+    for failing in (
+        lambda: manager.exported_program("encode"),
+        lambda: manager.transform({"encode": []}),
+    ):
+        with pytest.raises(StagingError, match="no method 'encode'; there are forward"):
+            failing()
+
+
+def test_a_pass_that_returns_something_else_is_an_error() -> None:
+    manager = to_edge(export(torch.nn.ReLU(), (torch.randn(2),)))
+    with pytest.raises(PassError, match="returned a int"):
+        manager.transform([lambda module: 3])
+
+
+def test_a_program_that_torch_cannot_decompose_is_an_error(monkeypatch) -> None:
+    def fails(self, table):
+        raise RuntimeError("no rule")
+
+    exported = export(torch.nn.ReLU(), (torch.randn(2),))
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", fails)
+    with pytest.raises(ExportError, match=r"the method 'forward' cannot be decomposed\n  no rule"):
+        to_edge(exported)
+
+
+def test_the_kind_of_a_pass_is_that_of_its_parameters() -> None:
+    assert is_graph_pass(negations_removed)
+    assert not is_graph_pass(ConvertReluToSigmoid())
+    assert not is_graph_pass(lambda module, verbose=False: None)
