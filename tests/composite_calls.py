@@ -300,6 +300,35 @@ def few_bit_tables() -> Iterator[Case]:
     yield Case(name, ((7, 3), (7, 3, 8), (0,)), {"group_size": 16}, {1: u8, 2: i64}, "no_rows", 7)
 
 
+def compressed_cases() -> Iterator[Case]:
+    """Compressed weights: bits × scales, zero points or minima × blocks × axes of vectors."""
+    u8, shape = torch.uint8, (4, 6, 5)
+    count = 120
+    for bits in (8, 6, 4, 3, 2, 1):
+        name, layout = "lut_to_dense", {"bits": bits, "shape": shape}
+        codes, lut, label = (count * bits // 8,), (2, 3, 1, 1 << bits, 1), f"{bits}_bits"
+        limit = 256
+        yield Case(name, (lut, codes), layout, {1: u8}, label, limit)
+        yield Case(name, (lut, codes, (2, 1, 5)), layout, {1: u8}, f"{label}_scale", limit)
+        for axis in (0, 1, -1):
+            vectors = layout | {"axis": axis}
+            yield Case(name, ((*lut[:-1], 3), codes), vectors, {1: u8}, f"{label}_{axis}", limit)
+        name, scale = "blockwise_shift_scale", (2, 3, 1)
+        layout = layout | {"minimum": -(1 << (bits - 1))}
+        yield Case(name, (scale, codes), layout, {1: u8}, label, limit)
+        for dtype in (u8, torch.int8, torch.float32):
+            dtypes, kind = {1: u8, 2: dtype}, str(dtype).removeprefix("torch.")
+            yield Case(name, (scale, codes, scale), layout, dtypes, f"{label}_{kind}", 9)
+        yield Case(name, (scale, codes, None, scale), layout, {1: u8}, f"{label}_minval", limit)
+    padded = {"bits": 3, "shape": (7,)}
+    yield Case("lut_to_dense", ((1, 8, 2), (3,), (2,)), padded, {1: u8}, "padded", 256)
+    yield Case("blockwise_shift_scale", ((7,), (3,)), padded, {1: u8}, "padded", 256)
+    name = "sparse_to_dense"
+    yield Case(name, ((count,), (15,)), {"shape": shape}, {1: u8}, "rank_3", 256)
+    yield Case(name, ((16,), (2,)), {"shape": (13,)}, {1: u8}, "padded", 256)
+    yield Case(name, ((0,), (1,)), {"shape": (2, 3)}, {1: u8}, "only_zeros", 1)
+
+
 def delta_cases() -> Iterator[Case]:
     """Gated delta rule: heads × state × norm × lengths × dtypes of gates and state."""
     name, f32 = "gated_delta_update", torch.float32
@@ -348,6 +377,7 @@ CASES = [
     *expert_cases(),
     *few_bit_cases(),
     *few_bit_tables(),
+    *compressed_cases(),
     *delta_cases(),
     *fused_cases(),
 ]

@@ -4,6 +4,7 @@ from coreai_onnx.composite_ops import (
     avg_pool_2d,
     avg_pool_3d,
     batch_norm,
+    blockwise_shift_scale,
     embedding_nbits,
     gated_delta_update,
     gather_mm,
@@ -18,6 +19,7 @@ from coreai_onnx.composite_ops import (
     linalg_vector_norm,
     linear_nbits,
     log_softmax,
+    lut_to_dense,
     pixel_shuffle,
     rms_norm,
     rope,
@@ -25,7 +27,14 @@ from coreai_onnx.composite_ops import (
     silu,
     skip_layer_norm,
     skip_rms_norm,
+    sparse_to_dense,
     swiglu,
+)
+from coreai_onnx.composite_ops.compressed_modules import (
+    PalettizeModule,
+    ScaledPalettizeModule,
+    SparseModule,
+    WeightDequantizeModule,
 )
 from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.composite_ops.gated_delta_module import GatedDeltaUpdate
@@ -42,6 +51,9 @@ COMPOSITES: dict[str, Composite] = {
         gather_mm,
         linear_nbits,
         embedding_nbits,
+        lut_to_dense,
+        sparse_to_dense,
+        blockwise_shift_scale,
         swiglu,
         geglu,
         rms_norm,
@@ -70,7 +82,11 @@ __all__ = [
     "Composite",
     "GatedDeltaUpdate",
     "GatherMM",
+    "PalettizeModule",
     "RMSNorm",
     "RMSNormImpl",
     "RoPE",
+    "ScaledPalettizeModule",
+    "SparseModule",
+    "WeightDequantizeModule",
 ]

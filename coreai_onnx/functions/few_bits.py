@@ -6,6 +6,7 @@ product with a constant weight runs as one MatMul in float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,7 +59,7 @@ def dequantized(
     wide: torch.dtype,
 ) -> Value:
     """Return packed codes as values in groups, ``[..., groups, group_size]``, in ``wide``."""
-    steps = _unpacked(op, codes, bits)
+    steps = unpacked(op, codes, bits)
     if palette is not None:
         values = op.Gather(always_cast(op, palette, wide), steps, axis=0)
     elif zeros is not None:
@@ -70,11 +71,11 @@ def dequantized(
     return op.Mul(values, op.Unsqueeze(always_cast(op, scales, wide), [-1]))
 
 
-def _unpacked(op: OpBuilder, codes: Value, bits: int) -> Value:
+def unpacked(op: OpBuilder, codes: Value, bits: int) -> Value:
     """Return the codes in the last axis of bytes, as int32."""
     if bits == _BYTE:
         return op.cast(codes, torch.int32)
-    size = 1 if _BYTE % bits == 0 else bits
+    size = math.lcm(bits, _BYTE) // _BYTE
     lead, count = op.Shape(codes, start=0, end=-1), op.Shape(codes, start=-1)
     if size == 1:
         units = op.Unsqueeze(codes, [-1])

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 CODE_BITS = (8, 4, 3, 2)
-"""The sizes of a code, in bits."""
+"""The sizes of a code in products, in bits."""
+STREAM_BITS = (8, 6, 4, 3, 2, 1)
+"""The sizes of a code in a stream, in bits."""
 _BYTE = 8
 
 
@@ -18,7 +20,7 @@ def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
 
     Args:
         codes: Integers below ``2 ** bits``, ``[..., count]``; ``count * bits`` is a multiple of 8.
-        bits: Size of a code: 8, 4, 3 or 2.
+        bits: Size of a code: 8, 6, 4, 3, 2 or 1.
 
     Returns:
         uint8, ``[..., count * bits / 8]``.
@@ -45,7 +47,7 @@ def unpack_codes(packed: np.ndarray, bits: int) -> np.ndarray:
 
     Args:
         packed: uint8, ``[..., bytes]``.
-        bits: Size of a code: 8, 4, 3 or 2.
+        bits: Size of a code: 8, 6, 4, 3, 2 or 1.
 
     Returns:
         uint8, ``[..., bytes * 8 / bits]``.
@@ -80,8 +82,8 @@ def _overlaps(bits: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _check_bits(bits: int) -> None:
-    if bits not in CODE_BITS:
-        raise ValueError(f"a code has {bits} bits, not one of {CODE_BITS}")
+    if bits not in STREAM_BITS:
+        raise ValueError(f"a code has {bits} bits, not one of {STREAM_BITS}")
 
 
 def _units(x: np.ndarray, size: int, what: str) -> np.ndarray:

@@ -7,6 +7,7 @@ COMPOSITE_SIZES = {
     "avg_pool_2d": (1, 1, 1),
     "avg_pool_3d": (1, 1, 1),
     "batch_norm": (5, 5, 1),
+    "blockwise_shift_scale": (2, 4, 1),
     "embedding_nbits": (3, 5, 1),
     "gated_delta_update": (5, 6, 2),
     "gather_mm": (2, 4, 1),
@@ -21,6 +22,7 @@ COMPOSITE_SIZES = {
     "linalg_vector_norm": (1, 1, 1),
     "linear_nbits": (3, 6, 1),
     "log_softmax": (1, 1, 1),
+    "lut_to_dense": (2, 3, 1),
     "pixel_shuffle": (1, 1, 1),
     "rms_norm": (1, 2, 1),
     "rope": (1, 6, 1),
@@ -28,6 +30,7 @@ COMPOSITE_SIZES = {
     "silu": (1, 1, 1),
     "skip_layer_norm": (2, 4, 2),
     "skip_rms_norm": (2, 3, 2),
+    "sparse_to_dense": (2, 2, 1),
     "swiglu": (2, 2, 1),
 }
 """By composite: required inputs, most inputs, most outputs."""

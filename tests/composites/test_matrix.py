@@ -15,6 +15,7 @@ from tests.lower.checking import run_model
 from tests.tolerances import assert_close
 
 EXCLUSIVE = {name: {"zero_points", "palette"} for name in ("linear_nbits", "embedding_nbits")}
+EXCLUSIVE["blockwise_shift_scale"] = {"zero_point", "minval"}
 """Optional inputs of which a call passes at most one."""
 
 
