@@ -222,7 +222,7 @@ class _Search:
             name: as_stored(truth.own[of]) for name, of in self._origins.items() if of in truth.own
         }
         graph = cut(self._model, known)
-        regions = [r for r in graph.regions if self._origins[r.value] not in truth.random]
+        regions = [r for r in graph.regions if self._origins[r.value] not in truth.undetermined]
         self.runs.append(_Judged(graph, known))
         verdicts = [self._verdicts(graph, known, truth, regions, k) for k in self._executions]
         self.checked = max(self.checked, len(regions))

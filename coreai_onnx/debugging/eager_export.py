@@ -36,5 +36,5 @@ def export_faults(
         for name, wanted in zip(found.outputs, expected, strict=False):
             exported, ideal = (as_stored(x[name]) for x in (found.own, found.ideal))
             judgement = judge(as_stored(wanted), exported, ideal)
-            if name not in found.random and not judgement.ok:
+            if name not in found.undetermined and not judgement.ok:
                 yield index, name, judgement

@@ -6,6 +6,7 @@ the two is the error that torch makes between anchors, and not one that accumula
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,14 +38,15 @@ class TrueValues:
     Attributes:
         own: torch's results, by FX node, or by node and position (``split:1``).
         ideal: The same in float64.
-        random: Results that depend on random numbers that were drawn since the anchors.
+        undetermined: Results that depend, since the anchors, on random numbers, on memory that is
+            not initialized, or on the order of equal elements in a sort.
         outputs: The user's outputs that are tensors, in order.
         new_states: The new values of mutated buffers and inputs, by their placeholder's target.
     """
 
     own: dict[str, torch.Tensor] = field(default_factory=dict)
     ideal: dict[str, torch.Tensor] = field(default_factory=dict)
-    random: set[str] = field(default_factory=set)
+    undetermined: set[str] = field(default_factory=set)
     outputs: list[str] = field(default_factory=list)
     new_states: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -145,14 +147,28 @@ class _Wide(fx.Interpreter):
         except Exception:  # noqa: BLE001 - an op without float64 is taken to be exact
             result = self._own(n)
         names = [name for name, _ in _tensors(n, result)]
-        if _draws(n) or any(self._is_random(source.name) for source in n.all_input_nodes):
-            self._found.random.update([n.name, *names])
+        if self._is_open(n) or any(self._reads_open(n, source) for source in n.all_input_nodes):
+            self._found.undetermined.update([n.name, *names])
+        elif self._has_ties(n):
+            self._found.undetermined.update(names[1:] or [n.name])
         for name, tensor in _tensors(n, result):
             self._found.ideal[name] = tensor.detach()
         return self._anchored(n, result)
 
-    def _is_random(self, name: str) -> bool:
-        return name in self._found.random and not self._is_anchor(name)
+    def _reads_open(self, n: fx.Node, source: fx.Node) -> bool:
+        name = f"{source.name}:{n.args[1]}" if n.target is operator.getitem else source.name
+        return name in self._found.undetermined and not self._is_anchor(name)
+
+    def _is_open(self, n: fx.Node) -> bool:
+        return _draws(n) or _name(n) in _UNINITIALIZED
+
+    def _has_ties(self, n: fx.Node) -> bool:
+        """Whether a sort has equal elements, whose order no operator promises."""
+        if _name(n) not in _SORTS:
+            return False
+        args, _ = self.fetch_args_kwargs_from_env(n)
+        ordered = args[0].reshape(-1) if args[0].dim() == 0 else args[0].sort(_sorted_dim(n))[0]
+        return bool((ordered.diff(dim=_sorted_dim(n) if args[0].dim() else 0) == 0).any())
 
     def _is_anchor(self, name: str) -> bool:
         return self._anchors is None or name in self._anchors
@@ -212,6 +228,23 @@ def _draws(n: fx.Node) -> bool:
     given = {a.name: a.default_value for a in arguments}
     given |= dict(zip((a.name for a in arguments), n.args, strict=False)) | n.kwargs
     return not any(name in given and not given[name] for name in _SWITCHES)
+
+
+_UNINITIALIZED = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
+_SORTS = {"sort": 1, "argsort": 1, "topk": 2}
+"""Ops whose indices depend on the order of equal elements: the position of the dim."""
+
+
+def _name(n: fx.Node) -> str:
+    """Return ``sort`` for any overload of ``aten.sort``."""
+    name = str(n.target) if isinstance(n.target, OpOverload) else ""
+    return name.split(".")[1] if name.startswith("aten.") else ""
+
+
+def _sorted_dim(n: fx.Node) -> int:
+    place = _SORTS[_name(n)] + (str(n.target).endswith(".stable") and "stable" not in n.kwargs)
+    dim = n.kwargs.get("dim", n.args[place] if place < len(n.args) else -1)
+    return dim if isinstance(dim, int) else -1
 
 
 _SWITCHES = ("train", "training", "dropout_p", "dropout")
