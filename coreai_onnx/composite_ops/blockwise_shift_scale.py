@@ -18,7 +18,7 @@ def blockwise_shift_scale(
     minval: torch.Tensor | None = None,
     *,
     bits: int = 8,
-    shape: Sequence[int],
+    shape: Sequence[int] = (),
     minimum: int = 0,
 ) -> torch.Tensor:
     """Return a weight that is dequantized in blocks.
@@ -76,7 +76,7 @@ COMPOSITE = Composite(
     output_dims=("?",),
     attributes=(
         Attribute("bits", "int", 8, structural=True),
-        Attribute("shape", "ints"),
+        Attribute("shape", "ints", ()),
         Attribute("minimum", "int", 0),
     ),
     reference=blockwise_shift_scale,

@@ -19,7 +19,7 @@ def lut_to_dense(
     scale: torch.Tensor | None = None,
     *,
     bits: int = 8,
-    shape: Sequence[int],
+    shape: Sequence[int] = (),
     axis: int = 0,
 ) -> torch.Tensor:
     """Return the weight whose elements are looked up in tables.
@@ -103,7 +103,7 @@ COMPOSITE = Composite(
     output_dims=("?",),
     attributes=(
         Attribute("bits", "int", 8, structural=True),
-        Attribute("shape", "ints"),
+        Attribute("shape", "ints", ()),
         Attribute("axis", "int", 0),
     ),
     reference=lut_to_dense,

@@ -12,7 +12,7 @@ from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 
 
 def sparse_to_dense(
-    nonzero: torch.Tensor, mask: torch.Tensor, *, shape: Sequence[int]
+    nonzero: torch.Tensor, mask: torch.Tensor, *, shape: Sequence[int] = ()
 ) -> torch.Tensor:
     """Return the weight that has the given values where bits are set, and zeros elsewhere.
 
@@ -40,7 +40,7 @@ COMPOSITE = Composite(
     inputs=(Input("nonzero", dims="C"), Input("mask", dtype="uint8")),
     outputs=("output",),
     output_dims=("?",),
-    attributes=(Attribute("shape", "ints"),),
+    attributes=(Attribute("shape", "ints", ()),),
     reference=sparse_to_dense,
     formula="the next value of nonzero where a bit of mask is set, 0 elsewhere",
     check=_check,

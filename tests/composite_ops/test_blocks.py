@@ -44,7 +44,7 @@ def test_a_code_out_of_range_is_an_error() -> None:
         (3, {"bits": 3, "shape": (8,)}, ""),
         (None, {"bits": 3, "shape": (8,)}, ""),
         (3, {"bits": 5, "shape": (4,)}, "bits is 5, not one of"),
-        (3, {"bits": 8, "shape": None}, "shape is None, not one or more sizes"),
+        (3, {"bits": 8, "shape": ()}, "shape is (), not one or more sizes"),
         (4, {"bits": 3, "shape": (8,)}, "codes has 4 bytes, 3-bit codes need a multiple of 3"),
         (3, {"bits": 4, "shape": (7,)}, "codes has 6 codes, shape (7,) needs 7"),
     ],

@@ -58,7 +58,7 @@ def test_elements_are_those_of_their_table(
     ("shapes", "attributes", "message"),
     [
         ([(4, 1), (8,)], {"shape": (8,)}, "lut has rank 2, at least 3"),
-        ([(1, 16, 1), (8,)], {}, "shape is None"),
+        ([(1, 16, 1), (8,)], {}, r"shape is \[\], not one"),
         ([(1, 16, 1), (8,)], {"shape": (9,)}, r"indices has 8 codes, shape \[9\] needs 9"),
         ([(1, 16, 1), (8,)], {"shape": (8,), "bits": 2}, "lut has 16 entries, 2-bit indices"),
         ([(1, 12, 1), (8,)], {"shape": (8,)}, "lut has 12 entries, not a power of two"),

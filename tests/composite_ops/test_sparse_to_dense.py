@@ -28,7 +28,7 @@ def test_values_are_where_bits_are_set(
 @pytest.mark.parametrize(
     ("shapes", "attributes", "message"),
     [
-        ([(4,), (1,)], {}, "shape is None"),
+        ([(4,), (1,)], {}, r"shape is \[\], not one"),
         ([(4,), (1,)], {"shape": (3, 3)}, r"mask has 8 codes, shape \[3, 3\] needs 9"),
         ([(2, 2), (1,)], {"shape": (8,)}, "more dims than C"),
     ],

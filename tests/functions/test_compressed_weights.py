@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnxruntime
 import pytest
@@ -20,6 +19,7 @@ from coreai_onnx.composite_ops import (
 )
 from tests.composite_calls import CASES
 from tests.composites.one_model import model_of
+from tests.tolerances import assert_close
 
 ONES = torch.ones(8, 16, dtype=torch.uint8)
 TABLE, SCALE = torch.randn(2, 1, 8, 1), torch.rand(4, 2)
@@ -59,7 +59,7 @@ def test_a_weight_is_a_constant_once_the_model_is_loaded(
     onnxruntime.InferenceSession(tmp_path / "model.onnx", options)
     loaded = onnx.load(tmp_path / "loaded.onnx").graph
     assert [node.op_type for node in loaded.node] in (["MatMul"], ["Gemm"])
-    np.testing.assert_allclose(program.run(x)[0], model(x).numpy(), rtol=1e-5, atol=1e-5)
+    assert_close(torch.from_numpy(program.run(x)[0]), model(x))
 
 
 def test_a_variant_names_bits_and_inputs() -> None:
