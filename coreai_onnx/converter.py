@@ -56,6 +56,9 @@ class _Staged:
     module_calls: Mapping[str, ModuleCall] = field(default_factory=dict)
     recognized: Recognition | None = None
 
+    def record(self) -> ExportRecord:
+        return ExportRecord(self.program, tuple(self.module_calls.values()))
+
 
 class TorchConverter:
     """Converts PyTorch programs to ONNX; keeps registered lowerings and staged programs.
@@ -267,7 +270,7 @@ class TorchConverter:
             {name: self._convert(name, self._staged[name], opset) for name in names},
             debug_info=_DEBUG_INFO[self.mode],
         )
-        program.records = {name: ExportRecord(self._staged[name].program) for name in names}
+        program.records = {name: self._staged[name].record() for name in names}
         if minimum_onnxruntime is not None:
             for model in program.models.values():
                 model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum_onnxruntime

@@ -24,6 +24,7 @@ from coreai_onnx.converter import TorchConverter
 from coreai_onnx.debugging.blaming import blame
 from coreai_onnx.debugging.torch_side import feeds_of
 from coreai_onnx.errors import CoreaiError
+from coreai_onnx.passes import Target
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.table import render
@@ -43,7 +44,7 @@ class Outcome:
     lines: int
 
 
-def converted(name: str, target: str, dtype: torch.dtype) -> OnnxProgram:
+def converted(name: str, target: Target, dtype: torch.dtype) -> OnnxProgram:
     """Convert an architecture of the zoo."""
     architecture = named(name)
     exported = architecture.export(architecture.module(dtype), dtype)

@@ -12,6 +12,7 @@ import torch
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import LoadError, SaveError, failures_as
+from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.files.new_files import all_or_nothing
 
 
@@ -21,9 +22,11 @@ class ExportRecord:
 
     Attributes:
         program: The exported program, without in-place ops, with its example inputs.
+        calls: The externalized modules that it calls, which exist in this process only.
     """
 
     program: ExportedProgram
+    calls: tuple[ModuleCall, ...] = ()
 
     @property
     def example(self) -> tuple[tuple[Any, ...], Mapping[str, Any]] | None:
@@ -38,9 +41,15 @@ class ExportRecord:
             path: The file, usually ending in ``.pt2``.
 
         Raises:
-            SaveError: If it cannot be written.
+            SaveError: If it cannot be written, or the program calls externalized modules.
         """
         target = Path(path)
+        if self.calls:
+            raise SaveError(
+                f"cannot write the record {target}: the program calls externalized modules, which "
+                "a file cannot hold\n  blame it in this process, or convert the model without "
+                "externalize_modules"
+            )
         with failures_as(SaveError, f"cannot write the record {target}"), all_or_nothing() as files:
             torch.export.save(self.program, files.create(target))
         return target

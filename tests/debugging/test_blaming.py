@@ -12,7 +12,7 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.debugging.blaming import blame
-from coreai_onnx.errors import ComparisonError
+from coreai_onnx.errors import ComparisonError, SaveError
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import Small, converted
@@ -168,3 +168,24 @@ def test_errors_say_what_is_missing() -> None:
         blame(coreai_onnx.convert(Counter(), (torch.randn(4),)), converted().record())
     with pytest.raises(ComparisonError, match="cannot be run"):
         blame(converted(), None, torch.randn(3, 7), kernels=False)
+
+
+class Twice(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = Small(), torch.nn.Linear(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x)).tanh()
+
+
+def test_an_externalized_module_is_judged_as_one_node(tmp_path: Path) -> None:
+    module, x = Twice().eval(), torch.randn(3, 8)
+    program = coreai_onnx.convert(module, (x,), externalize_modules=[Small])
+    assert blame(program, kernels=False).clean
+    body = next(f for f in program.model.functions.values() if f.name == "Small")
+    next(node for node in body if node.op_type == "Add").op_type = "Sub"
+    (finding,) = blame(program, kernels=False).findings
+    assert [node.op for node in finding.nodes] == ["ai.coreai.module::Small"]
+    with pytest.raises(SaveError, match="externalized modules"):
+        program.record().save(tmp_path / "r.pt2")
