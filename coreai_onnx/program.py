@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from coreai_onnx.export.recognize.recognition import Recognition
     from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.passes import Pass, PassReport, Target
+    from coreai_onnx.quantization.half_precision import DtypeOptions
+    from coreai_onnx.quantization.half_report import DtypeReport
     from coreai_onnx.quantization.options import QuantizeOptions
     from coreai_onnx.quantization.report import QuantizationReport
 
@@ -46,6 +48,7 @@ class OnnxProgram:
         debug_info: How `save` and `to_proto` store debug information by default.
         pass_reports: Entrypoint to the report of the last `optimize`; empty before.
         quantization_reports: Entrypoint to the report of `quantize`; empty before.
+        dtype_reports: Entrypoint to the report of `convert_dtype`; empty before.
         recognized: Which blocks of the model were replaced by composites automatically, which were
             refused and why; prints as a table. None unless ``externalize_modules`` had ``"auto"``.
         records: Entrypoint to the exported program; empty for a program from a file.
@@ -69,6 +72,7 @@ class OnnxProgram:
         self.debug_info: DebugInfo = debug_info
         self.pass_reports: dict[str, PassReport] = {}
         self.quantization_reports: dict[str, QuantizationReport] = {}
+        self.dtype_reports: dict[str, DtypeReport] = {}
         self.recognized: Recognition | None = None
         self.records: dict[str, ExportRecord] = {}
         self._sessions: dict[bool | None, dict[str, Session]] = {}
@@ -211,6 +215,27 @@ class OnnxProgram:
         self._sessions.clear()
         return self
 
+    def convert_dtype(self, dtype: str = "float16", **options: Unpack[DtypeOptions]) -> OnnxProgram:
+        """Convert from float32 to ``"float16"`` or ``"bfloat16"``, in place.
+
+        Args:
+            dtype: The dtype.
+            **options: ``keep_io``, ``keep`` and ``calibration``, as in
+                `coreai_onnx.quantization.half_precision.DtypeOptions`.
+
+        Returns:
+            The program itself. ``dtype_reports`` lists what keeps float32, and why.
+
+        Raises:
+            QuantizationError: If an argument does not fit; the program is unchanged.
+        """
+        from coreai_onnx.quantization.half_precision import convert_models  # imports torch
+
+        calibrated = "" if options.get("calibration") is None else self._choose(None)
+        self.dtype_reports = convert_models(self.models, calibrated, dtype, **options)
+        self._sessions.clear()
+        return self
+
     def save(
         self,
         path: str | PathLike[str],
@@ -226,8 +251,8 @@ class OnnxProgram:
         ``stem.<entrypoint>.onnx`` each, and `load` finds them by ``path``. The data file for
         weights is ``<name>.onnx.data``, shared by all entrypoints.
 
-        A file that is replaced keeps its permissions, and symbolic links are followed. A target
-        that is not a regular file, such as a pipe or ``/dev/null``, is written to.
+        A file that is replaced keeps its permissions, and symbolic links are followed. A pipe or
+        ``/dev/null`` is written to.
 
         Args:
             path: Target, usually ending in ``.onnx``; its folder must exist.

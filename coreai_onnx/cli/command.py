@@ -11,6 +11,7 @@ from coreai_onnx.cli import (
     blame,
     compare,
     convert,
+    convert_dtype,
     diff,
     export,
     inspect_file,
@@ -39,6 +40,7 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx perplexity my_llama_onnx held_out.txt
   coreai-onnx optimize tiny.onnx -o tiny_contrib.onnx --target contrib
   coreai-onnx quantize tiny.onnx -o tiny_int4.onnx --bits 4
+  coreai-onnx convert-dtype tiny.onnx -o tiny_float16.onnx --keep-io
   coreai-onnx inspect tiny.onnx
   coreai-onnx run     tiny.onnx --dim batch=4
   coreai-onnx compare tiny.onnx my_models:tiny
@@ -48,8 +50,8 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx to-python tiny.onnx -o tiny
 """
 _COMMANDS = (
-    convert, export, perplexity, optimize, quantize, run_file, compare, blame, inspect_file, diff,
-    view, to_python, ops_path,
+    convert, export, perplexity, optimize, quantize, convert_dtype, run_file, compare, blame,
+    inspect_file, diff, view, to_python, ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 

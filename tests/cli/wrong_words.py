@@ -8,6 +8,7 @@ RIGHT = {
     "perplexity": ("perplexity", "SOURCE", "TEXT"),
     "optimize": ("optimize", "MODEL", "-o", "out.onnx"),
     "quantize": ("quantize", "MODEL", "-o", "out.onnx", "--minimum-size", "0", "--group-size", "0"),
+    "convert-dtype": ("convert-dtype", "MODEL", "-o", "out.onnx"),
     "run": ("run", "MODEL"),
     "compare": ("compare", "MODEL", "FACTORY"),
     "blame": ("blame", "MODEL", "RECORD"),
@@ -95,6 +96,17 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "embeddings": [["--embeddings=yes"]],
         "minimum_size": [["--minimum-size", value] for value in ("-1", "many", "9999", "")],
         "layers": [["--layers=yes"]],
+    },
+    "convert-dtype": {
+        **{name: _SHARED[name] for name in ("output", "debug_info", "external_data", "debug")},
+        "model": [["MODEL", value] for value in _MODELS],
+        "dtype": [["--dtype", value] for value in ("int8", "half", "")],
+        "keep_io": [["--keep-io=yes"]],
+        "keep": [["--keep", value] for value in ("*", "nothing", "")],
+        "calibration": [
+            ["--calibration", value]
+            for value in ("nowhere", ".", "text.npy", "archive.npy", "models.py", "")
+        ],
     },
     "export": {
         "source": [["SOURCE", value] for value in ("nowhere", "", ".", "models.py", "model.onnx")],
