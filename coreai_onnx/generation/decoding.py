@@ -60,10 +60,15 @@ class Decoding:
 
     def logits(self) -> torch.Tensor:
         """Read the tokens that were not read yet, and return ``[batch, vocabulary]``."""
-        return torch.from_numpy(np.asarray(self.read()[:, -1], np.float32))
+        return torch.from_numpy(np.asarray(self.read(1)[:, -1], np.float32))
 
-    def read(self) -> Any:
-        """Read the tokens that were not read yet, and return ``[batch, tokens, vocabulary]``."""
+    def read(self, count: int) -> Any:
+        """Read the tokens that were not read yet, and return ``[batch, tokens, vocabulary]``.
+
+        Args:
+            count: How many of the last tokens to return logits of, if the model has a choice; 0 for
+                all of them.
+        """
         start = self._read if self._has_cache else 0
         positions = (self._mask.cumsum(1) - 1).clamp(min=0)
         feeds = {
@@ -71,7 +76,7 @@ class Decoding:
             "attention_mask": self._mask,
             "position_ids": positions[:, start:],
             "cache_position": torch.arange(start, self.ids.shape[1]),
-            "num_logits_to_keep": np.array(1),
+            "num_logits_to_keep": np.array(count),
             "use_cache_branch": torch.tensor([start > 0]),
             **self._fixed,
         }
@@ -140,7 +145,7 @@ def logits_of(session: Session, prompt: Prompt) -> torch.Tensor:
     _check_length(session, prompt, Settings(max_new_tokens=1))
     decoding = Decoding(session, prompt, prompt.ids.shape[1])
     try:
-        logits = np.asarray(decoding.read(), np.float32)
+        logits = np.asarray(decoding.read(0), np.float32)
     finally:
         decoding.close()
     if logits.shape[:2] != prompt.ids.shape:

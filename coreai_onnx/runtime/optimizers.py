@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.model.op_schemas import ONNX_DOMAINS
+from coreai_onnx.quiet import without_warnings
 
 READ_BYTES = 1 << 28
 """Files of more than 256 MiB are not inspected; the optimizer is disabled for them."""
@@ -34,11 +35,12 @@ def disabled_optimizers(model: ir.Model | None) -> list[str]:
 def read_graph(source: str | PathLike[str] | bytes | onnx.ModelProto) -> ir.Model | None:
     """Return the model in a file, bytes or a proto; None if it is large or broken."""
     try:
-        if isinstance(source, str | PathLike):
-            small = Path(source).stat().st_size <= READ_BYTES
-            return ir.load(source) if small else None
-        proto = onnx.ModelProto.FromString(source) if isinstance(source, bytes) else source
-        return ir.from_proto(proto)
+        with without_warnings():
+            if isinstance(source, str | PathLike):
+                small = Path(source).stat().st_size <= READ_BYTES
+                return ir.load(source) if small else None
+            proto = onnx.ModelProto.FromString(source) if isinstance(source, bytes) else source
+            return ir.from_proto(proto)
     except Exception:  # noqa: BLE001 - onnxruntime reports the fault
         return None
 
