@@ -6,19 +6,20 @@ import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import StagingError
 from coreai_onnx.files.bundles import save_bundle
-from coreai_onnx.files.program_files import MAIN, load_models, save_program
+from coreai_onnx.files.program_files import load_models, save_program
 from coreai_onnx.files.saving import to_proto
 from coreai_onnx.model.debug_info import DebugInfo
 from coreai_onnx.model.inventory import composite_calls
 from coreai_onnx.model.summary import summarize
 from coreai_onnx.printable import printable
+from coreai_onnx.quantization.quantizable import Quantizable
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.stages import begin
@@ -27,13 +28,9 @@ if TYPE_CHECKING:
     from coreai_onnx.export.recognize.recognition import Recognition
     from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.passes import Pass, PassReport, Target
-    from coreai_onnx.quantization.half_precision import DtypeOptions
-    from coreai_onnx.quantization.half_report import DtypeReport
-    from coreai_onnx.quantization.options import QuantizeOptions
-    from coreai_onnx.quantization.report import QuantizationReport
 
 
-class OnnxProgram:
+class OnnxProgram(Quantizable):
     """A converted program.
 
     ```python
@@ -47,8 +44,6 @@ class OnnxProgram:
         models: Entrypoint to ``onnx_ir.Model``.
         debug_info: How `save` and `to_proto` store debug information by default.
         pass_reports: Entrypoint to the report of the last `optimize`; empty before.
-        quantization_reports: Entrypoint to the report of `quantize`; empty before.
-        dtype_reports: Entrypoint to the report of `convert_dtype`; empty before.
         recognized: Which blocks of the model were replaced by composites automatically, which were
             refused and why; prints as a table. None unless ``externalize_modules`` had ``"auto"``.
         records: Entrypoint to the exported program; empty for a program from a file.
@@ -68,11 +63,9 @@ class OnnxProgram:
         """
         if not models:
             raise ValueError("a program needs at least one entrypoint")
-        self.models = dict(models)
+        super().__init__(dict(models))
         self.debug_info: DebugInfo = debug_info
         self.pass_reports: dict[str, PassReport] = {}
-        self.quantization_reports: dict[str, QuantizationReport] = {}
-        self.dtype_reports: dict[str, DtypeReport] = {}
         self.recognized: Recognition | None = None
         self.records: dict[str, ExportRecord] = {}
         self._sessions: dict[bool | None, dict[str, Session]] = {}
@@ -115,11 +108,6 @@ class OnnxProgram:
     def pass_report(self) -> PassReport | None:
         """The pass report of the only entrypoint, or of ``main``; None before `optimize`."""
         return self.pass_reports.get(self._choose(None))
-
-    @property
-    def quantization_report(self) -> QuantizationReport | None:
-        """The report of the only entrypoint, or of ``main``; None before `quantize`."""
-        return self.quantization_reports.get(self._choose(None))
 
     def record(self, entrypoint: str | None = None) -> ExportRecord:
         """Return the exported program and the example inputs that an entrypoint was made from.
@@ -179,61 +167,6 @@ class OnnxProgram:
         self._sessions.clear()
         for name, model in self.models.items():
             self.pass_reports[name] = optimize_for(model, target, passes, minimum_onnxruntime)
-        return self
-
-    def quantize(
-        self, bits: int = 4, group_size: int = 32, **options: Unpack[QuantizeOptions]
-    ) -> OnnxProgram:
-        """Quantize the weights of products and embeddings, in place.
-
-        ``MatMul`` and ``Gemm`` with a constant weight become calls of ``linear_nbits``, embeddings
-        ``embedding_nbits``, also in the functions of externalized modules. Run ``optimize`` for the
-        target afterwards. See ``docs/quantization.md``.
-
-        Args:
-            bits: Size of a weight: 8, 4, 3 or 2.
-            group_size: Number of neighbors in a row of a weight that share a scale; 0 for a whole
-                row.
-            **options: ``method``, ``symmetric``, ``scale_dtype``, ``activation_bits``,
-                ``calibration``, ``rules``, ``skip``, ``embeddings``, ``minimum_size`` and
-                ``activations``, as in `coreai_onnx.quantization.options.QuantizeOptions`.
-
-        Returns:
-            The program itself. ``quantization_report`` lists sizes and rounding errors.
-
-        Raises:
-            QuantizationError: If an argument is out of range, the model is quantized already or has
-                nothing to quantize, a weight is not finite, or the calibration data is missing or
-                does not fit the model; the program is unchanged.
-        """
-        from coreai_onnx.quantization.options import quantize_entrypoints  # imports torch
-
-        begin("quantize")
-        calibrated = "" if options.get("calibration") is None else self._choose(None)
-        reports = quantize_entrypoints(self.models, calibrated, bits, group_size, **options)
-        self.quantization_reports = reports
-        self._sessions.clear()
-        return self
-
-    def convert_dtype(self, dtype: str = "float16", **options: Unpack[DtypeOptions]) -> OnnxProgram:
-        """Convert from float32 to ``"float16"`` or ``"bfloat16"``, in place.
-
-        Args:
-            dtype: The dtype.
-            **options: ``keep_io``, ``keep`` and ``calibration``, as in
-                `coreai_onnx.quantization.half_precision.DtypeOptions`.
-
-        Returns:
-            The program itself. ``dtype_reports`` lists what keeps float32, and why.
-
-        Raises:
-            QuantizationError: If an argument does not fit; the program is unchanged.
-        """
-        from coreai_onnx.quantization.half_precision import convert_models  # imports torch
-
-        calibrated = "" if options.get("calibration") is None else self._choose(None)
-        self.dtype_reports = convert_models(self.models, calibrated, dtype, **options)
-        self._sessions.clear()
         return self
 
     def save(
@@ -411,11 +344,5 @@ class OnnxProgram:
         """Return a text with the entrypoints."""
         return printable(f"OnnxProgram({', '.join(self.entrypoints)})")
 
-    def _choose(self, entrypoint: str | None) -> str:
-        if entrypoint is None and len(self.models) == 1:
-            return next(iter(self.models))
-        name = MAIN if entrypoint is None else entrypoint
-        if name not in self.models:
-            what = "say which entrypoint" if entrypoint is None else f"no entrypoint {entrypoint!r}"
-            raise StagingError(f"{what}; there are {', '.join(self.models)}")
-        return name
+    def _close_sessions(self) -> None:
+        self._sessions.clear()

@@ -1,0 +1,105 @@
+"""The methods of a program that change the dtype of its weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self, Unpack
+
+import onnx_ir as ir
+
+from coreai_onnx.errors import StagingError
+from coreai_onnx.files.program_files import MAIN
+from coreai_onnx.stages import begin
+
+if TYPE_CHECKING:
+    from coreai_onnx.quantization.half_precision import DtypeOptions
+    from coreai_onnx.quantization.half_report import DtypeReport
+    from coreai_onnx.quantization.options import QuantizeOptions
+    from coreai_onnx.quantization.report import QuantizationReport
+
+
+class Quantizable:
+    """Models by entrypoint, which can be quantized.
+
+    Attributes:
+        models: Entrypoint to ``onnx_ir.Model``.
+        quantization_reports: Entrypoint to the report of `quantize`; empty before.
+        dtype_reports: Entrypoint to the report of `convert_dtype`; empty before.
+    """
+
+    def __init__(self, models: dict[str, ir.Model]) -> None:
+        """Hold the models, at least one."""
+        self.models = models
+        self.quantization_reports: dict[str, QuantizationReport] = {}
+        self.dtype_reports: dict[str, DtypeReport] = {}
+
+    @property
+    def quantization_report(self) -> QuantizationReport | None:
+        """The report of the only entrypoint, or of ``main``; None before `quantize`."""
+        return self.quantization_reports.get(self._choose(None))
+
+    def quantize(
+        self, bits: int = 4, group_size: int = 32, **options: Unpack[QuantizeOptions]
+    ) -> Self:
+        """Quantize the weights of products and embeddings, in place.
+
+        ``MatMul`` and ``Gemm`` with a constant weight become calls of ``linear_nbits``, embeddings
+        ``embedding_nbits``, also in the functions of externalized modules. Run ``optimize`` for the
+        target afterwards. See ``docs/quantization.md``.
+
+        Args:
+            bits: Size of a weight: 8, 4, 3 or 2.
+            group_size: Number of neighbors in a row of a weight that share a scale; 0 for a whole
+                row.
+            **options: ``method``, ``symmetric``, ``scale_dtype``, ``activation_bits``,
+                ``calibration``, ``rules``, ``skip``, ``embeddings``, ``minimum_size`` and
+                ``activations``, as in `coreai_onnx.quantization.options.QuantizeOptions`.
+
+        Returns:
+            The program itself. ``quantization_report`` lists sizes and rounding errors.
+
+        Raises:
+            QuantizationError: If an argument is out of range, the model is quantized already or has
+                nothing to quantize, a weight is not finite, or the calibration data is missing or
+                does not fit the model; the program is unchanged.
+        """
+        from coreai_onnx.quantization.options import quantize_entrypoints  # imports torch
+
+        begin("quantize")
+        calibrated = "" if options.get("calibration") is None else self._choose(None)
+        reports = quantize_entrypoints(self.models, calibrated, bits, group_size, **options)
+        self.quantization_reports = reports
+        self._close_sessions()
+        return self
+
+    def convert_dtype(self, dtype: str = "float16", **options: Unpack[DtypeOptions]) -> Self:
+        """Convert from float32 to ``"float16"`` or ``"bfloat16"``, in place.
+
+        Args:
+            dtype: The dtype.
+            **options: ``keep_io``, ``keep`` and ``calibration``, as in
+                `coreai_onnx.quantization.half_precision.DtypeOptions`.
+
+        Returns:
+            The program itself. ``dtype_reports`` lists what keeps float32, and why.
+
+        Raises:
+            QuantizationError: If an argument does not fit; the program is unchanged.
+        """
+        from coreai_onnx.quantization.half_precision import convert_models  # imports torch
+
+        calibrated = "" if options.get("calibration") is None else self._choose(None)
+        self.dtype_reports = convert_models(self.models, calibrated, dtype, **options)
+        self._close_sessions()
+        return self
+
+    def _choose(self, entrypoint: str | None) -> str:
+        if entrypoint is None and len(self.models) == 1:
+            return next(iter(self.models))
+        name = MAIN if entrypoint is None else entrypoint
+        if name not in self.models:
+            what = "say which entrypoint" if entrypoint is None else f"no entrypoint {entrypoint!r}"
+            raise StagingError(f"{what}; there are {', '.join(self.models)}")
+        return name
+
+    def _close_sessions(self) -> None:
+        """Close the sessions of the models before their change; a program has some."""
