@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
-import os
 import shutil
 import sys
 import tempfile
@@ -26,17 +25,16 @@ import numpy as np
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.quantization.scheme import CALIBRATED, METHODS
 from coreai_onnx.table import render
+from tests.huggingface_folders import DOCSTRING_LLAMA
 
 SCHEMES: tuple[dict[str, Any], ...] = (
     *({"bits": 8, "method": method} for method in ("rtn", "hqq")),
     {"bits": 4, "method": "rtn", "symmetric": True},
     *({"bits": bits, "method": method} for bits in (4, 3) for method in METHODS),
+    *({"bits": bits, "method": "hqq", "activation_bits": 8} for bits in (8, 4)),
     *({"bits": 2, "method": method, "group_size": 16} for method in METHODS),
 )
 
-LLAMA = Path(
-    os.environ.get("DOCSTRING_LLAMA", Path(__file__).parents[1] / "models" / "docstring_llama")
-)
 PAIRS = (
     ("A man is playing the guitar on stage.", "Someone performs music for an audience."),
     ("The cat sleeps on the warm windowsill.", "A kitten is napping in the sun."),
@@ -124,7 +122,7 @@ def minilm() -> Task:
 
 
 # ---------------------------------------------------------------------- a small language model
-def llama(folder: Path = LLAMA) -> Task:
+def llama(folder: Path = DOCSTRING_LLAMA) -> Task:
     """A decoder: the perplexity of a text that it has not seen."""
     import transformers
 
@@ -186,7 +184,8 @@ def rows(task: Task, schemes: Sequence[dict[str, Any]]) -> Iterator[tuple[object
         first = report.layers[0].scheme
         zeros = "no" if first.is_symmetric else "yes"
         size = report.bytes_after
-        cells = scheme["method"], scheme["bits"], scheme.get("group_size", 32), zeros
+        method = scheme["method"] + (", 8-bit inputs" if first.activation_bits else "")
+        cells = method, scheme["bits"], scheme.get("group_size", 32), zeros
         yield *cells, f"{size / count:.3f}", *task.measure(program)
 
 
