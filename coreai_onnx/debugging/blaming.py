@@ -349,7 +349,8 @@ def _badness(judgement: Judgement) -> tuple[bool, float]:
 def _verdict(result: Blame) -> str:
     if result.clean:
         return f"nothing is wrong: {result.checked} regions compute what torch does"
-    return f"{len(result.findings)} findings in {result.checked} regions"
+    count = len(result.findings)
+    return f"{count} {'finding' if count == 1 else 'findings'} in {result.checked} regions"
 
 
 def _rows(finding: Finding) -> Iterator[Sequence[object]]:
