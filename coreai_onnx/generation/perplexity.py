@@ -24,7 +24,7 @@ def perplexity(
 
     It is ``exp(mean(-log p(token | tokens before it)))``, over all tokens but the first. A long
     text is read in windows that overlap; a token is predicted once, from those before it in the
-    first window that has it (https://huggingface.co/docs/transformers/perplexity).
+    first window that has it (the page *Perplexity of fixed-length models* of transformers).
 
     ```python
     coreai_onnx.perplexity("my_llama_onnx", Path("held_out.txt").read_text())
