@@ -46,7 +46,7 @@ def part_of(program: ExportedProgram, module: fx.GraphModule, nodes: Sequence[fx
         nodes: The nodes, in order.
     """
     weights: Mapping[str, InputSpec] = {}
-    if module.graph is program.graph or _has_weights(program, module.graph):
+    if module is program.graph_module:
         specs = program.graph_signature.input_specs
         weights = {s.arg.name: s for s in specs if s.target is not None}
     inside = set(nodes)
@@ -65,12 +65,6 @@ def part_of(program: ExportedProgram, module: fx.GraphModule, nodes: Sequence[fx
     results = [known[n].name for n in outputs]
     made = _program(program, fx.GraphModule(module, graph), inputs, weights, results)
     return Part(made, tuple(inputs), outputs)
-
-
-def _has_weights(program: ExportedProgram, graph: fx.Graph) -> bool:
-    """Whether a graph is a copy of that of a program."""
-    names = [n.name for n in graph.nodes if n.op == "placeholder"]
-    return names == [n.name for n in program.graph.nodes if n.op == "placeholder"]
 
 
 def _weight_name(node: fx.Node) -> str:
