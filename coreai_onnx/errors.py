@@ -219,6 +219,10 @@ class TargetError(PassError, ValueError):
     """A program cannot be optimized for a target; the message gives the reason."""
 
 
+class DelegationError(CoreaiError, RuntimeError):
+    """A part of a program cannot be delegated to a backend; the program is unchanged."""
+
+
 class QuantizationError(CoreaiError, ValueError):
     """A model cannot be quantized as requested; it is unchanged."""
 

@@ -1,15 +1,42 @@
-"""The flow of ExecuTorch on ONNX: to the edge dialect, transform, finish, save."""
+"""The flow of ExecuTorch on ONNX: to the edge dialect, transform, delegate, finish, save."""
 
-from coreai_onnx.delegation.edge import EdgeProgramManager, to_edge
+from coreai_onnx.delegation.backends import (
+    BackendDetails,
+    CompileSpec,
+    LoweredModule,
+    PreprocessResult,
+    backend,
+    to_backend,
+)
+from coreai_onnx.delegation.capability import CapabilityPartitioner
+from coreai_onnx.delegation.edge import EdgeProgramManager, to_edge, to_edge_transform_and_lower
 from coreai_onnx.delegation.export_pass import ExportPass, ProxyValue, edge_ops
 from coreai_onnx.delegation.finished import FinishConfig, FinishedProgram
+from coreai_onnx.delegation.partitioning import (
+    DelegationSpec,
+    Partitioner,
+    PartitionResult,
+    delegates_of,
+)
 
 __all__ = [
+    "BackendDetails",
+    "CapabilityPartitioner",
+    "CompileSpec",
+    "DelegationSpec",
     "EdgeProgramManager",
     "ExportPass",
     "FinishConfig",
     "FinishedProgram",
+    "LoweredModule",
+    "PartitionResult",
+    "Partitioner",
+    "PreprocessResult",
     "ProxyValue",
+    "backend",
+    "delegates_of",
     "edge_ops",
+    "to_backend",
     "to_edge",
+    "to_edge_transform_and_lower",
 ]

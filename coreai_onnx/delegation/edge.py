@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from coreai_onnx.converter import TorchConverter
 from coreai_onnx.delegation.finished import FinishConfig, FinishedProgram
 from coreai_onnx.delegation.methods import FORWARD, Methods
+from coreai_onnx.delegation.partitioning import Partitioner, delegated
 from coreai_onnx.delegation.verification import verified
 from coreai_onnx.errors import (
     CoreaiError,
@@ -62,6 +63,30 @@ def to_edge(
         raise NothingToConvertError("to_edge needs at least one program")
     made = {str(name): _decomposed(program, name) for name, program in named.items()}
     return EdgeProgramManager(made, converter or TorchConverter())
+
+
+def to_edge_transform_and_lower(
+    programs: ExportedProgram | Mapping[str, ExportedProgram],
+    transform_passes: Passes = (),
+    partitioner: Sequence[Partitioner] = (),
+    *,
+    converter: TorchConverter | None = None,
+) -> EdgeProgramManager:
+    """Decompose programs, run passes, and delegate parts.
+
+    Args:
+        programs: As for `to_edge`.
+        transform_passes: As for `EdgeProgramManager.transform`.
+        partitioner: Partitioners, in order; each sees what those before it left.
+        converter: As for `to_edge`.
+
+    Raises:
+        CoreaiError: As for `to_edge`, `transform` and `to_backend`.
+    """
+    made = to_edge(programs, converter=converter).transform(transform_passes)
+    for one in partitioner:
+        made = made.to_backend(one)
+    return made
 
 
 def _decomposed(program: ExportedProgram, name: str) -> ExportedProgram:
@@ -124,6 +149,30 @@ class EdgeProgramManager(Methods):
         if any(is_graph_pass(one) for own in chosen.values() for one in own):
             made._lowered(FinishConfig())
         return made
+
+    @turn()
+    def to_backend(
+        self, partitioner: Partitioner | Mapping[str, Partitioner]
+    ) -> EdgeProgramManager:
+        """Delegate the parts of the programs that a partitioner selects.
+
+        Args:
+            partitioner: For all methods, or by method.
+
+        Returns:
+            A new manager; this one is unchanged.
+
+        Raises:
+            StagingError: If there is no such method.
+            DelegationError: If a part cannot be delegated; the message names nodes and lines.
+        """
+        chosen = partitioner if isinstance(partitioner, Mapping) else None
+        programs = dict(self._programs)
+        for name in chosen if chosen is not None else self.methods:
+            one = partitioner if chosen is None else chosen[name]
+            assert isinstance(one, Partitioner)
+            programs[name] = delegated(self.exported_program(name), one)
+        return EdgeProgramManager(programs, self._converter, self._graph_passes)
 
     def finish(self, config: FinishConfig | None = None) -> FinishedProgram:
         """Lower the methods to ONNX, run the graph passes, and optimize for a target.

@@ -18,8 +18,10 @@ from coreai_onnx.composite_ops.declaration import MODULE_DOMAIN, USER_DOMAIN
 from coreai_onnx.errors import ConversionError, ExternalizationError
 from coreai_onnx.export.capture.symbols import symbol_names
 from coreai_onnx.export.compat.torch_names import pytree
+from coreai_onnx.export.externalize.delegate_call import DELEGATE
 from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.functions.attributes import composite_attributes
+from coreai_onnx.functions.delegates import DelegateCalls
 from coreai_onnx.functions.module_composites import call_as_composite
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
@@ -52,9 +54,11 @@ class ModuleCalls:
 
     Args:
         calls: The calls of the exported program, by tag.
+        delegates: Lowers calls of delegated parts.
     """
 
     calls: Mapping[str, ModuleCall]
+    delegates: DelegateCalls = field(default_factory=DelegateCalls)
     _functions: dict[str, ModuleFunction] = field(default_factory=dict)
     _proven: dict[Any, Any] = field(default_factory=dict)
     _signatures: dict[str, tuple[type, tuple[str, ...]]] = field(default_factory=dict)
@@ -63,6 +67,8 @@ class ModuleCalls:
         self, walker: Walker, node: torch.fx.Node, args: Sequence[Any], _kwargs: Mapping[str, Any]
     ) -> list[Value]:
         """Lower one call to a standard composite if it is one, otherwise to its own function."""
+        if node.target is DELEGATE:
+            return self.delegates(walker, *args)
         tensors, buffers, numbers, tag = args
         call = self.calls[tag]
         name, leader = call.spec.composite_op_name, call.leader
@@ -115,7 +121,7 @@ class ModuleCalls:
                 bodies[text] = function
             for node in made.calls:
                 node.op_type = bodies[text].name
-        return [f for bodies in kept.values() for f in bodies.values()]
+        return [f for bodies in kept.values() for f in bodies.values()] + self.delegates.functions()
 
     def _check_name(self, call: ModuleCall) -> None:
         """Raise if classes with different arguments have the same composite name."""

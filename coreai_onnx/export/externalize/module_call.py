@@ -154,12 +154,10 @@ def _run(
             "in place, but not in its first run",
             advice="leave it out of externalize_modules",
         )
-    return _unshared([*outputs, *places.values(leader.changed)], tensors)
+    return unshared([*outputs, *places.values(leader.changed)], tensors)
 
 
-def _unshared(
-    outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
+def unshared(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the outputs with clones for tensors that are also an input or another output."""
     taken = {id(t) for t in inputs}
     own: list[torch.Tensor] = []

@@ -1,0 +1,110 @@
+"""Parts of an exported program, as programs of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram, ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    SymIntArgument,
+    TensorArgument,
+)
+
+from coreai_onnx.export.compat.torch_names import pytree
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a program.
+
+    Attributes:
+        program: The part as a program; its inputs have the names of those of the part.
+        inputs: The nodes outside of the part that it reads: weights first.
+        outputs: The nodes of the part that are read outside of it.
+    """
+
+    program: ExportedProgram
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node, ...]
+
+
+def part_of(program: ExportedProgram, module: fx.GraphModule, nodes: Sequence[fx.Node]) -> Part:
+    """Return the part of a program that some of its nodes are; the program is not changed.
+
+    Args:
+        program: The program.
+        module: The graph module of the nodes: the program's own, or one that its nodes call.
+        nodes: The nodes, in order.
+    """
+    weights: Mapping[str, InputSpec] = {}
+    if module is program.graph_module:
+        specs = program.graph_signature.input_specs
+        weights = {s.arg.name: s for s in specs if s.target is not None}
+    inside = set(nodes)
+    outside = dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside)
+    inputs = sorted(
+        (n for n in outside if n.op != "get_attr"), key=lambda n: _weight_name(n) not in weights
+    )
+    outputs = tuple(n for n in nodes if not set(n.users) <= inside)
+    graph, known = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in inputs:
+        known[node] = graph.placeholder(node.name)
+        known[node].name, known[node].meta = node.name, dict(node.meta)
+    for node in (*(n for n in outside if n.op == "get_attr"), *nodes):
+        known[node] = graph.node_copy(node, lambda n: known[n])
+    graph.output(tuple(known[n] for n in outputs))
+    results = [known[n].name for n in outputs]
+    made = _program(program, fx.GraphModule(module, graph), inputs, weights, results)
+    return Part(made, tuple(inputs), outputs)
+
+
+def _weight_name(node: fx.Node) -> str:
+    return node.name if node.op == "placeholder" else ""
+
+
+def _program(
+    whole: ExportedProgram,
+    root: fx.GraphModule,
+    inputs: Sequence[fx.Node],
+    weights: Mapping[str, InputSpec],
+    results: Sequence[str],
+) -> ExportedProgram:
+    own = [weights[n.name] for n in inputs if _weight_name(n) in weights]
+    arguments = [_argument(n) for n in inputs[len(own) :]]
+    signature = ExportGraphSignature(
+        [*own, *(InputSpec(InputKind.USER_INPUT, one, None) for one in arguments)],
+        [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name), None) for name in results],
+    )
+    targets = {spec.target for spec in own}
+    placed: Any = tuple(None for _ in arguments), {}
+    call = ModuleCallSignature(
+        inputs=list(arguments),
+        outputs=[TensorArgument(name) for name in results],
+        in_spec=pytree.tree_structure(placed),
+        out_spec=pytree.tree_structure(tuple(None for _ in results)),
+    )
+    return ExportedProgram(
+        root=root,
+        graph=root.graph,
+        graph_signature=signature,
+        state_dict={k: v for k, v in whole.state_dict.items() if k in targets},
+        range_constraints=whole.range_constraints,
+        module_call_graph=[ModuleCallEntry(fqn="", signature=call)],
+        constants={k: v for k, v in whole.constants.items() if k in targets},
+        verifiers=whole.verifiers,
+    )
+
+
+def _argument(node: fx.Node) -> TensorArgument | SymIntArgument:
+    if isinstance(node.meta.get("val"), torch.SymInt):
+        return SymIntArgument(node.name)
+    return TensorArgument(node.name)
