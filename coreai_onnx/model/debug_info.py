@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from base64 import b64encode
+from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -168,7 +168,7 @@ def _key(node: ir.Node) -> str:
     """Return three characters that depend on the name of a node and of its first result."""
     made = node.outputs[0].name if node.outputs else ""
     digest = blake2b(f"{node.name}\n{made}".encode(), digest_size=3).digest()
-    return b64encode(digest).decode()[:_KEY_LENGTH]
+    return urlsafe_b64encode(digest).decode()[:_KEY_LENGTH]
 
 
 def _split(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from coreai_onnx import ops_library_path, session
+from coreai_onnx import ops_library_path
 
 SIZE = 1024
 ENTRY, USED = "coreai.huge_pages", "session.use_env_allocators"
@@ -52,51 +53,57 @@ def test_the_allocator_of_onnxruntime_is_used_unless_it_is_asked_for(value):
         options_with(value).get_session_config_entry(USED)
 
 
+def run_in_new_process(program):
+    """Run statements where no session has memory that another one could reuse."""
+    lines = "from tests.custom_ops.test_allocator import *\n" + textwrap.dedent(program)
+    subprocess.run([sys.executable, "-c", lines], check=True, cwd=Path(__file__).parents[2])
+
+
 @pytest.mark.skipif(not LINUX, reason="huge pages of Linux")
 def test_weights_are_in_huge_pages_and_results_are_the_same():
-    x = np.random.default_rng(1).standard_normal((1, SIZE)).astype(np.float32)
-    model = product().SerializeToString()
-    expected = ort.InferenceSession(model).run(None, {"x": x})[0]
-    before = bytes_that_may_be_huge()
-    options = options_with("1")
-    assert options.get_session_config_entry(USED) == "1"
-    opened = ort.InferenceSession(model, options)
-    assert bytes_that_may_be_huge() - before >= SIZE * SIZE * 4
-    np.testing.assert_array_equal(opened.run(None, {"x": x})[0], expected)
+    run_in_new_process("""
+        x = np.random.default_rng(1).standard_normal((1, SIZE)).astype(np.float32)
+        model = product().SerializeToString()
+        expected = ort.InferenceSession(model).run(None, {"x": x})[0]
+        before = bytes_that_may_be_huge()
+        options = options_with("1")
+        assert options.get_session_config_entry(USED) == "1"
+        opened = ort.InferenceSession(model, options)
+        assert bytes_that_may_be_huge() - before >= SIZE * SIZE * 4
+        np.testing.assert_array_equal(opened.run(None, {"x": x})[0], expected)
+    """)
 
 
 @pytest.mark.skipif(not LINUX, reason="huge pages of Linux")
 def test_a_session_with_kernels_asks_for_them():
-    before = bytes_that_may_be_huge()
-    opened = session(product(), kernels=True)
-    assert bytes_that_may_be_huge() - before >= SIZE * SIZE * 4
-    assert opened.run(np.ones((1, SIZE), np.float32))[0].shape == (1, SIZE)
+    run_in_new_process("""
+        from coreai_onnx import session
+
+        before = bytes_that_may_be_huge()
+        opened = session(product(), kernels=True)
+        assert bytes_that_may_be_huge() - before >= SIZE * SIZE * 4
+        assert opened.run(np.ones((1, SIZE), np.float32))[0].shape == (1, SIZE)
+    """)
 
 
 def test_memory_is_reused_by_the_next_session():
     """Sessions in turn do not need more memory than one; all of them end cleanly."""
-    program = f"""
-import onnxruntime as ort
-from tests.custom_ops.test_allocator import *
-model = product().SerializeToString()
-opened = ort.InferenceSession(model, options_with("1"))
-first = bytes_that_may_be_huge() if LINUX else 0
-for _ in range(20):
-    opened = ort.InferenceSession(model, options_with("1"))
-last = bytes_that_may_be_huge() if LINUX else 0
-assert last <= 3 * first, (first, last)
-opened.run(None, {{"x": np.ones((1, {SIZE}), np.float32)}})
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])
+    run_in_new_process("""
+        model = product().SerializeToString()
+        opened = ort.InferenceSession(model, options_with("1"))
+        first = bytes_that_may_be_huge() if LINUX else 0
+        for _ in range(20):
+            opened = ort.InferenceSession(model, options_with("1"))
+        last = bytes_that_may_be_huge() if LINUX else 0
+        assert last <= 3 * first, (first, last)
+        opened.run(None, {"x": np.ones((1, SIZE), np.float32)})
+    """)
 
 
 def test_an_allocator_that_is_registered_already_stays():
-    program = """
-import onnxruntime as ort
-from tests.custom_ops.test_allocator import *
-info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-ort.create_and_register_allocator(info, None)
-opened = ort.InferenceSession(product().SerializeToString(), options_with("1"))
-opened.run(None, {"x": np.ones((1, 1024), np.float32)})
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])
+    run_in_new_process("""
+        kind, memory = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, ort.OrtMemType.DEFAULT
+        ort.create_and_register_allocator(ort.OrtMemoryInfo("Cpu", kind, 0, memory), None)
+        opened = ort.InferenceSession(product().SerializeToString(), options_with("1"))
+        opened.run(None, {"x": np.ones((1, SIZE), np.float32)})
+    """)
