@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 
 from coreai_onnx.quiet import without_warnings
+
+_MODULES = ("torchao.quantization", "torchao.prototype.safetensors.safetensors_support")
+"""What transformers imports."""
 
 
 def import_torchao() -> None:
@@ -13,6 +17,9 @@ def import_torchao() -> None:
 
     Without a GPU it logs a warning for each of its libraries.
     """
-    if importlib.util.find_spec("torchao") is not None:
-        with without_warnings("torchao", "torch.utils._pytree"):
-            importlib.import_module("torchao.quantization")
+    if importlib.util.find_spec("torchao") is None:
+        return
+    with without_warnings("torchao", "torch.utils._pytree"):
+        for name in _MODULES:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
