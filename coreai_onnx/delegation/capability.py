@@ -53,6 +53,6 @@ class _Support(OperatorSupportBase):
     def __init__(self, reasons: Mapping[str, str]) -> None:
         self.reasons = reasons
 
-    def is_node_supported(self, submodules: Mapping[str, Any], node: fx.Node) -> bool:  # noqa: ARG002
+    def is_node_supported(self, submodules: Mapping[str, Any], node: fx.Node) -> bool:  # noqa: ARG002 - of torch
         """Whether a node may be in a part."""
         return self.reasons.get(node.name) == ""

@@ -83,11 +83,11 @@ class FinishedProgram(Methods):
         """
         return self.onnx_program.save(path, external_data=external_data)
 
-    def run(self, *args: object, method_name: str = FORWARD, **named: object) -> Outputs:
+    def run(self, *args: object, method_name: str = FORWARD, **named: Any) -> Outputs:
         """Run a method once, as `OnnxProgram.run` does.
 
         Raises:
             StagingError: If there is no such method.
         """
         self.exported_program(method_name)
-        return self.onnx_program.run(*args, entrypoint=method_name, **named)  # type: ignore[arg-type]
+        return self.onnx_program.run(*args, entrypoint=method_name, **named)

@@ -26,12 +26,7 @@ def count_logits(model: ir.Model) -> None:
     graph = model.graph
     inputs = {value.name: value for value in graph.inputs}
     places, ids = inputs[KEPT], inputs["input_ids"]
-    count = ir.Value(
-        name=COUNT,
-        type=ir.TensorType(ir.DataType.INT64),
-        shape=ir.Shape([]),
-        const_value=ir.tensor(np.array(0), name=COUNT),
-    )
+    count = ir.val(COUNT, const_value=ir.tensor(np.array(0, np.int64), name=COUNT))
     graph.inputs[list(graph.inputs).index(places)] = count
     graph.initializers[COUNT] = count
     nodes: list[ir.Node] = []

@@ -42,6 +42,23 @@ def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
     return packed.reshape(*codes.shape[:-1], units.shape[-2] * size)
 
 
+def pack_rows(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Return codes as bytes, as :func:`pack_codes` does; zeros fill up the last byte of a row.
+
+    Args:
+        codes: Integers below ``2 ** bits``, ``[rows, count]``.
+        bits: Size of a code: 8, 6, 4, 3, 2 or 1.
+
+    Returns:
+        uint8, ``[rows, bytes]``.
+
+    Raises:
+        ValueError: If a code is out of range.
+    """
+    _check_bits(bits)
+    return pack_codes(np.pad(codes, ((0, 0), (0, -codes.shape[1] % _unit(bits)[0]))), bits)
+
+
 def unpack_codes(packed: np.ndarray, bits: int) -> np.ndarray:
     """Return the codes that :func:`pack_codes` packed.
 

@@ -140,24 +140,42 @@ def _sweep(probes: Probes, feeds: Iterable[Feed], label: str) -> dict[str, Array
             readers.setdefault(tuple(values), []).append(name)
     session = Session(probes.model)
     moments: dict[tuple[str, ...], Array] = {}
-    count = 0
-    for count, feed in enumerate(feeds, 1):
-        begin(f"calibrate{label}: call {count}")
-        arrays = run_call(session, feed, count)
+    instead = ', or choose method="hqq", which needs none'
+    for count, arrays in run_calls(session, feeds, label=label, instead=instead):
         for names, weights in readers.items():
             for name in names:
                 rows = _rows(arrays[name], weights[0], count)
                 product = rows.T @ rows
                 moments[names] = moments[names] + product if names in moments else product
-    if not count:
-        raise QuantizationError(
-            "there is no calibration data\n  give the inputs of a few calls that are typical of "
-            'the use of the model, or choose method="hqq", which needs none'
-        )
     return {weight: moments[names] for names, weights in readers.items() for weight in weights}
 
 
-def run_call(session: Session, feed: Feed, number: int) -> dict[str, Array]:
+def run_calls(
+    session: Session, feeds: Iterable[Feed], *, label: str = "", instead: str = ""
+) -> Iterator[tuple[int, dict[str, Array]]]:
+    """Yield the number of each call, from 1, and its inputs and outputs by name.
+
+    Args:
+        session: The session; its states are carried on.
+        feeds: The inputs of each call.
+        label: What the progress says after ``calibrate``.
+        instead: What the error for missing data says a user may do instead.
+
+    Raises:
+        QuantizationError: There is no data, or it does not fit the model.
+    """
+    number = 0
+    for number, feed in enumerate(feeds, 1):
+        begin(f"calibrate{label}: call {number}")
+        yield number, _run_call(session, feed, number)
+    if not number:
+        raise QuantizationError(
+            "there is no calibration data\n  give the inputs of a few calls that are typical of "
+            f"the use of the model{instead}"
+        )
+
+
+def _run_call(session: Session, feed: Feed, number: int) -> dict[str, Array]:
     """Run one call; return its inputs and outputs by name."""
     try:
         if isinstance(feed, Mapping):

@@ -298,13 +298,7 @@ class _IntegerWriter:
 
     def _initializer(self, name: str, array: np.ndarray) -> ir.Value:
         name = self._unused(name)
-        tensor = ir.tensor(array, name=name)
-        value = ir.Value(
-            name=name,
-            shape=ir.Shape(array.shape),
-            type=ir.TensorType(tensor.dtype),
-            const_value=tensor,
-        )
+        value = ir.val(name, const_value=ir.tensor(array, name=name))
         self.graph.register_initializer(value)
         return value
 

@@ -7,11 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
-from coreai_onnx.errors import QuantizationError
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
-from coreai_onnx.quantization.calibration import Feed, run_call
+from coreai_onnx.quantization.calibration import Feed, run_calls
 from coreai_onnx.runtime.session import Session
-from coreai_onnx.stages import begin
 
 Label = tuple[ir.OperatorIdentifier | None, str]
 """The function of a value, None for the main graph, and the name of the value."""
@@ -54,10 +52,7 @@ def largest_magnitudes(model: ir.Model, feeds: Iterable[Feed]) -> dict[Label, fl
     labels = _probe(probed)
     session = Session(probed)
     found: dict[Label, float] = {}
-    count = 0
-    for count, feed in enumerate(feeds, 1):
-        begin(f"calibrate: call {count}")
-        arrays = run_call(session, feed, count)
+    for _, arrays in run_calls(session, feeds):
         for name, array in arrays.items():
             values = np.asarray(array)
             if values.dtype.kind != "f":
@@ -65,11 +60,6 @@ def largest_magnitudes(model: ir.Model, feeds: Iterable[Feed]) -> dict[Label, fl
             finite = np.abs(values[np.isfinite(values)])
             label = labels.get(name, (None, name))
             found[label] = max(found.get(label, 0.0), float(finite.max(initial=0)))
-    if not count:
-        raise QuantizationError(
-            "there is no calibration data\n  give the inputs of a few calls that are typical of "
-            "the use of the model"
-        )
     return found
 
 

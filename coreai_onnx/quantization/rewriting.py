@@ -137,15 +137,8 @@ class Rewriting:
         parts: Parts = {}
         for part, array in arrays.items():
             name = _unused(f"{(weight.name or '').removesuffix('.T')}.{part}", graph)
-            tensor = ir.tensor(array, name=name)
-            value = ir.Value(
-                name=name,
-                shape=ir.Shape(array.shape),
-                type=ir.TensorType(tensor.dtype),
-                const_value=tensor,
-            )
-            graph.register_initializer(value)
-            parts[part] = value
+            parts[part] = ir.val(name, const_value=ir.tensor(array, name=name))
+            graph.register_initializer(parts[part])
         return parts
 
     def _inputs(self, weight: ir.Value, function: ir.Function) -> Parts:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coreai_onnx.model.packed_codes import STREAM_BITS, pack_codes, unpack_codes
+from coreai_onnx.model.packed_codes import STREAM_BITS, pack_codes, pack_rows, unpack_codes
 
 
 @given(bits=st.sampled_from(STREAM_BITS), rows=st.integers(0, 4), units=st.integers(0, 5))
@@ -27,6 +27,16 @@ def test_axes_in_front_are_kept() -> None:
     codes = np.arange(48).reshape(2, 3, 8) % 8
     assert pack_codes(codes, 3).shape == (2, 3, 3)
     np.testing.assert_array_equal(unpack_codes(pack_codes(codes, 3), 3), codes)
+
+
+@pytest.mark.parametrize("bits", STREAM_BITS)
+def test_the_last_byte_of_a_row_is_filled_up(bits: int) -> None:
+    codes = np.arange(2 * 9).reshape(2, 9) % (1 << bits)
+    found = unpack_codes(pack_rows(codes, bits), bits)
+    np.testing.assert_array_equal(found[:, :9], codes)
+    assert not found[:, 9:].any()
+    assert found.shape[1] < 9 + 8
+    np.testing.assert_array_equal(pack_rows(codes[:, :8], bits), pack_codes(codes[:, :8], bits))
 
 
 def test_what_does_not_fit_is_an_error() -> None:

@@ -58,6 +58,10 @@ class QuantizedWeight:
         low, high = int(steps.min()), int(steps.max())
         return min(low, int(self.zeros.min())), max(high, int(self.zeros.max()))
 
+    def by_rows(self, values: np.ndarray) -> np.ndarray:
+        """Return values in the layout of the matrix with a block along the last axis."""
+        return values if self.axis else values.T
+
     def per_block(self, values: np.ndarray) -> np.ndarray:
         """Return numbers in the layout of the matrix, one for each block."""
         return _per_block(values, self.form, self.shape, self.axis)

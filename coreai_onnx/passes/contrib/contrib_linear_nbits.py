@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.model.packed_codes import pack_codes
+from coreai_onnx.model.packed_codes import pack_rows
+from coreai_onnx.passes.contrib.matmul_nbits import BLOCKS, Sizes, become_matmul_nbits
 from coreai_onnx.passes.engine.context import context_of
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.lazy import lazy_constant
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     attribute_of,
     composite,
     constant_of,
@@ -22,8 +22,6 @@ from coreai_onnx.passes.engine.match import (
 )
 from coreai_onnx.passes.engine.why import Why
 
-BLOCKS = (256, 128, 64, 32, 16)
-"""The block sizes that onnxruntime supports."""
 _ROUNDED_LEVEL = 4
 """The accuracy level at which onnxruntime rounds activations to 8 bits, in blocks."""
 _PLAIN_BITS = (4,)
@@ -104,28 +102,10 @@ def _write(edit: Edit, call: _FewBitsCall) -> None:
     outputs, groups = (int(d) for d in scales.shape)
     inputs = [node.inputs[0], codes, _float32(edit, scales)]
     if call.zeros is not None:
-        inputs.append(edit.constant(f"{codes.name}.zero_points", _packed(call.zeros, call.bits)))
-    if bias is not None:
-        inputs += [*(gs.Variable.empty() for _ in range(5 - len(inputs))), bias]
+        inputs.append(edit.constant(f"{codes.name}.zero_points", pack_rows(call.zeros, call.bits)))
     level = {"accuracy_level": _ROUNDED_LEVEL} if call.rounded else {}
-    edit.become(
-        node,
-        "MatMulNBits",
-        inputs,
-        domain=CONTRIB_DOMAIN,
-        K=groups * call.group,
-        N=outputs,
-        bits=call.bits,
-        block_size=call.group,
-        **level,
-    )
-
-
-def _packed(zeros: np.ndarray, bits: int) -> np.ndarray:
-    """Return the zero points of each row in whole bytes."""
-    per_byte = _BYTE // bits
-    padded = np.pad(zeros, ((0, 0), (0, -zeros.shape[1] % per_byte)))
-    return pack_codes(padded, bits)
+    sizes = Sizes(groups * call.group, outputs, call.bits, call.group)
+    become_matmul_nbits(edit, node, inputs, bias, sizes, **level)
 
 
 def _float32(edit: Edit, scales: gs.Constant) -> gs.Constant:

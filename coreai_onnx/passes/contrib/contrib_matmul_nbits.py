@@ -7,24 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.model.packed_codes import pack_codes, pack_rows
 from coreai_onnx.passes.analysis.quantized_products import obstacle, second_factor
 from coreai_onnx.passes.analysis.quantized_weights import QuantizedWeight, quantized_weight
+from coreai_onnx.passes.contrib.matmul_nbits import BLOCKS, Sizes, become_matmul_nbits
 from coreai_onnx.passes.engine.context import context_of
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.lazy import lazy_constant
-from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
-    input_of,
-    is_standard,
-    shape_of,
-)
+from coreai_onnx.passes.engine.match import input_of, is_standard, shape_of
 from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 
-_BLOCKS = (256, 128, 64, 32, 16)
-"""The block sizes that onnxruntime supports."""
-_STEPS = 16
-"""The number of values that 4 bits can represent."""
+_BITS = 4
+_STEPS = 1 << _BITS
+"""The number of values that the bits can represent."""
 _MIDDLE = 8
 """The default zero point of the op."""
 
@@ -56,8 +52,8 @@ class _Packing:
         """Return the weight, two values per byte, low bits first: ``[n, blocks, bytes]``."""
         steps = self.weight.steps(*sources).astype(np.int16).reshape(self.weight.shape)
         bits = np.zeros((self.outputs, self.blocks * self.block), np.uint8)
-        bits[:, : self.inputs] = self._by_rows(steps) - self.lowest
-        return _in_bytes(bits).reshape(self.outputs, self.blocks, -1)
+        bits[:, : self.inputs] = self.weight.by_rows(steps) - self.lowest
+        return pack_codes(bits, _BITS).reshape(self.outputs, self.blocks, -1)
 
     def scales(self, *sources: np.ndarray) -> np.ndarray:
         """Return the scales, ``[n, blocks]``."""
@@ -66,18 +62,11 @@ class _Packing:
     def zeros(self) -> np.ndarray | None:
         """Return the zero points, two per byte; None if they are the op's default."""
         zeros = self._split(self.weight.zeros) - self.lowest
-        if np.all(zeros == _MIDDLE):
-            return None
-        even = np.zeros((self.outputs, -(-self.blocks // 2) * 2), np.uint8)
-        even[:, : self.blocks] = zeros
-        return _in_bytes(even)
+        return None if np.all(zeros == _MIDDLE) else pack_rows(zeros, _BITS)
 
     def _split(self, values: np.ndarray) -> np.ndarray:
         """Repeat the values of each block for the smaller blocks that onnxruntime supports."""
-        return np.repeat(self._by_rows(values), self.weight.block // self.block, axis=1)
-
-    def _by_rows(self, values: np.ndarray) -> np.ndarray:
-        return values if self.weight.axis else values.T
+        return np.repeat(self.weight.by_rows(values), self.weight.block // self.block, axis=1)
 
 
 def contrib_matmul_nbits(graph: gs.Graph, why: Why) -> int:
@@ -117,7 +106,7 @@ def _packing(weight: QuantizedWeight, axis: int) -> _Packing | str:
     if weight.axis != axis:
         return "the blocks do not go along the inputs"
     inputs = weight.shape[axis]
-    sizes = (size for size in _BLOCKS if weight.block % size == 0)
+    sizes = (size for size in BLOCKS if weight.block % size == 0)
     block = next(sizes, None)
     if block is None or (block != weight.block and inputs % weight.block):
         return "onnxruntime has no blocks of that size"
@@ -163,19 +152,8 @@ def _write(edit: Edit, node: gs.Node, packing: _Packing, tensors: list[gs.Tensor
         found = _added_row(edit, node, packing.outputs)
         if found is not None:
             last, bias = found
-    if bias is not None:
-        absent = [gs.Variable.empty() for _ in range(5 - len(inputs))]
-        inputs += [*absent, bias]
-    edit.become(
-        last,
-        "MatMulNBits",
-        inputs,
-        domain=CONTRIB_DOMAIN,
-        K=packing.inputs,
-        N=packing.outputs,
-        bits=4,
-        block_size=packing.block,
-    )
+    sizes = Sizes(packing.inputs, packing.outputs, _BITS, packing.block)
+    become_matmul_nbits(edit, last, inputs, bias, sizes)
     if last is not node:
         edit.remove(node)
 
@@ -191,9 +169,3 @@ def _added_row(edit: Edit, product: gs.Node, columns: int) -> tuple[gs.Node, gs.
     row = add.inputs[1] if add.inputs[0] is result else add.inputs[0]
     is_row = isinstance(row, gs.Constant) and shape_of(row) == (columns,)
     return (add, row) if is_row else None
-
-
-def _in_bytes(bits: np.ndarray) -> np.ndarray:
-    """Pack two numbers below 16 into each byte, the first into the low bits."""
-    packed: np.ndarray = bits[..., ::2] | (bits[..., 1::2] << 4)
-    return packed

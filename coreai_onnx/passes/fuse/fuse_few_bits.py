@@ -54,19 +54,16 @@ class _Codes:
     def codes(self, *sources: np.ndarray) -> np.ndarray:
         """Return the packed codes, ``[outputs, groups, bytes]``."""
         steps = self.weight.steps(*sources).astype(np.int16).reshape(self.weight.shape)
-        grouped = (self._by_rows(steps) - self.lowest).reshape(self.outputs, self.groups, -1)
+        grouped = (self.weight.by_rows(steps) - self.lowest).reshape(self.outputs, self.groups, -1)
         return pack_codes(grouped, self.bits)
 
     def scales(self, *sources: np.ndarray) -> np.ndarray:
         """Return the scales, ``[outputs, groups]``."""
-        return self._by_rows(self.weight.per_block(self.weight.scales(*sources)))
+        return self.weight.by_rows(self.weight.per_block(self.weight.scales(*sources)))
 
     def zeros(self) -> np.ndarray:
         """Return the codes of the zero points, ``[outputs, groups]``."""
-        return np.ascontiguousarray(self._by_rows(self.weight.zeros) - self.lowest, np.uint8)
-
-    def _by_rows(self, values: np.ndarray) -> np.ndarray:
-        return values if self.weight.axis else values.T
+        return np.ascontiguousarray(self.weight.by_rows(self.weight.zeros) - self.lowest, np.uint8)
 
 
 @makes_functions
