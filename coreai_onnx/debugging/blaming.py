@@ -21,9 +21,10 @@ from coreai_onnx.debugging.suspects import Suspect, groups
 from coreai_onnx.debugging.torch_side import InputSet, arguments_of
 from coreai_onnx.debugging.true_values import TrueValues, as_stored, results_of, true_values
 from coreai_onnx.debugging.yardstick import STATEMENT, Judgement, judge
-from coreai_onnx.errors import ComparisonError, LoadError, SessionError, failures_as, reason_of
+from coreai_onnx.errors import ComparisonError, SessionError, reason_of
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.record import ExportRecord
+from coreai_onnx.files.loading import read_model
 from coreai_onnx.model.source_lines import read_code
 from coreai_onnx.model.value_origins import read_origins
 from coreai_onnx.program import OnnxProgram
@@ -224,7 +225,10 @@ class _Search:
         graph = cut(self._model, known)
         regions = [r for r in graph.regions if self._origins[r.value] not in truth.undetermined]
         self.runs.append(_Judged(graph, known))
-        verdicts = [self._verdicts(graph, known, truth, regions, k) for k in self._executions]
+        verdicts = [
+            self._verdicts(graph, known, truth, regions, kernels=kernels)
+            for kernels in self._executions
+        ]
         self.checked = max(self.checked, len(regions))
         self._judged |= {node for region in regions for node in region.nodes}
         for kind, wrong in _by_kind(regions, verdicts):
@@ -236,7 +240,8 @@ class _Search:
         known: Mapping[str, Array],
         truth: TrueValues,
         regions: Sequence[Region],
-        kernels: bool,  # noqa: FBT001 - an internal call with a positional list
+        *,
+        kernels: bool,
     ) -> dict[str, Judgement]:
         computed = _computed(graph, known, regions, kernels=kernels)
         verdicts = {}
@@ -311,14 +316,11 @@ def _run(model: ir.Model, known: Mapping[str, Array], *, kernels: bool) -> dict[
 
 def _read(model: Source) -> ir.Model:
     """Return the model of a source, with the origin of its nodes."""
-    with failures_as(LoadError, "the model cannot be read"):
-        if isinstance(model, str | PathLike):
-            return OnnxProgram.load(model).model
-        if isinstance(model, bytes):
-            model = onnx.load_model_from_string(model)
-        if isinstance(model, onnx.ModelProto):
-            return ir.from_proto(model)
-        return model if isinstance(model, ir.Model) else model.model
+    if isinstance(model, str | PathLike):
+        return OnnxProgram.load(model).model
+    if isinstance(model, bytes | onnx.ModelProto):
+        return read_model(model)
+    return model if isinstance(model, ir.Model) else model.model
 
 
 def _record_of(model: Source, reference: object) -> ExportRecord:
