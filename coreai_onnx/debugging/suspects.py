@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from coreai_onnx.debugging.regions import Region
 from coreai_onnx.errors import Where
-from coreai_onnx.model.debug_info import CLASS, SCOPE, SOURCE
+from coreai_onnx.model.debug_info import where_of
 from coreai_onnx.model.inventory import op_name
 
 
@@ -35,10 +35,9 @@ class Suspect:
             node: The node.
             code: The text of source lines.
         """
-        module, kind, source = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS, SOURCE))
-        where = Where(module, kind, source, code.get(source, "").strip())
         made = ", ".join(value.name or "?" for value in node.outputs)
-        return cls(node.name or f"→ {made}", op_name(node.domain, node.op_type), where)
+        op = op_name(node.domain, node.op_type)
+        return cls(node.name or f"→ {made}", op, where_of(node, code))
 
 
 @dataclass(frozen=True)

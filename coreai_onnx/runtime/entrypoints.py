@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Protocol, TypeGuard, runtime_checkable
 
+import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 
 from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.files.bundles import difference
+from coreai_onnx.files.loading import load_model, read_model
 from coreai_onnx.files.program_files import MAIN, bundled_files
-from coreai_onnx.runtime.opening import OpenModel, Source
+from coreai_onnx.runtime.opening import HasModel, OpenModel, Source
 from coreai_onnx.runtime.signature import Signature
 
 
@@ -41,10 +44,13 @@ class OpenProgram:
         kernels: bool | None,
         threads: int | None,
         prepack: bool | None = None,
+        low_memory: bool = False,
+        configure: Callable[[ort.SessionOptions], None] | None = None,
     ) -> None:
-        """Find the entrypoints; see `coreai_onnx.session`."""
+        """Find the entrypoints; see `coreai_onnx.session` and `OpenModel`."""
         self._sources = _sources(source)
         self._kernels, self._threads = kernels, threads
+        self._low_memory, self._configure = low_memory, configure
         several = _is_folder(source) and len(self._sources) > 1
         self._prepack = True if prepack is None and not several else prepack
         self._opened: dict[str, OpenModel] = {}
@@ -68,11 +74,29 @@ class OpenProgram:
                     kernels=self._kernels,
                     threads=self._threads,
                     prepack=self._prepack,
+                    low_memory=self._low_memory,
+                    configure=self._configure,
                 )
                 for other, opened in self._opened.items():
                     _check_states(name, model.signature, other, opened.signature)
                 self._opened[name] = model
             return self._opened[name]
+
+
+def model_of(source: Source | HasModels, entrypoint: str = MAIN) -> ir.Model:
+    """Return the model of an entrypoint; the weights of a file may be missing.
+
+    Raises:
+        LoadError: If a file or bytes are not a valid model.
+    """
+    found = _sources(source)[entrypoint]
+    if isinstance(found, HasModel):
+        return found.model
+    if isinstance(found, ir.Model):
+        return found
+    if isinstance(found, bytes | onnx.ModelProto):
+        return read_model(found)
+    return load_model(found, data=False)
 
 
 def _sources(source: Source | HasModels) -> dict[str, Source]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -64,8 +64,20 @@ class OpenModel:
         kernels: bool | None,
         threads: int | None,
         prepack: bool | None = True,
+        low_memory: bool = False,
+        configure: Callable[[ort.SessionOptions], None] | None = None,
     ) -> None:
-        """Open the model; see `coreai_onnx.session`."""
+        """Open the model; see `coreai_onnx.session`.
+
+        Args:
+            source: The model.
+            kernels: As for `coreai_onnx.session`.
+            threads: The same.
+            prepack: The same.
+            low_memory: The same.
+            configure: Changes onnxruntime's options before the model is opened. Such a session has
+                onnxruntime's own arena, not huge pages: only that one counts the memory in use.
+        """
         options = ort.SessionOptions()
         # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
         options.log_severity_level = 4
@@ -78,9 +90,14 @@ class OpenModel:
             options.intra_op_num_threads = threads
         graph = _graph(source)
         prepacks = _is_quantized(graph) if prepack is None else prepack
-        key = "coreai.huge_pages" if prepacks else "session.disable_prepacking"
-        options.add_session_config_entry(key, "1")  # a mapped file has no huge pages
+        if not prepacks:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        elif configure is None:  # a mapped file has no huge pages
+            options.add_session_config_entry("coreai.huge_pages", "1")
+        options.enable_mem_reuse = options.enable_mem_pattern = not low_memory
         self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
+        if configure is not None:
+            configure(options)
         self._disabled = disabled_optimizers(graph)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.ort = self._open(source, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -30,6 +30,7 @@ def session(
     threads: int | None = None,
     timeout: float | None = None,
     prepack: bool | None = None,
+    low_memory: bool = False,
 ) -> Session:
     """Open a model in onnxruntime on the CPU.
 
@@ -47,6 +48,9 @@ def session(
             products, which is faster for many rows. Otherwise all read them from the mapped data
             file, and they are in memory once. None is False for a bundle of several entrypoints
             without quantized weights, and True for anything else.
+        low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
+            keeps it for later results of the same shape, which takes up to twice the memory of the
+            activations; `coreai_onnx.memory_plan` shows it.
 
     Returns:
         The session.
@@ -63,6 +67,7 @@ def session(
         threads=threads,
         timeout=timeout,
         prepack=prepack,
+        low_memory=low_memory,
     )
 
 
@@ -105,11 +110,20 @@ class Session:
         threads: int | None = None,
         timeout: float | None = None,
         prepack: bool | None = None,
+        low_memory: bool = False,
+        configure: Callable[[ort.SessionOptions], None] | None = None,
     ) -> None:
-        """Open the model; see `session`."""
+        """Open the model; see `session` and, for ``configure``, `OpenModel`."""
         self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
-            program = OpenProgram(source, kernels=kernels, threads=threads, prepack=prepack)
+            program = OpenProgram(
+                source,
+                kernels=kernels,
+                threads=threads,
+                prepack=prepack,
+                low_memory=low_memory,
+                configure=configure,
+            )
         self._begin(program, program.main if entrypoint is None else entrypoint, _CallStream())
 
     def _begin(self, program: OpenProgram, name: str, calls: _CallStream) -> None:
@@ -124,6 +138,11 @@ class Session:
     def entrypoints(self) -> tuple[str, ...]:
         """The entrypoints of the program, in the order in which they were staged."""
         return self._program.names
+
+    @property
+    def entrypoint_name(self) -> str:
+        """The entrypoint that `run` runs."""
+        return self._name
 
     def entrypoint(self, name: str) -> Session:
         """Return the session of another entrypoint in the same stream of calls.

@@ -1,0 +1,38 @@
+"""The user's source lines of values in the graph that onnxruntime runs."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from coreai_onnx.errors import Where
+from coreai_onnx.model.debug_info import where_of
+from coreai_onnx.model.source_lines import read_code
+from coreai_onnx.runtime.recorded_session import Recording
+
+_UNKNOWN = Where("", "", "", "")
+
+
+class Origins:
+    """The places in the user's code that the values of a model come from."""
+
+    def __init__(self, model: ir.Model) -> None:
+        """Read the places from the model, as it was before onnxruntime optimized it."""
+        code = read_code(model.metadata_props)
+        self._places = {
+            value.name: where_of(node, code) for node in model.graph for value in node.outputs
+        }
+
+    def of(self, name: str, recording: Recording) -> Where:
+        """Return the place of a value, or of the first known value that is computed from it.
+
+        onnxruntime gives new names to values in the bodies of functions and to those that it fuses;
+        the results of the functions and fusions keep their names.
+        """
+        derived = {name}
+        for node in recording.nodes:
+            if derived & {*node.inputs}:
+                derived |= {*node.outputs}
+            for value in node.outputs:
+                if value in derived and (place := self._places.get(value)) is not None:
+                    return place
+        return _UNKNOWN
