@@ -8,7 +8,7 @@ from coreai_onnx.version import __version__
 if TYPE_CHECKING:
     from coreai_onnx.conversion import convert
     from coreai_onnx.converter import TorchConverter
-    from coreai_onnx.debugging import blame, compare
+    from coreai_onnx.debugging import blame, compare, profile
     from coreai_onnx.export.externalize.externalize import ExternalizeSpec
     from coreai_onnx.export.externalize.two_step import (
         _patch_model_for_externalization,
@@ -46,6 +46,7 @@ __all__ = [
     "ops_library_path",
     "patch_for_externalization",
     "perplexity",
+    "profile",
     "restore_externalization",
     "session",
     "subexport_and_restore",
@@ -71,6 +72,7 @@ _HOMES = {
     "ops_library_path": "coreai_onnx.runtime",
     "patch_for_externalization": "coreai_onnx.export.externalize.two_step",
     "perplexity": "coreai_onnx.generation",
+    "profile": "coreai_onnx.debugging",
     "restore_externalization": "coreai_onnx.export.externalize.two_step",
     "session": "coreai_onnx.runtime",
     "subexport_and_restore": "coreai_onnx.export.externalize.two_step",

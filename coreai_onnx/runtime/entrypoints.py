@@ -41,10 +41,11 @@ class OpenProgram:
         kernels: bool | None,
         threads: int | None,
         prepack: bool | None = None,
+        profile: bool = False,
     ) -> None:
         """Find the entrypoints; see `coreai_onnx.session`."""
         self._sources = _sources(source)
-        self._kernels, self._threads = kernels, threads
+        self._kernels, self._threads, self._profile = kernels, threads, profile
         several = _is_folder(source) and len(self._sources) > 1
         self._prepack = True if prepack is None and not several else prepack
         self._opened: dict[str, OpenModel] = {}
@@ -68,6 +69,7 @@ class OpenProgram:
                     kernels=self._kernels,
                     threads=self._threads,
                     prepack=self._prepack,
+                    profile=self._profile,
                 )
                 for other, opened in self._opened.items():
                     _check_states(name, model.signature, other, opened.signature)

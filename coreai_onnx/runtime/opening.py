@@ -15,12 +15,15 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import LoadError, SessionError, failures_as
-from coreai_onnx.files.loading import check_places, fault
+from coreai_onnx.files.loading import check_places, fault, load_model
 from coreai_onnx.files.saving import save_models, to_proto
+from coreai_onnx.model.debug_info import restore
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
+from coreai_onnx.runtime.node_times import Profile
 from coreai_onnx.runtime.optimizers import disabled_optimizers, read_graph
+from coreai_onnx.runtime.profiling import Profiling
 from coreai_onnx.runtime.signature import Signature
 from coreai_onnx.runtime.undo import UndoLog
 
@@ -64,6 +67,7 @@ class OpenModel:
         kernels: bool | None,
         threads: int | None,
         prepack: bool | None = True,
+        profile: bool = False,
     ) -> None:
         """Open the model; see `coreai_onnx.session`."""
         options = ort.SessionOptions()
@@ -83,7 +87,13 @@ class OpenModel:
         self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
         self._disabled = disabled_optimizers(graph)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self.ort = self._open(source, options)
+        self._profiling: Profiling | None = None
+        if profile:
+            self._profiling = Profiling(_read(source), kernels=self.kernels, threads=threads)
+            self._profiling.configure(options)
+        self.ort = self._open(self._profiling.model if self._profiling else source, options)
+        if self._profiling:
+            self._profiling.opened()
         self.signature = _signature(self.ort, source)
         self.undo: UndoLog | None = None
         self.initial: Mapping[str, ir.TensorProtocol] = {}
@@ -94,6 +104,16 @@ class OpenModel:
     def in_place(self) -> frozenset[str]:
         """The states that may be updated in place."""
         return frozenset() if self.undo is None else self.undo.states
+
+    def finish_profile(self, skip: int) -> Profile:
+        """Return the profile of the runs, once; see `Session.profile`."""
+        if self._profiling is None:
+            raise SessionError(
+                "the session records no profile, or its profile was returned before\n"
+                "  open it with session(..., profile=True)"
+            )
+        profiling, self._profiling = self._profiling, None
+        return profiling.finish(self.ort, skip)
 
     def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
         if isinstance(source, str | PathLike):
@@ -191,6 +211,27 @@ def _graph(source: Source) -> ir.Model | None:
     if isinstance(source, HasModel):
         return source.model
     return source if isinstance(source, ir.Model) else read_graph(source)
+
+
+def _read(source: Source) -> ir.Model:
+    """Return the model of a source, with the origin of its nodes.
+
+    Raises:
+        SessionError: If it cannot be read.
+    """
+    if isinstance(source, HasModel):
+        return source.model
+    if isinstance(source, ir.Model):
+        return source
+    try:
+        if isinstance(source, str | PathLike):
+            return load_model(source)
+        model = onnx.load_model_from_string(source) if isinstance(source, bytes) else source
+        made = ir.from_proto(model)
+    except LoadError as error:
+        raise SessionError(f"cannot load {error}") from error
+    restore(made)
+    return made
 
 
 def _is_quantized(model: ir.Model | None) -> bool:

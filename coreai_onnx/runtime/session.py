@@ -14,6 +14,7 @@ from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.printable import printable_lines
 from coreai_onnx.runtime.deadline import checked_timeout, deadline
 from coreai_onnx.runtime.entrypoints import HasModels, OpenProgram
+from coreai_onnx.runtime.node_times import Profile
 from coreai_onnx.runtime.opening import HasModel, Source
 from coreai_onnx.runtime.outputs import Array, Outputs
 from coreai_onnx.runtime.streams import Memory, States, Stream
@@ -30,6 +31,7 @@ def session(
     threads: int | None = None,
     timeout: float | None = None,
     prepack: bool | None = None,
+    profile: bool = False,
 ) -> Session:
     """Open a model in onnxruntime on the CPU.
 
@@ -47,6 +49,7 @@ def session(
             products, which is faster for many rows. Otherwise all read them from the mapped data
             file, and they are in memory once. None is False for a bundle of several entrypoints
             without quantized weights, and True for anything else.
+        profile: Whether onnxruntime records the time of each node, for `Session.profile`.
 
     Returns:
         The session.
@@ -63,6 +66,7 @@ def session(
         threads=threads,
         timeout=timeout,
         prepack=prepack,
+        profile=profile,
     )
 
 
@@ -105,11 +109,14 @@ class Session:
         threads: int | None = None,
         timeout: float | None = None,
         prepack: bool | None = None,
+        profile: bool = False,
     ) -> None:
         """Open the model; see `session`."""
         self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
-            program = OpenProgram(source, kernels=kernels, threads=threads, prepack=prepack)
+            program = OpenProgram(
+                source, kernels=kernels, threads=threads, prepack=prepack, profile=profile
+            )
         self._begin(program, program.main if entrypoint is None else entrypoint, _CallStream())
 
     def _begin(self, program: OpenProgram, name: str, calls: _CallStream) -> None:
@@ -216,6 +223,18 @@ class Session:
         states = {state.input: results[state.output] for state in self._signature.states}
         self._stream.advance(states, targets)
         return Outputs(outputs, self._stream.reader(states))
+
+    def profile(self, *, skip: int = 0) -> Profile:
+        """Return the time of each node in the runs so far, and end the recording.
+
+        Args:
+            skip: Number of first runs that are left out.
+
+        Raises:
+            SessionError: If the session was opened without ``profile=True``, there is no run, or
+                the profile was returned before.
+        """
+        return self._model.finish_profile(skip)
 
     # ------------------------------------------------------------------ state
     @property
