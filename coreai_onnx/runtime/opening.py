@@ -17,6 +17,7 @@ import onnxruntime as ort
 from coreai_onnx.errors import LoadError, SessionError, failures_as
 from coreai_onnx.files.loading import check_places, fault
 from coreai_onnx.files.saving import save_models, to_proto
+from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
@@ -77,6 +78,8 @@ class OpenModel:
                 )
             options.intra_op_num_threads = threads
         graph = _graph(source)
+        if graph is not None and (wrong := fixed_attributes_fault(graph)):
+            raise SessionError(f"cannot load the model: {wrong}")
         prepacks = _is_quantized(graph) if prepack is None else prepack
         key = "coreai.huge_pages" if prepacks else "session.disable_prepacking"
         options.add_session_config_entry(key, "1")  # a mapped file has no huge pages
