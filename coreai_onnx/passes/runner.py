@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, SpecViolationError
+from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.violations import new_violations
 from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.engine.bodies import Bodies
@@ -109,8 +110,13 @@ def _closed(run: _Run, model: ir.Model) -> ir.Model | None:
 
 
 def _check_result(model: ir.Model, result: ir.Model) -> None:
+    """Raise an error if a result has an invalid node that the model before did not have."""
     if found := new_violations(model, result):
-        raise _BadPassError(f"a pass left an invalid node: {found[0]}", SpecViolationError)
+        place = f"\n  at {found[0].where}" if found[0].where else ""
+        raise _BadPassError(f"left an invalid node\n  {found[0]}{place}", SpecViolationError)
+    wrong = fixed_attributes_fault(result)
+    if wrong and not fixed_attributes_fault(model):
+        raise _BadPassError(f"left an invalid node\n  {wrong}")
 
 
 def _adopt(result: ir.Model | None, model: ir.Model) -> None:
@@ -281,11 +287,10 @@ class _Replay(_Run):
     def _export(self, one: Pass, root: _Root) -> None:
         with untyped(self.main.functions):
             result = _closed(self, self._model)
-        found = [] if result is None else new_violations(self._model, result)
-        if found:
-            place = f"\n  at {found[0].where}" if found[0].where else ""
-            raise _BadPassError(
-                f"pass {name_of(one)} on {root.label} left an invalid node\n  {found[0]}{place}",
-                SpecViolationError,
-            )
+        if result is not None:
+            try:
+                _check_result(self._model, result)
+            except _BadPassError as bad:
+                message = f"pass {name_of(one)} on {root.label} {bad}"
+                raise _BadPassError(message, bad.kind) from bad
         self.valid = result

@@ -15,9 +15,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import LoadError, SessionError, failures_as
-from coreai_onnx.files.loading import check_places, fault, load_model
+from coreai_onnx.files.loading import check_places, fault, load_model, read_model
 from coreai_onnx.files.saving import save_models, to_proto
-from coreai_onnx.model.debug_info import restore
+from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
@@ -81,6 +81,8 @@ class OpenModel:
                 )
             options.intra_op_num_threads = threads
         graph = _graph(source)
+        if graph is not None and (wrong := fixed_attributes_fault(graph)):
+            raise SessionError(f"cannot load the model: {wrong}")
         prepacks = _is_quantized(graph) if prepack is None else prepack
         key = "coreai.huge_pages" if prepacks else "session.disable_prepacking"
         options.add_session_config_entry(key, "1")  # a mapped file has no huge pages
@@ -226,12 +228,9 @@ def _read(source: Source) -> ir.Model:
     try:
         if isinstance(source, str | PathLike):
             return load_model(source)
-        model = onnx.load_model_from_string(source) if isinstance(source, bytes) else source
-        made = ir.from_proto(model)
+        return read_model(source)
     except LoadError as error:
         raise SessionError(f"cannot load {error}") from error
-    restore(made)
-    return made
 
 
 def _is_quantized(model: ir.Model | None) -> bool:
