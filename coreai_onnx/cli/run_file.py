@@ -70,6 +70,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, metavar="SECONDS", help="end the run after this time"
     )
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random inputs (default: 0)")
+    parser.add_argument(
+        "--library",
+        action="append",
+        default=[],
+        metavar="FILE.so",
+        help="a custom op library that implements operators of the model; may be repeated",
+    )
     parser.add_argument("--save", metavar="FILE.npz", type=Path, help="write the outputs to a file")
 
 
@@ -77,7 +84,11 @@ def execute(options: argparse.Namespace) -> int:
     """Run the model and print a table of its outputs."""
     save = chosen_place(options.save, ".npz") if options.save else None
     session = Session(
-        options.model, kernels=options.kernels, threads=options.threads, timeout=options.timeout
+        options.model,
+        kernels=options.kernels,
+        threads=options.threads,
+        timeout=options.timeout,
+        custom_ops=options.library,
     )
     inputs = _inputs(session, options)
     arguments = [inputs.pop(info.name) for info in session.inputs]

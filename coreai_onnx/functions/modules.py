@@ -171,7 +171,7 @@ class ModuleCalls:
         outputs, changed = _results(program, call, results, weights)
         _finish(op, graph, [*outputs, *changed], _output_names(call))
         for domain in sorted({n.domain for n in graph.all_nodes()} - {""}):
-            graph.opset_imports[domain] = 1
+            graph.opset_imports.setdefault(domain, 1)
         used = _drop_unused(graph, weights, len(call_tensors(call)) + len(numbers))
         function = ir.Function(
             USER_DOMAIN if call.spec.composite_op_name else MODULE_DOMAIN,

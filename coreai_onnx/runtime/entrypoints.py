@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Protocol, TypeGuard, runtime_checkable
@@ -13,6 +13,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.files.bundles import difference
 from coreai_onnx.files.program_files import MAIN, bundled_files
+from coreai_onnx.runtime.custom_ops import CustomOps
 from coreai_onnx.runtime.opening import OpenModel, Source
 from coreai_onnx.runtime.signature import Signature
 
@@ -41,10 +42,11 @@ class OpenProgram:
         kernels: bool | None,
         threads: int | None,
         prepack: bool | None = None,
+        custom_ops: Sequence[CustomOps] = (),
     ) -> None:
         """Find the entrypoints; see `coreai_onnx.session`."""
         self._sources = _sources(source)
-        self._kernels, self._threads = kernels, threads
+        self._kernels, self._threads, self._custom_ops = kernels, threads, custom_ops
         several = _is_folder(source) and len(self._sources) > 1
         self._prepack = True if prepack is None and not several else prepack
         self._opened: dict[str, OpenModel] = {}
@@ -68,6 +70,7 @@ class OpenProgram:
                     kernels=self._kernels,
                     threads=self._threads,
                     prepack=self._prepack,
+                    custom_ops=self._custom_ops,
                 )
                 for other, opened in self._opened.items():
                     _check_states(name, model.signature, other, opened.signature)

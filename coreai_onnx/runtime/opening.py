@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -19,8 +20,16 @@ from coreai_onnx.files.loading import check_places, fault
 from coreai_onnx.files.saving import save_models, to_proto
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
+from coreai_onnx.runtime.custom_ops import (
+    CustomOps,
+    HasLibrary,
+    advice_for_unknown_op,
+    check_kernels,
+    library_paths,
+    register_libraries,
+)
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
-from coreai_onnx.runtime.optimizers import disabled_optimizers, read_graph
+from coreai_onnx.runtime.optimizers import READ_BYTES, disabled_optimizers, read_graph
 from coreai_onnx.runtime.signature import Signature
 from coreai_onnx.runtime.undo import UndoLog
 
@@ -64,8 +73,10 @@ class OpenModel:
         kernels: bool | None,
         threads: int | None,
         prepack: bool | None = True,
+        custom_ops: Sequence[CustomOps] = (),
     ) -> None:
         """Open the model; see `coreai_onnx.session`."""
+        libraries = library_paths(custom_ops)
         options = ort.SessionOptions()
         # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
         options.log_severity_level = 4
@@ -76,11 +87,15 @@ class OpenModel:
                     "or None to let onnxruntime choose"
                 )
             options.intra_op_num_threads = threads
-        graph = _graph(source)
+        checked = any(isinstance(one, HasLibrary) for one in custom_ops)
+        graph = _graph(source, most=math.inf if checked else READ_BYTES)
         prepacks = _is_quantized(graph) if prepack is None else prepack
         key = "coreai.huge_pages" if prepacks else "session.disable_prepacking"
         options.add_session_config_entry(key, "1")  # a mapped file has no huge pages
         self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
+        if graph is not None:
+            check_kernels(custom_ops, graph)
+        register_libraries(options, libraries)
         self._disabled = disabled_optimizers(graph)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.ort = self._open(source, options)
@@ -178,6 +193,8 @@ def _plain(error: Exception) -> str:
 
 
 def _advice(message: str, *, kernels: bool) -> str:
+    if advice := advice_for_unknown_op(message):
+        return advice
     if "IR version" in message or "opset" in message.lower():
         return (
             "\n  update onnxruntime, or convert the model with minimum_onnxruntime="
@@ -186,11 +203,11 @@ def _advice(message: str, *, kernels: bool) -> str:
     return "\n  kernels=False runs the function bodies instead" if kernels else ""
 
 
-def _graph(source: Source) -> ir.Model | None:
-    """Return the model; None if that would require reading many weights."""
+def _graph(source: Source, *, most: float) -> ir.Model | None:
+    """Return the model; None if it is broken, or in a file of more than ``most`` bytes."""
     if isinstance(source, HasModel):
         return source.model
-    return source if isinstance(source, ir.Model) else read_graph(source)
+    return source if isinstance(source, ir.Model) else read_graph(source, most=most)
 
 
 def _is_quantized(model: ir.Model | None) -> bool:

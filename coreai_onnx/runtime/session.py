@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,6 +12,7 @@ import onnxruntime as ort
 from coreai_onnx.errors import InputError, SessionError, failures_as
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.printable import printable_lines
+from coreai_onnx.runtime.custom_ops import CustomOps
 from coreai_onnx.runtime.deadline import checked_timeout, deadline
 from coreai_onnx.runtime.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.opening import HasModel, Source
@@ -30,6 +31,7 @@ def session(
     threads: int | None = None,
     timeout: float | None = None,
     prepack: bool | None = None,
+    custom_ops: Sequence[CustomOps] = (),
 ) -> Session:
     """Open a model in onnxruntime on the CPU.
 
@@ -47,14 +49,17 @@ def session(
             products, which is faster for many rows. Otherwise all read them from the mapped data
             file, and they are in memory once. None is False for a bundle of several entrypoints
             without quantized weights, and True for anything else.
+        custom_ops: Custom op libraries to register beside the kernels: files, or what
+            `coreai_onnx.kernel` returned.
 
     Returns:
         The session.
 
     Raises:
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
-        SessionError: If the model is missing, broken, or rejected by onnxruntime, or ``threads`` or
-            ``timeout`` is out of range.
+        SessionError: If the model is missing, broken, or rejected by onnxruntime, or calls an
+            operator that no library in ``custom_ops`` implements; or ``threads`` or ``timeout`` is
+            out of range.
     """
     return Session(
         path_or_program,
@@ -63,6 +68,7 @@ def session(
         threads=threads,
         timeout=timeout,
         prepack=prepack,
+        custom_ops=custom_ops,
     )
 
 
@@ -105,11 +111,14 @@ class Session:
         threads: int | None = None,
         timeout: float | None = None,
         prepack: bool | None = None,
+        custom_ops: Sequence[CustomOps] = (),
     ) -> None:
         """Open the model; see `session`."""
         self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
-            program = OpenProgram(source, kernels=kernels, threads=threads, prepack=prepack)
+            program = OpenProgram(
+                source, kernels=kernels, threads=threads, prepack=prepack, custom_ops=custom_ops
+            )
         self._begin(program, program.main if entrypoint is None else entrypoint, _CallStream())
 
     def _begin(self, program: OpenProgram, name: str, calls: _CallStream) -> None:
