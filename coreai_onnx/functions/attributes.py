@@ -1,8 +1,11 @@
-"""Attributes of a module, as attributes of an ONNX node."""
+"""Attributes of a module, as attributes of an ONNX node or function."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import onnx_ir as ir
 
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.externalize.module_call import ModuleCall
@@ -48,3 +51,8 @@ def _onnx_value(call: ModuleCall, name: str, value: Any) -> Any:
         f"{call.path}: attribute {name!r} of type {type(value).__name__} has no ONNX form",
         advice="bool, int, float, str and lists of these can be attributes",
     )
+
+
+def declarations(attributes: Mapping[str, Any]) -> list[ir.Attr]:
+    """Return the attributes of a function whose calls have these values, which are its defaults."""
+    return [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]

@@ -30,6 +30,7 @@ from coreai_onnx.runtime.custom_ops import (
 )
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.optimizers import READ_BYTES, disabled_optimizers, read_graph
+from coreai_onnx.runtime.parts import Parts, add_entries, opened_with, usable_parts
 from coreai_onnx.runtime.signature import Signature
 from coreai_onnx.runtime.undo import UndoLog
 
@@ -76,29 +77,21 @@ class OpenModel:
         custom_ops: Sequence[CustomOps] = (),
     ) -> None:
         """Open the model; see `coreai_onnx.session`."""
-        libraries = library_paths(custom_ops)
-        options = ort.SessionOptions()
-        # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
-        options.log_severity_level = 4
-        if threads is not None:
-            if not (isinstance(threads, int) and 1 <= threads <= MAX_THREADS):
-                raise SessionError(
-                    f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
-                    "or None to let onnxruntime choose"
-                )
-            options.intra_op_num_threads = threads
+        self._threads, self._libraries = _checked_threads(threads), library_paths(custom_ops)
         checked = any(isinstance(one, HasLibrary) for one in custom_ops)
         graph = _graph(source, most=math.inf if checked else READ_BYTES)
-        prepacks = _is_quantized(graph) if prepack is None else prepack
-        key = "coreai.huge_pages" if prepacks else "session.disable_prepacking"
-        options.add_session_config_entry(key, "1")  # a mapped file has no huge pages
-        self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
+        self._prepacks = _is_quantized(graph) if prepack is None else prepack
         if graph is not None:
             check_kernels(custom_ops, graph)
-        register_libraries(options, libraries)
         self._disabled = disabled_optimizers(graph)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self.ort = self._open(source, options)
+        self.kernels = False
+
+        def opened(parts: Parts) -> ort.InferenceSession:
+            return self._open(source, self._options(_op_types(source), parts, kernels=kernels))
+
+        parts = usable_parts(graph) if graph is not None and self._libraries else {}
+        self.ort = opened_with(parts, opened)
         self.signature = _signature(self.ort, source)
         self.undo: UndoLog | None = None
         self.initial: Mapping[str, ir.TensorProtocol] = {}
@@ -109,6 +102,22 @@ class OpenModel:
     def in_place(self) -> frozenset[str]:
         """The states that may be updated in place."""
         return frozenset() if self.undo is None else self.undo.states
+
+    def _options(
+        self, op_types: list[str] | None, parts: Parts, *, kernels: bool | None
+    ) -> ort.SessionOptions:
+        """Return session options with the kernels, the libraries, and the parts these may run."""
+        options = ort.SessionOptions()
+        # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
+        options.log_severity_level = 4
+        if self._threads is not None:
+            options.intra_op_num_threads = self._threads
+        key = "coreai.huge_pages" if self._prepacks else "session.disable_prepacking"
+        options.add_session_config_entry(key, "1")  # a mapped file has no huge pages
+        self.kernels = _register_kernels(options, op_types, kernels=kernels)
+        add_entries(options, parts)
+        register_libraries(options, self._libraries)
+        return options
 
     def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
         if isinstance(source, str | PathLike):
@@ -157,6 +166,15 @@ class OpenModel:
             raise SessionError(
                 f"onnxruntime {ort.__version__} cannot load {what}\n  {_plain(error)}{advice}"
             ) from error
+
+
+def _checked_threads(threads: int | None) -> int | None:
+    if threads is not None and not (isinstance(threads, int) and 1 <= threads <= MAX_THREADS):
+        raise SessionError(
+            f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
+            "or None to let onnxruntime choose"
+        )
+    return threads
 
 
 def _initial(model: ir.Model) -> dict[str, ir.TensorProtocol]:
