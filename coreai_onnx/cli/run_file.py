@@ -22,9 +22,9 @@ from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import CommandError
 from coreai_onnx.files.new_files import all_or_nothing
 from coreai_onnx.runtime.expressions import names_in
-from coreai_onnx.runtime.opening import MAX_THREADS
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
+from coreai_onnx.runtime.settings import MAX_THREADS
 from coreai_onnx.table import render
 
 NAME = "run"
@@ -70,6 +70,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, metavar="SECONDS", help="end the run after this time"
     )
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random inputs (default: 0)")
+    parser.add_argument(
+        "--library",
+        action="append",
+        default=[],
+        metavar="FILE.so",
+        help="a custom op library that implements operators of the model; may be repeated",
+    )
     parser.add_argument("--save", metavar="FILE.npz", type=Path, help="write the outputs to a file")
 
 
@@ -77,7 +84,11 @@ def execute(options: argparse.Namespace) -> int:
     """Run the model and print a table of its outputs."""
     save = chosen_place(options.save, ".npz") if options.save else None
     session = Session(
-        options.model, kernels=options.kernels, threads=options.threads, timeout=options.timeout
+        options.model,
+        kernels=options.kernels,
+        threads=options.threads,
+        timeout=options.timeout,
+        custom_ops=options.library,
     )
     inputs = _inputs(session, options)
     arguments = [inputs.pop(info.name) for info in session.inputs]

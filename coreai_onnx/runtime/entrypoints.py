@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Protocol, TypeGuard, runtime_checkable
@@ -14,6 +15,7 @@ from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.files.bundles import difference
 from coreai_onnx.files.program_files import MAIN, bundled_files
 from coreai_onnx.runtime.opening import OpenModel, Source
+from coreai_onnx.runtime.settings import Settings
 from coreai_onnx.runtime.signature import Signature
 
 
@@ -34,20 +36,12 @@ class OpenProgram:
         main: The entrypoint of a session that names none: ``main``, or else the first.
     """
 
-    def __init__(
-        self,
-        source: Source | HasModels,
-        *,
-        kernels: bool | None,
-        threads: int | None,
-        prepack: bool | None = None,
-        profile: bool = False,
-    ) -> None:
+    def __init__(self, source: Source | HasModels, settings: Settings) -> None:
         """Find the entrypoints; see `coreai_onnx.session`."""
         self._sources = _sources(source)
-        self._kernels, self._threads, self._profile = kernels, threads, profile
         several = _is_folder(source) and len(self._sources) > 1
-        self._prepack = True if prepack is None and not several else prepack
+        prepack = True if settings.prepack is None and not several else settings.prepack
+        self._settings = replace(settings, prepack=prepack)
         self._opened: dict[str, OpenModel] = {}
         self._lock = threading.Lock()
         self.names = tuple(self._sources)
@@ -64,13 +58,7 @@ class OpenProgram:
             raise SessionError(f"no entrypoint {name!r}; there are {', '.join(self.names)}")
         with self._lock:
             if name not in self._opened:
-                model = OpenModel(
-                    self._sources[name],
-                    kernels=self._kernels,
-                    threads=self._threads,
-                    prepack=self._prepack,
-                    profile=self._profile,
-                )
+                model = OpenModel(self._sources[name], self._settings)
                 for other, opened in self._opened.items():
                     _check_states(name, model.signature, other, opened.signature)
                 self._opened[name] = model

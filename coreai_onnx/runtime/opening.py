@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 import warnings
@@ -20,10 +21,19 @@ from coreai_onnx.files.saving import save_models, to_proto
 from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
+from coreai_onnx.runtime.custom_ops import (
+    HasLibrary,
+    advice_for_unknown_op,
+    check_kernels,
+    library_paths,
+    register_libraries,
+)
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.node_times import Profile
-from coreai_onnx.runtime.optimizers import disabled_optimizers, read_graph
+from coreai_onnx.runtime.optimizers import READ_BYTES, disabled_optimizers, read_graph
+from coreai_onnx.runtime.parts import Parts, add_entries, opened_with, usable_parts
 from coreai_onnx.runtime.profiling import Profiling
+from coreai_onnx.runtime.settings import Settings
 from coreai_onnx.runtime.signature import Signature
 from coreai_onnx.runtime.undo import UndoLog
 
@@ -42,8 +52,6 @@ Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
 
 _OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+ [^\n]*?\) (?=[A-Z])")
 _QUANTIZED = re.compile("Quantize|QLinear|Integer|NBits")
-MAX_THREADS = 1024
-"""Maximum number of threads: onnxruntime starts all of them before it reads the model."""
 TEMPORARY_FILE_BYTES = 1 << 29
 """A model in memory with more than 512 MiB of weights is passed in a temporary file, which
 onnxruntime maps, instead of as bytes, of which there would briefly be three copies."""
@@ -60,42 +68,22 @@ class OpenModel:
         initial: The values in the file that the states start from, by the states' names.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        kernels: bool | None,
-        threads: int | None,
-        prepack: bool | None = True,
-        profile: bool = False,
-    ) -> None:
+    def __init__(self, source: Source, settings: Settings) -> None:
         """Open the model; see `coreai_onnx.session`."""
-        options = ort.SessionOptions()
-        # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
-        options.log_severity_level = 4
-        if threads is not None:
-            if not (isinstance(threads, int) and 1 <= threads <= MAX_THREADS):
-                raise SessionError(
-                    f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
-                    "or None to let onnxruntime choose"
-                )
-            options.intra_op_num_threads = threads
-        graph = _graph(source)
-        if graph is not None and (wrong := fixed_attributes_fault(graph)):
-            raise SessionError(f"cannot load the model: {wrong}")
-        prepacks = _is_quantized(graph) if prepack is None else prepack
-        key = "coreai.huge_pages" if prepacks else "session.disable_prepacking"
-        options.add_session_config_entry(key, "1")  # a mapped file has no huge pages
-        self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
+        self._settings, self._libraries = settings, library_paths(settings.custom_ops)
+        checked = any(isinstance(one, HasLibrary) for one in settings.custom_ops)
+        graph = _graph(source, most=math.inf if checked else READ_BYTES)
+        self._prepacks = _is_quantized(graph) if settings.prepack is None else settings.prepack
+        if graph is not None:
+            check_kernels(settings.custom_ops, graph)
+            if wrong := fixed_attributes_fault(graph):
+                raise SessionError(f"cannot load the model: {wrong}")
         self._disabled = disabled_optimizers(graph)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._profiling: Profiling | None = None
-        if profile:
-            self._profiling = Profiling(_read(source), kernels=self.kernels, threads=threads)
-            self._profiling.configure(options)
-        self.ort = self._open(self._profiling.model if self._profiling else source, options)
-        if self._profiling:
-            self._profiling.opened()
+        self.kernels = False
+        parts = usable_parts(graph) if graph is not None and self._libraries else {}
+        self.ort = opened_with(parts, lambda usable: self._open_with(source, usable))
         self.signature = _signature(self.ort, source)
         self.undo: UndoLog | None = None
         self.initial: Mapping[str, ir.TensorProtocol] = {}
@@ -116,6 +104,37 @@ class OpenModel:
             )
         profiling, self._profiling = self._profiling, None
         return profiling.finish(self.ort, skip)
+
+    def _open_with(self, source: Source, parts: Parts) -> ort.InferenceSession:
+        """Open the model; libraries may run these parts."""
+        options = self._options(_op_types(source), parts)
+        if not self._settings.profile:
+            return self._open(source, options)
+        profiling = Profiling(
+            _read(source),
+            kernels=self.kernels,
+            threads=self._settings.threads,
+            custom_ops=bool(self._libraries),
+        )
+        profiling.configure(options)
+        opened = self._open(profiling.model, options)
+        profiling.opened()
+        self._profiling = profiling
+        return opened
+
+    def _options(self, op_types: list[str] | None, parts: Parts) -> ort.SessionOptions:
+        """Return session options with the kernels, the libraries, and the parts these may run."""
+        options = ort.SessionOptions()
+        # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
+        options.log_severity_level = 4
+        if self._settings.threads is not None:
+            options.intra_op_num_threads = self._settings.threads
+        key = "coreai.huge_pages" if self._prepacks else "session.disable_prepacking"
+        options.add_session_config_entry(key, "1")  # a mapped file has no huge pages
+        self.kernels = _register_kernels(options, op_types, kernels=self._settings.kernels)
+        add_entries(options, parts)
+        register_libraries(options, self._libraries)
+        return options
 
     def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
         if isinstance(source, str | PathLike):
@@ -200,6 +219,8 @@ def _plain(error: Exception) -> str:
 
 
 def _advice(message: str, *, kernels: bool) -> str:
+    if advice := advice_for_unknown_op(message):
+        return advice
     if "IR version" in message or "opset" in message.lower():
         return (
             "\n  update onnxruntime, or convert the model with minimum_onnxruntime="
@@ -208,11 +229,11 @@ def _advice(message: str, *, kernels: bool) -> str:
     return "\n  kernels=False runs the function bodies instead" if kernels else ""
 
 
-def _graph(source: Source) -> ir.Model | None:
-    """Return the model; None if that would require reading many weights."""
+def _graph(source: Source, *, most: float) -> ir.Model | None:
+    """Return the model; None if it is broken, or in a file of more than ``most`` bytes."""
     if isinstance(source, HasModel):
         return source.model
-    return source if isinstance(source, ir.Model) else read_graph(source)
+    return source if isinstance(source, ir.Model) else read_graph(source, most=most)
 
 
 def _read(source: Source) -> ir.Model:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError, failures_as
-from coreai_onnx.model.inventory import STANDARD_DOMAIN
+from coreai_onnx.model.inventory import MODULE_DOMAIN, STANDARD_DOMAIN
 from coreai_onnx.model.places import marked
 from coreai_onnx.model.standard_composites import KERNEL_FILES
 from coreai_onnx.model.work import flops, moved_bytes
@@ -33,15 +33,19 @@ class Profiling:
             nodes, whose names lead to their places.
     """
 
-    def __init__(self, model: ir.Model, *, kernels: bool, threads: int | None) -> None:
+    def __init__(
+        self, model: ir.Model, *, kernels: bool, threads: int | None, custom_ops: bool
+    ) -> None:
         """Prepare the model.
 
         Args:
             model: The model.
             kernels: Whether the native kernels are registered.
             threads: Threads per operator of the session.
+            custom_ops: Whether libraries of the user are registered, which may implement functions.
         """
         self._original, self._kernels, self._threads = model, kernels, threads
+        self._custom_ops = custom_ops
         self._marked = marked(model, self._is_inlined)
         self._folder = Path(tempfile.mkdtemp(prefix="coreai_onnx_"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -101,6 +105,8 @@ class Profiling:
         return nodes, unplaced
 
     def _is_inlined(self, key: ir.OperatorIdentifier) -> bool:
+        if self._custom_ops and key[0] not in (STANDARD_DOMAIN, MODULE_DOMAIN):
+            return False
         has_kernel = key[0] == STANDARD_DOMAIN and key[1].partition(".")[0] in KERNEL_FILES
         return not (self._kernels and has_kernel)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,11 +12,13 @@ import onnxruntime as ort
 from coreai_onnx.errors import InputError, SessionError, failures_as
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.printable import printable_lines
+from coreai_onnx.runtime.custom_ops import CustomOps
 from coreai_onnx.runtime.deadline import checked_timeout, deadline
 from coreai_onnx.runtime.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.node_times import Profile
 from coreai_onnx.runtime.opening import HasModel, Source
 from coreai_onnx.runtime.outputs import Array, Outputs
+from coreai_onnx.runtime.settings import Settings
 from coreai_onnx.runtime.streams import Memory, States, Stream
 from coreai_onnx.runtime.values import described, from_ort, to_numpy, to_ort
 
@@ -32,6 +34,7 @@ def session(
     timeout: float | None = None,
     prepack: bool | None = None,
     profile: bool = False,
+    custom_ops: Sequence[CustomOps] = (),
 ) -> Session:
     """Open a model in onnxruntime on the CPU.
 
@@ -50,14 +53,17 @@ def session(
             file, and they are in memory once. None is False for a bundle of several entrypoints
             without quantized weights, and True for anything else.
         profile: Whether onnxruntime records the time of each node, for `Session.profile`.
+        custom_ops: Custom op libraries to register beside the kernels: files, or what
+            `coreai_onnx.kernel` returned.
 
     Returns:
         The session.
 
     Raises:
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
-        SessionError: If the model is missing, broken, or rejected by onnxruntime, or ``threads`` or
-            ``timeout`` is out of range.
+        SessionError: If the model is missing, broken, or rejected by onnxruntime, or calls an
+            operator that no library in ``custom_ops`` implements; or ``threads`` or ``timeout`` is
+            out of range.
     """
     return Session(
         path_or_program,
@@ -67,6 +73,7 @@ def session(
         timeout=timeout,
         prepack=prepack,
         profile=profile,
+        custom_ops=custom_ops,
     )
 
 
@@ -110,13 +117,13 @@ class Session:
         timeout: float | None = None,
         prepack: bool | None = None,
         profile: bool = False,
+        custom_ops: Sequence[CustomOps] = (),
     ) -> None:
         """Open the model; see `session`."""
         self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
-            program = OpenProgram(
-                source, kernels=kernels, threads=threads, prepack=prepack, profile=profile
-            )
+            settings = Settings(kernels, threads, prepack, profile, custom_ops)
+            program = OpenProgram(source, settings)
         self._begin(program, program.main if entrypoint is None else entrypoint, _CallStream())
 
     def _begin(self, program: OpenProgram, name: str, calls: _CallStream) -> None:
