@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, SpecViolationError
+from coreai_onnx.model.adoption import adopt
 from coreai_onnx.model.violations import new_violations
 from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.engine.bodies import Bodies
@@ -93,9 +94,11 @@ def run_passes(
     except _BadPassError as first:
         replay = _Replay(model, chosen, limit=run.steps + 1)
         error = replay.first_error() or first
-        _adopt(replay.valid, model)
+        if replay.valid is not None:
+            adopt(replay.valid, model)
         raise error.kind(f"{error}\n  the model is as the passes before left it") from error
-    _adopt(result, model)
+    if result is not None:
+        adopt(result, model)
     return run.report
 
 
@@ -111,15 +114,6 @@ def _closed(run: _Run, model: ir.Model) -> ir.Model | None:
 def _check_result(model: ir.Model, result: ir.Model) -> None:
     if found := new_violations(model, result):
         raise _BadPassError(f"a pass left an invalid node: {found[0]}", SpecViolationError)
-
-
-def _adopt(result: ir.Model | None, model: ir.Model) -> None:
-    """Move the graph and the functions of a result into a model."""
-    if result is None:
-        return
-    model.graph = result.graph
-    model.functions.clear()
-    model.functions.update(result.functions)
 
 
 def _is_ours(one: Pass) -> bool:
