@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, SpecViolationError
+from coreai_onnx.model.adoption import adopt
 from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.violations import new_violations
 from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
@@ -94,9 +95,11 @@ def run_passes(
     except _BadPassError as first:
         replay = _Replay(model, chosen, limit=run.steps + 1)
         error = replay.first_error() or first
-        _adopt(replay.valid, model)
+        if replay.valid is not None:
+            adopt(replay.valid, model)
         raise error.kind(f"{error}\n  the model is as the passes before left it") from error
-    _adopt(result, model)
+    if result is not None:
+        adopt(result, model)
     return run.report
 
 
@@ -117,15 +120,6 @@ def _check_result(model: ir.Model, result: ir.Model) -> None:
     wrong = fixed_attributes_fault(result)
     if wrong and not fixed_attributes_fault(model):
         raise _BadPassError(f"left an invalid node\n  {wrong}")
-
-
-def _adopt(result: ir.Model | None, model: ir.Model) -> None:
-    """Move the graph and the functions of a result into a model."""
-    if result is None:
-        return
-    model.graph = result.graph
-    model.functions.clear()
-    model.functions.update(result.functions)
 
 
 def _is_ours(one: Pass) -> bool:
