@@ -11,6 +11,10 @@ def f32(*shape: int) -> Operand:
     return Operand("float", shape)
 
 
+def i64(*shape: int) -> Operand:
+    return Operand("int64", shape)
+
+
 Q, K = f32(1, 4, 3, 8), f32(1, 2, 6, 8)
 
 
@@ -49,7 +53,7 @@ def test_operations(op, inputs, outputs, expected) -> None:
         ("Gather", [f32(1000, 5), Operand("int64", (2,))], [f32(2, 5)], 2 * 40 + 16),
         ("MatMulNBits", [f32(1, 8), Operand("uint4", (8, 8))], [f32(1, 8)], 32 + 32 + 32),
         # two of eight experts
-        ("gather_mm", [f32(2, 1, 5), f32(8, 7, 5), Operand("int64", (2, 1)), Operand("int64", (2,))],
+        ("gather_mm", [f32(2, 1, 5), f32(8, 7, 5), i64(2, 1), i64(2)],
          [f32(2, 1, 7)], 40 + 8 * 35 * 4 // 4 + 16 + 16 + 56),
         ("StringNormalizer", [Operand("string", (3,))], [Operand("string", (3,))], 0),
     ],
