@@ -15,7 +15,7 @@ from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.files.bundles import difference
 from coreai_onnx.files.program_files import MAIN, bundled_files
 from coreai_onnx.runtime.opening import OpenModel, Source
-from coreai_onnx.runtime.settings import Settings
+from coreai_onnx.runtime.settings import SessionSettings
 from coreai_onnx.runtime.signature import Signature
 
 
@@ -36,7 +36,7 @@ class OpenProgram:
         main: The entrypoint of a session that names none: ``main``, or else the first.
     """
 
-    def __init__(self, source: Source | HasModels, settings: Settings) -> None:
+    def __init__(self, source: Source | HasModels, settings: SessionSettings) -> None:
         """Find the entrypoints; see `coreai_onnx.session`."""
         self._sources = _sources(source)
         several = _is_folder(source) and len(self._sources) > 1

@@ -33,7 +33,7 @@ from coreai_onnx.runtime.node_times import Profile
 from coreai_onnx.runtime.optimizers import READ_BYTES, disabled_optimizers, read_graph
 from coreai_onnx.runtime.parts import Parts, add_entries, opened_with, usable_parts
 from coreai_onnx.runtime.profiling import Profiling
-from coreai_onnx.runtime.settings import Settings
+from coreai_onnx.runtime.settings import SessionSettings
 from coreai_onnx.runtime.signature import Signature
 from coreai_onnx.runtime.undo import UndoLog
 
@@ -68,7 +68,7 @@ class OpenModel:
         initial: The values in the file that the states start from, by the states' names.
     """
 
-    def __init__(self, source: Source, settings: Settings) -> None:
+    def __init__(self, source: Source, settings: SessionSettings) -> None:
         """Open the model; see `coreai_onnx.session`."""
         self._settings, self._libraries = settings, library_paths(settings.custom_ops)
         checked = any(isinstance(one, HasLibrary) for one in settings.custom_ops)

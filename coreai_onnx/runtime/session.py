@@ -15,10 +15,11 @@ from coreai_onnx.printable import printable_lines
 from coreai_onnx.runtime.custom_ops import CustomOps
 from coreai_onnx.runtime.deadline import checked_timeout, deadline
 from coreai_onnx.runtime.entrypoints import HasModels, OpenProgram
+from coreai_onnx.runtime.execution import execute
 from coreai_onnx.runtime.node_times import Profile
 from coreai_onnx.runtime.opening import HasModel, Source
 from coreai_onnx.runtime.outputs import Array, Outputs
-from coreai_onnx.runtime.settings import Settings
+from coreai_onnx.runtime.settings import SessionSettings
 from coreai_onnx.runtime.streams import Memory, States, Stream
 from coreai_onnx.runtime.values import described, from_ort, to_numpy, to_ort
 
@@ -122,7 +123,7 @@ class Session:
         """Open the model; see `session`."""
         self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
-            settings = Settings(kernels, threads, prepack, profile, custom_ops)
+            settings = SessionSettings(kernels, threads, prepack, profile, custom_ops)
             program = OpenProgram(source, settings)
         self._begin(program, program.main if entrypoint is None else entrypoint, _CallStream())
 
@@ -225,7 +226,7 @@ class Session:
         targets = self._stream.targets(arrays, sizes)
         with self._undone_if_it_fails(targets, feeds, sizes):
             with deadline(self.timeout) as options:
-                results = self._run_ort(feeds, targets, options)
+                results = execute(self.ort, feeds, self._bound(targets), options)
             outputs = {x.name: from_ort(results[x.name], x) for x in self.outputs}
         states = {state.input: results[state.output] for state in self._signature.states}
         self._stream.advance(states, targets)
@@ -363,42 +364,10 @@ class Session:
             saved.restore()
             raise
 
-    def _run_ort(
-        self,
-        feeds: Mapping[str, ort.OrtValue],
-        targets: Mapping[str, tuple[ort.OrtValue, Memory]],
-        options: ort.RunOptions,
-    ) -> dict[str, ort.OrtValue]:
-        """Run the model; the new values of some states are written to the memory that is given."""
-        names = [node.name for node in self.ort.get_outputs()]
-        try:
-            if not targets:
-                results = self.ort.run_with_ort_values(names, feeds, options)
-            else:
-                results = self._run_bound(names, feeds, targets, options)
-        except Exception as error:  # onnxruntime's exceptions share no base class below Exception
-            raise SessionError(f"onnxruntime failed while running\n  {error}") from error
-        return dict(zip(names, results, strict=True))
-
-    def _run_bound(
-        self,
-        names: list[str],
-        feeds: Mapping[str, ort.OrtValue],
-        targets: Mapping[str, tuple[ort.OrtValue, Memory]],
-        options: ort.RunOptions,
-    ) -> list[ort.OrtValue]:
-        bound = {
+    def _bound(self, targets: Mapping[str, tuple[ort.OrtValue, Memory]]) -> dict[str, ort.OrtValue]:
+        """Return the values that new states are written to, by the names of the outputs."""
+        return {
             state.output: targets[state.input][0]
             for state in self._signature.states
             if state.input in targets
         }
-        binding = self.ort.io_binding()
-        for name, value in feeds.items():
-            binding.bind_ortvalue_input(name, value)
-        for name in names:
-            if name in bound:
-                binding.bind_ortvalue_output(name, bound[name])
-            else:
-                binding.bind_output(name)
-        self.ort.run_with_iobinding(binding, options)
-        return list(binding.get_outputs())

@@ -13,7 +13,7 @@ MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
-class Settings:
+class SessionSettings:
     """The settings of `coreai_onnx.session` that hold for all entrypoints of a program.
 
     Raises:
