@@ -15,6 +15,7 @@ from coreai_onnx.cli import (
     diff,
     export,
     inspect_file,
+    memory,
     ops_path,
     optimize,
     perplexity,
@@ -45,13 +46,14 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx run     tiny.onnx --dim batch=4
   coreai-onnx compare tiny.onnx my_models:tiny
   coreai-onnx blame   tiny.onnx tiny.pt2
+  coreai-onnx memory  tiny.onnx --dim batch=4
   coreai-onnx diff    tiny.onnx tiny_before.onnx
   coreai-onnx view    tiny.onnx
   coreai-onnx to-python tiny.onnx -o tiny
 """
 _COMMANDS = (
     convert, export, perplexity, optimize, quantize, convert_dtype, run_file, compare, blame,
-    inspect_file, diff, view, to_python, ops_path,
+    inspect_file, memory, diff, view, to_python, ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 

@@ -73,6 +73,8 @@ class Attribute:
         aliases: Names under which user classes store the same quantity (``variance_epsilon``).
         structural: Whether its value selects a different body. A structural attribute is written
             into the body when the body is created; any other is read by attribute reference.
+        switch: Whether a number selects a body by its sign only; the body for positive numbers
+            reads the number from its calls.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Attribute:
     default: AttributeValue | None = None
     aliases: tuple[str, ...] = ()
     structural: bool = False
+    switch: bool = False
 
 
 @dataclass(frozen=True)

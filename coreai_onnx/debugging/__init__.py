@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 from coreai_onnx.debugging.histogram import histogram
 from coreai_onnx.debugging.inspection import Inspection, inspect_model
 from coreai_onnx.debugging.model_diff import Change, ModelDiff, diff_models
-from coreai_onnx.debugging.timing import Timing, Timings, time_interleaved
+from coreai_onnx.debugging.profiles import profile
+from coreai_onnx.runtime.node_times import Execution, NodeTime, Profile, Total
+from coreai_onnx.runtime.timing import Timing, Timings, time_interleaved
 
 if TYPE_CHECKING:
     from coreai_onnx.debugging.blaming import Blame, Finding, blame
@@ -17,16 +19,21 @@ __all__ = [
     "Blame",
     "Change",
     "Comparison",
+    "Execution",
     "Finding",
     "Inspection",
     "ModelDiff",
+    "NodeTime",
+    "Profile",
     "Timing",
     "Timings",
+    "Total",
     "blame",
     "compare",
     "diff_models",
     "histogram",
     "inspect_model",
+    "profile",
     "time_interleaved",
 ]
 

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from coreai_onnx.debugging.regions import Region
 from coreai_onnx.errors import Where
-from coreai_onnx.model.debug_info import where_of
 from coreai_onnx.model.inventory import op_name
+from coreai_onnx.model.places import label_of, where_of
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,7 @@ class Suspect:
             node: The node.
             code: The text of source lines.
         """
-        made = ", ".join(value.name or "?" for value in node.outputs)
-        op = op_name(node.domain, node.op_type)
-        return cls(node.name or f"→ {made}", op, where_of(node, code))
+        return cls(label_of(node), op_name(node.domain, node.op_type), where_of(node, code))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from coreai_onnx.delegation.capability import CapabilityPartitioner
 from coreai_onnx.delegation.edge import EdgeProgramManager, to_edge, to_edge_transform_and_lower
 from coreai_onnx.delegation.export_pass import ExportPass, ProxyValue, edge_ops
 from coreai_onnx.delegation.finished import FinishConfig, FinishedProgram
+from coreai_onnx.delegation.memory_planning import MemoryPlanningPass
 from coreai_onnx.delegation.partitioning import (
     DelegationSpec,
     Partitioner,
@@ -29,6 +30,7 @@ __all__ = [
     "FinishConfig",
     "FinishedProgram",
     "LoweredModule",
+    "MemoryPlanningPass",
     "PartitionResult",
     "Partitioner",
     "PreprocessResult",

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import LoadError, failures_as, reason_of
 from coreai_onnx.files.external_data import bring_in, check_strings_and_tensors
 from coreai_onnx.model.debug_info import restore
+from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.graph_checks import arrange
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import graphs
@@ -61,8 +62,9 @@ def load_model(path: str | PathLike[str], *, data: bool = True) -> ir.Model:
 
     Raises:
         LoadError: The file is missing, unreadable, truncated or not an ONNX model, needs a newer
-            ONNX than is installed, its graph is broken, its data file is missing, too short or in
-            another folder, or its metadata cannot be read.
+            ONNX than is installed, its graph is broken, a call has other attributes than its body,
+            its data file is missing, too short or in another folder, or its metadata cannot be
+            read.
     """
     path = Path(path)
     with failures_as(LoadError, f"{path}: is a broken ONNX model"):
@@ -144,6 +146,8 @@ def _checked(proto: onnx.ModelProto, what: str, folder: Path, *, data: bool) -> 
     if wrong := arrange(model):
         raise LoadError(f"{what}: {wrong}")
     restore(model)
+    if wrong := fixed_attributes_fault(model):
+        raise LoadError(f"{what}: {wrong}")
     _check_metadata(model, what)
     return model
 

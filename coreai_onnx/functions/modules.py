@@ -20,7 +20,7 @@ from coreai_onnx.export.capture.symbols import symbol_names
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.delegate_call import DELEGATE
 from coreai_onnx.export.externalize.module_call import ModuleCall
-from coreai_onnx.functions.attributes import composite_attributes
+from coreai_onnx.functions.attributes import composite_attributes, declarations
 from coreai_onnx.functions.delegates import DelegateCalls
 from coreai_onnx.functions.module_composites import call_as_composite
 from coreai_onnx.lower.builder import OpBuilder
@@ -171,13 +171,13 @@ class ModuleCalls:
         outputs, changed = _results(program, call, results, weights)
         _finish(op, graph, [*outputs, *changed], _output_names(call))
         for domain in sorted({n.domain for n in graph.all_nodes()} - {""}):
-            graph.opset_imports[domain] = 1
+            graph.opset_imports.setdefault(domain, 1)
         used = _drop_unused(graph, weights, len(call_tensors(call)) + len(numbers))
         function = ir.Function(
             USER_DOMAIN if call.spec.composite_op_name else MODULE_DOMAIN,
             call.spec.composite_op_name or type(call.module).__name__,
             graph=graph,
-            attributes=_declarations(composite_attributes(call)),
+            attributes=declarations(composite_attributes(call)),
         )
         return ModuleFunction(function, tuple(used))
 
@@ -334,10 +334,6 @@ def _forget_types(graph: ir.Graph) -> None:
     """Remove types, since the body holds for other shapes too; readers infer them."""
     for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
         value.shape, value.type = None, None
-
-
-def _declarations(attributes: Mapping[str, Any]) -> list[ir.Attr]:
-    return [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
 
 
 def _tensor_at(module: torch.nn.Module, path: str) -> torch.Tensor:

@@ -76,6 +76,8 @@ class LoweredProgram:
         )
         for function in functions:
             graph.opset_imports.setdefault(function.domain, 1)
+            for domain, version in function.opset_imports.items():
+                graph.opset_imports.setdefault(domain, version)
         for key, pairs in ((STATES, self.states), (MUTATED_INPUTS, self.mutated_inputs)):
             if pairs:
                 texts = [{"input": i, "output": o} for i, o in pairs]

@@ -1,7 +1,7 @@
 """Lifetimes of the buffers of a run: from the node that writes one to its last reader.
 
-The rules are those of onnxruntime's planner (``allocation_planner.cc``): a view has the buffer of its
-input, and some operators write their result over an input that nothing else reads.
+The rules are those of onnxruntime's planner (``allocation_planner.cc``): a view has the buffer of
+its input, and some operators write their result over an input that nothing else reads.
 """
 
 from __future__ import annotations

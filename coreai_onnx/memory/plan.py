@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from coreai_onnx.memory.chart import chart
 from coreai_onnx.memory.lifetimes import Buffer, buffers, live_bytes
 from coreai_onnx.memory.origins import Origins
 from coreai_onnx.model.inventory import op_name
-from coreai_onnx.runtime.entrypoints import HasModels, model_of
+from coreai_onnx.runtime.entrypoints import HasModels
 from coreai_onnx.runtime.opening import Source
 from coreai_onnx.runtime.outputs import Array
 from coreai_onnx.runtime.recorded_session import RecordedSession, Recording
@@ -55,14 +55,15 @@ class MemoryPlan:
         kernels: Whether the native kernels ran.
         low_memory: Whether results are released after their last reader.
         nodes: Name of the node of each step.
-        live: Bytes that the plan has allocated in each step, for results and outputs. The plan
-            follows onnxruntime's rules: views, results written over an input and, unless
-            ``low_memory``, results in the buffer of an earlier one of the same shape.
+        live: Bytes that the plan has allocated in each step. It follows onnxruntime's rules: views,
+            results written over an input and, unless ``low_memory``, results in the buffer of an
+            earlier one of the same shape.
         lifetimes: The same if every value is released after its last reader.
-        used: Bytes that onnxruntime's arena had in use after each step, in the recorded run.
+        used: Bytes that onnxruntime's arena had in use after each step of the recorded run, and the
+            inputs if the plan includes them; empty if this onnxruntime does not count them.
         arena: Bytes that the arena held at the end. It grows by blocks whose size doubles.
         inputs: Bytes of the inputs, which are memory of the caller.
-        outputs: Bytes of the outputs, which are part of ``live``.
+        outputs: Bytes of the outputs that onnxruntime allocated, which are part of ``live``.
         weights: Bytes of the weights, which are not.
         at_peak: The buffers that exist at the peak, the largest first.
     """
@@ -112,12 +113,13 @@ class MemoryPlan:
 
     def _summary(self) -> str:
         ratio = self.peak_used / self.peak if self.peak else 1.0
+        compared = f"{ratio:.2f} of the plan, in onnxruntime" if self.used else "not counted"
         rows = [
             ("weights", size_text(self.weights), ""),
             ("inputs", size_text(self.inputs), "memory of the caller"),
             ("outputs", size_text(self.outputs), "part of the peak"),
             ("peak", size_text(self.peak), f"at {self.nodes[self.peak_step]}"),
-            ("  used", size_text(self.peak_used), f"{ratio:.2f} of the plan, in onnxruntime"),
+            ("  used", size_text(self.peak_used), compared),
             ("  held", size_text(self.arena), "by onnxruntime's arena, with rounding"),
         ]
         if not self.low_memory:
@@ -145,6 +147,8 @@ def memory_plan(
     entrypoint: str | None = None,
     kernels: bool | None = None,
     low_memory: bool = False,
+    with_inputs: bool = False,
+    with_outputs: bool = True,
 ) -> MemoryPlan:
     """Return the memory that a model takes at given sizes.
 
@@ -160,6 +164,10 @@ def memory_plan(
         kernels: Whether composites run on native kernels; see `coreai_onnx.session`.
         low_memory: Whether results are released after their last reader; see
             `coreai_onnx.session`.
+        with_inputs: Whether the plan includes the inputs, which are memory of the caller.
+        with_outputs: Whether onnxruntime allocates the outputs. Otherwise they are written to
+            memory of the caller by `Session.run_into`, as far as the sizes of the inputs determine
+            their shapes.
 
     Raises:
         SessionError: If the model cannot be opened or run.
@@ -169,40 +177,53 @@ def memory_plan(
         source, entrypoint=entrypoint, kernels=kernels, threads=1, low_memory=low_memory
     ) as recorded:
         session = recorded.session
-        args, named = _arguments(session, inputs, sizes or {})
-        session.run(*args, **named)
-        return plan_of(recorded, source, args, named, low_memory=low_memory)
+        given = _arguments(session, inputs, sizes or {})
+        into = {} if with_outputs else session.output_arrays(given)
+        session.run_into(into, **given)
+        return plan_of(recorded, given, into, low_memory=low_memory, with_inputs=with_inputs)
 
 
 def plan_of(
     recorded: RecordedSession,
-    source: Source | HasModels,
-    args: Sequence[object],
-    named: Mapping[str, object],
+    given: Mapping[str, object],
+    into: Collection[str] = (),
     *,
     low_memory: bool = False,
+    with_inputs: bool = False,
 ) -> MemoryPlan:
-    """Return the plan of a recorded session that has run with these inputs."""
+    """Return the plan of a recorded session that has run.
+
+    Args:
+        recorded: The session.
+        given: Its inputs by name.
+        into: The outputs that were written to memory of the caller.
+        low_memory: As for `memory_plan`.
+        with_inputs: As for `memory_plan`.
+    """
     recording, session = recorded.recording(), recorded.session
-    origins = Origins(model_of(source, session.entrypoint_name))
-    names = [info.name for info in session.inputs]
-    shapes = {name: np.shape(value) for name, value in zip(names, args, strict=False)}  # type: ignore[arg-type]
-    shapes |= {name: np.shape(value) for name, value in named.items()}  # type: ignore[call-overload]
-    found = buffers(recording, shared=not low_memory)
-    live = live_bytes(found, len(recording.nodes))
+    shapes = {name: tuple(getattr(value, "shape", ())) for name, value in given.items()}
+    inputs = sum(int(getattr(value, "nbytes", 8)) for value in given.values())
+    added = inputs if with_inputs else 0
+    found, alone = (
+        [b for b in buffers(recording, shared=shared) if not {*into} & {*b.values}]
+        for shared in (not low_memory, False)
+    )
+    steps = len(recording.nodes)
+    live = [count + added for count in live_bytes(found, steps)]
+    used = [n.in_use - recording.before for n in recording.nodes if n.in_use is not None]
     return MemoryPlan(
         sizes=_sizes(session, shapes),
         kernels=session.kernels,
         low_memory=low_memory,
         nodes=tuple(node.name for node in recording.nodes),
         live=tuple(live),
-        lifetimes=tuple(live_bytes(buffers(recording, shared=False), len(recording.nodes))),
-        used=tuple(node.in_use - recording.before for node in recording.nodes),
+        lifetimes=tuple(count + added for count in live_bytes(alone, steps)),
+        used=tuple(count + added for count in used),
         arena=recording.arena,
-        inputs=sum(np.asarray(value).nbytes for value in (*args, *named.values())),
+        inputs=inputs,
         outputs=sum(b.bytes for b in found if recording.outputs & {*b.values}),
         weights=recording.weights,
-        at_peak=_at_peak(found, live, recording, origins),
+        at_peak=_at_peak(found, live, recording, Origins(session.model)),
     )
 
 
@@ -227,17 +248,20 @@ def _arguments(
     session: Session,
     inputs: Sequence[object] | Mapping[str, object] | None,
     sizes: Mapping[str, int],
-) -> tuple[tuple[object, ...], dict[str, object]]:
+) -> dict[str, object]:
+    """Return the inputs by name: the given ones, or zeros of the given sizes."""
     if isinstance(inputs, Mapping):
-        return (), dict(inputs)
+        return dict(inputs)
     if inputs is not None:
-        return tuple(inputs), {}
+        if len(inputs) > len(session.inputs):
+            raise InputError(f"{len(inputs)} inputs given, {len(session.inputs)} expected")
+        return {i.name: value for i, value in zip(session.inputs, inputs, strict=False)}
     known = session.example_sizes({}, default=1)
     if strangers := [name for name in sizes if name not in known]:
         there = f"there are {', '.join(known)}" if known else "all dims are fixed"
         raise InputError(f"the inputs have no dim {strangers[0]!r}; {there}")
     filled = session.example_sizes(sizes, default=1)
-    return tuple(_zeros(info.numpy_dtype, info.dims, filled) for info in session.inputs), {}
+    return {info.name: _zeros(info.numpy_dtype, info.dims, filled) for info in session.inputs}
 
 
 def _zeros(dtype: str, dims: Sequence[int | str | None], sizes: Mapping[str, int]) -> Array:

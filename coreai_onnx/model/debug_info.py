@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
-from coreai_onnx.errors import Where
 from coreai_onnx.model.source_lines import CODE
 from coreai_onnx.model.value_origins import VALUES
 
@@ -70,17 +69,6 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
         for node, properties in kept:
             node.metadata_props.clear()
             node.metadata_props.update(properties)
-
-
-def where_of(node: ir.Node, code: Mapping[str, str]) -> Where:
-    """Return the place in the user's code that a node comes from, as far as it is known.
-
-    Args:
-        node: The node.
-        code: The text of source lines; see `read_code`.
-    """
-    module, kind, source = (node.metadata_props.get(key, "") for key in KEYS)
-    return Where(module, kind, source, code.get(source, "").strip())
 
 
 def restore(model: ir.Model) -> None:

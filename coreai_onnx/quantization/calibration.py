@@ -151,14 +151,20 @@ def _sweep(probes: Probes, feeds: Iterable[Feed], label: str) -> dict[str, Array
 
 
 def run_calls(
-    session: Session, feeds: Iterable[Feed], *, label: str = "", instead: str = ""
+    session: Session,
+    feeds: Iterable[Feed],
+    *,
+    what: str = "calibration",
+    label: str = "",
+    instead: str = "",
 ) -> Iterator[tuple[int, dict[str, Array]]]:
     """Yield the number of each call, from 1, and its inputs and outputs by name.
 
     Args:
         session: The session; its states are carried on.
         feeds: The inputs of each call.
-        label: What the progress says after ``calibrate``.
+        what: What the data is for, in the progress and in errors.
+        label: What the progress says after that.
         instead: What the error for missing data says a user may do instead.
 
     Raises:
@@ -166,16 +172,16 @@ def run_calls(
     """
     number = 0
     for number, feed in enumerate(feeds, 1):
-        begin(f"calibrate{label}: call {number}")
-        yield number, _run_call(session, feed, number)
+        begin(f"{what}{label}: call {number}")
+        yield number, _run_call(session, feed, f"{what} call {number}")
     if not number:
         raise QuantizationError(
-            "there is no calibration data\n  give the inputs of a few calls that are typical of "
+            f"there is no {what} data\n  give the inputs of a few calls that are typical of "
             f"the use of the model{instead}"
         )
 
 
-def _run_call(session: Session, feed: Feed, number: int) -> dict[str, Array]:
+def _run_call(session: Session, feed: Feed, what: str) -> dict[str, Array]:
     """Run one call; return its inputs and outputs by name."""
     try:
         if isinstance(feed, Mapping):
@@ -189,7 +195,7 @@ def _run_call(session: Session, feed: Feed, number: int) -> dict[str, Array]:
                 f"is a {type(feed).__name__}, not a mapping of names to arrays or a tuple of arrays"
             )
     except CoreaiError as error:
-        raise QuantizationError(f"calibration call {number}: {error.args[0]}") from error
+        raise QuantizationError(f"{what}: {error.args[0]}") from error
     return {**{name: np.asarray(value) for name, value in arguments.items()}, **outputs}
 
 

@@ -187,7 +187,8 @@ class _WeightPacking:
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Return ``10 log10(signal / noise)``; infinite without noise."""
+    """Return ``10 log10(signal / noise)``; infinite without noise, negative without a signal."""
     if noise <= 0:
         return float("inf")
-    return float(10 * np.log10(signal / noise)) if signal > 0 else float("-inf")
+    ratio = signal / noise
+    return float(10 * np.log10(ratio)) if ratio > 0 else float("-inf")

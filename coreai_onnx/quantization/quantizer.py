@@ -14,7 +14,12 @@ from coreai_onnx.model.inventory import CONTRIB_DOMAIN, STANDARD_DOMAIN, graphs,
 from coreai_onnx.quantization.calibration import Array, Feed, second_moments
 from coreai_onnx.quantization.packed_weights import PackedWeight, pack_weight
 from coreai_onnx.quantization.products import MatrixWeight, Products
-from coreai_onnx.quantization.report import KeptWeight, QuantizationReport, QuantizedLayer
+from coreai_onnx.quantization.report import (
+    KeptWeight,
+    QuantizationReport,
+    Quantized,
+    QuantizedLayer,
+)
 from coreai_onnx.quantization.rewriting import Rewriting
 from coreai_onnx.quantization.rules import Rules
 from coreai_onnx.quantization.scheme import CALIBRATED, Scheme
@@ -40,19 +45,19 @@ def quantize_models(
     models: Mapping[str, ir.Model],
     rules: Rules,
     calibration: Mapping[str, Iterable[Feed]] | None = None,
-) -> dict[str, QuantizationReport]:
-    """Quantize the weights of products and embeddings, in place.
+) -> dict[str, Quantized]:
+    """Quantize the weights of products and embeddings in copies of the models.
 
     A weight that several models or layers share is quantized once, also if a copy of it is
     transposed.
 
     Args:
-        models: The models by entrypoint. An error leaves all of them unchanged.
+        models: The models by entrypoint, which stay as they are.
         rules: Select the scheme of each weight.
         calibration: The inputs of calls by entrypoint.
 
     Returns:
-        The reports, by entrypoint.
+        The quantized copies, by entrypoint.
 
     Raises:
         QuantizationError: A model is quantized already or has nothing to quantize, a weight is not
@@ -64,15 +69,14 @@ def quantize_models(
         raise QuantizationError(_nothing([k for plan in plans.values() for k in plan.kept.items()]))
     moments = _moments(models, plans, calibration)
     done: dict[object, PackedWeight] = {}
-    reports: dict[str, QuantizationReport] = {}
+    results: dict[str, Quantized] = {}
     for name, plan in plans.items():
         packed = _packed(plan, moments, done)
         kinds = {w.value: (scheme, w.by_rows) for w, scheme in plan.schemes.items()}
         Rewriting(specialize(plan.products, kinds), packed).run()
-        reports[name] = _report(models[name], plan, packed)
-    for name, plan in plans.items():
-        _adopt(plan.products.model, models[name])
-    return reports
+        report = _report(models[name], plan, packed)
+        results[name] = Quantized(plan.products.model, report)
+    return results
 
 
 def _plan(model: ir.Model, rules: Rules) -> _Plan:
@@ -195,10 +199,3 @@ def _report(
     kept = [KeptWeight(w.path, w.shape, w.tensor.nbytes, why) for w, why in plan.kept.items()]
     after = weights(plan.products.model)[1]
     return QuantizationReport(tuple(layers), tuple(kept), weights(model)[1], after)
-
-
-def _adopt(result: ir.Model, model: ir.Model) -> None:
-    """Move the graph and the functions of a result into a model."""
-    model.graph = result.graph
-    model.functions.clear()
-    model.functions.update(result.functions)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import onnx
 import onnx_ir as ir
@@ -19,11 +18,7 @@ from coreai_onnx.errors import SessionError
 from coreai_onnx.runtime.entrypoints import HasModels
 from coreai_onnx.runtime.opening import Source
 from coreai_onnx.runtime.session import Session
-
-_SUFFIX = "_kernel_time"
-_INLINE_BYTES = "64"
-"""Weights of more bytes are written to a file of their own, which is not read."""
-_LONG_NAMES = {"boolean": "bool"}
+from coreai_onnx.runtime.trace import Executed, read_runs, request_trace
 
 
 @dataclass(frozen=True)
@@ -38,8 +33,8 @@ class RecordedNode:
         inputs: Names of the values that it reads, in its subgraphs too.
         outputs: Names of its results, without those that are omitted.
         bytes: Bytes of each result; None for one that is not a tensor.
-        in_use: Bytes of onnxruntime's arena that were in use after it.
-        change: By how much it has changed that number.
+        in_use: Bytes of onnxruntime's arena that were in use after it; None if this onnxruntime
+            does not count them.
     """
 
     name: str
@@ -48,8 +43,7 @@ class RecordedNode:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     bytes: tuple[int | None, ...]
-    in_use: int
-    change: int
+    in_use: int | None
 
 
 @dataclass(frozen=True)
@@ -100,7 +94,6 @@ class RecordedSession:
         self._folder = tempfile.TemporaryDirectory(
             prefix="coreai_onnx_", ignore_cleanup_errors=True
         )
-        self._graph = Path(self._folder.name) / "graph.onnx"
         self._open = True
         try:
             self.session = Session(
@@ -116,12 +109,7 @@ class RecordedSession:
             raise
 
     def _configure(self, options: ort.SessionOptions) -> None:
-        options.optimized_model_filepath = str(self._graph)
-        entry = "session.optimized_model_external_initializers"
-        options.add_session_config_entry(f"{entry}_file_name", "weights")
-        options.add_session_config_entry(f"{entry}_min_size_in_bytes", _INLINE_BYTES)
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(self._folder.name) / "profile")
+        self._graph = request_trace(options, Path(self._folder.name))
 
     def recording(self) -> Recording:
         """Return what the session's first run did; afterwards the session records nothing.
@@ -131,11 +119,12 @@ class RecordedSession:
         """
         if not self._open:
             raise SessionError("the recording of this session has ended")
-        events = _events(Path(self._end()))
-        graph = onnx.load(self._graph, load_external_data=False).graph
-        nodes = tuple(_matched(graph.node, events))
-        if graph.node and not nodes:
+        runs = read_runs(Path(self._end()))
+        if not runs:
             raise SessionError("the session has not run: there is nothing to record")
+        graph = onnx.load(self._graph, load_external_data=False).graph
+        executed = runs[0].executed
+        nodes = tuple(_matched(graph.node, executed))
         values = (*graph.value_info, *graph.input, *graph.output)
         return Recording(
             nodes=nodes,
@@ -143,8 +132,8 @@ class RecordedSession:
             outputs=frozenset(value.name for value in graph.output),
             shapes={v.name: dims for v in values if (dims := _dims(v)) is not None},
             weights=sum(_bytes_of(weight) for weight in graph.initializer),
-            before=nodes[0].in_use - nodes[0].change if nodes else 0,
-            arena=int(events[-1]["args"].get("mem_arena_held", 0)) if events else 0,
+            before=(executed[0].in_use or 0) - executed[0].change if executed else 0,
+            arena=executed[-1].held if executed else 0,
         )
 
     def _end(self) -> str:
@@ -169,40 +158,20 @@ class RecordedSession:
         self._folder.cleanup()
 
 
-def _events(path: Path) -> list[dict[str, Any]]:
-    """Return the executions of nodes in a profile of onnxruntime."""
-    return [
-        event
-        for event in json.loads(path.read_text(encoding="utf-8", errors="replace"))
-        if event.get("cat") == "Node" and event["name"].endswith(_SUFFIX)
-    ]
-
-
 def _matched(
-    nodes: Iterable[onnx.NodeProto], events: Iterable[dict[str, Any]]
+    nodes: Iterable[onnx.NodeProto], executed: Iterable[Executed]
 ) -> Iterator[RecordedNode]:
     """Yield the first execution of each node; those in subgraphs lie between them."""
-    rest = iter(events)
+    rest = iter(executed)
     for node in nodes:
-        label = (node.name + _SUFFIX, node.op_type)
-        event = next((e for e in rest if (e["name"], e["args"]["op_name"]) == label), None)
-        if event is None:
+        one = next((e for e in rest if _is_run_of(e, node)), None)
+        if one is None:
             return
-        yield _node(node, event["args"])
-
-
-def _node(node: onnx.NodeProto, facts: dict[str, Any]) -> RecordedNode:
-    outputs = tuple(filter(None, node.output))
-    return RecordedNode(
-        name=node.name,
-        domain=node.domain,
-        op=node.op_type,
-        inputs=tuple(_read(node)),
-        outputs=outputs,
-        bytes=_sizes(facts, len(outputs)),
-        in_use=int(facts["mem_bytes_requested_in_use"]),
-        change=int(facts["mem_requested_in_use_delta"]),
-    )
+        outputs = tuple(filter(None, node.output))
+        yield RecordedNode(
+            node.name, node.domain, node.op_type, tuple(_read(node)), outputs,
+            _sizes(one, len(outputs)), one.in_use,
+        )  # fmt: skip
 
 
 def _read(node: onnx.NodeProto) -> Iterator[str]:
@@ -215,27 +184,23 @@ def _read(node: onnx.NodeProto) -> Iterator[str]:
             yield from (v.name for v in graph.output if v.name and v.name not in own)
 
 
-def _sizes(facts: dict[str, Any], count: int) -> tuple[int | None, ...]:
+def _is_run_of(one: Executed, node: onnx.NodeProto) -> bool:
+    """Return whether a node was executed; onnxruntime names nodes without a name."""
+    return one.op == node.op_type and (one.name == node.name or not node.name)
+
+
+def _sizes(one: Executed, count: int) -> tuple[int | None, ...]:
     """Return the bytes of each result; onnxruntime lists the results that are tensors."""
-    types = facts.get("output_type_shape", [])
-    if len(types) != count:
+    if len(one.outputs) != count:
         return (None,) * count
-    if count == 1:
-        return (int(facts["output_size"]),)
-    return tuple(_bytes(*next(iter(one.items()))) for one in types)
+    return tuple(ceil(output.nbytes) for output in one.outputs)
 
 
 def _bytes_of(weight: onnx.TensorProto) -> int:
     if weight.data_type == onnx.TensorProto.STRING:
         return sum(map(len, weight.string_data))
-    return ceil(prod(weight.dims) * ir.DataType(weight.data_type).itemsize)
-
-
-def _bytes(name: str, dims: list[int]) -> int | None:
-    name = _LONG_NAMES.get(name, name).upper()
-    if name not in ir.DataType.__members__ or name == "STRING":
-        return None
-    return ceil(prod(dims) * ir.DataType[name].itemsize)
+    size: int = ceil(prod(weight.dims) * ir.DataType(weight.data_type).bitwidth / 8)
+    return size
 
 
 def _dims(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:

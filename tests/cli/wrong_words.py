@@ -43,9 +43,38 @@ _SHARED = {
     "debug": [["--debug=yes"]],
 }
 
+_QUANTIZATION = {
+    "bits": [["--bits", value] for value in ("5", "0", "-4", "many", "")],
+    "group_size": [["--group-size", value] for value in ("3", "-1", "many", "")],
+    "method": [["--method", value] for value in ("best", "", "gptq", "awq")],
+    "symmetric": [["--symmetric=yes"]],
+    "activations": [["--activations"], ["--activations=yes"]],
+    "activation_bits": [["--activation-bits", value] for value in ("4", "all", "")],
+    "scale_dtype": [["--scale-dtype", value] for value in ("int8", "")],
+    "calibration": [
+        ["--method", "gptq", "--calibration", value]
+        for value in ("nowhere", ".", "text.npy", "archive.npy", "models.py", "")
+    ],
+    "evaluation": [
+        ["--evaluation", value]
+        for value in ("nowhere", ".", "text.npy", "archive.npy", "models.py", "")
+    ],
+    "rule": [["--rule", value] for value in ("*", "*=", "=4", "*=4:", "*=5", "nothing=4", "")],
+    "skip": [["--skip", value] for value in ("*", "nothing", "")],
+    "embeddings": [["--embeddings=yes"]],
+    "minimum_size": [["--minimum-size", value] for value in ("-1", "many", "9999", "")],
+    "layers": [["--layers=yes"]],
+}
+_WITH_BITS = {
+    name: [["--minimum-size", "0", "--bits", "8", *wrong] for wrong in rows]
+    for name, rows in _QUANTIZATION.items()
+}
+"""For commands that quantize only with ``--bits``."""
+
 WRONG: dict[str, dict[str, list[list[str]]]] = {
     "convert": {
         **_SHARED,
+        **_WITH_BITS,
         "factory": [["FACTORY", value] for value in _FACTORIES],
         "opset": [["--opset", value] for value in ("7", "99", "-1", "new", "")],
         "dynamic": [
@@ -80,22 +109,8 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         **{name: _SHARED[name] for name in ("output", "target", "debug_info", "external_data")},
         "debug": _SHARED["debug"],
         "model": [["MODEL", value] for value in _MODELS],
-        "bits": [["--bits", value] for value in ("5", "0", "-4", "many", "")],
-        "group_size": [["--group-size", value] for value in ("3", "-1", "many", "")],
-        "method": [["--method", value] for value in ("best", "", "gptq", "awq")],
-        "symmetric": [["--symmetric=yes"]],
-        "activations": [["--activations"], ["--activations=yes"]],
-        "activation_bits": [["--activation-bits", value] for value in ("4", "all", "")],
-        "scale_dtype": [["--scale-dtype", value] for value in ("int8", "")],
-        "calibration": [
-            ["--method", "gptq", "--calibration", value]
-            for value in ("nowhere", ".", "text.npy", "archive.npy", "models.py", "")
-        ],
-        "rule": [["--rule", value] for value in ("*", "*=", "=4", "*=4:", "*=5", "nothing=4", "")],
-        "skip": [["--skip", value] for value in ("*", "nothing", "")],
-        "embeddings": [["--embeddings=yes"]],
-        "minimum_size": [["--minimum-size", value] for value in ("-1", "many", "9999", "")],
-        "layers": [["--layers=yes"]],
+        **_QUANTIZATION,
+        "perplexity": [["--perplexity", value] for value in ("nowhere", "", ".", "models.py")],
     },
     "convert-dtype": {
         **{name: _SHARED[name] for name in ("output", "debug_info", "external_data", "debug")},
@@ -109,6 +124,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         ],
     },
     "export": {
+        **_WITH_BITS,
         "source": [["SOURCE", value] for value in ("nowhere", "", ".", "models.py", "model.onnx")],
         "output": [["--output", value] for value in ("no/such/folder/m", ".", "", "models.py")],
         "task": [["--task", value] for value in ("chess", "", "question answering")],

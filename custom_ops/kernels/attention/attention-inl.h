@@ -9,6 +9,7 @@
 #define COREAI_KERNELS_ATTENTION_INL_H_
 #endif
 
+#include "kernels/attention/attention_amx-inl.h"
 #include "kernels/attention/attention_few-inl.h"
 #include "kernels/attention/attention_tile-inl.h"
 
@@ -16,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-template <typename T>
+template <typename T, class Tile>
 void Attention(const AttentionProblem& a, size_t item, void* scratch) {
   constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<Wide<T>>());
   const size_t rows = AttentionGroup(a) * a.queries;
@@ -29,22 +30,38 @@ void Attention(const AttentionProblem& a, size_t item, void* scratch) {
       return AttentionFew<T, 8>(a, item, scratch).Run();
     }
   }
-  constexpr bool kPairs = kNativePairs && hwy::IsSame<T, hwy::bfloat16_t>();
-  AttentionTile<T, kPairs>(a, item, scratch).Run();
+  Tile(a, item, scratch).Run();
+}
+
+template <typename T>
+void AttentionOfVectors(const AttentionProblem& a, size_t item, void* scratch) {
+  Attention<T, AttentionTile<T>>(a, item, scratch);
 }
 
 inline AttentionKernel SelectAttention(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
-      return Attention<float>;
+      return AttentionOfVectors<float>;
     case DType::kFloat16:
-      return Attention<hwy::float16_t>;
+      return AttentionOfVectors<hwy::float16_t>;
     case DType::kBFloat16:
-      return Attention<hwy::bfloat16_t>;
+#ifdef COREAI_MODEL_TILES
+      return Attention<hwy::bfloat16_t, AttentionAmx<ModelTiles>>;
+#else
+      return AttentionOfVectors<hwy::bfloat16_t>;
+#endif
     case DType::kFloat64:
-      return Attention<double>;
+      return AttentionOfVectors<double>;
   }
   return nullptr;
+}
+
+/// The same on a processor with AMX.
+inline AttentionKernel SelectAttentionOfAmx(DType dtype) {
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
+  if (dtype == DType::kBFloat16) return Attention<hwy::bfloat16_t, AttentionAmx<AmxTiles>>;
+#endif
+  return SelectAttention(dtype);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,5 +1,3 @@
-#undef COREAI_DISABLED_BF16_TARGETS
-#define COREAI_DISABLED_BF16_TARGETS 0
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention/attention.cc"
 #include "hwy/foreach_target.h"
@@ -15,7 +13,7 @@ namespace coreai {
 
 AttentionKernel FindAttention(Target target, DType dtype) {
   static constexpr AttentionKernel (*kSelect[kTargetCount])(DType) =
-      COREAI_TARGETS(SelectAttention);
+      COREAI_TARGETS_WITH_AMX(SelectAttention, SelectAttentionOfAmx);
   return kSelect[static_cast<std::size_t>(target)](dtype);
 }
 

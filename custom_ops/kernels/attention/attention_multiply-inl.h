@@ -12,7 +12,6 @@
 
 #include "kernels/attention/attention_tiles.h"
 #include "simd/lanes-inl.h"
-#include "simd/pairs-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -109,16 +108,15 @@ template <typename W>
 struct PanelPart {
   const W* HWY_RESTRICT right;  ///< [depth, ...]
   size_t depth;
-  const W* HWY_RESTRICT factor;  ///< multiplies the previous sums, or the new sums of pairs
+  const W* HWY_RESTRICT factor;  ///< multiplies the previous sums
   W* HWY_RESTRICT out;           ///< [rows of the left factor, ...]
   size_t stride;
 };
 
-/// The initial value and the element type of a product.
+/// The initial value of a product.
 enum class Products {
-  kPlain,    ///< from zero
-  kOfPairs,  ///< from zero, elements are pairs of bfloat16; the sum is multiplied by factor
-  kAdded,    ///< from the previous output multiplied by factor
+  kPlain,  ///< from zero
+  kAdded,  ///< from the previous output multiplied by factor
 };
 
 /// out[row + i, :] = start + sum over k of left[row + i, k] * right[k, :] for kRows rows.
@@ -150,25 +148,14 @@ HWY_INLINE void MultiplyBlock(const Left& left, size_t row, const PanelPart<W>& 
     for (size_t i = 0; i < kRows; ++i) {
       const auto a = hn::Set(d, p[i * Left::kRowStride]);
 #pragma GCC unroll 3
-      for (size_t v = 0; v < kVecs; ++v) {
-        if constexpr (kHow == Products::kOfPairs) {
-          sums[i][v] = AddProducts(d, a, b[v], sums[i][v]);
-        } else {
-          sums[i][v] = hn::MulAdd(a, b[v], sums[i][v]);
-        }
-      }
+      for (size_t v = 0; v < kVecs; ++v) sums[i][v] = hn::MulAdd(a, b[v], sums[i][v]);
     }
     right += stride;
   });
 #pragma GCC unroll 12
   for (size_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 3
-    for (size_t v = 0; v < kVecs; ++v) {
-      if constexpr (kHow == Products::kOfPairs) {
-        sums[i][v] = hn::Mul(sums[i][v], hn::Load(d, part.factor + v * kLanes));
-      }
-      hn::Store(sums[i][v], d, out + i * stride + v * kLanes);
-    }
+    for (size_t v = 0; v < kVecs; ++v) hn::Store(sums[i][v], d, out + i * stride + v * kLanes);
   }
 }
 

@@ -64,23 +64,22 @@ void PackQueries(const T* HWY_RESTRICT in, size_t rows, size_t head_dim, size_t 
   }
 }
 
-/// Distance from one chunk of packed keys to the next; `depth` is the number of lanes of a key.
+/// Distance from one chunk of packed keys to the next; `depth` is the length of a key.
 inline size_t KeyChunk(size_t depth) {
   return (depth + kPackDepth - 1) / kPackDepth * kPackDepth * kPackRows;
 }
 
-/// Packs keys: [count / kPackRows, depth / kPackDepth, kPackRows, kPackDepth].
-template <bool kPairs, typename T, typename W>
+/// Packs keys: [count / kPackRows, head_dim / kPackDepth, kPackRows, kPackDepth].
+template <typename T, typename W>
 void PackKeys(const T* HWY_RESTRICT in, size_t count, size_t head_dim, W* HWY_RESTRICT keys) {
   const hn::ScalableTag<W> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
-  const size_t depth = LanesOf<kPairs>(head_dim);
   for (size_t key = 0; key < count; ++key, in += head_dim) {
-    W* out = keys + key / kPackRows * KeyChunk(depth) + key % kPackRows * kPackDepth;
-    for (size_t i = 0; i < depth; i += kPackDepth, out += kPackRows * kPackDepth) {
-      for (size_t lane = 0; lane < HWY_MIN(kPackDepth, depth - i); lane += kLanes) {
-        const size_t at = (i + lane) * kPerLane<kPairs>;
-        hn::Store(LoadRow<kPairs>(d, in + at, head_dim - at), d, out + lane);
+    W* out = keys + key / kPackRows * KeyChunk(head_dim) + key % kPackRows * kPackDepth;
+    for (size_t i = 0; i < head_dim; i += kPackDepth, out += kPackRows * kPackDepth) {
+      for (size_t lane = 0; lane < HWY_MIN(kPackDepth, head_dim - i); lane += kLanes) {
+        const size_t at = i + lane;
+        hn::Store(LoadRow<false>(d, in + at, head_dim - at), d, out + lane);
       }
     }
   }

@@ -46,7 +46,9 @@ std::size_t AttentionItems(const AttentionProblem& a) {
 
 std::size_t AttentionScratchBytes(const AttentionProblem& a, DType dtype) {
   if (dtype == DType::kFloat64) return AttentionScratch<double>(a, nullptr).bytes;
-  return AttentionScratch<float>(a, nullptr).bytes;
+  const std::size_t bytes = AttentionScratch<float>(a, nullptr).bytes;
+  if (dtype != DType::kBFloat16) return bytes;
+  return std::max(bytes, AttentionAmxScratch(a, nullptr).bytes);
 }
 
 }  // namespace coreai

@@ -9,10 +9,9 @@
 #define COREAI_KERNELS_ATTENTION_TILE_INL_H_
 #endif
 
-#include "kernels/attention/attention_cover-inl.h"
+#include "kernels/attention/attention_hide-inl.h"
 #include "kernels/attention/attention_multiply-inl.h"
 #include "kernels/attention/attention_pack-inl.h"
-#include "kernels/attention/attention_panel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -20,10 +19,7 @@ namespace HWY_NAMESPACE {
 
 /// A tile's rows are split into panels of up to kMaxVecs vectors; the panel that begins at row r
 /// has its queries at query + r * head_dim and its sums at output + r * value_dim.
-///
-/// With kPairs, keys and queries are multiplied as pairs of bfloat16, exactly as in float. Weights
-/// are not rounded to bfloat16, so that results agree with those of other processors.
-template <typename T, bool kPairs>
+template <typename T>
 class AttentionTile {
  public:
   using W = Wide<T>;
@@ -31,7 +27,6 @@ class AttentionTile {
   AttentionTile(const AttentionProblem& a, size_t item, void* memory)
       : a_(a), rows_(a, item), s_(a, memory) {
     for (W& one : ones_) one = 1;
-    for (W& scale : scales_) scale = static_cast<W>(a.scale);
   }
 
   void Run() {
@@ -42,8 +37,8 @@ class AttentionTile {
     }
     hwy::ZeroBytes(s_.output, a_.value_dim * kTileRows * sizeof(W));
     for (size_t row = 0; row < rows_.count; row += Width(row)) {
-      PackQueries<kPairs>(rows_.query + row * a_.head_dim, rows_.count - row, a_.head_dim,
-                          Width(row), static_cast<W>(a_.scale), s_.query + row * a_.head_dim);
+      PackQueries<false>(rows_.query + row * a_.head_dim, rows_.count - row, a_.head_dim,
+                         Width(row), static_cast<W>(a_.scale), s_.query + row * a_.head_dim);
     }
     // Tiles with nearly equal numbers of keys, in whole blocks.
     const auto keys = static_cast<size_t>(HWY_MAX(range.last - range.first, std::int64_t{1}));
@@ -101,7 +96,7 @@ class AttentionTile {
   void Pack(size_t key, size_t count) {
     if (packed_) return;
     packed_ = true;
-    PackKeys<kPairs>(rows_.key + key * a_.head_dim, count, a_.head_dim, s_.keys);
+    PackKeys(rows_.key + key * a_.head_dim, count, a_.head_dim, s_.keys);
     PackValues(rows_.value + key * a_.value_dim, count, a_.value_dim, s_.values);
   }
 
@@ -112,16 +107,7 @@ class AttentionTile {
     }
     constexpr size_t kWidth = kVecs * kLanes;
     static_assert(kVecs <= kMaxVecs && kWidth <= kMaxPanelRows, "the scratch memory's sizes");
-    const bool bits = a_.mask.kind == MaskKind::kBool;
-    const bool bias = a_.mask.kind != MaskKind::kNone && !bits;
-    Cover<kVecs> cover;
-    if (bits) {
-      cover = MaskCover<kVecs>(a_, s_, row, rows_.count, kLanes, key, count);
-    } else if (bias) {
-      cover.SetAll(0, count, true);
-    } else {
-      cover = RangeCover<kVecs>(rows_, s_, row, kLanes, key, count);
-    }
+    Cover<kVecs> cover = CoverPanel<kVecs>(a_, rows_, s_, row, key, count);
     if (cover.First() >= cover.Last()) return;
     Pack(key, count);
     cover.Round(kBlockRows<kVecs>);
@@ -129,18 +115,7 @@ class AttentionTile {
     const size_t keys = cover.Last() - from;
     Scores<kVecs>(cover, row);
     W* scores = s_.scores + from * kWidth;
-    if (a_.softcap > 0) CapScores(scores, keys * kWidth, static_cast<W>(a_.softcap));
-    if (bias) {
-      FillPanelBias(row, kWidth, key, count);
-      ApplyBias(scores, s_.bias, count * kWidth, false);
-    } else if (cover.partial && bits) {
-      ApplyBits<kVecs>(scores, keys, s_.attends + from);
-    } else if (cover.partial) {
-      HWY_ALIGN W first[kWidth];
-      HWY_ALIGN W last[kWidth];
-      LaneRanges(row, kWidth, key + from, keys, first, last);
-      ApplyRange<kVecs>(scores, keys, first, last);
-    }
+    HideScores(a_, rows_, s_, cover, row, key, count);
     SoftmaxTile<kVecs>(scores, keys, s_.best + row, s_.total + row, s_.rescale);
     AddValues<kVecs>(cover, row, count);
   }
@@ -148,13 +123,12 @@ class AttentionTile {
   /// scores[key, row] = key . query; scores of keys outside a vector's range are not written.
   template <size_t kVecs>
   void Scores(const Cover<kVecs>& cover, size_t row) {
-    const size_t depth = LanesOf<kPairs>(a_.head_dim);
-    const PackedKeys<W> left = {s_.keys, KeyChunk(depth)};
+    const PackedKeys<W> left = {s_.keys, KeyChunk(a_.head_dim)};
     cover.ForEachRun([&](size_t key, size_t count, size_t v, size_t vecs) {
-      const PanelPart<W> part = {s_.query + row * a_.head_dim + v * kLanes, depth, scales_,
+      const PanelPart<W> part = {s_.query + row * a_.head_dim + v * kLanes, a_.head_dim, ones_,
                                  s_.scores + v * kLanes, kVecs * kLanes};
-      MultiplyVecs<kPairs ? Products::kOfPairs : Products::kPlain, kBlockRows<kVecs>, kVecs>(
-          vecs, left, key, key + count, part, ahead_);
+      MultiplyVecs<Products::kPlain, kBlockRows<kVecs>, kVecs>(vecs, left, key, key + count, part,
+                                                               ahead_);
     });
   }
 
@@ -178,49 +152,12 @@ class AttentionTile {
     });
   }
 
-  /// Key ranges of a panel's rows relative to `key`, clamped to be exact in W. Lanes without a row
-  /// attend to all keys.
-  void LaneRanges(size_t row, size_t width, size_t key, size_t count, W* first, W* last) const {
-    const auto start = static_cast<std::int64_t>(key);
-    const auto end = static_cast<std::int64_t>(count);
-    for (size_t lane = 0; lane < width; ++lane) {
-      first[lane] = 0;
-      last[lane] = static_cast<W>(count);
-      if (row + lane >= rows_.count) continue;
-      const std::int64_t lane_first = s_.first_key[row + lane] - start;
-      const std::int64_t lane_last = s_.last_key[row + lane] - start;
-      first[lane] = static_cast<W>(HWY_MIN(HWY_MAX(lane_first, std::int64_t{0}), end));
-      last[lane] = static_cast<W>(HWY_MIN(HWY_MAX(lane_last, std::int64_t{0}), end));
-    }
-  }
-
-  void FillPanelBias(size_t row, size_t width, size_t key, size_t count) {
-    const size_t present = HWY_MIN(width, rows_.count - row);
-    if (OneMaskRow(s_, row, present)) {
-      // The usual form of a padding mask.
-      HWY_ALIGN W shared[kTileKeys];
-      FillBias<T>(a_, s_, row, key, count, shared, 1);
-      const hn::ScalableTag<W> d;
-      for (size_t k = 0; k < count; ++k) {
-        for (size_t lane = 0; lane < width; lane += kLanes) {
-          hn::Store(hn::Set(d, shared[k]), d, s_.bias + k * width + lane);
-        }
-      }
-      return;
-    }
-    if (present < width) hwy::ZeroBytes(s_.bias, count * width * sizeof(W));
-    for (size_t lane = 0; lane < present; ++lane) {
-      FillBias<T>(a_, s_, row + lane, key, count, s_.bias + lane, width);
-    }
-  }
-
   const AttentionProblem& a_;
   const AttentionRows<T> rows_;
   const AttentionScratch<W> s_;
   bool packed_ = false;
   Ahead ahead_ = {};
   alignas(64) W ones_[kMaxPanelRows];
-  alignas(64) W scales_[kMaxPanelRows];
 };
 
 }  // namespace HWY_NAMESPACE

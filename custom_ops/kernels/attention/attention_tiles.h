@@ -23,6 +23,14 @@ inline constexpr std::size_t kMaxPanelRows = 48;
 inline constexpr std::size_t kPackRows = 24;
 inline constexpr std::size_t kPackDepth = 16;
 
+/// Sizes of tiles and panels where products are those of tile registers (AMX).
+inline constexpr std::size_t kAmxTileKeys = 256;
+inline constexpr std::size_t kAmxPanelRows = 32;
+/// Multiples to which head_dim, value_dim and the keys of a tile are padded there.
+inline constexpr std::size_t kAmxDepthStep = 32;
+inline constexpr std::size_t kAmxValueStep = 16;
+inline constexpr std::size_t kMaxTileKeys = kAmxTileKeys;
+
 /// Keys in a step of the path for few rows.
 inline constexpr std::size_t kFewKeys = 256;
 inline constexpr std::size_t kMaxFewRows = 8;
@@ -53,19 +61,25 @@ struct AttentionScratch {
   std::int64_t* last_key;
   std::size_t bytes;
 
-  AttentionScratch(const AttentionProblem& a, void* memory) {
+  AttentionScratch(const AttentionProblem& a, void* memory)
+      : AttentionScratch(a, memory, kTileKeys, kMaxPanelRows) {}
+
+ protected:
+  AttentionScratch(const AttentionProblem& a, void* memory, std::size_t tile_keys,
+                   std::size_t panel_rows) {
     static_assert(kTileKeys % kPackRows == 0, "keys are packed in whole chunks");
     static_assert(kFewKeys * kMaxFewRows <= kTileKeys * kMaxPanelRows, "shared by both paths");
-    const std::size_t padded = (a.head_dim + kPackDepth - 1) / kPackDepth * kPackDepth;
+    const std::size_t head_dim = (a.head_dim + kPackDepth - 1) / kPackDepth * kPackDepth;
+    const std::size_t value_dim = (a.value_dim + kAmxValueStep - 1) / kAmxValueStep * kAmxValueStep;
     bytes = 0;
     auto* start = static_cast<char*>(memory);
-    query = Take<W>(start, a.head_dim * kTileRows);
-    scores = Take<W>(start, kTileKeys * kMaxPanelRows);
-    bias = Take<W>(start, a.mask.kind == MaskKind::kNone ? 0 : kTileKeys * kMaxPanelRows);
-    attends = Take<std::uint64_t>(start, a.mask.kind == MaskKind::kBool ? kTileKeys : 0);
-    output = Take<W>(start, a.value_dim * kTileRows);
-    keys = Take<W>(start, kTileKeys * padded);
-    values = Take<W>(start, kTileKeys * a.value_dim);
+    query = Take<W>(start, head_dim * kTileRows);
+    scores = Take<W>(start, tile_keys * panel_rows);
+    bias = Take<W>(start, a.mask.kind == MaskKind::kNone ? 0 : tile_keys * panel_rows);
+    attends = Take<std::uint64_t>(start, a.mask.kind == MaskKind::kBool ? tile_keys : 0);
+    output = Take<W>(start, value_dim * kTileRows);
+    keys = Take<W>(start, tile_keys * head_dim);
+    values = Take<W>(start, tile_keys * value_dim);
     best = Take<W>(start, kTileRows);
     total = Take<W>(start, kTileRows);
     rescale = Take<W>(start, kTileRows);
@@ -74,12 +88,26 @@ struct AttentionScratch {
     last_key = Take<std::int64_t>(start, kTileRows);
   }
 
- private:
   template <typename E>
   E* Take(char* start, std::size_t count) {
     const std::size_t at = bytes;
     bytes += (count * sizeof(E) + 63) / 64 * 64;
     return start == nullptr ? nullptr : reinterpret_cast<E*>(start + at);
+  }
+};
+
+/// Scratch memory for products of tile registers. Queries, keys and values are bfloat16.
+struct AttentionAmxScratch : AttentionScratch<float> {
+  std::uint32_t* high;  ///< [keys / 2, width] pairs of weights, rounded toward zero
+  std::uint32_t* low;   ///< what is left of them
+
+  AttentionAmxScratch(const AttentionProblem& a, void* memory)
+      : AttentionScratch<float>(a, memory, kAmxTileKeys, kAmxPanelRows) {
+    static_assert(kAmxDepthStep / 2 <= kPackDepth, "pairs need no more memory than floats");
+    static_assert(kTileRows % kAmxPanelRows == 0, "whole panels");
+    auto* start = static_cast<char*>(memory);
+    high = Take<std::uint32_t>(start, kAmxTileKeys / 2 * kAmxPanelRows);
+    low = Take<std::uint32_t>(start, kAmxTileKeys / 2 * kAmxPanelRows);
   }
 };
 

@@ -6,8 +6,9 @@
 #include "hwy/foreach_target.h"
 // foreach_target comes first
 #include "hwy/highway.h"
+#include "kernels/few_bits/few-inl.h"
+#include "kernels/few_bits/many-inl.h"
 #include "kernels/few_bits/rounded-inl.h"
-#include "kernels/few_bits/values-inl.h"
 
 #if HWY_ONCE
 #include "simd/dispatch.h"
@@ -19,9 +20,8 @@ FewBitsKernel FindFewBits(Target target) {
   return kKernels[static_cast<std::size_t>(target)];
 }
 
-FewBitsDequantizeKernel FindFewBitsDequantize(Target target) {
-  static constexpr FewBitsDequantizeKernel kKernels[kTargetCount] =
-      COREAI_TARGETS(FewBitsDequantize);
+FewBitsManyKernel FindFewBitsMany(Target target) {
+  static constexpr FewBitsManyKernel kKernels[kTargetCount] = COREAI_TARGETS(FewBitsMany);
   return kKernels[static_cast<std::size_t>(target)];
 }
 

@@ -38,28 +38,21 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
   constexpr size_t kUnit = 32 / kBits;
   const FloatTag d;
   const size_t depth = w.groups * w.padded;
-  const size_t bytes = w.padded * kFewBitsTile * kBits / 8;
-  const uint8_t* HWY_RESTRICT codes[kVecs];
-  size_t at[kVecs];
-#pragma GCC unroll 4
-  for (size_t v = 0; v < kVecs; ++v) {
-    const Columns columns(w, rows.column + first + v * kLanes);
-    codes[v] = columns.codes;
-    at[v] = columns.scales;
-  }
+  const Columns columns(w, rows.column + first);
+  const uint8_t* HWY_RESTRICT codes = columns.codes;
   Floats totals[kRows][kVecs];
   SetZero(d, totals);
   const int8_t* HWY_RESTRICT left = rows.left + row * depth;
   for (size_t g = 0; g < w.groups; ++g, left += w.padded) {
     Ints sums[kRows][kVecs];
     SetZero(IntTag(), sums);
-    for (size_t k = 0; k < w.padded; k += kUnit) {
+    for (size_t k = 0; k < w.padded; k += kUnit, codes += kUnitBytes) {
       Words units[kVecs];
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVecs; ++v) {
-        if constexpr (kRows == 1) __builtin_prefetch(codes[v] + kCodesAhead);
-        units[v] = LoadWords(codes[v]);
-        codes[v] += 64;
+        const uint8_t* const of_vector = codes + v * kLanes * 4;
+        if (kRows == 1 && v * kLanes % 16 == 0) __builtin_prefetch(of_vector + kCodesAhead);
+        units[v] = LoadWords(of_vector);
       }
 #pragma GCC unroll 4
       for (size_t part = 0; part < 8 / kBits; ++part) {
@@ -78,8 +71,7 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
     }
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) {
-      codes[v] += bytes - w.padded / kUnit * 64;
-      const size_t place = at[v] + g * kFewBitsTile;
+      const size_t place = columns.scales + g * kFewBitsStrip + v * kLanes;
       const Floats scale = ScalesOf(w, place);
       const Floats zero = ZerosOf(w, place);
 #pragma GCC unroll 8

@@ -1,19 +1,27 @@
-// Attention on pairs of bfloat16, which kernels use where the processor multiplies them natively.
-// Here every target does, by instructions that all processors have.
+// Attention by products of tile registers. On every target by their model; what AMX itself gives is
+// compared with that bit by bit.
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "tests/kernels/attention/attention_pairs_test.cc"
+#define HWY_TARGET_INCLUDE "tests/kernels/attention/attention_amx_test.cc"
 #include "hwy/foreach_target.h"
 // foreach_target comes first
 #include "hwy/highway.h"
-#include "kernels/attention/attention_tile-inl.h"
+#include "kernels/attention/attention_amx-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-inline void AttentionOfPairs(const AttentionProblem& a, size_t item, void* scratch) {
-  AttentionTile<hwy::bfloat16_t, true>(a, item, scratch).Run();
+inline void AttentionOfModel(const AttentionProblem& a, size_t item, void* scratch) {
+  AttentionAmx<ModelTiles>(a, item, scratch).Run();
+}
+
+inline void AttentionOfAmx(const AttentionProblem& a, size_t item, void* scratch) {
+#if HWY_ARCH_X86_64
+  AttentionAmx<AmxTiles>(a, item, scratch).Run();
+#else
+  AttentionOfModel(a, item, scratch);
+#endif
 }
 
 }  // namespace HWY_NAMESPACE
@@ -27,7 +35,8 @@ HWY_AFTER_NAMESPACE();
 namespace coreai::testing {
 namespace {
 
-constexpr AttentionKernel kAttentionOfPairs[] = COREAI_TARGETS(AttentionOfPairs);
+constexpr AttentionKernel kModel[] = COREAI_TARGETS(AttentionOfModel);
+constexpr AttentionKernel kAmx[] = COREAI_TARGETS(AttentionOfAmx);
 
 void Check(AttentionCase c) {
   const DType dtype = DType::kBFloat16;
@@ -37,9 +46,12 @@ void Check(AttentionCase c) {
   for (const Target target : SupportedTargets()) {
     SCOPED_TRACE(Describe(c, target, dtype));
     const Tensor output(dtype, want.size(), 1);
-    RunAll(kAttentionOfPairs[static_cast<std::size_t>(target)], ProblemOf(c, tensors, output),
-           dtype);
+    RunAll(kModel[static_cast<std::size_t>(target)], ProblemOf(c, tensors, output), dtype);
     ExpectNear(output, want, dtype);
+    if (target != Target::kAmx) continue;
+    const Tensor native(dtype, want.size(), 1);
+    RunAll(kAmx[static_cast<std::size_t>(target)], ProblemOf(c, tensors, native), dtype);
+    EXPECT_EQ(native.Values(), output.Values());
   }
 }
 
@@ -49,20 +61,20 @@ AttentionCase Grouped(std::size_t queries, std::size_t keys, std::size_t head_di
   return Sized(queries, keys, head_dim, value_dim, 2, 1, 1, 2);
 }
 
-TEST(AttentionOfPairs, EveryHeadAndValueDim) {
+TEST(AttentionAmx, EveryHeadAndValueDim) {
   for (std::size_t n = 0; n <= 2 * 32 + 1; ++n) {
     Check(Grouped(9, 7, n, 3));
     Check(Grouped(9, 7, 3, n));
   }
 }
 
-TEST(AttentionOfPairs, EveryNumberOfKeys) {
+TEST(AttentionAmx, EveryNumberOfKeys) {
   for (std::size_t keys = 0; keys <= 30; ++keys) Check(Grouped(20, keys, 8, 5));
   for (const std::size_t keys : {95u, 96u, 97u, 193u}) Check(Grouped(50, keys, 33, 26));
   Check(Grouped(300, 40, 64, 64));
 }
 
-TEST(AttentionOfPairs, CausalAndWindows) {
+TEST(AttentionAmx, CausalAndWindows) {
   for (const std::size_t keys : {5u, 97u, 220u}) {
     for (const std::int64_t window : {0, 1, 3, 40}) {
       for (const bool causal : {false, true}) {

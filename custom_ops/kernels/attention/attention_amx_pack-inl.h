@@ -1,0 +1,174 @@
+// Packs keys and values of bfloat16 for products of tile registers, and weights as pairs of
+// bfloat16. Included once per target.
+
+#include "hwy/highway.h"
+
+#if defined(COREAI_KERNELS_ATTENTION_AMX_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_ATTENTION_AMX_PACK_INL_H_
+#undef COREAI_KERNELS_ATTENTION_AMX_PACK_INL_H_
+#else
+#define COREAI_KERNELS_ATTENTION_AMX_PACK_INL_H_
+#endif
+
+#include "kernels/attention/attention_tiles.h"
+#include "simd/amx-inl.h"
+#include "simd/exp-inl.h"
+#include "simd/pairs-inl.h"
+#include "simd/transpose-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coreai {
+namespace HWY_NAMESPACE {
+
+constexpr size_t RoundUp(size_t x, size_t step) { return (x + step - 1) / step * step; }
+
+/// 32-bit words of a tile.
+inline constexpr size_t kAmxWords = kAmxBytes / 4;
+
+/// Packs keys as tiles of 16 keys by 32 elements: [count / 16, depth / 32] tiles. Keys and elements
+/// that are missing in the last tiles are zero; count is rounded up to 32 keys.
+inline void PackAmxKeys(const hwy::bfloat16_t* HWY_RESTRICT in, size_t count, size_t head_dim,
+                        std::uint32_t* HWY_RESTRICT out) {
+  const hn::ScalableTag<float> d;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  const size_t tiles = RoundUp(head_dim, kAmxDepthStep) / kAmxDepthStep;
+  for (size_t key = 0; key < RoundUp(count, 2 * kAmxRows); ++key) {
+    std::uint32_t* row = out + key / kAmxRows * tiles * kAmxWords + key % kAmxRows * kAmxColumns;
+    for (size_t tile = 0; tile < tiles; ++tile, row += kAmxWords) {
+      for (size_t lane = 0; lane < kAmxColumns; lane += kLanes) {
+        const size_t at = tile * kAmxDepthStep + 2 * lane;
+        const bool any = key < count && at < head_dim;
+        const auto x = any ? LoadPairs(d, in + key * head_dim + at, head_dim - at) : hn::Zero(d);
+        hn::Store(x, d, reinterpret_cast<float*>(row + lane));
+      }
+    }
+  }
+}
+
+/// Loads up to one vector of elements of two rows, as pairs (first, second). `n` counts elements;
+/// a null row is zero.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadRowPair(D d, const hwy::bfloat16_t* HWY_RESTRICT first,
+                                  const hwy::bfloat16_t* HWY_RESTRICT second, size_t n) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::Rebind<std::uint16_t, D> d16;
+  const auto load = [&](const hwy::bfloat16_t* row) HWY_ATTR {
+    if (row == nullptr) return hn::Zero(du);
+    return hn::PromoteTo(du, hn::LoadN(d16, reinterpret_cast<const std::uint16_t*>(row), n));
+  };
+  return hn::BitCast(d, hn::Or(load(first), hn::ShiftLeft<16>(load(second))));
+}
+
+/// Packs values as transposed tiles of 16 columns by 32 keys: [value_dim / 16, count / 32] tiles.
+/// What is missing in the last tiles is zero.
+inline void PackAmxValues(const hwy::bfloat16_t* HWY_RESTRICT in, size_t count, size_t value_dim,
+                          std::uint32_t* HWY_RESTRICT out) {
+  const hn::ScalableTag<float> d;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  const auto row = [&](size_t key, size_t column) {
+    return key < count ? in + key * value_dim + column : nullptr;
+  };
+  for (size_t column = 0; column < RoundUp(value_dim, kAmxRows); column += kLanes) {
+    const size_t here = column < value_dim ? value_dim - column : 0;
+    std::uint32_t* tile = out + column / kAmxRows * RoundUp(count, kAmxPairDepth) * 8 +
+                          column % kAmxRows * kAmxColumns;
+    for (size_t key = 0; key < RoundUp(count, kAmxPairDepth);
+         key += kAmxPairDepth, tile += kAmxWords) {
+      for (size_t pair = 0; pair < kAmxColumns; pair += kLanes) {
+        hn::Vec<decltype(d)> x[kLanes];
+        for (size_t i = 0; i < kLanes; ++i) {
+          const size_t first = key + 2 * (pair + i);
+          x[i] = LoadRowPair(d, row(first, column), row(first + 1, column), here);
+        }
+        Transpose(d, x);
+        for (size_t i = 0; i < kLanes; ++i) {
+          hn::Store(x[i], d, reinterpret_cast<float*>(tile + i * kAmxColumns + pair));
+        }
+      }
+    }
+  }
+}
+
+/// Splits two vectors of weights in [0, 1] into pairs of bfloat16, first the weight of `a`: what
+/// rounding toward zero gives, and what is left. Their sum has 16 bits of the weight. No part of a
+/// weight is zero unless the weight is: an infinite value times zero would be NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void SplitWeights(D d, V a, V b, std::uint32_t* HWY_RESTRICT high,
+                             std::uint32_t* HWY_RESTRICT low) {
+  const hn::RebindToUnsigned<D> du;
+  const auto upper = hn::Set(du, 0xFFFF0000u);
+  const V least = hn::Set(d, 0x1p-126f);
+  const auto pair = [&](V first, V second) HWY_ATTR {
+    return hn::OrAnd(hn::ShiftRight<16>(hn::BitCast(du, first)), hn::BitCast(du, second), upper);
+  };
+  const auto rest = [&](V x) HWY_ATTR {
+    const V cut = hn::BitCast(d, hn::And(hn::BitCast(du, x), upper));
+    return hn::Max(hn::Sub(x, cut), hn::Min(x, least));
+  };
+  hn::Store(pair(a, b), du, high);
+  hn::Store(pair(rest(a), rest(b)), du, low);
+}
+
+/// SoftmaxTile of attention_panel-inl.h for scores that are multiplied by `scale`; the weights are
+/// written as pairs of consecutive keys, [keys / 2, kVecs vectors], and zeros up to a multiple of
+/// 32 keys. Returns whether a factor for earlier sums is not 1.
+template <size_t kVecs>
+bool SoftmaxPairs(const float* HWY_RESTRICT scores, size_t keys, float scale,
+                  float* HWY_RESTRICT best, float* HWY_RESTRICT total, float* HWY_RESTRICT rescale,
+                  const AttentionAmxScratch& s) {
+  const hn::ScalableTag<float> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  const V factor = hn::Set(d, scale), one = hn::Set(d, 1.0f);
+  bool changed = false;
+  for (size_t v = 0; v < kVecs; ++v) {
+    const float* column = scores + v * kLanes;
+    constexpr size_t kWidth = kVecs * kLanes;
+    V top = hn::Load(d, best + v * kLanes), other = top;
+    size_t key = 0;
+    for (; key + 2 <= keys; key += 2) {
+      top = hn::Max(top, hn::Mul(hn::Load(d, column + key * kWidth), factor));
+      other = hn::Max(other, hn::Mul(hn::Load(d, column + (key + 1) * kWidth), factor));
+    }
+    if (key < keys) top = hn::Max(top, hn::Mul(hn::Load(d, column + key * kWidth), factor));
+    top = hn::Max(top, other);
+    const V old = hn::Load(d, best + v * kLanes);
+    hn::Store(top, d, best + v * kLanes);
+    // While all scores of a row are -inf, subtract zero: exp(-inf - 0) is 0 and not NaN.
+    top = hn::IfThenZeroElse(hn::Eq(top, hn::Neg(hn::Inf(d))), top);
+    const V earlier = ExpNonPositive(d, hn::Sub(old, top));
+    hn::Store(earlier, d, rescale + v * kLanes);
+    changed = changed || !hn::AllTrue(d, hn::Eq(earlier, one));
+    V sum = hn::Zero(d), other_sum = hn::Zero(d);
+    const auto weight = [&](size_t k) HWY_ATTR {
+      return ExpNonPositive(d, hn::MulSub(hn::Load(d, column + k * kWidth), factor, top));
+    };
+    size_t at = v * kLanes;
+    for (key = 0; key + 2 <= keys; key += 2, at += kWidth) {
+      const V a = weight(key), b = weight(key + 1);
+      sum = hn::Add(sum, a);
+      other_sum = hn::Add(other_sum, b);
+      SplitWeights(d, a, b, s.high + at, s.low + at);
+    }
+    if (key < keys) {
+      const V a = weight(key);
+      sum = hn::Add(sum, a);
+      SplitWeights(d, a, hn::Zero(d), s.high + at, s.low + at);
+      at += kWidth;
+    }
+    const hn::RebindToUnsigned<decltype(d)> du;
+    for (; at < RoundUp(keys, kAmxPairDepth) / 2 * kWidth; at += kWidth) {
+      hn::Store(hn::Zero(du), du, s.high + at);
+      hn::Store(hn::Zero(du), du, s.low + at);
+    }
+    const V before = hn::Mul(hn::Load(d, total + v * kLanes), earlier);
+    hn::Store(hn::Add(before, hn::Add(sum, other_sum)), d, total + v * kLanes);
+  }
+  return changed;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace coreai
+HWY_AFTER_NAMESPACE();
+
+#endif
