@@ -57,7 +57,7 @@ def _average_pool(b: BodyBuilder, x: Value, **options: Any) -> Value:
         "kernel_shape": AttributeRef("kernel_size", "ints"),
         "strides": AttributeRef("stride", "ints"),
     }
-    return b.op.node("AveragePool", [x], {**window, **options})
+    return b.op.node("AveragePool", x, **window, **options)
 
 
 def _window_sums(b: BodyBuilder, x: Value, axes: Sequence[_Axis]) -> Value:
