@@ -32,9 +32,9 @@ def annotated(
     """
     files: dict[str, set[int]] = {}
     for source in (*lines, *code):
-        file, _, number = source.rpartition(":")
-        if file and number.isascii() and number.isdecimal() and len(number) < 9:
-            files.setdefault(file, set()).add(int(number))
+        file, _, digits = source.rpartition(":")
+        if file and digits.isascii() and digits.isdecimal() and len(digits) < 9:
+            files.setdefault(file, set()).add(int(digits))
     widths = [
         max(len(title), *(len(cells[i]) for cells in lines.values())) if lines else len(title)
         for i, title in enumerate(header)

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from coreai_onnx.files.saving import write_text
-from coreai_onnx.model.interface import dtype_name, type_text
+from coreai_onnx.model.interface import value_type_text
 from coreai_onnx.model.places import Marked, as_read
 from coreai_onnx.printable import printable
 
@@ -150,12 +150,7 @@ def _index(table: dict[Hashable, int], entry: Hashable) -> int:
 
 def _described(value: ir.Value) -> list[str]:
     """Return the name and the type of a value."""
-    dims = None if value.shape is None else value.shape.dims
-    dtype = "" if value.dtype is None else dtype_name(value.dtype.name)
-    sizes = () if dims is None else dims
-    shape = tuple(dim if isinstance(dim, int) else dim.value for dim in sizes)
-    text = dtype if dims is None else type_text(dtype or "?", shape)
-    return [_short(value.name or ""), _short(text)]
+    return [_short(value.name or ""), _short(value_type_text(value))]
 
 
 def _short(text: str) -> str:

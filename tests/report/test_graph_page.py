@@ -140,8 +140,8 @@ def test_modules_open_in_the_graph_and_nodes_are_described(tmp_path: Path) -> No
         assert "model.layers.15.mlp (MLP)" in described
         assert "v156: float32[4]" in described or "v156" in described
         assert page.locator("svg .box.selected").get_attribute("data-name") == "n155"
-        page.click("aside a:text-is('n154')")
-        assert page.inner_text("aside h3") == "n154"
+        page.click("aside a:text-is('n153')")
+        assert page.inner_text("aside h3") == "n153"
 
 
 @pytest.mark.slow
