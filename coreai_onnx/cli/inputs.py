@@ -1,4 +1,4 @@
-"""The inputs of one run on the command line: files, random values, and sizes of dims."""
+"""Options of the commands that run a file: inputs, sizes of dims, threads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 import numpy as np
 
-from coreai_onnx.cli.numbers import SEED
+from coreai_onnx.cli.numbers import SEED, integer
 from coreai_onnx.cli.tensors import (
     fill_dims,
     random_tensor,
@@ -18,12 +18,13 @@ from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import CommandError
 from coreai_onnx.runtime.expressions import names_in
 from coreai_onnx.runtime.session import Session
+from coreai_onnx.runtime.settings import MAX_THREADS
 
 _DEFAULT_SIZE = 2
 
 
 def declare_inputs(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--input``, ``--dim`` and ``--seed``."""
+    """Declare the options of `chosen_inputs`."""
     parser.add_argument(
         "--input",
         action="append",
@@ -37,11 +38,21 @@ def declare_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random inputs (default: 0)")
 
 
-def inputs_of(session: Session, options: argparse.Namespace) -> dict[str, Array]:
-    """Return the inputs of one run by name, as the options say.
+def declare_threads(parser: argparse.ArgumentParser) -> None:
+    """Declare the number of threads."""
+    parser.add_argument(
+        "--threads",
+        type=integer(1, MAX_THREADS),
+        metavar="N",
+        help=f"number of threads per operator, at most {MAX_THREADS}",
+    )
+
+
+def chosen_inputs(session: Session, options: argparse.Namespace) -> dict[str, Array]:
+    """Return the inputs of a session that the options choose; the others are random.
 
     Raises:
-        CommandError: If a value cannot be read, or the model has no such input or dim.
+        CommandError: If the model has no such input or dim, or a value cannot be read.
     """
     rng = np.random.default_rng(options.seed)
     texts = split_assignments(options.input, "--input")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from coreai_onnx.cli.inputs import declare_inputs, inputs_of
+from coreai_onnx.cli.inputs import declare_inputs, chosen_inputs
 from coreai_onnx.memory.plan import MemoryPlan, plan_of
 from coreai_onnx.runtime.recorded_session import RecordedSession
 
@@ -53,6 +53,6 @@ def _plan(options: argparse.Namespace) -> MemoryPlan:
         threads=1,
         low_memory=options.low_memory,
     ) as recorded:
-        inputs = inputs_of(recorded.session, options)
+        inputs = chosen_inputs(recorded.session, options)
         recorded.session.run(**inputs)
         return plan_of(recorded, inputs, low_memory=options.low_memory)

@@ -8,17 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from coreai_onnx.cli.inputs import declare_inputs, inputs_of
-from coreai_onnx.cli.numbers import integer
+from coreai_onnx.cli.inputs import chosen_inputs, declare_inputs, declare_threads
 from coreai_onnx.cli.output import chosen_place
-from coreai_onnx.cli.tensors import (
-    describe,
-)
+from coreai_onnx.cli.tensors import describe
 from coreai_onnx.errors import CommandError
 from coreai_onnx.files.new_files import all_or_nothing
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
-from coreai_onnx.runtime.settings import MAX_THREADS
 from coreai_onnx.table import render
 
 NAME = "run"
@@ -44,12 +40,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="run composites with native kernels or function bodies (default: kernels if built)",
     )
-    parser.add_argument(
-        "--threads",
-        type=integer(1, MAX_THREADS),
-        metavar="N",
-        help=f"number of threads per operator, at most {MAX_THREADS}",
-    )
+    declare_threads(parser)
     parser.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="end the run after this time"
     )
@@ -73,7 +64,7 @@ def execute(options: argparse.Namespace) -> int:
         timeout=options.timeout,
         custom_ops=options.library,
     )
-    inputs = inputs_of(session, options)
+    inputs = chosen_inputs(session, options)
     arguments = [inputs.pop(info.name) for info in session.inputs]
     outputs = session.run(*arguments, **inputs)
     rows = [(name, *describe(array)) for name, array in outputs.items()]

@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.eager_export import export_faults
+from coreai_onnx.debugging.error_report import write_blame_page
 from coreai_onnx.debugging.regions import COMPUTED, CutGraph, Region, cut
 from coreai_onnx.debugging.reproduction import write_reproduction
 from coreai_onnx.debugging.suspects import Suspect, groups
@@ -73,12 +74,14 @@ class Blame:
         checked: Number of regions that were judged in each execution.
         unchecked: The nodes that no judged region has, such as those that draw random numbers.
         kernels_checked: Whether the kernels were run.
+        model: The model.
     """
 
     findings: tuple[Finding, ...]
     checked: int
     unchecked: tuple[Suspect, ...]
     kernels_checked: bool
+    model: ir.Model = field(repr=False)
     _runs: tuple[_Judged, ...] = field(default=(), repr=False)
 
     @property
@@ -94,6 +97,23 @@ class Blame:
         """
         if not self.clean:
             raise ComparisonError(str(self))
+
+    @property
+    def judgements(self) -> dict[str, Judgement]:
+        """The worst judgement of each value, by its name, over all calls and executions."""
+        found: dict[str, Judgement] = {}
+        for run in self._runs:
+            for value, judgement in run.judgements.items():
+                found[value] = max(found.get(value, judgement), judgement, key=_badness)
+        return found
+
+    def to_html(self, path: str | PathLike[str], title: str = "Blame") -> Path:
+        """Write a page with the graph, colored by error, the findings marked.
+
+        Raises:
+            SaveError: If it cannot be written.
+        """
+        return write_blame_page(self, path, title)
 
     def reproduce(self, folder: str | PathLike[str]) -> tuple[Path, ...]:
         """Write a folder for each finding: a model of its regions, their inputs, torch's outputs.
@@ -135,10 +155,11 @@ class Blame:
 
 @dataclass(frozen=True)
 class _Judged:
-    """One call: the cut graph and torch's results by value name."""
+    """One call: the cut graph, torch's results and the worst judgements by value name."""
 
     graph: CutGraph
     known: Mapping[str, Array]
+    judgements: Mapping[str, Judgement]
 
 
 def blame(
@@ -186,6 +207,7 @@ def blame(
         search.checked,
         search.unchecked(),
         with_kernels,
+        read,
         tuple(search.runs),
     )
 
@@ -224,11 +246,12 @@ class _Search:
         }
         graph = cut(self._model, known)
         regions = [r for r in graph.regions if self._origins[r.value] not in truth.undetermined]
-        self.runs.append(_Judged(graph, known))
         verdicts = [
             self._verdicts(graph, known, truth, regions, kernels=kernels)
             for kernels in self._executions
         ]
+        worst = {r.value: max((v[r.value] for v in verdicts), key=_badness) for r in regions}
+        self.runs.append(_Judged(graph, known, worst))
         self.checked = max(self.checked, len(regions))
         self._judged |= {node for region in regions for node in region.nodes}
         for kind, wrong in _by_kind(regions, verdicts):

@@ -22,7 +22,7 @@ from coreai_onnx.errors import ComparisonError
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.lower.location import where_of
-from coreai_onnx.model.places import Marked, Place, as_read
+from coreai_onnx.model.places import Marked, Place, as_read, places_by_value
 from coreai_onnx.model.value_origins import read_origins
 from coreai_onnx.quiet import without_warnings
 from coreai_onnx.runtime.node_times import TORCH, Execution, NodeTime
@@ -128,12 +128,7 @@ def _places(
 
     It computes the value of a node of the file; or it is a part of the first one that reads it.
     """
-    by_value = {
-        value.name or "": model.places[number]
-        for node in model.model.graph
-        if (number := model.number(node.name or "")) is not None
-        for value in node.outputs
-    }
+    by_value = places_by_value(model)
     results = dict(results_of(program))
     origins = read_origins(model.model.metadata_props, by_value, results)
     by_result = {of.partition(":")[0]: by_value[name] for name, of in origins.items()}

@@ -17,6 +17,7 @@ from onnx_ir.passes.common import InlinePass
 from coreai_onnx.errors import Where
 from coreai_onnx.model.debug_info import CLASS, SCOPE, SOURCE
 from coreai_onnx.model.inventory import MODULE_DOMAIN, op_name
+from coreai_onnx.model.model_protos import subgraphs
 from coreai_onnx.model.op_schemas import plain_domain
 from coreai_onnx.model.source_lines import read_code
 
@@ -103,6 +104,16 @@ def as_read(model: ir.Model) -> Marked:
     return marked(model, lambda key: key[0] == MODULE_DOMAIN)
 
 
+def places_by_value(model: Marked) -> dict[str, Place]:
+    """Return the place of the node that computes each value of the main graph, by its name."""
+    return {
+        value.name or "": model.places[number]
+        for node in model.model.graph
+        if (number := model.number(node.name or "")) is not None
+        for value in node.outputs
+    }
+
+
 def where_of(node: ir.Node, code: Mapping[str, str]) -> Where:
     """Return the module, class, source line and text of a node, as far as the model has them."""
     module, kind, source = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS, SOURCE))
@@ -139,23 +150,12 @@ def _mark(model: ir.Model) -> tuple[list[ir.Node], dict[int, int]]:
     roots = [(None, model.graph), *model.functions.items()]
     for key, root in roots:
         for position, top in enumerate(root):
-            for node in (top, *_inside(top)):
+            for node in (top, *(node for graph in subgraphs(top) for node in graph.all_nodes())):
                 if key is None:
                     tops[len(originals)] = position
                 node.metadata_props[_key(key)] = str(len(originals))
                 originals.append(node)
     return originals, tops
-
-
-def _inside(node: ir.Node) -> Iterator[ir.Node]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield from attribute.as_graph().all_nodes()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            for graph in attribute.as_graphs():
-                yield from graph.all_nodes()
 
 
 def _chain(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from os import PathLike
+from pathlib import Path
+from typing import Literal, TypeVar
 
 import onnx_ir as ir
 
 from coreai_onnx.errors import Where
 from coreai_onnx.model.places import Place
+from coreai_onnx.report.graph_page import Column, Key, write_page
 from coreai_onnx.runtime.peaks import Peaks
 from coreai_onnx.runtime.timing import Timing
 from coreai_onnx.table import render
@@ -18,6 +21,7 @@ from coreai_onnx.table import render
 Grouping = Literal["node", "operator", "module", "line"]
 GROUPINGS: tuple[Grouping, ...] = ("node", "operator", "module", "line")
 TORCH = "torch"
+_K = TypeVar("_K")
 
 
 @dataclass(frozen=True)
@@ -127,15 +131,18 @@ class Profile:
         """
         if grouping not in GROUPINGS:
             raise ValueError(f"group by {', '.join(GROUPINGS)}, not by {grouping!r}")
-        keys = _KEYS[grouping]
-        groups: dict[object, _Sum] = {}
+        totals = self._groups(_KEYS[grouping]).values()
+        return tuple(sorted(totals, key=lambda x: -x.seconds.get(self.main.name, 0.0)))
+
+    def _groups(self, keys: Callable[[Place], Iterable[tuple[_K, str]]]) -> dict[_K, Total]:
+        groups: dict[_K, _Sum] = {}
+        main = self.main
         for execution in self.executions:
             for node in execution.nodes:
                 for key, label in keys(node.place):
                     group = groups.setdefault(key, _Sum(label, node.place.where))
-                    group.add(execution, node, counts=execution is self.main)
-        totals = [group.total() for group in groups.values()]
-        return tuple(sorted(totals, key=lambda x: -x.seconds.get(self.main.name, 0.0)))
+                    group.add(execution, node, counts=execution is main)
+        return {key: group.total() for key, group in groups.items()}
 
     def share(self, total: Total) -> float:
         """Return the time that the machine needs for the work of a group, relative to its time."""
@@ -157,12 +164,41 @@ class Profile:
         left = len(totals) - len(rows)
         return f"{table}\n… and {left} more" if left else table
 
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """The durations of the runs, and the limits of the machine, as sentences."""
+        return (*map(_headline, self.executions), f"machine: {self.peaks}")
+
+    def columns(self) -> tuple[Column, ...]:
+        """Return the times by node in milliseconds, and the least time that the machine needs."""
+        totals: dict[Key, Total] = self._groups(lambda place: [(place.key, place.node)])
+        columns = [
+            Column(
+                f"{one.name} ms",
+                {k: t.seconds[one.name] * 1e3 for k, t in totals.items() if one.name in t.seconds},
+                "ms",
+            )
+            for one in self.executions
+        ]
+        main = columns.pop([one.name for one in self.executions].index(self.main.name))
+        least = {k: self.peaks.seconds(t.flops, t.moved) * 1e3 for k, t in totals.items()}
+        work = {k: t.flops for k, t in totals.items()}
+        moved = {k: t.moved for k, t in totals.items()}
+        limits = (Column("roofline ms", least, "ms"), Column("FLOP", work), Column("bytes", moved))
+        return (main, *columns, *limits)
+
+    def to_html(self, path: str | PathLike[str], title: str = "Profile") -> Path:
+        """Write a page with the graph, colored by time, a table, and the lines of Python.
+
+        Raises:
+            SaveError: If it cannot be written.
+        """
+        return write_page(path, self.model, self.columns(), title=title, facts=self.facts)
+
     def __str__(self) -> str:
         """Return the durations of the runs, and the tables by operator and by line."""
-        lines = [_headline(one) for one in self.executions]
-        lines.append(f"machine: {self.peaks}")
         tables = [self.table("operator", 20), self.table("line", 20)]
-        return "\n\n".join(["\n".join(lines), *tables])
+        return "\n\n".join(["\n".join(self.facts), *tables])
 
 
 _RATES = ("GFLOP/s", "GB/s", "of roofline")

@@ -1,4 +1,4 @@
-"""Inputs on the command line, beside those of ``tests/cli/test_run_file.py``."""
+"""Inputs that several commands choose in the same way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from coreai_onnx.cli.inputs import declare_inputs, inputs_of
+from coreai_onnx.cli.inputs import chosen_inputs, declare_inputs, declare_threads
 from coreai_onnx.errors import CommandError
 from coreai_onnx.runtime.session import Session
 from tests.small_models import add_model
@@ -15,24 +15,24 @@ from tests.small_models import add_model
 def options(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     declare_inputs(parser)
+    declare_threads(parser)
     return parser.parse_args(words)
 
 
-def test_inputs_that_are_not_given_are_random() -> None:
+def test_random_inputs_are_those_of_the_seed() -> None:
     session = Session(add_model(), kernels=False)
-    found = inputs_of(session, options("--dim", "seq=7", "--input", "mask=float32[3,7]"))
-    assert {name: array.shape for name, array in found.items()} == {"mask": (3, 7), "ids": (3, 7)}
-    assert found["ids"].dtype == "int64"
+    first, again, other = (
+        chosen_inputs(session, options("--dim", "batch=3", "--seed", seed)) for seed in "001"
+    )
+    assert {name: array.shape for name, array in first.items()} == {"ids": (3, 2), "mask": (3, 2)}
+    assert (first["mask"] == again["mask"]).all()
+    assert (first["mask"] != other["mask"]).any()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--dim", "sea=7"], "--dim sea: the inputs have no such dim; there are batch, seq"),
-        (["--dim", "seq=x"], "the size must be a number"),
-        (["--input", "id=random"], "--input id: the model has no such input"),
-    ],
-)
-def test_wrong_words(words: list[str], message: str) -> None:
-    with pytest.raises(CommandError, match=message):
-        inputs_of(Session(add_model(), kernels=False), options(*words))
+def test_unknown_names() -> None:
+    session = Session(add_model(), kernels=False)
+    with pytest.raises(CommandError, match="the inputs have no such dim"):
+        chosen_inputs(session, options("--dim", "heads=3"))
+    with pytest.raises(CommandError, match="the model has no such input"):
+        chosen_inputs(session, options("--input", "x=random"))
+    assert options("--threads", "3").threads == 3

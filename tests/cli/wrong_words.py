@@ -12,6 +12,9 @@ RIGHT = {
     "run": ("run", "MODEL"),
     "compare": ("compare", "MODEL", "FACTORY"),
     "blame": ("blame", "MODEL", "RECORD"),
+    "profile": ("profile", "MODEL"),
+    "annotate": ("annotate", "MODEL"),
+    "extract": ("extract", "MODEL", "MODULE", "-o", "out.onnx"),
     "inspect": ("inspect", "MODEL"),
     "diff": ("diff", "MODEL", "MODEL"),
     "to-python": ("to-python", "MODEL", "-o", "package"),
@@ -70,6 +73,39 @@ _WITH_BITS = {
     for name, rows in _QUANTIZATION.items()
 }
 """For commands that quantize only with ``--bits``."""
+
+_RUNS: dict[str, list[list[str]]] = {
+    "input": [
+        ["--input", value]
+        for value in (
+            *("z=random", "x", "=x", "x=", "", "x=nonsense", "x=float64[2,8]", "x=float32[2]"),
+            *(
+                "x=nowhere.npy",
+                "x=broken.npy",
+                "x=text.npy",
+                "x=archive.npy",
+                "x=complex64[2,8]",
+            ),
+            *("x=float32[2,9]", "x=float32[99999999999999]", "x=string[2]"),
+        )
+    ],
+    "dim": [
+        ["--dim", value]
+        for value in ("foo=3", "batch", "batch=", "batch=many", "batch=-1", "batch=1.5", "")
+    ],
+    "kernels": [["--kernels=yes"], ["--no-kernels=x"]],
+    "threads": [["--threads", value] for value in ("0", "-1", "1025", "many", "1.5", "")],
+    "seed": [["--seed", value] for value in _SEEDS],
+}
+"""For commands that run a file."""
+_MEASURED: dict[str, list[list[str]]] = {
+    **_RUNS,
+    "model": [["MODEL", value] for value in _MODELS],
+    "record": [["nowhere.pt2"], ["broken.pt2"], ["."], ["program.pt2", "--dim", "batch=2"]],
+    "runs": [["--runs", value] for value in ("0", "-1", "many", "1.5", "")],
+    "debug": [["--debug=yes"]],
+}
+_PAGES = [["--html", value] for value in ("no/such/folder/p.html", ".", "out.txt", "model.v2")]
 
 WRONG: dict[str, dict[str, list[list[str]]]] = {
     "convert": {
@@ -148,28 +184,8 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
     "optimize": {**_SHARED, "model": [["MODEL", value] for value in _MODELS]},
     "run": {
         "model": [["MODEL", value] for value in _MODELS],
-        "input": [
-            ["--input", value]
-            for value in (
-                *("z=random", "x", "=x", "x=", "", "x=nonsense", "x=float64[2,8]", "x=float32[2]"),
-                *(
-                    "x=nowhere.npy",
-                    "x=broken.npy",
-                    "x=text.npy",
-                    "x=archive.npy",
-                    "x=complex64[2,8]",
-                ),
-                *("x=float32[2,9]", "x=float32[99999999999999]", "x=string[2]"),
-            )
-        ],
-        "dim": [
-            ["--dim", value]
-            for value in ("foo=3", "batch", "batch=", "batch=many", "batch=-1", "batch=1.5", "")
-        ],
-        "kernels": [["--kernels=yes"], ["--no-kernels=x"]],
-        "threads": [["--threads", value] for value in ("0", "-1", "1025", "many", "1.5", "")],
+        **_RUNS,
         "timeout": [["--timeout", value] for value in ("0", "-1", "nan", "inf", "many", "")],
-        "seed": [["--seed", value] for value in _SEEDS],
         "save": [["--save", v] for v in ("no/such/folder/m.npz", ".", "", "out.txt", "/dev/full")],
         "debug": [["--debug=yes"]],
     },
@@ -186,9 +202,24 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "record": [["RECORD", value] for value in ("nowhere.pt2", "broken.pt2", ".", "")],
         "no_kernels": [["--no-kernels=yes"]],
         "reproduce": [["--reproduce"]],
+        "html": _PAGES,
         "debug": [["--debug=yes"]],
     },
+    "profile": {
+        **_MEASURED,
+        "by": [["--by", value] for value in ("color", "")],
+        "limit": [["--limit", value] for value in ("-1", "all", "1.5", "")],
+        "html": _PAGES,
+        "overlay": [["--overlay", value] for value in ("no/such/o.json", ".", "out.txt", "m.v2")],
+    },
+    "annotate": {**_MEASURED, "source": [["--source"]]},
+    "extract": {
+        **{name: _SHARED[name] for name in ("output", "debug_info", "external_data", "debug")},
+        "model": [["MODEL", value] for value in _MODELS],
+        "module": [["MODULE", value] for value in ("nowhere", "layers.", ".")],
+    },
     "inspect": {
+        "nodes": [["--nodes=yes"]],
         "model": [["MODEL", value] for value in _MODELS],
         "histogram": [["--histogram", value] for value in ("nowhere.onnx", ".", "models.py")],
         "debug": [["--debug=yes"]],
@@ -221,7 +252,7 @@ value of an argument takes the place of the right one."""
 def words_of(command: str, name: str, wrong: list[str]) -> list[str]:
     """Return the words of a command with wrong ones among them."""
     right = list(RIGHT[command])
-    if wrong[0] not in ("MODEL", "FACTORY", "SOURCE", "TEXT"):
+    if wrong[0] not in ("MODEL", "FACTORY", "SOURCE", "TEXT", "RECORD", "MODULE"):
         return [*right, *wrong]
     place = len(right) - 1 if name == "after" else right.index(wrong[0])
     right[place] = wrong[1]
