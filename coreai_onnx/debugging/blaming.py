@@ -8,25 +8,23 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-import onnx
 import onnx_ir as ir
 import torch
 from torch.export import ExportedProgram
 
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.eager_export import export_faults
+from coreai_onnx.debugging.references import model_of, record_of
 from coreai_onnx.debugging.regions import COMPUTED, CutGraph, Region, cut
 from coreai_onnx.debugging.reproduction import write_reproduction
 from coreai_onnx.debugging.suspects import Suspect, groups
 from coreai_onnx.debugging.torch_side import InputSet, arguments_of
 from coreai_onnx.debugging.true_values import TrueValues, as_stored, results_of, true_values
 from coreai_onnx.debugging.yardstick import STATEMENT, Judgement, judge
-from coreai_onnx.errors import ComparisonError, LoadError, SessionError, failures_as, reason_of
-from coreai_onnx.export.functionalize.decompositions import functional
+from coreai_onnx.errors import ComparisonError, SessionError, reason_of
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.source_lines import read_code
 from coreai_onnx.model.value_origins import read_origins
-from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.library import kernels_built
 from coreai_onnx.runtime.session import Session, Source
 from coreai_onnx.table import render
@@ -34,7 +32,6 @@ from coreai_onnx.table import render
 Kind = Literal["graph", "body", "kernel", "export"]
 """What is wrong: nodes, attributes or weights of the main graph; the body of a function, while the
 kernel is right; a kernel, while the body is right; torch's export, against the eager module."""
-_ADVICE = "write it with program.save(path, record=...), and give ExportRecord.load(path)"
 
 
 @dataclass(frozen=True)
@@ -169,8 +166,8 @@ def blame(
         LoadError: If the model cannot be read.
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
     """
-    read = _read(model)
-    record = _record_of(model, reference)
+    read = model_of(model)
+    record = record_of(model, reference)
     calls = _calls(record, inputs)
     with_kernels = kernels_built() if kernels is None else kernels
     search = _Search(read, record.program, kernels=with_kernels)
@@ -307,28 +304,6 @@ def _run(model: ir.Model, known: Mapping[str, Array], *, kernels: bool) -> dict[
     outputs = session.run(**{info.name: known[info.name] for info in session.inputs})
     names = (info.name for info in session.outputs)
     return {name.removesuffix(COMPUTED): outputs[name] for name in names}
-
-
-def _read(model: Source) -> ir.Model:
-    """Return the model of a source, with the origin of its nodes."""
-    with failures_as(LoadError, "the model cannot be read"):
-        if isinstance(model, str | PathLike):
-            return OnnxProgram.load(model).model
-        if isinstance(model, bytes):
-            model = onnx.load_model_from_string(model)
-        if isinstance(model, onnx.ModelProto):
-            return ir.from_proto(model)
-        return model if isinstance(model, ir.Model) else model.model
-
-
-def _record_of(model: Source, reference: object) -> ExportRecord:
-    if isinstance(reference, ExportRecord):
-        return reference
-    if isinstance(reference, ExportedProgram):
-        return ExportRecord(functional(reference))
-    if isinstance(model, OnnxProgram) and model.records:
-        return model.record()
-    raise ComparisonError(f"there is no record of the model's conversion\n  {_ADVICE}")
 
 
 def _calls(

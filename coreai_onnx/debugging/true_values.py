@@ -17,18 +17,12 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from coreai_onnx.debugging.difference import Array
+from coreai_onnx.debugging.random_ops import draws
+from coreai_onnx.debugging.widened import WIDE
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.export.compat.torch_names import OpOverload, pytree
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.values import to_numpy
-
-_WIDE = {
-    torch.float16: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.float32: torch.float64,
-    torch.complex32: torch.complex128,
-    torch.complex64: torch.complex128,
-}
 
 
 @dataclass
@@ -160,7 +154,7 @@ class _Wide(fx.Interpreter):
         return name in self._found.undetermined and not self._is_anchor(name)
 
     def _is_open(self, n: fx.Node) -> bool:
-        return _draws(n) or _name(n) in _UNINITIALIZED
+        return draws(n.target, n.args, n.kwargs) or _name(n) in _UNINITIALIZED
 
     def _has_ties(self, n: fx.Node) -> bool:
         """Whether a sort has equal elements, whose order no operator promises."""
@@ -175,7 +169,7 @@ class _Wide(fx.Interpreter):
 
     def _in_float64(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        args, kwargs = pytree.tree_map_only(torch.dtype, lambda d: _WIDE.get(d, d), (args, kwargs))
+        args, kwargs = pytree.tree_map_only(torch.dtype, lambda d: WIDE.get(d, d), (args, kwargs))
         return getattr(self, n.op)(n.target, args, kwargs)
 
     def _elements(self, n: fx.Node) -> Iterator[tuple[str, torch.Tensor]]:
@@ -218,18 +212,6 @@ def _tensors(n: fx.Node, result: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield from ((f"{n.name}:{i}", x) for i, x in entries if isinstance(x, torch.Tensor))
 
 
-def _draws(n: fx.Node) -> bool:
-    """Whether a node draws random numbers: attention without dropout does not."""
-    if not isinstance(n.target, OpOverload):
-        return False
-    if torch.Tag.nondeterministic_seeded not in n.target.tags:
-        return False
-    arguments = n.target._schema.arguments
-    given = {a.name: a.default_value for a in arguments}
-    given |= dict(zip((a.name for a in arguments), n.args, strict=False)) | n.kwargs
-    return not any(name in given and not given[name] for name in _SWITCHES)
-
-
 _UNINITIALIZED = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
 _SORTS = {"sort": 1, "argsort": 1, "topk": 2}
 """Ops whose indices depend on the order of equal elements: the position of the dim."""
@@ -247,17 +229,13 @@ def _sorted_dim(n: fx.Node) -> int:
     return dim if isinstance(dim, int) else -1
 
 
-_SWITCHES = ("train", "training", "dropout_p", "dropout")
-"""Parameters of random ops; without them, or with another value than 0, an op is random."""
-
-
 def _wide(result: Any) -> Any:
     widened: Any = pytree.tree_map_only(torch.Tensor, _widened, result)
     return widened
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(_WIDE.get(tensor.dtype, tensor.dtype))
+    return tensor.to(WIDE.get(tensor.dtype, tensor.dtype))
 
 
 def _flat_inputs(
