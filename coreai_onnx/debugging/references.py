@@ -12,7 +12,6 @@ import onnx_ir as ir
 import torch
 from torch.export import ExportedProgram
 
-from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.random_inputs import random_inputs
 from coreai_onnx.debugging.torch_side import (
     EagerModule,
@@ -22,6 +21,7 @@ from coreai_onnx.debugging.torch_side import (
     feeds_of,
     reference_of,
 )
+from coreai_onnx.debugging.true_values import tensor_of
 from coreai_onnx.errors import ComparisonError, LoadError, failures_as
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.record import ExportRecord
@@ -223,11 +223,4 @@ def calls_of(
     made = random_inputs(Session(model, kernels=False))
     torch_side = not isinstance(reference, str | PathLike | bytes | onnx.ModelProto | ir.Model)
     arrays = made.values()
-    return [(tuple(map(_tensor, arrays)) if torch_side else tuple(arrays), {})]
-
-
-def _tensor(array: Array) -> torch.Tensor:
-    """Return an array as a tensor; numpy knows bfloat16 and float8 as extensions only."""
-    if array.dtype.isbuiltin == 1:
-        return torch.from_numpy(array)
-    return torch.from_numpy(array.view(f"u{array.itemsize}")).view(getattr(torch, array.dtype.name))
+    return [(tuple(map(tensor_of, arrays)) if torch_side else tuple(arrays), {})]

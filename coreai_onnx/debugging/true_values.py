@@ -7,10 +7,11 @@ the two is the error that torch makes between anchors, and not one that accumula
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 from torch.export import ExportedProgram
@@ -65,7 +66,38 @@ def true_values(
     Raises:
         ComparisonError: If the program cannot be run on the arguments.
     """
-    inputs = _flat_inputs(program, args, kwargs, states or {})
+    return _interpreted(program, _flat_inputs(program, args, kwargs, states or {}), anchors)
+
+
+def true_values_of(
+    program: ExportedProgram,
+    arrays: Sequence[Array],
+    anchors: Collection[str] | None,
+    states: Mapping[str, torch.Tensor],
+) -> TrueValues:
+    """Run an exported program node by node on its flat inputs, as a model stores them.
+
+    Args:
+        program: A program without in-place ops.
+        arrays: The flat inputs; more than it has are ignored.
+        anchors: As for `true_values`.
+        states: As for `true_values`.
+
+    Raises:
+        ComparisonError: If the program cannot be run on the inputs.
+    """
+    tensors = iter([tensor_of(array) for array in arrays])
+    specs = program.graph_signature.input_specs
+    try:
+        inputs = [_input(program, spec, tensors, states) for spec in specs]
+    except StopIteration:
+        raise ComparisonError("the exported program has more inputs than were given") from None
+    return _interpreted(program, inputs, anchors)
+
+
+def _interpreted(
+    program: ExportedProgram, inputs: Sequence[Any], anchors: Collection[str] | None
+) -> TrueValues:
     found = TrueValues()
     try:
         with torch.no_grad():
@@ -94,6 +126,14 @@ def as_stored(tensor: torch.Tensor) -> Array:
         tensor = torch.view_as_real(tensor.resolve_conj())
     info = TensorInfo("", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
     return to_numpy(tensor, info)
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """Return an array as a tensor; numpy knows bfloat16 and float8 as extensions only."""
+    array = np.ascontiguousarray(array)
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(f"u{array.itemsize}")).view(getattr(torch, array.dtype.name))
 
 
 def results_of(program: ExportedProgram) -> Iterator[tuple[str, fx.Node]]:
