@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from coreai_onnx.cli.inputs import declare_inputs, chosen_inputs
+from coreai_onnx.cli.inputs import chosen_inputs, declare_inputs
 from coreai_onnx.memory.plan import MemoryPlan, plan_of
 from coreai_onnx.runtime.recorded_session import RecordedSession
 

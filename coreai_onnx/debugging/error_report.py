@@ -21,7 +21,7 @@ def line_errors(found: Blame) -> dict[str, Judgement]:
     lines: dict[str, Judgement] = {}
     for value, judgement in found.judgements.items():
         line = places[value].where.source if value in places else ""
-        if line and (line not in lines or _badness(judgement) > _badness(lines[line])):
+        if line and (line not in lines or judgement.badness > lines[line].badness):
             lines[line] = judgement
     return lines
 
@@ -60,7 +60,3 @@ def _guilty(found: Blame, places: tuple[Place, ...]) -> Mapping[Key, str]:
         for key, caller in callers
         if named[key] in reasons or caller in reasons
     }
-
-
-def _badness(judgement: Judgement) -> tuple[bool, float]:
-    return not judgement.ok, judgement.error

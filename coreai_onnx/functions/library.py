@@ -73,6 +73,11 @@ def _free(op_type: str, composite: Composite, taken: Mapping[str, ir.Function]) 
     return next(n for i in range(2, len(taken) + 3) if (n := f"{op_type}.{i}") not in taken)
 
 
+def body_of(call: CompositeCall, opset: int) -> ir.Function:
+    """Return the body of a call; it is cached: clone it before a change."""
+    return _body_of(call, opset)[0]
+
+
 def _body_of(call: CompositeCall, opset: int) -> tuple[ir.Function, str]:
     """Return a body for a call, and its text, which identifies equal bodies."""
     composite = call.composite

@@ -51,7 +51,7 @@ class OpenProgram:
         """Return the onnx_ir model of an entrypoint.
 
         Raises:
-            SessionError: If it cannot be read.
+            LoadError: If it cannot be read.
         """
         return model_of(self._sources[name])
 

@@ -61,18 +61,13 @@ def model_of(source: Source) -> ir.Model:
     """Return the model of a source, with the origin of its nodes.
 
     Raises:
-        SessionError: If it cannot be read.
+        LoadError: If it cannot be read.
     """
     if isinstance(source, HasModel):
         return source.model
     if isinstance(source, ir.Model):
         return source
-    try:
-        if isinstance(source, str | PathLike):
-            return load_model(source)
-        return read_model(source)
-    except LoadError as error:
-        raise SessionError(f"cannot load {error}") from error
+    return load_model(source) if isinstance(source, str | PathLike) else read_model(source)
 
 
 class OpenModel:
@@ -129,7 +124,7 @@ class OpenModel:
         if not self._settings.profile:
             return self._open(source, options)
         profiling = Profiling(
-            model_of(source),
+            _read(source),
             kernels=self.kernels,
             threads=self._settings.threads,
             custom_ops=bool(self._libraries),
@@ -257,6 +252,13 @@ def _graph(source: Source, *, most: float) -> ir.Model | None:
     if isinstance(source, HasModel):
         return source.model
     return source if isinstance(source, ir.Model) else read_graph(source, most=most)
+
+
+def _read(source: Source) -> ir.Model:
+    try:
+        return model_of(source)
+    except LoadError as error:
+        raise SessionError(f"cannot load {error}") from error
 
 
 def _is_quantized(model: ir.Model | None) -> bool:

@@ -160,7 +160,7 @@ class Session:
         """The model, as it was before onnxruntime optimized it.
 
         Raises:
-            SessionError: If its file has disappeared or changed.
+            LoadError: If its file has disappeared or changed.
         """
         return self._program.model_of(self._name)
 
