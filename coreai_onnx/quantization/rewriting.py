@@ -66,7 +66,8 @@ class Rewriting:
         else:
             attributes["activation_bits"] = packed.scheme.activation_bits
             self._product(node, parts, product.dtype, attributes)
-        product.root.opset_imports.setdefault(DOMAIN, 1)
+        for root in (product.root, self.products.model.graph):  # onnxruntime inlines functions
+            root.opset_imports.setdefault(DOMAIN, 1)
         if source is not None:
             _remove_makers(source)
 
@@ -113,8 +114,11 @@ class Rewriting:
         made = ir.node(op, inputs, attributes, name=f"{node.name}.{op}")
         made.metadata_props.update(node.metadata_props)
         made.outputs[0].name = f"{node.outputs[0].name}.{op}"
-        if inputs[0] is not None and op != "Cast":
-            made.outputs[0].type, made.outputs[0].shape = inputs[0].type, inputs[0].shape
+        source = inputs[0]
+        if source is not None and source.type is not None:  # bodies of functions have no types
+            to = attributes.get("to")
+            own = source.type if to is None else ir.TensorType(ir.DataType(to))
+            made.outputs[0].type, made.outputs[0].shape = own, source.shape
         node.prepend(made)
         return made.outputs[0]
 

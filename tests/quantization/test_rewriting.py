@@ -6,7 +6,9 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
 
+import coreai_onnx
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.quantization.packed_weights import pack_weight
 from coreai_onnx.quantization.products import Products
@@ -117,3 +119,29 @@ def test_a_weight_that_is_stored_in_16_bits() -> None:
     x = correlated_inputs(6, 16)
     y = OnnxProgram({"main": model}).run(x, kernels=False)[0]
     assert_close(y, x @ values["first"].T @ values["second"].T)
+
+
+class Small(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
+def test_products_in_functions_only_run_in_a_stock_session() -> None:
+    x = torch.randn(2, 64)
+    model = torch.nn.Sequential(Small(), Small()).eval()
+    program = coreai_onnx.convert(model, (x,), externalize_modules=[Small]).quantize(8)
+    assert {node.domain for node in program.model.graph} == {"ai.coreai.module"}
+    difference = program.run(x, kernels=False)[0] - model(x).detach().numpy()
+    assert np.abs(difference).max() < 0.05
+
+
+def test_scales_of_a_lookup_have_a_type() -> None:
+    ids = torch.tensor([1, 2])
+    program = coreai_onnx.convert(torch.nn.Embedding(200, 64), (ids,)).quantize(4)
+    cast = next(node for node in program.model.graph if node.op_type == "Cast")
+    assert cast.outputs[0].dtype == ir.DataType.FLOAT
+    assert cast.outputs[0].shape == ir.Shape([200, 2])

@@ -196,6 +196,14 @@ class Bodies:
             for i in range(len(function.inputs))
         ]
 
+    def passed(self, tensor: gs.Tensor) -> list[gs.Tensor]:
+        """Return what calls pass for an input of a function; nothing for any other tensor."""
+        for function in self._main.functions:
+            for index, declared in enumerate(function.inputs):
+                if declared is tensor:
+                    return self.arguments(function)[index]
+        return []
+
     def _parsed(self, name: str, body: Body) -> gs.Function:
         head = f'<domain: "{DOMAIN}", opset_import: ["": {self.opset}]>\n'
         proto = onnx.parser.parse_function(f"{head}f {body.text}")
