@@ -114,11 +114,12 @@ class AttentionAmx {
     for (size_t i = 0; i < blocks; ++i) Score<kRights>(row, from / kAmxPairDepth + i);
     float* scores = s_.scores + from * kWidth;
     auto scale = static_cast<float>(a_.scale);
-    if (cover.partial || a_.softcap > 0) {
+    // A factor above zero keeps -inf, so softmax can multiply by it.
+    if (a_.softcap > 0 || HasBias(a_) || !(scale > 0)) {
       ScaleScores(scores, keys * kWidth, scale);
-      HideScores(a_, rows_, s_, cover, row, key, count);
       scale = 1;
     }
+    HideScores(a_, rows_, s_, cover, row, key, count);
     float* output = s_.output + row * columns_;
     if (SoftmaxPairs<kVecs>(scores, keys, scale, s_.best + row, s_.total + row, s_.rescale, s_)) {
       ScalePanel<kVecs>(output, columns_, s_.rescale);

@@ -100,7 +100,15 @@ void HideScores(const AttentionProblem& a, const AttentionRows<T>& rows,
     HWY_ALIGN W first[kWidth];
     HWY_ALIGN W last[kWidth];
     LaneRanges(rows, s, row, kWidth, key + from, keys, first, last);
-    ApplyRange<kVecs>(scores, keys, first, last);
+    // All rows attend to the keys in between.
+    W all_from = 0, all_until = static_cast<W>(keys);
+    for (size_t lane = 0; lane < kWidth; ++lane) {
+      all_from = HWY_MAX(all_from, first[lane]);
+      all_until = HWY_MIN(all_until, last[lane]);
+    }
+    const auto begin = static_cast<size_t>(all_from), end = static_cast<size_t>(all_until);
+    ApplyRange<kVecs>(scores, 0, begin, first, last);
+    ApplyRange<kVecs>(scores, HWY_MAX(begin, end), keys, first, last);
   }
 }
 

@@ -24,7 +24,10 @@ inline constexpr std::size_t kPackRows = 24;
 inline constexpr std::size_t kPackDepth = 16;
 
 /// Sizes of tiles and panels where products are those of tile registers (AMX).
-inline constexpr std::size_t kAmxTileKeys = 256;
+#ifndef AMXK
+#define AMXK 192
+#endif
+inline constexpr std::size_t kAmxTileKeys = AMXK;
 inline constexpr std::size_t kAmxPanelRows = 32;
 /// Multiples to which head_dim, value_dim and the keys of a tile are padded there.
 inline constexpr std::size_t kAmxDepthStep = 32;
