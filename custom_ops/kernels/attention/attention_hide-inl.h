@@ -79,15 +79,14 @@ void FillPanelBias(const AttentionProblem& a, const AttentionRows<T>& rows,
   }
 }
 
-/// Applies softcap and mask to s.scores, [count, width], of the covered keys of a tile.
+/// Applies softcap and mask to the scores of the covered keys of a tile, [keys, width].
 template <size_t kVecs, typename T, typename W>
 void HideScores(const AttentionProblem& a, const AttentionRows<T>& rows,
                 const AttentionScratch<W>& s, const Cover<kVecs>& cover, size_t row, size_t key,
-                size_t count) {
+                size_t count, W* scores) {
   constexpr size_t kWidth = kVecs * hn::MaxLanes(hn::ScalableTag<W>());
   const size_t from = cover.First();
   const size_t keys = cover.Last() - from;
-  W* scores = s.scores + from * kWidth;
   if (a.softcap > 0) CapScores(scores, keys * kWidth, static_cast<W>(a.softcap));
   if (HasBias(a)) {
     FillPanelBias(a, rows, s, row, kWidth, key, count);
