@@ -112,17 +112,16 @@ def attention_cases() -> list[Case]:
     ]
     narrow = [
         attention_case(
-            f"attention prefill 1024 {NARROW[dtype]}",
-            queries=1024,
-            keys=1024,
+            f"attention prefill {length} {NARROW[dtype]}",
+            queries=length,
+            keys=length,
             dtype=dtype,
             attributes=CAUSAL,
             fused=() if dtype == BF16 else CAUSAL_PEERS,
             bound="bf16" if dtype == BF16 else "fma",
-            share=0.75 if dtype == BF16 else None,
-            ratios={"torch": 2.9} if dtype == BF16 else {},
+            ratios={"torch": faster} if faster else {},
         )
-        for dtype in (BF16, F16)
+        for length, dtype, faster in ((1024, BF16, 1.2), (4096, BF16, 1.3), (1024, F16, None))
     ]
     return [
         *prefill,

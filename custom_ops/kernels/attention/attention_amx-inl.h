@@ -40,7 +40,7 @@ class AttentionAmx {
       : a_(a),
         rows_(a, item),
         s_(a, memory),
-        depth_(RoundUp(a.head_dim, kAmxDepthStep)),
+        depth_(RoundUp(HWY_MAX(a.head_dim, size_t{1}), kAmxDepthStep)),
         columns_(RoundUp(a.value_dim, kAmxValueStep)) {}
 
   void Run() {
@@ -61,6 +61,11 @@ class AttentionAmx {
     const size_t steps = (keys + kAmxTileKeys - 1) / kAmxTileKeys;
     const size_t size = RoundUp((keys + steps - 1) / steps, kAmxPairDepth);
     for (std::int64_t key = range.first; key < range.last; key += std::int64_t(size)) {
+      const std::int64_t next = key + std::int64_t(size);
+      // A block is a unit of the products of a panel.
+      const size_t units = size / kAmxPairDepth * (depth_ / kAmxDepthStep + ColumnPairs());
+      SetAhead(a_, rows_, next, HWY_MIN(next + std::int64_t(size), range.last),
+               padded / kAmxPanelRows * units, &ahead_);
       Step(static_cast<size_t>(key), HWY_MIN(static_cast<size_t>(range.last - key), size));
     }
     for (size_t row = 0; row < rows_.count; row += kAmxPanelRows) {
@@ -78,15 +83,65 @@ class AttentionAmx {
     return rows_.count - row > kAmxColumns ? kAmxPanelRows : kAmxColumns;
   }
 
+  /// A panel's part of a step. Scores and weights alternate between two buffers.
+  struct Panel {
+    size_t row;
+    size_t rights;  // tiles of rows: 2 or 1
+    size_t from;    // first key that is multiplied, and the number of blocks of 32 keys
+    size_t blocks;
+    size_t units;  // of the product of scores: blocks of 32 elements for each block of keys
+    size_t buffer;
+    size_t outer;  // the next unit
+    size_t inner;
+  };
+
+  /// While the weights of a panel are computed, tiles multiply the scores of the next panel and the
+  /// values of the previous one.
   void Step(size_t key, size_t count) {
     packed_ = false;
-    for (size_t row = 0; row < rows_.count; row += kAmxPanelRows) {
-      if (Width(row) == kAmxPanelRows) {
-        StepPanel<2>(row, key, count);
+    all_blocks_ = RoundUp(count, kAmxPairDepth) / kAmxPairDepth;
+    Panel previous = {}, current = {};
+    Next(0, key, count, &current);
+    for (size_t unit = 0; unit < current.units; ++unit) Score(&current);
+    while (current.units != 0) {
+      Panel before = previous;
+      previous = current;
+      if (current.rights == 2) {
+        current = Weights<2>(&before, previous, key, count);
       } else {
-        StepPanel<1>(row, key, count);
+        current = Weights<1>(&before, previous, key, count);
       }
     }
+    for (size_t unit = 0; unit < ValueUnits(previous); ++unit) AddValues(&previous);
+  }
+
+  /// Sets the panel from `row` on that attends to keys of the tile; none if it has no units.
+  void Next(size_t row, size_t key, size_t count, Panel* panel) {
+    const size_t buffer = 1 - panel->buffer;
+    *panel = {};
+    for (; row < rows_.count; row += kAmxPanelRows) {
+      const bool whole = Width(row) == kAmxPanelRows;
+      if (!(whole ? SetCover<2>(row, key, count, panel) : SetCover<1>(row, key, count, panel))) {
+        continue;
+      }
+      panel->buffer = buffer;
+      Pack(key, count);
+      return;
+    }
+  }
+
+  template <size_t kRights>
+  bool SetCover(size_t row, size_t key, size_t count, Panel* panel) {
+    constexpr size_t kVecs = kRights * kAmxColumns / kLanes;
+    const Cover<kVecs> cover = CoverPanel<kVecs>(a_, rows_, s_, row, key, count);
+    const size_t first = cover.First(), last = cover.Last();
+    if (first >= last) return false;
+    const size_t from = first / kAmxPairDepth * kAmxPairDepth;
+    const size_t blocks = RoundUp(last - from, kAmxPairDepth) / kAmxPairDepth;
+    *panel = {row, kRights, from, blocks, blocks * depth_ / kAmxDepthStep, 0, 0, 0};
+    panel_keys_ = last - from;
+    panel_partial_ = cover.partial || from != first;
+    return true;
   }
 
   /// Packs keys and values when the first panel needs them.
@@ -99,41 +154,44 @@ class AttentionAmx {
 
   static std::uint32_t* Words(float* p) { return reinterpret_cast<std::uint32_t*>(p); }
 
+  /// Computes the weights of `panel`, multiplies the values of `before`, and returns the next panel
+  /// with its scores.
   template <size_t kRights>
-  void StepPanel(size_t row, size_t key, size_t count) {
+  Panel Weights(Panel* before, Panel& panel, size_t key, size_t count) {
     constexpr size_t kWidth = kRights * kAmxColumns;
     constexpr size_t kVecs = kWidth / kLanes;
-    Cover<kVecs> cover = CoverPanel<kVecs>(a_, rows_, s_, row, key, count);
-    if (cover.First() >= cover.Last()) return;
-    Pack(key, count);
-    // All vectors of the panel are multiplied; softmax replaces what a row does not attend to.
-    const size_t from = cover.First() / kAmxPairDepth * kAmxPairDepth;
-    cover.SetAll(from, cover.Last(), cover.partial || from != cover.First());
-    const size_t keys = cover.Last() - from;
-    const size_t blocks = RoundUp(keys, kAmxPairDepth) / kAmxPairDepth;
-    for (size_t i = 0; i < blocks; ++i) Score<kRights>(row, from / kAmxPairDepth + i);
-    float* scores = s_.scores + from * kWidth;
+    const size_t keys = panel_keys_;
+    float* scores = s_.Scores(panel.buffer) + panel.from * kWidth;
     auto scale = static_cast<float>(a_.scale);
-    if (cover.partial || a_.softcap > 0) {
+    // A factor above zero keeps -inf, so softmax can multiply by it.
+    if (a_.softcap > 0 || HasBias(a_) || !(scale > 0)) {
       ScaleScores(scores, keys * kWidth, scale);
-      HideScores(a_, rows_, s_, cover, row, key, count);
       scale = 1;
     }
-    float* output = s_.output + row * columns_;
-    if (SoftmaxPairs<kVecs>(scores, keys, scale, s_.best + row, s_.total + row, s_.rescale, s_)) {
-      ScalePanel<kVecs>(output, columns_, s_.rescale);
+    Cover<kVecs> cover;
+    cover.SetAll(panel.from, panel.from + keys, panel_partial_);
+    HideScores(a_, rows_, s_, cover, panel.row, key, count, scores);
+    Panel next = panel;
+    Next(panel.row + kAmxPanelRows, key, count, &next);
+    panel.outer = panel.inner = 0;
+    // Values first: the next panel's scores replace these weights.
+    const size_t values = ValueUnits(*before), units = values + next.units;
+    size_t unit = 0;
+    const auto multiply = [&](size_t part, size_t parts) {
+      for (const size_t end = units * part / parts; unit < end; ++unit) {
+        if (unit < values) {
+          AddValues(before);
+        } else {
+          Score(&next);
+        }
+      }
+    };
+    float* best = s_.best + panel.row;
+    if (SoftmaxPairs<kVecs>(scores, keys, scale, best, s_.total + panel.row, s_.rescale,
+                            multiply)) {
+      ScalePanel<kVecs>(s_.output + panel.row * columns_, columns_, s_.rescale);
     }
-    const size_t all = RoundUp(count, kAmxPairDepth) / kAmxPairDepth;
-    const std::uint32_t* values = Words(s_.values) + from / kAmxPairDepth * kAmxWords;
-    size_t column = 0;
-    for (; column + 2 * kAmxRows <= columns_; column += 2 * kAmxRows) {
-      AddValues<2, kRights>(values + column / kAmxRows * all * kAmxWords, all, blocks,
-                            output + column * kWidth);
-    }
-    if (column < columns_) {
-      AddValues<1, kRights>(values + column / kAmxRows * all * kAmxWords, all, blocks,
-                            output + column * kWidth);
-    }
+    return next;
   }
 
   static void ScaleScores(float* HWY_RESTRICT scores, size_t count, float scale) {
@@ -144,49 +202,81 @@ class AttentionAmx {
     }
   }
 
-  /// scores[key, row] = key . query for a block of 32 keys.
-  template <size_t kRights>
-  void Score(size_t row, size_t block) {
-    constexpr size_t kStride = kRights * kAmxRowBytes;
-    const size_t steps = depth_ / kAmxDepthStep;
-    const std::uint32_t* keys = Words(s_.keys) + block * 2 * steps * kAmxWords;
-    const std::uint32_t* query = Words(s_.query) + row * depth_ / 2;
-    tiles_.template Zero<0>();
-    tiles_.template Zero<1>();
-    tiles_.template Zero<2>();
-    tiles_.template Zero<3>();
-    for (size_t i = 0; i < steps; ++i) {
-      tiles_.template Load<4>(keys + i * kAmxWords, kAmxRowBytes);
-      tiles_.template Load<6>(query, kStride);
-      if constexpr (kRights == 2) tiles_.template Load<7>(query + kAmxColumns, kStride);
-      tiles_.template Load<5>(keys + (steps + i) * kAmxWords, kAmxRowBytes);
-      AddTileProducts<2, kRights>(tiles_);
-      query += kRights * kAmxWords;
+  /// Multiplies the next unit of scores.
+  HWY_INLINE void Score(Panel* panel) {
+    if (panel->rights == 2) {
+      ScoreUnit<2>(*panel);
+    } else {
+      ScoreUnit<1>(*panel);
     }
-    float* out = s_.scores + block * kAmxPairDepth * kRights * kAmxColumns;
-    StoreSums<2, kRights>(out);
+    ahead_.Fetch();
+    if (++panel->inner < depth_ / kAmxDepthStep) return;
+    panel->inner = 0;
+    ++panel->outer;
   }
 
-  /// output[column, row] += values . weights for kLefts tiles of columns, of which `stride` tiles
-  /// of keys are packed and `blocks` multiplied.
-  template <size_t kLefts, size_t kRights>
-  void AddValues(const std::uint32_t* HWY_RESTRICT values, size_t stride, size_t blocks,
-                 float* HWY_RESTRICT out) {
+  /// scores[key, row] += key . query for a block of 32 keys and 32 elements.
+  template <size_t kRights>
+  HWY_INLINE void ScoreUnit(const Panel& panel) {
     constexpr size_t kStride = kRights * kAmxRowBytes;
-    LoadSums<kLefts, kRights>(out);
-    for (size_t i = 0; i < blocks; ++i) {
-      tiles_.template Load<4>(values + i * kAmxWords, kAmxRowBytes);
-      if constexpr (kLefts == 2) {
-        tiles_.template Load<5>(values + (stride + i) * kAmxWords, kAmxRowBytes);
-      }
-      for (const std::uint32_t* weights : {s_.high, s_.low}) {
-        weights += i * kRights * kAmxWords;
-        tiles_.template Load<6>(weights, kStride);
-        if constexpr (kRights == 2) tiles_.template Load<7>(weights + kAmxColumns, kStride);
-        AddTileProducts<kLefts, kRights>(tiles_);
-      }
+    const size_t steps = depth_ / kAmxDepthStep, i = panel.inner;
+    const size_t block = panel.from / kAmxPairDepth + panel.outer;
+    const std::uint32_t* keys = Words(s_.keys) + (block * 2 * steps + i) * kAmxWords;
+    const std::uint32_t* query = Words(s_.query) + panel.row * depth_ / 2 + i * kRights * kAmxWords;
+    if (i == 0) {
+      tiles_.template Zero<0>();
+      tiles_.template Zero<1>();
+      tiles_.template Zero<2>();
+      tiles_.template Zero<3>();
     }
-    StoreSums<kLefts, kRights>(out);
+    tiles_.template Load<4>(keys, kAmxRowBytes);
+    tiles_.template Load<6>(query, kStride);
+    if constexpr (kRights == 2) tiles_.template Load<7>(query + kAmxColumns, kStride);
+    tiles_.template Load<5>(keys + steps * kAmxWords, kAmxRowBytes);
+    AddTileProducts<2, kRights>(tiles_);
+    if (i + 1 != steps) return;
+    StoreSums<2, kRights>(s_.Scores(panel.buffer) + block * kAmxPairDepth * kRights * kAmxColumns);
+  }
+
+  /// Pairs of tiles of columns of the values.
+  size_t ColumnPairs() const { return (columns_ + 2 * kAmxRows - 1) / (2 * kAmxRows); }
+  size_t ValueUnits(const Panel& panel) const { return panel.blocks * ColumnPairs(); }
+
+  /// Multiplies the next unit of values.
+  HWY_INLINE void AddValues(Panel* panel) {
+    const bool both = (panel->outer + 1) * 2 * kAmxRows <= columns_;
+    if (panel->rights == 2) {
+      both ? ValueUnit<2, 2>(*panel) : ValueUnit<1, 2>(*panel);
+    } else {
+      both ? ValueUnit<2, 1>(*panel) : ValueUnit<1, 1>(*panel);
+    }
+    ahead_.Fetch();
+    if (++panel->inner < panel->blocks) return;
+    panel->inner = 0;
+    ++panel->outer;
+  }
+
+  /// output[column, row] += values . weights for kLefts tiles of columns and a block of 32 keys.
+  template <size_t kLefts, size_t kRights>
+  HWY_INLINE void ValueUnit(const Panel& panel) {
+    constexpr size_t kStride = kRights * kAmxRowBytes;
+    const size_t column = panel.outer * 2 * kAmxRows;
+    float* out = s_.output + panel.row * columns_ + column * kRights * kAmxColumns;
+    if (panel.inner == 0) LoadSums<kLefts, kRights>(out);
+    const size_t block = panel.from / kAmxPairDepth + panel.inner;
+    const std::uint32_t* values =
+        Words(s_.values) + (column / kAmxRows * all_blocks_ + block) * kAmxWords;
+    tiles_.template Load<4>(values, kAmxRowBytes);
+    if constexpr (kLefts == 2) {
+      tiles_.template Load<5>(values + all_blocks_ * kAmxWords, kAmxRowBytes);
+    }
+    const float* weights = s_.Scores(panel.buffer) + block * kAmxPairDepth * kRights * kAmxColumns;
+    for (size_t part = 0; part < 2; ++part, weights += kRights * kAmxColumns) {
+      tiles_.template Load<6>(weights, 2 * kStride);
+      if constexpr (kRights == 2) tiles_.template Load<7>(weights + kAmxColumns, 2 * kStride);
+      AddTileProducts<kLefts, kRights>(tiles_);
+    }
+    if (panel.inner + 1 == panel.blocks) StoreSums<kLefts, kRights>(out);
   }
 
   // Sums are [kLefts * 16, kRights * 16].
@@ -220,6 +310,10 @@ class AttentionAmx {
   const size_t depth_;    // head_dim, padded
   const size_t columns_;  // value_dim, padded
   bool packed_ = false;
+  size_t all_blocks_ = 0;       // of 32 keys in the step
+  size_t panel_keys_ = 0;       // of the panel that Next returned last
+  bool panel_partial_ = false;  // whether one of its rows does not attend to all of them
+  Ahead ahead_ = {};
   Tiles tiles_;
 };
 

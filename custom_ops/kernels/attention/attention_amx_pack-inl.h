@@ -93,8 +93,7 @@ inline void PackAmxValues(const hwy::bfloat16_t* HWY_RESTRICT in, size_t count, 
 /// rounding toward zero gives, and what is left. Their sum has 16 bits of the weight. No part of a
 /// weight is zero unless the weight is: an infinite value times zero would be NaN.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE void SplitWeights(D d, V a, V b, std::uint32_t* HWY_RESTRICT high,
-                             std::uint32_t* HWY_RESTRICT low) {
+HWY_INLINE void SplitWeights(D d, V a, V b, float* high, float* low) {
   const hn::RebindToUnsigned<D> du;
   const auto upper = hn::Set(du, 0xFFFF0000u);
   const V least = hn::Set(d, 0x1p-126f);
@@ -105,24 +104,27 @@ HWY_INLINE void SplitWeights(D d, V a, V b, std::uint32_t* HWY_RESTRICT high,
     const V cut = hn::BitCast(d, hn::And(hn::BitCast(du, x), upper));
     return hn::Max(hn::Sub(x, cut), hn::Min(x, least));
   };
-  hn::Store(pair(a, b), du, high);
-  hn::Store(pair(rest(a), rest(b)), du, low);
+  hn::Store(hn::BitCast(d, pair(a, b)), d, high);
+  hn::Store(hn::BitCast(d, pair(rest(a), rest(b))), d, low);
 }
 
-/// SoftmaxTile of attention_panel-inl.h for scores that are multiplied by `scale`; the weights are
-/// written as pairs of consecutive keys, [keys / 2, kVecs vectors], and zeros up to a multiple of
-/// 32 keys. Returns whether a factor for earlier sums is not 1.
-template <size_t kVecs>
-bool SoftmaxPairs(const float* HWY_RESTRICT scores, size_t keys, float scale,
-                  float* HWY_RESTRICT best, float* HWY_RESTRICT total, float* HWY_RESTRICT rescale,
-                  const AttentionAmxScratch& s) {
+/// SoftmaxTile of attention_panel-inl.h for scores that are multiplied by `scale`. Weights of two
+/// consecutive keys replace their scores: first the pairs that rounding gives, [kVecs vectors],
+/// then what is left; up to a multiple of 32 keys they are zero. Returns whether a factor for
+/// earlier sums is not 1. Calls meanwhile(part, parts) after each part of the work.
+template <size_t kVecs, class Meanwhile>
+bool SoftmaxPairs(float* scores, size_t keys, float scale, float* HWY_RESTRICT best,
+                  float* HWY_RESTRICT total, float* HWY_RESTRICT rescale,
+                  const Meanwhile& meanwhile) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   constexpr size_t kLanes = hn::MaxLanes(d);
   const V factor = hn::Set(d, scale), one = hn::Set(d, 1.0f);
   bool changed = false;
+  constexpr size_t kPart = 8;  // keys
+  const size_t parts = (keys + kPart - 1) / kPart;
   for (size_t v = 0; v < kVecs; ++v) {
-    const float* column = scores + v * kLanes;
+    float* column = scores + v * kLanes;
     constexpr size_t kWidth = kVecs * kLanes;
     V top = hn::Load(d, best + v * kLanes), other = top;
     size_t key = 0;
@@ -143,23 +145,25 @@ bool SoftmaxPairs(const float* HWY_RESTRICT scores, size_t keys, float scale,
     const auto weight = [&](size_t k) HWY_ATTR {
       return ExpNonPositive(d, hn::MulSub(hn::Load(d, column + k * kWidth), factor, top));
     };
-    size_t at = v * kLanes;
-    for (key = 0; key + 2 <= keys; key += 2, at += kWidth) {
-      const V a = weight(key), b = weight(key + 1);
-      sum = hn::Add(sum, a);
-      other_sum = hn::Add(other_sum, b);
-      SplitWeights(d, a, b, s.high + at, s.low + at);
+    for (size_t part = 0; part < parts; ++part) {
+      const size_t end = HWY_MIN((part + 1) * kPart, keys / 2 * 2);
+      for (key = part * kPart; key < end; key += 2) {
+        const V a = weight(key), b = weight(key + 1);
+        sum = hn::Add(sum, a);
+        other_sum = hn::Add(other_sum, b);
+        SplitWeights(d, a, b, column + key * kWidth, column + (key + 1) * kWidth);
+      }
+      meanwhile(v * parts + part + 1, kVecs * parts);
     }
+    key = keys / 2 * 2;
     if (key < keys) {
       const V a = weight(key);
       sum = hn::Add(sum, a);
-      SplitWeights(d, a, hn::Zero(d), s.high + at, s.low + at);
-      at += kWidth;
+      SplitWeights(d, a, hn::Zero(d), column + key * kWidth, column + (key + 1) * kWidth);
+      key += 2;
     }
-    const hn::RebindToUnsigned<decltype(d)> du;
-    for (; at < RoundUp(keys, kAmxPairDepth) / 2 * kWidth; at += kWidth) {
-      hn::Store(hn::Zero(du), du, s.high + at);
-      hn::Store(hn::Zero(du), du, s.low + at);
+    for (; key < RoundUp(keys, kAmxPairDepth); ++key) {
+      hn::Store(hn::Zero(d), d, column + key * kWidth);
     }
     const V before = hn::Mul(hn::Load(d, total + v * kLanes), earlier);
     hn::Store(hn::Add(before, hn::Add(sum, other_sum)), d, total + v * kLanes);

@@ -79,15 +79,14 @@ void FillPanelBias(const AttentionProblem& a, const AttentionRows<T>& rows,
   }
 }
 
-/// Applies softcap and mask to s.scores, [count, width], of the covered keys of a tile.
+/// Applies softcap and mask to the scores of the covered keys of a tile, [keys, width].
 template <size_t kVecs, typename T, typename W>
 void HideScores(const AttentionProblem& a, const AttentionRows<T>& rows,
                 const AttentionScratch<W>& s, const Cover<kVecs>& cover, size_t row, size_t key,
-                size_t count) {
+                size_t count, W* scores) {
   constexpr size_t kWidth = kVecs * hn::MaxLanes(hn::ScalableTag<W>());
   const size_t from = cover.First();
   const size_t keys = cover.Last() - from;
-  W* scores = s.scores + from * kWidth;
   if (a.softcap > 0) CapScores(scores, keys * kWidth, static_cast<W>(a.softcap));
   if (HasBias(a)) {
     FillPanelBias(a, rows, s, row, kWidth, key, count);
@@ -100,7 +99,15 @@ void HideScores(const AttentionProblem& a, const AttentionRows<T>& rows,
     HWY_ALIGN W first[kWidth];
     HWY_ALIGN W last[kWidth];
     LaneRanges(rows, s, row, kWidth, key + from, keys, first, last);
-    ApplyRange<kVecs>(scores, keys, first, last);
+    // All rows attend to the keys in between.
+    W all_from = 0, all_until = static_cast<W>(keys);
+    for (size_t lane = 0; lane < kWidth; ++lane) {
+      all_from = HWY_MAX(all_from, first[lane]);
+      all_until = HWY_MIN(all_until, last[lane]);
+    }
+    const auto begin = static_cast<size_t>(all_from), end = static_cast<size_t>(all_until);
+    ApplyRange<kVecs>(scores, 0, begin, first, last);
+    ApplyRange<kVecs>(scores, HWY_MAX(begin, end), keys, first, last);
   }
 }
 

@@ -74,35 +74,6 @@ struct PackedValues {
   }
 };
 
-/// Prefetches memory that is needed next during other computations: a few cache lines per block.
-struct Ahead {
-  static constexpr size_t kLine = 64;
-  const char* at[4];
-  const char* end[4];
-  size_t ranges;
-  size_t lines;  // per block
-
-  template <typename E>
-  void Add(const E* start, size_t count) {
-    if (count == 0) return;
-    at[ranges] = reinterpret_cast<const char*>(start);
-    end[ranges++] = reinterpret_cast<const char*>(start + count);
-  }
-  /// Distributes the ranges over about `blocks` blocks.
-  void Spread(size_t blocks) {
-    size_t bytes = 0;
-    for (size_t i = 0; i < ranges; ++i) bytes += static_cast<size_t>(end[i] - at[i]);
-    lines = bytes / kLine / HWY_MAX(blocks, size_t{1}) + 1;
-  }
-  HWY_INLINE void Fetch() {
-    if (ranges == 0) return;
-    const char*& p = at[ranges - 1];
-    const char* stop = HWY_MIN(p + lines * kLine, end[ranges - 1]);
-    for (; p < stop; p += kLine) __builtin_prefetch(p, 0, 2);
-    if (p >= end[ranges - 1]) --ranges;
-  }
-};
-
 /// Part of a panel: kVecs vectors of each row, with `stride` elements between rows.
 template <typename W>
 struct PanelPart {

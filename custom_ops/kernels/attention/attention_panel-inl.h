@@ -61,14 +61,15 @@ void ApplyBias(W* HWY_RESTRICT scores, const W* HWY_RESTRICT bias, size_t count,
   }
 }
 
-/// Masks keys outside [first[row], last[row]), counted from the tile's first key.
+/// Masks those of keys [key, end) that are outside [first[row], last[row]), counted from the first
+/// key of `scores`.
 template <size_t kVecs, typename W>
-void ApplyRange(W* HWY_RESTRICT scores, size_t keys, const W* HWY_RESTRICT first,
+void ApplyRange(W* HWY_RESTRICT scores, size_t key, size_t end, const W* HWY_RESTRICT first,
                 const W* HWY_RESTRICT last) {
   const hn::ScalableTag<W> d;
   const size_t lanes = hn::Lanes(d);
   const auto hidden = hn::Neg(hn::Inf(d));
-  for (size_t key = 0; key < keys; ++key) {
+  for (; key < end; ++key) {
     const auto k = hn::Set(d, static_cast<W>(key));
     for (size_t v = 0; v < kVecs; ++v) {
       W* p = scores + (key * kVecs + v) * lanes;

@@ -100,6 +100,54 @@ KeyRange SetRows(const AttentionProblem& a, const AttentionRows<T>& rows,
   return all;
 }
 
+/// Prefetches memory that is needed next during other computations: a few cache lines per block.
+struct Ahead {
+  static constexpr size_t kLine = 64;
+  const char* at[4];
+  const char* end[4];
+  size_t ranges;
+  size_t lines;  // per block
+
+  template <typename E>
+  void Add(const E* start, size_t count) {
+    if (count == 0) return;
+    at[ranges] = reinterpret_cast<const char*>(start);
+    end[ranges++] = reinterpret_cast<const char*>(start + count);
+  }
+  /// Distributes the ranges over about `blocks` blocks.
+  void Spread(size_t blocks) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < ranges; ++i) bytes += static_cast<size_t>(end[i] - at[i]);
+    lines = bytes / kLine / HWY_MAX(blocks, size_t{1}) + 1;
+  }
+  HWY_INLINE void Fetch() {
+    if (ranges == 0) return;
+    const char*& p = at[ranges - 1];
+    const char* stop = HWY_MIN(p + lines * kLine, end[ranges - 1]);
+    for (; p < stop; p += kLine) __builtin_prefetch(p, 0, 2);
+    if (p >= end[ranges - 1]) --ranges;
+  }
+};
+
+/// Schedules the prefetch of keys and values [key, end) during about `blocks` blocks. If there are
+/// none, that of the output and of the queries of the following rows.
+template <typename T>
+void SetAhead(const AttentionProblem& a, const AttentionRows<T>& rows, std::int64_t key,
+              std::int64_t end, size_t blocks, Ahead* ahead) {
+  ahead->ranges = 0;
+  if (key < end) {
+    const auto at = static_cast<size_t>(key);
+    const auto count = static_cast<size_t>(end - key);
+    ahead->Add(rows.value + at * a.value_dim, count * a.value_dim);
+    ahead->Add(rows.key + at * a.head_dim, count * a.head_dim);
+  } else {
+    const size_t others = a.heads * a.queries - rows.first - rows.count;
+    ahead->Add(rows.query + rows.count * a.head_dim, HWY_MIN(others, kTileRows) * a.head_dim);
+    ahead->Add(rows.output, rows.count * a.value_dim);
+  }
+  ahead->Spread(blocks);
+}
+
 /// Initial values of a row's running maximum and sum: the sink, which is part of the sum, if any.
 template <typename T, typename W>
 void StartSoftmax(const AttentionProblem& a, const AttentionRows<T>& rows, size_t row, W* best,

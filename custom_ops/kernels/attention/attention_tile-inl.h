@@ -67,22 +67,10 @@ class AttentionTile {
   }
   size_t Width(size_t row) const { return Vectors(row) * kLanes; }
 
-  /// Schedules the prefetch of keys and values [key, end) during a step over `size` keys. If there
-  /// are none, prefetches the output and the queries of the following rows.
+  /// Schedules the prefetch of keys and values [key, end) during a step over `size` keys.
   void FetchAhead(std::int64_t key, std::int64_t end, size_t size) {
-    ahead_.ranges = 0;
-    if (key < end) {
-      const auto at = static_cast<size_t>(key);
-      const auto count = static_cast<size_t>(end - key);
-      ahead_.Add(rows_.value + at * a_.value_dim, count * a_.value_dim);
-      ahead_.Add(rows_.key + at * a_.head_dim, count * a_.head_dim);
-    } else {
-      const size_t rows = a_.heads * a_.queries - rows_.first - rows_.count;
-      ahead_.Add(rows_.query + rows_.count * a_.head_dim, HWY_MIN(rows, kTileRows) * a_.head_dim);
-      ahead_.Add(rows_.output, rows_.count * a_.value_dim);
-    }
     const size_t panels = (rows_.count + kMaxVecs * kLanes - 1) / (kMaxVecs * kLanes);
-    ahead_.Spread(panels * (size + a_.value_dim) / kBlockRows<kMaxVecs>);
+    SetAhead(a_, rows_, key, end, panels * (size + a_.value_dim) / kBlockRows<kMaxVecs>, &ahead_);
   }
 
   void Step(size_t key, size_t count) {
@@ -115,7 +103,7 @@ class AttentionTile {
     const size_t keys = cover.Last() - from;
     Scores<kVecs>(cover, row);
     W* scores = s_.scores + from * kWidth;
-    HideScores(a_, rows_, s_, cover, row, key, count);
+    HideScores(a_, rows_, s_, cover, row, key, count, scores);
     SoftmaxTile<kVecs>(scores, keys, s_.best + row, s_.total + row, s_.rescale);
     AddValues<kVecs>(cover, row, count);
   }

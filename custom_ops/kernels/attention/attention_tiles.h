@@ -24,7 +24,7 @@ inline constexpr std::size_t kPackRows = 24;
 inline constexpr std::size_t kPackDepth = 16;
 
 /// Sizes of tiles and panels where products are those of tile registers (AMX).
-inline constexpr std::size_t kAmxTileKeys = 256;
+inline constexpr std::size_t kAmxTileKeys = 192;
 inline constexpr std::size_t kAmxPanelRows = 32;
 /// Multiples to which head_dim, value_dim and the keys of a tile are padded there.
 inline constexpr std::size_t kAmxDepthStep = 32;
@@ -69,7 +69,8 @@ struct AttentionScratch {
                    std::size_t panel_rows) {
     static_assert(kTileKeys % kPackRows == 0, "keys are packed in whole chunks");
     static_assert(kFewKeys * kMaxFewRows <= kTileKeys * kMaxPanelRows, "shared by both paths");
-    const std::size_t head_dim = (a.head_dim + kPackDepth - 1) / kPackDepth * kPackDepth;
+    const std::size_t head_dim =
+        (a.head_dim == 0 ? 1 : (a.head_dim + kPackDepth - 1) / kPackDepth) * kPackDepth;
     const std::size_t value_dim = (a.value_dim + kAmxValueStep - 1) / kAmxValueStep * kAmxValueStep;
     bytes = 0;
     auto* start = static_cast<char*>(memory);
@@ -98,17 +99,18 @@ struct AttentionScratch {
 
 /// Scratch memory for products of tile registers. Queries, keys and values are bfloat16.
 struct AttentionAmxScratch : AttentionScratch<float> {
-  std::uint32_t* high;  ///< [keys / 2, width] pairs of weights, rounded toward zero
-  std::uint32_t* low;   ///< what is left of them
+  float* other_scores;
 
   AttentionAmxScratch(const AttentionProblem& a, void* memory)
       : AttentionScratch<float>(a, memory, kAmxTileKeys, kAmxPanelRows) {
     static_assert(kAmxDepthStep / 2 <= kPackDepth, "pairs need no more memory than floats");
     static_assert(kTileRows % kAmxPanelRows == 0, "whole panels");
     auto* start = static_cast<char*>(memory);
-    high = Take<std::uint32_t>(start, kAmxTileKeys / 2 * kAmxPanelRows);
-    low = Take<std::uint32_t>(start, kAmxTileKeys / 2 * kAmxPanelRows);
+    other_scores = Take<float>(start, kAmxTileKeys * kAmxPanelRows);
   }
+
+  /// Two buffers of scores, which weights replace.
+  float* Scores(std::size_t buffer) const { return buffer == 0 ? scores : other_scores; }
 };
 
 }  // namespace coreai
