@@ -16,7 +16,6 @@ from coreai_onnx.debugging.references import (
     Call,
     Reference,
     calls_of,
-    model_of,
     record_of,
     reference_for,
 )
@@ -28,6 +27,7 @@ from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.library import kernels_built
+from coreai_onnx.runtime.opening import model_of
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session, Source
 from coreai_onnx.table import render

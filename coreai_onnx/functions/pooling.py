@@ -53,7 +53,7 @@ def write(
 
 
 def _average_pool(b: BodyBuilder, x: Value, **options: Any) -> Value:
-    window = {
+    window: dict[str, Any] = {
         "kernel_shape": AttributeRef("kernel_size", "ints"),
         "strides": AttributeRef("stride", "ints"),
     }

@@ -125,7 +125,7 @@ def _layers(model: ir.Model) -> list[_IntegerLayer]:
         for product in Products(model).products
         if product.root is model.graph
         and product.node.graph is model.graph
-        and not product.is_lookup
+        and not (product.is_lookup or product.is_gathered)
         and product.dtype == ir.DataType.FLOAT
     }
     for node in model.graph:

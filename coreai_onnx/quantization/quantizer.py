@@ -28,7 +28,8 @@ from coreai_onnx.stages import begin
 
 _FEW_BITS = {
     (STANDARD_DOMAIN, "linear_nbits"), (STANDARD_DOMAIN, "embedding_nbits"),
-    (CONTRIB_DOMAIN, "MatMulNBits"), (CONTRIB_DOMAIN, "GatherBlockQuantized"),
+    (STANDARD_DOMAIN, "gather_mm_nbits"), (CONTRIB_DOMAIN, "MatMulNBits"),
+    (CONTRIB_DOMAIN, "GatherBlockQuantized"), (CONTRIB_DOMAIN, "QMoE"),
 }  # fmt: skip
 
 
@@ -117,8 +118,8 @@ def _without_data(scheme: Scheme) -> Scheme:
 def _nothing(kept: list[tuple[MatrixWeight, str]]) -> str:
     if not kept:
         return (
-            "there is nothing to quantize: the model has no MatMul, Gemm or embedding with a "
-            "constant weight"
+            "there is nothing to quantize: the model has no MatMul, Gemm, gather_mm or embedding "
+            "with a constant weight"
         )
     lines = "".join(f"\n  {weight.path}: {reason}" for weight, reason in kept[:8])
     return f"there is nothing to quantize: all {len(kept)} weights keep their dtype{lines}"
@@ -134,8 +135,8 @@ def _moments(
     for name, feeds in (calibration or {}).items():
         chosen = {w.name: w for w in plans[name].schemes if not w.is_lookup}
         if chosen:
-            sizes = {key: weight.shape[1] for key, weight in chosen.items()}
-            for key, moments in second_moments(models[name], sizes, feeds).items():
+            shapes = {key: weight.shape for key, weight in chosen.items()}
+            for key, moments in second_moments(models[name], shapes, feeds).items():
                 tensor = id(chosen[key].tensor)
                 found[tensor] = found[tensor] + moments if tensor in found else moments
     missing = [
@@ -173,8 +174,7 @@ def _packed(
 
 def _digest(weight: MatrixWeight) -> bytes:
     """Return what equal matrices have in common, also if one is stored transposed."""
-    matrix = weight.tensor.numpy()
-    rows = np.ascontiguousarray(matrix if weight.by_rows else matrix.T)
+    rows = np.ascontiguousarray(weight.matrix())
     digest = hashlib.blake2b(f"{rows.shape} {rows.dtype}".encode())
     digest.update(rows.view(np.uint8).reshape(-1).data)
     return digest.digest()

@@ -22,7 +22,7 @@ class QuantizedLayer:
     Attributes:
         path: Module path.
         weight: Name of the initializer before.
-        shape: Outputs and inputs, ``(N, K)``.
+        shape: Outputs and inputs, ``(N, K)``; ``(experts, N, K)`` for experts.
         scheme: How it was quantized.
         bytes_before: Its size before.
         bytes_after: Its size with scales and zero points.
@@ -33,7 +33,7 @@ class QuantizedLayer:
 
     path: str
     weight: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     scheme: Scheme
     bytes_before: int
     bytes_after: int
@@ -52,13 +52,13 @@ class KeptWeight:
 
     Attributes:
         path: Module path.
-        shape: Outputs and inputs, ``(N, K)``.
+        shape: Outputs and inputs, ``(N, K)``; ``(experts, N, K)`` for experts.
         nbytes: Its size.
         reason: Why it was not quantized.
     """
 
     path: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     nbytes: int
     reason: str
 
@@ -154,5 +154,5 @@ def _cells(layer: QuantizedLayer) -> Sequence[object]:
     return layer.path, _dims(layer.shape), layer.scheme, *sizes, f"{layer.sqnr:.1f}", output
 
 
-def _dims(shape: tuple[int, int]) -> str:
-    return f"[{shape[0]}, {shape[1]}]"
+def _dims(shape: tuple[int, ...]) -> str:
+    return str(list(shape))

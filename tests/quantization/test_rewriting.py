@@ -16,7 +16,7 @@ from coreai_onnx.quantization.rewriting import Rewriting
 from coreai_onnx.quantization.scheme import METHODS, Scheme
 from tests.quantization.test_packed_weights import values_of
 from tests.quantization.test_products import STORED
-from tests.quantization.weights import correlated_inputs, heavy_tailed, linear
+from tests.quantization.weights import correlated_inputs, experts, heavy_tailed, linear
 from tests.small_models import parse
 from tests.tolerances import assert_close
 
@@ -50,6 +50,24 @@ def test_a_product_with_the_rounded_weight(bits: int, method: str) -> None:
     assert not any(name == "layer.weight" for name in model.graph.initializers)
     (y,) = OnnxProgram({"main": model}).run(x, kernels=False)
     assert_close(y, x @ values.T)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("function", [True, False])
+def test_experts_with_rounded_weights(method: str, function: bool) -> None:
+    weights, x = heavy_tailed(72, 32).reshape(3, 24, 32), correlated_inputs(40, 32)
+    model = experts(weights, by_rows=function, function=function)
+    moments = np.broadcast_to(x.T @ x, (3, 32, 32))
+    (values,) = rewritten(model, Scheme(4, 16, method), moments).values()
+    root = next(f for f in model.functions.values() if f.name == "Experts") if function else None
+    ops = [node.op_type.partition(".")[0] for node in root or model.graph]
+    before = ["Mul"] if method == "awq" else []
+    assert ops == ([] if function else ["Add"]) + before + ["gather_mm_nbits"]
+    assert "w" not in model.graph.initializers
+    assert not any(function.name == "gather_mm" for function in model.functions.values())
+    rows, chosen = x.reshape(20, 2, 32), np.arange(20) % 3
+    (y,) = OnnxProgram({"main": model}).run(rows, chosen, kernels=False)
+    assert_close(y, 2 * rows @ values[chosen].swapaxes(1, 2))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])

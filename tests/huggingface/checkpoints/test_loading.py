@@ -112,6 +112,7 @@ def test_experts_of_gpt_oss(tmp_path: Path) -> None:
     weights = [v.const_value for v in made.program.model.graph.initializers.values()]
     floats = [w.size for w in weights if w is not None and w.dtype == ir.DataType.FLOAT]
     assert 4 * 64 * 64 not in floats
+    assert made.program.composites()["ai.coreai::gather_mm_nbits"] == 2
     codes = [w.size for w in weights if w is not None and w.dtype == ir.DataType.UINT8]
     assert sorted(codes) == [4 * 64 * 32 // 2, 4 * 64 * 64 // 2]
 
