@@ -15,6 +15,9 @@ const char* TargetName(Target target);
 /// Whether kernels for the target are in this library and this CPU (and its system) can run them.
 bool TargetIsSupported(Target target);
 
+/// Whether this CPU has VPDPBUSD (VNNI) for the vectors of the target.
+bool CpuHasVnni(Target target);
+
 /// The widest supported target; the scalar target is always supported.
 Target BestTarget();
 
