@@ -13,6 +13,10 @@
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
+#ifdef __AMX_BF16__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace {
 
@@ -114,6 +118,64 @@ extern "C" void limits_bf16(int threads, std::int64_t repeats) {
   (void)repeats;
 #endif
 }
+
+#if defined(__AMX_BF16__) && defined(__AMX_INT8__)
+namespace {
+
+constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of arch_prctl
+constexpr std::int64_t kTileProducts = 4;  // sums that do not depend on each other
+
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1, unused[15] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+template <bool kBytes>
+void MultiplyTiles(std::int64_t repeats) {
+  const TileConfig config;
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  for (std::int64_t i = 0; i < repeats; ++i) {
+    if constexpr (kBytes) {
+      _tile_dpbusd(0, 4, 5);
+      _tile_dpbusd(1, 4, 5);
+      _tile_dpbusd(2, 4, 5);
+      _tile_dpbusd(3, 4, 5);
+    } else {
+      _tile_dpbf16ps(0, 4, 5);
+      _tile_dpbf16ps(1, 4, 5);
+      _tile_dpbf16ps(2, 4, 5);
+      _tile_dpbf16ps(3, 4, 5);
+    }
+  }
+  _tile_release();
+}
+
+}  // namespace
+
+/// Operations of one repeat of `limits_amx` with bfloat16 (twice as many with bytes); 0 without AMX
+/// or without permission to use it.
+extern "C" std::int64_t limits_amx_flops() {
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) return 0;
+  return kTileProducts * 2 * 16 * 16 * 32;
+}
+
+/// Products of tiles from registers.
+extern "C" void limits_amx(int threads, std::int64_t repeats, int bytes) {
+  OnThreads(threads, [=](int) {
+    bytes != 0 ? MultiplyTiles<true>(repeats) : MultiplyTiles<false>(repeats);
+  });
+}
+#else
+extern "C" std::int64_t limits_amx_flops() { return 0; }
+extern "C" void limits_amx(int, std::int64_t, int) {}
+#endif
 
 /// Reads `bytes` at `from`, each thread its part.
 extern "C" void limits_read(int threads, std::int64_t repeats, const char* from,

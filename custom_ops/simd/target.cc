@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "hwy/detect_targets.h"
+#include "simd/amx.h"
 
 namespace coreai {
 namespace {
@@ -55,6 +56,8 @@ bool CpuHasAvx512Bf16() {
          __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("vpclmulqdq") &&
          __builtin_cpu_supports("gfni") && CpuHasVaes();
 }
+
+bool CpuHasAvx512Amx() { return CpuHasAvx512Bf16() && CpuHasAmx(); }
 #endif
 
 struct Entry {
@@ -77,6 +80,11 @@ constexpr auto kAvx512Bf16Check = CpuHasAvx512Bf16;
 #else
 constexpr auto kAvx512Bf16Check = Never;
 #endif
+#if HWY_TARGETS & HWY_AVX3
+constexpr auto kAmxCheck = CpuHasAvx512Amx;
+#else
+constexpr auto kAmxCheck = Never;
+#endif
 // Every 64-bit Arm CPU has it.
 #if HWY_TARGETS & HWY_ALL_NEON
 constexpr auto kNeonCheck = Always;
@@ -90,6 +98,7 @@ constexpr Entry kTargets[kTargetCount] = {
     {"avx2", kAvx2Check},
     {"avx512", kAvx512Check},
     {"avx512_bf16", kAvx512Bf16Check},
+    {"amx", kAmxCheck},
 };
 
 }  // namespace

@@ -5,14 +5,16 @@
 namespace coreai {
 
 /// An instruction set for which the kernels are compiled, from the most basic to the widest.
-enum class Target { kScalar, kNeon, kAvx2, kAvx512, kAvx512Bf16 };
-inline constexpr std::size_t kTargetCount = 5;
+enum class Target { kScalar, kNeon, kAvx2, kAvx512, kAvx512Bf16, kAmx };
+inline constexpr std::size_t kTargetCount = 6;
 
 /// Name in `COREAI_OPS_TARGET` and in messages: "scalar", "neon", "avx2", "avx512",
-/// "avx512_bf16".
+/// "avx512_bf16", "amx".
 const char* TargetName(Target target);
 
 /// Whether kernels for the target are in this library and this CPU (and its system) can run them.
+/// For kAmx this requests the process's permission (simd/amx.h); if it is refused, the result is
+/// false.
 bool TargetIsSupported(Target target);
 
 /// Whether this CPU has VPDPBUSD (VNNI) for the vectors of the target.

@@ -19,6 +19,8 @@ FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-shared", 
 CACHE_LINE = 64
 FMA_SECONDS = 0.02
 """About how long one measurement of the multiply-add peak takes."""
+AMX_SECONDS = 0.02
+"""The same for products of tiles."""
 
 
 class Limits:
@@ -29,6 +31,7 @@ class Limits:
         self._library = ctypes.CDLL(str(_compiled()))
         self._library.limits_fma_flops.restype = ctypes.c_int64
         self._library.limits_bf16_flops.restype = ctypes.c_int64
+        self._library.limits_amx_flops.restype = ctypes.c_int64
         self._fma_repeats = int(FMA_SECONDS * 1e11 / self._library.limits_fma_flops())
         self._buffers = (np.ones(0, np.uint8), np.ones(0, np.uint8))
 
@@ -46,6 +49,18 @@ class Limits:
         """The same with pairs of bfloat16."""
         self._library.limits_bf16(self._threads, ctypes.c_int64(self._fma_repeats))
         return float(self._fma_repeats * self._library.limits_bf16_flops() * self._threads)
+
+    @property
+    def has_amx(self) -> bool:
+        """Whether the processor multiplies tiles and this process may use them."""
+        return int(self._library.limits_amx_flops()) > 0
+
+    def amx(self, *, int8: bool = False) -> float:
+        """Multiply tiles of bfloat16 (or of bytes) from registers."""
+        flops = self._library.limits_amx_flops() * (2 if int8 else 1)
+        repeats = int(AMX_SECONDS * 2e12 / flops)
+        self._library.limits_amx(self._threads, ctypes.c_int64(repeats), ctypes.c_int(int8))
+        return float(repeats * flops * self._threads)
 
     def read(self, size: int, repeats: int) -> float:
         """Read ``size`` bytes ``repeats`` times; return the bytes read."""

@@ -267,7 +267,7 @@ int Main(int count, char** words) {
   }
   const auto scalar = Register(options, "scalar");
   std::vector<std::vector<const OrtCustomOp*>> vectors;
-  for (const char* target : {"neon", "avx2", "avx512", "avx512_bf16"}) {
+  for (const char* target : {"neon", "avx2", "avx512", "avx512_bf16", "amx"}) {
     auto ops = Register(options, target);
     if (!ops.empty()) vectors.push_back(std::move(ops));
   }
