@@ -1,4 +1,4 @@
-// For VNNI, which Highway uses on the targets that also have products of bfloat16.
+// For the targets on which Highway itself uses VNNI.
 #undef COREAI_DISABLED_BF16_TARGETS
 #define COREAI_DISABLED_BF16_TARGETS 0
 #undef HWY_TARGET_INCLUDE
@@ -25,9 +25,12 @@ FewBitsManyKernel FindFewBitsMany(Target target) {
   return kKernels[static_cast<std::size_t>(target)];
 }
 
-RoundedKernel FindRounded(Target target) {
-  static constexpr RoundedKernel kKernels[kTargetCount] = COREAI_TARGETS(Rounded);
-  return kKernels[static_cast<std::size_t>(target)];
+RoundedKernel FindRounded(Target target) { return FindRounded(target, CpuHasVnni(target)); }
+
+RoundedKernel FindRounded(Target target, bool vnni) {
+  static constexpr RoundedKernel kKernels[][kTargetCount] = {COREAI_TARGETS(Rounded),
+                                                             COREAI_TARGETS(RoundedWithVnni)};
+  return kKernels[vnni][static_cast<std::size_t>(target)];
 }
 
 RoundKernel FindRound(Target target) {

@@ -79,6 +79,8 @@ struct RoundedRows {
 };
 using RoundedKernel = void (*)(const FewBitsWeight&, const RoundedRows&);
 RoundedKernel FindRounded(Target target);
+/// The same; `vnni` selects the version for CPUs with VNNI of a target that does not require it.
+RoundedKernel FindRounded(Target target, bool vnni);
 
 /// The least magnitude by which a group is rounded.
 inline constexpr float kSmallestLargest = 1e-30f;

@@ -32,7 +32,7 @@ HWY_INLINE void SetZero(D d, V (&all)[kRows][kVecs]) {
   }
 }
 
-template <size_t kBits, size_t kRows, size_t kVecs>
+template <bool kVnni, size_t kBits, size_t kRows, size_t kVecs>
 HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& rows, size_t row,
                                   size_t first) {
   constexpr size_t kUnit = 32 / kBits;
@@ -65,7 +65,9 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
         for (size_t r = 0; r < kRows; ++r) {
           const Ints x = BroadcastQuad(left + r * depth + k + part * 4);
 #pragma GCC unroll 4
-          for (size_t v = 0; v < kVecs; ++v) sums[r][v] = AddQuads(quads[v], x, sums[r][v]);
+          for (size_t v = 0; v < kVecs; ++v) {
+            sums[r][v] = AddQuads<kVnni>(quads[v], x, sums[r][v]);
+          }
         }
       }
     }
@@ -88,29 +90,38 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
 }
 
 /// All blocks of kRows rows from `row` on; returns the first row that is left.
-template <size_t kBits, size_t kRows>
+template <bool kVnni, size_t kBits, size_t kRows>
 HWY_INLINE size_t RoundedBlocks(const FewBitsWeight& w, const RoundedRows& rows, size_t row) {
   constexpr size_t kVecs = kLanes == 1 ? 1 : kRows == 1 ? 4 : 2;
   for (size_t first = 0; first < kFewBitsStrip; first += kVecs * kLanes) {
     for (size_t r = row; r + kRows <= rows.rows; r += kRows) {
-      MultiplyRounded<kBits, kRows, kVecs>(w, rows, r, first);
+      MultiplyRounded<kVnni, kBits, kRows, kVecs>(w, rows, r, first);
     }
   }
   return row + (rows.rows - row) / kRows * kRows;
 }
 
-template <size_t kBits>
+template <bool kVnni, size_t kBits>
 void RoundedStrip(const FewBitsWeight& w, const RoundedRows& rows) {
   size_t row = 0;
-  if constexpr (kMostRoundedRows == 8) row = RoundedBlocks<kBits, 8>(w, rows, row);
-  row = RoundedBlocks<kBits, 4>(w, rows, row);
-  RoundedBlocks<kBits, 1>(w, rows, row);
+  if constexpr (kMostRoundedRows == 8) row = RoundedBlocks<kVnni, kBits, 8>(w, rows, row);
+  row = RoundedBlocks<kVnni, kBits, 4>(w, rows, row);
+  RoundedBlocks<kVnni, kBits, 1>(w, rows, row);
+}
+
+template <bool kVnni>
+void RoundedOfBits(const FewBitsWeight& w, const RoundedRows& rows) {
+  if (w.bits == 2) return RoundedStrip<kVnni, 2>(w, rows);
+  if (w.bits == 4) return RoundedStrip<kVnni, 4>(w, rows);
+  RoundedStrip<kVnni, 8>(w, rows);
 }
 
 inline void Rounded(const FewBitsWeight& w, const RoundedRows& rows) {
-  if (w.bits == 2) return RoundedStrip<2>(w, rows);
-  if (w.bits == 4) return RoundedStrip<4>(w, rows);
-  RoundedStrip<8>(w, rows);
+  RoundedOfBits<false>(w, rows);
+}
+
+inline void RoundedWithVnni(const FewBitsWeight& w, const RoundedRows& rows) {
+  RoundedOfBits<kHasVnniVersion>(w, rows);
 }
 
 /// The largest magnitude of a group; NaN if an element is not finite.

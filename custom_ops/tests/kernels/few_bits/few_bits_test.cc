@@ -136,6 +136,12 @@ void CheckFew(const Product& p) {
   }
 }
 
+// Without VNNI, and with it where there is a version for it and the CPU has it.
+std::vector<bool> VersionsOf(Target target) {
+  const bool differs = FindRounded(target, true) != FindRounded(target, false);
+  return differs && CpuHasVnni(target) ? std::vector<bool>{false, true} : std::vector<bool>{false};
+}
+
 void CheckRounded(const Product& p) {
   const Weight weight(p);
   const FewBitsWeight& w = weight.packed;
@@ -153,14 +159,16 @@ void CheckRounded(const Product& p) {
                         static_cast<float*>(steps.data()) + r * p.groups,
                         static_cast<float*>(sums.data()) + r * p.groups);
     }
-    std::vector<Tensor> strips;
-    for (std::size_t column = 0; column < p.columns; column += kFewBitsStrip) {
-      strips.emplace_back(DType::kFloat32, p.rows * kFewBitsStrip);
-      FindRounded(target)(w, {integers, static_cast<const float*>(steps.data()),
-                              static_cast<const float*>(sums.data()),
-                              static_cast<float*>(strips.back().data()), p.rows, column});
+    for (const bool vnni : VersionsOf(target)) {
+      std::vector<Tensor> strips;
+      for (std::size_t column = 0; column < p.columns; column += kFewBitsStrip) {
+        strips.emplace_back(DType::kFloat32, p.rows * kFewBitsStrip);
+        FindRounded(target, vnni)(w, {integers, static_cast<const float*>(steps.data()),
+                                      static_cast<const float*>(sums.data()),
+                                      static_cast<float*>(strips.back().data()), p.rows, column});
+      }
+      ExpectNear(Joined(strips, p), want, DType::kFloat32);
     }
-    ExpectNear(Joined(strips, p), want, DType::kFloat32);
   }
 }
 
@@ -265,11 +273,13 @@ TEST(FewBits, SumsOfTheLargestNumbersAreExact) {
   weight.packed.codes = codes.data();
   for (std::size_t c = 0; c < 16; ++c) weight.scales.Set(c, 1.0);
   for (const Target target : SupportedTargets()) {
-    const Tensor output(DType::kFloat32, 3 * kFewBitsStrip);
-    FindRounded(target)(weight.packed, {left.data(), steps.data(), sums.data(),
-                                        static_cast<float*>(output.data()), 3, 0});
-    for (std::size_t r = 0; r < 3; ++r) {
-      EXPECT_EQ(output[r * kFewBitsStrip + 15], 127.0 * 127 * 512) << TargetName(target);
+    for (const bool vnni : VersionsOf(target)) {
+      const Tensor output(DType::kFloat32, 3 * kFewBitsStrip);
+      FindRounded(target, vnni)(weight.packed, {left.data(), steps.data(), sums.data(),
+                                                static_cast<float*>(output.data()), 3, 0});
+      for (std::size_t r = 0; r < 3; ++r) {
+        EXPECT_EQ(output[r * kFewBitsStrip + 15], 127.0 * 127 * 512) << TargetName(target);
+      }
     }
   }
 }
