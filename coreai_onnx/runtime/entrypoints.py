@@ -43,10 +43,12 @@ class OpenProgram:
         threads: int | None,
         prepack: bool | None = None,
         custom_ops: Sequence[CustomOps] = (),
+        providers: Sequence[str] = (),
     ) -> None:
         """Find the entrypoints; see `coreai_onnx.session`."""
         self._sources = _sources(source)
-        self._kernels, self._threads, self._custom_ops = kernels, threads, custom_ops
+        self._kernels, self._threads = kernels, threads
+        self._custom_ops, self._providers = custom_ops, providers
         several = _is_folder(source) and len(self._sources) > 1
         self._prepack = True if prepack is None and not several else prepack
         self._opened: dict[str, OpenModel] = {}
@@ -71,6 +73,7 @@ class OpenProgram:
                     threads=self._threads,
                     prepack=self._prepack,
                     custom_ops=self._custom_ops,
+                    providers=self._providers,
                 )
                 for other, opened in self._opened.items():
                     _check_states(name, model.signature, other, opened.signature)

@@ -20,6 +20,7 @@ from coreai_onnx.files.loading import check_places, fault
 from coreai_onnx.files.saving import save_models, to_proto
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
+from coreai_onnx.runtime.compiled_parts import IDENTITIES, provider_settings, with_compiled_parts
 from coreai_onnx.runtime.custom_ops import (
     CustomOps,
     HasLibrary,
@@ -31,6 +32,7 @@ from coreai_onnx.runtime.custom_ops import (
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
 from coreai_onnx.runtime.optimizers import READ_BYTES, disabled_optimizers, read_graph
 from coreai_onnx.runtime.parts import Parts, add_entries, opened_with, usable_parts
+from coreai_onnx.runtime.providers import CPU, add_providers
 from coreai_onnx.runtime.signature import Signature
 from coreai_onnx.runtime.undo import UndoLog
 
@@ -75,22 +77,28 @@ class OpenModel:
         threads: int | None,
         prepack: bool | None = True,
         custom_ops: Sequence[CustomOps] = (),
+        providers: Sequence[str] = (),
     ) -> None:
         """Open the model; see `coreai_onnx.session`."""
         self._threads, self._libraries = _checked_threads(threads), library_paths(custom_ops)
         checked = any(isinstance(one, HasLibrary) for one in custom_ops)
-        graph = _graph(source, most=math.inf if checked else READ_BYTES)
+        graph = _graph(source, most=math.inf if checked or providers else READ_BYTES)
+        self._providers = provider_settings(graph, providers)
         self._prepacks = _is_quantized(graph) if prepack is None else prepack
         if graph is not None:
             check_kernels(custom_ops, graph)
-        self._disabled = disabled_optimizers(graph)
+        self._disabled = [*disabled_optimizers(graph), *([IDENTITIES] if providers else [])]
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.kernels = False
 
         def opened(parts: Parts) -> ort.InferenceSession:
-            return self._open(source, self._options(_op_types(source), parts, kernels=kernels))
+            made = graph and with_compiled_parts(graph, parts, self._providers)
+            return self._open(
+                made or source, self._options(_op_types(source), parts, kernels=kernels)
+            )
 
-        parts = usable_parts(graph) if graph is not None and self._libraries else {}
+        backends = bool(self._libraries or providers)
+        parts = usable_parts(graph, providers) if graph is not None and backends else {}
         self.ort = opened_with(parts, opened)
         self.signature = _signature(self.ort, source)
         self.undo: UndoLog | None = None
@@ -117,6 +125,7 @@ class OpenModel:
         self.kernels = _register_kernels(options, op_types, kernels=kernels)
         add_entries(options, parts)
         register_libraries(options, self._libraries)
+        add_providers(options, self._providers)
         return options
 
     def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
@@ -155,7 +164,7 @@ class OpenModel:
             return ort.InferenceSession(
                 model,
                 options,
-                providers=["CPUExecutionProvider"],
+                providers=None if self._providers else [CPU],
                 disabled_optimizers=self._disabled,
             )
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception

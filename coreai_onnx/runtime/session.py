@@ -32,8 +32,9 @@ def session(
     timeout: float | None = None,
     prepack: bool | None = None,
     custom_ops: Sequence[CustomOps] = (),
+    providers: Sequence[str] = (),
 ) -> Session:
-    """Open a model in onnxruntime on the CPU.
+    """Open a model in onnxruntime.
 
     Args:
         path_or_program: A ``.onnx`` file, a folder of `OnnxProgram.save_bundle`, or a program or
@@ -51,6 +52,8 @@ def session(
             without quantized weights, and True for anything else.
         custom_ops: Custom op libraries to register beside the kernels: files, or what
             `coreai_onnx.kernel` returned.
+        providers: Execution providers to use before the CPU, in order of preference. The library of
+            a plugin must be registered with onnxruntime.
 
     Returns:
         The session.
@@ -69,6 +72,7 @@ def session(
         timeout=timeout,
         prepack=prepack,
         custom_ops=custom_ops,
+        providers=providers,
     )
 
 
@@ -112,12 +116,18 @@ class Session:
         timeout: float | None = None,
         prepack: bool | None = None,
         custom_ops: Sequence[CustomOps] = (),
+        providers: Sequence[str] = (),
     ) -> None:
         """Open the model; see `session`."""
         self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
             program = OpenProgram(
-                source, kernels=kernels, threads=threads, prepack=prepack, custom_ops=custom_ops
+                source,
+                kernels=kernels,
+                threads=threads,
+                prepack=prepack,
+                custom_ops=custom_ops,
+                providers=providers,
             )
         self._begin(program, program.main if entrypoint is None else entrypoint, _CallStream())
 
