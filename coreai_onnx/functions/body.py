@@ -152,3 +152,9 @@ def _declared(attribute: Attribute) -> ir.Attr:
     type_ = _ATTRIBUTE_TYPES[attribute.type]
     default = attribute.default
     return ir.Attr(attribute.name, type_, list(default) if isinstance(default, tuple) else default)
+
+
+def forget_types(graph: ir.Graph) -> None:
+    """Remove types, since the body holds for other shapes too; readers infer them."""
+    for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
+        value.shape, value.type = None, None

@@ -21,6 +21,7 @@ from onnx_ir.tensor_adapters import TorchTensor
 from coreai_onnx.export.capture.symbols import symbol_names
 from coreai_onnx.export.externalize.delegate_call import Delegate, delegate_of, is_number
 from coreai_onnx.functions.attributes import declarations
+from coreai_onnx.functions.body import forget_types
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.scope import Names, Scope
@@ -77,6 +78,7 @@ class DelegateCalls:
         kept: dict[bytes, ir.Function] = {}
         counts: dict[str, int] = {}
         for tag, function in self._functions.items():
+            forget_types(function.graph)
             key = _content(function)
             if key not in kept:
                 number = counts.setdefault(function.domain, 0)
@@ -147,8 +149,6 @@ def _function(context: Context, delegate: Delegate, given: Sequence[Value]) -> i
     _name_outputs(op, results)
     for domain in sorted({n.domain for n in graph.all_nodes()} - {""}):
         graph.opset_imports[domain] = 1
-    for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
-        value.shape, value.type = None, None
     function = ir.Function(
         delegate.backend_id,
         delegate.tag,

@@ -21,6 +21,7 @@ from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.delegate_call import DELEGATE
 from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.functions.attributes import composite_attributes, declarations
+from coreai_onnx.functions.body import forget_types
 from coreai_onnx.functions.delegates import DelegateCalls
 from coreai_onnx.functions.module_composites import call_as_composite
 from coreai_onnx.lower.builder import OpBuilder
@@ -113,7 +114,7 @@ class ModuleCalls:
             function = made.function
             base = (function.domain, function.name)
             bodies = kept.setdefault(base, {})
-            _forget_types(function.graph)
+            forget_types(function.graph)
             text = ir.to_proto(function).SerializeToString().hex()
             if text not in bodies:
                 if bodies:
@@ -328,12 +329,6 @@ def _drop_unused(graph: ir.Graph, weights: Mapping[str, Value], arguments: int) 
             graph.inputs.remove(value)
     assert len(graph.inputs) == arguments + len(used)
     return used
-
-
-def _forget_types(graph: ir.Graph) -> None:
-    """Remove types, since the body holds for other shapes too; readers infer them."""
-    for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
-        value.shape, value.type = None, None
 
 
 def _tensor_at(module: torch.nn.Module, path: str) -> torch.Tensor:

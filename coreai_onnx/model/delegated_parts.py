@@ -7,6 +7,7 @@ the part; the attributes of its calls describe these bytes for the backend's op.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -31,6 +32,30 @@ WEIGHT_COUNT = "weights"
 """Attribute of a call: how many of the first inputs are weights."""
 COMPILE_SPEC = "compile_spec_"
 """Prefix of attributes of a call: a setting of the backend, text or else a list of bytes."""
+PROVIDER = "onnxruntime."
+"""Prefix of the id of a backend that is an execution provider; the bytes of its parts are a model
+with the inputs of the part other than weights."""
+_NUMBER_AT_END = re.compile(r"\d+$")
+
+
+def compiled_input(digest: str, number: int) -> str:
+    """Return the name of an input of the compiled model of a part.
+
+    Execution providers find the inputs of what they compiled by name.
+    """
+    return f"part_{digest[:12]}_input_{number}"
+
+
+def compiled_output(digest: str, number: int) -> str:
+    """Return the name of an output of the compiled model of a part."""
+    return f"part_{digest[:12]}_output_{number}"
+
+
+def number_of(name: str) -> int:
+    """Return the number of an input or output of the compiled model of a part."""
+    found = _NUMBER_AT_END.search(name)
+    assert found is not None
+    return int(found[0])
 
 
 @dataclass(frozen=True)
@@ -60,6 +85,26 @@ class DelegatedPart:
         value = constant(self.calls[0].inputs[-1])
         return None if value is None else value.tobytes()
 
+    @property
+    def weights(self) -> int:
+        """How many of the first inputs are weights."""
+        return self.calls[0].attributes.get_int(WEIGHT_COUNT, 0)
+
+    @property
+    def version(self) -> str:
+        """The version of the backend that processed the part."""
+        return self.calls[0].attributes.get_string(BACKEND_VERSION, "")
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings of the backend that are text, by key."""
+        found = self.calls[0].attributes.values()
+        return {
+            attribute.name.removeprefix(COMPILE_SPEC): attribute.as_string()
+            for attribute in found
+            if attribute.name.startswith(COMPILE_SPEC) and attribute.type == ir.AttributeType.STRING
+        }
+
     def _fault(self, call: ir.Node) -> str:
         blob = constant(call.inputs[-1])
         if blob is None:
@@ -69,10 +114,9 @@ class DelegatedPart:
         wanted = call.attributes.get(WEIGHTS)
         if wanted is None:
             return ""
-        count = call.attributes.get_int(WEIGHT_COUNT, 0)
-        weights = [constant(value) for value in call.inputs[:count]]
+        weights = [constant(value) for value in call.inputs[: self.weights]]
         found = [tensor.tobytes() for tensor in weights if tensor is not None]
-        if len(found) < count or digest_of(found) != wanted.as_string():
+        if len(found) < self.weights or digest_of(found) != wanted.as_string():
             return "its weights have changed since the backend processed it"
         return ""
 

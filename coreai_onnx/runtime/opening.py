@@ -21,6 +21,7 @@ from coreai_onnx.files.saving import save_models, to_proto
 from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
+from coreai_onnx.runtime.compiled_parts import IDENTITIES, provider_settings, with_compiled_parts
 from coreai_onnx.runtime.custom_ops import (
     HasLibrary,
     advice_for_unknown_op,
@@ -33,6 +34,7 @@ from coreai_onnx.runtime.node_times import Profile
 from coreai_onnx.runtime.optimizers import READ_BYTES, disabled_optimizers, read_graph
 from coreai_onnx.runtime.parts import Parts, add_entries, opened_with, usable_parts
 from coreai_onnx.runtime.profiling import Profiling
+from coreai_onnx.runtime.providers import CPU, add_providers
 from coreai_onnx.runtime.settings import SessionSettings
 from coreai_onnx.runtime.signature import Signature
 from coreai_onnx.runtime.undo import UndoLog
@@ -84,19 +86,26 @@ class OpenModel:
     def __init__(self, source: Source, settings: SessionSettings) -> None:
         """Open the model; see `coreai_onnx.session`."""
         self._settings, self._libraries = settings, library_paths(settings.custom_ops)
-        checked = any(isinstance(one, HasLibrary) for one in settings.custom_ops)
-        graph = _graph(source, most=math.inf if checked else READ_BYTES)
+        whole = settings.providers or any(isinstance(o, HasLibrary) for o in settings.custom_ops)
+        graph = _graph(source, most=math.inf if whole else READ_BYTES)
+        self._providers = provider_settings(graph, settings.providers)
         self._prepacks = _is_quantized(graph) if settings.prepack is None else settings.prepack
         if graph is not None:
             check_kernels(settings.custom_ops, graph)
             if wrong := fixed_attributes_fault(graph):
                 raise SessionError(f"cannot load the model: {wrong}")
-        self._disabled = disabled_optimizers(graph)
+        self._disabled = disabled_optimizers(graph) + [IDENTITIES] * bool(settings.providers)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._profiling: Profiling | None = None
         self.kernels = False
-        parts = usable_parts(graph) if graph is not None and self._libraries else {}
-        self.ort = opened_with(parts, lambda usable: self._open_with(source, usable))
+        backends = bool(self._libraries or settings.providers)
+        parts = usable_parts(graph, settings.providers) if graph and backends else {}
+
+        def opened(usable: Parts) -> ort.InferenceSession:
+            made = graph and with_compiled_parts(graph, usable, self._providers)
+            return self._open_with(made or source, self._options(_op_types(source), usable))
+
+        self.ort = opened_with(parts, opened)
         self.signature = _signature(self.ort, source)
         self.undo: UndoLog | None = None
         self.initial: Mapping[str, ir.TensorProtocol] = {}
@@ -118,16 +127,15 @@ class OpenModel:
         profiling, self._profiling = self._profiling, None
         return profiling.finish(self.ort, skip)
 
-    def _open_with(self, source: Source, parts: Parts) -> ort.InferenceSession:
-        """Open the model; libraries may run these parts."""
-        options = self._options(_op_types(source), parts)
+    def _open_with(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
+        """Open the model, with a profile if it is wanted."""
         if not self._settings.profile:
             return self._open(source, options)
         profiling = Profiling(
             _read(source),
             kernels=self.kernels,
             threads=self._settings.threads,
-            custom_ops=bool(self._libraries),
+            custom_ops=bool(self._libraries or self._providers),
         )
         profiling.configure(options)
         opened = self._open(profiling.model, options)
@@ -150,6 +158,7 @@ class OpenModel:
         self.kernels = _register_kernels(options, op_types, kernels=settings.kernels)
         add_entries(options, parts)
         register_libraries(options, self._libraries)
+        add_providers(options, self._providers)
         if settings.configure is not None:
             settings.configure(options)
         return options
@@ -190,7 +199,7 @@ class OpenModel:
             return ort.InferenceSession(
                 model,
                 options,
-                providers=["CPUExecutionProvider"],
+                providers=None if self._providers else [CPU],
                 disabled_optimizers=self._disabled,
             )
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception

@@ -10,6 +10,7 @@ import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError, reason_of
 from coreai_onnx.model.delegated_parts import delegated_parts
+from coreai_onnx.runtime.compiled_parts import another_version, provider_of
 
 PARTS = "coreai.parts."
 """Prefix of a session's configuration entry: the parts that the library of a domain may run, as
@@ -21,13 +22,21 @@ Parts = dict[str, list[str]]
 """The names of parts by domain."""
 
 
-def usable_parts(model: ir.Model) -> Parts:
-    """Return the parts of a model that backends may run; warn of the others, which are stale."""
+def usable_parts(model: ir.Model, providers: Sequence[str] = ()) -> Parts:
+    """Return the parts of a model that backends may run; warn of the others, which are stale.
+
+    Args:
+        model: The model.
+        providers: The execution providers that are used; parts of others are left out.
+    """
     found: Parts = {}
     stale = {}
     for part in delegated_parts(model):
+        provider = provider_of(part)
+        if provider and provider not in providers:
+            continue
         names = found.setdefault(part.function.domain, [])
-        if fault := part.stale:
+        if fault := part.stale or another_version(part):
             stale[part.name] = fault
         else:
             names.append(part.function.name)

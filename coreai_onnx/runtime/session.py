@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import onnx_ir as ir
 import onnxruntime as ort
@@ -38,8 +39,9 @@ def session(
     profile: bool = False,
     custom_ops: Sequence[CustomOps] = (),
     low_memory: bool = False,
+    providers: Sequence[str] = (),
 ) -> Session:
-    """Open a model in onnxruntime on the CPU.
+    """Open a model in onnxruntime.
 
     Args:
         path_or_program: A ``.onnx`` file, a folder of `OnnxProgram.save_bundle`, or a program or
@@ -61,6 +63,8 @@ def session(
         low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
             keeps it for later results of the same shape, which takes up to three times the memory;
             see `coreai_onnx.memory_plan`.
+        providers: Execution providers to use before the CPU, in order of preference. The library of
+            a plugin must be registered with onnxruntime.
 
     Returns:
         The session.
@@ -81,6 +85,7 @@ def session(
         profile=profile,
         custom_ops=custom_ops,
         low_memory=low_memory,
+        providers=providers,
     )
 
 
@@ -110,22 +115,13 @@ class Session:
         source: Source | HasModels,
         *,
         entrypoint: str | None = None,
-        kernels: bool | None = None,
-        threads: int | None = None,
         timeout: float | None = None,
-        prepack: bool | None = None,
-        profile: bool = False,
-        custom_ops: Sequence[CustomOps] = (),
-        low_memory: bool = False,
-        configure: Callable[[ort.SessionOptions], None] | None = None,
+        **settings: Any,
     ) -> None:
-        """Open the model; see `session` and, for ``configure``, `SessionSettings`."""
+        """Open the model; see `session`, and `SessionSettings` for the other settings."""
         self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
-            settings = SessionSettings(
-                kernels, threads, prepack, profile, custom_ops, low_memory, configure
-            )
-            program = OpenProgram(source, settings)
+            program = OpenProgram(source, SessionSettings(**settings))
         self._begin(program, program.main if entrypoint is None else entrypoint, CallStream())
 
     def _begin(self, program: OpenProgram, name: str, calls: CallStream) -> None:

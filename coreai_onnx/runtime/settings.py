@@ -31,6 +31,7 @@ class SessionSettings:
     profile: bool = False
     custom_ops: Sequence[CustomOps] = ()
     low_memory: bool = False
+    providers: Sequence[str] = ()
     configure: Callable[[ort.SessionOptions], None] | None = None
 
     def __post_init__(self) -> None:
