@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.generation import generate, perplexity
     from coreai_onnx.huggingface import export_model
+    from coreai_onnx.kernels import Kernel, kernel
     from coreai_onnx.lower.decomposition_table import get_decomp_table
     from coreai_onnx.program import OnnxProgram
     from coreai_onnx.python_models import ExportedModel, export_python, from_python, from_text
@@ -29,6 +30,7 @@ __all__ = [
     "ExportRecord",
     "ExportedModel",
     "ExternalizeSpec",
+    "Kernel",
     "OnnxProgram",
     "TorchConverter",
     "__version__",
@@ -43,6 +45,7 @@ __all__ = [
     "from_text",
     "generate",
     "get_decomp_table",
+    "kernel",
     "ops_library_path",
     "patch_for_externalization",
     "perplexity",
@@ -54,6 +57,7 @@ __all__ = [
 _HOMES = {
     "ExportedModel": "coreai_onnx.python_models",
     "ExternalizeSpec": "coreai_onnx.export.externalize.externalize",
+    "Kernel": "coreai_onnx.kernels",
     "OnnxProgram": "coreai_onnx.program",
     "ExportRecord": "coreai_onnx.export.record",
     "TorchConverter": "coreai_onnx.converter",
@@ -68,6 +72,7 @@ _HOMES = {
     "from_text": "coreai_onnx.python_models",
     "generate": "coreai_onnx.generation",
     "get_decomp_table": "coreai_onnx.lower.decomposition_table",
+    "kernel": "coreai_onnx.kernels",
     "ops_library_path": "coreai_onnx.runtime",
     "patch_for_externalization": "coreai_onnx.export.externalize.two_step",
     "perplexity": "coreai_onnx.generation",
