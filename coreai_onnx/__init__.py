@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.generation import generate, perplexity
     from coreai_onnx.huggingface import export_model
+    from coreai_onnx.kernels import Kernel, kernel
     from coreai_onnx.lower.decomposition_table import get_decomp_table
     from coreai_onnx.memory import memory_plan
     from coreai_onnx.program import OnnxProgram
@@ -30,6 +31,7 @@ __all__ = [
     "ExportRecord",
     "ExportedModel",
     "ExternalizeSpec",
+    "Kernel",
     "OnnxProgram",
     "TorchConverter",
     "__version__",
@@ -44,6 +46,7 @@ __all__ = [
     "from_text",
     "generate",
     "get_decomp_table",
+    "kernel",
     "memory_plan",
     "ops_library_path",
     "patch_for_externalization",
@@ -57,6 +60,7 @@ __all__ = [
 _HOMES = {
     "ExportedModel": "coreai_onnx.python_models",
     "ExternalizeSpec": "coreai_onnx.export.externalize.externalize",
+    "Kernel": "coreai_onnx.kernels",
     "OnnxProgram": "coreai_onnx.program",
     "ExportRecord": "coreai_onnx.export.record",
     "TorchConverter": "coreai_onnx.converter",
@@ -72,6 +76,7 @@ _HOMES = {
     "generate": "coreai_onnx.generation",
     "get_decomp_table": "coreai_onnx.lower.decomposition_table",
     "memory_plan": "coreai_onnx.memory",
+    "kernel": "coreai_onnx.kernels",
     "ops_library_path": "coreai_onnx.runtime",
     "patch_for_externalization": "coreai_onnx.export.externalize.two_step",
     "perplexity": "coreai_onnx.generation",

@@ -13,7 +13,6 @@ from onnx_ir.tensor_adapters import TorchTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import MODULE_DOMAIN, USER_DOMAIN
 from coreai_onnx.errors import ConversionError, ExternalizationError
 from coreai_onnx.export.capture.symbols import symbol_names
@@ -72,7 +71,7 @@ class ModuleCalls:
             return self.delegates(walker, *args)
         tensors, buffers, numbers, tag = args
         call = self.calls[tag]
-        name, leader = call.spec.composite_op_name, call.leader
+        leader = call.leader
         now = dict(zip(call.buffers, buffers, strict=True))
 
         def weight(path: str) -> Value:
@@ -80,7 +79,7 @@ class ModuleCalls:
             buffer = next((p for p, t in call.module.named_buffers() if t is tensor), None)
             return now[buffer] if buffer is not None else _weight(walker, call, path, tensor)
 
-        if name in COMPOSITES:
+        if call.spec.declaration is not None:
             given, examples = (tensors, numbers), _examples(node)
             outputs = call_as_composite(walker.op, call, given, examples, weight, self._proven)
             if outputs is not None:
