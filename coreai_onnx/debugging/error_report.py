@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+import onnx_ir as ir
+
+from coreai_onnx.debugging.search import Finding
 from coreai_onnx.debugging.yardstick import STATEMENT, Judgement
 from coreai_onnx.model.places import Place, as_read, places_by_value
 from coreai_onnx.report.graph_page import Column, Key, write_page
 
-if TYPE_CHECKING:
-    from coreai_onnx.debugging.blaming import Blame
+
+class Findings(Protocol):
+    """What is known about the errors of a model: a `Blame`."""
+
+    @property
+    def model(self) -> ir.Model:
+        """The model."""
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """The causes of wrong results."""
+
+    @property
+    def judgements(self) -> Mapping[str, Judgement]:
+        """The worst judgement of each value."""
 
 
-def line_errors(found: Blame) -> dict[str, Judgement]:
+def line_errors(found: Findings) -> dict[str, Judgement]:
     """Return the worst judgement of the results of each line, ``model.py:41``."""
     places = places_by_value(as_read(found.model))
     lines: dict[str, Judgement] = {}
@@ -26,7 +42,7 @@ def line_errors(found: Blame) -> dict[str, Judgement]:
     return lines
 
 
-def write_blame_page(found: Blame, path: str | PathLike[str], title: str) -> Path:
+def write_blame_page(found: Findings, path: str | PathLike[str], title: str) -> Path:
     """Write a page of findings on the graph, colored by error; see `Blame.to_html`."""
     seen = as_read(found.model)
     places = places_by_value(seen)
@@ -46,7 +62,7 @@ def write_blame_page(found: Blame, path: str | PathLike[str], title: str) -> Pat
     return write_page(path, found.model, columns, title=title, facts=facts, wrong=wrong)
 
 
-def _guilty(found: Blame, places: tuple[Place, ...]) -> Mapping[Key, str]:
+def _guilty(found: Findings, places: tuple[Place, ...]) -> Mapping[Key, str]:
     """Return the nodes of the findings, also those in a module that a guilty node calls."""
     reasons = {
         node.name: f"{finding.kind}: {finding.judgement}"
