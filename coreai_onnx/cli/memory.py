@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from coreai_onnx.cli.inputs import chosen_inputs, declare_inputs
-from coreai_onnx.memory.plan import MemoryPlan, plan_of
+from coreai_onnx.cli.output import chosen_place
+from coreai_onnx.memory import MemoryPlan, reorder
+from coreai_onnx.memory.plan import plan_of
+from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.recorded_session import RecordedSession
+from coreai_onnx.table import size_text
 
 NAME = "memory"
 DESCRIPTION = """\
@@ -17,6 +22,7 @@ the order in which onnxruntime runs them, and the values at the peak with their 
 
   coreai-onnx memory model.onnx --dim batch=4 --dim seq=128    # other dynamic dims are 2
   coreai-onnx memory model.onnx --dim seq=512 --low-memory --no-kernels
+  coreai-onnx memory model.onnx --reorder smaller.onnx         # nodes in a better order
   coreai-onnx memory lm_bundle --entrypoint decode
 """
 
@@ -37,15 +43,33 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="release each result after its last reader, as session(low_memory=True) does",
     )
+    parser.add_argument(
+        "--reorder",
+        type=Path,
+        metavar="OUT.onnx",
+        help="write the file with its nodes in an order that takes less memory, if there is one",
+    )
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the model and print its plan."""
-    print(_plan(options))
+    place = chosen_place(options.reorder, ".onnx") if options.reorder else None
+    plan, inputs = _plan(options)
+    if place is None:
+        print(plan)
+        return 0
+    program = OnnxProgram.load(options.model)
+    before, after = reorder(program, inputs, kernels=options.kernels, low_memory=options.low_memory)
+    print(after)
+    if after is before:
+        print("no other order takes less memory")
+        return 0
+    paths = program.save(place)
+    print(f"peak {size_text(before.peak)} -> {size_text(after.peak)}, written to {paths[0]}")
     return 0
 
 
-def _plan(options: argparse.Namespace) -> MemoryPlan:
+def _plan(options: argparse.Namespace) -> tuple[MemoryPlan, dict[str, object]]:
     with RecordedSession(
         options.model,
         entrypoint=options.entrypoint,
@@ -53,6 +77,8 @@ def _plan(options: argparse.Namespace) -> MemoryPlan:
         threads=1,
         low_memory=options.low_memory,
     ) as recorded:
-        inputs = chosen_inputs(recorded.session, options)
+        inputs = dict[str, object](chosen_inputs(recorded.session, options))
         recorded.session.run(**inputs)
-        return plan_of(recorded, inputs, low_memory=options.low_memory)
+        recording = recorded.recording()
+        plan = plan_of(recorded.session, recording, inputs, low_memory=options.low_memory)
+        return plan, inputs

@@ -177,14 +177,18 @@ def memory_plan(
         source, entrypoint=entrypoint, kernels=kernels, threads=1, low_memory=low_memory
     ) as recorded:
         session = recorded.session
-        given = _arguments(session, inputs, sizes or {})
+        given = example_inputs(session, inputs, sizes or {})
         into = {} if with_outputs else session.output_arrays(given)
         session.run_into(into, **given)
-        return plan_of(recorded, given, into, low_memory=low_memory, with_inputs=with_inputs)
+        recording = recorded.recording()
+        return plan_of(
+            session, recording, given, into, low_memory=low_memory, with_inputs=with_inputs
+        )
 
 
 def plan_of(
-    recorded: RecordedSession,
+    session: Session,
+    recording: Recording,
     given: Mapping[str, object],
     into: Collection[str] = (),
     *,
@@ -194,13 +198,13 @@ def plan_of(
     """Return the plan of a recorded session that has run.
 
     Args:
-        recorded: The session.
+        session: The session.
+        recording: What it did.
         given: Its inputs by name.
         into: The outputs that were written to memory of the caller.
         low_memory: As for `memory_plan`.
         with_inputs: As for `memory_plan`.
     """
-    recording, session = recorded.recording(), recorded.session
     shapes = {name: tuple(getattr(value, "shape", ())) for name, value in given.items()}
     inputs = sum(int(getattr(value, "nbytes", 8)) for value in given.values())
     added = inputs if with_inputs else 0
@@ -244,7 +248,7 @@ def _at_peak(
     )
 
 
-def _arguments(
+def example_inputs(
     session: Session,
     inputs: Sequence[object] | Mapping[str, object] | None,
     sizes: Mapping[str, int],

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from coreai_onnx import convert
 from coreai_onnx.cli import main
 from coreai_onnx.program import OnnxProgram
+from tests.memory.test_reordering import Branches
 from tests.small_models import add_model, linear_model
 
 
@@ -32,6 +35,17 @@ def test_an_entrypoint_of_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture
     words = ["memory", str(tmp_path / "b"), "--entrypoint", "add", "--input", "ids=int64[3,5]"]
     assert main(words) == 0
     assert "at batch=3, seq=5" in capsys.readouterr().out
+
+
+def test_a_better_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert(Branches().eval(), (torch.randn(4, 16),)).save(tmp_path / "m.onnx")
+    first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"
+    words = ["--no-kernels", "--reorder"]
+    assert main(["memory", str(tmp_path / "m.onnx"), *words, str(first)]) == 0
+    assert f"peak 320.0 KiB -> 256.0 KiB, written to {first}" in capsys.readouterr().out
+    assert main(["memory", str(first), *words, str(second)]) == 0
+    assert "no other order takes less memory" in capsys.readouterr().out
+    assert not second.exists()
 
 
 def test_failures(path: str, capsys: pytest.CaptureFixture[str]) -> None:
