@@ -73,7 +73,7 @@ class _Weight:
 
 
 @dataclass(frozen=True)
-class _Block:
+class _FewBitsBlock:
     """A block that the op can compute."""
 
     found: ExpertBlock
@@ -109,7 +109,7 @@ def _is_plain(call: gs.Node) -> bool:
     return input_of(call, 5) is None
 
 
-def _block(found: ExpertBlock, why: Why) -> _Block | None:
+def _block(found: ExpertBlock, why: Why) -> _FewBitsBlock | None:
     """Return the block if onnxruntime's op is equivalent."""
     up, down = (_weight(call) for call in (found.up, found.down))
     reason = next((part for part in (up, down) if isinstance(part, str)), "")
@@ -120,7 +120,7 @@ def _block(found: ExpertBlock, why: Why) -> _Block | None:
     if reason:
         why(reason, found.total)
         return None
-    return _Block(found, up, down)
+    return _FewBitsBlock(found, up, down)
 
 
 def _weight(call: gs.Node) -> _Weight | str:
@@ -161,7 +161,7 @@ def _obstacle(found: ExpertBlock, up: _Weight, down: _Weight) -> str:
     return "" if weights == shape_of(found.experts) else "the weights of the sum have other axes"
 
 
-def _write(edit: Edit, block: _Block) -> None:
+def _write(edit: Edit, block: _FewBitsBlock) -> None:
     """Replace the sum with the op."""
     found, (experts, lanes, _) = block.found, block.down.shape
     tokens = rows_of_tokens(edit, found, lanes)
