@@ -63,6 +63,10 @@ def _contrib_since(node: ir.Node) -> tuple[int, int]:
         if "causal" in node.attributes:
             return (1, 30)
         return (1, 23) if len(node.inputs) > 9 else _OLDEST  # a bias
+    if node.op_type == "QMoE" and "accuracy_level" in node.attributes:
+        return (1, 31)
+    if node.op_type == "QMoE":
+        return (1, 27) if node.attributes.get_int("expert_weight_bits", 4) == 2 else (1, 25)
     return _CONTRIB_SINCE.get(node.op_type, _OLDEST)
 
 

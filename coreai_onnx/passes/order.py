@@ -41,6 +41,7 @@ from coreai_onnx.passes.contrib.contrib_matmul_nbits import contrib_matmul_nbits
 from coreai_onnx.passes.contrib.contrib_moe import contrib_moe
 from coreai_onnx.passes.contrib.contrib_open_attention import contrib_open_attention
 from coreai_onnx.passes.contrib.contrib_packed_projections import contrib_packed_projections
+from coreai_onnx.passes.contrib.contrib_qmoe import contrib_qmoe
 from coreai_onnx.passes.contrib.contrib_rope import contrib_rope
 from coreai_onnx.passes.contrib.contrib_skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine.why import Why
@@ -153,6 +154,7 @@ CONTRIB: Final[tuple[Pass, ...]] = (
     contrib_embedding_nbits,  # likewise
     contrib_matmul_nbits,  # 4-bit weights; independent of the passes above
     contrib_moe,  # after gated activations, one of which is between the experts' products
+    contrib_qmoe,  # the same for experts with few-bit weights, from a quantizer
     contrib_packed_projections,  # after the attentions and 4-bit weights
     contrib_skip_norms,  # after residual norms are one node
     contrib_activations,  # after gated activations, which contain an activation

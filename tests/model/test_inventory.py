@@ -63,6 +63,9 @@ def test_weights_that_are_shared_count_once() -> None:
         ("com.microsoft.GroupQueryAttention (x, x, x, , , x, x, , , , x)", "1.23"),
         ("com.microsoft.GroupQueryAttention <causal = 0> (x, x, x, , , x, x)", "1.30"),
         ("com.microsoft.MoE (x, x, x, , x)", "1.23"),
+        ("com.microsoft.QMoE (x, x, x, x, , x, x)", "1.25"),
+        ("com.microsoft.QMoE <expert_weight_bits = 2> (x, x, x, x, , x, x)", "1.27"),
+        ("com.microsoft.QMoE <accuracy_level = 4> (x, x, x, x, , x, x)", "1.31"),
         ("com.microsoft.LinearAttention (x, x, x)", "1.25"),
     ],
 )

@@ -1,0 +1,247 @@
+"""Replaces mixtures of experts with few-bit weights with onnxruntime's QMoE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.model.packed_codes import pack_rows
+from coreai_onnx.passes.contrib.expert_blocks import (
+    ExpertBlock,
+    expert_block,
+    in_turns,
+    rows_of_tokens,
+    softmax_routing,
+)
+from coreai_onnx.passes.contrib.matmul_nbits import BLOCKS
+from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
+    attribute_of,
+    behind_views,
+    constant_of,
+    input_of,
+    is_standard,
+    maker,
+    shape_of,
+)
+from coreai_onnx.passes.engine.why import Why
+
+_LEVELS = {(4, 0): 0, (2, 0): 0, (4, 8): 4, (8, 8): 0}
+"""The accuracy level by bits of codes and of activations, for what onnxruntime computes exactly.
+
+It rounds the activations of 8-bit weights at every level.
+"""
+_UP, _DOWN, _WEIGHTS = (2, 3, 11), (5, 6, 12), 14
+"""The places of codes, scales and zero points of both products, and of the weights of the sum."""
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """The few-bit matrices of a product, as the op can read them.
+
+    Attributes:
+        codes: uint8, ``[experts, rows, groups, bytes]``.
+        scales: ``[experts, rows, groups]``.
+        zeros: uint8, the same; None for the default.
+        bits: Size of a code.
+        group: Size of a group.
+        rounding: Bits of the activations, 0 if they are not rounded.
+    """
+
+    codes: gs.Constant
+    scales: gs.Constant
+    zeros: np.ndarray | None
+    bits: int
+    group: int
+    rounding: int
+
+    @property
+    def kind(self) -> tuple[int, int, int, bool]:
+        """What both products of a block must have in common."""
+        return self.bits, self.group, self.rounding, self.zeros is not None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of experts, of rows and of columns."""
+        experts, rows, groups = (int(dim) for dim in self.codes.shape[:3])
+        return experts, rows, groups * self.group
+
+
+@dataclass(frozen=True)
+class _FewBitsBlock:
+    """A block that the op can compute."""
+
+    found: ExpertBlock
+    up: _Weight
+    down: _Weight
+
+
+def contrib_qmoe(graph: gs.Graph, why: Why) -> int:
+    """TopK, two gather_mm_nbits around a swiglu, and their weighted sum → one QMoE.
+
+    w, e ←TopK; x ─gather_mm_nbits(e)→ ─Split→ ─swiglu→ ─gather_mm_nbits(e)→ ─Mul(w)→ ─Sum→ y
+    becomes     com.microsoft::QMoE(x, r, gate_up, scales, , down, scales, …, w) → y
+
+    The op selects experts itself. If the router is a normalized Softmax, it gets the logits r;
+    otherwise r is 1 for the experts that the model has selected and 0 for the others, and w are the
+    weights of the sum. onnxruntime expects the rows of gate and up weights interleaved. The
+    weights are rearranged when the model is written, one at a time.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        found = expert_block(node, "gather_mm_nbits", _is_plain, why)
+        block = None if found is None else _block(found, why)
+        if block is None:
+            continue
+        _write(edit, block)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _is_plain(call: gs.Node) -> bool:
+    """Whether codes are numbers; the op has no palette."""
+    return input_of(call, 5) is None
+
+
+def _block(found: ExpertBlock, why: Why) -> _FewBitsBlock | None:
+    """Return the block if onnxruntime's op is equivalent."""
+    up, down = (_weight(call) for call in (found.up, found.down))
+    reason = next((part for part in (up, down) if isinstance(part, str)), "")
+    if isinstance(up, str) or isinstance(down, str):
+        why(reason, found.total)
+        return None
+    reason = _obstacle(found, up, down)
+    if reason:
+        why(reason, found.total)
+        return None
+    return _FewBitsBlock(found, up, down)
+
+
+def _weight(call: gs.Node) -> _Weight | str:
+    """Return the weight of a product, or why the op cannot read it."""
+    codes, scales, given = call.inputs[1], call.inputs[2], input_of(call, 4)
+    if not isinstance(codes, gs.Constant) or not isinstance(scales, gs.Constant):
+        return "the weights are not constant"
+    bits = int(attribute_of(call, "bits", 4))
+    group = int(attribute_of(call, "group_size", 32))
+    rounding = int(attribute_of(call, "activation_bits", 0))
+    if (bits, rounding) not in _LEVELS:
+        return f"onnxruntime has no exact product of {bits}-bit experts"
+    if group not in BLOCKS:
+        return "onnxruntime has no blocks of that size"
+    zeros = None if given is None else constant_of(given)
+    if given is not None and (zeros is None or zeros.dtype != np.uint8 or zeros.max() >= 1 << bits):
+        return "the zero points are no codes"
+    return _Weight(codes, scales, zeros, bits, group, rounding)
+
+
+def _obstacle(found: ExpertBlock, up: _Weight, down: _Weight) -> str:
+    """Return why the op cannot compute a block; empty if it can."""
+    if up.kind != down.kind:
+        return "the products have weights of different kinds"
+    if not found.is_float32(found.tokens, found.weights):
+        return "the dtype is not float32"
+    experts, lanes, hidden = down.shape
+    if not found.chosen or up.shape != (experts, 2 * hidden, lanes):
+        return "the sizes are not known"
+    if not found.is_laid_out(lanes, hidden):
+        return "the products are not of one matrix per token and expert"
+    top = maker(found.experts)
+    if top is None or not is_standard(top, "TopK") or top.outputs[1] is not found.experts:
+        return "the experts of a token may be equal"
+    if attribute_of(top, "axis", -1) not in (-1, 1):
+        return "the experts of a token may be equal"
+    weights = shape_of(behind_views(found.weights))
+    return "" if weights == shape_of(found.experts) else "the weights of the sum have other axes"
+
+
+def _write(edit: Edit, block: _FewBitsBlock) -> None:
+    """Replace the sum with the op."""
+    found, (experts, lanes, _) = block.found, block.down.shape
+    tokens = rows_of_tokens(edit, found, lanes)
+    up, down = _tensors(edit, block.up, is_turned=True), _tensors(edit, block.down, is_turned=False)
+    routing = softmax_routing(found)
+    is_normalized = routing is not None and routing[1]
+    routed = (
+        routing[:1]
+        if routing is not None and is_normalized
+        else _routing_tables(edit, found, experts)
+    )
+    places = (0, *_UP[: len(up)], *_DOWN[: len(down)], *(1, _WEIGHTS)[: len(routed)])
+    given = dict(zip(places, (tokens, *up, *down, *routed), strict=True))
+    inputs = [given.get(i, gs.Variable.empty()) for i in range(max(given) + 1)]
+    level = _LEVELS[block.up.bits, block.up.rounding]
+    edit.become(
+        found.total,
+        "QMoE",
+        inputs,
+        domain=CONTRIB_DOMAIN,
+        k=found.chosen,
+        activation_type="swiglu",
+        swiglu_fusion=1,
+        normalize_routing_weights=int(is_normalized),
+        expert_weight_bits=block.up.bits,
+        block_size=block.up.group,
+        **({"accuracy_level": level} if level else {}),
+    )
+
+
+def _tensors(edit: Edit, weight: _Weight, *, is_turned: bool) -> list[gs.Tensor]:
+    """Return codes, scales and, if there are any, zero points as the op reads them."""
+    names, (experts, rows, columns) = context_of(edit.graph).names, weight.shape
+    groups, size = columns // weight.group, columns * weight.bits // 8
+
+    def ordered(values: np.ndarray) -> np.ndarray:
+        return in_turns(values) if is_turned else values
+
+    def codes(values: np.ndarray) -> np.ndarray:
+        return ordered(values.reshape(experts, rows, size))
+
+    def scales(values: np.ndarray) -> np.ndarray:
+        return ordered(values).astype(np.float32)
+
+    source, single = weight.codes.name, np.dtype(np.float32)
+    made: list[gs.Tensor] = [
+        lazy_constant(names.claim(f"{source}.rows"), codes, [weight.codes], [experts, rows, size]),
+        lazy_constant(
+            names.claim(f"{weight.scales.name}.float32"),
+            scales,
+            [weight.scales],
+            [experts, rows, groups],
+            single,
+        ),
+    ]
+    if weight.zeros is not None:
+        packed = pack_rows(ordered(weight.zeros).reshape(-1, groups), weight.bits)
+        made.append(edit.constant(f"{source}.zero_points", packed.reshape(experts, rows, -1)))
+    return made
+
+
+def _routing_tables(edit: Edit, found: ExpertBlock, experts: int) -> tuple[gs.Tensor, gs.Tensor]:
+    """Return ones for the selected experts, and their weights, ``[tokens, experts]``."""
+    total, chosen = found.total, found.experts
+    name = total.outputs[0].name
+    zero, one = (
+        edit.constant(f"{name}_{word}", np.array([value], np.float32))
+        for word, value in (("zero", 0), ("one", 1))
+    )
+    width = edit.constant(f"{name}_experts", np.array([experts], np.int64))
+    tokens = edit.node("Shape", total, [chosen], start=0, end=1).outputs[0]
+    table = edit.node("Concat", total, [tokens, width], axis=0).outputs[0]
+    zeros = edit.node("Expand", total, [zero, table]).outputs[0]
+    shape = edit.node("Shape", total, [chosen]).outputs[0]
+    ones = edit.node("Expand", total, [one, shape]).outputs[0]
+    weights = behind_views(found.weights)
+    selected, weighted = (
+        edit.node("ScatterElements", total, [zeros, chosen, values], axis=1).outputs[0]
+        for values in (ones, weights)
+    )
+    for value in (zeros, selected, weighted):
+        value.dtype, value.shape = np.dtype(np.float32), [found.count, experts]
+    return selected, weighted
