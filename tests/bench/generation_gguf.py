@@ -1,4 +1,4 @@
-"""Writes a Llama of transformers as GGUF in float32: python generation_gguf.py FOLDER FILE.
+"""Writes a Llama of transformers as GGUF: python generation_gguf.py FOLDER FILE F32|Q4_0.
 
 Runs in the environment of llama.cpp, with the package ``gguf``. The names of tensors and the order
 of the lanes of queries and keys, which llama.cpp rotates in pairs, are those of its converter.
@@ -30,8 +30,9 @@ NAMES = {
 }
 
 
-def main(folder: Path, file: str) -> None:
-    """Write the file."""
+def main(folder: Path, file: str, quantization: str) -> None:
+    """Write the file, its matrices in the type of that name."""
+    matrices = gguf.GGMLQuantizationType[quantization]
     config = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(file, "llama")
     heads, key_heads = config["num_attention_heads"], config["num_key_value_heads"]
@@ -49,7 +50,11 @@ def main(folder: Path, file: str) -> None:
     for name, tensor in read_safetensors(folder / "model.safetensors"):
         if "q_proj" in name or "k_proj" in name:
             tensor = paired(tensor, heads if "q_proj" in name else key_heads)
-        writer.add_tensor(new_name(name), tensor)
+        if tensor.ndim == 2 and matrices != gguf.GGMLQuantizationType.F32:
+            packed = gguf.quants.quantize(tensor, matrices)
+            writer.add_tensor(new_name(name), packed, raw_dtype=matrices)
+        else:
+            writer.add_tensor(new_name(name), tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -82,4 +87,4 @@ def paired(tensor: np.ndarray, heads: int) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

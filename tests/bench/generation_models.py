@@ -16,9 +16,16 @@ import transformers
 
 import coreai_onnx
 from coreai_onnx.huggingface.decoders import Decoder
-from tests.bench.generation_worker import HEAD_DIM, KEY_HEADS, VOCABULARY
+from tests.bench.generation_worker import VOCABULARY
 
 SOURCE = "transformers"
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "100m": {"hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12,
+             "num_key_value_heads": 4},
+    "600m": {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32,
+             "num_key_value_heads": 8},
+}  # fmt: skip
+"""Models of 12 layers by their number of parameters."""
 _GGUF = Path(__file__).with_name("generation_gguf.py")
 
 
@@ -31,6 +38,7 @@ class Peer:
         build: Writes its file; None if it needs none.
         worker: What `generation_worker.py` is given; the path is relative to the folder.
         environment: The key of the environment that runs it.
+        needs: The key of the environment that is needed to write or to run the file.
         is_ours: Whether it is a file of this project.
         wrong: Why it is missing.
     """
@@ -40,25 +48,25 @@ class Peer:
     worker: dict[str, Any]
     environment: str = "project"
     is_ours: bool = False
+    needs: str = ""
     wrong: str = ""
     facts: dict[str, float] = field(default_factory=dict)
 
 
-def config() -> transformers.LlamaConfig:
-    """Return the configuration: 12 layers, 100 million parameters."""
+def config(size: str) -> transformers.LlamaConfig:
+    """Return the configuration of a size."""
     return transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=768, intermediate_size=2048, num_hidden_layers=12,
-        num_attention_heads=12, num_key_value_heads=KEY_HEADS, head_dim=HEAD_DIM,
-        max_position_embeddings=4096,
+        vocab_size=VOCABULARY, num_hidden_layers=12, head_dim=64, max_position_embeddings=4096,
+        **SIZES[size],
     )  # fmt: skip
 
 
-def write_source(folder: Path) -> None:
+def write_source(folder: Path, size: str = "100m") -> None:
     """Write the model as transformers does, with a tokenizer, which genai's builder demands."""
     from tokenizers import Tokenizer, models
 
     torch.manual_seed(0)
-    transformers.LlamaForCausalLM(config()).eval().save_pretrained(folder)
+    transformers.LlamaForCausalLM(config(size)).eval().save_pretrained(folder)
     words = models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0")
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(words), unk_token="w0", bos_token="w1", eos_token="w2"
@@ -100,10 +108,10 @@ def torch_onnx(folder: Path, environments: Mapping[str, str]) -> None:
     program.save(folder / "torch_onnx" / "model.onnx", external_data=True)
 
 
-def genai(folder: Path, environments: Mapping[str, str]) -> None:
+def genai(folder: Path, environments: Mapping[str, str], *, precision: str = "fp32") -> None:
     """Run the builder of onnxruntime-genai."""
     module = [environments["genai"], "-m", "onnxruntime_genai.models.builder", "-i", SOURCE]
-    _run([*module, "-o", "genai", "-p", "fp32", "-e", "cpu", "-c", "genai_cache"], folder)
+    _run([*module, "-o", "genai", "-p", precision, "-e", "cpu", "-c", "genai_cache"], folder)
 
 
 def optimum(folder: Path, environments: Mapping[str, str]) -> None:
@@ -129,9 +137,10 @@ def mobius(folder: Path, environments: Mapping[str, str]) -> None:
     _run([sys.executable, "-c", program, SOURCE], folder, PYTHONPATH=":".join(path))
 
 
-def gguf(folder: Path, environments: Mapping[str, str]) -> None:
-    """Write the weights as GGUF, in float32."""
-    _run([environments["llama.cpp"], str(_GGUF), SOURCE, "model.gguf"], folder)
+def gguf(folder: Path, environments: Mapping[str, str], *, quantization: str = "F32") -> None:
+    """Write the weights as GGUF."""
+    command = [environments["llama.cpp"], str(_GGUF), SOURCE, "model.gguf"]
+    _run([*command, quantization], folder)
 
 
 def peers(environments: Mapping[str, str]) -> list[Peer]:
@@ -145,20 +154,35 @@ def peers(environments: Mapping[str, str]) -> list[Peer]:
             "onnxruntime-genai's builder",
             genai,
             {**file, "path": "genai/model.onnx", "shared": True},
+            needs="genai",
         ),
-        Peer("mobius-onnx", mobius, {**file, "path": "mobius/model.onnx", "shared": True}),
-        Peer("optimum", optimum, {**file, "path": "optimum/model.onnx"}),
-        Peer("llama.cpp", gguf, {"kind": "llama.cpp", "path": "model.gguf"}, "llama.cpp"),
+        Peer(
+            "mobius-onnx",
+            mobius,
+            {**file, "path": "mobius/model.onnx", "shared": True},
+            needs="mobius",
+        ),
+        Peer("optimum", optimum, {**file, "path": "optimum/model.onnx"}, needs="optimum"),
+        Peer(
+            "llama.cpp",
+            gguf,
+            {"kind": "llama.cpp", "path": "model.gguf"},
+            "llama.cpp",
+            needs="llama.cpp",
+        ),
         ours("growing", "onnxruntime", kernels=False),
         ours("static", "onnxruntime", kernels=False),
         ours("growing", "onnxruntime", kernels=True),
         ours("static", "onnxruntime", kernels=True),
     ]
-    needs = {genai: "genai", mobius: "mobius", optimum: "optimum", gguf: "llama.cpp"}
+    return mark_missing(found, environments)
+
+
+def mark_missing(found: list[Peer], environments: Mapping[str, str]) -> list[Peer]:
+    """Mark the implementations whose environment is not given."""
     for peer in found:
-        key = needs.get(peer.build) if peer.build is not None else None
-        if key is not None and key not in environments:
-            peer.wrong = f"missing: --environment {key}=…"
+        if peer.needs and peer.needs not in environments:
+            peer.wrong = f"missing: --environment {peer.needs}=…"
     return found
 
 

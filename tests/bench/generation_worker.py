@@ -20,8 +20,8 @@ import numpy as np
 PROMPT, CACHED, CAPACITY = 128, 512, 640
 """Tokens of a prefill, tokens cached before a decoded one, and the capacity of a shared cache."""
 
-VOCABULARY, KEY_HEADS, HEAD_DIM = 16000, 4, 64
-"""Sizes of the model; see generation_models.py."""
+VOCABULARY = 16000
+"""Tokens of the model; see generation_models.py."""
 
 
 def tokens(count: int) -> list[int]:
@@ -49,7 +49,7 @@ class File:
             options.add_session_config_entry("coreai.huge_pages", "1")
             options.register_custom_ops_library(library)
         self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        self._inputs = [i.name for i in self._session.get_inputs()]
+        self._inputs = {i.name: i.shape for i in self._session.get_inputs()}
         self._optional = {i.name for i in self._session.get_overridable_initializers()}
         self._steps = {"prefill": self._bound(PROMPT, 0, {})}
         self._session.run_with_iobinding(self._steps["prefill"][0])
@@ -72,10 +72,10 @@ class File:
         for name, array in given.items():
             if name in known:
                 binding.bind_ortvalue_input(name, value(array))
-        for name in self._inputs:
+        for name, declared in self._inputs.items():
             if name.startswith("past_key_values."):
                 length = CAPACITY if self._shared else past
-                shape = [1, KEY_HEADS, length, HEAD_DIM]
+                shape = [1, declared[1], length, declared[3]]
                 before = cache.get(name) or value(np.zeros(shape, np.float32))
                 binding.bind_ortvalue_input(name, before)
                 shape[2] = CAPACITY if self._shared else past + count
@@ -191,7 +191,59 @@ class LlamaCpp:
         return np.ctypeslib.as_array(found, shape=(VOCABULARY,)).copy()
 
 
-KINDS = {"file": File, "torch": Torch, "llama.cpp": LlamaCpp}
+class OpenVino:
+    """An ONNX file with growing caches in OpenVINO, its weights compressed to 4 bits by NNCF."""
+
+    def __init__(self, path: str, threads: int) -> None:
+        import nncf
+        import openvino
+
+        mode = nncf.CompressWeightsMode.INT4_SYM
+        model = nncf.compress_weights(
+            openvino.Core().read_model(path), mode=mode, group_size=32, ratio=1.0, all_layers=True
+        )
+        settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+        compiled = openvino.Core().compile_model(
+            model, "CPU", {**settings, "PERFORMANCE_HINT": "LATENCY"}
+        )
+        self._tensor = openvino.Tensor
+        self._inputs = {i.any_name: i.partial_shape for i in compiled.inputs}
+        self._requests = {name: compiled.create_infer_request() for name in ("prefill", "decode")}
+        self._bind("prefill", PROMPT, 0, {})
+        self._requests["prefill"].infer()
+        self._bind("decode", CACHED, 0, {})
+        request = self._requests["decode"]
+        request.infer()
+        names = [name for name in self._inputs if name.startswith("past_key_values.")]
+        cache = {
+            name: request.get_tensor(name.replace("past_key_values", "present")).data.copy()
+            for name in names
+        }
+        self._bind("decode", 1, CACHED, cache)
+
+    def _bind(self, name: str, count: int, past: int, cache: dict[str, Any]) -> None:
+        given = {
+            "input_ids": np.array([tokens(past + count)[past:]]),
+            "attention_mask": np.ones((1, past + count), np.int64),
+            "position_ids": np.arange(past, past + count)[None],
+        }
+        for key, declared in self._inputs.items():
+            array = given.get(key)
+            if array is None:
+                shape = [1, declared[1].get_length(), past, declared[3].get_length()]
+                array = cache.get(key, np.zeros(shape, np.float32))
+            self._requests[name].set_tensor(key, self._tensor(array))
+
+    def step(self, name: str) -> None:
+        """Run a step."""
+        self._requests[name].infer()
+
+    def logits(self, name: str) -> Any:
+        """Return the logits of the last token."""
+        return self._requests[name].get_tensor("logits").data[0, -1]
+
+
+KINDS = {"file": File, "torch": Torch, "llama.cpp": LlamaCpp, "openvino": OpenVino}
 
 
 def main() -> None:
