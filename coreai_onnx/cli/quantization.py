@@ -15,6 +15,7 @@ from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 
 _TEXTS = ("group_size", "method", "scale_dtype", "activation_bits", "embeddings", "minimum_size")
+_FLAGS = ("symmetric", "activations", "convolutions")
 _DATA = ("calibration", "evaluation")
 
 
@@ -99,6 +100,9 @@ def _declare_rules(group: argparse._ArgumentGroup) -> None:
         help="quantize embeddings (default: yes)",
     )
     group.add_argument(
+        "--convolutions", action="store_true", help="quantize weights of convolutions as well"
+    )
+    group.add_argument(
         "--minimum-size",
         type=integer(0),
         metavar="N",
@@ -117,7 +121,7 @@ def chosen(options: argparse.Namespace) -> dict[str, Any] | None:
 
     values = vars(options)
     given = {name: values[name] for name in _TEXTS if values[name] is not None}
-    given |= {name: True for name in ("symmetric", "activations") if values[name]}
+    given |= {name: True for name in _FLAGS if values[name]}
     given |= {name: list(values[name]) for name in ("skip",) if values[name]}
     given |= {"rules": dict(map(_rule, options.rule))} if options.rule else {}
     data = {name: values[name] for name in _DATA if values[name] is not None}

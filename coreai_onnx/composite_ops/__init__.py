@@ -31,6 +31,10 @@ from coreai_onnx.composite_ops import (
     sparse_to_dense,
     swiglu,
 )
+from coreai_onnx.composite_ops.activation_modules import (
+    ActivationDequantizeModule,
+    ActivationQuantizeModule,
+)
 from coreai_onnx.composite_ops.compressed_modules import (
     PalettizeModule,
     ScaledPalettizeModule,
@@ -88,6 +92,8 @@ COMPOSITES: dict[str, Composite] = {
 __all__ = [
     "COMPOSITES",
     "SDPA",
+    "ActivationDequantizeModule",
+    "ActivationQuantizeModule",
     "Attribute",
     "Composite",
     "GatedDeltaUpdate",

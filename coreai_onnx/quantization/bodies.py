@@ -44,7 +44,7 @@ class FewBitBodies:
         name: str,
         dtype: ir.DataType,
         present: Sequence[str],
-        attributes: Mapping[str, int],
+        attributes: Mapping[str, int | Sequence[int]],
     ) -> str:
         """Return the op type of a call, after adding its function if the model lacks it.
 
@@ -58,8 +58,9 @@ class FewBitBodies:
         # Scales and palettes are cast: a body holds for each of their dtypes.
         dtypes = {
             "codes": torch.uint8,
-            "indices": torch.int64,
+            "indices": torch.int64 if name == "embedding_nbits" else torch.uint8,
             "zero_points": torch.uint8,
+            "zero_point": torch.uint8,
             "scales": torch.float16,
             "palette": torch.float16,
         }

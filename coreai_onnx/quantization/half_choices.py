@@ -16,7 +16,12 @@ from coreai_onnx.model.inventory import STANDARD_DOMAIN, attribute_graphs
 from coreai_onnx.model.model_types import ModelTypes, Type
 from coreai_onnx.model.op_schemas import ONNX_DOMAINS, schema_of
 from coreai_onnx.quantization.half_constants import LIMIT, fault, is_fill
-from coreai_onnx.quantization.magnitudes import Label, callers_first, module_function
+from coreai_onnx.quantization.magnitudes import (
+    Label,
+    callers_first,
+    known_types,
+    module_function,
+)
 
 _FLOAT = onnx.TensorProto.FLOAT
 _WIDE_OPS = frozenset(
@@ -107,7 +112,7 @@ class Choices:
         self._constants: set[ir.Value] = set()
         self._positions: set[ir.Value] = set()
         self._bodies: dict[tuple[object, ...], tuple[bool, ...] | None] = {}
-        self.known = self._types()
+        self.known = known_types(model, self.functions)
         self._flag(magnitudes)
         for root in self.roots:
             for node in root:
@@ -146,17 +151,6 @@ class Choices:
         return [given and types[index] in bound for index, given in enumerate(floats)]
 
     # ------------------------------------------------------------------ values
-    def _types(self) -> dict[ir.Value, Type]:
-        types = ModelTypes(
-            lambda node: self.model.functions.get(node.op_identifier()), self.model.ir_version
-        )
-        known = types.of_graph(self.model.graph)
-        for function in self.functions:
-            call = self.calls(function)[0]
-            given = [None if value is None else known.get(value) for value in call.inputs]
-            known |= types.of_function(function, given)
-        return known
-
     def calls(self, function: ir.Function) -> list[ir.Node]:
         """Return the calls of a function."""
         return self._calls[function.identifier()]

@@ -38,6 +38,9 @@ class QuantizeOptions(TypedDict, total=False):
             that matches counts: ``{"*lm_head": 8, "*.layers.0.*": {"method": "rtn"}}``.
         skip: Patterns of weights that keep their dtype.
         embeddings: Whether embeddings are quantized; by default they are.
+        convolutions: Whether weights of convolutions are quantized as well, in groups of whole
+            kernels of about ``group_size`` elements; by default they are not. They are dequantized
+            when the file is loaded. ``"gptq"`` and ``"awq"`` are ``"hqq"`` for them.
         minimum_size: Least number of elements of a weight that no pattern matches; 4096 by default.
         activations: Whether the inputs of products and convolutions are rounded to 8 bits as well,
             in ranges that the calibration data shows; by default they are not. Weights have 8 bits
@@ -57,6 +60,7 @@ class QuantizeOptions(TypedDict, total=False):
     rules: Mapping[str, Rule] | None
     skip: Sequence[str]
     embeddings: bool
+    convolutions: bool
     minimum_size: int
     activations: bool
     evaluation: Iterable[Feed] | None
@@ -86,6 +90,7 @@ def rules_of(bits: int, group_size: int = 32, **options: Unpack[QuantizeOptions]
         options.get("skip", ()),
         embeddings=options.get("embeddings", True),
         minimum_size=options.get("minimum_size", MINIMUM_SIZE),
+        convolutions=options.get("convolutions", False),
     )
 
 

@@ -55,7 +55,7 @@ class Quantizable:
                 row.
             **options: ``method``, ``symmetric``, ``scale_dtype``, ``activation_bits``,
                 ``calibration``, ``evaluation``, ``metrics``, ``rules``, ``skip``, ``embeddings``,
-                ``minimum_size`` and ``activations``, as in
+                ``convolutions``, ``minimum_size`` and ``activations``, as in
                 `coreai_onnx.quantization.options.QuantizeOptions`.
 
         Returns:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN, STANDARD_DOMAIN, graphs, weights
 from coreai_onnx.quantization.calibration import Array, Feed, second_moments
+from coreai_onnx.quantization.convolutions import convolution_weights, rewrite_convolutions
 from coreai_onnx.quantization.packed_weights import PackedWeight, pack_weight
 from coreai_onnx.quantization.products import MatrixWeight, Products
 from coreai_onnx.quantization.report import (
@@ -75,6 +76,7 @@ def quantize_models(
         packed = _packed(plan, moments, done)
         kinds = {w.value: (scheme, w.by_rows) for w, scheme in plan.schemes.items()}
         Rewriting(specialize(plan.products, kinds), packed).run()
+        rewrite_convolutions(plan.products.model, packed)
         report = _report(models[name], plan, packed)
         results[name] = Quantized(plan.products.model, report)
     return results
@@ -89,7 +91,8 @@ def _plan(model: ir.Model, rules: Rules) -> _Plan:
         )
     products = Products(model.clone())
     plan = _Plan(products, {}, {})
-    for weight in products.weights():
+    weights = convolution_weights(products) if rules.convolutions else []
+    for weight in [*products.weights(), *weights]:
         chosen = rules.choose(weight)
         if isinstance(chosen, str):
             plan.kept[weight] = chosen

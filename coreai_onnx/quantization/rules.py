@@ -9,6 +9,7 @@ from typing import Any
 
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.model.debug_info import CLASS
+from coreai_onnx.quantization.convolutions import ConvolutionWeight
 from coreai_onnx.quantization.products import MatrixWeight
 from coreai_onnx.quantization.scheme import Scheme, fitting_sizes
 
@@ -28,12 +29,14 @@ class Rules:
             names of weights, with their rules; the first that matches counts.
         embeddings: Whether tables of embeddings are quantized.
         minimum_size: The least number of elements of a weight that no pattern matches.
+        convolutions: Whether weights of convolutions are quantized.
     """
 
     default: Scheme
     patterns: Mapping[str, Rule]
     embeddings: bool = True
     minimum_size: int = MINIMUM_SIZE
+    convolutions: bool = False
 
     @classmethod
     def of(
@@ -44,6 +47,7 @@ class Rules:
         *,
         embeddings: bool,
         minimum_size: int,
+        convolutions: bool = False,
     ) -> Rules:
         """Return rules in which ``skip`` precedes ``rules``.
 
@@ -57,7 +61,7 @@ class Rules:
             patterns.setdefault(pattern, _scheme_of(pattern, rule, default))
         if "" in patterns:
             raise QuantizationError("an empty pattern matches no module; '*' matches all of them")
-        return cls(default, patterns, embeddings, minimum_size)
+        return cls(default, patterns, embeddings, minimum_size, convolutions)
 
     def check_used(self, weights: Sequence[MatrixWeight]) -> None:
         """Check that each pattern matches a weight.
@@ -107,6 +111,8 @@ class Rules:
         return "" if tied or is_table else "a lookup that is not known to be an embedding"
 
     def _fitting(self, weight: MatrixWeight, scheme: Scheme) -> Scheme | str:
+        if isinstance(weight, ConvolutionWeight):
+            return weight.fitted(scheme)
         columns = weight.shape[-1]
         if scheme.group_of(columns):
             return scheme

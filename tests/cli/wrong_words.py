@@ -65,6 +65,7 @@ _QUANTIZATION = {
     "rule": [["--rule", value] for value in ("*", "*=", "=4", "*=4:", "*=5", "nothing=4", "")],
     "skip": [["--skip", value] for value in ("*", "nothing", "")],
     "embeddings": [["--embeddings=yes"]],
+    "convolutions": [["--convolutions=yes"]],
     "minimum_size": [["--minimum-size", value] for value in ("-1", "many", "9999", "")],
     "layers": [["--layers=yes"]],
 }

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from coreai_onnx.errors import QuantizationError
+from coreai_onnx.quantization import magnitudes
+from coreai_onnx.quantization.calibration import run_calls
 from coreai_onnx.quantization.magnitudes import callers_first, largest_magnitudes
 from tests.small_models import parse
+from tests.tolerances import assert_close
 
 MODEL = """<ir_version: 10, opset_import: ["": 21, "m": 1]>
     agraph (float[2] x) => (float[2] y) { a = m.Outer(x)  y = m.Outer(a) }
@@ -34,3 +37,36 @@ def array(value: float) -> np.ndarray:
 def test_there_must_be_data() -> None:
     with pytest.raises(QuantizationError, match="there is no calibration data"):
         largest_magnitudes(parse(MODEL), [])
+
+
+def test_the_model_returns_numbers_instead_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    returned: dict[str, np.ndarray] = {}
+
+    def kept(*args: object, **more: object) -> object:
+        for number, arrays in run_calls(*args, **more):  # type: ignore[arg-type]
+            returned.update(arrays)
+            yield number, arrays
+
+    monkeypatch.setattr(magnitudes, "run_calls", kept)
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[n] x, bool[n] c) => (float[n] y) {
+        a = Mul(x, x) b = Exp(a) h = Cast<to = 10>(b) i = Not(c) f = Cast<to = 1>(i) z = Add(f, b)
+        y = Sub(z, b)
+    }"""
+    x = np.array([1.0, -9.0, 3.0], np.float32)  # exp(81) is finite
+    found = largest_magnitudes(parse(text), [(x, x > 0)])
+    assert found[None, "a"] == 81
+    assert_close(np.float32(found[None, "b"]), np.exp(np.float32(81)))
+    assert found[None, "f"] == 1
+    assert (None, "i") not in found
+    assert sorted(name for name, array in returned.items() if array.size > 1) == ["c", "x", "y"]
+
+
+def test_empty_values_and_values_that_are_not_finite() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[n] x) => (float[n] y) { a = Exp(x) b = Log(a) y = Neg(b) }"""
+    empty, wild = np.zeros(0, np.float32), np.array([np.nan, 100, 2, -np.inf], np.float32)
+    assert largest_magnitudes(parse(text), [(empty,)])[None, "a"] == 0
+    found = largest_magnitudes(parse(text), [(empty,), (wild,)])
+    assert_close(np.float32(found[None, "a"]), np.exp(np.float32(2)))
+    assert_close(np.float32(found[None, "b"]), np.float32(2))

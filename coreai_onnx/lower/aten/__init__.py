@@ -35,6 +35,7 @@ from coreai_onnx.lower.aten.nn import (
 from coreai_onnx.lower.aten.ordering import histograms, quantiles, searching, sorting, unique
 from coreai_onnx.lower.aten.pointwise import (
     activation,
+    activation_quantization,
     arithmetic,
     comparison,
     conversion,
@@ -76,6 +77,7 @@ from coreai_onnx.lower.aten.special import (
 
 __all__ = [
     "activation",
+    "activation_quantization",
     "adaptive_pooling",
     "arithmetic",
     "batch_normalization",

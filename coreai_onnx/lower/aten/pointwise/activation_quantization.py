@@ -1,0 +1,93 @@
+"""``coreai::quantize`` and ``coreai::dequantize``, the ops of the modules for activations."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.composite_ops.activation_modules import limits, stored
+from coreai_onnx.lower.aten.pointwise.quantization import (
+    dequantize_per_channel,
+    dequantize_per_tensor,
+    quantize_per_channel,
+    quantize_per_tensor,
+)
+from coreai_onnx.lower.builder import OpBuilder
+from coreai_onnx.lower.registry import lowers
+from coreai_onnx.lower.values import Value, dims_of, dtype_of
+
+
+@lowers("coreai.quantize.default")
+def quantize(
+    op: OpBuilder,
+    input: Value,
+    scale: Value,
+    output_dtype: torch.dtype,
+    zero_point: Value | None = None,
+    minval: Value | None = None,
+    axis: int = 0,
+) -> Value:
+    """round(input / scale) + zero_point, or round((input - minval) / scale) + qmin, clamped."""
+    values = op.cast(input, torch.float32)
+    if output_dtype.is_floating_point:
+        largest = torch.finfo(output_dtype).max
+        scaled = op.Div(values, _along(op, scale, axis, input))
+        return op.cast(
+            op.Clip(scaled, op.like(scaled, -largest), op.like(scaled, largest)), output_dtype
+        )
+    low, high = limits(output_dtype)
+    last = (low, high, stored(output_dtype))
+    if minval is not None:
+        moved = op.Sub(values, _along(op, minval, axis, input))
+        steps = op.Round(op.Div(moved, _along(op, scale, axis, input)))
+        kept = op.Clip(op.Add(steps, float(low)), float(low), float(high))
+        return op.cast(kept, stored(output_dtype))
+    if _is_one(scale):
+        return quantize_per_tensor(
+            op, values, scale, 0 if zero_point is None else zero_point, *last
+        )
+    zeros = op.cast(op.Mul(scale, op.like(scale, 0)), last[2]) if zero_point is None else zero_point
+    return quantize_per_channel(op, values, scale, zeros, axis % len(dims_of(input)), *last)
+
+
+@lowers("coreai.dequantize.default")
+def dequantize(
+    op: OpBuilder,
+    input: Value,
+    scale: Value,
+    zero_point: Value | None = None,
+    minval: Value | None = None,
+    axis: int = 0,
+    input_dtype: torch.dtype | None = None,
+    output_dtype: torch.dtype | None = None,
+) -> Value:
+    """(input - zero_point) * scale, or (input - qmin) * scale + minval."""
+    target, dtype = output_dtype or dtype_of(scale), dtype_of(input)
+    if dtype.is_floating_point or minval is not None:
+        values = op.cast(input, torch.float32)
+        if minval is not None:
+            values = op.Sub(values, float(limits(input_dtype or dtype)[0]))
+        values = op.Mul(values, _along(op, scale, axis, input))
+        if minval is not None:
+            values = op.Add(values, _along(op, minval, axis, input))
+        return op.cast(values, target)
+    last = (*limits(dtype), dtype)
+    if _is_one(scale):
+        zero = 0 if zero_point is None else zero_point
+        return op.cast(dequantize_per_tensor(op, input, scale, zero, *last), target)
+    place = axis % len(dims_of(input))
+    return op.cast(dequantize_per_channel(op, input, scale, zero_point, place, *last), target)
+
+
+def _is_one(scale: Value) -> bool:
+    """Whether a scale is one number."""
+    return all(dim == 1 for dim in dims_of(scale))
+
+
+def _along(op: OpBuilder, x: Value, axis: int, like: Value) -> Value:
+    """Return one number, or a vector along an axis of another tensor, in float32."""
+    x = op.cast(x, torch.float32)
+    if _is_one(x):
+        return op.reshape(x, [])
+    rank = len(dims_of(like))
+    place = axis % rank
+    return op.reshape(x, [dims_of(x)[0] if i == place else 1 for i in range(rank)])
