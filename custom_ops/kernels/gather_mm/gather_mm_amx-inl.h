@@ -53,9 +53,9 @@ void PackAmxRight(const void* right, size_t depth, size_t columns, void* packed)
   }
 }
 
-/// Multiplies blocks of 32 columns one after the other, each by all rows while it is in the cache.
-/// Sums of the whole depth stay in tile registers, unless the matrix has to be packed first: then
-/// its depth is processed in chunks.
+/// Multiplies pairs of tiles of columns one after the other, each by all rows while it is in the
+/// cache. Sums of the whole depth stay in tile registers, unless the matrix has to be packed first:
+/// then several pairs share the look-ups of its pages, and its depth is processed in chunks.
 template <class Tiles, GatherMmLayout kLayout>
 class AmxProduct {
  public:
@@ -64,74 +64,89 @@ class AmxProduct {
         steps_(RoundUp(t.depth, kAmxPairDepth) / kAmxPairDepth),
         sums_(static_cast<float*>(scratch)),
         panel_(reinterpret_cast<std::uint32_t*>(sums_ + kSums)) {
-    static_assert((kSums + 2 * kChunk * kAmxWords) * 4 <= kGatherMmScratchBytes,
+    static_assert((kSums + 2 * kPairs * kChunk * kAmxWords) * 4 <= kGatherMmScratchBytes,
                   "scratch is too small");
-    static_assert(kGatherMmColumnStep % kAmxColumns == 0, "whole tiles");
+    static_assert(kGatherMmColumnStep % kAmxColumns == 0 && kGatherMmMaxRows % kHeight == 0,
+                  "whole tiles");
   }
 
   void Run() {
-    constexpr size_t kWidth = 2 * kAmxColumns;
-    for (size_t column = t_.first_column; column < t_.last_column; column += kWidth) {
-      if (t_.last_column - column > kAmxColumns) {
-        Columns<2>(column, HWY_MIN(kWidth, t_.last_column - column));
-      } else {
-        Columns<1>(column, t_.last_column - column);
+    for (size_t column = t_.first_column; column < t_.last_column; column += kPairs * kWidth) {
+      const size_t end = HWY_MIN(column + kPairs * kWidth, t_.last_column);
+      const size_t chunk = kPacked ? steps_ : kChunk;
+      for (size_t step = 0; step < steps_; step += chunk) {
+        const size_t count = HWY_MIN(chunk, steps_ - step);
+        if constexpr (!kPacked) Pack(column, end, step, count);
+        for (size_t c = column; c < end; c += kWidth) Multiply(column, c, end, step, count);
       }
+      for (size_t c = column; c < end; c += kWidth) Store(SumsOf(column, c), c, end);
     }
   }
 
  private:
-  static constexpr size_t kSums = kGatherMmMaxRows * 2 * kAmxColumns;
-  static constexpr size_t kChunk = 128;  // tiles of depth that are packed together
   static constexpr bool kPacked = kLayout == GatherMmLayout::kPacked;
+  static constexpr size_t kWidth = 2 * kAmxColumns;  // of a pair
+  static constexpr size_t kHeight = 2 * kAmxRows;
+  static constexpr size_t kPairs = kPacked ? 1 : 4;  // that are packed together
+  static constexpr size_t kChunk = 24;               // tiles of depth that are packed together
+  static constexpr size_t kSums = kGatherMmMaxRows * kPairs * kWidth;
   static constexpr size_t kTilesAhead = 4;  // of a packed matrix
 
-  template <size_t kRights>
-  void Columns(size_t column, size_t width) {
-    const size_t chunk = kPacked ? steps_ : kChunk;
-    for (size_t step = 0; step < steps_; step += chunk) {
-      const size_t count = HWY_MIN(chunk, steps_ - step);
-      const std::uint32_t* right = Right<kRights>(column, step, count);
-      for (size_t row = 0; row < t_.rows; row += 2 * kAmxRows) {
-        if (t_.rows - row > kAmxRows) {
-          Block<2, kRights>(row, step, count, right);
-        } else {
-          Block<1, kRights>(row, step, count, right);
-        }
+  float* SumsOf(size_t first, size_t column) const {
+    return sums_ + (column - first) * RoundUp(t_.rows, kHeight);
+  }
+
+  /// Packs tiles [step, step + count) of columns [column, end).
+  void Pack(size_t column, size_t end, size_t step, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      std::uint32_t* out = panel_ + i * kAmxWords;
+      for (size_t c = column; c < end; c += kAmxColumns, out += count * kAmxWords) {
+        PackAmxRightTile<kLayout == GatherMmLayout::kTransposed>(
+            static_cast<const hwy::bfloat16_t*>(t_.right), t_.depth, t_.columns, c,
+            (step + i) * kAmxPairDepth, out);
       }
-    }
-    for (size_t row = 0; row < t_.rows; ++row) {
-      NarrowRow(sums_ + row * kRights * kAmxColumns, width,
-                static_cast<hwy::bfloat16_t*>(t_.output[row]) + column);
     }
   }
 
-  /// The tiles of the matrix: kRights times `count`, or times steps_ if the matrix is packed.
-  template <size_t kRights>
-  const std::uint32_t* Right(size_t column, size_t step, size_t count) {
-    if constexpr (kPacked) {
-      return static_cast<const std::uint32_t*>(t_.right) +
-             (column / kAmxColumns * steps_ + step) * kAmxWords;
+  /// Adds the products of the pair of tiles at `column` to the sums of all rows.
+  void Multiply(size_t first, size_t column, size_t end, size_t step, size_t count) {
+    const std::uint32_t* right = kPacked
+                                     ? static_cast<const std::uint32_t*>(t_.right) +
+                                           (column / kAmxColumns * steps_ + step) * kAmxWords
+                                     : panel_ + (column - first) / kAmxColumns * count * kAmxWords;
+    if (end - column > kAmxColumns) {
+      Rows<2>(SumsOf(first, column), step, count, right);
+    } else {
+      Rows<1>(SumsOf(first, column), step, count, right);
     }
-    constexpr bool kTransposed = kLayout == GatherMmLayout::kTransposed;
-    std::uint32_t* out = panel_;
-    for (size_t tile = 0; tile < kRights; ++tile) {
-      for (size_t i = 0; i < count; ++i, out += kAmxWords) {
-        PackAmxRightTile<kTransposed>(static_cast<const hwy::bfloat16_t*>(t_.right), t_.depth,
-                                      t_.columns, column + tile * kAmxColumns,
-                                      (step + i) * kAmxPairDepth, out);
+  }
+
+  template <size_t kRights>
+  void Rows(float* sums, size_t step, size_t count, const std::uint32_t* right) {
+    for (size_t row = 0; row < t_.rows; row += kHeight, sums += kHeight * kRights * kAmxColumns) {
+      if (t_.rows - row > kAmxRows) {
+        Block<2, kRights>(sums, row, step, count, right);
+      } else {
+        Block<1, kRights>(sums, row, step, count, right);
       }
     }
-    return panel_;
+  }
+
+  void Store(const float* sums, size_t column, size_t end) {
+    const size_t width = HWY_MIN(kWidth, end - column);
+    const size_t stride = width > kAmxColumns ? kWidth : kAmxColumns;
+    for (size_t row = 0; row < t_.rows; ++row) {
+      NarrowRow(sums + row * stride, width, static_cast<hwy::bfloat16_t*>(t_.output[row]) + column);
+    }
   }
 
   template <size_t kLefts, size_t kRights>
-  void Block(size_t row, size_t step, size_t count, const std::uint32_t* HWY_RESTRICT right) {
+  void Block(float* sums, size_t row, size_t step, size_t count,
+             const std::uint32_t* HWY_RESTRICT right) {
     const size_t right_distance = (kPacked ? steps_ : count) * kAmxWords;
     const size_t left_distance = steps_ * kAmxWords;
     const std::uint32_t* left = static_cast<const std::uint32_t*>(t_.packed_left) +
                                 (row / kAmxRows * steps_ + step) * kAmxWords;
-    float* sums = sums_ + row * kRights * kAmxColumns;
     if (step == 0) {
       ZeroSums(tiles_);
     } else {
