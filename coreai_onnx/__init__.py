@@ -8,7 +8,7 @@ from coreai_onnx.version import __version__
 if TYPE_CHECKING:
     from coreai_onnx.conversion import convert
     from coreai_onnx.converter import TorchConverter
-    from coreai_onnx.debugging import blame, compare
+    from coreai_onnx.debugging import blame, compare, profile
     from coreai_onnx.export.externalize.externalize import ExternalizeSpec
     from coreai_onnx.export.externalize.two_step import (
         _patch_model_for_externalization,
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.generation import generate, perplexity
     from coreai_onnx.huggingface import export_model
+    from coreai_onnx.kernels import Kernel, kernel
     from coreai_onnx.lower.decomposition_table import get_decomp_table
+    from coreai_onnx.memory import memory_plan
     from coreai_onnx.program import OnnxProgram
     from coreai_onnx.python_models import ExportedModel, export_python, from_python, from_text
     from coreai_onnx.runtime import ops_library_path, session
@@ -29,6 +31,7 @@ __all__ = [
     "ExportRecord",
     "ExportedModel",
     "ExternalizeSpec",
+    "Kernel",
     "OnnxProgram",
     "TorchConverter",
     "__version__",
@@ -43,9 +46,12 @@ __all__ = [
     "from_text",
     "generate",
     "get_decomp_table",
+    "kernel",
+    "memory_plan",
     "ops_library_path",
     "patch_for_externalization",
     "perplexity",
+    "profile",
     "restore_externalization",
     "session",
     "subexport_and_restore",
@@ -54,6 +60,7 @@ __all__ = [
 _HOMES = {
     "ExportedModel": "coreai_onnx.python_models",
     "ExternalizeSpec": "coreai_onnx.export.externalize.externalize",
+    "Kernel": "coreai_onnx.kernels",
     "OnnxProgram": "coreai_onnx.program",
     "ExportRecord": "coreai_onnx.export.record",
     "TorchConverter": "coreai_onnx.converter",
@@ -68,9 +75,12 @@ _HOMES = {
     "from_text": "coreai_onnx.python_models",
     "generate": "coreai_onnx.generation",
     "get_decomp_table": "coreai_onnx.lower.decomposition_table",
+    "memory_plan": "coreai_onnx.memory",
+    "kernel": "coreai_onnx.kernels",
     "ops_library_path": "coreai_onnx.runtime",
     "patch_for_externalization": "coreai_onnx.export.externalize.two_step",
     "perplexity": "coreai_onnx.generation",
+    "profile": "coreai_onnx.debugging",
     "restore_externalization": "coreai_onnx.export.externalize.two_step",
     "session": "coreai_onnx.runtime",
     "subexport_and_restore": "coreai_onnx.export.externalize.two_step",

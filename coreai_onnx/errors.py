@@ -195,6 +195,18 @@ class ExternalizationError(ConversionError):
     """A module cannot be externalized as a function."""
 
 
+class DeclarationError(CoreaiError, ValueError):
+    """The declaration of a user's composite is invalid or not supported."""
+
+
+class KernelError(CoreaiError, RuntimeError):
+    """A kernel of the user cannot be compiled, or computes something else than its composite."""
+
+
+class ToolchainError(KernelError):
+    """There is no C++ compiler, or onnxruntime's headers are missing."""
+
+
 class StagingError(CoreaiError, ValueError):
     """A program cannot be staged: not a module or program, name taken, unknown entrypoint."""
 

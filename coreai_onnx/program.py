@@ -16,6 +16,7 @@ from coreai_onnx.files.bundles import save_bundle
 from coreai_onnx.files.program_files import load_models, save_program
 from coreai_onnx.files.saving import to_proto
 from coreai_onnx.model.debug_info import DebugInfo
+from coreai_onnx.model.extraction import extracted
 from coreai_onnx.model.inventory import composite_calls
 from coreai_onnx.model.summary import summarize
 from coreai_onnx.printable import printable
@@ -315,6 +316,28 @@ class OnnxProgram(Quantizable):
             SessionError: If the session cannot be created or run.
         """
         return self.session(entrypoint, kernels=kernels).run(*args, **named)
+
+    def extract(self, module: str, entrypoint: str | None = None) -> OnnxProgram:
+        """Return the nodes of a module as a program of its own; the weights are shared.
+
+        Its inputs and outputs are the values between the module and the rest of the model, by the
+        names that they have there.
+
+        Args:
+            module: Path of the module, ``encoder.layer.0``.
+            entrypoint: The entrypoint; None for the only one or ``main``.
+
+        Raises:
+            StagingError: If there is no such entrypoint, or no node comes from such a module.
+        """
+        name = self._choose(entrypoint)
+        try:
+            model = extracted(self.models[name], module)
+        except LookupError as error:
+            raise StagingError(str(error.args[0])) from None
+        part = OnnxProgram({name: model}, debug_info=self.debug_info)
+        part.records = {key: record for key, record in self.records.items() if key == name}
+        return part
 
     def composites(self, entrypoint: str | None = None) -> dict[str, int]:
         """Count the calls of composites and externalized modules, through every function body.

@@ -24,6 +24,7 @@ _ADMISSIBLE: Mapping[str, Mapping[int, Callable[[torch.Tensor], torch.Tensor]]] 
     "gated_delta_update": {3: lambda g: -g.abs(), 4: torch.sigmoid},
     "batch_norm": {4: lambda variance: variance.abs() + 0.5},
     "linear_nbits": {2: lambda scales: scales / 256},
+    "gather_mm_nbits": {2: lambda scales: scales / 256, 3: lambda indices: indices % 4},
 }
 """By composite and position: makes random numbers what an input can be: a decay never
 grows, codes times scales are weights of a usual size."""

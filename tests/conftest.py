@@ -13,6 +13,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Compiled kernels of users' composites, which the documents and the tests share.
+os.environ.setdefault("COREAI_ONNX_CACHE", str(Path(__file__).resolve().parent.parent / "build"))
 
 import hypothesis
 import torch

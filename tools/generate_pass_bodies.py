@@ -26,6 +26,7 @@ from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES  # noqa: E402
 from coreai_onnx.functions.trace import Example  # noqa: E402
 from coreai_onnx.functions.writers import write_body  # noqa: E402
 from coreai_onnx.lower.opsets import OPSETS  # noqa: E402
+from coreai_onnx.model.fixed_attributes import FIXED  # noqa: E402
 
 TARGET = ROOT / "coreai_onnx" / "passes" / "engine" / "composite_bodies.py"
 PROLOGUE = '''"""Bodies of the composites that passes make.
@@ -48,6 +49,8 @@ class Body(NamedTuple):
     dtypes: tuple[str, ...]
     """Dtypes of the first input that it holds for."""
     text: str
+    fixed: str = ""
+    """The attributes that it is fixed to, as its metadata has them."""
 
 
 '''
@@ -210,15 +213,16 @@ _DTYPES = {
 
 
 # ---------------------------------------------------------------------- the file
-def bodies_of(call: Call) -> dict[tuple[int, str], list[str]]:
-    """Return the dtypes of each body of a call, keyed by first opset and text."""
-    found: dict[tuple[int, str], list[str]] = {}
+def bodies_of(call: Call) -> dict[tuple[int, str, str], list[str]]:
+    """Return the dtypes of each body of a call, keyed by first opset, text and metadata."""
+    found: dict[tuple[int, str, str], list[str]] = {}
     for dtype in FLOAT_DTYPES:
-        last = ""
+        last = "", ""
         for opset in sorted(OPSETS):
-            text = text_of(function_of(call, dtype, opset))
+            function = function_of(call, dtype, opset)
+            text = text_of(function), function.metadata_props.get(FIXED, "")
             if text != last:
-                found.setdefault((opset, text), []).append(dtype)
+                found.setdefault((opset, *text), []).append(dtype)
             last = text
     return found
 
@@ -228,9 +232,11 @@ def source() -> str:
     parts = [PROLOGUE, "BODIES: dict[str, tuple[Body, ...]] = {\n"]
     for name, call in CALLS.items():
         parts.append(f'    "{name}": (\n')
-        for (since, text), dtypes in sorted(bodies_of(call).items(), key=lambda item: item[0][0]):
+        ordered = sorted(bodies_of(call).items(), key=lambda item: item[0][0])
+        for (since, text, fixed), dtypes in ordered:
             words = ", ".join(f'"{d}"' for d in dtypes) + ("," if len(dtypes) == 1 else "")
-            parts.append(f'        Body({since}, ({words}), """\\\n{text}"""),\n')
+            last = f", '{fixed}'" if fixed else ""
+            parts.append(f'        Body({since}, ({words}), """\\\n{text}"""{last}),\n')
         parts.append("    ),\n")
     parts.append("}\n")
     formulas = {call.composite: COMPOSITES[call.composite].formula for call in CALLS.values()}

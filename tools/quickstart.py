@@ -24,10 +24,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import coreai_onnx
-from coreai_onnx.debugging.timing import Timings, time_interleaved
 from coreai_onnx.errors import KernelsNotBuiltError
 from coreai_onnx.model.interface import interface
 from coreai_onnx.runtime import Session
+from coreai_onnx.runtime.timing import Timings, time_interleaved
 from coreai_onnx.table import render, size_text
 
 REPO = Path(__file__).resolve().parent.parent

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from coreai_onnx.cli.output import chosen_place
 from coreai_onnx.errors import CommandError
 from coreai_onnx.runtime.session import Session
 
@@ -16,7 +18,7 @@ and prints the nodes that are wrong with the lines of Python that they come from
 convert --record or program.save(path, record=...) wrote. The exit code is 1 if something is wrong.
 
   coreai-onnx blame model.onnx record.pt2
-  coreai-onnx blame model.onnx record.pt2 --reproduce wrong
+  coreai-onnx blame model.onnx record.pt2 --reproduce wrong --html wrong.html
 """
 
 
@@ -26,6 +28,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("record", metavar="RECORD.pt2")
     parser.add_argument(
         "--no-kernels", action="store_true", help="run function bodies only, also if kernels exist"
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE.html", help="also write a page with the graph by error"
     )
     parser.add_argument(
         "--reproduce",
@@ -39,12 +44,15 @@ def execute(options: argparse.Namespace) -> int:
     from coreai_onnx.debugging.blaming import blame
     from coreai_onnx.export.record import ExportRecord
 
+    html = chosen_place(options.html, ".html") if options.html else None
     Session(options.model, kernels=False)  # report a bad file before torch is imported
     record = ExportRecord.load(options.record)
     if record.example is None:
         raise CommandError(f"{options.record} holds no example inputs to run")
     found = blame(options.model, record, kernels=False if options.no_kernels else None)
     print(found)
+    if html is not None:
+        print(f"wrote {found.to_html(html, f'Blame of {options.model}')}")
     if options.reproduce is not None:
         for folder in found.reproduce(options.reproduce):
             print(f"wrote {folder}")

@@ -8,16 +8,20 @@ import sys
 from collections.abc import Sequence
 
 from coreai_onnx.cli import (
+    annotate,
     blame,
     compare,
     convert,
     convert_dtype,
     diff,
     export,
+    extract,
     inspect_file,
+    memory,
     ops_path,
     optimize,
     perplexity,
+    profile_file,
     quantize,
     run_file,
     to_python,
@@ -45,13 +49,18 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx run     tiny.onnx --dim batch=4
   coreai-onnx compare tiny.onnx my_models:tiny
   coreai-onnx blame   tiny.onnx tiny.pt2
+  coreai-onnx memory  tiny.onnx --dim batch=4
+  coreai-onnx profile tiny.onnx tiny.pt2 --html tiny.html
+  coreai-onnx annotate tiny.onnx tiny.pt2
+  coreai-onnx extract tiny.onnx layers.0 -o layer.onnx
   coreai-onnx diff    tiny.onnx tiny_before.onnx
   coreai-onnx view    tiny.onnx
   coreai-onnx to-python tiny.onnx -o tiny
 """
 _COMMANDS = (
     convert, export, perplexity, optimize, quantize, convert_dtype, run_file, compare, blame,
-    inspect_file, diff, view, to_python, ops_path,
+    profile_file, annotate, memory,
+    inspect_file, extract, diff, view, to_python, ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 

@@ -12,25 +12,32 @@ from coreai_onnx.runtime.session import Session
 
 NAME = "compare"
 DESCRIPTION = """\
-compare a .onnx file with the torch module it came from
+compare a .onnx file with the torch module it came from, or with another file
 
-Runs the module eagerly, and the file with function bodies and with kernels (if built), on the
-factory's arguments. Prints the error of every output. The exit code is 1 if an error exceeds the
-tolerance. A factory with random weights recreates those of the file if both commands use the same
---seed.
+Runs the module eagerly and in float64, and the file with function bodies and with kernels (if
+built), on the factory's arguments. Prints the error of every output. The exit code is 1 if an error
+is much larger than torch's own against float64, or exceeds the tolerance. A factory with random
+weights recreates those of the file if both commands use the same --seed. With another .onnx file,
+the inputs are random.
 
   coreai-onnx compare model.onnx my_models:tiny
-  coreai-onnx compare model.onnx exported.pt2
+  coreai-onnx compare model.onnx record.pt2 --values
   coreai-onnx compare model.onnx my_models.py:tiny --rtol 1e-3 --atol 1e-4
+  coreai-onnx compare optimized.onnx model.onnx
 """
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", metavar="MODEL.onnx")
-    parser.add_argument("factory", metavar="FACTORY", help="as for convert")
-    parser.add_argument("--rtol", type=tolerance, help="relative tolerance (default: by dtype)")
-    parser.add_argument("--atol", type=tolerance, help="absolute tolerance (default: by dtype)")
+    parser.add_argument("factory", metavar="REFERENCE", help="FACTORY, as for convert, or a .onnx")
+    parser.add_argument("--rtol", type=tolerance, help="relative tolerance, not torch's own error")
+    parser.add_argument("--atol", type=tolerance, help="absolute tolerance, not torch's own error")
+    parser.add_argument(
+        "--values",
+        action="store_true",
+        help="compare the values inside of the graph, too; REFERENCE is the record of convert",
+    )
     parser.add_argument("--seed", type=SEED, default=0, help=SEED_HELP)
 
 
@@ -40,14 +47,21 @@ def execute(options: argparse.Namespace) -> int:
     from coreai_onnx.debugging.torch_side import Arguments
 
     Session(options.model, kernels=False)  # report a bad file before the module is built
-    subject = load_subject(options.factory, options.seed)
-    if subject.program is not None and subject.program.example_inputs is None:
-        raise CommandError(f"{options.factory} holds no example inputs to compare on")
     tolerances = None
     if options.rtol is not None or options.atol is not None:
         tolerances = (options.rtol or 0.0, options.atol or 0.0)
+    if options.factory.endswith(".onnx"):
+        comparison = compare(options.model, options.factory, tolerances=tolerances)
+        print(comparison)
+        return 0 if comparison.ok else 1
+    subject = load_subject(options.factory, options.seed)
+    if subject.program is not None and subject.program.example_inputs is None:
+        raise CommandError(f"{options.factory} holds no example inputs to compare on")
     inputs = Arguments(subject.args, subject.kwargs)
-    comparison = compare(options.model, subject.module, inputs, tolerances=tolerances)
+    reference = subject.module if subject.program is None else subject.program
+    comparison = compare(
+        options.model, reference, inputs, tolerances=tolerances, values=options.values
+    )
     print(comparison)
     if comparison.ok:
         return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coreai_onnx.cli import output
+from coreai_onnx.cli import output, quantization
 from coreai_onnx.cli.numbers import SEED, SEED_HELP
 from coreai_onnx.cli.progress import stages_shown
 from coreai_onnx.cli.subject import (
@@ -48,6 +48,7 @@ convert a torch module to a .onnx file
   coreai-onnx convert my_models:bert -o bert.onnx --dynamic ids:0=batch,1=seq \\
       --externalize my_models:BertLayer --externalize my_models:MyNorm=my_norm
   coreai-onnx convert my_models:bert -o bert.onnx --target contrib --minimum-onnxruntime 1.24
+  coreai-onnx convert my_models:bert -o bert_int4.onnx --bits 4 --target kernels
 """
 
 
@@ -86,6 +87,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-optimize", action="store_true", help="do not run the graph passes")
     parser.add_argument("--seed", type=SEED, default=0, help=SEED_HELP)
     output.declare(parser)
+    quantization.declare(parser)
 
 
 def _opset(options: argparse.Namespace) -> int | None:
@@ -103,6 +105,7 @@ def execute(options: argparse.Namespace) -> int:
     options.output = output.chosen_place(options.output)
     if options.record is not None:
         options.record = output.chosen_place(options.record, PROGRAM_SUFFIX)
+    bits = quantization.chosen(options)
     with stages_shown():
         begin("import")
         subject = load_subject(options.factory, options.seed)
@@ -110,6 +113,11 @@ def execute(options: argparse.Namespace) -> int:
             program = _convert_module(subject, given, dynamic, options)
         else:
             program = _convert_program(subject.program, options)
+        if bits is not None:
+            if not options.no_optimize:
+                program.optimize()  # passes for a target may merge layers that rules name
+            program.quantize(**bits)
+            quantization.print_reports(program, layers=options.layers)
         if not options.no_optimize:
             output.optimize(program, options)
         print(program)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coreai_onnx.cli import output
 from coreai_onnx.cli.progress import stages_shown
-from coreai_onnx.cli.quantize import feeds
+from coreai_onnx.cli.quantization import feeds
 from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.stages import begin

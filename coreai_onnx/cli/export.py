@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from coreai_onnx.cli import quantization
 from coreai_onnx.cli.numbers import SEED
 from coreai_onnx.cli.output import TARGETS
 from coreai_onnx.cli.progress import stages_shown
@@ -20,6 +21,7 @@ onnxruntime-genai, optimum and transformers.js (docs/language_models.md).
   coreai-onnx export my_llama -o my_llama_onnx
   coreai-onnx export my_bert/config.json -o bert_onnx --task feature-extraction --seed 1
   coreai-onnx export my_llama -o my_llama_onnx --dtype float16 --target contrib
+  coreai-onnx export my_llama -o my_llama_int4 --bits 4 --rule "*lm_head=8" --target kernels
 """
 
 
@@ -66,10 +68,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--no-check", action="store_true", help="do not compare a decoder with torch"
     )
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random weights (default: 0)")
+    quantization.declare(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Export the model and print what was written."""
+    bits = quantization.chosen(options)
     with stages_shown():
         from coreai_onnx.huggingface.exporting import export_model
 
@@ -88,6 +92,9 @@ def execute(options: argparse.Namespace) -> int:
             overwrite=options.overwrite,
             check=not options.no_check,
             seed=options.seed,
+            quantization=bits,
         )
+    for program in exported.programs.values():
+        quantization.print_reports(program, layers=options.layers)
     print(exported)
     return 0

@@ -15,6 +15,7 @@ Prints files and sizes, inputs, states and outputs with dtypes and dims, composi
 of calls, operators, functions and metadata. Weights are not loaded.
 
   coreai-onnx inspect model.onnx
+  coreai-onnx inspect model.onnx --nodes
   coreai-onnx inspect model.onnx --histogram
   coreai-onnx inspect before.onnx --histogram after.onnx
 """
@@ -23,6 +24,9 @@ of calls, operators, functions and metadata. Weights are not loaded.
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument(
+        "--nodes", action="store_true", help="print the nodes, with the lines of Python"
+    )
     parser.add_argument(
         "--histogram",
         nargs="?",
@@ -33,8 +37,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Print the inspection, or the histogram."""
-    if options.histogram is None:
+    """Print the inspection, the nodes, or the histogram."""
+    if options.nodes:
+        print(inspect_model(options.model).nodes())
+    elif options.histogram is None:
         print(inspect_model(options.model))
     else:
         print(histogram([options.model, *filter(None, [options.histogram])]))

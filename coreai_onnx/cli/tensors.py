@@ -11,6 +11,7 @@ import ml_dtypes  # noqa: F401 - registers bfloat16 with numpy
 import numpy as np
 
 from coreai_onnx.debugging.difference import Array
+from coreai_onnx.debugging.random_inputs import random_array
 from coreai_onnx.errors import CommandError
 from coreai_onnx.model.interface import TensorInfo, type_text
 
@@ -73,10 +74,7 @@ def read_tensor(text: str, rng: np.random.Generator) -> Array:
 
 
 def random_tensor(dtype: str, dims: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Return a random tensor: floats from the normal distribution, integers and booleans 0 or 1.
-
-    0 and 1 are valid token ids, indices and masks for nearly every model. Both parts of complex
-    numbers are normal; complex32 is returned as a complex64 array.
+    """Return a random tensor, as :func:`coreai_onnx.debugging.random_inputs.random_array`.
 
     Raises:
         CommandError: If there is no such dtype, or the tensor does not fit into memory.
@@ -85,12 +83,7 @@ def random_tensor(dtype: str, dims: tuple[int, ...], rng: np.random.Generator) -
         raise CommandError(f"{dtype!r} is not a dtype; there are {', '.join(sorted(_DTYPES))}")
     info = TensorInfo("", dtype, dims)
     try:
-        if info.is_complex:
-            parts = rng.standard_normal((*dims, 2))
-            return parts.view(np.complex128)[..., 0].astype(info.numpy_dtype)
-        floating = dtype.startswith(("float", "bfloat"))
-        values = rng.standard_normal(dims) if floating else rng.integers(0, 2, dims)
-        return np.asarray(values).astype(dtype)
+        return random_array(dtype, dims, rng)
     except (MemoryError, ValueError) as error:  # numpy limits the number of axes and elements
         raise CommandError(f"{info.type_text} cannot be made: {error}") from error
 

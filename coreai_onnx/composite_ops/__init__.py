@@ -8,6 +8,7 @@ from coreai_onnx.composite_ops import (
     embedding_nbits,
     gated_delta_update,
     gather_mm,
+    gather_mm_nbits,
     geglu,
     gelu,
     group_norm,
@@ -36,10 +37,17 @@ from coreai_onnx.composite_ops.compressed_modules import (
     SparseModule,
     WeightDequantizeModule,
 )
-from coreai_onnx.composite_ops.declaration import Composite
+from coreai_onnx.composite_ops.declaration import (
+    DOMAIN,
+    USER_DOMAIN,
+    Attribute,
+    Composite,
+    Input,
+)
 from coreai_onnx.composite_ops.gated_delta_module import GatedDeltaUpdate
 from coreai_onnx.composite_ops.gather_mm_module import GatherMM
 from coreai_onnx.composite_ops.modules import SDPA, RMSNorm, RMSNormImpl, RoPE
+from coreai_onnx.errors import DeclarationError
 
 COMPOSITES: dict[str, Composite] = {
     module.COMPOSITE.name: module.COMPOSITE
@@ -50,6 +58,7 @@ COMPOSITES: dict[str, Composite] = {
         gated_delta_update,
         gather_mm,
         linear_nbits,
+        gather_mm_nbits,
         embedding_nbits,
         lut_to_dense,
         sparse_to_dense,
@@ -79,9 +88,11 @@ COMPOSITES: dict[str, Composite] = {
 __all__ = [
     "COMPOSITES",
     "SDPA",
+    "Attribute",
     "Composite",
     "GatedDeltaUpdate",
     "GatherMM",
+    "Input",
     "PalettizeModule",
     "RMSNorm",
     "RMSNormImpl",
@@ -89,4 +100,19 @@ __all__ = [
     "ScaledPalettizeModule",
     "SparseModule",
     "WeightDequantizeModule",
+    "domain_of",
 ]
+
+
+def domain_of(composite: Composite) -> str:
+    """Return the domain of a composite: ``ai.coreai``, or ``ai.coreai.user`` for a user's own.
+
+    Raises:
+        DeclarationError: If a user's composite has the name of a standard one.
+    """
+    standard = COMPOSITES.get(composite.name)
+    if standard is not None and standard is not composite:
+        raise DeclarationError(
+            f"{composite.name!r} is the name of a standard composite; choose another one"
+        )
+    return USER_DOMAIN if standard is None else DOMAIN

@@ -22,7 +22,7 @@ from coreai_onnx.composite_ops.checks import (
 DOMAIN = "ai.coreai"
 """Domain of the standard composites; the only one that has native kernels."""
 USER_DOMAIN = "ai.coreai.user"
-"""Domain of composites that users define; it never has native kernels."""
+"""Domain of composites that users define; their kernels are those of `coreai_onnx.kernel`."""
 MODULE_DOMAIN = "ai.coreai.module"
 """Domain of plain externalized modules."""
 
@@ -73,6 +73,8 @@ class Attribute:
         aliases: Names under which user classes store the same quantity (``variance_epsilon``).
         structural: Whether its value selects a different body. A structural attribute is written
             into the body when the body is created; any other is read by attribute reference.
+        switch: Whether a number selects a body by its sign only; the body for positive numbers
+            reads the number from its calls.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Attribute:
     default: AttributeValue | None = None
     aliases: tuple[str, ...] = ()
     structural: bool = False
+    switch: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Composite:
     """The declaration of a composite op.
 
     Attributes:
-        name: Op type in the domain ``ai.coreai``.
+        name: Op type in the domain ``ai.coreai``, or ``ai.coreai.user`` if a user declares it.
         inputs: Positional inputs in order.
         outputs: Output names in order.
         attributes: Attributes other than ``version``, which every composite has.

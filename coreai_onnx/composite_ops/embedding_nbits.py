@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.composite_ops.checks import Attributes, Dims, Tensors
+from coreai_onnx.composite_ops.checks import Tensors
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
-from coreai_onnx.composite_ops.linear_nbits import check_packing, dequantized
-from coreai_onnx.model.packed_codes import CODE_BITS
+from coreai_onnx.composite_ops.linear_nbits import check_weight, dequantized
 
 
 def embedding_nbits(
@@ -54,16 +53,7 @@ def _rows(table: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     return taken.reshape(*indices.shape, *table.shape[1:])
 
 
-def _check(dims: Dims, attributes: Attributes) -> str:
-    if "zero_points" in dims and "palette" in dims:
-        return "zero_points and palette exclude each other"
-    bits = attributes["bits"]
-    if bits in CODE_BITS and dims.get("palette", (None,))[0] not in (None, 1 << bits):
-        return f"palette has {dims['palette'][0]} values, {bits}-bit codes need {1 << bits}"
-    return check_packing(dims["codes"][2], {**attributes, "activation_bits": 0})
-
-
-def _admissible(inputs: Tensors) -> Tensors:
+def admissible(inputs: Tensors) -> Tensors:
     """Return inputs with bytes as codes, indices in range, and one of zero points and palette."""
     found = dict(inputs)
     found["codes"] = found["codes"].to(torch.uint8)
@@ -91,6 +81,6 @@ COMPOSITE = Composite(
     reference=embedding_nbits,
     formula="((codes - zero_points) * scales)[indices], codes packed in groups",
     variant_axes=(("bits8", "bits3", "bits2"), ("zero_points", "palette")),
-    check=_check,
-    admissible=_admissible,
+    check=check_weight,
+    admissible=admissible,
 )

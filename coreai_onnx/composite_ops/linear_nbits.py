@@ -104,21 +104,35 @@ def rounded(groups: torch.Tensor) -> torch.Tensor:
 
 
 def _check(dims: Dims, attributes: Attributes) -> str:
+    return check_weight(dims, attributes) or check_columns(dims, attributes, "input", 1)
+
+
+def check_weight(dims: Dims, attributes: Attributes, rank: int = 3) -> str:
+    """Return what is wrong with the attributes, or with codes (of this rank) and palette."""
     if "zero_points" in dims and "palette" in dims:
         return "zero_points and palette exclude each other"
-    bits, groups, inputs = attributes["bits"], dims["codes"][1], dims["input"][-1:]
+    bits = attributes["bits"]
     if bits in CODE_BITS and dims.get("palette", (None,))[0] not in (None, 1 << bits):
         return f"palette has {dims['palette'][0]} values, {bits}-bit codes need {1 << bits}"
-    wrong = rank_below(dims, "input", 1) or check_packing(dims["codes"][2], attributes)
-    size = attributes["group_size"]
-    if wrong or None in (groups, inputs[0]) or groups * size == inputs[0]:
+    return rank_below(dims, "codes", rank) or _check_packing(dims["codes"][-1], attributes)
+
+
+def check_columns(dims: Dims, attributes: Attributes, name: str, least_rank: int) -> str:
+    """Return what is wrong with the shape of activations."""
+    wrong = rank_below(dims, name, least_rank)
+    if wrong:
         return wrong
-    return f"input has {inputs[0]} columns, codes have {groups} groups of {size}"
+    columns, groups, size = dims[name][-1], dims["codes"][-2], attributes["group_size"]
+    if None in (groups, columns) or groups * size == columns:
+        return ""
+    return f"{name} has {columns} columns, codes have {groups} groups of {size}"
 
 
-def check_packing(size: int | None, attributes: Attributes) -> str:
+def _check_packing(size: int | None, attributes: Attributes) -> str:
     """Return what is wrong with the attributes, or with the number of bytes of a group."""
-    bits, group, rounding = (attributes[n] for n in ("bits", "group_size", "activation_bits"))
+    bits, group, rounding = (
+        attributes.get(n, 0) for n in ("bits", "group_size", "activation_bits")
+    )
     if bits not in CODE_BITS:
         return f"bits is {bits}, not one of {CODE_BITS}"
     if rounding not in _ACTIVATION_BITS:

@@ -106,10 +106,11 @@ def _check(dims: Dims, attributes: Attributes) -> str:
 
 
 def _canonical(dims: Dims, attributes: Attributes) -> dict[str, Any]:
-    """Return the attributes with ``dims`` 0 if all lanes are rotated."""
+    """Return the attributes: ``dims`` is 0 if all lanes are rotated, ``interleaved`` is 0 or 1."""
     lanes = dims["input"][-1]
     all_lanes = lanes is not None and attributes["dims"] >= lanes
-    return {**attributes, "dims": 0} if all_lanes else dict(attributes)
+    written = {**attributes, "interleaved": int(attributes["interleaved"] != 0)}
+    return {**written, "dims": 0} if all_lanes else written
 
 
 def _unused(names: AbstractSet[str]) -> AbstractSet[str]:
@@ -133,7 +134,7 @@ COMPOSITE = Composite(
     attributes=(
         Attribute("scale", "float", 1.0),
         Attribute("base", "float", 10000.0, aliases=("theta", "rope_theta")),
-        Attribute("dims", "int", 0, aliases=("rotary_dim",), structural=True),
+        Attribute("dims", "int", 0, aliases=("rotary_dim",), structural=True, switch=True),
         Attribute("interleaved", "int", 0, structural=True),
     ),
     reference=rope,

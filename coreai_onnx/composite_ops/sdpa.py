@@ -175,9 +175,11 @@ COMPOSITE = Composite(
     attributes=(
         Attribute("scale", "float", aliases=("scaling", "softmax_scale")),
         Attribute("is_causal", "int", 0, structural=True),
-        Attribute("window_size", "int", 0, aliases=("sliding_window",), structural=True),
+        Attribute(
+            "window_size", "int", 0, aliases=("sliding_window",), structural=True, switch=True
+        ),
         Attribute("causal_alignment", "string", "lower_right", structural=True),
-        Attribute("softcap", "float", 0.0, structural=True),
+        Attribute("softcap", "float", 0.0, structural=True, switch=True),
     ),
     reference=scaled_dot_product_attention,
     kernel=True,

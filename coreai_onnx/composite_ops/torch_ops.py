@@ -1,15 +1,19 @@
 """Composites as torch ops, for computations that torch would export as a loop or as copies.
 
-``coreai::gather_mm`` and ``coreai::gated_delta_update`` are single ops in an exported program, for
-any length, and become calls of their composites. They compute the references, without gradients.
+``coreai::gather_mm``, ``coreai::gather_mm_nbits`` and ``coreai::gated_delta_update`` are single ops
+in an exported program, for any length, and become calls of their composites. They compute the
+references, without gradients.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
 from coreai_onnx.composite_ops import gated_delta_update as delta
 from coreai_onnx.composite_ops import gather_mm as gathered
+from coreai_onnx.composite_ops.linear_nbits import linear_nbits
 
 
 @torch.library.custom_op("coreai::gather_mm", mutates_args=())
@@ -27,29 +31,41 @@ def gather_mm(
         return gathered.gather_mm(
             lhs, rhs, lhs_indices, chosen, num_batch_axes=axis, transpose_rhs=transpose_rhs
         )
-    return _by_matrix(gathered.take(lhs, lhs_indices, axis), rhs, chosen, axis, transpose_rhs)
+    left = gathered.take(lhs, lhs_indices, axis)
+    numbers = torch.arange(rhs.shape[:-2].numel()).view(rhs.shape[:-2])
+    matrices = rhs.reshape(-1, *rhs.shape[-2:])
+    return _by_matrix(
+        left,
+        gathered.take(numbers, chosen, axis),
+        rhs.shape[-2 if transpose_rhs else -1],
+        lambda rows, matrix: gathered.gather_mm(
+            rows, matrices[matrix], transpose_rhs=transpose_rhs
+        ),
+    )
 
 
 def _by_matrix(
     lhs: torch.Tensor,
-    rhs: torch.Tensor,
     chosen: torch.Tensor,
-    axis: int,
-    transpose_rhs: bool,  # noqa: FBT001 - passed on
+    columns: int,
+    multiply: Callable[[torch.Tensor, int], torch.Tensor],
 ) -> torch.Tensor:
-    """Multiply all rows that share a matrix at once, so that no matrix is copied per row."""
-    left, right = (torch.arange(x.shape[:-2].numel()).view(x.shape[:-2]) for x in (lhs, rhs))
-    right = gathered.take(right, chosen, axis)
-    batch = torch.broadcast_shapes(left.shape, right.shape)
-    left, right = left.expand(batch).reshape(-1), right.expand(batch).reshape(-1)
-    rows, matrices = lhs.reshape(-1, *lhs.shape[-2:]), rhs.reshape(-1, *rhs.shape[-2:])
-    columns = rhs.shape[-2 if transpose_rhs else -1]
+    """Multiply all rows that share a matrix at once, so that no matrix is copied per row.
+
+    Args:
+        lhs: ``[..., M, K]``.
+        chosen: The number of the matrix for each index of the batch axes.
+        columns: The number of columns of a product.
+        multiply: Returns the product of rows ``[n, M, K]`` and a matrix, ``[n, M, columns]``.
+    """
+    left = torch.arange(lhs.shape[:-2].numel()).view(lhs.shape[:-2])
+    batch = torch.broadcast_shapes(left.shape, chosen.shape)
+    left, right = left.expand(batch).reshape(-1), chosen.expand(batch).reshape(-1)
+    rows = lhs.reshape(-1, *lhs.shape[-2:])
     result = lhs.new_empty(right.numel(), lhs.shape[-2], columns)
     for matrix in right.unique().tolist():
         here = right == matrix
-        result[here] = gathered.gather_mm(
-            rows[left[here]], matrices[matrix], transpose_rhs=transpose_rhs
-        )
+        result[here] = multiply(rows[left[here]], matrix)
     return result.reshape(*batch, *result.shape[1:])
 
 
@@ -66,6 +82,47 @@ def _gather_mm_fake(
     right = gathered.taken_shape(rhs, rhs_indices, num_batch_axes)
     batch = torch.broadcast_shapes(left[:-2], right[:-2])
     return lhs.new_empty((*batch, left[-2], right[-2 if transpose_rhs else -1]))
+
+
+@torch.library.custom_op("coreai::gather_mm_nbits", mutates_args=())
+def gather_mm_nbits(
+    lhs: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    indices: torch.Tensor,
+    zero_points: torch.Tensor | None = None,
+    palette: torch.Tensor | None = None,
+    bits: int = 4,
+    group_size: int = 32,
+    activation_bits: int = 0,
+) -> torch.Tensor:
+    """Compute :func:`coreai_onnx.composite_ops.gather_mm_nbits.gather_mm_nbits`."""
+
+    def multiply(rows: torch.Tensor, matrix: int) -> torch.Tensor:
+        zeros = None if zero_points is None else zero_points[matrix]
+        parts = (codes[matrix], scales[matrix], zeros, palette)
+        return linear_nbits(
+            rows, *parts, bits=bits, group_size=group_size, activation_bits=activation_bits
+        )
+
+    return _by_matrix(lhs, indices, codes.shape[1], multiply)
+
+
+@gather_mm_nbits.register_fake
+def _gather_mm_nbits_fake(
+    lhs: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    indices: torch.Tensor,
+    zero_points: torch.Tensor | None = None,
+    palette: torch.Tensor | None = None,
+    bits: int = 4,
+    group_size: int = 32,
+    activation_bits: int = 0,
+) -> torch.Tensor:
+    del scales, zero_points, palette, bits, group_size, activation_bits
+    batch = torch.broadcast_shapes(lhs.shape[:-2], indices.shape)
+    return lhs.new_empty((*batch, lhs.shape[-2], codes.shape[1]))
 
 
 @torch.library.custom_op("coreai::gated_delta_update", mutates_args=())

@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING, Any
 from coreai_onnx.debugging.histogram import histogram
 from coreai_onnx.debugging.inspection import Inspection, inspect_model
 from coreai_onnx.debugging.model_diff import Change, ModelDiff, diff_models
-from coreai_onnx.debugging.timing import Timing, Timings, time_interleaved
+from coreai_onnx.debugging.profiles import profile
+from coreai_onnx.runtime.node_times import Execution, NodeTime, Profile, Total
+from coreai_onnx.runtime.timing import Timing, Timings, time_interleaved
 
 if TYPE_CHECKING:
-    from coreai_onnx.debugging.blaming import Blame, Finding, blame
+    from coreai_onnx.debugging.blaming import Blame, blame
     from coreai_onnx.debugging.comparison import Comparison, compare
+    from coreai_onnx.debugging.search import Finding
     from coreai_onnx.debugging.torch_side import Arguments
 
 __all__ = [
@@ -17,16 +20,21 @@ __all__ = [
     "Blame",
     "Change",
     "Comparison",
+    "Execution",
     "Finding",
     "Inspection",
     "ModelDiff",
+    "NodeTime",
+    "Profile",
     "Timing",
     "Timings",
+    "Total",
     "blame",
     "compare",
     "diff_models",
     "histogram",
     "inspect_model",
+    "profile",
     "time_interleaved",
 ]
 
@@ -37,10 +45,14 @@ def __getattr__(name: str) -> Any:
         from coreai_onnx.debugging import comparison
 
         return getattr(comparison, name)
-    if name in {"Blame", "Finding", "blame"}:
+    if name in {"Blame", "blame"}:
         from coreai_onnx.debugging import blaming
 
         return getattr(blaming, name)
+    if name == "Finding":
+        from coreai_onnx.debugging.search import Finding
+
+        return Finding
     if name == "Arguments":
         from coreai_onnx.debugging.torch_side import Arguments
 

@@ -6,61 +6,24 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import onnx
 import onnx_ir as ir
 import torch
-from torch.export import ExportedProgram
 
-from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.eager_export import export_faults
-from coreai_onnx.debugging.regions import COMPUTED, CutGraph, Region, cut
+from coreai_onnx.debugging.error_report import write_blame_page
+from coreai_onnx.debugging.references import record_of
 from coreai_onnx.debugging.reproduction import write_reproduction
-from coreai_onnx.debugging.suspects import Suspect, groups
+from coreai_onnx.debugging.search import Finding, Judged, RegionSearch
+from coreai_onnx.debugging.suspects import Suspect
 from coreai_onnx.debugging.torch_side import InputSet, arguments_of
-from coreai_onnx.debugging.true_values import TrueValues, as_stored, results_of, true_values
-from coreai_onnx.debugging.yardstick import STATEMENT, Judgement, judge
-from coreai_onnx.errors import ComparisonError, LoadError, SessionError, failures_as, reason_of
-from coreai_onnx.export.functionalize.decompositions import functional
+from coreai_onnx.debugging.yardstick import STATEMENT, Judgement
+from coreai_onnx.errors import ComparisonError
 from coreai_onnx.export.record import ExportRecord
-from coreai_onnx.model.source_lines import read_code
-from coreai_onnx.model.value_origins import read_origins
-from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.library import kernels_built
-from coreai_onnx.runtime.session import Session, Source
+from coreai_onnx.runtime.opening import Source, model_of
 from coreai_onnx.table import render
-
-Kind = Literal["graph", "body", "kernel", "export"]
-"""What is wrong: nodes, attributes or weights of the main graph; the body of a function, while the
-kernel is right; a kernel, while the body is right; torch's export, against the eager module."""
-_ADVICE = "write it with program.save(path, record=...), and give ExportRecord.load(path)"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One cause of wrong results.
-
-    Attributes:
-        kind: What is wrong.
-        nodes: The guilty nodes.
-        values: The values that are wrong although their inputs are right.
-        judgement: The worst of them against torch.
-        call: Index of the first input set for which they are wrong.
-        regions: The wrong regions.
-    """
-
-    kind: Kind
-    nodes: tuple[Suspect, ...]
-    values: tuple[str, ...]
-    judgement: Judgement
-    call: int = 0
-    regions: tuple[Region, ...] = field(default=(), repr=False)
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """The user's lines that the guilty nodes come from, ``model.py:41``."""
-        return tuple(dict.fromkeys(node.where.source for node in self.nodes if node.where.source))
 
 
 @dataclass(frozen=True)
@@ -72,13 +35,15 @@ class Blame:
         checked: Number of regions that were judged in each execution.
         unchecked: The nodes that no judged region has, such as those that draw random numbers.
         kernels_checked: Whether the kernels were run.
+        model: The model.
     """
 
     findings: tuple[Finding, ...]
     checked: int
     unchecked: tuple[Suspect, ...]
     kernels_checked: bool
-    _runs: tuple[_Judged, ...] = field(default=(), repr=False)
+    model: ir.Model = field(repr=False)
+    _runs: tuple[Judged, ...] = field(default=(), repr=False)
 
     @property
     def clean(self) -> bool:
@@ -93,6 +58,23 @@ class Blame:
         """
         if not self.clean:
             raise ComparisonError(str(self))
+
+    @property
+    def judgements(self) -> dict[str, Judgement]:
+        """The worst judgement of each value, by its name, over all calls and executions."""
+        found: dict[str, Judgement] = {}
+        for run in self._runs:
+            for value, judgement in run.judgements.items():
+                found[value] = max(found.get(value, judgement), judgement, key=lambda j: j.badness)
+        return found
+
+    def to_html(self, path: str | PathLike[str], title: str = "Blame") -> Path:
+        """Write a page with the graph, colored by error, the findings marked.
+
+        Raises:
+            SaveError: If it cannot be written.
+        """
+        return write_blame_page(self, path, title)
 
     def reproduce(self, folder: str | PathLike[str]) -> tuple[Path, ...]:
         """Write a folder for each finding: a model of its regions, their inputs, torch's outputs.
@@ -132,14 +114,6 @@ class Blame:
         return "\n".join(parts)
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """One call: the cut graph and torch's results by value name."""
-
-    graph: CutGraph
-    known: Mapping[str, Array]
-
-
 def blame(
     model: Source,
     reference: object = None,
@@ -169,11 +143,11 @@ def blame(
         LoadError: If the model cannot be read.
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
     """
-    read = _read(model)
-    record = _record_of(model, reference)
+    read = model_of(model)
+    record = record_of(model, reference)
     calls = _calls(record, inputs)
     with_kernels = kernels_built() if kernels is None else kernels
-    search = _Search(read, record.program, kernels=with_kernels)
+    search = RegionSearch(read, record, kernels=with_kernels)
     findings: list[Finding] = []
     if isinstance(reference, torch.nn.Module):
         faults = export_faults(reference, record.program, calls)
@@ -185,150 +159,9 @@ def blame(
         search.checked,
         search.unchecked(),
         with_kernels,
+        read,
         tuple(search.runs),
     )
-
-
-class _Search:
-    """Judges the regions of a model, call after call."""
-
-    def __init__(self, model: ir.Model, program: ExportedProgram, *, kernels: bool) -> None:
-        self._model, self._program = model, program
-        self._executions = (False, True) if kernels else (False,)
-        names = {value.name or "" for node in model.graph for value in node.outputs}
-        names |= {value.name or "" for value in model.graph.inputs}
-        self._results = dict(results_of(program))
-        self._origins = read_origins(model.metadata_props, names, self._results)
-        self._states: dict[str, torch.Tensor] = {}
-        self._code = read_code(model.metadata_props)
-        self._judged: set[int] = set()
-        self._guilty: set[str] = set()
-        self.runs: list[_Judged] = []
-        self.findings: list[Finding] = []
-        self.checked = 0
-        unknown = [v.name for v in model.graph.inputs if v.name not in self._origins]
-        if unknown:
-            raise ComparisonError(
-                f"the record does not know the input {unknown[0]!r} of the model\n"
-                "  give the record of the conversion that made the model"
-            )
-
-    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Judge all regions on one input set."""
-        anchors = set(self._origins.values())
-        truth = true_values(self._program, args, kwargs, anchors, self._states)
-        self._states |= truth.new_states
-        known = {
-            name: as_stored(truth.own[of]) for name, of in self._origins.items() if of in truth.own
-        }
-        graph = cut(self._model, known)
-        regions = [r for r in graph.regions if self._origins[r.value] not in truth.undetermined]
-        self.runs.append(_Judged(graph, known))
-        verdicts = [self._verdicts(graph, known, truth, regions, k) for k in self._executions]
-        self.checked = max(self.checked, len(regions))
-        self._judged |= {node for region in regions for node in region.nodes}
-        for kind, wrong in _by_kind(regions, verdicts):
-            self._add(kind, wrong, regions, verdicts[-1 if kind == "kernel" else 0])
-
-    def _verdicts(
-        self,
-        graph: CutGraph,
-        known: Mapping[str, Array],
-        truth: TrueValues,
-        regions: Sequence[Region],
-        kernels: bool,  # noqa: FBT001 - an internal call with a positional list
-    ) -> dict[str, Judgement]:
-        computed = _computed(graph, known, regions, kernels=kernels)
-        verdicts = {}
-        for region in regions:
-            result = computed[region.value]
-            if isinstance(result, str):
-                verdicts[region.value] = Judgement(float("nan"), 0.0, 1, 1, result)
-                continue
-            ideal = as_stored(truth.ideal[self._origins[region.value]])
-            verdicts[region.value] = judge(result, known[region.value], ideal)
-        return verdicts
-
-    def _add(
-        self,
-        kind: Kind,
-        wrong: Sequence[Region],
-        regions: Sequence[Region],
-        verdicts: Mapping[str, Judgement],
-    ) -> None:
-        right = [region for region in regions if verdicts[region.value].ok]
-        nodes = list(self._model.graph)
-        for group in groups(wrong, right):
-            values = tuple(region.value for region in group.regions)
-            if self._guilty.issuperset(values):
-                continue
-            self._guilty.update(values)
-            suspects = tuple(Suspect.of(nodes[index], self._code) for index in group.nodes)
-            worst = max((verdicts[value] for value in values), key=_badness)
-            call = len(self.runs) - 1
-            self.findings.append(Finding(kind, suspects, values, worst, call, group.regions))
-
-    def unchecked(self) -> tuple[Suspect, ...]:
-        """Return the nodes that no judged region has."""
-        nodes = enumerate(self._model.graph)
-        return tuple(Suspect.of(n, self._code) for i, n in nodes if i not in self._judged)
-
-
-def _by_kind(
-    regions: Sequence[Region], verdicts: Sequence[Mapping[str, Judgement]]
-) -> Iterator[tuple[Kind, list[Region]]]:
-    """Yield the wrong regions by what is wrong, as bodies and kernels tell."""
-    bodies, kernels = verdicts[0], verdicts[-1]
-    bad = [region for region in regions if not bodies[region.value].ok]
-    yield "graph", [region for region in bad if not kernels[region.value].ok]
-    yield "body", [region for region in bad if kernels[region.value].ok]
-    fast = [r for r in regions if bodies[r.value].ok and not kernels[r.value].ok]
-    yield "kernel", fast
-
-
-def _computed(
-    graph: CutGraph, known: Mapping[str, Array], regions: Sequence[Region], *, kernels: bool
-) -> dict[str, Array | str]:
-    """Return the result of each region, or why it cannot be run."""
-    try:
-        return dict(_run(graph.model, known, kernels=kernels))
-    except SessionError:  # one region is broken: find out which
-        results: dict[str, Array | str] = {}
-        for region in regions:
-            try:
-                results |= _run(graph.alone([region]), known, kernels=kernels)
-            except SessionError as error:
-                results[region.value] = f"onnxruntime cannot run it: {reason_of(error)}"
-        return results
-
-
-def _run(model: ir.Model, known: Mapping[str, Array], *, kernels: bool) -> dict[str, Array]:
-    session = Session(model, kernels=kernels)
-    outputs = session.run(**{info.name: known[info.name] for info in session.inputs})
-    names = (info.name for info in session.outputs)
-    return {name.removesuffix(COMPUTED): outputs[name] for name in names}
-
-
-def _read(model: Source) -> ir.Model:
-    """Return the model of a source, with the origin of its nodes."""
-    with failures_as(LoadError, "the model cannot be read"):
-        if isinstance(model, str | PathLike):
-            return OnnxProgram.load(model).model
-        if isinstance(model, bytes):
-            model = onnx.load_model_from_string(model)
-        if isinstance(model, onnx.ModelProto):
-            return ir.from_proto(model)
-        return model if isinstance(model, ir.Model) else model.model
-
-
-def _record_of(model: Source, reference: object) -> ExportRecord:
-    if isinstance(reference, ExportRecord):
-        return reference
-    if isinstance(reference, ExportedProgram):
-        return ExportRecord(functional(reference))
-    if isinstance(model, OnnxProgram) and model.records:
-        return model.record()
-    raise ComparisonError(f"there is no record of the model's conversion\n  {_ADVICE}")
 
 
 def _calls(
@@ -340,10 +173,6 @@ def _calls(
     if record.example is None:
         raise ComparisonError("the record has no example inputs: give inputs=")
     return [record.example]
-
-
-def _badness(judgement: Judgement) -> tuple[bool, float]:
-    return bool(judgement.problem), judgement.error
 
 
 def _verdict(result: Blame) -> str:
@@ -362,4 +191,6 @@ def _rows(finding: Finding) -> Iterator[Sequence[object]]:
         module = f"{where.module} ({where.module_class})" if where.module_class else where.module
         last = (values, finding.judgement) if index == 0 else ("", "")
         kind = finding.kind if index == 0 else ""
-        yield kind, f"{node.op} {node.name}", module, where.source, where.code, *last
+        inside = ", ".join(f"{one.op} {one.name}" for one in finding.inside[:3])
+        name = f"{node.op} {node.name}" + (f" → {inside}" if inside else "")
+        yield kind, name, module, where.source, where.code, *last

@@ -1,4 +1,4 @@
-"""Comparison of a model's executions with the torch module that it was converted from."""
+"""Comparison of a model's executions with torch, or with another model."""
 
 from __future__ import annotations
 
@@ -9,67 +9,57 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from coreai_onnx.debugging.difference import Array, Difference, difference
-from coreai_onnx.debugging.tolerances import Tolerances, tolerance_of
-from coreai_onnx.debugging.torch_side import (
-    EagerModule,
-    Expected,
-    InputSet,
-    arguments_of,
-    as_array,
-    feeds_of,
-    reference_of,
+from coreai_onnx.debugging.compared_row import NUMBERS, Judge, Row, badness, cells, shape_text
+from coreai_onnx.debugging.difference import Array, Difference
+from coreai_onnx.debugging.error_histogram import UNDEFINED, histogram_rows
+from coreai_onnx.debugging.references import (
+    Call,
+    Reference,
+    calls_of,
+    record_of,
+    reference_for,
 )
+from coreai_onnx.debugging.tolerances import Tolerances
+from coreai_onnx.debugging.torch_side import Expected, InputSet, as_array
+from coreai_onnx.debugging.watched_values import value_pairs
+from coreai_onnx.debugging.yardstick import STATEMENT
 from coreai_onnx.errors import ComparisonError, failures_as
+from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.library import kernels_built
+from coreai_onnx.runtime.opening import model_of
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session, Source
 from coreai_onnx.table import render
 
 
 @dataclass(frozen=True)
-class Row:
-    """One output of one call in one execution, against torch.
-
-    Attributes:
-        call: Index of the input set.
-        output: Output name; the name of a state has the prefix ``state``.
-        execution: ``"bodies"`` or ``"kernels"``.
-        dtype: torch's dtype.
-        shape: torch's shape.
-        difference: The difference from torch.
-    """
-
-    call: int
-    output: str
-    execution: str
-    dtype: str
-    shape: tuple[int, ...]
-    difference: Difference
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """Every output of every call and execution against torch; prints as a table.
+    """Every output of every call and execution against a reference; prints as a table.
 
     Attributes:
-        rows: The comparisons.
+        rows: The comparisons of outputs and states.
         kernels_compared: Whether the kernels were built and compared.
+        values: The comparisons of the values inside of the graph, if they were requested.
+        notes: What makes the reference unsuitable: random operators, training mode.
+        allowed: The allowed errors in words.
     """
 
     rows: tuple[Row, ...]
     kernels_compared: bool
+    values: tuple[Row, ...] = ()
+    notes: tuple[str, ...] = ()
+    allowed: str = STATEMENT
 
     @property
     def ok(self) -> bool:
-        """Whether every row is within its tolerance, with equal dtype and shape."""
-        return all(row.difference.ok for row in self.rows)
+        """Whether every row is within what is allowed, with equal dtype and shape."""
+        return not self.failures
 
     @property
     def failures(self) -> tuple[Row, ...]:
-        """The rows that are not ok."""
-        return tuple(row for row in self.rows if not row.difference.ok)
+        """The rows of outputs and states that are not ok."""
+        return tuple(row for row in self.rows if not row.ok)
 
     def worst(self, execution: str) -> Difference:
         """Return the difference with the largest absolute error in ``"bodies"`` or ``"kernels"``.
@@ -77,10 +67,10 @@ class Comparison:
         Raises:
             KeyError: If that execution was not compared.
         """
-        candidates = [row.difference for row in self.rows if row.execution == execution]
+        candidates = [row for row in self.rows if row.execution == execution]
         if not candidates:
             raise KeyError(f"{execution} was not compared")
-        return max(candidates, key=lambda d: (not d.ok, d.max_abs))
+        return max(candidates, key=lambda row: (not row.ok, row.difference.max_abs)).difference
 
     def assert_close(self) -> None:
         """Raise an error unless `ok`.
@@ -94,108 +84,148 @@ class Comparison:
                 f"{len(self.failures)} of {len(self.rows)} outputs differ from torch\n{self}"
             )
 
+    def histogram(self, output: str) -> str:
+        """Return a table of the errors of an output or a value by their order of magnitude.
+
+        Args:
+            output: Its name; all calls and executions are counted.
+
+        Raises:
+            KeyError: If it was not compared.
+        """
+        found = [row.decades for row in (*self.rows, *self.values) if row.output == output]
+        if not found:
+            raise KeyError(f"{output} was not compared")
+        names = sorted({name for one in found for name in one}, key=_magnitude, reverse=True)
+        total = {name: sum(one.get(name, 0) for one in found) for name in names}
+        return render(("error from", "elements", ""), histogram_rows(total))
+
+    def by_module(self) -> str:
+        """Return a table of the values by module: how many, and the worst of them."""
+        groups: dict[tuple[str, str], list[Row]] = {}
+        for row in self.values:
+            groups.setdefault((row.module, row.module_class), []).append(row)
+        header = ("module", "class", "values", "not ok", "worst", *NUMBERS, "")
+        rows = []
+        for (module, kind), members in groups.items():
+            worst = max(members, key=badness)
+            bad = sum(not row.ok for row in members)
+            rows.append((module, kind, len(members), bad, worst.output, *cells(worst)))
+        return render(header, rows)
+
     def __str__(self) -> str:
-        """Return the table, with a note if the kernels were not compared."""
-        header = ("call", "output", "execution", "dtype", "shape", "max abs", "max rel", "ulps", "")
-        table = render(header, [_cells(row) for row in self.rows])
-        if self.kernels_compared:
-            return table
-        return f"{table}\n{_NO_KERNELS}"
+        """Return the tables, the allowed errors, and the notes."""
+        header = ("call", "output", "execution", "dtype", "shape", *NUMBERS, "")
+        rows = [
+            (row.call, row.output, row.execution, row.dtype, shape_text(row), *cells(row))
+            for row in self.rows
+        ]
+        parts = [render(header, rows)]
+        if self.values:
+            parts.append(self.by_module())
+        parts.append(f"allowed: {self.allowed}")
+        parts += [f"note: {note}" for note in self.notes]
+        if not self.kernels_compared:
+            parts.append(_NO_KERNELS)
+        return "\n".join(parts)
 
 
 def compare(
     path_or_program: Source,
-    module: torch.nn.Module | Callable[..., Any] | ExportedProgram,
-    inputs: InputSet | list[InputSet],
+    reference: torch.nn.Module
+    | Callable[..., Any]
+    | ExportedProgram
+    | ExportRecord
+    | Source
+    | None = None,
+    inputs: InputSet | list[InputSet] | None = None,
     *,
     tolerances: Tolerances = None,
+    values: bool = False,
 ) -> Comparison:
-    """Run a model's bodies and kernels, and the torch module eagerly, on the same inputs.
+    """Run a model's bodies and kernels, and a reference, on the same inputs.
 
     The calls are consecutive: the states of the sessions, and the buffers of a copy of the module,
     are carried from one input set to the next. States that are buffers or arguments of the module
     are compared too. The module's buffers should have the values that they had at conversion.
 
+    The module is also computed in float64, operator by operator. A result is ok if its distance
+    from the float64 result is not much larger than torch's own: see
+    :mod:`coreai_onnx.debugging.yardstick`.
+
     Args:
         path_or_program: As for `session`.
-        module: The module, in the mode (``eval()``) in which it was converted, or another object
-            that `convert` accepts. It is not changed.
+        reference: The module, in the mode (``eval()``) in which it was converted, or another object
+            that `convert` accepts; it is not changed. Or the record of the conversion, or its
+            ``.pt2`` file; or another model (a ``.onnx`` file, a model or a program), whose function
+            bodies are run. None is the record of a converted program.
         inputs: One call's arguments, a tuple of positional or a dict of keyword arguments; or a
-            **list** of such calls.
-        tolerances: (relative, absolute) for everything, or by output or dtype name. The default is
-            that of ``torch.testing.assert_close`` for each dtype.
+            **list** of such calls. None is the example of the record, or else random inputs of the
+            types in the signature.
+        tolerances: (relative, absolute) for everything, or by output or dtype name, instead of
+            torch's own error. Another model is compared with tolerances always; the default is that
+            of ``torch.testing.assert_close`` for each dtype.
+        values: Whether to compare the values inside of the graph too, in a run of their own that
+            keeps onnxruntime from fusing them. It needs the record.
 
     Returns:
         The comparison: print it, or call ``assert_close()``.
 
     Raises:
         SessionError: If the model cannot be loaded or run.
-        ComparisonError: If the module's arguments or results do not match the model's.
+        ComparisonError: If the arguments or results of the reference do not match the model's, or
+            there is no reference.
     """
-    calls = [arguments_of(one) for one in (inputs if isinstance(inputs, list) else [inputs])]
-    reference = reference_of(module)
-    eager = EagerModule(reference)
-    expected = [eager.call(args, kwargs) for args, kwargs in calls]
-    sessions = {"bodies": Session(path_or_program, kernels=False)}
-    if kernels_built():
-        sessions["kernels"] = Session(path_or_program, kernels=True)
+    subject = path_or_program
+    chosen = reference_for(subject, reference)
+    calls = calls_of(subject, reference, inputs)
+    executions = {"bodies": False} | ({"kernels": True} if kernels_built() else {})
+    judges = Judge(tolerances)
+    expected = [chosen.call(args, kwargs) for args, kwargs in calls]
+    sessions = {name: Session(subject, kernels=kernels) for name, kernels in executions.items()}
     with failures_as(ComparisonError, "the model's results cannot be compared"):
-        rows = _rows(sessions, reference, calls, expected, tolerances)
-    return Comparison(tuple(rows), "kernels" in sessions)
-
-
-def _rows(
-    sessions: Mapping[str, Session],
-    reference: torch.nn.Module,
-    calls: Sequence[tuple[Any, Any]],
-    expected: Sequence[Expected],
-    tolerances: Tolerances,
-) -> list[Row]:
-    """Run every call in every session and compare its results."""
-    rows: list[Row] = []
-    for index, (args, kwargs) in enumerate(calls):
-        for execution, session in sessions.items():
-            outputs = session.run(**feeds_of(session, reference, args, kwargs))
-            for name, dtype, actual, wanted in _pairs(session, reference, outputs, expected[index]):
-                diff = difference(actual, wanted, tolerance_of(name, dtype, tolerances))
-                rows.append(Row(index, name, execution, dtype, wanted.shape, diff))
-    return rows
+        rows = list(_rows(sessions, chosen, calls, expected, judges))
+    inner: list[Row] = []
+    if values:
+        record = record_of(subject, reference)
+        pairs = value_pairs(model_of(subject), record, calls, chosen, executions)
+        inner = [judges.value(pair) for pair in pairs]
+    allowed = judges.statement(rows)
+    return Comparison(
+        tuple(rows), "kernels" in sessions, tuple(inner), tuple(chosen.notes), allowed
+    )
 
 
 _NO_KERNELS = "kernels: not built, so not compared (ops_library_path() says how to build them)"
 
 
+def _rows(
+    sessions: Mapping[str, Session],
+    reference: Reference,
+    calls: Sequence[Call],
+    expected: Sequence[Expected],
+    judges: Judge,
+) -> Iterator[Row]:
+    """Run every call in every session and compare its results."""
+    for index, (args, kwargs) in enumerate(calls):
+        for execution, session in sessions.items():
+            outputs = session.run(**reference.feeds(session, args, kwargs))
+            for name, leaf, info, actual in _pairs(session, reference, outputs, expected[index]):
+                wanted = as_array(leaf, info)
+                arrays = actual, wanted, expected[index].ideal(leaf)
+                yield judges.row((index, name, execution), _dtype(leaf, wanted), arrays)
+
+
 def _pairs(
-    session: Session, reference: torch.nn.Module, outputs: Outputs, expected: Expected
-) -> Iterator[tuple[str, str, Array, Array]]:
-    """Yield (name, dtype, actual, expected) for the outputs and the states that torch also has."""
-    for info, leaf in _leaves_of_outputs(session, reference, expected):
-        wanted = as_array(leaf, info)
-        yield info.name, _dtype(leaf, wanted), outputs[info.name], wanted
+    session: Session, reference: Reference, outputs: Outputs, expected: Expected
+) -> Iterator[tuple[str, object, TensorInfo, Array]]:
+    """Yield name, reference, type and result of the outputs, and of the states in both."""
+    for info, leaf in reference.leaves(session, expected):
+        yield info.name, leaf, info, outputs[info.name]
     new_states = outputs.states if session.states else {}
     for info in session.state_inputs:
         if info.name in expected.states:
-            leaf = expected.states[info.name]
-            wanted = as_array(leaf, info)
-            yield f"state {info.name}", _dtype(leaf, wanted), new_states[info.name], wanted
-
-
-def _leaves_of_outputs(
-    session: Session, reference: torch.nn.Module, expected: Expected
-) -> Iterator[tuple[TensorInfo, object]]:
-    """Yield each output with the value that torch has for it, returned or written to an input."""
-    mutated = session.mutated_inputs
-    returned = [info for info in session.outputs if info.name not in mutated]
-    if len(returned) != len(expected.outputs):
-        raise ComparisonError(
-            f"the module returned {len(expected.outputs)} values, the model has {len(returned)} "
-            f"outputs: {', '.join(info.name for info in returned)}"
-        )
-    yield from zip(returned, expected.outputs, strict=True)
-    if mutated:
-        inputs = feeds_of(session, reference, expected.args, expected.kwargs)
-        written = [info for info in session.outputs if info.name in mutated]
-        yield from ((info, inputs[mutated[info.name]]) for info in written)
+            yield f"state {info.name}", expected.states[info.name], info, new_states[info.name]
 
 
 def _dtype(leaf: object, wanted: Array) -> str:
@@ -204,11 +234,5 @@ def _dtype(leaf: object, wanted: Array) -> str:
     return "complex32" if half else wanted.dtype.name
 
 
-def _cells(row: Row) -> Sequence[object]:
-    diff = row.difference
-    shape = f"[{', '.join(map(str, row.shape))}]"
-    if diff.problem:
-        return row.call, row.output, row.execution, row.dtype, shape, "-", "-", "-", diff.problem
-    verdict = "ok" if diff.ok else f"{diff.mismatched} of {diff.size} differ"
-    numbers = (f"{diff.max_abs:.2e}", f"{diff.max_rel:.2e}", f"{diff.ulps:.1f}")
-    return row.call, row.output, row.execution, row.dtype, shape, *numbers, verdict
+def _magnitude(power: str) -> float:
+    return float("inf") if power == UNDEFINED else float(power)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ class Difference:
             ways.
         size: Number of elements.
         problem: Why the arrays cannot be compared (different dtypes or shapes); empty otherwise.
+        cosine: Cosine of the angle between the arrays.
+        sqnr: Ratio of the expected signal to the error in decibels; infinite without an error.
     """
 
     max_abs: float
@@ -34,6 +37,8 @@ class Difference:
     mismatched: int
     size: int
     problem: str = ""
+    cosine: float = float("nan")
+    sqnr: float = float("nan")
 
     @property
     def ok(self) -> bool:
@@ -61,7 +66,7 @@ def difference(actual: Array, expected: Array, tolerance: Tolerance) -> Differen
             np.nan, np.nan, np.nan, expected.size, expected.size, f"is {got}, expected {want}"
         )
     if expected.size == 0:
-        return Difference(0.0, 0.0, 0.0, 0, 0)
+        return Difference(0.0, 0.0, 0.0, 0, 0, cosine=1.0, sqnr=math.inf)
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     a, e = actual.astype(wide), expected.astype(wide)
     same = (actual == expected) | (np.isnan(a) & np.isnan(e))
@@ -80,7 +85,22 @@ def difference(actual: Array, expected: Array, tolerance: Tolerance) -> Differen
         ulps=_ulps(max_abs, float(magnitude), expected.dtype),
         mismatched=int(np.count_nonzero(~within)),
         size=expected.size,
+        cosine=_cosine(a, e),
+        sqnr=_sqnr(error, e),
     )
+
+
+def _cosine(actual: Array, expected: Array) -> float:
+    """Return the cosine of the angle; NaN if an array has no direction or is not finite."""
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        product = np.vdot(expected, actual).real
+        return float(product / (np.linalg.norm(actual) * np.linalg.norm(expected)))
+
+
+def _sqnr(error: Array, expected: Array) -> float:
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        noise, signal = (float(np.sum(np.square(np.abs(x)))) for x in (error, expected))
+        return math.inf if noise == 0 else float(10 * np.log10(signal / noise))
 
 
 def _ulps(error: float, magnitude: float, dtype: np.dtype[Any]) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
+from coreai_onnx.debugging.node_listing import node_listing
 from coreai_onnx.errors import LoadError, failures_as
 from coreai_onnx.files.external_data import data_files
 from coreai_onnx.files.program_files import files_of
@@ -35,6 +36,15 @@ class Inspection:
         """
         with failures_as(LoadError, f"{next(iter(self.files))}: cannot be inspected"):
             return self._text()
+
+    def nodes(self) -> str:
+        """Return every node of every entrypoint as text, with the lines of Python.
+
+        Raises:
+            LoadError: The contents of the file cannot be described.
+        """
+        with failures_as(LoadError, f"{next(iter(self.files))}: cannot be inspected"):
+            return "\n\n".join(node_listing(model) for model in self.program.models.values())
 
     def _text(self) -> str:
         files = render(

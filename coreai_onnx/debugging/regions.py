@@ -83,7 +83,7 @@ def cut(model: ir.Model, known: Mapping[str, Array]) -> CutGraph:
     cuts = {
         name: value
         for name, value in made_values.items()
-        if name in known and _fits(value, known[name])
+        if name in known and fits(value, known[name])
     }
     inputs = set(graph.inputs)
     regions = [_region(name, value, cuts, inputs, at) for name, value in cuts.items()]
@@ -112,7 +112,7 @@ def _separate(graph: ir.Graph, value: ir.Value, known: Array) -> None:
     graph.outputs.append(value)
 
 
-def _fits(value: ir.Value, known: Array) -> bool:
+def fits(value: ir.Value, known: Array) -> bool:
     """Return whether the type of a value, as far as the model has it, is that of an array."""
     if value.dtype is not None and value.dtype != ir.DataType.from_numpy(known.dtype):
         return False

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from coreai_onnx.debugging.regions import Region
 from coreai_onnx.errors import Where
-from coreai_onnx.model.debug_info import CLASS, SCOPE, SOURCE
 from coreai_onnx.model.inventory import op_name
+from coreai_onnx.model.places import label_of, where_of
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,7 @@ class Suspect:
             node: The node.
             code: The text of source lines.
         """
-        module, kind, source = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS, SOURCE))
-        where = Where(module, kind, source, code.get(source, "").strip())
-        made = ", ".join(value.name or "?" for value in node.outputs)
-        return cls(node.name or f"→ {made}", op_name(node.domain, node.op_type), where)
+        return cls(label_of(node), op_name(node.domain, node.op_type), where_of(node, code))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from coreai_onnx.debugging.difference import Array
+from coreai_onnx.debugging.widened import Widened
 from coreai_onnx.errors import ComparisonError, InputError
 from coreai_onnx.export.capture.arguments import as_arguments
 from coreai_onnx.export.capture.subjects import as_module
@@ -42,12 +43,21 @@ class Expected:
         states: Buffers after the call, and arguments that the call may have changed, by name.
         args: The positional arguments after the call.
         kwargs: The keyword arguments after the call.
+        widened: Has the results in float64; None if there are none.
     """
 
     outputs: tuple[object, ...]
-    states: Mapping[str, torch.Tensor]
+    states: Mapping[str, object]
     args: tuple[object, ...] = ()
     kwargs: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    widened: Widened | None = None
+
+    def ideal(self, leaf: object) -> Array | None:
+        """Return the float64 (complex128) result of a leaf; None if there is none."""
+        if self.widened is None or not isinstance(leaf, torch.Tensor):
+            return None
+        ideal: Array = self.widened.ideal(leaf).detach().resolve_conj().resolve_neg().numpy()
+        return ideal
 
 
 def arguments_of(inputs: InputSet) -> tuple[tuple[object, ...], dict[str, object]]:
@@ -72,7 +82,10 @@ def reference_of(subject: object) -> torch.nn.Module:
 
 
 class EagerModule:
-    """A copy of a module that is called once per input set, keeping its buffers between calls."""
+    """A copy of a module that is called once per input set, keeping its buffers between calls.
+
+    In float64, each call starts from torch's own buffers.
+    """
 
     def __init__(self, module: torch.nn.Module) -> None:
         """Copy the module, so that the user's buffers do not change."""
@@ -87,19 +100,22 @@ class EagerModule:
             ComparisonError: If the module fails on the arguments.
         """
         args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, (args, dict(kwargs)))
+        widened = Widened()
         with torch.no_grad():
             try:
-                result = self._module(*args, **kwargs)
+                with widened:
+                    result = self._module(*args, **kwargs)
             except Exception as error:  # the user's module may raise anything
                 raise ComparisonError(
                     f"the module fails on the arguments: {type(error).__name__}: {error}"
                 ) from error
             leaves = [leaf for leaf in _leaves(result) if not isinstance(leaf, str)]
-            outputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in leaves]
-        states = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+            outputs = [widened.copy(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+            buffers = self._module.named_buffers()
+            states: dict[str, object] = {name: widened.copy(buffer) for name, buffer in buffers}
         bound = _by_parameter(self._module, args, kwargs)
         states |= {name: value for name, value in bound.items() if isinstance(value, torch.Tensor)}
-        return Expected(tuple(outputs), states, args, kwargs)
+        return Expected(tuple(outputs), states, args, kwargs, widened)
 
 
 def feeds_of(

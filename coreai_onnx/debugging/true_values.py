@@ -7,28 +7,23 @@ the two is the error that torch makes between anchors, and not one that accumula
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from coreai_onnx.debugging.difference import Array
+from coreai_onnx.debugging.random_ops import draws
+from coreai_onnx.debugging.widened import WIDE
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.export.compat.torch_names import OpOverload, pytree
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.values import to_numpy
-
-_WIDE = {
-    torch.float16: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.float32: torch.float64,
-    torch.complex32: torch.complex128,
-    torch.complex64: torch.complex128,
-}
 
 
 @dataclass
@@ -71,7 +66,38 @@ def true_values(
     Raises:
         ComparisonError: If the program cannot be run on the arguments.
     """
-    inputs = _flat_inputs(program, args, kwargs, states or {})
+    return _interpreted(program, _flat_inputs(program, args, kwargs, states or {}), anchors)
+
+
+def true_values_of(
+    program: ExportedProgram,
+    arrays: Sequence[Array],
+    anchors: Collection[str] | None,
+    states: Mapping[str, torch.Tensor],
+) -> TrueValues:
+    """Run an exported program node by node on its flat inputs, as a model stores them.
+
+    Args:
+        program: A program without in-place ops.
+        arrays: The flat inputs; more than it has are ignored.
+        anchors: As for `true_values`.
+        states: As for `true_values`.
+
+    Raises:
+        ComparisonError: If the program cannot be run on the inputs.
+    """
+    tensors = iter([tensor_of(array) for array in arrays])
+    specs = program.graph_signature.input_specs
+    try:
+        inputs = [_input(program, spec, tensors, states) for spec in specs]
+    except StopIteration:
+        raise ComparisonError("the exported program has more inputs than were given") from None
+    return _interpreted(program, inputs, anchors)
+
+
+def _interpreted(
+    program: ExportedProgram, inputs: Sequence[Any], anchors: Collection[str] | None
+) -> TrueValues:
     found = TrueValues()
     try:
         with torch.no_grad():
@@ -100,6 +126,14 @@ def as_stored(tensor: torch.Tensor) -> Array:
         tensor = torch.view_as_real(tensor.resolve_conj())
     info = TensorInfo("", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
     return to_numpy(tensor, info)
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """Return an array as a tensor; numpy knows bfloat16 and float8 as extensions only."""
+    array = np.ascontiguousarray(array)
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(f"u{array.itemsize}")).view(getattr(torch, array.dtype.name))
 
 
 def results_of(program: ExportedProgram) -> Iterator[tuple[str, fx.Node]]:
@@ -160,7 +194,7 @@ class _Wide(fx.Interpreter):
         return name in self._found.undetermined and not self._is_anchor(name)
 
     def _is_open(self, n: fx.Node) -> bool:
-        return _draws(n) or _name(n) in _UNINITIALIZED
+        return draws(n.target, n.args, n.kwargs) or _name(n) in _UNINITIALIZED
 
     def _has_ties(self, n: fx.Node) -> bool:
         """Whether a sort has equal elements, whose order no operator promises."""
@@ -175,7 +209,7 @@ class _Wide(fx.Interpreter):
 
     def _in_float64(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        args, kwargs = pytree.tree_map_only(torch.dtype, lambda d: _WIDE.get(d, d), (args, kwargs))
+        args, kwargs = pytree.tree_map_only(torch.dtype, lambda d: WIDE.get(d, d), (args, kwargs))
         return getattr(self, n.op)(n.target, args, kwargs)
 
     def _elements(self, n: fx.Node) -> Iterator[tuple[str, torch.Tensor]]:
@@ -218,18 +252,6 @@ def _tensors(n: fx.Node, result: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield from ((f"{n.name}:{i}", x) for i, x in entries if isinstance(x, torch.Tensor))
 
 
-def _draws(n: fx.Node) -> bool:
-    """Whether a node draws random numbers: attention without dropout does not."""
-    if not isinstance(n.target, OpOverload):
-        return False
-    if torch.Tag.nondeterministic_seeded not in n.target.tags:
-        return False
-    arguments = n.target._schema.arguments
-    given = {a.name: a.default_value for a in arguments}
-    given |= dict(zip((a.name for a in arguments), n.args, strict=False)) | n.kwargs
-    return not any(name in given and not given[name] for name in _SWITCHES)
-
-
 _UNINITIALIZED = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
 _SORTS = {"sort": 1, "argsort": 1, "topk": 2}
 """Ops whose indices depend on the order of equal elements: the position of the dim."""
@@ -247,17 +269,13 @@ def _sorted_dim(n: fx.Node) -> int:
     return dim if isinstance(dim, int) else -1
 
 
-_SWITCHES = ("train", "training", "dropout_p", "dropout")
-"""Parameters of random ops; without them, or with another value than 0, an op is random."""
-
-
 def _wide(result: Any) -> Any:
     widened: Any = pytree.tree_map_only(torch.Tensor, _widened, result)
     return widened
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(_WIDE.get(tensor.dtype, tensor.dtype))
+    return tensor.to(WIDE.get(tensor.dtype, tensor.dtype))
 
 
 def _flat_inputs(

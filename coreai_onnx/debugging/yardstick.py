@@ -52,6 +52,11 @@ class Judgement:
         """Whether no element is wrong."""
         return not self.problem and self.wrong == 0
 
+    @property
+    def badness(self) -> tuple[bool, bool, float]:
+        """A key by which judgements are sorted from the best to the worst."""
+        return bool(self.problem), not self.ok, self.error
+
     def __str__(self) -> str:
         """Return the verdict in a few words."""
         if self.problem:

@@ -12,12 +12,15 @@ from coreai_onnx.delegation.capability import CapabilityPartitioner
 from coreai_onnx.delegation.edge import EdgeProgramManager, to_edge, to_edge_transform_and_lower
 from coreai_onnx.delegation.export_pass import ExportPass, ProxyValue, edge_ops
 from coreai_onnx.delegation.finished import FinishConfig, FinishedProgram
+from coreai_onnx.delegation.kernels import KernelPartitioner
+from coreai_onnx.delegation.memory_planning import MemoryPlanningPass
 from coreai_onnx.delegation.partitioning import (
     DelegationSpec,
     Partitioner,
     PartitionResult,
     delegates_of,
 )
+from coreai_onnx.delegation.providers import ProviderPartitioner
 
 __all__ = [
     "BackendDetails",
@@ -28,10 +31,13 @@ __all__ = [
     "ExportPass",
     "FinishConfig",
     "FinishedProgram",
+    "KernelPartitioner",
     "LoweredModule",
+    "MemoryPlanningPass",
     "PartitionResult",
     "Partitioner",
     "PreprocessResult",
+    "ProviderPartitioner",
     "ProxyValue",
     "backend",
     "delegates_of",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.export import ExportedProgram
@@ -36,13 +36,23 @@ class PreprocessResult:
 
     Attributes:
         processed_bytes: What the backend's op reads when the model is loaded.
+        holds_weights: Whether the bytes contain values of the weights. Where the weights of the
+            model are changed afterwards, such a part runs on its body.
     """
 
     processed_bytes: bytes
+    holds_weights: bool = True
 
 
 class BackendDetails(ABC):
-    """A backend: turns programs into bytes that its op runs."""
+    """A backend: turns programs into bytes that its op runs.
+
+    Attributes:
+        version: Version of the bytes. The calls of the parts have it as the attribute
+            ``backend_version``, so that the op can refuse the bytes of another version.
+    """
+
+    version: ClassVar[str] = ""
 
     @staticmethod
     @abstractmethod
@@ -86,12 +96,10 @@ class LoweredModule(torch.nn.Module):
         super().__init__()
         self._delegate = delegate
         signature = delegate.program.graph_signature
-        values = {**delegate.program.state_dict, **delegate.program.constants}
-        weights: dict[str, str] = {}
-        for spec in signature.input_specs:
-            if spec.target is not None:
-                weights[spec.arg.name] = f"weight_{len(weights)}"
-                self.register_buffer(weights[spec.arg.name], values[spec.target].detach())
+        names = [spec.arg.name for spec in signature.input_specs if spec.target is not None]
+        weights = {name: f"weight_{number}" for number, name in enumerate(names)}
+        for name, value in zip(names, delegate.weights, strict=True):
+            self.register_buffer(weights[name], value.detach())
         # Strict exports trace ``forward``, and cannot read an exported program.
         self._inputs = [(weights.get(n.name, ""), is_number(n)) for n in delegate.placeholders]
         self._tag = delegate.tag
@@ -184,7 +192,12 @@ def processed(
             "  return PreprocessResult(processed_bytes=...)"
         )
     return Delegate(
-        backend_id, program, content, tuple((spec.key, spec.value) for spec in compile_specs)
+        backend_id,
+        program,
+        content,
+        tuple((spec.key, spec.value) for spec in compile_specs),
+        details.version,
+        result.holds_weights,
     )
 
 

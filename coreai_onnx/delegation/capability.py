@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import fx
@@ -32,19 +32,35 @@ class CapabilityPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag the supported nodes; the result has the reasons for the others."""
-        module = exported_program.graph_module
-        calls = [node for node in module.graph.nodes if node.op == "call_function"]
+        calls = [n for n in exported_program.graph.nodes if n.op == "call_function"]
         reasons = {node.name: self.capability(node) for node in calls}
-        support = _Support(reasons)
-        proposed = CapabilityBasedPartitioner(
-            module, support, allows_single_node_partition=True
-        ).propose_partitions()
-        for number, part in enumerate(proposed):
-            for node in part.nodes:
-                node.meta[TAG] = f"part{number}"
-        tags = {f"part{number}": self.spec for number in range(len(proposed))}
-        unsupported = {name: reason for name, reason in reasons.items() if reason}
-        return PartitionResult(exported_program, tags, unsupported)
+        return tagged(exported_program, self.spec, reasons)
+
+
+def tagged(
+    program: ExportedProgram,
+    spec: DelegationSpec,
+    reasons: Mapping[str, str],
+    worthwhile: Callable[[Iterable[fx.Node]], bool] = any,
+) -> PartitionResult:
+    """Tag the supported nodes of a program in parts as large as possible.
+
+    Args:
+        program: The program; its nodes are tagged.
+        spec: What processes the parts.
+        reasons: Why a node is not supported, by name; empty if it is.
+        worthwhile: Whether nodes are to be a part; others stay in the program.
+    """
+    proposed = CapabilityBasedPartitioner(
+        program.graph_module, _Support(reasons), allows_single_node_partition=True
+    ).propose_partitions()
+    parts = [list(part.nodes) for part in proposed if worthwhile(list(part.nodes))]
+    for number, nodes in enumerate(parts):
+        for node in nodes:
+            node.meta[TAG] = f"part{number}"
+    tags = {f"part{number}": spec for number in range(len(parts))}
+    unsupported = {name: reason for name, reason in reasons.items() if reason}
+    return PartitionResult(program, tags, unsupported)
 
 
 class _Support(OperatorSupportBase):

@@ -191,7 +191,7 @@ class EdgeProgramManager(Methods):
         program = self._lowered(config)
         if config.optimize:
             program.optimize(target=config.target, minimum_onnxruntime=config.minimum_onnxruntime)
-        return FinishedProgram(program, self._programs)
+        return FinishedProgram(program, self._programs, config.memory_planning_pass)
 
     to_executorch = finish
 

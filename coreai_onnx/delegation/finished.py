@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from torch.export import ExportedProgram
 
+from coreai_onnx.delegation.memory_planning import MemoryPlanningPass
 from coreai_onnx.delegation.methods import FORWARD, Methods
 from coreai_onnx.errors import SaveError
+from coreai_onnx.memory.plan import MemoryPlan, memory_plan
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.outputs import Outputs
 
@@ -27,6 +29,7 @@ class FinishConfig:
         passes: Passes to run first, as for `EdgeProgramManager.transform`.
         optimize: Whether to run the graph passes of the target.
         target: As for `OnnxProgram.optimize`.
+        memory_planning_pass: What `FinishedProgram.memory_plan` includes.
         opset_version: As for `TorchConverter.to_onnx`.
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
     """
@@ -34,6 +37,7 @@ class FinishConfig:
     passes: Sequence[Any] | Mapping[str, Sequence[Any]] = ()
     optimize: bool = True
     target: Target = "onnxruntime"
+    memory_planning_pass: MemoryPlanningPass = field(default_factory=MemoryPlanningPass)
     opset_version: int | None = None
     minimum_onnxruntime: str | None = None
 
@@ -45,9 +49,14 @@ class FinishedProgram(Methods):
         onnx_program: The models; the methods are its entrypoints.
     """
 
-    def __init__(self, onnx_program: OnnxProgram, programs: Mapping[str, ExportedProgram]) -> None:
-        """Hold the models and the programs."""
-        self.onnx_program = onnx_program
+    def __init__(
+        self,
+        onnx_program: OnnxProgram,
+        programs: Mapping[str, ExportedProgram],
+        planning: MemoryPlanningPass,
+    ) -> None:
+        """Hold the models, the programs, and what memory plans include."""
+        self.onnx_program, self._planning = onnx_program, planning
         super().__init__(programs)
 
     @property
@@ -91,3 +100,26 @@ class FinishedProgram(Methods):
         """
         self.exported_program(method_name)
         return self.onnx_program.run(*args, entrypoint=method_name, **named)
+
+    def memory_plan(
+        self, method_name: str = FORWARD, *, sizes: Mapping[str, int] | None = None, **options: Any
+    ) -> MemoryPlan:
+        """Return the memory that a method takes; see `coreai_onnx.memory_plan`.
+
+        Args:
+            method_name: The method.
+            sizes: Sizes of symbolic dims; 1 for the others.
+            **options: ``kernels`` and ``low_memory`` of `coreai_onnx.memory_plan`.
+
+        Raises:
+            StagingError: If there is no such method.
+        """
+        self.exported_program(method_name)
+        return memory_plan(
+            self.onnx_program,
+            sizes=sizes,
+            entrypoint=method_name,
+            with_inputs=self._planning.alloc_graph_input,
+            with_outputs=self._planning.alloc_graph_output,
+            **options,
+        )

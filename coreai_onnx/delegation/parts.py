@@ -21,6 +21,8 @@ from torch.export.graph_signature import (
 
 from coreai_onnx.export.compat.torch_names import pytree
 
+_WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
 
 @dataclass(frozen=True)
 class Part:
@@ -47,8 +49,7 @@ def part_of(program: ExportedProgram, module: fx.GraphModule, nodes: Sequence[fx
     """
     weights: Mapping[str, InputSpec] = {}
     if module is program.graph_module:
-        specs = program.graph_signature.input_specs
-        weights = {s.arg.name: s for s in specs if s.target is not None}
+        weights = _weights(program.graph_signature)
     inside = set(nodes)
     outside = dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside)
     inputs = sorted(
@@ -65,6 +66,13 @@ def part_of(program: ExportedProgram, module: fx.GraphModule, nodes: Sequence[fx
     results = [known[n].name for n in outputs]
     made = _program(program, fx.GraphModule(module, graph), inputs, weights, results)
     return Part(made, tuple(inputs), outputs)
+
+
+def _weights(signature: ExportGraphSignature) -> dict[str, InputSpec]:
+    """Return the inputs of a program that never change, by name."""
+    changed = {s.target for s in signature.output_specs if s.kind != OutputKind.USER_OUTPUT}
+    given = (s for s in signature.input_specs if s.kind in _WEIGHTS)
+    return {s.arg.name: s for s in given if s.target not in changed}
 
 
 def _weight_name(node: fx.Node) -> str:

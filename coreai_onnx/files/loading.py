@@ -14,6 +14,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import LoadError, failures_as, reason_of
 from coreai_onnx.files.external_data import bring_in, check_strings_and_tensors
 from coreai_onnx.model.debug_info import restore
+from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.graph_checks import arrange
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import graphs
@@ -61,20 +62,31 @@ def load_model(path: str | PathLike[str], *, data: bool = True) -> ir.Model:
 
     Raises:
         LoadError: The file is missing, unreadable, truncated or not an ONNX model, needs a newer
-            ONNX than is installed, its graph is broken, its data file is missing, too short or in
-            another folder, or its metadata cannot be read.
+            ONNX than is installed, its graph is broken, a call has other attributes than its body,
+            its data file is missing, too short or in another folder, or its metadata cannot be
+            read.
     """
     path = Path(path)
     with failures_as(LoadError, f"{path}: is a broken ONNX model"):
-        model = _parsed(path, data=data)
-        _check_versions(model, path)
-        bring_in(model, path.absolute().parent, data=data)
-        _forget_shapes_without_type(model)
-        if wrong := arrange(model):
-            raise LoadError(f"{path}: {wrong}")
-        restore(model)
-        _check_metadata(model, path)
-    return model
+        return _checked(read_proto(path), str(path), path.absolute().parent, data=data)
+
+
+def read_model(source: bytes | onnx.ModelProto) -> ir.Model:
+    """Read a model in memory, with the same checks as a file's; it is not changed.
+
+    Args:
+        source: The model, or the content of its file. Its data files are in the current folder.
+
+    Returns:
+        The model, its nodes in topological order.
+
+    Raises:
+        LoadError: As `load_model`.
+    """
+    what = "the given bytes" if isinstance(source, bytes) else "the given model"
+    with failures_as(LoadError, f"{what}: is a broken ONNX model"):
+        proto = _proto_of(source, what) if isinstance(source, bytes) else source
+        return _checked(proto, what, Path.cwd(), data=True)
 
 
 def fault(path: Path) -> str:
@@ -100,9 +112,8 @@ def check_places(source: str | PathLike[str] | bytes | onnx.ModelProto) -> None:
     elif isinstance(source, bytes):
         if _LOCATION not in source:
             return
-        proto, what, folder = onnx.ModelProto(), "the given bytes", Path.cwd()
-        with failures_as(LoadError, f"{what}: is not an ONNX model"):
-            proto.ParseFromString(source)
+        what, folder = "the given bytes", Path.cwd()
+        proto = _proto_of(source, what)
     else:
         path = Path(source)
         if not _names_a_data_file(path):
@@ -110,6 +121,13 @@ def check_places(source: str | PathLike[str] | bytes | onnx.ModelProto) -> None:
         proto, what, folder = read_proto(path), str(path), path.absolute().parent
     if wrong := check_strings_and_tensors(proto, folder, data=True):
         raise LoadError(f"{what}: {wrong}")
+
+
+def _proto_of(content: bytes, what: str) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    with failures_as(LoadError, f"{what}: is not an ONNX model"):
+        proto.ParseFromString(content)
+    return proto
 
 
 def _names_a_data_file(path: Path) -> bool:
@@ -120,10 +138,23 @@ def _names_a_data_file(path: Path) -> bool:
         return content.find(_LOCATION) >= 0
 
 
-def _parsed(path: Path, *, data: bool) -> ir.Model:
-    proto = read_proto(path)
-    if wrong := check_strings_and_tensors(proto, path.absolute().parent, data=data):
-        raise LoadError(f"{path}: {wrong}")
+def _checked(proto: onnx.ModelProto, what: str, folder: Path, *, data: bool) -> ir.Model:
+    model = _parsed(proto, what, folder, data=data)
+    _check_versions(model, what)
+    bring_in(model, folder, data=data)
+    _forget_shapes_without_type(model)
+    if wrong := arrange(model):
+        raise LoadError(f"{what}: {wrong}")
+    restore(model)
+    if wrong := fixed_attributes_fault(model):
+        raise LoadError(f"{what}: {wrong}")
+    _check_metadata(model, what)
+    return model
+
+
+def _parsed(proto: onnx.ModelProto, what: str, folder: Path, *, data: bool) -> ir.Model:
+    if wrong := check_strings_and_tensors(proto, folder, data=data):
+        raise LoadError(f"{what}: {wrong}")
     with without_warnings():
         model = ir.from_proto(proto)
     for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values())):
@@ -170,12 +201,12 @@ def _no_model(path: Path, start: bytes) -> str:
     return next(known, "is not an ONNX model, or cut short or damaged: make or fetch it again")
 
 
-def _check_versions(model: ir.Model, path: Path) -> None:
+def _check_versions(model: ir.Model, what: str) -> None:
     """Reject versions that the installed onnx does not know: their semantics would be guessed."""
     advice = f"update onnx (installed: {onnx.__version__}), or convert the model for an older one"
     if model.ir_version > onnx.IR_VERSION:
         raise LoadError(
-            f"{path}: its IR version is {model.ir_version}, the newest supported one is "
+            f"{what}: its IR version is {model.ir_version}, the newest supported one is "
             f"{onnx.IR_VERSION}\n  {advice}"
         )
     newest = onnx.defs.onnx_opset_version()
@@ -183,13 +214,13 @@ def _check_versions(model: ir.Model, path: Path) -> None:
         opset = imports.get("", 1)
         if opset > newest:
             raise LoadError(
-                f"{path}: its opset is {opset}, the newest supported one is {newest}\n  {advice}"
+                f"{what}: its opset is {opset}, the newest supported one is {newest}\n  {advice}"
             )
         if opset < 1:
-            raise LoadError(f"{path}: its opset is {opset}; the lowest opset is 1")
+            raise LoadError(f"{what}: its opset is {opset}; the lowest opset is 1")
         for domain, version in imports.items():
             if not 0 <= version < _VERSION_LIMIT:
-                raise LoadError(f"{path}: the version of domain {domain!r} is {version}")
+                raise LoadError(f"{what}: the version of domain {domain!r} is {version}")
 
 
 def _forget_shapes_without_type(model: ir.Model) -> None:
@@ -200,7 +231,7 @@ def _forget_shapes_without_type(model: ir.Model) -> None:
                 value.shape = None
 
 
-def _check_metadata(model: ir.Model, path: Path) -> None:
+def _check_metadata(model: ir.Model, what: str) -> None:
     key = STATES
     try:
         _check_pairs(model, read_states(model.metadata_props))
@@ -215,7 +246,7 @@ def _check_metadata(model: ir.Model, path: Path) -> None:
         _check_complex(model)
     except ValueError as error:
         raise LoadError(
-            f"{path}: its metadata {key} cannot be read: {reason_of(error)}\n"
+            f"{what}: its metadata {key} cannot be read: {reason_of(error)}\n"
             "  another tool changed it: convert the model again, or remove that entry"
         ) from error
 

@@ -1,12 +1,15 @@
-"""Attributes of a module, as attributes of an ONNX node."""
+"""Attributes of a module, as attributes of an ONNX node or function."""
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Mapping
 from typing import Any
+
+import onnx_ir as ir
 
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.externalize.module_call import ModuleCall
+from coreai_onnx.lower.attributes import plain_value
 
 
 class ModuleAttributeTypeError(ExternalizationError, TypeError):
@@ -41,19 +44,15 @@ def composite_attributes(call: ModuleCall) -> dict[str, Any]:
 
 
 def _onnx_value(call: ModuleCall, name: str, value: Any) -> Any:
-    if isinstance(value, Enum):
-        value = value.value
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, int | float | str):
-        return value
-    if isinstance(value, list | tuple) and value:
-        items = [int(v) if isinstance(v, bool) else v for v in value]
-        if all(isinstance(v, int | float) for v in items):
-            return items if all(isinstance(v, int) for v in items) else [float(v) for v in items]
-        if all(isinstance(v, str) for v in items):
-            return items
+    plain = plain_value(value)
+    if plain is not None:
+        return plain
     raise ModuleAttributeTypeError(
         f"{call.path}: attribute {name!r} of type {type(value).__name__} has no ONNX form",
         advice="bool, int, float, str and lists of these can be attributes",
     )
+
+
+def declarations(attributes: Mapping[str, Any]) -> list[ir.Attr]:
+    """Return the attributes of a function whose calls have these values, which are its defaults."""
+    return [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]

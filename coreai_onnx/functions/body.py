@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.composite_ops.declaration import Attribute, Composite
+from coreai_onnx.composite_ops import Attribute, Composite, domain_of
 from coreai_onnx.errors import UnsupportedOpsError
 from coreai_onnx.functions.trace import Example, TracedReference
 from coreai_onnx.lower.builder import OpBuilder
@@ -80,7 +80,8 @@ class BodyBuilder:
                 value.shape, value.type = None, None
         attributes = [_declared(a) for a in self.composite.attributes]
         attributes.append(ir.Attr("version", ir.AttributeType.INT, self.composite.version))
-        return ir.Function("ai.coreai", self.composite.name, graph=graph, attributes=attributes)
+        domain, name = domain_of(self.composite), self.composite.name
+        return ir.Function(domain, name, graph=graph, attributes=attributes)
 
 
 def _nested_inputs(graph: ir.Graph) -> list[Value]:
@@ -152,3 +153,9 @@ def _declared(attribute: Attribute) -> ir.Attr:
     type_ = _ATTRIBUTE_TYPES[attribute.type]
     default = attribute.default
     return ir.Attr(attribute.name, type_, list(default) if isinstance(default, tuple) else default)
+
+
+def forget_types(graph: ir.Graph) -> None:
+    """Remove types, since the body holds for other shapes too; readers infer them."""
+    for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
+        value.shape, value.type = None, None

@@ -7,7 +7,6 @@ any other runtime runs the body, which does not.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,21 +15,29 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import torch
+from onnx_ir.tensor_adapters import TorchTensor
 
 from coreai_onnx.export.capture.symbols import symbol_names
 from coreai_onnx.export.externalize.delegate_call import Delegate, delegate_of, is_number
+from coreai_onnx.functions.attributes import declarations
+from coreai_onnx.functions.body import forget_types
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.scope import Names, Scope
 from coreai_onnx.lower.values import Value, ir_dtype, set_dims
 from coreai_onnx.lower.walker import Walker
-
-BACKEND = "coreai.backend"
-"""Key of a function's metadata: the id of the backend that its call is delegated to."""
-COMPILE_SPECS = "coreai.compile_specs"
-"""Key of a function's metadata: a JSON object of the backend's settings, values in hexadecimal."""
-PROCESSED = "coreai.processed"
-"""Key of a function's metadata: the SHA-256 of the bytes that its calls pass."""
+from coreai_onnx.model.delegated_parts import (
+    BACKEND,
+    BACKEND_VERSION,
+    COMPILE_SPEC,
+    COMPILE_SPECS,
+    PART,
+    PROCESSED,
+    WEIGHT_COUNT,
+    WEIGHTS,
+    digest_of,
+)
 
 
 @dataclass
@@ -55,7 +62,7 @@ class DelegateCalls:
             function.domain,
             function.name,
             [*inputs, self._blob(walker, delegate)],
-            {},
+            _attributes(delegate),
             outputs=len(function.outputs),
         )
         node = outputs[0].producer()
@@ -71,11 +78,12 @@ class DelegateCalls:
         kept: dict[bytes, ir.Function] = {}
         counts: dict[str, int] = {}
         for tag, function in self._functions.items():
+            forget_types(function.graph)
             key = _content(function)
             if key not in kept:
                 number = counts.setdefault(function.domain, 0)
                 counts[function.domain] += 1
-                function.name = f"part_{number}"
+                function.name = f"{PART}{number}"
                 kept[key] = function
             for made_for, node in self._calls:
                 if made_for == tag:
@@ -84,7 +92,7 @@ class DelegateCalls:
 
     def _blob(self, walker: Walker, delegate: Delegate) -> Value:
         """Return the processed bytes as a constant of the model, one for equal bytes."""
-        digest = _digest(delegate)
+        digest = digest_of([delegate.processed_bytes])
         scope = walker.op.scope
         data = np.frombuffer(delegate.processed_bytes, np.uint8)
         if scope.root.constants_as_nodes:
@@ -95,8 +103,28 @@ class DelegateCalls:
         return self._blobs[digest]
 
 
-def _digest(delegate: Delegate) -> str:
-    return hashlib.sha256(delegate.processed_bytes).hexdigest()
+def _attributes(delegate: Delegate) -> dict[str, Any]:
+    """Return what a call says about the processed bytes, for the backend's op."""
+    weights = delegate.weights
+    held = delegate.holds_weights and weights
+    return {
+        BACKEND_VERSION: delegate.version,
+        WEIGHT_COUNT: len(weights),
+        **({WEIGHTS: digest_of(_bytes_of(w) for w in weights)} if held else {}),
+        **{COMPILE_SPEC + key: _readable(value) for key, value in delegate.compile_specs},
+    }
+
+
+def _readable(value: bytes) -> str | list[int]:
+    """Return a setting as text, which ONNX requires to be UTF-8, or else as a list of bytes."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return list(value)
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    return memoryview(TorchTensor(tensor.detach().contiguous()).tobytes())
 
 
 def _function(context: Context, delegate: Delegate, given: Sequence[Value]) -> ir.Function:
@@ -121,13 +149,17 @@ def _function(context: Context, delegate: Delegate, given: Sequence[Value]) -> i
     _name_outputs(op, results)
     for domain in sorted({n.domain for n in graph.all_nodes()} - {""}):
         graph.opset_imports[domain] = 1
-    for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
-        value.shape, value.type = None, None
-    function = ir.Function(delegate.backend_id, delegate.tag, graph=graph, attributes=[])
+    function = ir.Function(
+        delegate.backend_id,
+        delegate.tag,
+        graph=graph,
+        # equal parts with other weights share the function
+        attributes=declarations({**_attributes(delegate), WEIGHTS: ""}),
+    )
     specs = {key: value.hex() for key, value in delegate.compile_specs}
     function.metadata_props[BACKEND] = delegate.backend_id
     function.metadata_props[COMPILE_SPECS] = json.dumps(specs, sort_keys=True)
-    function.metadata_props[PROCESSED] = _digest(delegate)
+    function.metadata_props[PROCESSED] = digest_of([delegate.processed_bytes])
     return function
 
 

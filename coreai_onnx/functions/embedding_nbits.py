@@ -7,22 +7,13 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
-from coreai_onnx.functions.few_bits import dequantized
-from coreai_onnx.functions.writers import Examples, present, writes
+from coreai_onnx.functions.few_bits import dequantized, few_bits_words
+from coreai_onnx.functions.writers import Examples, writes
 from coreai_onnx.lower.values import Value
 
-_DEFAULT_BITS = 4
 
-
-def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
-    given, bits = present(composite, examples), int(attributes["bits"])
-    words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
-    return [*words, *(name for name in ("zero_points", "palette") if name in given)]
-
-
-@writes("embedding_nbits", words=_words)
+@writes("embedding_nbits", words=few_bits_words)
 def embedding_nbits(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """Write the body; see :func:`coreai_onnx.composite_ops.embedding_nbits.embedding_nbits`."""
     del examples

@@ -23,14 +23,17 @@ _DEFAULT_BITS = 4
 _BYTE = 8
 
 
-def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+def few_bits_words(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
+) -> list[str]:
+    """Return the variant words of a call of a composite with few-bit weights."""
     given, bits = present(composite, examples), int(attributes["bits"])
     words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
-    words += ["rounded"] if attributes["activation_bits"] else []
+    words += ["rounded"] if attributes.get("activation_bits") else []
     return [*words, *(name for name in ("zero_points", "palette", "bias") if name in given)]
 
 
-@writes("linear_nbits", words=_words)
+@writes("linear_nbits", words=few_bits_words)
 def linear_nbits(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
     """Write the body; see :func:`coreai_onnx.composite_ops.linear_nbits.linear_nbits`."""
     del examples
@@ -41,7 +44,7 @@ def linear_nbits(b: BodyBuilder, examples: Examples, attributes: Mapping[str, An
     sizes = op.Shape(weight)
     x = always_cast(op, b.inputs[0], wide)
     if attributes["activation_bits"]:
-        x = _rounded(op, x, op.Slice(sizes, [1], [3], [0]))
+        x = rounded(op, x, op.Slice(sizes, [1], [3], [0]))
     rows = op.Reshape(weight, op.Concat(op.Slice(sizes, [0], [1], [0]), [-1], axis=0))
     product = op.MatMul(x, op.Transpose(rows, perm=[1, 0]))
     bias = b.given("bias")
@@ -92,7 +95,7 @@ def unpacked(op: OpBuilder, codes: Value, bits: int) -> Value:
     return op.Reshape(steps, op.Concat(lead, whole, axis=0), allowzero=1)
 
 
-def _rounded(op: OpBuilder, x: Value, groups: Value) -> Value:
+def rounded(op: OpBuilder, x: Value, groups: Value) -> Value:
     """Return activations rounded to 255 steps per group; ``groups`` is their number and size."""
     shape = op.Shape(x)
     split = op.Concat(op.Slice(shape, [0], [-1], [0]), groups, axis=0)

@@ -6,7 +6,8 @@ have rows, so that the cost is that of the products.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -43,7 +44,7 @@ def write(
     transposed = bool(attributes["transpose_rhs"])
     wide = torch.float64 if b.dtype == torch.float64 else torch.float32
     if right is not None and not chooses_rows(examples[1], attributes):
-        return _grouped(op, rows, rhs, right, _Product(lhs, transposed, wide))
+        return op.CastLike(grouped(op, rows, _stored(op, rhs, right, transposed, wide)), lhs)
     matrices = rhs if right is None else op.Gather(rhs, right, axis=_AXIS)
     if transposed:
         lead = op.Shape(matrices, start=0, end=-2)
@@ -60,50 +61,71 @@ def chooses_rows(rhs: Example | None, attributes: Mapping[str, Any]) -> bool:
     return len(rhs.dims) - int(attributes["num_batch_axes"]) <= 2
 
 
-class _Product:
-    """The product of rows and a matrix.
+@dataclass(frozen=True)
+class Matrices:
+    """The matrices of grouped products.
 
-    Args:
-        like: A value with the dtype of the result.
-        transposed: Whether the matrices are ``[N, K]``.
-        wide: Accumulation dtype.
+    Attributes:
+        chosen: The matrix for each index of the batch axes, int64.
+        count: The number of matrices, ``[1]``.
+        width: The number of columns of a product, ``[1]``.
+        product: Writes the product of rows ``[n, M, K]`` and a matrix, given by its number,
+            ``[n, M, N]``.
+        wide: Dtype of a product.
     """
 
-    def __init__(self, like: Value, transposed: bool, wide: torch.dtype) -> None:  # noqa: FBT001 - internal
-        self.like, self.transposed, self.wide = like, transposed, wide
-
-    def __call__(self, op: OpBuilder, rows: Value, matrix: Value) -> Value:
-        """Return rows ``[n, M, K]`` times one matrix, ``[n, M, N]``."""
-        if self.transposed:
-            matrix = op.Transpose(matrix, perm=[1, 0])
-        return op.MatMul(always_cast(op, rows, self.wide), always_cast(op, matrix, self.wide))
+    chosen: Value
+    count: Value
+    width: Value
+    product: Callable[[OpBuilder, Value, Value], Value]
+    wide: torch.dtype
 
 
-def _grouped(op: OpBuilder, lhs: Value, rhs: Value, indices: Value, product: _Product) -> Value:
-    """Multiply ``lhs [..., M, K]`` by the matrices of ``rhs`` that the indices select."""
-    left, right = _numbers(op, lhs), op.Gather(_numbers(op, rhs), indices, axis=_AXIS)
-    batch = op.Shape(op.Add(left, right))
-    row_of, matrix_of = (op.Reshape(op.Expand(x, batch), [-1]) for x in (left, right))
+def _stored(
+    op: OpBuilder,
+    rhs: Value,
+    indices: Value,
+    transposed: bool,  # noqa: FBT001 - internal
+    wide: torch.dtype,
+) -> Matrices:
+    """Return the matrices of ``rhs`` that the indices select, ``[N, K]`` if ``transposed``."""
+    chosen = op.Gather(_numbers(op, rhs), indices, axis=_AXIS)
+    count = op.ReduceProd(op.Shape(rhs, start=0, end=-2), keepdims=1)
+    width = op.Shape(rhs, start=-2, end=-1) if transposed else op.Shape(rhs, start=-1)
+    stacked = op.Reshape(rhs, _stack(op, rhs), allowzero=1)
+
+    def product(inner: OpBuilder, rows: Value, which: Value) -> Value:
+        matrix = inner.Gather(stacked, which, axis=0)
+        if transposed:
+            matrix = inner.Transpose(matrix, perm=[1, 0])
+        return inner.MatMul(always_cast(inner, rows, wide), always_cast(inner, matrix, wide))
+
+    return Matrices(chosen, count, width, product, wide)
+
+
+def grouped(op: OpBuilder, lhs: Value, matrices: Matrices) -> Value:
+    """Multiply ``lhs [..., M, K]`` by the chosen matrices, one product per matrix that has rows."""
+    left = _numbers(op, lhs)
+    batch = op.Shape(op.Add(left, matrices.chosen))
+    row_of, matrix_of = (op.Reshape(op.Expand(x, batch), [-1]) for x in (left, matrices.chosen))
     count = op.Shape(row_of)
     sorted_, order = op.TopK(matrix_of, count, axis=-1, largest=0, sorted=1, _outputs=2)
     rows_in_order = op.Gather(row_of, order, axis=0)
-    matrices = op.ReduceProd(op.Shape(rhs, start=0, end=-2), keepdims=1)
     ones = op.Expand(op.const(1), count)
     sizes = op.ScatterElements(
-        op.Expand(op.const(0), matrices), sorted_, ones, axis=0, reduction="add"
+        op.Expand(op.const(0), matrices.count), sorted_, ones, axis=0, reduction="add"
     )
     ends = op.CumSum(sizes, op.const(0))
     groups = _Groups(ends, op.Sub(ends, sizes), op.Squeeze(op.NonZero(sizes), [0]))
-    stacked = [op.Reshape(x, _stack(op, x), allowzero=1) for x in (lhs, rhs)]
     height = op.Shape(lhs, start=-2, end=-1)
-    width = op.Shape(rhs, start=-2, end=-1) if product.transposed else op.Shape(rhs, start=-1)
-    nothing = op.const(torch.zeros(0, 1, 1), product.wide)
-    empty = op.Expand(nothing, op.Concat([0], height, width, axis=0))
-    joined = _one_by_one(op, groups, rows_in_order, stacked, empty, product)
+    nothing = op.const(torch.zeros(0, 1, 1), matrices.wide)
+    empty = op.Expand(nothing, op.Concat([0], height, matrices.width, axis=0))
+    stacked = op.Reshape(lhs, _stack(op, lhs), allowzero=1)
+    joined = _one_by_one(op, groups, stacked, rows_in_order, empty, matrices)
     places = op.Range(0, op.Squeeze(count, [0]), 1)
     back = op.ScatterElements(order, order, places, axis=0)
-    result = op.Gather(op.CastLike(joined, product.like), back, axis=0)
-    return op.Reshape(result, op.Concat(batch, height, width, axis=0), allowzero=1)
+    result = op.Gather(joined, back, axis=0)
+    return op.Reshape(result, op.Concat(batch, height, matrices.width, axis=0), allowzero=1)
 
 
 class _Groups:
@@ -114,22 +136,17 @@ class _Groups:
 
 
 def _one_by_one(
-    op: OpBuilder,
-    groups: _Groups,
-    rows: Value,
-    stacked: Sequence[Value],
-    empty: Value,
-    product: _Product,
+    op: OpBuilder, groups: _Groups, lhs: Value, rows: Value, empty: Value, matrices: Matrices
 ) -> Value:
     """Multiply the rows of one matrix per loop iteration; return all products, concatenated.
 
     The products are collected in a sequence, since their lengths differ.
     """
-    names, (lhs, rhs) = op.scope.names, stacked
+    names, wide = op.scope.names, ir_dtype(matrices.wide)
     (first,) = op.call("", "SequenceConstruct", [empty], {})
     graph = ir.Graph([], [], nodes=[], name=names.unique("matrices"))
     inner = op.inside(op.scope.nested(graph))
-    scalar, parts_type = ir.Shape([]), ir.SequenceType(ir.TensorType(ir_dtype(product.wide)))
+    scalar, parts_type = ir.Shape([]), ir.SequenceType(ir.TensorType(wide))
     turn = ir.Value(name=names.unique("turn"), type=ir.TensorType(ir.DataType.INT64), shape=scalar)
     going = ir.Value(name=names.unique("going"), type=ir.TensorType(ir.DataType.BOOL), shape=scalar)
     parts = ir.Value(name=names.unique("parts"), type=parts_type)
@@ -138,14 +155,14 @@ def _one_by_one(
     bounds = (inner.Gather(x, which, axis=0) for x in (groups.starts, groups.ends))
     begin, end = (inner.Unsqueeze(x, [0]) for x in bounds)
     chosen = inner.Gather(lhs, inner.Slice(rows, begin, end, [0]), axis=0)
-    part = product(inner, chosen, inner.Gather(rhs, which, axis=0))
+    part = matrices.product(inner, chosen, which)
     (longer,) = inner.call("", "SequenceInsert", [parts, part], {})
     graph.outputs.extend([inner.Identity(going), longer])
     parts.type = None  # left to shape inference, so that the text is equal for all dtypes
     turns = op.Squeeze(op.Shape(groups.active), [0])
     (collected,) = op.call("", "Loop", [turns, None, first], {"body": graph})
     (joined,) = op.call("", "ConcatFromSequence", [collected], {"axis": 0})
-    joined.dtype = ir_dtype(product.wide)
+    joined.dtype = wide
     return joined
 
 

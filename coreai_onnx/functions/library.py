@@ -12,9 +12,10 @@ import torch
 from coreai_onnx.composite_ops.declaration import DTYPE_WORDS, Composite
 from coreai_onnx.functions.body import lower_body
 from coreai_onnx.functions.trace import Example, trace_reference
-from coreai_onnx.functions.writers import variant_words, write_body
+from coreai_onnx.functions.writers import body_text, variant_words, write_body
 from coreai_onnx.lower.composites import CompositeCall
 from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of
+from coreai_onnx.model.fixed_attributes import write_fixed
 
 
 def composite_functions(calls: Sequence[CompositeCall], opset: int) -> list[ir.Function]:
@@ -72,6 +73,11 @@ def _free(op_type: str, composite: Composite, taken: Mapping[str, ir.Function]) 
     return next(n for i in range(2, len(taken) + 3) if (n := f"{op_type}.{i}") not in taken)
 
 
+def body_of(call: CompositeCall, opset: int) -> ir.Function:
+    """Return the body of a call; it is cached: clone it before a change."""
+    return _body_of(call, opset)[0]
+
+
 def _body_of(call: CompositeCall, opset: int) -> tuple[ir.Function, str]:
     """Return a body for a call, and its text, which identifies equal bodies."""
     composite = call.composite
@@ -96,7 +102,8 @@ def _make_body(
         general = _for_all_dtypes(examples)
         traced = trace_reference(composite, general, attributes, scalars)
         body = lower_body(composite, general, traced, opset)
-    return body, ir.to_proto(body).SerializeToString().hex()
+        write_fixed(body, attributes)
+    return body, body_text(body)
 
 
 def _for_all_dtypes(examples: Sequence[Example | None]) -> tuple[Example | None, ...]:

@@ -12,7 +12,6 @@ import onnx_ir as ir
 import sympy
 import torch
 
-from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import Attribute, Composite, Input
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.externalize.module_call import ModuleCall
@@ -49,7 +48,7 @@ def call_as_composite(
     weight: Callable[[str], Value],
     proven: dict[Any, _Match | _Differs],
 ) -> list[Value] | None:
-    """Call a standard composite, if the module is equivalent to it.
+    """Call a standard or declared composite, if the module is equivalent to it.
 
     A module of this package is. A user's class is equivalent if its arguments and weights are the
     composite's inputs, by name or declared alias, and it returns the same results as the reference.
@@ -67,7 +66,8 @@ def call_as_composite(
     Returns:
         The outputs; None if the module is not the composite.
     """
-    composite = COMPOSITES[str(call.spec.composite_op_name)]
+    composite = call.spec.declaration
+    assert composite is not None, "the caller handles modules without a declaration"
     composite_attributes(call)
     arguments = call.arguments(*given)
     try:
@@ -83,7 +83,7 @@ def call_as_composite(
         found = weight(name) if kind == "weight" else arguments.get(name)
         inputs.append(_as_value(op, declared, found))
     try:
-        return call_of_module(op, composite.name, inputs, match.attributes)
+        return call_of_module(op, composite, inputs, match.attributes)
     except CompositeCallError as refusal:
         if call.is_reference:
             raise
@@ -95,8 +95,16 @@ def _keep_own(call: ModuleCall, composite: Composite, reason: Exception) -> None
     """Warn that a module is not the composite, if it can be its own function instead.
 
     Raises:
-        ExternalizationError: If it cannot.
+        ExternalizationError: If it cannot, or if the user declared the composite: its kernel would
+            run the function of that name.
     """
+    if call.spec.composite is not None:
+        raise ExternalizationError(
+            f"{call.path or '(root)'} ({type(call.module).__name__}) is not the composite "
+            f"{composite.name}: {reason}",
+            advice="correct the reference of the declaration or the module, or externalize the "
+            "module under another name",
+        ) from reason
     if call.leader.body is None:
         raise ExternalizationError(
             f"{call.path or '(root)'} ({type(call.module).__name__}) is called in a way that "

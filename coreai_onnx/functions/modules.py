@@ -13,14 +13,14 @@ from onnx_ir.tensor_adapters import TorchTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.composite_ops.declaration import MODULE_DOMAIN, USER_DOMAIN
 from coreai_onnx.errors import ConversionError, ExternalizationError
 from coreai_onnx.export.capture.symbols import symbol_names
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.delegate_call import DELEGATE
 from coreai_onnx.export.externalize.module_call import ModuleCall
-from coreai_onnx.functions.attributes import composite_attributes
+from coreai_onnx.functions.attributes import composite_attributes, declarations
+from coreai_onnx.functions.body import forget_types
 from coreai_onnx.functions.delegates import DelegateCalls
 from coreai_onnx.functions.module_composites import call_as_composite
 from coreai_onnx.lower.builder import OpBuilder
@@ -71,7 +71,7 @@ class ModuleCalls:
             return self.delegates(walker, *args)
         tensors, buffers, numbers, tag = args
         call = self.calls[tag]
-        name, leader = call.spec.composite_op_name, call.leader
+        leader = call.leader
         now = dict(zip(call.buffers, buffers, strict=True))
 
         def weight(path: str) -> Value:
@@ -79,7 +79,7 @@ class ModuleCalls:
             buffer = next((p for p, t in call.module.named_buffers() if t is tensor), None)
             return now[buffer] if buffer is not None else _weight(walker, call, path, tensor)
 
-        if name in COMPOSITES:
+        if call.spec.declaration is not None:
             given, examples = (tensors, numbers), _examples(node)
             outputs = call_as_composite(walker.op, call, given, examples, weight, self._proven)
             if outputs is not None:
@@ -113,7 +113,7 @@ class ModuleCalls:
             function = made.function
             base = (function.domain, function.name)
             bodies = kept.setdefault(base, {})
-            _forget_types(function.graph)
+            forget_types(function.graph)
             text = ir.to_proto(function).SerializeToString().hex()
             if text not in bodies:
                 if bodies:
@@ -171,13 +171,13 @@ class ModuleCalls:
         outputs, changed = _results(program, call, results, weights)
         _finish(op, graph, [*outputs, *changed], _output_names(call))
         for domain in sorted({n.domain for n in graph.all_nodes()} - {""}):
-            graph.opset_imports[domain] = 1
+            graph.opset_imports.setdefault(domain, 1)
         used = _drop_unused(graph, weights, len(call_tensors(call)) + len(numbers))
         function = ir.Function(
             USER_DOMAIN if call.spec.composite_op_name else MODULE_DOMAIN,
             call.spec.composite_op_name or type(call.module).__name__,
             graph=graph,
-            attributes=_declarations(composite_attributes(call)),
+            attributes=declarations(composite_attributes(call)),
         )
         return ModuleFunction(function, tuple(used))
 
@@ -328,16 +328,6 @@ def _drop_unused(graph: ir.Graph, weights: Mapping[str, Value], arguments: int) 
             graph.inputs.remove(value)
     assert len(graph.inputs) == arguments + len(used)
     return used
-
-
-def _forget_types(graph: ir.Graph) -> None:
-    """Remove types, since the body holds for other shapes too; readers infer them."""
-    for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
-        value.shape, value.type = None, None
-
-
-def _declarations(attributes: Mapping[str, Any]) -> list[ir.Attr]:
-    return [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
 
 
 def _tensor_at(module: torch.nn.Module, path: str) -> torch.Tensor:

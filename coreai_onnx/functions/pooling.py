@@ -53,11 +53,12 @@ def write(
 
 
 def _average_pool(b: BodyBuilder, x: Value, **options: Any) -> Value:
-    window = {
+    window: dict[str, Any] = {
         "kernel_shape": AttributeRef("kernel_size", "ints"),
         "strides": AttributeRef("stride", "ints"),
     }
-    return b.op.node("AveragePool", [x], {**window, **options})
+    pooled: Value = b.op.node("AveragePool", x, **window, **options)
+    return pooled
 
 
 def _window_sums(b: BodyBuilder, x: Value, axes: Sequence[_Axis]) -> Value:

@@ -1,8 +1,8 @@
 """The body of ``rope``: given or computed cosines and sines, then the rotation.
 
 Angles are small, [batch, 1, length, lanes / 2]; they are repeated to the batch size for ONNX's
-RotaryEmbedding, which rotates every head alike. The number of rotated lanes, their pairing, and the
-base and scale of the frequencies are read from the call.
+RotaryEmbedding, which rotates every head alike. The number of rotated lanes, and the base and scale
+of the frequencies, are read from the call.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def write(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> 
         angle = _angles(b, x, partial=attributes["dims"] > 0)
         cos, sin = b.op.Cos(angle), b.op.Sin(angle)
     if b.opset >= NATIVE_SINCE and b.dtype != torch.float64 and not per_head(b.composite, examples):
-        result = _as_onnx_rotary_embedding(b, x, cos, sin)
+        result = _as_onnx_rotary_embedding(b, x, (cos, sin), attributes)
     else:
         result = _in_basic_ops(b, x, (cos, sin), attributes)
     return b.op.squeeze(result, [0]) if len(first.dims) == 3 else result
@@ -106,14 +106,16 @@ def _attribute(b: BodyBuilder, name: str, type_: Any) -> Value:
 
 
 # ---------------------------------------------------------------------- rotation
-def _as_onnx_rotary_embedding(b: BodyBuilder, x: Value, cos: Value, sin: Value) -> Value:
+def _as_onnx_rotary_embedding(
+    b: BodyBuilder, x: Value, given: tuple[Value, Value], attributes: Mapping[str, Any]
+) -> Value:
     op, one = b.op, b.op.const([1])
     rows = op.Concat(op.Shape(x, start=0, end=1), one, op.Shape(x, start=2, end=3), one, axis=0)
-    tables = [op.squeeze(op.Expand(table, rows), [1]) for table in (cos, sin)]
+    tables = [op.squeeze(op.Expand(table, rows), [1]) for table in given]
     turned = op.RotaryEmbedding(
         widened(b, x),
         *tables,
-        interleaved=AttributeRef("interleaved", "int"),
+        interleaved=int(attributes["interleaved"] != 0),
         rotary_embedding_dim=AttributeRef("dims", "int"),
     )
     return op.cast(turned, b.dtype)

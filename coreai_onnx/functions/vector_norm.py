@@ -58,4 +58,4 @@ def _extreme(b: BodyBuilder, x: Value, *, largest: bool) -> Value:
 
 def _reduced(b: BodyBuilder, op_type: str, x: Value) -> Value:
     axes, kept = AttributeRef("axes", "ints"), AttributeRef("keep_dim", "int")
-    return b.op.node(op_type, (x, axes), {"keepdims": kept})
+    return b.op.node(op_type, x, axes, keepdims=kept)

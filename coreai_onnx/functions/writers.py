@@ -8,7 +8,7 @@ def swiglu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) ->
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from coreai_onnx.composite_ops.declaration import Composite
 from coreai_onnx.functions.body import BodyBuilder
 from coreai_onnx.functions.trace import Example
 from coreai_onnx.lower.values import Value
+from coreai_onnx.model.fixed_attributes import sign, write_fixed
 
 Examples = Sequence[Example | None]
 """The properties on which a body depends, one per declared input, None for an absent one."""
@@ -68,10 +69,46 @@ def write_body(
     registered = _WRITERS.get(composite.name)
     if registered is None:
         return None
+
     builder = BodyBuilder(composite, [e is not None for e in examples], opset)
     builder.type_inputs([None if e is None else e.dtype for e in examples])
     written = registered.write(builder, examples, attributes)
-    return builder.finish([written] if isinstance(written, ir.Value) else written)
+    body = builder.finish([written] if isinstance(written, ir.Value) else written)
+    write_fixed(body, _fixed(composite, attributes, read_attributes(body)))
+    return body
+
+
+def _fixed(
+    composite: Composite, attributes: Mapping[str, Any], read: Collection[str]
+) -> dict[str, Any]:
+    """Return the attributes that a written body is fixed to.
+
+    Args:
+        composite: The declaration.
+        attributes: The attributes that the body was written for.
+        read: Names of the attributes that the body reads from its calls.
+    """
+    fixed = {}
+    for attribute in composite.attributes:
+        name = attribute.name
+        if attribute.structural and name in attributes:
+            if name not in read:
+                fixed[name] = attributes[name]
+            elif attribute.switch:
+                fixed[name] = sign(attributes[name])
+    return fixed
+
+
+def read_attributes(function: ir.Function) -> set[str]:
+    """Return the names of the attributes that a body reads from its calls."""
+    attributes = (a for node in function.all_nodes() for a in node.attributes.values())
+    return {a.ref_attr_name for a in attributes if a.is_ref() and a.ref_attr_name}
+
+
+def body_text(function: ir.Function) -> str:
+    """Return the serialized body, which is equal for equal bodies."""
+    serialized: bytes = ir.to_proto(function).SerializeToString()
+    return serialized.hex()
 
 
 def variant_words(

@@ -26,6 +26,7 @@ from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads import Head
 from coreai_onnx.huggingface.last_logits import count_logits
 from coreai_onnx.huggingface.merging import computed_in_first_call
+from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.verification import check_at_other_sizes
@@ -93,6 +94,7 @@ def export_model(
     overwrite: bool = False,
     check: bool = True,
     seed: int = 0,
+    quantization: Mapping[str, Any] | None = None,
 ) -> ExportedFolder:
     """Export a model of transformers to a folder with its tokenizer and configuration.
 
@@ -115,10 +117,10 @@ def export_model(
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
         external_data: As for `OnnxProgram.save`.
         include_kernels: Whether to add the kernel library, for onnxruntime-genai.
-        overwrite: Whether to replace an earlier export in ``folder``, which remains until the new
-            one is complete; otherwise the folder must be new or empty.
+        overwrite: Whether to replace an earlier export in ``folder`` when the new one is complete.
         check: Whether to compare a decoder with torch at other sizes than those of the export.
         seed: Seed of random weights.
+        quantization: The arguments of `OnnxProgram.quantize`, which follows the check, or None.
 
     Returns:
         The folder; it prints as a table of its files.
@@ -127,10 +129,10 @@ def export_model(
         ModelSourceError: If the source is missing, incomplete or unknown, the model has no head for
             the task, or a weight exceeds the range of a dtype.
         KernelsNotBuiltError: If the kernels are to be included, and there is no library.
-        SaveError: If the folder has files, other than those of an export for ``overwrite``, or
-            cannot be written.
-        ExportError, ConversionError: If the export, the conversion or the check fails.
+        SaveError: If the folder has other files than an export to overwrite, or is not writable.
+        ExportError, ConversionError, QuantizationError: If a step or the check fails.
     """
+    check_arguments(quantization)  # errors before the work
     dtype = _one_of(DTYPES, "dtype", dtype)
     stored = _weights_dtype(weights_dtype, dtype)
     is_static = _one_of(CACHES, "cache", cache) == "static"
@@ -139,13 +141,17 @@ def export_model(
     check_new(path := Path(folder), replaces=replaces)
     opset_version = _opset(opset_version, target, minimum_onnxruntime)
     loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
-    convert = _Conversion(loaded, target, opset_version, minimum_onnxruntime, check)
-    programs, files = _programs(loaded, convert, is_static=is_static)
+    convert = _Conversion(loaded, target, opset_version, minimum_onnxruntime, check, quantization)
+    programs, files = convert.programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
-        for name, program in programs.items():
-            program.save(temporary / name, external_data=external_data)
+        _save(programs, temporary, external_data=external_data)
         _write_further(temporary, loaded, files, library)
     return ExportedFolder(path, loaded.task.name, programs, tuple(sorted(path.iterdir())))
+
+
+def _save(programs: Mapping[str, OnnxProgram], folder: Path, *, external_data: bool | None) -> None:
+    for name, program in programs.items():
+        program.save(folder / name, external_data=external_data)
 
 
 def _write_further(
@@ -210,6 +216,13 @@ class _Conversion:
     opset: int | None
     minimum: str | None
     check: bool
+    quantization: Mapping[str, Any] | None
+
+    def programs(self, *, is_static: bool) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
+        """Convert and quantize a model; return programs and contents of JSON files by file name."""
+        programs, files = _programs(self.loaded, self, is_static=is_static)
+        quantize_programs(programs, self.quantization, self.target)
+        return programs, files
 
     def __call__(self, part: Any) -> OnnxProgram:
         """Export, convert and optimize one part: a module that describes its interface."""
@@ -229,7 +242,7 @@ class _Conversion:
         program = converter.to_onnx(opset_version=self.opset, minimum_onnxruntime=self.minimum)
         if part.slots:
             _describe_cache(program.model, part.slots)
-        program.optimize(target=self.target)
+        program.optimize(target=first_target(self.target, self.quantization))
         if isinstance(part, Decoder) and part.selects_logits:
             count_logits(program.model)
         stored = self.loaded.weights_dtype

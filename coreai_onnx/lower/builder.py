@@ -9,6 +9,7 @@ import onnx_ir as ir
 import sympy
 import torch
 
+from coreai_onnx.composite_ops import COMPOSITES, Composite
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower import shapes
 from coreai_onnx.lower.composites import CompositeCalls
@@ -124,21 +125,29 @@ class OpBuilder(NodeBuilder):
         return complex_like(self.Identity(x), x)
 
     # ------------------------------------------------------------------ calls
-    def composite(self, name: str, inputs: Sequence[Value | None], **attributes: Any) -> Value:
-        """Call a standard composite; its function body is built after the whole program.
+    def composite(
+        self, composite: str | Composite, inputs: Sequence[Value | None], **attributes: Any
+    ) -> Value:
+        """Call a composite; its function body is built after the whole program.
+
+        Args:
+            composite: The name of a standard composite, or the declaration of one of the user's.
+            inputs: By position; None for absent ones.
+            **attributes: Its attributes.
 
         Returns:
             The first output.
         """
-        return self.composite_outputs(name, inputs, **attributes)[0]
+        return self.composite_outputs(composite, inputs, **attributes)[0]
 
     def composite_outputs(
-        self, name: str, inputs: Sequence[Value | None], **attributes: Any
+        self, composite: str | Composite, inputs: Sequence[Value | None], **attributes: Any
     ) -> list[Value]:
-        """Call a standard composite and return all its outputs."""
+        """Call a composite and return all its outputs; see `composite`."""
+        declared = COMPOSITES[composite] if isinstance(composite, str) else composite
         if self.composites is None:
-            raise LoweringError(f"composite {name} called inside a composite body")
-        return self.composites.call(self, name, inputs, attributes)
+            raise LoweringError(f"composite {declared.name} called inside a composite body")
+        return self.composites.call(self, declared, inputs, attributes)
 
 
 def _never_empty(dims: Sequence[Any], unknown: int) -> bool:

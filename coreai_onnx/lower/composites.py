@@ -1,4 +1,4 @@
-"""Calls of standard composites, collected while a program is lowered."""
+"""Calls of composites, collected while a program is lowered."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from coreai_onnx.composite_ops import COMPOSITES
-from coreai_onnx.composite_ops.declaration import DOMAIN, Composite
+from coreai_onnx.composite_ops import Composite, domain_of
+from coreai_onnx.composite_ops.declaration import USER_DOMAIN
+from coreai_onnx.composite_ops.user_composites import check_declaration
+from coreai_onnx.errors import DeclarationError
 from coreai_onnx.lower.composite_checks import checked
 from coreai_onnx.lower.node_builder import NodeBuilder
 from coreai_onnx.lower.values import Value, maybe_dims, set_dims
@@ -34,11 +36,11 @@ class CompositeCalls:
     def call(
         self,
         op: NodeBuilder,
-        name: str,
+        composite: Composite,
         inputs: Sequence[Value | None],
         attributes: Mapping[str, Any],
     ) -> list[Value]:
-        """Append a call of a standard composite.
+        """Append a call of a composite.
 
         Attributes are written with their defaults, so that the node is self-contained; attributes
         whose value is None are omitted.
@@ -48,16 +50,29 @@ class CompositeCalls:
 
         Raises:
             CompositeCallError: If the composite does not accept these inputs or attributes.
+            DeclarationError: If another composite of the same name is called as well.
         """
-        composite = COMPOSITES[name]
+        domain = self._domain(composite)
         written = checked(composite, inputs, attributes, op.scope.where)
         inputs = _used(composite, inputs)
-        outputs = op.call(DOMAIN, name, inputs, written, outputs=len(composite.outputs))
+        outputs = op.call(domain, composite.name, inputs, written, outputs=len(composite.outputs))
         node = outputs[0].producer()
         assert node is not None
         self._describe(composite, inputs, outputs)
         self.calls.append(CompositeCall(composite, node, written))
         return outputs
+
+    def _domain(self, composite: Composite) -> str:
+        """Return the domain of a composite; a user's composite is checked first."""
+        domain = domain_of(composite)
+        if domain == USER_DOMAIN:
+            check_declaration(composite)
+            names = (call.composite for call in self.calls if call.composite.name == composite.name)
+            if any(other is not composite for other in names):
+                raise DeclarationError(
+                    f"the model calls two composites called {composite.name}; rename one of them"
+                )
+        return domain
 
     @staticmethod
     def _describe(

@@ -23,7 +23,7 @@ def _joined(op: NodeBuilder, a: Value, b: Value) -> tuple[Value, Value]:
 
 def _simple(op_type: str) -> Binary:
     def rule(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
-        return op.node(op_type, _joined(op, a, b), {})
+        return op.node(op_type, *_joined(op, a, b))
 
     return rule
 
@@ -68,7 +68,7 @@ def _round_decimal(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Valu
 def _to_int(op_type: str) -> Unary:
     def rule(op: NodeBuilder, a: Value, _x: sympy.Basic) -> Value:
         wide = op.cast(a, ir.DataType.DOUBLE)
-        rounded = op.node(op_type, (wide,), {}) if op_type else wide
+        rounded = op.node(op_type, wide) if op_type else wide
         return op.cast(rounded, ir.DataType.INT64)
 
     return rule
@@ -77,7 +77,7 @@ def _to_int(op_type: str) -> Unary:
 def _float(op_type: str) -> Unary:
     def rule(op: NodeBuilder, a: Value, _x: sympy.Basic) -> Value:
         wide = op.cast(a, ir.DataType.DOUBLE)
-        return op.node(op_type, (wide,), {}) if op_type else wide
+        return op.node(op_type, wide) if op_type else wide
 
     return rule
 

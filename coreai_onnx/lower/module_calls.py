@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from coreai_onnx.composite_ops import Composite
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.values import Value
 
@@ -29,20 +30,23 @@ def calls_from_modules(composite: str) -> Callable[[ModuleForm], ModuleForm]:
 
 
 def call_of_module(
-    op: OpBuilder, composite: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any]
+    op: OpBuilder,
+    composite: Composite,
+    inputs: Sequence[Value | None],
+    attributes: Mapping[str, Any],
 ) -> list[Value]:
     """Call a composite with the inputs of a module that computes it; return its outputs.
 
     Args:
         op: Creates the nodes.
-        composite: Its name.
+        composite: Its declaration.
         inputs: By position; None for absent ones.
         attributes: Its attributes.
 
     Raises:
         CompositeCallError: If the composite does not accept these inputs or attributes.
     """
-    form = _FORMS.get(composite)
+    form = _FORMS.get(composite.name)
     if form is not None:
         return form(op, inputs, attributes)
     return op.composite_outputs(composite, inputs, **attributes)

@@ -11,6 +11,7 @@ import sympy
 import torch
 
 from coreai_onnx.errors import LoweringError
+from coreai_onnx.lower.attributes import onnx_attributes
 from coreai_onnx.lower.inference import infer_dims
 from coreai_onnx.lower.legalize import axes_from_the_front, compute_dtype
 from coreai_onnx.lower.schema import OpSchema, op_schema
@@ -68,9 +69,8 @@ class NodeBuilder:
             raise AttributeError(op_type)
 
         def make(*operands: Operand, _outputs: int | None = None, **attributes: Any) -> Any:
-            if _outputs is None:
-                return self.node(op_type, operands, attributes)
-            return self.node_outputs(op_type, operands, attributes, _outputs)
+            made = self.node_outputs(op_type, operands, attributes, _outputs or 1)
+            return made[0] if _outputs is None else made
 
         return make
 
@@ -101,7 +101,7 @@ class NodeBuilder:
         target = _as_ir(dtype)
         if x.dtype == target:
             return x
-        return self.node("Cast", (x,), {"to": int(target)})
+        return self.node("Cast", x, to=int(target))
 
     def squeeze(self, x: Value, axes: Sequence[int]) -> Value:
         """Return ``x`` without the given axes of size 1."""
@@ -124,14 +124,101 @@ class NodeBuilder:
         node = self.scope.append(op_type, _trim(inputs), attributes, outputs, domain)
         return list(node.outputs)
 
+    @overload
     def node(
+        self,
+        op_type: str,
+        *operands: Operand,
+        domain: str = "",
+        opset_version: int = 1,
+        outputs: None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+        **attributes: Any,
+    ) -> Value: ...
+
+    @overload
+    def node(
+        self,
+        op_type: str,
+        *operands: Operand,
+        domain: str = "",
+        opset_version: int = 1,
+        outputs: int,
+        dtypes: Sequence[torch.dtype] | None = None,
+        **attributes: Any,
+    ) -> tuple[Value, ...]: ...
+
+    def node(
+        self,
+        op_type: str,
+        *operands: Operand,
+        domain: str = "",
+        opset_version: int = 1,
+        outputs: int | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+        **attributes: Any,
+    ) -> Any:
+        """Append a node and return its output, or a tuple of as many as ``outputs`` says.
+
+        A node of another domain than ONNX's is opaque: a custom op library implements it, and
+        passes do not change it. Its operands are not cast, and constants among them have torch's
+        dtype for the Python value.
+
+        Args:
+            op_type: The operator.
+            *operands: Inputs; None for absent ones.
+            domain: Domain of the operator; empty for ONNX's own.
+            opset_version: Version of another domain. The model imports it.
+            outputs: Number of outputs, which are returned as a tuple; None returns the only output.
+            dtypes: Dtypes of the outputs of another domain's operator. By default they are those
+                of the results of the torch operator that is lowered, from its fake kernel.
+            **attributes: Bools, numbers, strings, lists of these, dtypes and tensors; an attribute
+                that is None is omitted.
+
+        Raises:
+            LoweringError: If ONNX has no such operator, a dtype of an output is unknown, or an
+                attribute has no ONNX form.
+        """
+        count = 1 if outputs is None else outputs
+        if domain:
+            plain = onnx_attributes(f"{domain}::{op_type}", attributes, self.scope.where)
+            made = self._opaque(op_type, operands, plain, domain, opset_version, count, dtypes)
+        else:
+            made = self.node_outputs(op_type, operands, attributes, count)
+        return made[0] if outputs is None else made
+
+    def _opaque(
         self,
         op_type: str,
         operands: Sequence[Operand],
         attributes: Mapping[str, Any],
-    ) -> Value:
-        """Append a node of the standard domain and return its output."""
-        return self.node_outputs(op_type, operands, attributes, 1)[0]
+        domain: str,
+        version: int,
+        count: int,
+        dtypes: Sequence[torch.dtype] | None,
+    ) -> tuple[Value, ...]:
+        """Append a node of another domain."""
+        known = self.scope.traced.dtypes if dtypes is None else tuple(dtypes)
+        if len(known) != count:
+            raise LoweringError(
+                f"{domain}::{op_type} has {count} output(s), and the dtypes of {len(known)} are "
+                "known",
+                self.scope.where,
+                "pass outputs= and dtypes= for each output of the node",
+            )
+        imports = self.scope.root.graph.opset_imports
+        if imports.setdefault(domain, version) != version:
+            raise LoweringError(
+                f"{domain}::{op_type} is of version {version}, another node of {domain} of "
+                f"version {imports[domain]}",
+                self.scope.where,
+                "a model imports one version of a domain: pass the same opset_version everywhere",
+            )
+        inputs = [self._as_value(x, None) for x in operands]
+        made = tuple(self.call(domain, op_type, inputs, attributes, count))
+        for value, dtype in zip(made, known, strict=True):
+            value.dtype = ir_dtype(real_part(dtype))
+        return made
 
     def node_outputs(
         self,
@@ -190,6 +277,12 @@ class NodeBuilder:
         if isinstance(x, ir.Value):
             narrow = variable is not None and variable in narrowed
             return self.cast(x, bound[variable or ""]) if narrow else x
+        return self._as_value(x, wanted)
+
+    def _as_value(self, x: Operand, wanted: ir.DataType | None) -> Value | None:
+        """Return an operand as a value; a number or a size has the wanted dtype."""
+        if x is None or isinstance(x, ir.Value):
+            return x
         value = self.scope.attribute(x) if isinstance(x, AttributeRef) else self.symbolic(x)
         if value is None:
             return self.const(x, wanted)

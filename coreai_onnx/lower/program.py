@@ -76,6 +76,8 @@ class LoweredProgram:
         )
         for function in functions:
             graph.opset_imports.setdefault(function.domain, 1)
+            for domain, version in function.opset_imports.items():
+                graph.opset_imports.setdefault(domain, version)
         for key, pairs in ((STATES, self.states), (MUTATED_INPUTS, self.mutated_inputs)):
             if pairs:
                 texts = [{"input": i, "output": o} for i, o in pairs]
@@ -90,7 +92,8 @@ class LoweredProgram:
             model.metadata_props["coreai.relations"] = json.dumps(conditions)
         if entry := values_entry(self.origins):
             model.metadata_props[VALUES] = entry
-        places = (node.meta.get(WHERE) for node in graph.all_nodes())
+        roots = (graph, *(function.graph for function in functions))
+        places = (node.meta.get(WHERE) for root in roots for node in root.all_nodes())
         lines = {place.source: place.code for place in places if place and place.code}
         if lines:
             model.metadata_props[CODE] = code_entry(lines)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import onnx_ir as ir
+import torch
 
 from coreai_onnx.errors import Where
 from coreai_onnx.lower.dim_table import DimTable
@@ -49,6 +50,12 @@ class TracedNode:
     inputs: tuple[Any, ...] = ()
     result: Any = None
     op: str = ""
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """The dtypes of the results that are tensors."""
+        results = self.result if isinstance(self.result, list | tuple) else (self.result,)
+        return tuple(x.dtype for x in results if isinstance(x, torch.Tensor))
 
 
 class Names:

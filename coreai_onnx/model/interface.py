@@ -66,6 +66,17 @@ def type_text(dtype: str, dims: tuple[Dim, ...]) -> str:
     return f"{dtype}[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"
 
 
+def value_type_text(value: ir.Value) -> str:
+    """Return ``float32[batch, 4]`` for a value, ``float32`` without a shape; empty if unknown."""
+    if value.dtype is None:
+        return ""
+    dtype = dtype_name(value.dtype.name)
+    if value.shape is None:
+        return dtype
+    dims = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape.dims)
+    return type_text(dtype, dims)
+
+
 def dtype_name(onnx_name: str) -> str:
     """Return the numpy name of an ONNX element type: ``"FLOAT"`` becomes ``"float32"``.
 

@@ -11,6 +11,7 @@ COMPOSITE_SIZES = {
     "embedding_nbits": (3, 5, 1),
     "gated_delta_update": (5, 6, 2),
     "gather_mm": (2, 4, 1),
+    "gather_mm_nbits": (4, 6, 1),
     "geglu": (2, 2, 1),
     "gelu": (1, 1, 1),
     "group_norm": (1, 3, 1),
@@ -37,6 +38,7 @@ COMPOSITE_SIZES = {
 KERNEL_FILES = {
     "gated_delta_update": "custom_ops/ops/gated_delta/gated_delta_update.cc",
     "gather_mm": "custom_ops/ops/gather_mm/gather_mm.cc",
+    "gather_mm_nbits": "custom_ops/ops/few_bits/gather_mm_nbits.cc",
     "geglu": "custom_ops/ops/elementwise/geglu.cc",
     "group_norm": "custom_ops/ops/norms/group_norm.cc",
     "kv_cache_update": "custom_ops/ops/attention/kv_cache_update.cc",

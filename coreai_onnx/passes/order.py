@@ -34,6 +34,7 @@ from coreai_onnx.passes.cleanup.slices_of_concats import slices_of_concats
 from coreai_onnx.passes.contrib.contrib_activations import contrib_activations
 from coreai_onnx.passes.contrib.contrib_attention import contrib_attention
 from coreai_onnx.passes.contrib.contrib_cached_attention import contrib_cached_attention
+from coreai_onnx.passes.contrib.contrib_embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.passes.contrib.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.contrib_linear_nbits import contrib_linear_nbits
 from coreai_onnx.passes.contrib.contrib_matmul_nbits import contrib_matmul_nbits
@@ -149,6 +150,7 @@ CONTRIB: Final[tuple[Pass, ...]] = (
     contrib_rope,  # the rotations that attention did not fuse
     contrib_linear_attention,  # independent of the other passes
     contrib_linear_nbits,  # calls of the composite, from a quantizer or an earlier optimization
+    contrib_embedding_nbits,  # likewise
     contrib_matmul_nbits,  # 4-bit weights; independent of the passes above
     contrib_moe,  # after gated activations, one of which is between the experts' products
     contrib_packed_projections,  # after the attentions and 4-bit weights

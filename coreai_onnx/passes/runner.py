@@ -9,6 +9,8 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, SpecViolationError
+from coreai_onnx.model.adoption import adopt
+from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.violations import new_violations
 from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.engine.bodies import Bodies
@@ -93,9 +95,11 @@ def run_passes(
     except _BadPassError as first:
         replay = _Replay(model, chosen, limit=run.steps + 1)
         error = replay.first_error() or first
-        _adopt(replay.valid, model)
+        if replay.valid is not None:
+            adopt(replay.valid, model)
         raise error.kind(f"{error}\n  the model is as the passes before left it") from error
-    _adopt(result, model)
+    if result is not None:
+        adopt(result, model)
     return run.report
 
 
@@ -109,17 +113,13 @@ def _closed(run: _Run, model: ir.Model) -> ir.Model | None:
 
 
 def _check_result(model: ir.Model, result: ir.Model) -> None:
+    """Raise an error if a result has an invalid node that the model before did not have."""
     if found := new_violations(model, result):
-        raise _BadPassError(f"a pass left an invalid node: {found[0]}", SpecViolationError)
-
-
-def _adopt(result: ir.Model | None, model: ir.Model) -> None:
-    """Move the graph and the functions of a result into a model."""
-    if result is None:
-        return
-    model.graph = result.graph
-    model.functions.clear()
-    model.functions.update(result.functions)
+        place = f"\n  at {found[0].where}" if found[0].where else ""
+        raise _BadPassError(f"left an invalid node\n  {found[0]}{place}", SpecViolationError)
+    wrong = fixed_attributes_fault(result)
+    if wrong and not fixed_attributes_fault(model):
+        raise _BadPassError(f"left an invalid node\n  {wrong}")
 
 
 def _is_ours(one: Pass) -> bool:
@@ -281,11 +281,10 @@ class _Replay(_Run):
     def _export(self, one: Pass, root: _Root) -> None:
         with untyped(self.main.functions):
             result = _closed(self, self._model)
-        found = [] if result is None else new_violations(self._model, result)
-        if found:
-            place = f"\n  at {found[0].where}" if found[0].where else ""
-            raise _BadPassError(
-                f"pass {name_of(one)} on {root.label} left an invalid node\n  {found[0]}{place}",
-                SpecViolationError,
-            )
+        if result is not None:
+            try:
+                _check_result(self._model, result)
+            except _BadPassError as bad:
+                message = f"pass {name_of(one)} on {root.label} {bad}"
+                raise _BadPassError(message, bad.kind) from bad
         self.valid = result

@@ -12,6 +12,7 @@ from coreai_onnx.errors import PassError, TargetError, failures_as
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET
 from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.contrib.contrib_attention import contrib_attention
+from coreai_onnx.passes.contrib.contrib_embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.passes.contrib.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.contrib_moe import contrib_moe
 from coreai_onnx.passes.contrib.contrib_open_attention import contrib_open_attention
@@ -29,6 +30,7 @@ _SINCE: dict[Pass, tuple[int, int]] = {
     contrib_open_attention: (1, 30),
     contrib_linear_attention: (1, 25),
     contrib_moe: (1, 23),  # with a swiglu
+    contrib_embedding_nbits: (1, 27),  # 4-bit zero points give wrong results before, 2 bits fail
 }
 """The first onnxruntime release that has the op in the form that a pass creates (measured)."""
 _UNTIL: dict[Pass, tuple[int, int]] = {contrib_skip_norms: (1, 30)}

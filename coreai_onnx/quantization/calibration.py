@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -26,7 +27,8 @@ class Probes:
 
     Attributes:
         model: The copy.
-        inputs: Name of an initializer to the names of the values that are multiplied by it.
+        inputs: Name of an initializer to the names of the values that are multiplied by it, each
+            with that of the matrices of its rows for experts.
     """
 
     def __init__(self, model: ir.Model, names: Iterable[str]) -> None:
@@ -39,30 +41,31 @@ class Probes:
         self.model = model.clone()
         self._products = Products(self.model)
         self._outputs: dict[tuple[ir.Function, ir.Value], int] = {}
-        wanted, self.inputs = set(names), defaultdict[str, list[str]](list)
+        wanted, self.inputs = set(names), defaultdict[str, list[tuple[str, ...]]](list)
         for product in self._products.products:
-            x = product.node.inputs[0]
-            if product.is_lookup or x is None:
+            if product.is_lookup or not product.inputs:
                 continue
-            for weight, value in self._traced(product.weight, x, product.root):
+            for weight, values in self._traced(product.weight, product.inputs, product.root):
                 known = self.inputs[weight.name or ""]
-                if weight.name in wanted and value.name not in known and self._returned(value):
-                    known.append(value.name or "")
+                names_of = tuple(value.name or "" for value in values)
+                if weight.name in wanted and names_of not in known and self._returned(values):
+                    known.append(names_of)
 
     def _traced(
-        self, weight: ir.Value, x: ir.Value, root: Root
-    ) -> Iterator[tuple[ir.Value, ir.Value]]:
-        """Yield the initializer and the input of a product, for each way to call its function."""
+        self, weight: ir.Value, inputs: tuple[ir.Value, ...], root: Root
+    ) -> Iterator[tuple[ir.Value, tuple[ir.Value, ...]]]:
+        """Yield the initializer and the inputs of a product, for each way to call its function."""
         if not isinstance(root, ir.Function):
-            yield weight, x
+            yield weight, inputs
             return
         if self._products.owner(weight) is None:
             return
         for call, caller in self._products.calls[root.identifier()]:
             argument = call.inputs[list(root.inputs).index(weight)]
-            value = self._passed(call, root, x)
-            if argument is not None and value is not None:
-                yield from self._traced(origin(argument), value, caller)
+            passed = [self._passed(call, root, x) for x in inputs]
+            values = tuple(value for value in passed if value is not None)
+            if argument is not None and len(values) == len(inputs):
+                yield from self._traced(origin(argument), values, caller)
 
     def _passed(self, call: ir.Node, function: ir.Function, x: ir.Value) -> ir.Value | None:
         """Return the value outside of a call for a value in its function."""
@@ -79,86 +82,110 @@ class Probes:
             call.outputs[-1].name = f"{call.outputs[0].name}.probe{index}"
         return call.outputs[index]
 
-    def _returned(self, value: ir.Value) -> bool:
-        """Make a value an output of the model; return whether that is possible."""
+    def _returned(self, values: Sequence[ir.Value]) -> bool:
+        """Make values outputs of the model; return whether that is possible."""
         graph = self.model.graph
-        if value.is_graph_input() or value in graph.outputs:
-            return True
-        if value.graph is not graph:
+        if not all(value.graph is graph or value.is_graph_input() for value in values):
             return False
-        if value.type is None:
-            value.type = ir.TensorType(ir.DataType.FLOAT)
-        graph.outputs.append(value)
+        for value, dtype in zip(values, (ir.DataType.FLOAT, ir.DataType.INT64), strict=False):
+            if value.is_graph_input() or value in graph.outputs:
+                continue
+            if value.type is None:
+                value.type = ir.TensorType(dtype)
+            graph.outputs.append(value)
         return True
 
 
 def second_moments(
-    model: ir.Model, sizes: Mapping[str, int], feeds: Iterable[Feed]
+    model: ir.Model, shapes: Mapping[str, Sequence[int]], feeds: Iterable[Feed]
 ) -> dict[str, Array]:
     """Return ``X^T X`` of the inputs of products, over all calls.
 
     Args:
         model: The model.
-        sizes: Names of the initializers of the products, with their number of inputs.
+        shapes: Names of the initializers of the products, with their outputs and inputs ``(N, K)``,
+            or, for experts, ``(experts, N, K)``.
         feeds: The inputs of each call, which are consecutive: states are carried on.
 
     Returns:
-        Name of an initializer to float32 ``[K, K]``. Initializers whose products are inside of
-        loops and branches are missing.
+        Name of an initializer to float32 ``[K, K]``, or ``[experts, K, K]``. Initializers whose
+        products are inside of loops and branches are missing.
 
     Raises:
         QuantizationError: There is no data, it does not fit the model, or the model computes
             values that are not finite from it.
     """
-    sweeps = list(_sweeps(sizes))
+    sweeps = list(_sweeps(shapes))
     given = feeds if len(sweeps) == 1 else list(feeds)
     found: dict[str, Array] = {}
     for number, names in enumerate(sweeps, 1):
         label = f" (part {number} of {len(sweeps)})" if len(sweeps) > 1 else ""
-        found |= _sweep(Probes(model, names), given, label)
+        found |= _sweep(Probes(model, list(names)), names, given, label)
     return found
 
 
-def _sweeps(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Yield names in parts whose moments fit into memory."""
-    part: list[str] = []
+def _sweeps(shapes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Yield the shapes of the moments by name, in parts that fit into memory."""
+    part: dict[str, tuple[int, ...]] = {}
     used = 0
-    for name, size in sizes.items():
-        needed = size * size * 4
+    for name, (*experts, _, inputs) in shapes.items():
+        shape = (*experts, inputs, inputs)
+        needed = math.prod(shape) * 4
         if part and used + needed > SWEEP_BYTES:
             yield part
-            part, used = [], 0
-        part.append(name)
+            part, used = {}, 0
+        part[name] = shape
         used += needed
     yield part
 
 
-def _sweep(probes: Probes, feeds: Iterable[Feed], label: str) -> dict[str, Array]:
-    readers: dict[tuple[str, ...], list[str]] = {}
+def _sweep(
+    probes: Probes, shapes: Mapping[str, tuple[int, ...]], feeds: Iterable[Feed], label: str
+) -> dict[str, Array]:
+    readers: dict[tuple[object, ...], list[str]] = {}
     for name, values in probes.inputs.items():
         if values:  # products of one input share the moments
-            readers.setdefault(tuple(values), []).append(name)
+            readers.setdefault((shapes[name], *values), []).append(name)
     session = Session(probes.model)
-    moments: dict[tuple[str, ...], Array] = {}
+    moments = {key: np.zeros(shapes[names[0]], np.float32) for key, names in readers.items()}
     instead = ', or choose method="hqq", which needs none'
     for count, arrays in run_calls(session, feeds, label=label, instead=instead):
-        for names, weights in readers.items():
-            for name in names:
-                rows = _rows(arrays[name], weights[0], count)
-                product = rows.T @ rows
-                moments[names] = moments[names] + product if names in moments else product
-    return {weight: moments[names] for names, weights in readers.items() for weight in weights}
+        for key, names in readers.items():
+            for inputs in probes.inputs[names[0]]:
+                rows = _rows(arrays[inputs[0]], names[0], count)
+                if len(inputs) == 1:
+                    flat = rows.reshape(-1, rows.shape[-1])
+                    moments[key] += flat.T @ flat
+                else:
+                    _add_by_expert(moments[key], rows, arrays[inputs[1]])
+    return {weight: moments[key] for key, names in readers.items() for weight in names}
+
+
+def _add_by_expert(moments: Array, rows: Array, indices: Array) -> None:
+    """Add the second moments of ``rows [..., M, K]`` to those of their experts."""
+    batch = np.broadcast_shapes(rows.shape[:-2], indices.shape)
+    spread = np.broadcast_to(rows, (*batch, *rows.shape[-2:])).reshape(-1, *rows.shape[-2:])
+    chosen = np.broadcast_to(indices, batch).reshape(-1)
+    for expert in np.unique(chosen):
+        own = spread[chosen == expert].reshape(-1, rows.shape[-1])
+        moments[expert] += own.T @ own
 
 
 def run_calls(
-    session: Session, feeds: Iterable[Feed], *, label: str = "", instead: str = ""
+    session: Session,
+    feeds: Iterable[Feed],
+    *,
+    what: str = "calibration",
+    label: str = "",
+    instead: str = "",
 ) -> Iterator[tuple[int, dict[str, Array]]]:
     """Yield the number of each call, from 1, and its inputs and outputs by name.
 
     Args:
         session: The session; its states are carried on.
         feeds: The inputs of each call.
-        label: What the progress says after ``calibrate``.
+        what: What the data is for, in the progress and in errors.
+        label: What the progress says after that.
         instead: What the error for missing data says a user may do instead.
 
     Raises:
@@ -166,16 +193,16 @@ def run_calls(
     """
     number = 0
     for number, feed in enumerate(feeds, 1):
-        begin(f"calibrate{label}: call {number}")
-        yield number, _run_call(session, feed, number)
+        begin(f"{what}{label}: call {number}")
+        yield number, _run_call(session, feed, f"{what} call {number}")
     if not number:
         raise QuantizationError(
-            "there is no calibration data\n  give the inputs of a few calls that are typical of "
+            f"there is no {what} data\n  give the inputs of a few calls that are typical of "
             f"the use of the model{instead}"
         )
 
 
-def _run_call(session: Session, feed: Feed, number: int) -> dict[str, Array]:
+def _run_call(session: Session, feed: Feed, what: str) -> dict[str, Array]:
     """Run one call; return its inputs and outputs by name."""
     try:
         if isinstance(feed, Mapping):
@@ -189,14 +216,13 @@ def _run_call(session: Session, feed: Feed, number: int) -> dict[str, Array]:
                 f"is a {type(feed).__name__}, not a mapping of names to arrays or a tuple of arrays"
             )
     except CoreaiError as error:
-        raise QuantizationError(f"calibration call {number}: {error.args[0]}") from error
+        raise QuantizationError(f"{what}: {error.args[0]}") from error
     return {**{name: np.asarray(value) for name, value in arguments.items()}, **outputs}
 
 
 def _rows(value: Array, weight: str, number: int) -> Array:
-    """Return the input of a product as float32 ``[rows, K]``."""
+    """Return the input of a product as float32."""
     rows = np.asarray(value).astype(np.float32)
-    rows = rows.reshape(-1, rows.shape[-1])
     if not np.isfinite(rows).all():
         raise QuantizationError(
             f"calibration call {number}: the input of the product with {weight!r} is not finite\n"

@@ -9,6 +9,7 @@ from typing import TypedDict, Unpack
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError, failures_as
+from coreai_onnx.model.adoption import adopt
 from coreai_onnx.model.debug_info import SCOPE
 from coreai_onnx.model.inventory import graphs, op_name, weights
 from coreai_onnx.model.metadata import read_complex, read_states
@@ -91,9 +92,7 @@ def convert_models(
             "stored in it"
         )
     for name, copy in copies.items():
-        models[name].graph = copy.graph
-        models[name].functions.clear()
-        models[name].functions.update(copy.functions)
+        adopt(copy, models[name])
     return reports
 
 

@@ -21,7 +21,12 @@ from coreai_onnx.quantization.activation_ranges import Range, value_ranges
 from coreai_onnx.quantization.calibration import Feed
 from coreai_onnx.quantization.packed_weights import decibels
 from coreai_onnx.quantization.products import Products, origin
-from coreai_onnx.quantization.report import KeptWeight, QuantizationReport, QuantizedLayer
+from coreai_onnx.quantization.report import (
+    KeptWeight,
+    QuantizationReport,
+    Quantized,
+    QuantizedLayer,
+)
 from coreai_onnx.quantization.rules import Rules
 from coreai_onnx.quantization.scheme import Scheme
 
@@ -69,8 +74,8 @@ class _IntegerLayer:
 
 def quantize_activations(
     models: Mapping[str, ir.Model], calibrated: str, rules: Rules, feeds: Iterable[Feed] | None
-) -> dict[str, QuantizationReport]:
-    """Quantize the products and convolutions of the main graph of an entrypoint, in place.
+) -> dict[str, Quantized]:
+    """Quantize the products and convolutions of the main graph of an entrypoint, in a copy.
 
     Inputs are uint8 with a zero point, weights int8 with a scale for each output.
 
@@ -99,10 +104,7 @@ def quantize_activations(
     writer = _IntegerWriter(copy, value_ranges(model, names, feeds))
     rows = [writer.write(layer) for layer in layers]
     report = QuantizationReport(tuple(rows), tuple(kept), weights(model)[1], weights(copy)[1])
-    model.graph = copy.graph
-    model.functions.clear()
-    model.functions.update(copy.functions)
-    return {calibrated: report}
+    return {calibrated: Quantized(copy, report)}
 
 
 def _chosen(model: ir.Model, rules: Rules) -> tuple[list[_IntegerLayer], list[KeptWeight]]:
@@ -123,7 +125,7 @@ def _layers(model: ir.Model) -> list[_IntegerLayer]:
         for product in Products(model).products
         if product.root is model.graph
         and product.node.graph is model.graph
-        and not product.is_lookup
+        and not (product.is_lookup or product.is_gathered)
         and product.dtype == ir.DataType.FLOAT
     }
     for node in model.graph:

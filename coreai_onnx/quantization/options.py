@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypedDict, Unpack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict, Unpack
 
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError, failures_as
 from coreai_onnx.quantization.calibration import Feed
+from coreai_onnx.quantization.evaluation import beginning, output_changes
 from coreai_onnx.quantization.integer_models import quantize_activations
 from coreai_onnx.quantization.quantizer import quantize_models
-from coreai_onnx.quantization.report import QuantizationReport
+from coreai_onnx.quantization.report import Quantized
 from coreai_onnx.quantization.rules import MINIMUM_SIZE, Rule, Rules
 from coreai_onnx.quantization.scheme import Method, ScaleDtype, Scheme
+
+Metric = Callable[[Any], float]
+"""Computes a number from an `OnnxProgram`."""
 
 
 class QuantizeOptions(TypedDict, total=False):
@@ -36,8 +41,12 @@ class QuantizeOptions(TypedDict, total=False):
         minimum_size: Least number of elements of a weight that no pattern matches; 4096 by default.
         activations: Whether the inputs of products and convolutions are rounded to 8 bits as well,
             in ranges that the calibration data shows; by default they are not. Weights have 8 bits
-            then, with a scale for each output, and only ``calibration``, ``rules`` (to None) and
-            ``skip`` have an effect.
+            then, with a scale for each output, and only ``calibration``, ``evaluation``,
+            ``metrics``, ``rules`` (to None) and ``skip`` have an effect.
+        evaluation: The inputs of calls on which the report measures the change of the outputs, as
+            for ``calibration``; by default the first 4 calls of that.
+        metrics: Functions of a program by name, such as a perplexity or an accuracy: the report has
+            the number of the program before, and of the quantized one.
     """
 
     method: Method
@@ -50,29 +59,15 @@ class QuantizeOptions(TypedDict, total=False):
     embeddings: bool
     minimum_size: int
     activations: bool
+    evaluation: Iterable[Feed] | None
+    metrics: Mapping[str, Metric] | None
 
 
-def quantize_entrypoints(
-    models: Mapping[str, ir.Model],
-    calibrated: str,
-    bits: int,
-    group_size: int,
-    **options: Unpack[QuantizeOptions],
-) -> dict[str, QuantizationReport]:
-    """Quantize the models of a program, in place.
-
-    Args:
-        models: The models by entrypoint.
-        calibrated: The entrypoint that the calibration data is for; empty for an unknown one.
-        bits: Size of a weight.
-        group_size: Number of neighbors that share a scale.
-        **options: The other options.
-
-    Returns:
-        The reports, by entrypoint.
+def rules_of(bits: int, group_size: int = 32, **options: Unpack[QuantizeOptions]) -> Rules:
+    """Return the rules that the options describe.
 
     Raises:
-        QuantizationError: An option is invalid, or the models cannot be quantized.
+        QuantizationError: An option is unknown or out of range.
     """
     if unknown := set(options) - QuantizeOptions.__optional_keys__:
         known = ", ".join(sorted(QuantizeOptions.__optional_keys__))
@@ -85,15 +80,53 @@ def quantize_entrypoints(
         options.get("scale_dtype", "float16"),
         options.get("activation_bits", 0),
     )
-    rules = Rules.of(
+    return Rules.of(
         scheme,
         options.get("rules"),
         options.get("skip", ()),
         embeddings=options.get("embeddings", True),
         minimum_size=options.get("minimum_size", MINIMUM_SIZE),
     )
-    feeds = options.get("calibration")
+
+
+def quantize_entrypoints(
+    models: Mapping[str, ir.Model],
+    calibrated: str,
+    bits: int,
+    group_size: int,
+    **options: Unpack[QuantizeOptions],
+) -> dict[str, Quantized]:
+    """Quantize the models of a program, in copies.
+
+    Args:
+        models: The models by entrypoint, which stay as they are.
+        calibrated: The entrypoint that the calibration and evaluation data is for; empty without
+            data.
+        bits: Size of a weight.
+        group_size: Number of neighbors that share a scale.
+        **options: The other options; ``metrics`` are left to the caller.
+
+    Returns:
+        The quantized copies, by entrypoint.
+
+    Raises:
+        QuantizationError: An option is invalid, or the models cannot be quantized.
+    """
+    rules = rules_of(bits, group_size, **options)
+    feeds, evaluation = options.get("calibration"), options.get("evaluation")
     with failures_as(QuantizationError, "the model cannot be quantized"):
+        if evaluation is None and feeds is not None:
+            evaluation, feeds = beginning(feeds)
         if options.get("activations"):
-            return quantize_activations(models, calibrated, rules, feeds)
-        return quantize_models(models, rules, None if feeds is None else {calibrated: feeds})
+            done = quantize_activations(models, calibrated, rules, feeds)
+        else:
+            done = quantize_models(models, rules, None if feeds is None else {calibrated: feeds})
+        if evaluation is not None:
+            done[calibrated] = _evaluated(models[calibrated], done[calibrated], evaluation)
+    return done
+
+
+def _evaluated(model: ir.Model, done: Quantized, feeds: Iterable[Feed]) -> Quantized:
+    """Return a result whose report has the change of the outputs."""
+    outputs = output_changes(model, done.model, feeds)
+    return replace(done, report=replace(done.report, outputs=outputs))

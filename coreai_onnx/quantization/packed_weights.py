@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @dataclass(frozen=True, eq=False)
 class PackedWeight:
     """A weight ``[N, K]`` in the layout of ``linear_nbits``.
+
+    The arrays of experts, in the layout of ``gather_mm_nbits``, have an axis of experts before.
 
     Attributes:
         scheme: How it was quantized.
@@ -66,7 +69,8 @@ def pack_weight(weight: MatrixWeight, scheme: Scheme, moments: Array | None = No
     Args:
         weight: The weight.
         scheme: Bits, groups and method.
-        moments: ``X^T X`` of the inputs, ``[K, K]``; methods that need calibration data use it.
+        moments: ``X^T X`` of the inputs, ``[K, K]``, or ``[experts, K, K]``; methods that need
+            calibration data use it.
 
     Raises:
         QuantizationError: The weight has values that are not finite.
@@ -78,64 +82,71 @@ class _WeightPacking:
     """The work on one weight."""
 
     def __init__(self, weight: MatrixWeight, scheme: Scheme, moments: Array | None) -> None:
-        self.weight, self.scheme, self.moments = weight, scheme, moments
-        self.outputs, self.inputs = weight.shape
+        self.weight, self.scheme = weight, scheme
+        self.outputs, self.inputs = weight.shape[-2:]
+        self.moments = None if moments is None else moments.reshape(-1, self.inputs, self.inputs)
         self.group = scheme.group_of(self.inputs)
         self.groups = self.inputs // self.group
         self.divisors = self._divisors()
         self.palette = self._palette() if scheme.method == "palette" else None
-        self.quantize = self._method()
 
     def result(self) -> PackedWeight:
         """Quantize all rows."""
-        shape = (self.outputs, self.groups)
-        codes = np.empty((*shape, self.group * self.scheme.bits // 8), np.uint8)
-        scales = np.empty(shape, self.scheme.scale_dtype)
-        zeros = np.empty(shape, np.uint8)
-        signal, noise = np.zeros(2), np.zeros(2)
-        for rows, part in self._chunks():
+        rows, quantize = math.prod(self.weight.shape[:-1]), self._method(0)
+        codes = np.empty((rows, self.groups, self.group * self.scheme.bits // 8), np.uint8)
+        scales = np.empty((rows, self.groups), self.scheme.scale_dtype)
+        zeros = np.empty((rows, self.groups), np.uint8)
+        signal, noise, current = np.zeros(2), np.zeros(2), 0
+        for start, part in self._chunks():
+            if start // self.outputs != current:
+                current = start // self.outputs
+                quantize = self._method(current)
+            here = slice(start, start + len(part))
             original = part if self.divisors is None else part * self._grouped(self.divisors)
-            found, grid = self.quantize(original)
-            codes[rows] = pack_codes(found.astype(np.uint8), self.scheme.bits)
-            scales[rows], zeros[rows] = grid.scales, grid.zeros
+            found, grid = quantize(original)
+            codes[here] = pack_codes(found.astype(np.uint8), self.scheme.bits)
+            scales[here], zeros[here] = grid.scales, grid.zeros
             values = self._values(found, grid)
             if self.divisors is not None:
                 values /= self._grouped(self.divisors)
-            signal += self._power(part)
-            noise += self._power(part - values)
+            signal += self._power(part, current)
+            noise += self._power(part - values, current)
+        lead = self.weight.shape[:-1]
         return PackedWeight(
             self.scheme,
-            codes,
-            scales,
-            None if self.scheme.is_symmetric else zeros,
+            codes.reshape(*lead, *codes.shape[1:]),
+            scales.reshape(*lead, self.groups),
+            None if self.scheme.is_symmetric else zeros.reshape(*lead, self.groups),
             self.palette,
             self.divisors,
             decibels(signal[0], noise[0]),
             None if self.moments is None else decibels(signal[1], noise[1]),
         )
 
-    def _chunks(self) -> Iterator[tuple[slice, Array]]:
-        """Yield rows and their values, float32 ``[rows, groups, size]``."""
-        matrix = self.weight.tensor.numpy()
-        rows = max(1, CHUNK // self.inputs)
-        for start in range(0, self.outputs, rows):
-            part = slice(start, start + rows)
-            values = matrix[part] if self.weight.by_rows else matrix[:, part].T
-            values = np.ascontiguousarray(values.astype(np.float32))
-            if not np.isfinite(values).all():
-                raise QuantizationError(
-                    f"{self.weight.path}: the weight {self.weight.name!r} has values that are not "
-                    f'finite\n  mend them, or leave it out with skip=["{self.weight.path}"]'
-                )
-            yield part, values.reshape(len(values), self.groups, self.group)
+    def _chunks(self) -> Iterator[tuple[int, Array]]:
+        """Yield the number of the first row and rows, float32 ``[rows, groups, size]``."""
+        matrices = self.weight.matrix()
+        step = max(1, CHUNK // self.inputs)
+        for number, matrix in enumerate(matrices.reshape(-1, *matrices.shape[-2:])):
+            for start in range(0, self.outputs, step):
+                values = np.ascontiguousarray(matrix[start : start + step].astype(np.float32))
+                if not np.isfinite(values).all():
+                    raise QuantizationError(
+                        f"{self.weight.path}: the weight {self.weight.name!r} has values that are "
+                        "not finite\n  mend them, or leave it out with "
+                        f'skip=["{self.weight.path}"]'
+                    )
+                rows = values.reshape(len(values), self.groups, self.group)
+                yield number * self.outputs + start, rows
 
-    def _method(self) -> Callable[[Array], tuple[Array, Grid]]:
+    def _method(self, matrix: int) -> Callable[[Array], tuple[Array, Grid]]:
+        """Return what quantizes rows of one of the matrices."""
         scheme = self.scheme
         if self.palette is not None:
             return self._with_palette
         if scheme.method == "gptq":
             assert self.moments is not None
-            corrections = Corrections(self.moments)
+            corrections = Corrections(self.moments[matrix])
             return lambda part: corrected_codes(part, scheme, corrections, half_quadratic_grid)
         grid_of = extreme_grid if scheme.method == "rtn" else half_quadratic_grid
 
@@ -150,7 +161,7 @@ class _WeightPacking:
             return None
         assert self.moments is not None
         rows = np.concatenate([part for _, part in self._chunks()])
-        return scaled_by_activations(rows, self.moments, self.scheme)
+        return scaled_by_activations(rows, self.moments.sum(0), self.scheme)
 
     def _palette(self) -> Array:
         histogram = Histogram()
@@ -177,17 +188,18 @@ class _WeightPacking:
     def _grouped(self, columns: Array) -> Array:
         return columns.reshape(self.groups, self.group)
 
-    def _power(self, values: Array) -> Array:
-        """Return the sum of squares, and that of the product with the inputs."""
+    def _power(self, values: Array, matrix: int) -> Array:
+        """Return the sum of squares, and that of the product with the inputs of a matrix."""
         rows = values.reshape(len(values), -1)
         own = float(np.square(rows, dtype=np.float64).sum())
         if self.moments is None:
             return np.array([own, 0.0])
-        return np.array([own, float(((rows @ self.moments) * rows).sum(dtype=np.float64))])
+        return np.array([own, float(((rows @ self.moments[matrix]) * rows).sum(dtype=np.float64))])
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Return ``10 log10(signal / noise)``; infinite without noise."""
+    """Return ``10 log10(signal / noise)``; infinite without noise, negative without a signal."""
     if noise <= 0:
         return float("inf")
-    return float(10 * np.log10(signal / noise)) if signal > 0 else float("-inf")
+    ratio = signal / noise
+    return float(10 * np.log10(ratio)) if ratio > 0 else float("-inf")

@@ -1,12 +1,15 @@
-"""Finds the products and lookups of a model whose weights are constants."""
+"""Finds the products, products of experts and lookups of a model whose weights are constants."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.model.debug_info import SCOPE
@@ -20,6 +23,9 @@ Root = ir.Graph | ir.Function
 """The main graph or a function."""
 Call = tuple[ir.Node, Root]
 _MATRIX = 2
+_STACK = 3
+_INDICES = 3
+"""The place of the input of ``gather_mm`` that selects matrices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +33,8 @@ class Product:
     """A node that multiplies by, or looks up rows of, a matrix that it gets as a constant.
 
     Attributes:
-        node: ``MatMul`` or ``Gemm``; ``Gather`` for a lookup.
+        node: ``MatMul`` or ``Gemm``; ``Gather`` for a lookup; ``gather_mm`` for experts, whose
+            matrices are stacked.
         weight: The matrix before its Transpose and Cast: an initializer, or an input of a function.
         by_rows: Whether the matrix has a row for each output, ``[N, K]``.
         dtype: The dtype of the product.
@@ -45,10 +52,21 @@ class Product:
         """Whether the node takes rows."""
         return self.node.op_type == "Gather"
 
+    @property
+    def is_gathered(self) -> bool:
+        """Whether each row has the matrix of an expert."""
+        return _is_gather_mm(self.node)
+
+    @property
+    def inputs(self) -> tuple[ir.Value, ...]:
+        """The input of the product; with the matrix of each of its rows for experts."""
+        places = (0, _INDICES) if self.is_gathered else (0,)
+        return tuple(value for i in places if (value := self.node.inputs[i]) is not None)
+
 
 @dataclass(frozen=True, eq=False)
 class MatrixWeight:
-    """A constant matrix, and how products use it.
+    """A constant matrix, or the stacked matrices of experts, and how products use it.
 
     Attributes:
         value: The initializer.
@@ -83,15 +101,20 @@ class MatrixWeight:
         return any(product.is_lookup for product in self.products)
 
     @cached_property
-    def shape(self) -> tuple[int, int]:
-        """Number of outputs and inputs, ``(N, K)``."""
-        first, second = (int(dim) for dim in self.tensor.shape.numpy())
-        return (first, second) if self.by_rows else (second, first)
+    def shape(self) -> tuple[int, ...]:
+        """Number of outputs and inputs, ``(N, K)``; ``(experts, N, K)`` for experts."""
+        *lead, first, second = (int(dim) for dim in self.tensor.shape.numpy())
+        return (*lead, first, second) if self.by_rows else (*lead, second, first)
 
     @property
     def size(self) -> int:
         """The number of elements."""
-        return self.shape[0] * self.shape[1]
+        return math.prod(self.shape)
+
+    def matrix(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """Return the values with a row for each output, in `shape`; a view."""
+        values: np.ndarray[Any, np.dtype[Any]] = self.tensor.numpy()
+        return values if self.by_rows else values.swapaxes(-1, -2)
 
 
 class Products:
@@ -114,8 +137,9 @@ class Products:
         self._owners = {
             value: function for function in model.functions.values() for value in function.inputs
         }
-        found = (self._product(node, root) for node, root in nodes)
-        self.products = [product for product in found if product is not None]
+        found = [self._product(node, root) for node, root in nodes]
+        indices = {p.inputs[1] for p in found if p is not None and p.is_gathered}
+        self.products = [p for p in found if p is not None and not _is_bias(p, indices)]
 
     def weights(self) -> list[MatrixWeight]:
         """Return the constant matrices of the products, in order."""
@@ -150,18 +174,20 @@ class Products:
         assert value.const_value is not None
         return value.const_value.dtype
 
-    def constants(self, value: ir.Value, rank: int = _MATRIX) -> list[ir.Value] | None:
+    def constants(
+        self, value: ir.Value, ranks: tuple[int, ...] = (_MATRIX, _STACK)
+    ) -> list[ir.Value] | None:
         """Return the initializers that a value may be; None if it may be something else.
 
         Args:
             value: A value; an input of a function may be what any call passes.
-            rank: The rank of the initializers.
+            ranks: Possible ranks of the initializers.
         """
         value = origin(value)
         if value in self._owners:
             found: list[ir.Value] = []
             for argument in self.arguments(value):
-                inner = None if argument is None else self.constants(argument, rank)
+                inner = None if argument is None else self.constants(argument, ranks)
                 if inner is None:
                     return None
                 found += inner
@@ -169,13 +195,16 @@ class Products:
         tensor = value.const_value
         if not value.is_initializer() or tensor is None or value.is_graph_input():
             return None
-        return [value] if len(tensor.shape) == rank and tensor.dtype in FLOATS else None
+        return [value] if len(tensor.shape) in ranks and tensor.dtype in FLOATS else None
 
     def _product(self, node: ir.Node, root: Root) -> Product | None:
-        if node.domain not in ONNX_DOMAINS or len(node.inputs) < _MATRIX:
+        gathered = _is_gather_mm(node)
+        if (node.domain not in ONNX_DOMAINS and not gathered) or len(node.inputs) < _MATRIX:
             return None
-        found = _matrix_of(node)
-        if found is None or not self.constants(found[0]) or not self._has_plain_bias(node):
+        found, rank = (_stack_of(node), _STACK) if gathered else (_matrix_of(node), _MATRIX)
+        if found is None or not self.constants(found[0], (rank,)):
+            return None
+        if not self._has_plain_bias(node):
             return None
         factor, by_rows = found
         return Product(node, origin(factor), by_rows, self._dtype(factor), root)
@@ -183,7 +212,7 @@ class Products:
     def _has_plain_bias(self, node: ir.Node) -> bool:
         """Whether the bias of a Gemm, if it has one, is a constant row."""
         bias = node.inputs[2] if node.op_type == "Gemm" and len(node.inputs) > _MATRIX else None
-        return bias is None or bool(self.constants(bias, rank=1))
+        return bias is None or bool(self.constants(bias, ranks=(1,)))
 
 
 def searched(model: ir.Model) -> Iterator[Root]:
@@ -209,6 +238,24 @@ def origin(value: ir.Value) -> ir.Value:
 def _is_cast(node: ir.Node) -> bool:
     cast = node.op_type == "Cast" and node.domain in ONNX_DOMAINS and node.inputs[0] is not None
     return cast and node.attributes["to"].as_int() in FLOATS
+
+
+def _is_bias(product: Product, indices: set[ir.Value]) -> bool:
+    """Whether a lookup takes the biases of experts."""
+    return product.is_lookup and product.node.inputs[1] in indices
+
+
+def _is_gather_mm(node: ir.Node) -> bool:
+    return node.domain == STANDARD_DOMAIN and node.op_type.partition(".")[0] == "gather_mm"
+
+
+def _stack_of(node: ir.Node) -> tuple[ir.Value, bool] | None:
+    """Return the matrices of experts, and whether they have a row per output."""
+    inputs = [*node.inputs, None, None][: _INDICES + 1]
+    plain = inputs[2] is None and inputs[_INDICES] is not None
+    if inputs[1] is None or not plain or node.attributes.get_int("num_batch_axes", 0) != 0:
+        return None
+    return inputs[1], node.attributes.get_int("transpose_rhs", 0) != 0
 
 
 def _matrix_of(node: ir.Node) -> tuple[ir.Value, bool] | None:
@@ -241,15 +288,19 @@ def _matrix_of(node: ir.Node) -> tuple[ir.Value, bool] | None:
 def _weight(value: ir.Value, products: list[Product]) -> MatrixWeight:
     tensor = value.const_value
     assert tensor is not None
-    paths = (_path(value, product) for product in products)
+    paths = (path for product in products for path in _paths(value, product))
     return MatrixWeight(value, tensor, tuple(products), tuple(dict.fromkeys(paths)))
 
 
-def _path(value: ir.Value, product: Product) -> str:
-    """Return the module path of a product.
+def _paths(value: ir.Value, product: Product) -> list[str]:
+    """Return the module paths of a product.
 
-    The node of a function belongs to all calls: an argument is known by its name.
+    The node of a function belongs to all calls: an argument is known by its name. The weights of
+    experts, of which a module has several, are known by their names as well.
     """
     inside = product.weight is not value
     scope = "" if inside else product.node.metadata_props.get(SCOPE, "")
-    return scope or (value.name or "").removesuffix(".T").removesuffix(".weight")
+    name = (value.name or "").removesuffix(".T").removesuffix(".weight")
+    if product.is_gathered:
+        return [name, scope] if scope else [name]
+    return [scope or name]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self, Unpack
 
 import onnx_ir as ir
 
-from coreai_onnx.errors import StagingError
+from coreai_onnx.errors import QuantizationError, StagingError, failures_as
 from coreai_onnx.files.program_files import MAIN
+from coreai_onnx.model.adoption import adopt
 from coreai_onnx.stages import begin
 
 if TYPE_CHECKING:
+    from coreai_onnx.quantization.evaluation import MetricChange
     from coreai_onnx.quantization.half_precision import DtypeOptions
     from coreai_onnx.quantization.half_report import DtypeReport
-    from coreai_onnx.quantization.options import QuantizeOptions
+    from coreai_onnx.quantization.options import Metric, QuantizeOptions
     from coreai_onnx.quantization.report import QuantizationReport
 
 
@@ -51,11 +54,13 @@ class Quantizable:
             group_size: Number of neighbors in a row of a weight that share a scale; 0 for a whole
                 row.
             **options: ``method``, ``symmetric``, ``scale_dtype``, ``activation_bits``,
-                ``calibration``, ``rules``, ``skip``, ``embeddings``, ``minimum_size`` and
-                ``activations``, as in `coreai_onnx.quantization.options.QuantizeOptions`.
+                ``calibration``, ``evaluation``, ``metrics``, ``rules``, ``skip``, ``embeddings``,
+                ``minimum_size`` and ``activations``, as in
+                `coreai_onnx.quantization.options.QuantizeOptions`.
 
         Returns:
-            The program itself. ``quantization_report`` lists sizes and rounding errors.
+            The program itself. ``quantization_report`` lists sizes, rounding errors and the change
+            of outputs and metrics.
 
         Raises:
             QuantizationError: If an argument is out of range, the model is quantized already or has
@@ -65,8 +70,17 @@ class Quantizable:
         from coreai_onnx.quantization.options import quantize_entrypoints  # imports torch
 
         begin("quantize")
-        calibrated = "" if options.get("calibration") is None else self._choose(None)
-        reports = quantize_entrypoints(self.models, calibrated, bits, group_size, **options)
+        has_data = any(options.get(name) is not None for name in ("calibration", "evaluation"))
+        calibrated = self._choose(None) if has_data else ""
+        done = quantize_entrypoints(self.models, calibrated, bits, group_size, **options)
+        reports = {name: one.report for name, one in done.items()}
+        if metrics := options.get("metrics"):
+            quantized = type(self)({name: one.model for name, one in done.items()})
+            changes = tuple(_change(name, of, self, quantized) for name, of in metrics.items())
+            main = self._choose(None)
+            reports[main] = replace(reports[main], metrics=changes)
+        for name, one in done.items():
+            adopt(one.model, self.models[name])
         self.quantization_reports = reports
         self._close_sessions()
         return self
@@ -103,3 +117,16 @@ class Quantizable:
 
     def _close_sessions(self) -> None:
         """Close the sessions of the models before their change; a program has some."""
+
+
+def _change(name: str, metric: Metric, before: Quantizable, after: Quantizable) -> MetricChange:
+    """Return the number of a program before and after.
+
+    Raises:
+        QuantizationError: The function fails, or returns something else than a number.
+    """
+    from coreai_onnx.quantization.evaluation import MetricChange
+
+    begin(f"metric {name}")
+    with failures_as(QuantizationError, f"the metric {name!r} cannot be computed"):
+        return MetricChange(name, float(metric(before)), float(metric(after)))

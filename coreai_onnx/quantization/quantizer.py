@@ -14,7 +14,12 @@ from coreai_onnx.model.inventory import CONTRIB_DOMAIN, STANDARD_DOMAIN, graphs,
 from coreai_onnx.quantization.calibration import Array, Feed, second_moments
 from coreai_onnx.quantization.packed_weights import PackedWeight, pack_weight
 from coreai_onnx.quantization.products import MatrixWeight, Products
-from coreai_onnx.quantization.report import KeptWeight, QuantizationReport, QuantizedLayer
+from coreai_onnx.quantization.report import (
+    KeptWeight,
+    QuantizationReport,
+    Quantized,
+    QuantizedLayer,
+)
 from coreai_onnx.quantization.rewriting import Rewriting
 from coreai_onnx.quantization.rules import Rules
 from coreai_onnx.quantization.scheme import CALIBRATED, Scheme
@@ -23,7 +28,8 @@ from coreai_onnx.stages import begin
 
 _FEW_BITS = {
     (STANDARD_DOMAIN, "linear_nbits"), (STANDARD_DOMAIN, "embedding_nbits"),
-    (CONTRIB_DOMAIN, "MatMulNBits"), (CONTRIB_DOMAIN, "GatherBlockQuantized"),
+    (STANDARD_DOMAIN, "gather_mm_nbits"), (CONTRIB_DOMAIN, "MatMulNBits"),
+    (CONTRIB_DOMAIN, "GatherBlockQuantized"), (CONTRIB_DOMAIN, "QMoE"),
 }  # fmt: skip
 
 
@@ -40,19 +46,19 @@ def quantize_models(
     models: Mapping[str, ir.Model],
     rules: Rules,
     calibration: Mapping[str, Iterable[Feed]] | None = None,
-) -> dict[str, QuantizationReport]:
-    """Quantize the weights of products and embeddings, in place.
+) -> dict[str, Quantized]:
+    """Quantize the weights of products and embeddings in copies of the models.
 
     A weight that several models or layers share is quantized once, also if a copy of it is
     transposed.
 
     Args:
-        models: The models by entrypoint. An error leaves all of them unchanged.
+        models: The models by entrypoint, which stay as they are.
         rules: Select the scheme of each weight.
         calibration: The inputs of calls by entrypoint.
 
     Returns:
-        The reports, by entrypoint.
+        The quantized copies, by entrypoint.
 
     Raises:
         QuantizationError: A model is quantized already or has nothing to quantize, a weight is not
@@ -64,15 +70,14 @@ def quantize_models(
         raise QuantizationError(_nothing([k for plan in plans.values() for k in plan.kept.items()]))
     moments = _moments(models, plans, calibration)
     done: dict[object, PackedWeight] = {}
-    reports: dict[str, QuantizationReport] = {}
+    results: dict[str, Quantized] = {}
     for name, plan in plans.items():
         packed = _packed(plan, moments, done)
         kinds = {w.value: (scheme, w.by_rows) for w, scheme in plan.schemes.items()}
         Rewriting(specialize(plan.products, kinds), packed).run()
-        reports[name] = _report(models[name], plan, packed)
-    for name, plan in plans.items():
-        _adopt(plan.products.model, models[name])
-    return reports
+        report = _report(models[name], plan, packed)
+        results[name] = Quantized(plan.products.model, report)
+    return results
 
 
 def _plan(model: ir.Model, rules: Rules) -> _Plan:
@@ -113,8 +118,8 @@ def _without_data(scheme: Scheme) -> Scheme:
 def _nothing(kept: list[tuple[MatrixWeight, str]]) -> str:
     if not kept:
         return (
-            "there is nothing to quantize: the model has no MatMul, Gemm or embedding with a "
-            "constant weight"
+            "there is nothing to quantize: the model has no MatMul, Gemm, gather_mm or embedding "
+            "with a constant weight"
         )
     lines = "".join(f"\n  {weight.path}: {reason}" for weight, reason in kept[:8])
     return f"there is nothing to quantize: all {len(kept)} weights keep their dtype{lines}"
@@ -130,8 +135,8 @@ def _moments(
     for name, feeds in (calibration or {}).items():
         chosen = {w.name: w for w in plans[name].schemes if not w.is_lookup}
         if chosen:
-            sizes = {key: weight.shape[1] for key, weight in chosen.items()}
-            for key, moments in second_moments(models[name], sizes, feeds).items():
+            shapes = {key: weight.shape for key, weight in chosen.items()}
+            for key, moments in second_moments(models[name], shapes, feeds).items():
                 tensor = id(chosen[key].tensor)
                 found[tensor] = found[tensor] + moments if tensor in found else moments
     missing = [
@@ -169,8 +174,7 @@ def _packed(
 
 def _digest(weight: MatrixWeight) -> bytes:
     """Return what equal matrices have in common, also if one is stored transposed."""
-    matrix = weight.tensor.numpy()
-    rows = np.ascontiguousarray(matrix if weight.by_rows else matrix.T)
+    rows = np.ascontiguousarray(weight.matrix())
     digest = hashlib.blake2b(f"{rows.shape} {rows.dtype}".encode())
     digest.update(rows.view(np.uint8).reshape(-1).data)
     return digest.digest()
@@ -195,10 +199,3 @@ def _report(
     kept = [KeptWeight(w.path, w.shape, w.tensor.nbytes, why) for w, why in plan.kept.items()]
     after = weights(plan.products.model)[1]
     return QuantizationReport(tuple(layers), tuple(kept), weights(model)[1], after)
-
-
-def _adopt(result: ir.Model, model: ir.Model) -> None:
-    """Move the graph and the functions of a result into a model."""
-    model.graph = result.graph
-    model.functions.clear()
-    model.functions.update(result.functions)

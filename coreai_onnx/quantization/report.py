@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import onnx_ir as ir
+
+from coreai_onnx.quantization.evaluation import MetricChange, OutputChange
 from coreai_onnx.quantization.scheme import Scheme
 from coreai_onnx.table import render, size_text
 
@@ -19,7 +22,7 @@ class QuantizedLayer:
     Attributes:
         path: Module path.
         weight: Name of the initializer before.
-        shape: Outputs and inputs, ``(N, K)``.
+        shape: Outputs and inputs, ``(N, K)``; ``(experts, N, K)`` for experts.
         scheme: How it was quantized.
         bytes_before: Its size before.
         bytes_after: Its size with scales and zero points.
@@ -30,7 +33,7 @@ class QuantizedLayer:
 
     path: str
     weight: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     scheme: Scheme
     bytes_before: int
     bytes_after: int
@@ -49,13 +52,13 @@ class KeptWeight:
 
     Attributes:
         path: Module path.
-        shape: Outputs and inputs, ``(N, K)``.
+        shape: Outputs and inputs, ``(N, K)``; ``(experts, N, K)`` for experts.
         nbytes: Its size.
         reason: Why it was not quantized.
     """
 
     path: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     nbytes: int
     reason: str
 
@@ -69,12 +72,17 @@ class QuantizationReport:
         kept: The weights of products and embeddings that keep their dtype.
         bytes_before: Size of all weights of the model before.
         bytes_after: Their size after.
+        outputs: How the outputs changed on the evaluation data, or else on the first calls of the
+            calibration data; empty without data.
+        metrics: How the numbers changed that the user's functions compute.
     """
 
     layers: tuple[QuantizedLayer, ...]
     kept: tuple[KeptWeight, ...]
     bytes_before: int
     bytes_after: int
+    outputs: tuple[OutputChange, ...] = ()
+    metrics: tuple[MetricChange, ...] = ()
 
     @property
     def worst(self) -> tuple[QuantizedLayer, ...]:
@@ -92,11 +100,32 @@ class QuantizationReport:
         rows = [(k.path, _dims(k.shape), size_text(k.nbytes), k.reason) for k in self.kept]
         return render(("layer", "shape", "size", "keeps its dtype"), rows, indent="  ")
 
+    def output_table(self) -> str:
+        """Return a table of the changes of the outputs."""
+        header = ("output", "SQNR dB", "cosine", "largest change", "same choice")
+        rows = [
+            (o.name, f"{o.sqnr:.1f}", f"{o.cosine:.6f}", f"{o.largest:.3g}", f"{o.same_choice:.1%}")
+            for o in self.outputs
+        ]
+        return render(header, rows, indent="  ")
+
+    def metric_table(self) -> str:
+        """Return a table of the numbers that the user's functions compute."""
+        rows = [
+            (m.name, f"{m.before:.6g}", f"{m.after:.6g}", f"{m.percent:+.2f} %")
+            for m in self.metrics
+        ]
+        return render(("metric", "before", "after", "change"), rows, indent="  ")
+
     def __str__(self) -> str:
-        """Return sizes, the worst layers, and the weights that keep their dtype."""
+        """Return sizes, changes, the worst layers, and the weights that keep their dtype."""
         ratio = self.bytes_before / max(self.bytes_after, 1)
         sizes = f"{size_text(self.bytes_before)} → {size_text(self.bytes_after)}"
         parts = [f"quantized {len(self.layers)} weights: {sizes} ({ratio:.1f} times smaller)"]
+        if self.outputs:
+            parts.append(f"change of the outputs:\n{self.output_table()}")
+        if self.metrics:
+            parts.append(self.metric_table())
         if self.layers:
             shown = self.worst[:WORST]
             more = f" (the worst {WORST})" if len(self.layers) > WORST else ""
@@ -106,11 +135,24 @@ class QuantizationReport:
         return "\n\n".join(parts)
 
 
+@dataclass(frozen=True)
+class Quantized:
+    """A quantized copy of a model.
+
+    Attributes:
+        model: The copy.
+        report: What was quantized.
+    """
+
+    model: ir.Model
+    report: QuantizationReport
+
+
 def _cells(layer: QuantizedLayer) -> Sequence[object]:
     output = "-" if layer.output_sqnr is None else f"{layer.output_sqnr:.1f}"
     sizes = size_text(layer.bytes_before), size_text(layer.bytes_after)
     return layer.path, _dims(layer.shape), layer.scheme, *sizes, f"{layer.sqnr:.1f}", output
 
 
-def _dims(shape: tuple[int, int]) -> str:
-    return f"[{shape[0]}, {shape[1]}]"
+def _dims(shape: tuple[int, ...]) -> str:
+    return str(list(shape))

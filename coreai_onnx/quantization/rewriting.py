@@ -1,4 +1,4 @@
-"""Replaces products by calls of ``linear_nbits``, also in functions that get the weights."""
+"""Replaces products by calls of few-bit composites, also in functions that get the weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 from coreai_onnx.composite_ops.declaration import DOMAIN
 from coreai_onnx.quantization.bodies import FewBitBodies
 from coreai_onnx.quantization.packed_weights import PackedWeight
-from coreai_onnx.quantization.products import MatrixWeight, Product, Products, origin
+from coreai_onnx.quantization.products import MatrixWeight, Product, Products, Root, origin
 
 Parts = dict[str, ir.Value]
 """The values of a packed weight in one graph, by the names of the inputs of the composites."""
@@ -39,6 +39,7 @@ class Rewriting:
             for value in self._constants(product)
         }
         self._parts: dict[object, Parts] = {}
+        self._replaced: set[ir.OperatorIdentifier] = set()
 
     def run(self) -> None:
         """Replace every product whose weight is packed, and remove what is no longer used."""
@@ -48,6 +49,7 @@ class Rewriting:
                 self._rewrite(product, packed[0])
         for product in self.products.products:
             self._remove_unused(product.weight)
+        self._remove_bodies()
 
     def _constants(self, product: Product) -> list[ir.Value]:
         return self.products.constants(product.weight) or []
@@ -57,6 +59,14 @@ class Rewriting:
         same = self._by_rows.get(value) == product.by_rows
         return self.packed.get(value) if same else None
 
+    def _remove_bodies(self) -> None:
+        """Remove the bodies of composites that were replaced, if nothing else calls them."""
+        functions = self.products.model.functions
+        roots: list[Root] = [self.products.model.graph, *functions.values()]
+        called = {node.op_identifier() for root in roots for node in root.all_nodes()}
+        for key in self._replaced - called:
+            functions.pop(key, None)
+
     def _rewrite(self, product: Product, packed: PackedWeight) -> None:
         node, parts = product.node, self._parts_of(product.weight)
         source = node.inputs[1] if not product.is_lookup else node.inputs[0]
@@ -65,20 +75,24 @@ class Rewriting:
             self._lookup(node, parts, product.dtype, attributes)
         else:
             attributes["activation_bits"] = packed.scheme.activation_bits
-            self._product(node, parts, product.dtype, attributes)
-        product.root.opset_imports.setdefault(DOMAIN, 1)
+            self._product(product, parts, attributes)
+        for root in (product.root, self.products.model.graph):  # onnxruntime inlines functions
+            root.opset_imports.setdefault(DOMAIN, 1)
         if source is not None:
             _remove_makers(source)
 
-    def _product(
-        self, node: ir.Node, parts: Parts, dtype: ir.DataType, attributes: dict[str, int]
-    ) -> None:
-        x = node.inputs[0]
-        bias = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+    def _product(self, product: Product, parts: Parts, attributes: dict[str, int]) -> None:
+        node, inputs = product.node, product.inputs
+        x = inputs[0]
         if DIVISORS in parts:
             x = self._before(node, "Mul", x, parts[DIVISORS])
+        if product.is_gathered:
+            given: dict[str, ir.Value | None] = {"lhs": x, **parts, "indices": inputs[1]}
+            self._call(node, "gather_mm_nbits", given, product.dtype, attributes)
+            return
+        bias = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
         given = {"input": x, **parts, "bias": bias}
-        self._call(node, "linear_nbits", given, dtype, attributes)
+        self._call(node, "linear_nbits", given, product.dtype, attributes)
 
     def _lookup(
         self, node: ir.Node, parts: Parts, dtype: ir.DataType, attributes: dict[str, int]
@@ -99,6 +113,7 @@ class Rewriting:
         present = [key for key, value in given.items() if value is not None]
         op_type = self.bodies.op_type(name, dtype, present, attributes)
         function = self.products.model.functions[DOMAIN, op_type, ""]
+        self._replaced.add(node.op_identifier())
         node.domain, node.op_type, node.version = DOMAIN, op_type, None
         node.resize_inputs(len(function.inputs))
         for index, declared in enumerate(function.inputs):
@@ -113,8 +128,11 @@ class Rewriting:
         made = ir.node(op, inputs, attributes, name=f"{node.name}.{op}")
         made.metadata_props.update(node.metadata_props)
         made.outputs[0].name = f"{node.outputs[0].name}.{op}"
-        if inputs[0] is not None and op != "Cast":
-            made.outputs[0].type, made.outputs[0].shape = inputs[0].type, inputs[0].shape
+        source = inputs[0]
+        if source is not None and source.type is not None:  # bodies of functions have no types
+            to = attributes.get("to")
+            own = source.type if to is None else ir.TensorType(ir.DataType(to))
+            made.outputs[0].type, made.outputs[0].shape = own, source.shape
         node.prepend(made)
         return made.outputs[0]
 
@@ -198,7 +216,7 @@ def arrays_of(packed: PackedWeight, dtype: ir.DataType) -> dict[str, np.ndarray]
 
 
 def _group_of(packed: PackedWeight) -> int:
-    return int(packed.codes.shape[2]) * 8 // packed.scheme.bits
+    return int(packed.codes.shape[-1]) * 8 // packed.scheme.bits
 
 
 def _remove_makers(value: ir.Value) -> None:

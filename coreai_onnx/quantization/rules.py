@@ -107,7 +107,7 @@ class Rules:
         return "" if tied or is_table else "a lookup that is not known to be an embedding"
 
     def _fitting(self, weight: MatrixWeight, scheme: Scheme) -> Scheme | str:
-        columns = weight.shape[1]
+        columns = weight.shape[-1]
         if scheme.group_of(columns):
             return scheme
         sizes = ", ".join(map(str, fitting_sizes(columns, scheme.bits)))

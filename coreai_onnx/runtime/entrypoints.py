@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Protocol, TypeGuard, runtime_checkable
@@ -13,7 +14,8 @@ import onnx_ir as ir
 from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.files.bundles import difference
 from coreai_onnx.files.program_files import MAIN, bundled_files
-from coreai_onnx.runtime.opening import OpenModel, Source
+from coreai_onnx.runtime.opening import OpenModel, Source, model_of
+from coreai_onnx.runtime.settings import SessionSettings
 from coreai_onnx.runtime.signature import Signature
 
 
@@ -34,23 +36,24 @@ class OpenProgram:
         main: The entrypoint of a session that names none: ``main``, or else the first.
     """
 
-    def __init__(
-        self,
-        source: Source | HasModels,
-        *,
-        kernels: bool | None,
-        threads: int | None,
-        prepack: bool | None = None,
-    ) -> None:
+    def __init__(self, source: Source | HasModels, settings: SessionSettings) -> None:
         """Find the entrypoints; see `coreai_onnx.session`."""
         self._sources = _sources(source)
-        self._kernels, self._threads = kernels, threads
         several = _is_folder(source) and len(self._sources) > 1
-        self._prepack = True if prepack is None and not several else prepack
+        prepack = True if settings.prepack is None and not several else settings.prepack
+        self._settings = replace(settings, prepack=prepack)
         self._opened: dict[str, OpenModel] = {}
         self._lock = threading.Lock()
         self.names = tuple(self._sources)
         self.main = MAIN if MAIN in self.names else self.names[0]
+
+    def model_of(self, name: str) -> ir.Model:
+        """Return the onnx_ir model of an entrypoint.
+
+        Raises:
+            LoadError: If it cannot be read.
+        """
+        return model_of(self._sources[name])
 
     def __getitem__(self, name: str) -> OpenModel:
         """Return the model of an entrypoint.
@@ -63,12 +66,7 @@ class OpenProgram:
             raise SessionError(f"no entrypoint {name!r}; there are {', '.join(self.names)}")
         with self._lock:
             if name not in self._opened:
-                model = OpenModel(
-                    self._sources[name],
-                    kernels=self._kernels,
-                    threads=self._threads,
-                    prepack=self._prepack,
-                )
+                model = OpenModel(self._sources[name], self._settings)
                 for other, opened in self._opened.items():
                     _check_states(name, model.signature, other, opened.signature)
                 self._opened[name] = model

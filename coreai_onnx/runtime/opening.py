@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 import warnings
@@ -15,12 +16,26 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import LoadError, SessionError, failures_as
-from coreai_onnx.files.loading import check_places, fault
+from coreai_onnx.files.loading import check_places, fault, load_model, read_model
 from coreai_onnx.files.saving import save_models, to_proto
+from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
+from coreai_onnx.runtime.compiled_parts import IDENTITIES, provider_settings, with_compiled_parts
+from coreai_onnx.runtime.custom_ops import (
+    HasLibrary,
+    advice_for_unknown_op,
+    check_kernels,
+    library_paths,
+    register_libraries,
+)
 from coreai_onnx.runtime.library import kernels_built, ops_library_path
-from coreai_onnx.runtime.optimizers import disabled_optimizers, read_graph
+from coreai_onnx.runtime.node_times import Profile
+from coreai_onnx.runtime.optimizers import READ_BYTES, disabled_optimizers, read_graph
+from coreai_onnx.runtime.parts import Parts, add_entries, opened_with, usable_parts
+from coreai_onnx.runtime.profiling import Profiling
+from coreai_onnx.runtime.providers import CPU, add_providers
+from coreai_onnx.runtime.settings import SessionSettings
 from coreai_onnx.runtime.signature import Signature
 from coreai_onnx.runtime.undo import UndoLog
 
@@ -39,11 +54,22 @@ Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
 
 _OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+ [^\n]*?\) (?=[A-Z])")
 _QUANTIZED = re.compile("Quantize|QLinear|Integer|NBits")
-MAX_THREADS = 1024
-"""Maximum number of threads: onnxruntime starts all of them before it reads the model."""
 TEMPORARY_FILE_BYTES = 1 << 29
 """A model in memory with more than 512 MiB of weights is passed in a temporary file, which
 onnxruntime maps, instead of as bytes, of which there would briefly be three copies."""
+
+
+def model_of(source: Source) -> ir.Model:
+    """Return the model of a source, with the origin of its nodes.
+
+    Raises:
+        LoadError: If it cannot be read.
+    """
+    if isinstance(source, HasModel):
+        return source.model
+    if isinstance(source, ir.Model):
+        return source
+    return load_model(source) if isinstance(source, str | PathLike) else read_model(source)
 
 
 class OpenModel:
@@ -57,33 +83,29 @@ class OpenModel:
         initial: The values in the file that the states start from, by the states' names.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        kernels: bool | None,
-        threads: int | None,
-        prepack: bool | None = True,
-    ) -> None:
+    def __init__(self, source: Source, settings: SessionSettings) -> None:
         """Open the model; see `coreai_onnx.session`."""
-        options = ort.SessionOptions()
-        # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
-        options.log_severity_level = 4
-        if threads is not None:
-            if not (isinstance(threads, int) and 1 <= threads <= MAX_THREADS):
-                raise SessionError(
-                    f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
-                    "or None to let onnxruntime choose"
-                )
-            options.intra_op_num_threads = threads
-        graph = _graph(source)
-        prepacks = _is_quantized(graph) if prepack is None else prepack
-        key = "coreai.huge_pages" if prepacks else "session.disable_prepacking"
-        options.add_session_config_entry(key, "1")  # a mapped file has no huge pages
-        self.kernels = _register_kernels(options, _op_types(source), kernels=kernels)
-        self._disabled = disabled_optimizers(graph)
+        self._settings, self._libraries = settings, library_paths(settings.custom_ops)
+        whole = settings.providers or any(isinstance(o, HasLibrary) for o in settings.custom_ops)
+        graph = _graph(source, most=math.inf if whole else READ_BYTES)
+        self._providers = provider_settings(graph, settings.providers)
+        self._prepacks = _is_quantized(graph) if settings.prepack is None else settings.prepack
+        if graph is not None:
+            check_kernels(settings.custom_ops, graph)
+            if wrong := fixed_attributes_fault(graph):
+                raise SessionError(f"cannot load the model: {wrong}")
+        self._disabled = disabled_optimizers(graph) + [IDENTITIES] * bool(settings.providers)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self.ort = self._open(source, options)
+        self._profiling: Profiling | None = None
+        self.kernels = False
+        backends = bool(self._libraries or settings.providers)
+        parts = usable_parts(graph, settings.providers) if graph and backends else {}
+
+        def opened(usable: Parts) -> ort.InferenceSession:
+            made = graph and with_compiled_parts(graph, usable, self._providers)
+            return self._open_with(made or source, self._options(_op_types(source), usable))
+
+        self.ort = opened_with(parts, opened)
         self.signature = _signature(self.ort, source)
         self.undo: UndoLog | None = None
         self.initial: Mapping[str, ir.TensorProtocol] = {}
@@ -94,6 +116,52 @@ class OpenModel:
     def in_place(self) -> frozenset[str]:
         """The states that may be updated in place."""
         return frozenset() if self.undo is None else self.undo.states
+
+    def finish_profile(self, skip: int) -> Profile:
+        """Return the profile of the runs, once; see `Session.profile`."""
+        if self._profiling is None:
+            raise SessionError(
+                "the session records no profile, or its profile was returned before\n"
+                "  open it with session(..., profile=True)"
+            )
+        profiling, self._profiling = self._profiling, None
+        return profiling.finish(self.ort, skip)
+
+    def _open_with(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
+        """Open the model, with a profile if it is wanted."""
+        if not self._settings.profile:
+            return self._open(source, options)
+        profiling = Profiling(
+            _read(source),
+            kernels=self.kernels,
+            threads=self._settings.threads,
+            custom_ops=bool(self._libraries or self._providers),
+        )
+        profiling.configure(options)
+        opened = self._open(profiling.model, options)
+        profiling.opened()
+        self._profiling = profiling
+        return opened
+
+    def _options(self, op_types: list[str] | None, parts: Parts) -> ort.SessionOptions:
+        """Return session options with the kernels, the libraries, and the parts these may run."""
+        settings, options = self._settings, ort.SessionOptions()
+        # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
+        options.log_severity_level = 4
+        if settings.threads is not None:
+            options.intra_op_num_threads = settings.threads
+        options.enable_mem_reuse = options.enable_mem_pattern = not settings.low_memory
+        if not self._prepacks:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        elif settings.configure is None:  # a mapped file has no huge pages
+            options.add_session_config_entry("coreai.huge_pages", "1")
+        self.kernels = _register_kernels(options, op_types, kernels=settings.kernels)
+        add_entries(options, parts)
+        register_libraries(options, self._libraries)
+        add_providers(options, self._providers)
+        if settings.configure is not None:
+            settings.configure(options)
+        return options
 
     def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
         if isinstance(source, str | PathLike):
@@ -131,7 +199,7 @@ class OpenModel:
             return ort.InferenceSession(
                 model,
                 options,
-                providers=["CPUExecutionProvider"],
+                providers=None if self._providers else [CPU],
                 disabled_optimizers=self._disabled,
             )
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
@@ -178,6 +246,8 @@ def _plain(error: Exception) -> str:
 
 
 def _advice(message: str, *, kernels: bool) -> str:
+    if advice := advice_for_unknown_op(message):
+        return advice
     if "IR version" in message or "opset" in message.lower():
         return (
             "\n  update onnxruntime, or convert the model with minimum_onnxruntime="
@@ -186,11 +256,18 @@ def _advice(message: str, *, kernels: bool) -> str:
     return "\n  kernels=False runs the function bodies instead" if kernels else ""
 
 
-def _graph(source: Source) -> ir.Model | None:
-    """Return the model; None if that would require reading many weights."""
+def _graph(source: Source, *, most: float) -> ir.Model | None:
+    """Return the model; None if it is broken, or in a file of more than ``most`` bytes."""
     if isinstance(source, HasModel):
         return source.model
-    return source if isinstance(source, ir.Model) else read_graph(source)
+    return source if isinstance(source, ir.Model) else read_graph(source, most=most)
+
+
+def _read(source: Source) -> ir.Model:
+    try:
+        return model_of(source)
+    except LoadError as error:
+        raise SessionError(f"cannot load {error}") from error
 
 
 def _is_quantized(model: ir.Model | None) -> bool:

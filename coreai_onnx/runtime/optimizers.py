@@ -32,12 +32,14 @@ def disabled_optimizers(model: ir.Model | None) -> list[str]:
     return [_CRASHES] if model is None or any(map(_may_crash, _transposes(model))) else []
 
 
-def read_graph(source: str | PathLike[str] | bytes | onnx.ModelProto) -> ir.Model | None:
+def read_graph(
+    source: str | PathLike[str] | bytes | onnx.ModelProto, *, most: float = READ_BYTES
+) -> ir.Model | None:
     """Return the model in a file, bytes or a proto; None if it is large or broken."""
     try:
         with without_warnings():
             if isinstance(source, str | PathLike):
-                small = Path(source).stat().st_size <= READ_BYTES
+                small = Path(source).stat().st_size <= most
                 return ir.load(source) if small else None
             proto = onnx.ModelProto.FromString(source) if isinstance(source, bytes) else source
             return ir.from_proto(proto)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import Any
 
+import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import InputError, SessionError, failures_as
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.printable import printable_lines
+from coreai_onnx.runtime.custom_ops import CustomOps
 from coreai_onnx.runtime.deadline import checked_timeout, deadline
 from coreai_onnx.runtime.entrypoints import HasModels, OpenProgram
+from coreai_onnx.runtime.execution import execute
+from coreai_onnx.runtime.given_outputs import output_arrays, output_targets
+from coreai_onnx.runtime.node_times import Profile
 from coreai_onnx.runtime.opening import HasModel, Source
 from coreai_onnx.runtime.outputs import Array, Outputs
-from coreai_onnx.runtime.streams import Memory, States, Stream
+from coreai_onnx.runtime.settings import SessionSettings
+from coreai_onnx.runtime.streams import CallStream, Memory, Stream
+from coreai_onnx.runtime.undo import undone_if_it_fails
 from coreai_onnx.runtime.values import described, from_ort, to_numpy, to_ort
 
 __all__ = ["HasModel", "Session", "Source", "session"]
@@ -30,8 +36,12 @@ def session(
     threads: int | None = None,
     timeout: float | None = None,
     prepack: bool | None = None,
+    profile: bool = False,
+    custom_ops: Sequence[CustomOps] = (),
+    low_memory: bool = False,
+    providers: Sequence[str] = (),
 ) -> Session:
-    """Open a model in onnxruntime on the CPU.
+    """Open a model in onnxruntime.
 
     Args:
         path_or_program: A ``.onnx`` file, a folder of `OnnxProgram.save_bundle`, or a program or
@@ -47,14 +57,23 @@ def session(
             products, which is faster for many rows. Otherwise all read them from the mapped data
             file, and they are in memory once. None is False for a bundle of several entrypoints
             without quantized weights, and True for anything else.
+        profile: Whether onnxruntime records the time of each node, for `Session.profile`.
+        custom_ops: Custom op libraries to register beside the kernels: files, or what
+            `coreai_onnx.kernel` returned.
+        low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
+            keeps it for later results of the same shape, which takes up to three times the memory;
+            see `coreai_onnx.memory_plan`.
+        providers: Execution providers to use before the CPU, in order of preference. The library of
+            a plugin must be registered with onnxruntime.
 
     Returns:
         The session.
 
     Raises:
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
-        SessionError: If the model is missing, broken, or rejected by onnxruntime, or ``threads`` or
-            ``timeout`` is out of range.
+        SessionError: If the model is missing, broken, or rejected by onnxruntime, or calls an
+            operator that no library in ``custom_ops`` implements; or ``threads`` or ``timeout`` is
+            out of range.
     """
     return Session(
         path_or_program,
@@ -63,16 +82,11 @@ def session(
         threads=threads,
         timeout=timeout,
         prepack=prepack,
+        profile=profile,
+        custom_ops=custom_ops,
+        low_memory=low_memory,
+        providers=providers,
     )
-
-
-@dataclass
-class _CallStream:
-    """One stream of calls, which the sessions of several entrypoints may make."""
-
-    states: States = field(default_factory=States)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    closed: bool = False
 
 
 class Session:
@@ -101,18 +115,16 @@ class Session:
         source: Source | HasModels,
         *,
         entrypoint: str | None = None,
-        kernels: bool | None = None,
-        threads: int | None = None,
         timeout: float | None = None,
-        prepack: bool | None = None,
+        **settings: Any,
     ) -> None:
-        """Open the model; see `session`."""
+        """Open the model; see `session`, and `SessionSettings` for the other settings."""
         self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
-            program = OpenProgram(source, kernels=kernels, threads=threads, prepack=prepack)
-        self._begin(program, program.main if entrypoint is None else entrypoint, _CallStream())
+            program = OpenProgram(source, SessionSettings(**settings))
+        self._begin(program, program.main if entrypoint is None else entrypoint, CallStream())
 
-    def _begin(self, program: OpenProgram, name: str, calls: _CallStream) -> None:
+    def _begin(self, program: OpenProgram, name: str, calls: CallStream) -> None:
         with failures_as(SessionError, "the model cannot be opened"):
             model = program[name]
         self.ort, self.kernels = model.ort, model.kernels
@@ -138,6 +150,15 @@ class Session:
         """
         self._check_open()
         return self if name == self._name else self._on(self._calls, name)
+
+    @property
+    def model(self) -> ir.Model:
+        """The model, as it was before onnxruntime optimized it.
+
+        Raises:
+            LoadError: If its file has disappeared or changed.
+        """
+        return self._program.model_of(self._name)
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -179,6 +200,13 @@ class Session:
         """
         return self._signature.example_sizes(sizes, default)
 
+    def output_arrays(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """Return uninitialized arrays for `run_into`, by name of the output.
+
+        Outputs whose shapes do not follow from the shapes of the inputs, by name, are left out.
+        """
+        return output_arrays(self._signature, inputs)
+
     def run(self, *args: object, **named: object) -> Outputs:
         """Run the model once, and keep the new states for the next call.
 
@@ -196,9 +224,31 @@ class Session:
                 state has changed. Also if another thread uses the session, or it is closed.
         """
         with self._used("run"), failures_as(SessionError, "the model cannot be run"):
-            return self._run(args, named)
+            return self._run({}, args, named)
 
-    def _run(self, args: tuple[object, ...], named: Mapping[str, object]) -> Outputs:
+    def run_into(self, into: Mapping[str, Array], /, *args: object, **named: object) -> Outputs:
+        """Run the model once as `run` does, and write outputs to the caller's memory.
+
+        Inputs are read where they are, so that a call with the same arrays allocates neither.
+
+        Args:
+            into: Arrays of the dtype and shape of the outputs, by name; onnxruntime allocates those
+                that are missing. They are writable and C-contiguous, and share no memory with the
+                inputs.
+            *args: As for `run`.
+            **named: As for `run`.
+
+        Raises:
+            InputError: As `run`, and if an array is not as described; the model was not run.
+            SessionError: As `run`, and if an output has another shape than its array, which then
+                has no meaningful content.
+        """
+        with self._used("run"), failures_as(SessionError, "the model cannot be run"):
+            return self._run(into, args, named)
+
+    def _run(
+        self, into: Mapping[str, Array], args: tuple[object, ...], named: Mapping[str, object]
+    ) -> Outputs:
         given = self._signature.bind(args, named)
         info = self._signature.info
         arrays = {name: to_numpy(value, info(name)) for name, value in given.items()}
@@ -208,14 +258,30 @@ class Session:
         types = {name: described(value, info(name)) for name, value in values.items()}
         sizes = self._signature.check(types, frozenset(carried))
         feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | carried
+        given_outputs = output_targets(self.outputs, into, arrays)
         targets = self._stream.targets(arrays, sizes)
-        with self._undone_if_it_fails(targets, feeds, sizes):
+        with undone_if_it_fails(self._model.undo, self._stream.overwritten(targets), feeds, sizes):
             with deadline(self.timeout) as options:
-                results = self._run_ort(feeds, targets, options)
-            outputs = {x.name: from_ort(results[x.name], x) for x in self.outputs}
+                results = execute(self.ort, feeds, self._bound(targets) | given_outputs, options)
+            outputs = {
+                x.name: into[x.name] if x.name in into else from_ort(results[x.name], x)
+                for x in self.outputs
+            }
         states = {state.input: results[state.output] for state in self._signature.states}
         self._stream.advance(states, targets)
         return Outputs(outputs, self._stream.reader(states))
+
+    def profile(self, *, skip: int = 0) -> Profile:
+        """Return the time of each node in the runs so far, and end the recording.
+
+        Args:
+            skip: Number of first runs that are left out.
+
+        Raises:
+            SessionError: If the session was opened without ``profile=True``, there is no run, or
+                the profile was returned before.
+        """
+        return self._model.finish_profile(skip)
 
     # ------------------------------------------------------------------ state
     @property
@@ -265,14 +331,14 @@ class Session:
             SessionError: If another thread uses the session, or it is closed.
         """
         with self._used("forked"):
-            return self._on(_CallStream(self._calls.states.fork()), self._name)
+            return self._on(CallStream(self._calls.states.fork()), self._name)
 
     def stream(self) -> Session:
         """Return a session on the same loaded model with all states at their initial values."""
         self._check_open()
-        return self._on(_CallStream(), self._name)
+        return self._on(CallStream(), self._name)
 
-    def _on(self, calls: _CallStream, name: str) -> Session:
+    def _on(self, calls: CallStream, name: str) -> Session:
         other = Session.__new__(Session)
         other.timeout = self.timeout
         other._begin(self._program, name, calls)  # noqa: SLF001 - an instance of this class
@@ -318,61 +384,10 @@ class Session:
         return printable_lines("\n".join([*lines, *(f"  output  {info}" for info in self.outputs)]))
 
     # ------------------------------------------------------------------ onnxruntime
-    @contextmanager
-    def _undone_if_it_fails(
-        self,
-        targets: Mapping[str, tuple[ort.OrtValue, Memory]],
-        feeds: Mapping[str, ort.OrtValue],
-        sizes: Mapping[str, int],
-    ) -> Iterator[None]:
-        """Restore the states that a call updates in place if it fails, or Ctrl-C ends it."""
-        overwritten = self._stream.overwritten(targets)
-        if self._model.undo is None or not overwritten:
-            yield
-            return
-        saved = self._model.undo.save(overwritten, feeds, sizes)
-        try:
-            yield
-        except BaseException:
-            saved.restore()
-            raise
-
-    def _run_ort(
-        self,
-        feeds: Mapping[str, ort.OrtValue],
-        targets: Mapping[str, tuple[ort.OrtValue, Memory]],
-        options: ort.RunOptions,
-    ) -> dict[str, ort.OrtValue]:
-        """Run the model; the new values of some states are written to the memory that is given."""
-        names = [node.name for node in self.ort.get_outputs()]
-        try:
-            if not targets:
-                results = self.ort.run_with_ort_values(names, feeds, options)
-            else:
-                results = self._run_bound(names, feeds, targets, options)
-        except Exception as error:  # onnxruntime's exceptions share no base class below Exception
-            raise SessionError(f"onnxruntime failed while running\n  {error}") from error
-        return dict(zip(names, results, strict=True))
-
-    def _run_bound(
-        self,
-        names: list[str],
-        feeds: Mapping[str, ort.OrtValue],
-        targets: Mapping[str, tuple[ort.OrtValue, Memory]],
-        options: ort.RunOptions,
-    ) -> list[ort.OrtValue]:
-        bound = {
+    def _bound(self, targets: Mapping[str, tuple[ort.OrtValue, Memory]]) -> dict[str, ort.OrtValue]:
+        """Return the values that new states are written to, by the names of the outputs."""
+        return {
             state.output: targets[state.input][0]
             for state in self._signature.states
             if state.input in targets
         }
-        binding = self.ort.io_binding()
-        for name, value in feeds.items():
-            binding.bind_ortvalue_input(name, value)
-        for name in names:
-            if name in bound:
-                binding.bind_ortvalue_output(name, bound[name])
-            else:
-                binding.bind_output(name)
-        self.ort.run_with_iobinding(binding, options)
-        return list(binding.get_outputs())

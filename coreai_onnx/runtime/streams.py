@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -84,6 +85,15 @@ class States:
     def fork(self) -> States:
         """Return copies of the states."""
         return States({name: state.copy() for name, state in self.by_name.items()})
+
+
+@dataclass
+class CallStream:
+    """One stream of calls, which the sessions of several entrypoints may make."""
+
+    states: States = field(default_factory=States)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    closed: bool = False
 
 
 @dataclass

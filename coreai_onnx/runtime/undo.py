@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,3 +190,29 @@ def _session(model: ir.Model) -> ort.InferenceSession | None:
 def _clipped(indices: Array, size: int) -> Array:
     """Bring indices that the call will refuse within an axis."""
     return np.clip(indices, -size, size - 1)
+
+
+@contextmanager
+def undone_if_it_fails(
+    log: UndoLog | None,
+    overwritten: Mapping[str, Array],
+    feeds: Mapping[str, ort.OrtValue],
+    sizes: Mapping[str, int],
+) -> Iterator[None]:
+    """Restore the states that a call updates in place if it fails, or Ctrl-C ends it.
+
+    Args:
+        log: The undo log of the model, if it has updates in place.
+        overwritten: The states that the call updates in place, as arrays in their memory.
+        feeds: The inputs of the call.
+        sizes: The sizes of its symbolic dims.
+    """
+    if log is None or not overwritten:
+        yield
+        return
+    saved = log.save(overwritten, feeds, sizes)
+    try:
+        yield
+    except BaseException:
+        saved.restore()
+        raise

@@ -205,7 +205,7 @@ class ModelText:
         elif doc:
             arguments.append(f"doc={quoted(doc)}")
         if function.metadata_props:
-            entries = [(k, quoted(text)) for k, text in function.metadata_props.items()]
+            entries = [(k, _metadata(text)) for k, text in function.metadata_props.items()]
             arguments.append(Named("metadata=", keyed(entries)))
         return arguments, documentation
 

@@ -9,6 +9,7 @@ namespace coreai {
 #define COREAI_EACH_OP(V)         \
   V(kGatedDeltaUpdateOp)          \
   V(kGatherMmOp)                  \
+  V(kGatherMmNbitsOp)             \
   V(kGegluOp)                     \
   V(kGroupNormOp)                 \
   V(kKvCacheUpdateOp)             \

@@ -4,7 +4,7 @@
 
 #include "simd/target.h"
 
-/// A kernel that benefits from native bfloat16 products is compiled for AVX3_ZEN4 as well (its file
+/// A kernel that benefits from VNNI is compiled for AVX3_ZEN4 as well (its file
 /// defines COREAI_DISABLED_BF16_TARGETS as 0 at the top); other kernels use their AVX3 version.
 #if HWY_TARGETS & HWY_AVX3_ZEN4
 #define COREAI_CHOOSE_AVX512_BF16(FUNCTION) HWY_CHOOSE_AVX3_ZEN4(FUNCTION)

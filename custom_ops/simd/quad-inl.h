@@ -1,7 +1,14 @@
-// Products of four unsigned with four signed bytes, added to a lane of 32 bits: VNNI's VPDPBUSD,
-// NEON's and AVX2's sequences of other instructions. Included once per target.
+// Products of four unsigned with four signed bytes, added to a lane of 32 bits: VNNI's VPDPBUSD, or
+// sequences of other instructions. Included once per target.
 
 #include "hwy/highway.h"
+
+// Assemblers know AVX-VNNI since binutils 2.36.
+#if HWY_COMPILER_CLANG || HWY_COMPILER_GCC_ACTUAL >= 1100
+#define COREAI_HAVE_AVX_VNNI 1
+#else
+#define COREAI_HAVE_AVX_VNNI 0
+#endif
 
 #if defined(COREAI_SIMD_QUAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef COREAI_SIMD_QUAD_INL_H_
@@ -35,11 +42,32 @@ HWY_INLINE hn::Vec<hn::ScalableTag<int32_t>> BroadcastQuad(const int8_t* HWY_RES
   return hn::Set(hn::ScalableTag<int32_t>(), quad);
 }
 
+/// Whether the target has a version for CPUs with VPDPBUSD, which it does not require.
+#if HWY_TARGET == HWY_AVX3 || (HWY_TARGET == HWY_AVX2 && COREAI_HAVE_AVX_VNNI)
+inline constexpr bool kHasVnniVersion = true;
+#else
+inline constexpr bool kHasVnniVersion = false;
+#endif
+
 /// sum + the products of the unsigned bytes of `a` and the signed bytes of `b` in each lane, exact.
+/// With kVnni the CPU must have VPDPBUSD (CpuHasVnni).
+template <bool kVnni>
 HWY_INLINE hn::Vec<hn::ScalableTag<int32_t>> AddQuads(hn::Vec<hn::ScalableTag<uint32_t>> a,
                                                       hn::Vec<hn::ScalableTag<int32_t>> b,
                                                       hn::Vec<hn::ScalableTag<int32_t>> sum) {
   const hn::ScalableTag<int32_t> d;
+  // In assembly, since the compiler is not told that the target has the instruction.
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (kVnni) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+    return sum;
+  }
+#elif HWY_TARGET == HWY_AVX2 && COREAI_HAVE_AVX_VNNI
+  if constexpr (kVnni) {
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum.raw) : "x"(a.raw), "x"(b.raw));
+    return sum;
+  }
+#endif
 #if HWY_TARGET == HWY_SCALAR
   const uint32_t unsigned_bytes = hn::GetLane(a);
   const auto signed_bytes = static_cast<uint32_t>(hn::GetLane(b));

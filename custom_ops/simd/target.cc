@@ -14,7 +14,7 @@ bool Always() { return true; }
 #if HWY_ARCH_X86
 // The features that Highway's targets of these names may use. The compiler's check includes whether
 // the operating system saves the registers. gcc has no name for F16C before 11 and none for VAES
-// before 12, so these are read from CPUID; they add no register state.
+// and AVX-VNNI before 12, so these are read from CPUID; they add no register state.
 bool CpuHasF16c() {
   unsigned eax = 1, ebx = 0, ecx = 0, edx = 0;
   __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
@@ -25,6 +25,15 @@ bool CpuHasVaes() {
   unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
   __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
   return (ecx >> 9) & 1u;
+}
+
+bool CpuHasAvxVnni() {
+  unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
+  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+  if (eax < 1) return false;  // the last subleaf
+  eax = 7, ecx = 1;
+  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+  return (eax >> 4) & 1u;
 }
 
 bool CpuHasAvx2() {
@@ -98,6 +107,17 @@ const char* TargetName(Target target) { return kTargets[static_cast<std::size_t>
 
 bool TargetIsSupported(Target target) {
   return kTargets[static_cast<std::size_t>(target)].supported();
+}
+
+bool CpuHasVnni(Target target) {
+#if HWY_ARCH_X86
+  if (!TargetIsSupported(target)) return false;
+  if (target == Target::kAvx2) return CpuHasAvxVnni();
+  return target >= Target::kAvx512 && __builtin_cpu_supports("avx512vnni");
+#else
+  (void)target;
+  return false;
+#endif
 }
 
 Target BestTarget() {

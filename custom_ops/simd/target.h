@@ -17,6 +17,9 @@ const char* TargetName(Target target);
 /// false.
 bool TargetIsSupported(Target target);
 
+/// Whether this CPU has VPDPBUSD (VNNI) for the vectors of the target.
+bool CpuHasVnni(Target target);
+
 /// The widest supported target; the scalar target is always supported.
 Target BestTarget();
 

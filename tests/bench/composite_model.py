@@ -54,7 +54,7 @@ def composite_model(
     assert first is not None
     if name == "scaled_dot_product_attention" and attributes.get("scale") is None:
         attributes["scale"] = first.shape[-1] ** -0.5
-    for i, output in enumerate(calls.call(op, name, values, attributes)):
+    for i, output in enumerate(calls.call(op, COMPOSITES[name], values, attributes)):
         output.name = f"result_{i}"
         output.dtype = output.dtype or ir_dtype(first.dtype)
         output.shape = None  # what differs from the first input's is the composite's affair

@@ -18,8 +18,8 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 import coreai_onnx
-from coreai_onnx.debugging.timing import time_interleaved
 from coreai_onnx.quantization import OrtQuantizer
+from coreai_onnx.runtime.timing import time_interleaved
 from coreai_onnx.table import render, size_text
 from tools.quickstart import MAX_POSITIONS, SENTENCES, Loaded, load
 

@@ -9,6 +9,7 @@ import torch
 
 from coreai_onnx.cli import main
 from coreai_onnx.program import OnnxProgram
+from tests.debugging.small_reference import converted
 from tests.small_models import linear_model
 
 FACTORIES = """
@@ -53,6 +54,22 @@ def test_a_wrong_model(words: tuple[str, str], capsys: pytest.CaptureFixture[str
     assert main(["compare", words[0], f"{words[1]}:wrong"]) == 1
     assert "128 of 128 differ" in capsys.readouterr().out
     assert main(["compare", words[0], f"{words[1]}:wrong", "--atol", "0.6"]) == 0
+
+
+def test_another_file(
+    words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", words[0], words[0]]) == 0
+    assert "the tolerances of torch.testing.assert_close" in capsys.readouterr().out
+    OnnxProgram({"main": linear_model()}).save(tmp_path / "same.onnx")
+    assert main(["compare", str(tmp_path / "same.onnx"), words[0], "--rtol", "0"]) == 0
+
+
+def test_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(tmp_path / name) for name in ("m.onnx", "m.pt2")]
+    converted().save(files[0], record=files[1])
+    assert main(["compare", *files, "--values"]) == 0
+    assert "LayerNorm" in capsys.readouterr().out
 
 
 def test_a_program_without_example_inputs(

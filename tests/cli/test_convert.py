@@ -47,6 +47,14 @@ torch.manual_seed(0)
 net = Net().eval()
 X = torch.randn(2, 8)
 def one(): return net, (X,)
+class Wide(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(64, 96), torch.nn.Linear(96, 64)
+    def forward(self, x):
+        return self.second(self.first(x))
+wide_net = Wide().eval()
+def wide(): return wide_net, (torch.randn(2, 64),)
 def normed(): return torch.nn.Sequential(Norm()), (X,)
 def two(): return net, (X,), {"y": X}
 def shaped(): return net, (X,), {}, ({0: torch.export.Dim("rows")},)
@@ -280,3 +288,22 @@ def test_what_the_passes_did_is_printed(models: str, capsys: pytest.CaptureFixtu
     assert "nodes: 4 → 4 in 1 rounds" in out
     convert(models, "one", "--no-optimize")
     assert "nodes: " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "kernels", "contrib", "portable"])
+def test_weights_of_few_bits_in_one_step(
+    models: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    out = tmp_path / "few.onnx"
+    words = ["convert", f"{models}:wide", "-o", str(out), "--target", target]
+    assert main([*words, "--bits", "8", "--rule", "second=4"]) == 0
+    assert "8 bits, groups of 32, hqq" in capsys.readouterr().out
+    ops = [node.op_type for node in OnnxProgram.load(out).model.graph]
+    calls = ["linear_nbits.bits8_zero_points_bias", "linear_nbits.zero_points_bias"]
+    assert ops == {"portable": ops, "contrib": [calls[0], "MatMulNBits"]}.get(target, calls)
+    assert ("Cast" in ops) == (target == "portable")
+    x = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
+    plain = tmp_path / "plain.onnx"
+    assert main(["convert", f"{models}:wide", "-o", str(plain)]) == 0
+    before, after = (session(path, kernels=False).run(x)[0] for path in (plain, out))
+    assert 0 < np.abs(before - after).max() < 0.2

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from coreai_onnx.cli import main
+from coreai_onnx.program import OnnxProgram
 from tests.huggingface_folders import llama_folder
 
 
@@ -25,6 +26,21 @@ def test_a_folder_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "exists and is not empty; give a new folder, or overwrite=True" in capsys.readouterr().err
     )
     assert main([*command, "--overwrite", "--cache", "static"]) == 0
+
+
+def test_a_folder_with_weights_of_few_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llama_folder(tmp_path / "llama")
+    words = ["export", str(tmp_path / "llama"), "-o", str(tmp_path / "out"), "--no-check"]
+    assert main([*words, "--bits", "4", "--rule", "*lm_head=8", "--layers"]) == 0
+    printed = capsys.readouterr().out
+    assert "times smaller)" in printed
+    assert "8 bits, groups of 32, hqq" in printed
+    model = OnnxProgram.load(tmp_path / "out" / "model.onnx").model
+    assert {n.op_type.partition(".")[0] for n in model.graph} >= {"linear_nbits", "embedding_nbits"}
+    assert main([*words, "--overwrite", "--rule", "*lm_head=8"]) == 2
+    assert "--rule is for a quantization; give --bits" in capsys.readouterr().err
 
 
 def test_errors_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

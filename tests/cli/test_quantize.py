@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from coreai_onnx.cli import main
+from coreai_onnx.generation import perplexity
+from coreai_onnx.huggingface import export_model
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.session import session
+from tests.huggingface_folders import llama_folder
 from tests.quantization.weights import correlated_inputs, heavy_tailed, linear
 
 
@@ -79,3 +82,25 @@ def test_errors_write_nothing(
     assert message in capsys.readouterr().err
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["m.onnx"]
+
+
+def test_the_change_of_outputs_on_evaluation_data(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(path.with_name("call.npz"), x=correlated_inputs(50, 128))
+    words = ["--bits", "8", "--evaluation", str(path.with_name("call.npz"))]
+    assert main(["quantize", str(path), "-o", str(path), *words]) == 0
+    out = capsys.readouterr().out
+    assert "change of the outputs:\n  output  SQNR dB  cosine" in out
+
+
+def test_perplexity_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    llama_folder(tmp_path / "llama")
+    export_model(tmp_path / "llama", folder := tmp_path / "out", check=False)
+    (text := tmp_path / "text.txt").write_text("some text to predict")
+    before = perplexity(folder, text.read_text())
+    words = ["quantize", str(folder / "model.onnx"), "-o", str(folder / "model.onnx")]
+    assert main([*words, "--bits", "3", "--perplexity", str(text)]) == 0
+    row = next(x for x in capsys.readouterr().out.splitlines() if "perplexity" in x)
+    assert row.split()[1:3] == [f"{before:.6g}", f"{perplexity(folder, text.read_text()):.6g}"]
+    assert row.split()[1] != row.split()[2]

@@ -12,6 +12,9 @@ RIGHT = {
     "run": ("run", "MODEL"),
     "compare": ("compare", "MODEL", "FACTORY"),
     "blame": ("blame", "MODEL", "RECORD"),
+    "profile": ("profile", "MODEL"),
+    "annotate": ("annotate", "MODEL"),
+    "extract": ("extract", "MODEL", "MODULE", "-o", "out.onnx"),
     "inspect": ("inspect", "MODEL"),
     "diff": ("diff", "MODEL", "MODEL"),
     "to-python": ("to-python", "MODEL", "-o", "package"),
@@ -43,9 +46,71 @@ _SHARED = {
     "debug": [["--debug=yes"]],
 }
 
+_QUANTIZATION = {
+    "bits": [["--bits", value] for value in ("5", "0", "-4", "many", "")],
+    "group_size": [["--group-size", value] for value in ("3", "-1", "many", "")],
+    "method": [["--method", value] for value in ("best", "", "gptq", "awq")],
+    "symmetric": [["--symmetric=yes"]],
+    "activations": [["--activations"], ["--activations=yes"]],
+    "activation_bits": [["--activation-bits", value] for value in ("4", "all", "")],
+    "scale_dtype": [["--scale-dtype", value] for value in ("int8", "")],
+    "calibration": [
+        ["--method", "gptq", "--calibration", value]
+        for value in ("nowhere", ".", "text.npy", "archive.npy", "models.py", "")
+    ],
+    "evaluation": [
+        ["--evaluation", value]
+        for value in ("nowhere", ".", "text.npy", "archive.npy", "models.py", "")
+    ],
+    "rule": [["--rule", value] for value in ("*", "*=", "=4", "*=4:", "*=5", "nothing=4", "")],
+    "skip": [["--skip", value] for value in ("*", "nothing", "")],
+    "embeddings": [["--embeddings=yes"]],
+    "minimum_size": [["--minimum-size", value] for value in ("-1", "many", "9999", "")],
+    "layers": [["--layers=yes"]],
+}
+_WITH_BITS = {
+    name: [["--minimum-size", "0", "--bits", "8", *wrong] for wrong in rows]
+    for name, rows in _QUANTIZATION.items()
+}
+"""For commands that quantize only with ``--bits``."""
+
+_RUNS: dict[str, list[list[str]]] = {
+    "input": [
+        ["--input", value]
+        for value in (
+            *("z=random", "x", "=x", "x=", "", "x=nonsense", "x=float64[2,8]", "x=float32[2]"),
+            *(
+                "x=nowhere.npy",
+                "x=broken.npy",
+                "x=text.npy",
+                "x=archive.npy",
+                "x=complex64[2,8]",
+            ),
+            *("x=float32[2,9]", "x=float32[99999999999999]", "x=string[2]"),
+        )
+    ],
+    "dim": [
+        ["--dim", value]
+        for value in ("foo=3", "batch", "batch=", "batch=many", "batch=-1", "batch=1.5", "")
+    ],
+    "kernels": [["--kernels=yes"], ["--no-kernels=x"]],
+    "threads": [["--threads", value] for value in ("0", "-1", "1025", "many", "1.5", "")],
+    "seed": [["--seed", value] for value in _SEEDS],
+}
+"""For commands that run a file."""
+_MEASURED: dict[str, list[list[str]]] = {
+    **_RUNS,
+    "model": [["MODEL", value] for value in _MODELS],
+    "record": [["nowhere.pt2"], ["broken.pt2"], ["."], ["program.pt2", "--dim", "batch=2"]],
+    "runs": [["--runs", value] for value in ("0", "-1", "many", "1.5", "")],
+    "debug": [["--debug=yes"]],
+}
+_PAGES = [["--html", value] for value in ("no/such/folder/p.html", ".", "out.txt", "model.v2")]
+
 WRONG: dict[str, dict[str, list[list[str]]]] = {
     "convert": {
         **_SHARED,
+        **_WITH_BITS,
         "factory": [["FACTORY", value] for value in _FACTORIES],
         "opset": [["--opset", value] for value in ("7", "99", "-1", "new", "")],
         "dynamic": [
@@ -80,22 +145,8 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         **{name: _SHARED[name] for name in ("output", "target", "debug_info", "external_data")},
         "debug": _SHARED["debug"],
         "model": [["MODEL", value] for value in _MODELS],
-        "bits": [["--bits", value] for value in ("5", "0", "-4", "many", "")],
-        "group_size": [["--group-size", value] for value in ("3", "-1", "many", "")],
-        "method": [["--method", value] for value in ("best", "", "gptq", "awq")],
-        "symmetric": [["--symmetric=yes"]],
-        "activations": [["--activations"], ["--activations=yes"]],
-        "activation_bits": [["--activation-bits", value] for value in ("4", "all", "")],
-        "scale_dtype": [["--scale-dtype", value] for value in ("int8", "")],
-        "calibration": [
-            ["--method", "gptq", "--calibration", value]
-            for value in ("nowhere", ".", "text.npy", "archive.npy", "models.py", "")
-        ],
-        "rule": [["--rule", value] for value in ("*", "*=", "=4", "*=4:", "*=5", "nothing=4", "")],
-        "skip": [["--skip", value] for value in ("*", "nothing", "")],
-        "embeddings": [["--embeddings=yes"]],
-        "minimum_size": [["--minimum-size", value] for value in ("-1", "many", "9999", "")],
-        "layers": [["--layers=yes"]],
+        **_QUANTIZATION,
+        "perplexity": [["--perplexity", value] for value in ("nowhere", "", ".", "models.py")],
     },
     "convert-dtype": {
         **{name: _SHARED[name] for name in ("output", "debug_info", "external_data", "debug")},
@@ -109,6 +160,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         ],
     },
     "export": {
+        **_WITH_BITS,
         "source": [["SOURCE", value] for value in ("nowhere", "", ".", "models.py", "model.onnx")],
         "output": [["--output", value] for value in ("no/such/folder/m", ".", "", "models.py")],
         "task": [["--task", value] for value in ("chess", "", "question answering")],
@@ -132,28 +184,8 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
     "optimize": {**_SHARED, "model": [["MODEL", value] for value in _MODELS]},
     "run": {
         "model": [["MODEL", value] for value in _MODELS],
-        "input": [
-            ["--input", value]
-            for value in (
-                *("z=random", "x", "=x", "x=", "", "x=nonsense", "x=float64[2,8]", "x=float32[2]"),
-                *(
-                    "x=nowhere.npy",
-                    "x=broken.npy",
-                    "x=text.npy",
-                    "x=archive.npy",
-                    "x=complex64[2,8]",
-                ),
-                *("x=float32[2,9]", "x=float32[99999999999999]", "x=string[2]"),
-            )
-        ],
-        "dim": [
-            ["--dim", value]
-            for value in ("foo=3", "batch", "batch=", "batch=many", "batch=-1", "batch=1.5", "")
-        ],
-        "kernels": [["--kernels=yes"], ["--no-kernels=x"]],
-        "threads": [["--threads", value] for value in ("0", "-1", "1025", "many", "1.5", "")],
+        **_RUNS,
         "timeout": [["--timeout", value] for value in ("0", "-1", "nan", "inf", "many", "")],
-        "seed": [["--seed", value] for value in _SEEDS],
         "save": [["--save", v] for v in ("no/such/folder/m.npz", ".", "", "out.txt", "/dev/full")],
         "debug": [["--debug=yes"]],
     },
@@ -170,9 +202,24 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "record": [["RECORD", value] for value in ("nowhere.pt2", "broken.pt2", ".", "")],
         "no_kernels": [["--no-kernels=yes"]],
         "reproduce": [["--reproduce"]],
+        "html": _PAGES,
         "debug": [["--debug=yes"]],
     },
+    "profile": {
+        **_MEASURED,
+        "by": [["--by", value] for value in ("color", "")],
+        "limit": [["--limit", value] for value in ("-1", "all", "1.5", "")],
+        "html": _PAGES,
+        "overlay": [["--overlay", value] for value in ("no/such/o.json", ".", "out.txt", "m.v2")],
+    },
+    "annotate": {**_MEASURED, "source": [["--source"]]},
+    "extract": {
+        **{name: _SHARED[name] for name in ("output", "debug_info", "external_data", "debug")},
+        "model": [["MODEL", value] for value in _MODELS],
+        "module": [["MODULE", value] for value in ("nowhere", "layers.", ".")],
+    },
     "inspect": {
+        "nodes": [["--nodes=yes"]],
         "model": [["MODEL", value] for value in _MODELS],
         "histogram": [["--histogram", value] for value in ("nowhere.onnx", ".", "models.py")],
         "debug": [["--debug=yes"]],
@@ -205,7 +252,7 @@ value of an argument takes the place of the right one."""
 def words_of(command: str, name: str, wrong: list[str]) -> list[str]:
     """Return the words of a command with wrong ones among them."""
     right = list(RIGHT[command])
-    if wrong[0] not in ("MODEL", "FACTORY", "SOURCE", "TEXT"):
+    if wrong[0] not in ("MODEL", "FACTORY", "SOURCE", "TEXT", "RECORD", "MODULE"):
         return [*right, *wrong]
     place = len(right) - 1 if name == "after" else right.index(wrong[0])
     right[place] = wrong[1]

@@ -108,6 +108,7 @@ def test_codes_have_the_layout_of_onnxruntime(bits: int) -> None:
         ([(3, 64), (6, 2, 16), (6, 2), (6, 2), (16,)], {}, "zero_points and palette exclude each"),
         ([(3, 64), (6, 2, 16), (6, 2), None, (15,)], {}, "palette has 15 values, 4-bit codes need"),
         ([(), (6, 2, 16), (6, 2)], {}, "input has rank 0"),
+        ([(3, 64), (2, 16), (2,)], {}, "codes has rank 2, at least 3 are needed"),
     ],
 )
 def test_a_wrong_call_is_an_error(shapes, attributes, message) -> None:

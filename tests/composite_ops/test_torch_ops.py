@@ -8,7 +8,9 @@ import torch
 from coreai_onnx.composite_ops import torch_ops
 from coreai_onnx.composite_ops.gated_delta_update import gated_delta_update
 from coreai_onnx.composite_ops.gather_mm import gather_mm
+from coreai_onnx.composite_ops.gather_mm_nbits import gather_mm_nbits
 from tests.composite_calls import delta_cases, expert_cases
+from tests.composites.expert_cases import EXPERT_CASES
 from tests.tolerances import assert_close
 
 CHECKS = ("test_schema", "test_faketensor")
@@ -23,6 +25,15 @@ def test_gather_mm_computes_its_reference(case) -> None:
     expected = gather_mm(*inputs, num_batch_axes=axis, transpose_rhs=turned)
     assert_close(torch_ops.gather_mm(*arguments), expected)
     torch.library.opcheck(torch_ops.gather_mm, arguments, test_utils=CHECKS)
+
+
+@pytest.mark.parametrize("case", EXPERT_CASES[::5], ids=str)
+def test_gather_mm_nbits_computes_its_reference(case) -> None:
+    inputs = [*case.inputs(torch.float32), None, None][:6]
+    expected = gather_mm_nbits(*inputs, **case.attributes)
+    arguments = (*inputs, *({"bits": 4, "group_size": 32} | case.attributes).values())
+    assert_close(torch_ops.gather_mm_nbits(*arguments), expected)
+    torch.library.opcheck(torch_ops.gather_mm_nbits, arguments, test_utils=CHECKS)
 
 
 @pytest.mark.parametrize("case", list(delta_cases())[:3], ids=str)

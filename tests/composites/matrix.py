@@ -10,9 +10,10 @@ import torch
 from coreai_onnx.composite_ops import COMPOSITES
 from tests.composite_calls import CASES, Case
 from tests.composites.aten_cases import ATEN_CASES
+from tests.composites.expert_cases import EXPERT_CASES
 from tests.composites.optional_cases import OPTIONAL_CASES
 
-ALL_CASES: Sequence[Case] = (*CASES, *OPTIONAL_CASES, *ATEN_CASES)
+ALL_CASES: Sequence[Case] = (*CASES, *OPTIONAL_CASES, *EXPERT_CASES, *ATEN_CASES)
 """Every call that is tried."""
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 OPSET = 23

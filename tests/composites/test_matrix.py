@@ -14,7 +14,8 @@ from tests.composites.matrix import ALL_CASES, DTYPES, KERNELS, OPSET, combinati
 from tests.lower.checking import run_model
 from tests.tolerances import assert_close
 
-EXCLUSIVE = {name: {"zero_points", "palette"} for name in ("linear_nbits", "embedding_nbits")}
+FEW_BITS = ("linear_nbits", "gather_mm_nbits", "embedding_nbits")
+EXCLUSIVE = {name: {"zero_points", "palette"} for name in FEW_BITS}
 EXCLUSIVE["blockwise_shift_scale"] = {"zero_point", "minval"}
 """Optional inputs of which a call passes at most one."""
 

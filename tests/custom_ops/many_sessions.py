@@ -45,6 +45,10 @@ def every_op_model() -> onnx.ModelProto:
         "expert": np.arange(LENGTH, dtype=np.int64)[None] % EXPERTS,
         "codes": np.arange(width * width // 2, dtype=np.uint8).reshape(width, width // 32, 16),
         "code_scales": np.abs(_random(5, width, width // 32)) / 64,
+        "expert_codes": np.arange(EXPERTS * width * width // 2, dtype=np.uint8).reshape(
+            EXPERTS, width, width // 32, 16
+        ),
+        "expert_scales": np.abs(_random(6, EXPERTS, width, width // 32)) / 64,
         "zero": np.array(0, dtype=np.int64),
         "decay": -np.abs(_random(3, BATCH, HEADS, LENGTH)),
         "beta": np.abs(_random(4, BATCH, HEADS, LENGTH)) % 1,
@@ -73,7 +77,10 @@ def every_op_model() -> onnx.ModelProto:
         call("skip_layer_norm", ["skipped", "sum", "scale"], ["again"]),
         helper.make_node("Reshape", ["again", "one_row"], ["row"]),
         call("gather_mm", ["row", "experts", "", "expert"], ["expanded"]),
-        helper.make_node("Reshape", ["expanded", "channels"], ["wide"]),
+        call(
+            "gather_mm_nbits", ["expanded", "expert_codes", "expert_scales", "expert"], ["narrow"]
+        ),
+        helper.make_node("Reshape", ["narrow", "channels"], ["wide"]),
         call("group_norm", ["wide"], ["grouped"], num_groups=4),
         call("swiglu", ["grouped", "wide"], ["gated"]),
         call("geglu", ["gated", "grouped"], ["y"]),

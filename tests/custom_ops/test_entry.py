@@ -31,6 +31,9 @@ def inputs_of(op, dtype=torch.float32):
         return [torch.rand(1, 3, 2, *n).to(dtype) for n in ((4,), (4,), (4,), (), ())]
     if op == "gather_mm":
         return [torch.randn(2, 8).to(dtype), torch.randn(8, 3).to(dtype)]
+    if op == "gather_mm_nbits":
+        codes = torch.randint(0, 256, (2, 3, 1, 16), dtype=torch.uint8)
+        return [torch.randn(2, 32).to(dtype), codes, torch.rand(2, 3, 1).to(dtype), torch.tensor(1)]
     if op == "kv_cache_update":
         return [torch.randn(1, 2, s, 4).to(dtype) for s in (3, 1)] + [torch.tensor(1)]
     if op == "linear_nbits":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.debugging.blaming import blame
-from coreai_onnx.errors import ComparisonError, SaveError
+from coreai_onnx.errors import ComparisonError, LoadError, SaveError
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import Small, converted
@@ -189,3 +190,26 @@ def test_an_externalized_module_is_judged_as_one_node(tmp_path: Path) -> None:
     assert [node.op for node in finding.nodes] == ["ai.coreai.module::Small"]
     with pytest.raises(SaveError, match="externalized modules"):
         program.record().save(tmp_path / "r.pt2")
+
+
+def test_a_broken_proto_is_refused_without_warnings_of_onnx_ir(
+    log_records: list[logging.LogRecord],
+) -> None:
+    """They print the names in a file unescaped."""
+    program = converted()
+    proto = program.to_proto()
+    proto.graph.node[0].input[0] = "\x1b[2J"
+    ir.from_proto(proto)
+    assert log_records.pop().name == "onnx_ir.serde"
+    log_records.clear()
+    for source in (proto, proto.SerializeToString()):
+        with pytest.raises(LoadError, match=r"the given (model|bytes): .*\\x1b\[2J"):
+            blame(source, program.record(), kernels=False)
+    assert not log_records
+
+
+def test_a_proto_keeps_the_source_lines_of_its_nodes() -> None:
+    program = converted()
+    next(node for node in program.model.graph if node.op_type == "Tanh").op_type = "Sigmoid"
+    (finding,) = blame(program.to_proto(), program.record(), kernels=False).findings
+    assert finding.nodes[0].where.code

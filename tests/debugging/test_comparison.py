@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import pytest
 import torch
 
 from coreai_onnx.conversion import convert
+from coreai_onnx.converter import TorchConverter
 from coreai_onnx.debugging.comparison import compare
 from coreai_onnx.errors import ComparisonError, CoreaiError
 from coreai_onnx.program import OnnxProgram
+from tests.debugging.small_reference import converted as small
+from tests.models.zoo import named
 from tests.small_models import counter_model, linear_model, linear_weights, parse
 
 
@@ -193,6 +197,96 @@ def test_another_number_of_outputs() -> None:
 
     with pytest.raises(ComparisonError, match="returned 2 values, the model has 1 outputs: y"):
         compare(linear_model(), Two(), (torch.zeros(1, 8),))
+
+
+def zoo(name: str, dtype: torch.dtype, layers: int = 2) -> tuple[torch.nn.Module, Any, Any]:
+    """Return a module of the zoo, its arguments and its program."""
+    architecture = named(name)
+    module = architecture.module(dtype)
+    if layers > 2:
+        config = copy.deepcopy(module.config)
+        config.num_hidden_layers = layers
+        torch.manual_seed(0)
+        module = type(module)(config).eval().to(dtype)
+    arguments = architecture.arguments(2, 9, dtype)
+    exported = architecture.export(module, dtype)
+    program = TorchConverter().add_exported_program(exported).to_onnx().optimize()
+    return module, arguments, program
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "layers"),
+    [("llama", torch.float16, 2), ("bert", torch.bfloat16, 2), ("llama", torch.float32, 12)],
+)
+def test_a_right_export_passes_and_a_wrong_one_does_not(
+    name: str, dtype: torch.dtype, layers: int
+) -> None:
+    module, arguments, program = zoo(name, dtype, layers)
+    right = compare(program, module, arguments)
+    right.assert_close()
+    assert "torch's own error" in str(right)
+    torch_tolerances = {
+        "float32": (1.3e-6, 1e-5),
+        "float16": (1e-3, 1e-5),
+        "bfloat16": (1.6e-2, 1e-5),
+    }
+    assert layers > 2 or not compare(program, module, arguments, tolerances=torch_tolerances).ok
+    bias = next(n for n in program.model.graph.initializers if "norm" in n.lower())
+    value = program.model.graph.initializers[bias]
+    array = value.const_value.numpy()
+    value.const_value = ir.tensor((array * 1.25).astype(array.dtype), name=bias)
+    assert not compare(program, module, arguments).ok
+
+
+def test_the_record_is_the_default_reference_and_has_the_default_inputs() -> None:
+    program = small()
+    found = compare(program)
+    found.assert_close()
+    assert {row.shape for row in found.rows} == {(3, 4)}
+    assert next(row.output for row in compare(program, program.record()).rows) == "output"
+    next(n for n in program.model.graph if n.op_type == "Add").op_type = "Sub"
+    assert not compare(program).ok
+
+
+def test_values_inside_of_the_graph_are_compared_by_module() -> None:
+    program = small()
+    found = compare(program, values=True)
+    assert {row.module for row in found.values} >= {"norm", "first", "second"}
+    assert all(row.ok for row in found.values)
+    next(n for n in program.model.graph if n.op_type == "Tanh").op_type = "Sin"
+    wrong = compare(program, values=True)
+    first = next(row for row in wrong.values if not row.ok)
+    assert first.output == "tanh"
+    assert "first" in wrong.by_module()
+    assert wrong.by_module() in str(wrong)
+    with pytest.raises(ComparisonError, match="no record"):
+        compare(linear_model(), Linear(), (torch.zeros(1, 8),), values=True)
+
+
+def test_a_histogram_of_errors() -> None:
+    comparison = compare(linear_model(), Linear(error=0.5), (torch.zeros(1, 8),))
+    table = comparison.histogram("y")
+    assert "1e-1" in table
+    assert "█" in table
+    with pytest.raises(KeyError, match="z was not compared"):
+        comparison.histogram("z")
+
+
+def test_an_all_nan_model_is_not_ok() -> None:
+    class Nan(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x - x) / (x - x)
+
+    x = torch.randn(3)
+    found = compare(convert(Nan(), (x,)), Nan(), (x,))
+    assert not found.ok
+    assert "every element is NaN" in str(found)
+
+
+def test_notes_are_printed() -> None:
+    module = torch.nn.Dropout(0.5)
+    found = compare(convert(torch.nn.Identity(), (torch.ones(8),)), module, torch.ones(8))
+    assert "note: the reference draws random numbers" in str(found)
 
 
 def rms_model(scale: float) -> ir.Model:

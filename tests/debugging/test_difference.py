@@ -75,3 +75,11 @@ def test_booleans_complex_and_empty_arrays() -> None:
     empty = difference(f32(), f32(), EXACT)
     assert empty.ok
     assert empty.size == 0
+
+
+def test_cosine_and_signal_to_noise() -> None:
+    d = difference(f32(1, 0), f32(0, 1), EXACT)
+    assert (d.cosine, d.sqnr) == (0.0, pytest.approx(-3.0103, abs=1e-4))
+    equal = difference(f32(3, 4), f32(3, 4), EXACT)
+    assert (equal.cosine, equal.sqnr) == (pytest.approx(1.0), np.inf)
+    assert difference(f32(3.03, 4.04), f32(3, 4), EXACT).sqnr == pytest.approx(40, abs=0.01)

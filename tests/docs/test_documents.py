@@ -11,6 +11,7 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
+from coreai_onnx.errors import ToolchainError
 from tests.rules.tree import REPO, files
 
 DOCUMENTS = [
@@ -26,8 +27,11 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     module = types.ModuleType("a_readers_module")  # onnxscript reads the module of a function
     monkeypatch.setitem(sys.modules, module.__name__, module)
     document.namespace = vars(module)
-    for example in document.examples():
-        example.evaluate()
+    try:
+        for example in document.examples():
+            example.evaluate()
+    except ToolchainError as error:
+        pytest.skip(str(error))
 
 
 def test_the_readme_has_an_example() -> None:
@@ -37,7 +41,7 @@ def test_the_readme_has_an_example() -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_lead_somewhere(name: str) -> None:
-    source = (REPO / name).read_text()
+    source = re.sub(r"```.*?```", "", (REPO / name).read_text(), flags=re.DOTALL)
     targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", source)
     missing = [t for t in targets if not (REPO / name).parent.joinpath(t).exists()]
     assert not missing, f"{name} links to nothing: {missing}"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
-from coreai_onnx.errors import LoweringError
+from coreai_onnx.errors import DeclarationError, LoweringError
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.composite_checks import CompositeCallError
 from coreai_onnx.lower.composites import CompositeCalls
 from coreai_onnx.lower.values import dims_of, dtype_of, maybe_dims
+from tests.kernels.declared import SCALED
 from tests.lower.building import Building
 
 
@@ -60,3 +63,18 @@ def test_outputs_have_the_dims_and_dtypes_that_the_declaration_tells() -> None:
     product = op.composite("gather_mm", [x, w, None, index])
     assert dtype_of(product) == half
     assert maybe_dims(product) is None
+
+
+def test_a_users_composite_has_its_own_domain_and_one_declaration() -> None:
+    building, calls = Building(), CompositeCalls()
+    op = OpBuilder(building.op.scope, 23, calls)
+    x = building.input("x", torch.float32, (2,))
+    y = op.composite(SCALED, [x], factor=3.0)
+    node = y.producer()
+    assert node is not None
+    assert (node.domain, node.op_type) == ("ai.coreai.user", "scaled")
+    assert node.attributes["factor"].as_float() == 3.0
+    with pytest.raises(DeclarationError, match="two composites called scaled"):
+        op.composite(dataclasses.replace(SCALED, version=2), [x])
+    with pytest.raises(DeclarationError, match="there is no output"):
+        op.composite(dataclasses.replace(SCALED, outputs=(), output_dims=()), [x])

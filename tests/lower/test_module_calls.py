@@ -3,6 +3,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
+from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.composites import CompositeCalls
 from coreai_onnx.lower.module_calls import call_of_module, calls_from_modules
@@ -19,7 +20,7 @@ def called(composite: str, *shapes: tuple[int, ...]) -> tuple[list[str], list[Va
     ]
     for value, shape in zip(inputs, shapes, strict=True):
         set_dims(value, shape)
-    outputs = call_of_module(op, composite, inputs, {})
+    outputs = call_of_module(op, COMPOSITES[composite], inputs, {})
     return [node.op_type for node in graph], outputs
 
 

@@ -86,3 +86,34 @@ def test_a_builder_without_sizes_takes_values_and_numbers_only() -> None:
     assert plain.symbolic(sympy.Symbol("s")) is None
     with pytest.raises(TypeError):
         plain.Add(x, sympy.Symbol("s"))
+
+
+def test_nodes_by_op_type() -> None:
+    building = Building()
+    x = building.input("x", torch.float32, (2, 3))
+    assert dtype_of(building.op.node("ArgMax", x, axis=1)) == torch.int64
+    values, _ = building.op.node("TopK", x, [2], outputs=2)
+    assert dtype_of(values) == torch.float32
+
+
+def test_an_opaque_node_takes_constants_sizes_and_absent_inputs() -> None:
+    building, n = Building(), sympy.Symbol("n", positive=True, integer=True)
+    x = building.input("x", torch.float16, (n, 3))
+    y = building.op.node("F", x, None, n, 2.5, domain="my.ops", dtypes=[torch.int8], mode="a")
+    node = y.producer()
+    assert node is not None
+    assert (node.domain, node.op_type, node.attributes["mode"].as_string()) == ("my.ops", "F", "a")
+    assert dtype_of(y) == torch.int8
+    types = [None if v is None else dtype_of(v) for v in node.inputs]
+    assert types == [torch.float16, None, torch.int64, torch.float32]
+    assert building.graph.opset_imports["my.ops"] == 1
+
+
+def test_an_opaque_node_needs_dtypes_and_one_version() -> None:
+    building = Building()
+    x = building.input("x", torch.float32, (2,))
+    with pytest.raises(LoweringError, match=r"my\.ops::F has 1 output\(s\), and the dtypes of 0"):
+        building.op.node("F", x, domain="my.ops")
+    building.op.node("F", x, domain="my.ops", dtypes=[torch.float32], opset_version=2)
+    with pytest.raises(LoweringError, match=r"my\.ops::G is of version 1, another node"):
+        building.op.node("G", x, domain="my.ops", dtypes=[torch.float32])

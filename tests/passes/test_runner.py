@@ -55,6 +55,26 @@ def raising(graph: gs.Graph, why) -> int:
     raise ValueError("no good")
 
 
+def test_a_pass_that_gives_a_call_another_attribute_than_its_body_is_named() -> None:
+    model = parse(TEXT)
+    (function,) = model.functions.values()
+    function.metadata_props["coreai.fixed_attributes"] = '{"is_causal": 0}'
+    function.attributes["is_causal"] = ir.AttrInt64("is_causal", 0)
+
+    def makes_causal(graph: gs.Graph, why: Why) -> int:
+        calls = [node for node in graph.nodes if node.op == "f" and not node.attrs]
+        for node in calls:
+            node.attrs["is_causal"] = 1
+        return len(calls)
+
+    with pytest.raises(PassError, match="pass makes_causal on main left an invalid node") as error:
+        run_passes(model, [remove_identities, makes_causal])
+    assert "has is_causal = 1, its body is for 0" in str(error.value)
+    assert (
+        shown(model).count("Identity") == 1
+    )  # as the pass before left it: not yet in the function
+
+
 @pytest.mark.parametrize(
     ("one", "message"),
     [

@@ -152,7 +152,8 @@ def test_every_target_begins_and_ends_like_the_default() -> None:
 def test_own_ops_are_those_of_the_oldest_onnxruntime() -> None:
     names = [[one.__name__ for one in passes_for("contrib", v)] for v in (None, "1.31", "1.24")]
     assert names[0] == names[1]
-    assert set(names[1]) - set(names[2]) == {"contrib_open_attention", "contrib_linear_attention"}
+    newer = {"contrib_open_attention", "contrib_linear_attention", "contrib_embedding_nbits"}
+    assert set(names[1]) - set(names[2]) == newer
     assert set(names[2]) - set(names[1]) == {"contrib_skip_norms"}
     assert passes_for("onnxruntime", "1.18") == ORDER
     with pytest.raises(TargetError, match="must be a version like"):

@@ -8,7 +8,7 @@ import pytest
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.quantization import calibration
 from coreai_onnx.quantization.calibration import Probes, second_moments
-from tests.quantization.weights import heavy_tailed, linear
+from tests.quantization.weights import experts, heavy_tailed, linear
 from tests.small_models import parse
 from tests.tolerances import assert_close
 
@@ -34,7 +34,7 @@ def test_the_input_of_the_model() -> None:
     model = linear(heavy_tailed(6, 4))
     calls = [np.random.default_rng(i).normal(size=(i + 2, 4)).astype(np.float32) for i in range(3)]
     for feeds in ([{"x": x} for x in calls], [(x,) for x in calls], ([x] for x in calls)):
-        found = second_moments(model, {"layer.weight": 4}, feeds)
+        found = second_moments(model, {"layer.weight": (6, 4)}, feeds)
         assert_close(found["layer.weight"], squares(*calls))
     assert len(model.graph.outputs) == 1
 
@@ -51,11 +51,44 @@ def test_values_in_functions_of_each_call(sweep: int, monkeypatch: pytest.Monkey
         g = np.maximum(-(2 * x @ a) @ b, 0)
         wanted["b"].append(2 * g)
         wanted["c"].append(-(2 * g @ b))
-    found = second_moments(model, dict.fromkeys("abc", 2), [{"x": x} for x in CALLS])
+    found = second_moments(model, dict.fromkeys("abc", (2, 2)), [{"x": x} for x in CALLS])
     for name, values in wanted.items():
         assert_close(found[name], squares(*values), message=name)
     assert len(model.graph.outputs) == 1
     assert all(len(function.outputs) == 1 for function in model.functions.values())
+
+
+@pytest.mark.parametrize("function", [True, False])
+@pytest.mark.parametrize("sweep", [1 << 20, 16])
+def test_experts_have_moments_of_the_rows_that_select_them(
+    function: bool, sweep: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "SWEEP_BYTES", sweep)
+    model = experts(heavy_tailed(12, 4).reshape(3, 4, 4), function=function)
+    rng = np.random.default_rng(0)
+    feeds = [
+        {
+            "x": rng.normal(size=(5, 2, 4)).astype(np.float32),
+            "chosen": np.array([0, 2, 2, 0, i * 2]),
+        }
+        for i in range(2)
+    ]
+    found = second_moments(model, {"w": (3, 4, 4)}, feeds)["w"]
+    for expert in range(3):
+        rows = [2 * f["x"][f["chosen"] == expert].reshape(-1, 4) for f in feeds]
+        assert_close(found[expert], squares(*rows))
+    assert not found[1].any()
+
+
+def test_inputs_that_several_experts_of_a_token_share_count_for_each() -> None:
+    moments = np.zeros((3, 2, 2), np.float32)
+    rows = np.array([[[[1.0, 2.0]]], [[[3.0, 5.0]]]], np.float32)  # [tokens, 1, 1, K]
+    calibration._add_by_expert(moments, rows, np.array([[0, 2], [2, 1]]))
+    first, second = rows.reshape(2, 1, 2)
+    for found, wanted in zip(
+        moments, (squares(first), squares(second), squares(first, second)), strict=True
+    ):
+        assert_close(found, wanted)
 
 
 def test_products_in_branches_are_missing() -> None:
@@ -66,7 +99,7 @@ def test_products_in_branches_are_missing() -> None:
              else_branch = no () => (float[n, 2] b) { b = Identity(x) }>(c) }""")
     probes = Probes(model, ["w"])
     assert not probes.inputs["w"]
-    assert second_moments(model, {"w": 2}, [(CALLS[0], True)]) == {}
+    assert second_moments(model, {"w": (2, 2)}, [(CALLS[0], True)]) == {}
 
 
 @pytest.mark.parametrize(
@@ -82,4 +115,4 @@ def test_products_in_branches_are_missing() -> None:
 )
 def test_bad_data_is_an_error(feeds, message) -> None:
     with pytest.raises(QuantizationError, match=message):
-        second_moments(parse(NESTED), {"a": 2}, feeds)
+        second_moments(parse(NESTED), {"a": (2, 2)}, feeds)

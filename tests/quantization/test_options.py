@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from coreai_onnx.errors import QuantizationError
-from coreai_onnx.quantization.options import quantize_entrypoints
+from coreai_onnx.quantization.options import quantize_entrypoints, rules_of
 from tests.quantization.weights import heavy_tailed, linear
 
 
 def test_options_select_scheme_and_rules() -> None:
     models = {"main": linear(heavy_tailed(8, 32))}
     options = {"method": "rtn", "symmetric": True, "scale_dtype": "float32", "minimum_size": 0}
-    (layer,) = quantize_entrypoints(models, "", 3, 16, **options)["main"].layers
+    (layer,) = quantize_entrypoints(models, "", 3, 16, **options)["main"].report.layers
     scheme = layer.scheme
     assert (scheme.bits, scheme.group_size, scheme.method) == (3, 16, "rtn")
     assert (scheme.symmetric, scheme.scale_dtype) == (True, "float32")
@@ -24,3 +25,33 @@ def test_an_unknown_option_is_an_error() -> None:
         match="there is no option 'group'; there are activation_bits, activations",
     ):
         quantize_entrypoints({"main": linear(heavy_tailed(8, 32))}, "", 4, 32, group=8)
+
+
+def test_options_are_checked_without_a_model() -> None:
+    with pytest.raises(QuantizationError, match="bits=5; choose from 8, 4, 3, 2"):
+        rules_of(5)
+
+
+def test_calibration_data_is_evaluation_data_too_and_may_be_an_iterator() -> None:
+    weight, x = heavy_tailed(64, 64), np.random.default_rng(0).normal(size=(6, 5, 64))
+    calls = [(call.astype(np.float32),) for call in x]
+    options = {"method": "gptq", "minimum_size": 0}
+    plain, lazy, own = (
+        quantize_entrypoints({"main": linear(weight)}, "main", 4, 32, **options, **data)["main"]
+        for data in (
+            {"calibration": calls},
+            {"calibration": iter(calls)},
+            {"calibration": calls, "evaluation": calls[5:]},
+        )
+    )
+    assert plain.report.layers == lazy.report.layers == own.report.layers
+    assert plain.report.outputs == lazy.report.outputs
+    assert [change.name for change in plain.report.outputs] == ["y"]
+    assert plain.report.outputs != own.report.outputs
+
+
+def test_models_stay_as_they_are() -> None:
+    model = linear(heavy_tailed(64, 64))
+    done = quantize_entrypoints({"main": model}, "", 4, 32, minimum_size=0)["main"]
+    assert [node.op_type for node in model.graph] == ["Transpose", "MatMul"]
+    assert [node.op_type for node in done.model.graph] == ["linear_nbits.zero_points"]

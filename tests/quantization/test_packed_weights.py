@@ -14,8 +14,9 @@ from coreai_onnx.composite_ops.linear_nbits import dequantized
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.quantization import packed_weights
 from coreai_onnx.quantization.packed_weights import PackedWeight, decibels, pack_weight
+from coreai_onnx.quantization.products import Products
 from coreai_onnx.quantization.scheme import METHODS, Scheme
-from tests.quantization.weights import correlated_inputs, heavy_tailed, weight_of
+from tests.quantization.weights import correlated_inputs, experts, heavy_tailed, weight_of
 
 LEAST = {8: 40.0, 4: 17.0, 3: 11.0, 2: 6.0}
 """Decibels that round-to-nearest reaches on Gaussian weights, about 6 per bit."""
@@ -25,7 +26,7 @@ def values_of(packed: PackedWeight) -> np.ndarray:
     """Return the weight by the reference of the composite."""
     given = (packed.codes, packed.scales, packed.zeros, packed.palette)
     tensors = [None if array is None else torch.from_numpy(array) for array in given]
-    values = dequantized(*tensors, packed.scheme.bits, torch.float32).flatten(1).numpy()
+    values = dequantized(*tensors, packed.scheme.bits, torch.float32).flatten(-2).numpy()
     return values if packed.divisors is None else values / packed.divisors
 
 
@@ -68,6 +69,52 @@ def test_rows_and_storage_do_not_matter(method: str, monkeypatch: pytest.MonkeyP
         part = pack_weight(weight_of(weight, by_rows=by_rows), scheme, x.T @ x)
         assert np.array_equal(part.codes, whole.codes)
         assert np.array_equal(part.scales, whole.scales)
+
+
+@pytest.mark.parametrize("method", ["rtn", "hqq", "gptq"])
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_each_expert_is_quantized_as_a_weight_of_its_own(method: str, by_rows: bool) -> None:
+    weights = heavy_tailed(60, 64).reshape(3, 20, 64)
+    inputs = [correlated_inputs(300, 64)[100 * i : 100 * (i + 1)] for i in range(3)]
+    moments = np.stack([x.T @ x for x in inputs])
+    (weight,) = Products(experts(weights, by_rows=by_rows)).weights()
+    packed = pack_weight(weight, Scheme(4, 32, method), moments)
+    assert packed.codes.shape == (3, 20, 2, 16)
+    assert packed.scales.shape == packed.zeros.shape == (3, 20, 2)
+    for i, matrix in enumerate(weights):
+        alone = pack_weight(weight_of(matrix), Scheme(4, 32, method), moments[i])
+        assert np.array_equal(packed.codes[i], alone.codes)
+        assert np.array_equal(packed.scales[i], alone.scales)
+        assert np.array_equal(packed.zeros[i], alone.zeros)
+    values = values_of(packed)
+    assert packed.sqnr == pytest.approx(sqnr(weights, values), abs=0.02)
+    exact, rounded = (
+        np.stack([x @ w.T for x, w in zip(inputs, w3, strict=True)]) for w3 in (weights, values)
+    )
+    assert packed.output_sqnr == pytest.approx(sqnr(exact, rounded), abs=0.02)
+
+
+def test_experts_share_a_palette_and_divisors() -> None:
+    weights, x = heavy_tailed(60, 64).reshape(3, 20, 64), correlated_inputs(300, 64)
+    (weight,) = Products(experts(weights)).weights()
+    moments = np.broadcast_to(x.T @ x, (3, 64, 64))
+    palette, awq, plain = (
+        pack_weight(weight, Scheme(4, 16, method), moments) for method in ("palette", "awq", "hqq")
+    )
+    assert palette.palette.shape == (16,)
+    assert sqnr(weights, values_of(palette)) > 17
+    assert awq.divisors.shape == (64,)
+    assert awq.output_sqnr > plain.output_sqnr
+
+
+def test_an_expert_without_calibration_data_is_quantized_by_hqq() -> None:
+    weights, x = heavy_tailed(40, 64).reshape(2, 20, 64), correlated_inputs(300, 64)
+    (weight,) = Products(experts(weights)).weights()
+    moments = np.stack([x.T @ x, np.zeros((64, 64), np.float32)])
+    packed = pack_weight(weight, Scheme(4, 32, "gptq"), moments)
+    plain = pack_weight(weight, Scheme(4, 32, "hqq"))
+    assert np.array_equal(packed.codes[1], plain.codes[1])
+    assert not np.array_equal(packed.codes[0], plain.codes[0])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from coreai_onnx.quantization.products import Products
-from tests.quantization.weights import heavy_tailed, linear
+from tests.quantization.weights import experts, heavy_tailed, linear
 from tests.small_models import parse
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "ai.coreai.module": 1]>'
@@ -46,6 +47,49 @@ def test_nodes_with_a_constant_matrix(node: str, found: int) -> None:
     agraph (float[2, 2] x) => (float[a, b] y)
     <float[2, 2] w = {{1.0, 2.0, 3.0, 4.0}}, float[2] row = {{1.0, 2.0}}> {{ {node} }}""")
     assert len(Products(model).products) == found
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+@pytest.mark.parametrize("function", [True, False])
+def test_experts_are_stacked_matrices(by_rows: bool, function: bool) -> None:
+    weights = heavy_tailed(12, 8).reshape(3, 4, 8)
+    products = Products(experts(weights, by_rows=by_rows, function=function))
+    (product,), (weight,) = products.products, products.weights()
+    assert product.is_gathered
+    assert len(product.inputs) == 2
+    assert (weight.shape, weight.size, weight.by_rows) == ((3, 4, 8), 96, by_rows)
+    assert np.array_equal(weight.matrix(), weights)
+
+
+def test_experts_are_known_by_their_names_and_their_module() -> None:
+    model = experts(heavy_tailed(12, 8).reshape(3, 4, 8))
+    model.graph.node(1).metadata_props["coreai.scope"] = "mlp.experts"
+    (weight,) = Products(model).weights()
+    assert weight.paths == ("w", "mlp.experts")
+
+
+def test_biases_of_experts_are_no_embeddings() -> None:
+    model = experts(heavy_tailed(12, 8).reshape(3, 4, 8))
+    bias = ir.val("bias", const_value=ir.tensor(heavy_tailed(3, 4), name="bias"))
+    model.graph.register_initializer(bias)
+    model.graph.append(ir.node("Gather", [bias, model.graph.inputs[1]]))
+    assert [weight.name for weight in Products(model).weights()] == ["w"]
+    model.graph.node(2).replace_input_with(1, model.graph.inputs[0])
+    assert [weight.name for weight in Products(model).weights()] == ["w", "bias"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("num_batch_axes", 1), ("lhs_indices", 2), ("rhs_indices", 3)]
+)
+def test_other_gathered_products_are_none_of_experts(name: str, value: int) -> None:
+    model = experts(heavy_tailed(12, 8).reshape(3, 4, 8))
+    node = model.graph.node(1)
+    if name == "num_batch_axes":
+        node.attributes[name] = ir.AttrInt64(name, value)
+    else:
+        chosen = model.graph.inputs[1] if name == "lhs_indices" else None
+        node.replace_input_with(value, chosen)
+    assert not Products(model).products
 
 
 def test_overridable_initializers_and_integers_are_no_weights() -> None:

@@ -13,6 +13,7 @@ import coreai_onnx
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.quantization.scheme import METHODS
+from tests.models.mixtures import MIXTURES
 from tests.quantization.weights import heavy_tailed, linear
 from tests.tolerances import assert_close
 
@@ -43,6 +44,7 @@ class Decoder(torch.nn.Module):
         return self.lm_head(x)
 
 
+ARCHITECTURES = {architecture.name: architecture for architecture in MIXTURES}
 IDS = torch.arange(12).reshape(2, 6) * 8
 FEEDS = [{"ids": np.random.default_rng(i).integers(0, 100, (2, 6))} for i in range(20)]
 
@@ -163,6 +165,47 @@ def test_entrypoints_share_their_weights() -> None:
     assert set(program.quantization_reports) == {"prefill", "decode"}
 
 
+@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize("method", ["hqq", "gptq"])
+def test_experts_of_a_language_model(name: str, method: str, tmp_path: Path) -> None:
+    """Weights of experts, ``[N, K]`` or ``[K, N]``, are in rules, the report and the file."""
+    architecture = ARCHITECTURES[name]
+    converter = coreai_onnx.TorchConverter()
+    converter.add_exported_program(architecture.export(architecture.module()))
+    program = converter.to_onnx()
+    given = architecture.arguments(2, 9)
+    reference = program.run(**given)[0]
+    program.quantize(
+        8,
+        16,
+        method=method,
+        calibration=[architecture.arguments(2, 12 + i) for i in range(3)],
+        rules={"*.0.mlp.experts": 4, "*.1.mlp.experts.down_proj": None},
+        skip=["lm_head"],
+    )
+    report = program.quantization_report
+    assert report is not None
+    found = {one.path: one for one in report.layers}
+    up, down = (found[f"model.layers.0.mlp.experts.{x}_proj"] for x in ("gate_up", "down"))
+    assert up.scheme.bits == down.scheme.bits == 4
+    assert up.shape == (4, 2 * down.shape[2], down.shape[1])
+    assert str(list(up.shape)) in report.table()
+    assert found["model.layers.1.mlp.experts.gate_up_proj"].scheme.bits == 8
+    assert up.output_sqnr is not None
+    assert not any(path.endswith("_bias") for path in found)
+    kept = {one.path: one.reason for one in report.kept}
+    assert kept["model.layers.1.mlp.experts.down_proj"] == "skipped by a pattern"
+    calls = program.composites()
+    assert sum(n for call, n in calls.items() if "gather_mm_nbits" in call) == 3
+    actual = program.optimize().run(**given, kernels=False)[0]
+    assert 10 * np.log10(np.square(reference).sum() / np.square(actual - reference).sum()) > 8
+    program.save(tmp_path / "m.onnx")
+    loaded = OnnxProgram.load(tmp_path / "m.onnx")
+    assert_close(loaded.run(**given)[0], actual)
+    with pytest.raises(QuantizationError, match="the model is quantized already"):
+        loaded.quantize()
+
+
 def test_an_error_leaves_the_program_unchanged() -> None:
     program = decoder()
     before = program.to_proto().SerializeToString(deterministic=True)
@@ -190,7 +233,7 @@ def test_an_error_leaves_the_program_unchanged() -> None:
 def test_a_model_without_products() -> None:
     model = linear(heavy_tailed(4, 4))
     model.graph.node(1).op_type = "Mul"
-    with pytest.raises(QuantizationError, match="the model has no MatMul, Gemm or embedding"):
+    with pytest.raises(QuantizationError, match="the model has no MatMul, Gemm, gather_mm or"):
         OnnxProgram({"main": model}).quantize()
 
 

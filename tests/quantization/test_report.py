@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coreai_onnx.quantization.evaluation import MetricChange, OutputChange
 from coreai_onnx.quantization.report import (
     WORST,
     KeptWeight,
@@ -32,3 +33,11 @@ def test_the_error_of_the_product_counts_if_it_is_known() -> None:
     report = QuantizationReport((layer("a", 10, 30.04), layer("b", 20)), (), 1, 1)
     assert [one.path for one in report.worst] == ["b", "a"]
     assert "a      [8, 32]  4 bits, groups of 32, hqq  1.0 KiB  144 B  10.0     30.0" in str(report)
+
+
+def test_changes_of_outputs_and_metrics() -> None:
+    output = OutputChange("logits", 20.04, 0.99512345, 0.25, 0.875)
+    metric = MetricChange("perplexity", 8.0, 9.0)
+    text = str(QuantizationReport((), (), 1, 1, (output,), (metric,)))
+    assert "logits  20.0     0.995123  0.25            87.5%" in text
+    assert "perplexity  8       9      +12.50 %" in text

@@ -6,7 +6,9 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
 
+import coreai_onnx
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.quantization.packed_weights import pack_weight
 from coreai_onnx.quantization.products import Products
@@ -14,7 +16,7 @@ from coreai_onnx.quantization.rewriting import Rewriting
 from coreai_onnx.quantization.scheme import METHODS, Scheme
 from tests.quantization.test_packed_weights import values_of
 from tests.quantization.test_products import STORED
-from tests.quantization.weights import correlated_inputs, heavy_tailed, linear
+from tests.quantization.weights import correlated_inputs, experts, heavy_tailed, linear
 from tests.small_models import parse
 from tests.tolerances import assert_close
 
@@ -48,6 +50,24 @@ def test_a_product_with_the_rounded_weight(bits: int, method: str) -> None:
     assert not any(name == "layer.weight" for name in model.graph.initializers)
     (y,) = OnnxProgram({"main": model}).run(x, kernels=False)
     assert_close(y, x @ values.T)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("function", [True, False])
+def test_experts_with_rounded_weights(method: str, function: bool) -> None:
+    weights, x = heavy_tailed(72, 32).reshape(3, 24, 32), correlated_inputs(40, 32)
+    model = experts(weights, by_rows=function, function=function)
+    moments = np.broadcast_to(x.T @ x, (3, 32, 32))
+    (values,) = rewritten(model, Scheme(4, 16, method), moments).values()
+    root = next(f for f in model.functions.values() if f.name == "Experts") if function else None
+    ops = [node.op_type.partition(".")[0] for node in root or model.graph]
+    before = ["Mul"] if method == "awq" else []
+    assert ops == ([] if function else ["Add"]) + before + ["gather_mm_nbits"]
+    assert "w" not in model.graph.initializers
+    assert not any(function.name == "gather_mm" for function in model.functions.values())
+    rows, chosen = x.reshape(20, 2, 32), np.arange(20) % 3
+    (y,) = OnnxProgram({"main": model}).run(rows, chosen, kernels=False)
+    assert_close(y, 2 * rows @ values[chosen].swapaxes(1, 2))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
@@ -117,3 +137,29 @@ def test_a_weight_that_is_stored_in_16_bits() -> None:
     x = correlated_inputs(6, 16)
     y = OnnxProgram({"main": model}).run(x, kernels=False)[0]
     assert_close(y, x @ values["first"].T @ values["second"].T)
+
+
+class Small(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
+def test_products_in_functions_only_run_in_a_stock_session() -> None:
+    x = torch.randn(2, 64)
+    model = torch.nn.Sequential(Small(), Small()).eval()
+    program = coreai_onnx.convert(model, (x,), externalize_modules=[Small]).quantize(8)
+    assert {node.domain for node in program.model.graph} == {"ai.coreai.module"}
+    difference = program.run(x, kernels=False)[0] - model(x).detach().numpy()
+    assert np.abs(difference).max() < 0.05
+
+
+def test_scales_of_a_lookup_have_a_type() -> None:
+    ids = torch.tensor([1, 2])
+    program = coreai_onnx.convert(torch.nn.Embedding(200, 64), (ids,)).quantize(4)
+    cast = next(node for node in program.model.graph if node.op_type == "Cast")
+    assert cast.outputs[0].dtype == ir.DataType.FLOAT
+    assert cast.outputs[0].shape == ir.Shape([200, 2])

@@ -47,6 +47,34 @@ def linear(
     return ir.from_proto(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
 
 
+def experts(weights: np.ndarray, *, by_rows: bool = True, function: bool = False) -> ir.Model:
+    """Return ``y = gather_mm(2 x, weights)`` for ``x [n, M, K]`` and weights ``[experts, N, K]``.
+
+    Args:
+        weights: The matrices.
+        by_rows: Whether they are stored like this, or as ``[experts, K, N]``.
+        function: Whether the product is in a function that gets its weights as an argument.
+    """
+    count, columns, rows = weights.shape
+    stored = (count, columns, rows) if by_rows else (count, rows, columns)
+    product = f"ai.coreai.gather_mm <num_batch_axes = 0, transpose_rhs = {int(by_rows)}>"
+    made = "ai.coreai.module.Experts (s, chosen, w)" if function else f"{product} (s, w, , chosen)"
+    turned = "r = Transpose <perm = [0, 2, 1]> (t)" if by_rows else "r = Identity (t)"
+    text = f"""<ir_version: 10, opset_import: ["": 21, "ai.coreai": 1, "ai.coreai.module": 1]>
+    agraph (float[n, m, {rows}] x, int64[n] chosen) => (float[n, m, {columns}] y)
+    <float[{", ".join(map(str, stored))}] w = {{0.0}}> {{ s = Add (x, x) y = {made} }}
+    <domain: "ai.coreai", opset_import: ["": 21]>
+    gather_mm <num_batch_axes, transpose_rhs> (lhs, rhs, lhs_indices, rhs_indices) => (output)
+    {{ t = Gather (rhs, rhs_indices) {turned} output = MatMul (lhs, r) }}"""
+    if function:
+        text += f"""<domain: "ai.coreai.module", opset_import: ["": 21, "ai.coreai": 1]>
+        Experts (x, i, w) => (y) {{ y = {product} (x, w, , i) }}"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    tensor = np.ascontiguousarray(weights if by_rows else weights.swapaxes(1, 2))
+    model.graph.initializers["w"].const_value = ir.tensor(tensor, name="w")
+    return model
+
+
 def weight_of(weight: np.ndarray, *, by_rows: bool = True) -> MatrixWeight:
     """Return the weight of the only product of a model."""
     (found,) = Products(linear(weight, by_rows=by_rows)).weights()

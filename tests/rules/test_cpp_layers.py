@@ -14,6 +14,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "memory": ("memory/",),
     "kernels": ("kernels/", "simd/"),
     "ort": ("ort/", "memory/", "kernels/dtype.h", "simd/target.h", "onnxruntime_c_api.h"),
+    "kit": ("kit/", "ort/", "declaration.h"),
     "ops": ("ops/", "ort/", "kernels/", "memory/", "simd/", "onnxruntime_c_api.h"),
 }
 """By folder: the beginnings of what its files may include; Highway's headers aside."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 
 from coreai_onnx.errors import CoreaiError, InputError, SessionError
 from coreai_onnx.files.saving import save_models, to_proto
-from coreai_onnx.runtime.session import Session, session
+from coreai_onnx.runtime.session import session
 from tests.small_models import (
     add_model,
     cache_model,
@@ -28,6 +29,8 @@ from tests.small_models import (
     phase_model,
 )
 from tests.tolerances import assert_close
+
+running = import_module("coreai_onnx.runtime.session")  # a function has its name too
 
 IDS, MASK = np.array([[1, 2, 3]]), np.ones((1, 3), np.float32)
 
@@ -206,7 +209,7 @@ def test_wrong_inputs_are_told_before_onnxruntime_sees_them(
     args: tuple[Any, ...], named: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s = session(add_model({"batch": {"min": 1, "max": 8}}), kernels=False)
-    monkeypatch.setattr(Session, "_run_ort", lambda *_: pytest.fail("onnxruntime was called"))
+    monkeypatch.setattr(running, "execute", lambda *_: pytest.fail("onnxruntime was called"))
     with pytest.raises(InputError) as caught:
         s.run(*args, **named)
     assert str(caught.value).startswith(message)
@@ -290,7 +293,7 @@ def test_streams_share_the_loaded_model() -> None:
 
 def test_a_second_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     s, x = session(counter_model(), kernels=False), np.ones(1, np.float32)
-    run, errors = Session._run_ort, list[Exception]()
+    run, errors = running.execute, list[Exception]()
 
     def from_another_thread() -> None:
         for use in (lambda: s.run(x), s.reset, s.fork, s.close, lambda: s.state):
@@ -299,13 +302,13 @@ def test_a_second_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             except SessionError as error:
                 errors.append(error)
 
-    def meanwhile(self: Session, *given: Any) -> Any:
+    def meanwhile(*given: Any) -> Any:
         thread = threading.Thread(target=from_another_thread)
         thread.start()
         thread.join()
-        return run(self, *given)
+        return run(*given)
 
-    monkeypatch.setattr(Session, "_run_ort", meanwhile)
+    monkeypatch.setattr(running, "execute", meanwhile)
     assert_close(s.run(x)["y"], x)
     assert len(errors) == 5
     assert all("another thread uses it" in str(error) for error in errors)

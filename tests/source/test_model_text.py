@@ -66,7 +66,13 @@ def test_every_composite_with_a_kernel_has_a_file() -> None:
 def test_a_kernel_comment_is_on_its_function() -> None:
     text = "\n".join(lines(transformer()))
     place = "custom_ops/ops/attention/scaled_dot_product_attention.cc"
-    assert f'\n# kernel: {place}\n@model.function("ai.coreai")\n' in text
+    fixed = '"causal_alignment": "lower_right", "is_causal": 0, "softcap": 0.0, "window_size": 0'
+    metadata = f'metadata={{"coreai.fixed_attributes": {{{fixed}}}}}'
+    function = text.partition(f"\n# kernel: {place}\n@model.function(")[2].partition("\ndef ")[0]
+    written, expected = (
+        "".join(x.replace(",", "").split()) for x in (function, f'"ai.coreai" {metadata})')
+    )
+    assert written == expected
 
 
 @pytest.mark.parametrize("layers", [4, 12])

@@ -25,6 +25,8 @@ class Delegate:
         program: The part itself.
         processed_bytes: What the backend made of it.
         compile_specs: The settings that the backend was given, by key.
+        version: The version of the backend that made the bytes.
+        holds_weights: Whether the bytes contain the values of the weights.
         tag: Unique text, by which the op finds the delegate.
     """
 
@@ -32,6 +34,8 @@ class Delegate:
     program: ExportedProgram
     processed_bytes: bytes
     compile_specs: tuple[tuple[str, bytes], ...] = ()
+    version: str = ""
+    holds_weights: bool = True
     tag: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -43,6 +47,13 @@ class Delegate:
     def placeholders(self) -> list[fx.Node]:
         """The inputs of the part, weights included."""
         return [node for node in self.program.graph.nodes if node.op == "placeholder"]
+
+    @property
+    def weights(self) -> list[torch.Tensor]:
+        """The values of the weights, which are the first inputs."""
+        values = {**self.program.state_dict, **self.program.constants}
+        specs = self.program.graph_signature.input_specs
+        return [values[spec.target] for spec in specs if spec.target is not None]
 
 
 _counter: Iterator[int] = itertools.count()

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.attribute_reads import AttributeReads, is_recording, recording
@@ -269,11 +268,11 @@ class Externalization:
 
 def _touch_attributes(call: ModuleCall) -> None:
     """Read the attributes of a composite's node, so that enclosing recordings include them."""
-    name = call.spec.composite_op_name
-    if name is None or not is_recording():
+    if call.spec.composite_op_name is None or not is_recording():
         return
     names = list(call.spec.composite_attrs or [])
-    for attribute in COMPOSITES[name].attributes if name in COMPOSITES else ():
+    declaration = call.spec.declaration
+    for attribute in declaration.attributes if declaration is not None else ():
         names += [attribute.name, *attribute.aliases]
     for each in names:
         getattr(call.module, each, None)

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from coreai_onnx.composite_ops import COMPOSITES, Composite, domain_of
+from coreai_onnx.composite_ops.user_composites import check_declaration
+
 
 @dataclass
 class ExternalizeSpec:
@@ -17,8 +20,12 @@ class ExternalizeSpec:
         target_class: Every module that is an instance of this class is externalized.
         composite_op_name: Name of the composite op; None for a plain function.
         composite_attrs: Attributes of the module that become attributes of the node.
+        composite: The declaration of a composite of the user's own. The modules are then checked
+            against its reference, and a kernel of `coreai_onnx.kernel` may run them. Its inputs
+            and attributes are arguments, weights and attributes of the module, by name.
 
     Raises:
+        DeclarationError: If ``composite`` is not a valid declaration.
         TypeError: If the class is not a module class, or the attributes are not a list of names.
         ValueError: If ``composite_attrs`` is given without ``composite_op_name``, or the name is
             not an identifier.
@@ -27,9 +34,11 @@ class ExternalizeSpec:
     target_class: type
     composite_op_name: str | None = None
     composite_attrs: list[str] | None = None
+    composite: Composite | None = None
 
     def __post_init__(self) -> None:
         """Check that attributes belong to a composite."""
+        self._name_declared()
         if not (isinstance(self.target_class, type)):
             raise TypeError(
                 f"target_class must be a module class, not {self.target_class!r} "
@@ -51,13 +60,38 @@ class ExternalizeSpec:
                 "(a dot separates the variant of a composite)"
             )
 
+    def _name_declared(self) -> None:
+        """Take the name of the declaration."""
+        if self.composite is None:
+            return
+        check_declaration(self.composite)
+        domain_of(self.composite)
+        if self.composite_op_name not in (None, self.composite.name) or self.composite_attrs:
+            raise ValueError("composite has the name and the attributes: give nothing else")
+        self.composite_op_name = self.composite.name
+
+    @property
+    def declaration(self) -> Composite | None:
+        """The declaration of the composite, of the user or of this package; None without one."""
+        return self.composite or COMPOSITES.get(self.composite_op_name or "")
+
 
 def as_specs(targets: Iterable[ExternalizeSpec | type]) -> list[ExternalizeSpec]:
     """Return a spec for each target; a bare class is a plain function.
 
     Raises:
         TypeError: If a target is neither a spec nor a module class.
+        ValueError: If specs of one composite have different declarations.
     """
     if isinstance(targets, str | ExternalizeSpec) or not isinstance(targets, Iterable):
         raise TypeError(f"externalize_modules must be a list of module classes, not {targets!r}")
-    return [t if isinstance(t, ExternalizeSpec) else ExternalizeSpec(t) for t in targets]
+    specs = [t if isinstance(t, ExternalizeSpec) else ExternalizeSpec(t) for t in targets]
+    declared = {spec.composite_op_name: spec.composite for spec in specs if spec.composite}
+    for spec in specs:
+        name = spec.composite_op_name
+        if name in declared and spec.composite is not declared[name]:
+            raise ValueError(
+                f"the composite {name} is declared for some of the modules only, or twice; "
+                f"give ExternalizeSpec({spec.target_class.__name__}) the same composite"
+            )
+    return specs

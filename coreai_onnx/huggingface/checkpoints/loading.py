@@ -11,10 +11,16 @@ from transformers.initialization import no_init_weights
 
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints import awq, bitsandbytes, compressed_tensors, gptq, mxfp4
-from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear, PackedMatrix
+from coreai_onnx.huggingface.checkpoints.packed_matrices import (
+    PackedLinear,
+    PackedMatrix,
+    QuantizedLayer,
+)
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
 
-Read = Callable[[Checkpoint, str, Mapping[str, Any], tuple[int, int]], PackedMatrix | None]
+Read = Callable[
+    [Checkpoint, str, Mapping[str, Any], tuple[int, int]], PackedMatrix | QuantizedLayer | None
+]
 METHODS: Mapping[str, Read | None] = {
     "compressed-tensors": compressed_tensors.read,
     "gptq": gptq.read,
@@ -104,8 +110,9 @@ def _packed(
         raise ModelSourceError(f"{path}: {error}") from error
     if weight is None:
         return None
-    bias = None if module.bias is None else tensors[f"{path}.bias"].to(dtype)
-    return PackedLinear(weight, bias)
+    layer = PackedLinear(weight) if isinstance(weight, PackedMatrix) else weight
+    layer.hold("bias", None if module.bias is None else tensors[f"{path}.bias"].to(dtype))
+    return layer
 
 
 def _fill(model: Any, tensors: Checkpoint) -> None:
@@ -137,7 +144,7 @@ def _unpacked(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     packed = [
         f"{path}."
         for path, module in model.named_modules()
-        if isinstance(module, PackedLinear | mxfp4.PackedExperts)
+        if isinstance(module, QuantizedLayer | mxfp4.PackedExperts)
     ]
     for name, tensor in model.state_dict(keep_vars=True).items():
         if not name.startswith(tuple(packed)):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composite_ops.linear_nbits import dequantized
+from coreai_onnx.composite_ops import torch_ops
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
 
@@ -19,6 +19,7 @@ PALETTE = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0,
 """The numbers E2M1 in the order of their codes."""
 PROJECTIONS = ("gate_up_proj", "down_proj")
 _BIAS = 127
+_GROUP = 32
 
 
 class PackedExperts(torch.nn.Module):
@@ -75,12 +76,10 @@ class PackedExperts(torch.nn.Module):
         return weighted.sum(1).to(hidden_states.dtype)
 
     def _product(self, name: str, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        """Return ``x [tokens, 1 or k, 1, in]`` times the chosen matrices, dequantized."""
-        codes, scales, bias = (
-            getattr(self, f"{name}_{part}")[chosen] for part in ("codes", "scales", "bias")
+        """Return ``x [tokens, 1 or k, 1, in]`` times the chosen matrices, plus their biases."""
+        codes, scales, bias = (getattr(self, f"{name}_{p}") for p in ("codes", "scales", "bias"))
+        product: torch.Tensor = torch_ops.gather_mm_nbits(
+            x, codes, scales, chosen, None, self.palette, 4, _GROUP, 0
         )
-        wide = torch.float32
-        weight = dequantized(codes, scales, None, self.palette, 4, wide).flatten(-2)
-        product = torch.matmul(x.to(wide), weight.transpose(-2, -1)).to(x.dtype)
-        biased: torch.Tensor = product + bias.unsqueeze(2)
+        biased: torch.Tensor = product + bias[chosen].unsqueeze(2)
         return biased

@@ -108,12 +108,27 @@ def check_bits(bits: object) -> None:
         raise ModelSourceError(f"weights of {bits} bits are not supported, only of {CODE_BITS}")
 
 
-class PackedLinear(torch.nn.Module):
+class QuantizedLayer(torch.nn.Module):
+    """A linear layer with a quantized weight, whose parts are buffers."""
+
+    bias: torch.Tensor | None
+
+    def hold(self, name: str, value: torch.Tensor | None) -> None:
+        """Register a buffer; torch 2.13 does not export a module with a buffer that is None."""
+        self.__dict__.pop(name, None)  # None, from before
+        if value is None:
+            setattr(self, name, None)
+        else:
+            self.register_buffer(name, value)
+
+
+class PackedLinear(QuantizedLayer):
     """A linear layer with a packed weight.
 
     Args:
         weight: The weight.
         bias: ``[outputs]``, or None.
+        rounding: Rounds the inputs; None for none.
     """
 
     codes: torch.Tensor
@@ -121,25 +136,24 @@ class PackedLinear(torch.nn.Module):
     zero_points: torch.Tensor | None
     palette: torch.Tensor | None
     order: torch.Tensor | None
-    bias: torch.Tensor | None
 
-    def __init__(self, weight: PackedMatrix, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self,
+        weight: PackedMatrix,
+        bias: torch.Tensor | None = None,
+        rounding: torch.nn.Module | None = None,
+    ) -> None:
         """Register the parts of the weight as buffers."""
         super().__init__()
-        self.bits, self.group_size = weight.bits, weight.group_size
+        self.bits, self.group_size, self.rounding = weight.bits, weight.group_size, rounding
         for name in ("codes", "scales", "zero_points", "palette", "order"):
-            self._hold(name, getattr(weight, name))
-        self._hold("bias", bias)
-
-    def _hold(self, name: str, value: torch.Tensor | None) -> None:
-        """Register a buffer; torch 2.13 does not export a module with a buffer that is None."""
-        if value is None:
-            setattr(self, name, None)
-        else:
-            self.register_buffer(name, value)
+            self.hold(name, getattr(weight, name))
+        self.hold("bias", bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return ``x @ weight.T + bias``, ``[..., inputs]`` to ``[..., outputs]``."""
+        if self.rounding is not None:
+            x = self.rounding(x)
         if self.order is not None:
             x = x.index_select(-1, self.order)
         parts = (self.codes, self.scales, self.zero_points, self.palette, self.bias)

@@ -9,13 +9,15 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.evaluate import CannotEvaluateError, can_evaluate, evaluate
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.match import is_standard
+from coreai_onnx.passes.engine.match import VIEWS, is_standard
 from coreai_onnx.passes.engine.why import Why
 
 LIMIT = 128 << 10
 """Maximum size of inputs and result in bytes. Larger tensors are weights and keep their names."""
 GROWTH_LIMIT = 16 << 10
 """Maximum size in bytes of a result larger than its inputs, since it makes the file larger."""
+DATA_LIMIT = 256
+"""Size in bytes from which an input in 8 or 16 bits is data, which is not stored in more bits."""
 
 
 def fold_constants(graph: gs.Graph, why: Why) -> int:
@@ -23,8 +25,9 @@ def fold_constants(graph: gs.Graph, why: Why) -> int:
 
     Mul(2, 3) → a, Add(x, a) → y     becomes     a = 6, Add(x, a) → y
 
-    Weights above the size limit are never read. QuantizeLinear, DequantizeLinear and ops outside
-    the standard domain are not folded.
+    Weights above the size limit are never read. Data in 8 or 16 bits is not stored in more bits,
+    data with other readers is not stored again in another shape. QuantizeLinear, DequantizeLinear
+    and ops outside the standard domain are not folded.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
@@ -68,7 +71,20 @@ def _results(node: gs.Node, why: Why) -> list[np.ndarray] | None:
     if made > LIMIT or made > max(read, GROWTH_LIMIT):
         why("the result is bigger than the limit", node)
         return None
+    if made > read and any(map(_is_compact, constants)):
+        why("the result stores data in more bits", node)
+        return None
+    if made > GROWTH_LIMIT and node.op in VIEWS and len(node.inputs[0].outputs) > 1:
+        why("something else reads the data", node)
+        return None
     return [np.ascontiguousarray(result).reshape(result.shape) for result in results]
+
+
+def _is_compact(constant: gs.Constant) -> bool:
+    """Whether a constant is data in 8 or 16 bits, such as quantized weights and their scales."""
+    dtype = np.dtype(constant.dtype)
+    narrow = dtype.itemsize <= 2 and dtype.kind not in "bO"  # a mask may be booleans
+    return narrow and _nbytes(constant) >= DATA_LIMIT
 
 
 def _nbytes(constant: gs.Constant) -> int:

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.model.packed_codes import pack_rows
+from coreai_onnx.passes.contrib.few_bit_codes import (
+    float32_scales,
+    obstacle_in_codes,
+    packed_zeros,
+)
 from coreai_onnx.passes.contrib.matmul_nbits import BLOCKS, Sizes, become_matmul_nbits
-from coreai_onnx.passes.engine.context import context_of
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.lazy import lazy_constant
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     composite,
-    constant_of,
     dtype_of,
     input_of,
     shape_of,
+    static_shape_of,
 )
 from coreai_onnx.passes.engine.why import Why
 
@@ -40,14 +42,12 @@ class _FewBitsCall:
         bits: Size of a code.
         group: Size of a group.
         rounded: Whether activations are rounded.
-        zeros: The zero points, ``[n, groups]``; None for the default.
     """
 
     node: gs.Node
     bits: int
     group: int
     rounded: bool
-    zeros: np.ndarray | None
 
 
 def contrib_linear_nbits(graph: gs.Graph, why: Why) -> int:
@@ -56,13 +56,14 @@ def contrib_linear_nbits(graph: gs.Graph, why: Why) -> int:
     linear_nbits<activation_bits = 8>(x, codes, scales, zeros, , bias) → y
     becomes     com.microsoft::MatMulNBits<accuracy_level = 4>(x, codes, scales, zeros, , bias) → y
 
-    Codes have the same layout in both; zero points are packed, scales become float32.
+    Also in a function that gets the weight as an argument. Codes have the same layout in both; zero
+    points are packed, scales become float32.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
         if composite(node, "linear_nbits") is None:
             continue
-        call = _call(node)
+        call = _call(graph, node)
         if isinstance(call, str):
             why(call, node)
             continue
@@ -72,7 +73,7 @@ def contrib_linear_nbits(graph: gs.Graph, why: Why) -> int:
     return count
 
 
-def _call(node: gs.Node) -> _FewBitsCall | str:
+def _call(graph: gs.Graph, node: gs.Node) -> _FewBitsCall | str:
     """Return what a call computes, or why the op cannot."""
     bits = int(attribute_of(node, "bits", 4))
     group = int(attribute_of(node, "group_size", 32))
@@ -87,31 +88,17 @@ def _call(node: gs.Node) -> _FewBitsCall | str:
         return f"onnxruntime dequantizes {bits}-bit weights at each run"
     if group not in BLOCKS:
         return "onnxruntime has no blocks of that size"
-    if not all(isinstance(x, gs.Constant) for x in node.inputs[1:3]):
-        return "the weight is not constant"
-    given = input_of(node, 3)
-    zeros = None if given is None else constant_of(given)
-    if given is not None and (zeros is None or zeros.dtype != np.uint8 or zeros.max() >= 1 << bits):
-        return "the zero points are no codes"
-    return _FewBitsCall(node, bits, group, rounded, zeros)
+    reason = obstacle_in_codes(graph, node.inputs[1], input_of(node, 3), bits)
+    return reason or _FewBitsCall(node, bits, group, rounded)
 
 
 def _write(edit: Edit, call: _FewBitsCall) -> None:
-    node, bias = call.node, input_of(call.node, 5)
+    node, zeros, bias = call.node, input_of(call.node, 3), input_of(call.node, 5)
     codes, scales = node.inputs[1:3]
-    outputs, groups = (int(d) for d in scales.shape)
-    inputs = [node.inputs[0], codes, _float32(edit, scales)]
-    if call.zeros is not None:
-        inputs.append(edit.constant(f"{codes.name}.zero_points", pack_rows(call.zeros, call.bits)))
+    outputs, groups, _ = static_shape_of(codes) or (0, 0, 0)
+    inputs = [node.inputs[0], codes, float32_scales(edit, node, scales)]
+    if zeros is not None:
+        inputs.append(packed_zeros(edit, node, zeros, call.bits, f"{codes.name}.zero_points"))
     level = {"accuracy_level": _ROUNDED_LEVEL} if call.rounded else {}
     sizes = Sizes(groups * call.group, outputs, call.bits, call.group)
     become_matmul_nbits(edit, node, inputs, bias, sizes, **level)
-
-
-def _float32(edit: Edit, scales: gs.Constant) -> gs.Constant:
-    """Return the scales in the dtype of the other factor."""
-    if dtype_of(scales) == np.dtype(np.float32):
-        return scales
-    name = context_of(edit.graph).names.claim(f"{scales.name}.float32")
-    single = np.dtype(np.float32)
-    return lazy_constant(name, lambda x: x.astype(single), [scales], scales.shape, single)

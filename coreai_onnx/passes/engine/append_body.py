@@ -13,7 +13,7 @@ def append_body(first: gs.Function, second: gs.Function) -> bool:
     first(a, b) → s, second(x, w) → y     becomes     first(a, b, w) → y, s
 
     The nodes are copied, so that ``second`` stays as it is. Types are not copied: a body holds for
-    every dtype and shape.
+    every dtype and shape. The metadata are those of ``second``.
 
     Args:
         first: A function with one output, which is changed.
@@ -43,4 +43,8 @@ def append_body(first: gs.Function, second: gs.Function) -> bool:
     first.outputs = [*outputs, joint]
     for name, default in second.attrs.items():
         first.attrs.setdefault(name, default)
+    made, read = context_of(first).source, context_of(second).source
+    if made is not None and read is not None:
+        made.metadata_props.clear()
+        made.metadata_props.update(read.metadata_props)
     return True

@@ -18,8 +18,9 @@ import onnx.parser
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
+from coreai_onnx.model.fixed_attributes import FIXED
 from coreai_onnx.passes.engine.calls import CallIndex, sorted_callers_first
-from coreai_onnx.passes.engine.composite_bodies import BODIES, FORMULAS
+from coreai_onnx.passes.engine.composite_bodies import BODIES, FORMULAS, Body
 from coreai_onnx.passes.engine.context import context_of, with_subgraphs
 from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.engine.match import DOMAIN, STANDARD_DOMAINS
@@ -45,7 +46,7 @@ class Bodies:
         self._by_name: dict[tuple[str, str], gs.Function] = {}
         self._indexed: Sequence[gs.Function] = ()
         self._calls = CallIndex()
-        self._outlines: dict[str, tuple[Any, ...]] = {}
+        self._outlines: dict[Body, tuple[Any, ...]] = {}
 
     @property
     def opset(self) -> int:
@@ -66,13 +67,13 @@ class Bodies:
             The op type to call; None if there is no body for the dtype, or if every name that it
             could have belongs to another body.
         """
-        text = _text(name, dtype, self.opset)
-        if text is None:
+        body = _body(name, dtype, self.opset)
+        if body is None:
             return None
-        if text not in self._outlines:  # a pass asks once for every place that it rewrites
-            self._outlines[text] = outline(self._parsed(name, text))
-        found = self._equal(name, self._outlines[text])
-        return found or self._add(self._parsed(name, text), op_types or (name,), dtype)
+        if body not in self._outlines:  # a pass asks once for every place that it rewrites
+            self._outlines[body] = outline(self._parsed(name, body))
+        found = self._equal(name, self._outlines[body], body.fixed)
+        return found or self._add(self._parsed(name, body), op_types or (name,), dtype)
 
     def provide(self, function: gs.Function, dtype: np.dtype[Any] | None) -> str | None:
         """Make sure that the model has a function of a composite; return the op type to call.
@@ -84,7 +85,7 @@ class Bodies:
         Returns:
             The op type; None if every name that the function could have belongs to another body.
         """
-        found = self._equal(function.name, outline(function))
+        found = self._equal(function.name, outline(function), _fixed(function))
         return found or self._add(function, (function.name,), dtype)
 
     def body(self, name: str, dtype: np.dtype[Any] | None) -> gs.Function | None:
@@ -94,14 +95,17 @@ class Bodies:
             name: Op type, with the variant, or a part of a body: ``skip_rms_norm/sum``.
             dtype: Dtype of the first input.
         """
-        text = _text(name, dtype, self.opset)
-        return None if text is None else self._parsed(name, text)
+        found = _body(name, dtype, self.opset)
+        return None if found is None else self._parsed(name, found)
 
-    def _equal(self, name: str, wanted: tuple[Any, ...]) -> str | None:
-        """Return the op type of the function of a composite that has the outline."""
+    def _equal(self, name: str, wanted: tuple[Any, ...], fixed: str) -> str | None:
+        """Return the op type of the function of a composite that has the outline.
+
+        A function of an old file has no fixed attributes in its metadata.
+        """
         for function in self._main.functions:
             own = function.domain == DOMAIN and _plain(function.name) == _plain(name)
-            if own and outline(function) == wanted:
+            if own and _fixed(function) in ("", fixed) and outline(function) == wanted:
                 return str(function.name)
         return None
 
@@ -192,14 +196,24 @@ class Bodies:
             for i in range(len(function.inputs))
         ]
 
-    def _parsed(self, name: str, text: str) -> gs.Function:
+    def passed(self, tensor: gs.Tensor) -> list[gs.Tensor]:
+        """Return what calls pass for an input of a function; nothing for any other tensor."""
+        for function in self._main.functions:
+            for index, declared in enumerate(function.inputs):
+                if declared is tensor:
+                    return self.arguments(function)[index]
+        return []
+
+    def _parsed(self, name: str, body: Body) -> gs.Function:
         head = f'<domain: "{DOMAIN}", opset_import: ["": {self.opset}]>\n'
-        proto = onnx.parser.parse_function(f"{head}f {text}")
+        proto = onnx.parser.parse_function(f"{head}f {body.text}")
         proto.name, proto.doc_string = name, FORMULAS[_plain(name)]
         for index, node in enumerate(proto.node):
             node.name = node.output[0] or f"{node.op_type}_{index}"
         function = ir.from_proto(proto)
         assert isinstance(function, ir.Function)
+        if body.fixed:
+            function.metadata_props[FIXED] = body.fixed
         return Importer().function(function)
 
 
@@ -208,12 +222,17 @@ def _plain(name: str) -> str:
     return name.partition(".")[0].partition("/")[0]
 
 
-def _text(name: str, dtype: np.dtype[Any] | None, opset: int) -> str | None:
-    """Return the text of a composite's body; None if there is none for the dtype."""
+def _body(name: str, dtype: np.dtype[Any] | None, opset: int) -> Body | None:
+    """Return a composite's body; None if there is none for the dtype."""
     word = "" if dtype is None else dtype.name
     found = (b for b in BODIES[name] if word in b.dtypes and b.since <= opset)
-    newest = max(found, key=lambda body: body.since, default=None)
-    return None if newest is None else newest.text
+    return max(found, key=lambda body: body.since, default=None)
+
+
+def _fixed(function: gs.Function) -> str:
+    """Return the fixed attributes of a body as its metadata has them; empty if unknown."""
+    source = context_of(function).source
+    return "" if source is None else source.metadata_props.get(FIXED, "")
 
 
 def _names(op_types: Sequence[str], dtype: np.dtype[Any] | None) -> Iterator[str]:

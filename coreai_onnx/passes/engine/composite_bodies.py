@@ -18,6 +18,8 @@ class Body(NamedTuple):
     dtypes: tuple[str, ...]
     """Dtypes of the first input that it holds for."""
     text: str
+    fixed: str = ""
+    """The attributes that it is fixed to, as its metadata has them."""
 
 
 BODIES: dict[str, tuple[Body, ...]] = {
@@ -36,7 +38,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Sqrt = Sqrt (Add)
   Div = Div (input, Sqrt)
   output = Mul (Div, scale)
-}"""),
+}""", '{"axes": [-1]}'),
         Body(18, ("float16",), """\
 <axes: ints = [-1],
  eps: float = 1e-05,
@@ -55,7 +57,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Cast_3 = Cast <to = 1> (scale)
   Mul_1 = Mul (Cast_2, Cast_3)
   output = Cast <to = 10> (Mul_1)
-}"""),
+}""", '{"axes": [-1]}'),
         Body(18, ("bfloat16",), """\
 <axes: ints = [-1],
  eps: float = 1e-05,
@@ -74,7 +76,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Cast_3 = Cast <to = 1> (scale)
   Mul_1 = Mul (Cast_2, Cast_3)
   output = Cast <to = 16> (Mul_1)
-}"""),
+}""", '{"axes": [-1]}'),
         Body(18, ("float64",), """\
 <axes: ints = [-1],
  eps: float = 1e-05,
@@ -89,14 +91,14 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Sqrt = Sqrt (Add)
   Div = Div (input, Sqrt)
   output = Mul (Div, scale)
-}"""),
+}""", '{"axes": [-1]}'),
         Body(23, ("float32", "float16"), """\
 <axes: ints = [-1],
  eps: float = 1e-05,
  version: int = 1>
 (input, scale) => (output) {
   output = RMSNormalization <axis = -1, epsilon: float = @eps, stash_type = 1> (input, scale)
-}"""),
+}""", '{"axes": [-1]}'),
     ),
     "rope": (
         Body(18, ("float32",), """\
@@ -116,7 +118,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Mul_3 = Mul (Cast, Split_1)
   Add = Add (Mul_2, Mul_3)
   output = Concat <axis = -1> (Sub, Add)
-}"""),
+}""", '{"dims": 0, "interleaved": 0}'),
         Body(18, ("float16",), """\
 <scale: float = 1.0,
  base: float = 10000.0,
@@ -136,7 +138,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Add = Add (Mul_2, Mul_3)
   Concat = Concat <axis = -1> (Sub, Add)
   output = Cast <to = 10> (Concat)
-}"""),
+}""", '{"dims": 0, "interleaved": 0}'),
         Body(18, ("bfloat16",), """\
 <scale: float = 1.0,
  base: float = 10000.0,
@@ -156,7 +158,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Add = Add (Mul_2, Mul_3)
   Concat = Concat <axis = -1> (Sub, Add)
   output = Cast <to = 16> (Concat)
-}"""),
+}""", '{"dims": 0, "interleaved": 0}'),
         Body(18, ("float64",), """\
 <scale: float = 1.0,
  base: float = 10000.0,
@@ -174,7 +176,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Mul_3 = Mul (Cast, Split_1)
   Add = Add (Mul_2, Mul_3)
   output = Concat <axis = -1> (Sub, Add)
-}"""),
+}""", '{"dims": 0, "interleaved": 0}'),
         Body(23, ("float32",), """\
 <scale: float = 1.0,
  base: float = 10000.0,
@@ -192,8 +194,8 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Squeeze = Squeeze (Expand, const)
   Expand_1 = Expand (Cast_1, Concat)
   Squeeze_1 = Squeeze (Expand_1, const)
-  output = RotaryEmbedding <interleaved: int = @interleaved, rotary_embedding_dim: int = @dims> (input, Squeeze, Squeeze_1)
-}"""),
+  output = RotaryEmbedding <interleaved = 0, rotary_embedding_dim: int = @dims> (input, Squeeze, Squeeze_1)
+}""", '{"dims": "<=0", "interleaved": 0}'),
         Body(23, ("float16",), """\
 <scale: float = 1.0,
  base: float = 10000.0,
@@ -212,9 +214,9 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Expand_1 = Expand (Cast_1, Concat)
   Squeeze_1 = Squeeze (Expand_1, const)
   Cast_2 = Cast <to = 1> (input)
-  RotaryEmbedding = RotaryEmbedding <interleaved: int = @interleaved, rotary_embedding_dim: int = @dims> (Cast_2, Squeeze, Squeeze_1)
+  RotaryEmbedding = RotaryEmbedding <interleaved = 0, rotary_embedding_dim: int = @dims> (Cast_2, Squeeze, Squeeze_1)
   output = Cast <to = 10> (RotaryEmbedding)
-}"""),
+}""", '{"dims": "<=0", "interleaved": 0}'),
         Body(23, ("bfloat16",), """\
 <scale: float = 1.0,
  base: float = 10000.0,
@@ -233,9 +235,9 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Expand_1 = Expand (Cast_1, Concat)
   Squeeze_1 = Squeeze (Expand_1, const)
   Cast_2 = Cast <to = 1> (input)
-  RotaryEmbedding = RotaryEmbedding <interleaved: int = @interleaved, rotary_embedding_dim: int = @dims> (Cast_2, Squeeze, Squeeze_1)
+  RotaryEmbedding = RotaryEmbedding <interleaved = 0, rotary_embedding_dim: int = @dims> (Cast_2, Squeeze, Squeeze_1)
   output = Cast <to = 16> (RotaryEmbedding)
-}"""),
+}""", '{"dims": "<=0", "interleaved": 0}'),
     ),
     "swiglu": (
         Body(18, ("float32", "float16", "bfloat16"), """\
@@ -276,7 +278,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Mul_1 = Mul (Mul, const_2)
   Mul_2 = Mul (Mul_1, Cast_1)
   output = CastLike (Mul_2, gate)
-}"""),
+}""", '{"approximate": "none"}'),
         Body(18, ("float64",), """\
 <approximate: string = "none",
  version: int = 1>
@@ -295,7 +297,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Mul_1 = Mul (Mul, const_2)
   Mul_2 = Mul (Mul_1, Cast_1)
   output = CastLike (Mul_2, gate)
-}"""),
+}""", '{"approximate": "none"}'),
     ),
     "geglu.tanh": (
         Body(18, ("float32", "float16", "bfloat16"), """\
@@ -319,7 +321,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Mul_5 = Mul (Mul_4, const_3)
   Mul_6 = Mul (Mul_5, Cast_1)
   output = CastLike (Mul_6, gate)
-}"""),
+}""", '{"approximate": "tanh"}'),
         Body(18, ("float64",), """\
 <approximate: string = "none",
  version: int = 1>
@@ -341,7 +343,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Mul_5 = Mul (Mul_4, const_3)
   Mul_6 = Mul (Mul_5, Cast_1)
   output = CastLike (Mul_6, gate)
-}"""),
+}""", '{"approximate": "tanh"}'),
     ),
     "kv_cache_update": (
         Body(18, ("float32", "float16", "bfloat16", "float64"), """\
@@ -392,7 +394,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
  version: int = 1>
 (input, skip) => (sum) {
   sum = Add (input, skip)
-}"""),
+}""", '{"axes": [-1]}'),
         Body(18, ("float16",), """\
 <axes: ints = [-1],
  eps: float = 1e-05,
@@ -402,7 +404,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Cast_1 = Cast <to = 1> (skip)
   Add = Add (Cast, Cast_1)
   sum = Cast <to = 10> (Add)
-}"""),
+}""", '{"axes": [-1]}'),
         Body(18, ("bfloat16",), """\
 <axes: ints = [-1],
  eps: float = 1e-05,
@@ -412,7 +414,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Cast_1 = Cast <to = 1> (skip)
   Add = Add (Cast, Cast_1)
   sum = Cast <to = 16> (Add)
-}"""),
+}""", '{"axes": [-1]}'),
     ),
     "skip_layer_norm/sum": (
         Body(18, ("float32", "float64"), """\
@@ -421,7 +423,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
  version: int = 1>
 (input, skip) => (sum) {
   sum = Add (input, skip)
-}"""),
+}""", '{"axes": [-1]}'),
         Body(18, ("float16",), """\
 <axes: ints = [-1],
  eps: float = 1e-05,
@@ -431,7 +433,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Cast_1 = Cast <to = 1> (skip)
   Add = Add (Cast, Cast_1)
   sum = Cast <to = 10> (Add)
-}"""),
+}""", '{"axes": [-1]}'),
         Body(18, ("bfloat16",), """\
 <axes: ints = [-1],
  eps: float = 1e-05,
@@ -441,14 +443,14 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Cast_1 = Cast <to = 1> (skip)
   Add = Add (Cast, Cast_1)
   sum = Cast <to = 16> (Add)
-}"""),
+}""", '{"axes": [-1]}'),
         Body(23, ("float32", "float64"), """\
 <axes: ints = [-1],
  eps: float = 1e-05,
  version: int = 1>
 (input, skip) => (sum) {
   sum = Sum (input, skip)
-}"""),
+}""", '{"axes": [-1]}'),
         Body(23, ("float16",), """\
 <axes: ints = [-1],
  eps: float = 1e-05,
@@ -458,7 +460,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Cast_1 = Cast <to = 1> (skip)
   Sum = Sum (Cast, Cast_1)
   sum = Cast <to = 10> (Sum)
-}"""),
+}""", '{"axes": [-1]}'),
         Body(23, ("bfloat16",), """\
 <axes: ints = [-1],
  eps: float = 1e-05,
@@ -468,7 +470,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Cast_1 = Cast <to = 1> (skip)
   Sum = Sum (Cast, Cast_1)
   sum = Cast <to = 16> (Sum)
-}"""),
+}""", '{"axes": [-1]}'),
     ),
     "scaled_dot_product_attention": (
         Body(18, ("float32",), """\
@@ -506,7 +508,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Shape_8 = Shape <start = 3, end = 4> (value)
   Concat_3 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_8)
   output = Reshape <allowzero = 1> (MatMul_1, Concat_3)
-}"""),
+}""", '{"causal_alignment": "lower_right", "is_causal": 0, "softcap": 0.0, "window_size": 0}'),
         Body(18, ("float16",), """\
 <scale,
  is_causal: int = 0,
@@ -546,7 +548,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Concat_3 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_8)
   Reshape_3 = Reshape <allowzero = 1> (MatMul_1, Concat_3)
   output = Cast <to = 10> (Reshape_3)
-}"""),
+}""", '{"causal_alignment": "lower_right", "is_causal": 0, "softcap": 0.0, "window_size": 0}'),
         Body(18, ("bfloat16",), """\
 <scale,
  is_causal: int = 0,
@@ -586,7 +588,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Concat_3 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_8)
   Reshape_3 = Reshape <allowzero = 1> (MatMul_1, Concat_3)
   output = Cast <to = 16> (Reshape_3)
-}"""),
+}""", '{"causal_alignment": "lower_right", "is_causal": 0, "softcap": 0.0, "window_size": 0}'),
         Body(18, ("float64",), """\
 <scale,
  is_causal: int = 0,
@@ -623,7 +625,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Shape_8 = Shape <start = 3, end = 4> (value)
   Concat_3 = Concat <axis = 0> (Shape, Shape_1, Shape_2, Shape_8)
   output = Reshape <allowzero = 1> (MatMul_1, Concat_3)
-}"""),
+}""", '{"causal_alignment": "lower_right", "is_causal": 0, "softcap": 0.0, "window_size": 0}'),
         Body(23, ("float32",), """\
 <scale,
  is_causal: int = 0,
@@ -633,7 +635,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
  version: int = 1>
 (query, key, value) => (output) {
   output = Attention <is_causal = 0, scale: float = @scale> (query, key, value)
-}"""),
+}""", '{"causal_alignment": "lower_right", "is_causal": 0, "softcap": 0.0, "window_size": 0}'),
         Body(23, ("float16",), """\
 <scale,
  is_causal: int = 0,
@@ -647,7 +649,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Cast_2 = Cast <to = 1> (value)
   Attention = Attention <is_causal = 0, scale: float = @scale> (Cast, Cast_1, Cast_2)
   output = Cast <to = 10> (Attention)
-}"""),
+}""", '{"causal_alignment": "lower_right", "is_causal": 0, "softcap": 0.0, "window_size": 0}'),
         Body(23, ("bfloat16",), """\
 <scale,
  is_causal: int = 0,
@@ -661,7 +663,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Cast_2 = Cast <to = 1> (value)
   Attention = Attention <is_causal = 0, scale: float = @scale> (Cast, Cast_1, Cast_2)
   output = Cast <to = 16> (Attention)
-}"""),
+}""", '{"causal_alignment": "lower_right", "is_causal": 0, "softcap": 0.0, "window_size": 0}'),
     ),
     "scaled_dot_product_attention.causal_upper_left": (
         Body(18, ("float32",), """\
@@ -722,7 +724,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Greater = Greater (ReduceMax, const_6)
   CastLike = CastLike (const_6, Reshape_3)
   output = Where (Greater, Reshape_3, CastLike)
-}"""),
+}""", '{"causal_alignment": "upper_left", "is_causal": 1, "softcap": 0.0, "window_size": 0}'),
         Body(18, ("float16",), """\
 <scale,
  is_causal: int = 0,
@@ -785,7 +787,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   CastLike = CastLike (const_6, Reshape_3)
   Where_1 = Where (Greater, Reshape_3, CastLike)
   output = Cast <to = 10> (Where_1)
-}"""),
+}""", '{"causal_alignment": "upper_left", "is_causal": 1, "softcap": 0.0, "window_size": 0}'),
         Body(18, ("bfloat16",), """\
 <scale,
  is_causal: int = 0,
@@ -848,7 +850,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   CastLike = CastLike (const_6, Reshape_3)
   Where_1 = Where (Greater, Reshape_3, CastLike)
   output = Cast <to = 16> (Where_1)
-}"""),
+}""", '{"causal_alignment": "upper_left", "is_causal": 1, "softcap": 0.0, "window_size": 0}'),
         Body(18, ("float64",), """\
 <scale,
  is_causal: int = 0,
@@ -908,7 +910,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Greater = Greater (ReduceMax, const_6)
   CastLike = CastLike (const_6, Reshape_3)
   output = Where (Greater, Reshape_3, CastLike)
-}"""),
+}""", '{"causal_alignment": "upper_left", "is_causal": 1, "softcap": 0.0, "window_size": 0}'),
         Body(23, ("float32",), """\
 <scale,
  is_causal: int = 0,
@@ -918,7 +920,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
  version: int = 1>
 (query, key, value) => (output) {
   output = Attention <is_causal = 1, scale: float = @scale> (query, key, value)
-}"""),
+}""", '{"causal_alignment": "upper_left", "is_causal": 1, "softcap": 0.0, "window_size": 0}'),
         Body(23, ("float16",), """\
 <scale,
  is_causal: int = 0,
@@ -932,7 +934,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Cast_2 = Cast <to = 1> (value)
   Attention = Attention <is_causal = 1, scale: float = @scale> (Cast, Cast_1, Cast_2)
   output = Cast <to = 10> (Attention)
-}"""),
+}""", '{"causal_alignment": "upper_left", "is_causal": 1, "softcap": 0.0, "window_size": 0}'),
         Body(23, ("bfloat16",), """\
 <scale,
  is_causal: int = 0,
@@ -946,7 +948,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Cast_2 = Cast <to = 1> (value)
   Attention = Attention <is_causal = 1, scale: float = @scale> (Cast, Cast_1, Cast_2)
   output = Cast <to = 16> (Attention)
-}"""),
+}""", '{"causal_alignment": "upper_left", "is_causal": 1, "softcap": 0.0, "window_size": 0}'),
     ),
     "linear_nbits.bits8": (
         Body(18, ("float32", "float16", "bfloat16"), """\
@@ -973,7 +975,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape)
   MatMul = MatMul (Cast_3, Transpose)
   output = CastLike (MatMul, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 8}'),
         Body(18, ("float64",), """\
 <bits: int = 4,
  group_size: int = 32,
@@ -998,7 +1000,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape)
   MatMul = MatMul (Cast_3, Transpose)
   output = CastLike (MatMul, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 8}'),
     ),
     "linear_nbits.bits8_zero_points": (
         Body(18, ("float32", "float16", "bfloat16"), """\
@@ -1026,7 +1028,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape)
   MatMul = MatMul (Cast_4, Transpose)
   output = CastLike (MatMul, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 8}'),
         Body(18, ("float64",), """\
 <bits: int = 4,
  group_size: int = 32,
@@ -1052,7 +1054,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape)
   MatMul = MatMul (Cast_4, Transpose)
   output = CastLike (MatMul, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 8}'),
     ),
     "linear_nbits": (
         Body(18, ("float32", "float16", "bfloat16"), """\
@@ -1092,7 +1094,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape_1)
   MatMul = MatMul (Cast_3, Transpose)
   output = CastLike (MatMul, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 4}'),
         Body(18, ("float64",), """\
 <bits: int = 4,
  group_size: int = 32,
@@ -1130,7 +1132,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape_1)
   MatMul = MatMul (Cast_3, Transpose)
   output = CastLike (MatMul, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 4}'),
     ),
     "linear_nbits.zero_points": (
         Body(18, ("float32", "float16", "bfloat16"), """\
@@ -1171,7 +1173,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape_1)
   MatMul = MatMul (Cast_4, Transpose)
   output = CastLike (MatMul, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 4}'),
         Body(18, ("float64",), """\
 <bits: int = 4,
  group_size: int = 32,
@@ -1210,7 +1212,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape_1)
   MatMul = MatMul (Cast_4, Transpose)
   output = CastLike (MatMul, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 4}'),
     ),
     "linear_nbits.bits3": (
         Body(18, ("float32", "float16", "bfloat16"), """\
@@ -1255,7 +1257,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape_2)
   MatMul_1 = MatMul (Cast_3, Transpose)
   output = CastLike (MatMul_1, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 3}'),
         Body(18, ("float64",), """\
 <bits: int = 4,
  group_size: int = 32,
@@ -1298,7 +1300,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape_2)
   MatMul_1 = MatMul (Cast_3, Transpose)
   output = CastLike (MatMul_1, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 3}'),
     ),
     "linear_nbits.bits3_zero_points": (
         Body(18, ("float32", "float16", "bfloat16"), """\
@@ -1344,7 +1346,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape_2)
   MatMul_1 = MatMul (Cast_4, Transpose)
   output = CastLike (MatMul_1, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 3}'),
         Body(18, ("float64",), """\
 <bits: int = 4,
  group_size: int = 32,
@@ -1388,7 +1390,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape_2)
   MatMul_1 = MatMul (Cast_4, Transpose)
   output = CastLike (MatMul_1, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 3}'),
     ),
     "linear_nbits.bits2": (
         Body(18, ("float32", "float16", "bfloat16"), """\
@@ -1428,7 +1430,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape_1)
   MatMul = MatMul (Cast_3, Transpose)
   output = CastLike (MatMul, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 2}'),
         Body(18, ("float64",), """\
 <bits: int = 4,
  group_size: int = 32,
@@ -1466,7 +1468,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape_1)
   MatMul = MatMul (Cast_3, Transpose)
   output = CastLike (MatMul, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 2}'),
     ),
     "linear_nbits.bits2_zero_points": (
         Body(18, ("float32", "float16", "bfloat16"), """\
@@ -1507,7 +1509,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape_1)
   MatMul = MatMul (Cast_4, Transpose)
   output = CastLike (MatMul, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 2}'),
         Body(18, ("float64",), """\
 <bits: int = 4,
  group_size: int = 32,
@@ -1546,7 +1548,7 @@ BODIES: dict[str, tuple[Body, ...]] = {
   Transpose = Transpose <perm = [1, 0]> (Reshape_1)
   MatMul = MatMul (Cast_4, Transpose)
   output = CastLike (MatMul, input)
-}"""),
+}""", '{"activation_bits": 0, "bits": 2}'),
     ),
 }
 """Op type, with its variant, to bodies by opset and dtype."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +14,14 @@ from .attributes import AttributeReference, attribute
 from .errors import failure
 from .names import RecordedNames
 from .tracing import Call, Trace, active
+
+
+def as_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return entries of metadata as texts: what is no text as JSON."""
+    return {
+        key: entry if isinstance(entry, str) else json.dumps(entry)
+        for key, entry in metadata.items()
+    }
 
 
 class Function:
@@ -29,7 +38,7 @@ class Function:
         opsets: Mapping[str, int] | None = None,
         attributes: Mapping[str, str] | None = None,
         doc: str | None = None,
-        metadata: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         """Declare a function.
 
@@ -43,7 +52,7 @@ class Function:
             opsets: Versions that the body uses; None for those of the model.
             attributes: Parameter to attribute, where the name is no Python name.
             doc: Documentation; None for the docstring.
-            metadata: Entries of the function's metadata.
+            metadata: Entries of the function's metadata; what is no text is written as JSON.
         """
         self.name = name
         self.key = (domain, name, overload)
@@ -52,7 +61,7 @@ class Function:
         self._model_opsets = model_opsets
         self._body = body
         self._opsets = opsets
-        self._metadata = metadata or {}
+        self._metadata = as_texts(metadata or {})
         parameters = inspect.signature(body).parameters.values()
         keywords = [item for item in parameters if item.kind is item.KEYWORD_ONLY]
         self._inputs = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from onnxscript import ir
 
 from .checking import check
 from .errors import BuildError, failure, place
-from .functions import Function
+from .functions import Function, as_texts
 from .names import RecordedNames
 from .tensors import constant, type_and_shape
 from .tracing import Trace
@@ -136,10 +135,7 @@ class Model:
         self._finish_interface(main)
         main.result.opset_imports.clear()
         main.result.opset_imports.update(self._opsets(names))
-        metadata = {
-            key: text if isinstance(text, str) else json.dumps(text)
-            for key, text in self.metadata.items()
-        }
+        metadata = as_texts(self.metadata)
         metadata |= names.record.get("model_metadata", {})
         model = ir.Model(
             main.result,

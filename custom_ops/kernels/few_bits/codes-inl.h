@@ -24,19 +24,22 @@ using Words = hn::Vec<WordTag>;
 using Ints = hn::Vec<IntTag>;
 
 inline constexpr size_t kLanes = hn::MaxLanes(FloatTag());
-static_assert(kFewBitsTile % kLanes == 0, "whole vectors in a tile");
+static_assert(kFewBitsStrip % kLanes == 0, "whole vectors in a strip");
 
+// Size of a unit of all columns of a strip.
+inline constexpr size_t kUnitBytes = kFewBitsStrip * 4;
 // Distance at which a weight is prefetched, in bytes.
-inline constexpr size_t kCodesAhead = 1024;
+inline constexpr size_t kCodesAhead = 4096;
 
 /// Parts of a packed weight, for the vector of columns that begins at `column`.
 struct Columns {
-  const uint8_t* codes;  ///< words of this vector are 64 bytes apart
-  size_t scales;         ///< index of its first scale; those of groups are kFewBitsTile apart
+  const uint8_t* codes;  ///< words of consecutive units are kUnitBytes apart
+  size_t scales;         ///< index of its first scale; those of groups are kFewBitsStrip apart
 
+  Columns() = default;
   Columns(const FewBitsWeight& w, size_t column)
-      : codes(w.codes + column / kFewBitsTile * w.tile_bytes() + column % kFewBitsTile * 4),
-        scales(column / kFewBitsTile * w.groups * kFewBitsTile + column % kFewBitsTile) {}
+      : codes(w.codes + column / kFewBitsStrip * w.strip_bytes() + column % kFewBitsStrip * 4),
+        scales(column / kFewBitsStrip * w.groups * kFewBitsStrip + column % kFewBitsStrip) {}
 };
 
 HWY_INLINE Words LoadWords(const uint8_t* HWY_RESTRICT p) {
@@ -60,35 +63,93 @@ HWY_INLINE Floats ZerosOf(const FewBitsWeight& w, size_t at) {
   return w.zeros == nullptr ? hn::Set(FloatTag(), w.zero) : hn::LoadU(FloatTag(), w.zeros + at);
 }
 
-/// The values of codes: looked up in a palette, or the codes less their zero points.
+/// Code j (below 32 / kBits) of each word of a unit, in the low bits; the order is that of k.
 template <size_t kBits>
-struct Looked {
-  const float* palette;
+HWY_INLINE Ints ShiftedCode(Words unit, size_t j) {
+  const int shift = static_cast<int>(j % 4 * 8 + j / 4 * kBits);
+  return hn::BitCast(IntTag(), hn::ShiftRightSame(unit, shift));
+}
 
-  HWY_INLINE Floats operator()(Words codes) const {
-    const Ints index = hn::BitCast(IntTag(), codes);
-    if constexpr (kBits <= 4 && kLanes >= 16) {
-      return hn::TableLookupLanes(hn::LoadU(FloatTag(), palette),
-                                  hn::IndicesFromVec(FloatTag(), index));
-    } else {
-      return hn::GatherIndex(FloatTag(), palette, index);
-    }
+/// The same without the bits above.
+template <size_t kBits>
+HWY_INLINE Ints CodeOf(Words unit, size_t j) {
+  return hn::And(ShiftedCode<kBits>(unit, j), hn::Set(IntTag(), (1 << kBits) - 1));
+}
+
+/// Whether a register has a value for each code. Its 16 lanes are looked up by the low four bits of
+/// an index, so that a code needs no mask.
+template <size_t kBits>
+inline constexpr bool kInRegister = kBits <= 4 && kLanes == 16;
+
+/// The values of codes in a register, from a palette or less the zero point of all groups.
+template <size_t kBits>
+struct InRegister {
+  Floats table;
+
+  HWY_INLINE Floats operator()(Words unit, size_t j) const {
+    return hn::TableLookupLanes(table, hn::IndicesFromVec(FloatTag(), ShiftedCode<kBits>(unit, j)));
   }
 };
 
+/// The codes in a register, less the zero point of the group.
+template <size_t kBits>
+struct CenteredInRegister {
+  InRegister<kBits> codes;
+  Floats zero;
+
+  HWY_INLINE Floats operator()(Words unit, size_t j) const { return hn::Sub(codes(unit, j), zero); }
+};
+
+/// The values of codes in a palette.
+template <size_t kBits>
+struct InPalette {
+  const float* palette;
+
+  HWY_INLINE Floats operator()(Words unit, size_t j) const {
+    return hn::GatherIndex(FloatTag(), palette, CodeOf<kBits>(unit, j));
+  }
+};
+
+/// The codes less their zero points.
+template <size_t kBits>
 struct Centered {
   Floats zero;
 
-  HWY_INLINE Floats operator()(Words codes) const {
-    return hn::Sub(hn::ConvertTo(FloatTag(), hn::BitCast(IntTag(), codes)), zero);
+  HWY_INLINE Floats operator()(Words unit, size_t j) const {
+    return hn::Sub(hn::ConvertTo(FloatTag(), CodeOf<kBits>(unit, j)), zero);
   }
 };
 
-/// Code j (below 32 / kBits) of each word of a unit; the order is that of k.
+/// The table of InRegister.
 template <size_t kBits>
-HWY_INLINE Words CodeOf(Words unit, size_t j) {
-  const int shift = static_cast<int>(j % 4 * 8 + j / 4 * kBits);
-  return hn::And(hn::ShiftRightSame(unit, shift), hn::Set(WordTag(), (1u << kBits) - 1));
+HWY_INLINE InRegister<kBits> TableOf(const FewBitsWeight& w) {
+  constexpr size_t kMask = (size_t{1} << kBits) - 1;
+  const float zero = w.zeros == nullptr ? w.zero : 0.0f;
+  HWY_ALIGN float values[kLanes];
+  for (size_t i = 0; i < kLanes; ++i) {
+    const size_t code = i & kMask;
+    values[i] = w.palette != nullptr ? w.palette[code] : static_cast<float>(code) - zero;
+  }
+  return {hn::Load(FloatTag(), values)};
+}
+
+/// Calls `body` with a function that returns, for the index of a group's first scale, what makes
+/// values of its codes.
+template <size_t kBits, class Body>
+HWY_INLINE void WithValues(const FewBitsWeight& w, const Body& body) {
+  const bool centers = w.palette == nullptr && w.zeros != nullptr;
+  if constexpr (kInRegister<kBits>) {
+    const InRegister<kBits> table = TableOf<kBits>(w);
+    if (!centers) return body([&](size_t) HWY_ATTR { return table; });
+    body([&](size_t at) HWY_ATTR {
+      return CenteredInRegister<kBits>{table, hn::LoadU(FloatTag(), w.zeros + at)};
+    });
+  } else {
+    if (w.palette != nullptr) {
+      return body([&](size_t) HWY_ATTR { return InPalette<kBits>{w.palette}; });
+    }
+    body([&](size_t at) HWY_ATTR { return Centered<kBits>{ZerosOf(w, at)}; });
+  }
 }
 
 /// Stores sums of rows that are a strip apart, at an address aligned to a vector.

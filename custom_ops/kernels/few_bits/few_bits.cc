@@ -1,4 +1,4 @@
-// For VNNI, which Highway uses on the targets that also have products of bfloat16.
+// For the targets on which Highway itself uses VNNI.
 #undef COREAI_DISABLED_BF16_TARGETS
 #define COREAI_DISABLED_BF16_TARGETS 0
 #undef HWY_TARGET_INCLUDE
@@ -6,8 +6,9 @@
 #include "hwy/foreach_target.h"
 // foreach_target comes first
 #include "hwy/highway.h"
+#include "kernels/few_bits/few-inl.h"
+#include "kernels/few_bits/many-inl.h"
 #include "kernels/few_bits/rounded-inl.h"
-#include "kernels/few_bits/values-inl.h"
 
 #if HWY_ONCE
 #include "simd/dispatch.h"
@@ -19,15 +20,17 @@ FewBitsKernel FindFewBits(Target target) {
   return kKernels[static_cast<std::size_t>(target)];
 }
 
-FewBitsDequantizeKernel FindFewBitsDequantize(Target target) {
-  static constexpr FewBitsDequantizeKernel kKernels[kTargetCount] =
-      COREAI_TARGETS(FewBitsDequantize);
+FewBitsManyKernel FindFewBitsMany(Target target) {
+  static constexpr FewBitsManyKernel kKernels[kTargetCount] = COREAI_TARGETS(FewBitsMany);
   return kKernels[static_cast<std::size_t>(target)];
 }
 
-RoundedKernel FindRounded(Target target) {
-  static constexpr RoundedKernel kKernels[kTargetCount] = COREAI_TARGETS(Rounded);
-  return kKernels[static_cast<std::size_t>(target)];
+RoundedKernel FindRounded(Target target) { return FindRounded(target, CpuHasVnni(target)); }
+
+RoundedKernel FindRounded(Target target, bool vnni) {
+  static constexpr RoundedKernel kKernels[][kTargetCount] = {COREAI_TARGETS(Rounded),
+                                                             COREAI_TARGETS(RoundedWithVnni)};
+  return kKernels[vnni][static_cast<std::size_t>(target)];
 }
 
 RoundKernel FindRound(Target target) {

@@ -8,18 +8,17 @@
 
 namespace coreai {
 
-/// Columns (rows of the weight) whose codes are interleaved.
-inline constexpr std::size_t kFewBitsTile = 16;
-/// Columns that a call computes together.
+/// Columns (rows of the weight) whose codes are interleaved, and which a call computes together.
 inline constexpr std::size_t kFewBitsStrip = 64;
 /// Up to this number of rows, a weight is dequantized in registers.
 inline constexpr std::size_t kFewBitsFewRows = 4;
 
-/// A weight packed by PackFewBits: tiles of 16 columns, in each tile the groups, in each group
-/// units of 64 bytes. A 32-bit word of a unit belongs to one column and has codes of consecutive k:
-/// with 8 bits one per byte, with 4 bits those of k + j in the low and of k + 4 + j in the high
-/// half of byte j, with 2 bits likewise in quarters. 3-bit codes take 4 bits. Groups are padded to
-/// whole units, tiles to whole strips. Scales and zero points are [tile, group, 16].
+/// A weight packed by PackCodes: strips of 64 columns, in each strip the groups, in each group
+/// units of a 32-bit word per column, so that a product of one row reads memory in order. A word
+/// has codes of consecutive k: with 8 bits one per byte, with 4 bits those of k + j in the low and
+/// of k + 4 + j in the high half of byte j, with 2 bits likewise in quarters. 3-bit codes take 4
+/// bits. Groups are padded to whole units, columns to whole strips. Scales and zero points are
+/// [strip, group, 64].
 struct FewBitsWeight {
   const std::uint8_t* codes;  ///< aligned to 64
   const void* scales;         ///< of type `scale`
@@ -32,9 +31,9 @@ struct FewBitsWeight {
   std::size_t group;          ///< size of a group
   std::size_t padded;         ///< size of a group in memory
 
-  /// Codes of a unit of 64 bytes per column.
+  /// Codes of a word.
   std::size_t unit() const { return 32 / bits; }
-  std::size_t tile_bytes() const { return groups * padded * kFewBitsTile * bits / 8; }
+  std::size_t strip_bytes() const { return groups * padded * kFewBitsStrip * bits / 8; }
 };
 
 /// Rows in float, multiplied by the columns of a strip: output[r][c] = sum over k of
@@ -48,15 +47,24 @@ struct FewBitsRows {
 using FewBitsKernel = void (*)(const FewBitsWeight&, const FewBitsRows&);
 FewBitsKernel FindFewBits(Target target);
 
-/// Columns that are dequantized together: whole panels of a matrix packed for gather_mm.
-inline constexpr std::size_t kFewBitsPanels = 48;
+/// Columns that a call with many rows computes together: whole panels of the widest target.
+inline constexpr std::size_t kFewBitsPanel = 48;
 
-/// Writes columns [column, column + count) of the weight as a matrix [groups * group, count] in the
-/// layout of GatherMmPackRight, aligned to 64. `column` is a multiple of kFewBitsPanels, `count` at
-/// most kFewBitsPanels.
-using FewBitsDequantizeKernel = void (*)(const FewBitsWeight&, std::size_t column,
-                                         std::size_t count, float* matrix);
-FewBitsDequantizeKernel FindFewBitsDequantize(Target target);
+/// Rows in float, multiplied by columns [column, column + count) of the weight: output[r][c] = sum
+/// over k of left[r][k] * weight[column + c][k].
+struct FewBitsManyRows {
+  const float* packed_left;  ///< [rows, groups * group], written by GatherMmPackLeft
+  float* output;             ///< [rows, stride], of which [rows, count] are written
+  std::size_t stride;        ///<
+  std::size_t rows;          ///< more than kFewBitsFewRows, at most kGatherMmMaxRows
+  std::size_t column;        ///< a multiple of kFewBitsPanel
+  std::size_t count;         ///< at least 1, at most kFewBitsPanel
+};
+
+/// Size of the scratch memory of a call, aligned to 64.
+inline constexpr std::size_t kFewBitsScratchBytes = 64 * 1024;
+using FewBitsManyKernel = void (*)(const FewBitsWeight&, const FewBitsManyRows&, void* scratch);
+FewBitsManyKernel FindFewBitsMany(Target target);
 
 /// Rows of integers, multiplied by the columns of a strip: the sum over groups of
 /// step[r][g] * scale[c][g] * (sum over k of left[r][k] * code[c][k] - zero[c][g] * sum[r][g]).
@@ -71,6 +79,8 @@ struct RoundedRows {
 };
 using RoundedKernel = void (*)(const FewBitsWeight&, const RoundedRows&);
 RoundedKernel FindRounded(Target target);
+/// The same; `vnni` selects the version for CPUs with VNNI of a target that does not require it.
+RoundedKernel FindRounded(Target target, bool vnni);
 
 /// The least magnitude by which a group is rounded.
 inline constexpr float kSmallestLargest = 1e-30f;

@@ -37,13 +37,12 @@ void PackCodes(const std::uint8_t* codes, std::size_t columns, std::size_t group
                std::size_t group, std::size_t bits, std::size_t padded, std::uint8_t* packed) {
   const std::size_t unit = 32 / StoredBits(bits);
   const std::size_t units = padded / unit;
-  const std::size_t all = (columns + kFewBitsStrip - 1) / kFewBitsStrip * kFewBitsStrip;
-  for (std::size_t tile = 0; tile < all; tile += kFewBitsTile) {
-    for (std::size_t c = tile; c < tile + kFewBitsTile; ++c) {
-      std::uint8_t* to = packed + tile * groups * units * 4 + (c - tile) * 4;
+  for (std::size_t strip = 0; strip < columns; strip += kFewBitsStrip) {
+    for (std::size_t c = strip; c < strip + kFewBitsStrip; ++c) {
+      std::uint8_t* to = packed + (strip * groups * units + (c - strip)) * 4;
       for (std::size_t g = 0; g < groups; ++g) {
         const std::uint8_t* const stream = codes + (c * groups + g) * (group * bits / 8);
-        for (std::size_t k = 0; k < padded; k += unit, to += kFewBitsTile * 4) {
+        for (std::size_t k = 0; k < padded; k += unit, to += kFewBitsStrip * 4) {
           std::uint32_t word = 0;
           if (c < columns) {
             const bool whole = bits == 4 && k + unit <= group;

@@ -17,7 +17,7 @@ inline unsigned CodeAt(const std::uint8_t* stream, std::size_t index, std::size_
 }
 
 /// Packs streams of codes, [columns, groups, group * bits / 8], as FewBitsWeight describes. The
-/// memory has ceil(columns / 64) * 4 tiles, zeros where there is no code.
+/// memory has ceil(columns / 64) strips, zeros where there is no code.
 void PackCodes(const std::uint8_t* codes, std::size_t columns, std::size_t groups,
                std::size_t group, std::size_t bits, std::size_t padded, std::uint8_t* packed);
 

@@ -32,34 +32,27 @@ HWY_INLINE void SetZero(D d, V (&all)[kRows][kVecs]) {
   }
 }
 
-template <size_t kBits, size_t kRows, size_t kVecs>
+template <bool kVnni, size_t kBits, size_t kRows, size_t kVecs>
 HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& rows, size_t row,
                                   size_t first) {
   constexpr size_t kUnit = 32 / kBits;
   const FloatTag d;
   const size_t depth = w.groups * w.padded;
-  const size_t bytes = w.padded * kFewBitsTile * kBits / 8;
-  const uint8_t* HWY_RESTRICT codes[kVecs];
-  size_t at[kVecs];
-#pragma GCC unroll 4
-  for (size_t v = 0; v < kVecs; ++v) {
-    const Columns columns(w, rows.column + first + v * kLanes);
-    codes[v] = columns.codes;
-    at[v] = columns.scales;
-  }
+  const Columns columns(w, rows.column + first);
+  const uint8_t* HWY_RESTRICT codes = columns.codes;
   Floats totals[kRows][kVecs];
   SetZero(d, totals);
   const int8_t* HWY_RESTRICT left = rows.left + row * depth;
   for (size_t g = 0; g < w.groups; ++g, left += w.padded) {
     Ints sums[kRows][kVecs];
     SetZero(IntTag(), sums);
-    for (size_t k = 0; k < w.padded; k += kUnit) {
+    for (size_t k = 0; k < w.padded; k += kUnit, codes += kUnitBytes) {
       Words units[kVecs];
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVecs; ++v) {
-        if constexpr (kRows == 1) __builtin_prefetch(codes[v] + kCodesAhead);
-        units[v] = LoadWords(codes[v]);
-        codes[v] += 64;
+        const uint8_t* const of_vector = codes + v * kLanes * 4;
+        if (kRows == 1 && v * kLanes % 16 == 0) __builtin_prefetch(of_vector + kCodesAhead);
+        units[v] = LoadWords(of_vector);
       }
 #pragma GCC unroll 4
       for (size_t part = 0; part < 8 / kBits; ++part) {
@@ -72,14 +65,15 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
         for (size_t r = 0; r < kRows; ++r) {
           const Ints x = BroadcastQuad(left + r * depth + k + part * 4);
 #pragma GCC unroll 4
-          for (size_t v = 0; v < kVecs; ++v) sums[r][v] = AddQuads(quads[v], x, sums[r][v]);
+          for (size_t v = 0; v < kVecs; ++v) {
+            sums[r][v] = AddQuads<kVnni>(quads[v], x, sums[r][v]);
+          }
         }
       }
     }
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) {
-      codes[v] += bytes - w.padded / kUnit * 64;
-      const size_t place = at[v] + g * kFewBitsTile;
+      const size_t place = columns.scales + g * kFewBitsStrip + v * kLanes;
       const Floats scale = ScalesOf(w, place);
       const Floats zero = ZerosOf(w, place);
 #pragma GCC unroll 8
@@ -96,29 +90,38 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
 }
 
 /// All blocks of kRows rows from `row` on; returns the first row that is left.
-template <size_t kBits, size_t kRows>
+template <bool kVnni, size_t kBits, size_t kRows>
 HWY_INLINE size_t RoundedBlocks(const FewBitsWeight& w, const RoundedRows& rows, size_t row) {
   constexpr size_t kVecs = kLanes == 1 ? 1 : kRows == 1 ? 4 : 2;
   for (size_t first = 0; first < kFewBitsStrip; first += kVecs * kLanes) {
     for (size_t r = row; r + kRows <= rows.rows; r += kRows) {
-      MultiplyRounded<kBits, kRows, kVecs>(w, rows, r, first);
+      MultiplyRounded<kVnni, kBits, kRows, kVecs>(w, rows, r, first);
     }
   }
   return row + (rows.rows - row) / kRows * kRows;
 }
 
-template <size_t kBits>
+template <bool kVnni, size_t kBits>
 void RoundedStrip(const FewBitsWeight& w, const RoundedRows& rows) {
   size_t row = 0;
-  if constexpr (kMostRoundedRows == 8) row = RoundedBlocks<kBits, 8>(w, rows, row);
-  row = RoundedBlocks<kBits, 4>(w, rows, row);
-  RoundedBlocks<kBits, 1>(w, rows, row);
+  if constexpr (kMostRoundedRows == 8) row = RoundedBlocks<kVnni, kBits, 8>(w, rows, row);
+  row = RoundedBlocks<kVnni, kBits, 4>(w, rows, row);
+  RoundedBlocks<kVnni, kBits, 1>(w, rows, row);
+}
+
+template <bool kVnni>
+void RoundedOfBits(const FewBitsWeight& w, const RoundedRows& rows) {
+  if (w.bits == 2) return RoundedStrip<kVnni, 2>(w, rows);
+  if (w.bits == 4) return RoundedStrip<kVnni, 4>(w, rows);
+  RoundedStrip<kVnni, 8>(w, rows);
 }
 
 inline void Rounded(const FewBitsWeight& w, const RoundedRows& rows) {
-  if (w.bits == 2) return RoundedStrip<2>(w, rows);
-  if (w.bits == 4) return RoundedStrip<4>(w, rows);
-  RoundedStrip<8>(w, rows);
+  RoundedOfBits<false>(w, rows);
+}
+
+inline void RoundedWithVnni(const FewBitsWeight& w, const RoundedRows& rows) {
+  RoundedOfBits<kHasVnniVersion>(w, rows);
 }
 
 /// The largest magnitude of a group; NaN if an element is not finite.

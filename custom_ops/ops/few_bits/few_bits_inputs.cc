@@ -85,7 +85,7 @@ PackedFewBits::PackedFewBits(const FewBitsInputs& inputs) {
   weight_.zero = static_cast<float>(1u << (inputs.bits - 1));
   const std::size_t columns =
       (inputs.columns() + kFewBitsStrip - 1) / kFewBitsStrip * kFewBitsStrip;
-  codes_ = AllocateScratch(columns / kFewBitsTile * weight_.tile_bytes());
+  codes_ = AllocateHugePages(columns / kFewBitsStrip * weight_.strip_bytes());
   auto* const codes = reinterpret_cast<std::uint8_t*>(codes_.get());
   PackCodes(static_cast<const std::uint8_t*>(inputs.codes.data), inputs.columns(), weight_.groups,
             weight_.group, inputs.bits, weight_.padded, codes);
@@ -103,15 +103,19 @@ void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns)
   const std::size_t groups = weight_.groups, count = columns * groups;
   weight_.scale = ScaleType(inputs.scales.type);
   const std::size_t bytes = SizeOf(weight_.scale);
-  scales_ = AllocateScratch(count * bytes);
+  scales_ = AllocateHugePages(count * bytes);
   std::memset(scales_.get(), 0, count * bytes);
-  if (inputs.zeros) zeros_.assign(count, 0.0f);
+  if (inputs.zeros) {
+    zeros_ = AllocateHugePages(count * sizeof(float));
+    std::memset(zeros_.get(), 0, count * sizeof(float));
+  }
+  auto* const zeros = reinterpret_cast<float*>(zeros_.get());
   const auto* const source = static_cast<const char*>(inputs.scales.data);
   for (std::size_t c = 0; c < inputs.columns(); ++c) {
     for (std::size_t g = 0; g < groups; ++g) {
       const std::size_t from = c * groups + g;
-      const std::size_t to = (c / kFewBitsTile * groups + g) * kFewBitsTile + c % kFewBitsTile;
-      if (inputs.zeros) zeros_[to] = static_cast<float>(ZeroPoint(inputs.zeros, from));
+      const std::size_t to = (c / kFewBitsStrip * groups + g) * kFewBitsStrip + c % kFewBitsStrip;
+      if (inputs.zeros) zeros[to] = static_cast<float>(ZeroPoint(inputs.zeros, from));
       if (weight_.scale == DType::kFloat32) {
         const auto scale = static_cast<float>(ReadFloating(inputs.scales.type, source, from));
         std::memcpy(scales_.get() + to * bytes, &scale, bytes);
@@ -121,7 +125,7 @@ void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns)
     }
   }
   weight_.scales = scales_.get();
-  weight_.zeros = inputs.zeros ? zeros_.data() : nullptr;
+  weight_.zeros = zeros;
 }
 
 }  // namespace coreai

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/few_bits/few_bits.h"
+#include "memory/huge_page_pool.h"
 #include "ops/checks.h"
-#include "ops/item_pool.h"
 
 namespace coreai {
 
@@ -34,7 +34,7 @@ struct FewBitsInputs {
   double Value(std::size_t column, std::size_t k) const;
 };
 
-/// A weight packed for the kernels, in memory of its own.
+/// A weight packed for the kernels, in huge pages of its own.
 class PackedFewBits {
  public:
   PackedFewBits() = default;
@@ -46,9 +46,9 @@ class PackedFewBits {
   void PackScales(const FewBitsInputs& inputs, std::size_t columns);
 
   FewBitsWeight weight_ = {};
-  ScratchMemory codes_;
-  ScratchMemory scales_;
-  std::vector<float> zeros_;
+  HugePageMemory codes_;
+  HugePageMemory scales_;
+  HugePageMemory zeros_;
   std::vector<float> palette_;
 };
 

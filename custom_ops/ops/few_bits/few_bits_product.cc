@@ -4,7 +4,6 @@
 #include <cstring>
 #include <vector>
 
-#include "ops/item_pool.h"
 #include "ops/row_split.h"
 
 namespace coreai {
@@ -17,25 +16,31 @@ std::size_t CountOf(std::size_t count, std::size_t step) { return (count + step 
 
 }  // namespace
 
+/// Splits rows into as few parts as possible, of at most kGatherMmMaxRows and of nearly equal size.
+struct FewBitsProduct::RowParts {
+  std::size_t rows;
+  std::size_t count;
+
+  explicit RowParts(std::size_t all) : rows(all), count(CountOf(all, kGatherMmMaxRows)) {}
+  /// The first row of a part.
+  std::size_t First(std::size_t part) const { return part * rows / count; }
+};
+
 FewBitsProduct::FewBitsProduct(DType dtype, Target target)
     : dtype_(dtype),
       few_(FindFewBits(target)),
-      dequantize_(FindFewBitsDequantize(target)),
+      many_(FindFewBitsMany(target)),
       rounded_(FindRounded(target)),
       round_(FindRound(target)),
       finish_(FindFinish(target)),
-      multiply_(
-          FindGatherMm(target, WideDType(dtype),
-                       dtype == DType::kFloat64 ? GatherMmLayout::kRows : GatherMmLayout::kPacked)),
+      multiply_(FindGatherMm(target, WideDType(dtype), GatherMmLayout::kRows)),
       pack_left_(FindGatherMmPackLeft(target, WideDType(dtype))) {}
 
 void FewBitsProduct::Multiply(const KernelContext& context, const FewBitsWeight& weight,
                               const FewBitsCall& call) const {
   const std::size_t depth = weight.groups * weight.group;
   if (call.rows <= kFewBitsFewRows || depth == 0) return MultiplyFew(context, weight, call);
-  MultiplyMany<float>(context, depth, call, [&](std::size_t column, float* matrix) {
-    dequantize_(weight, column, std::min(kFewBitsPanels, call.columns - column), matrix);
-  });
+  MultiplyMany(context, weight, call);
 }
 
 void FewBitsProduct::MultiplyFew(const KernelContext& context, const FewBitsWeight& weight,
@@ -97,61 +102,93 @@ void FewBitsProduct::MultiplyRounded(const KernelContext& context, const FewBits
            });
 }
 
+void FewBitsProduct::MultiplyMany(const KernelContext& context, const FewBitsWeight& weight,
+                                  const FewBitsCall& call) const {
+  const std::size_t depth = weight.groups * weight.group;
+  const RowParts parts(call.rows);
+  const ScratchMemory packed = PackLeft<float>(context, parts, depth, call);
+  const auto* const left = reinterpret_cast<const float*>(packed.get());
+  // Sums that are the result already are stored where it belongs.
+  const bool in_place = dtype_ == DType::kFloat32 && call.bias == nullptr;
+  const std::size_t bytes = kFewBitsScratchBytes + kGatherMmMaxRows * kFewBitsPanel * sizeof(float);
+  RunItems(
+      context, CountOf(call.columns, kFewBitsPanel), bytes, [&](std::size_t item, void* memory) {
+        auto* const sums =
+            reinterpret_cast<float*>(static_cast<char*>(memory) + kFewBitsScratchBytes);
+        const std::size_t column = item * kFewBitsPanel;
+        const std::size_t count = std::min(kFewBitsPanel, call.columns - column);
+        for (std::size_t part = 0; part < parts.count; ++part) {
+          const std::size_t row = parts.First(part), rows = parts.First(part + 1) - row;
+          auto* const results = reinterpret_cast<float*>(call.output) + row * call.columns + column;
+          many_(weight,
+                {left + row * depth, in_place ? results : sums,
+                 in_place ? call.columns : kFewBitsPanel, rows, column, count},
+                memory);
+          for (std::size_t r = 0; !in_place && r < rows; ++r) {
+            Finish(call, row + r, column, count, sums + r * kFewBitsPanel);
+          }
+        }
+      });
+}
+
 void FewBitsProduct::MultiplyDouble(const KernelContext& context, const FewBitsInputs& inputs,
                                     const FewBitsCall& call) const {
   const std::size_t depth = inputs.depth();
-  MultiplyMany<double>(context, depth, call, [&](std::size_t column, double* matrix) {
-    const std::size_t last = std::min(call.columns, column + kFewBitsPanels);
-    for (std::size_t k = 0; k < depth; ++k, matrix += kFewBitsPanels) {
-      for (std::size_t c = column; c < last; ++c) matrix[c - column] = inputs.Value(c, k);
-    }
-  });
+  const RowParts parts(call.rows);
+  const ScratchMemory packed = PackLeft<double>(context, parts, depth, call);
+  const auto* const left = reinterpret_cast<const double*>(packed.get());
+  const std::size_t sums_bytes = kGatherMmMaxRows * kFewBitsPanel * sizeof(double);
+  const std::size_t bytes =
+      kGatherMmScratchBytes + sums_bytes + depth * kFewBitsPanel * sizeof(double);
+  RunItems(
+      context, CountOf(call.columns, kFewBitsPanel), bytes, [&](std::size_t item, void* memory) {
+        auto* const sums =
+            reinterpret_cast<double*>(static_cast<char*>(memory) + kGatherMmScratchBytes);
+        double* const matrix = sums + kGatherMmMaxRows * kFewBitsPanel;
+        const std::size_t column = item * kFewBitsPanel;
+        const std::size_t count = std::min(kFewBitsPanel, call.columns - column);
+        for (std::size_t k = 0; k < depth; ++k) {
+          for (std::size_t c = 0; c < count; ++c) {
+            matrix[k * kFewBitsPanel + c] = inputs.Value(column + c, k);
+          }
+        }
+        if (depth == 0) std::memset(sums, 0, sums_bytes);
+        for (std::size_t part = 0; part < parts.count; ++part) {
+          const std::size_t row = parts.First(part), rows = parts.First(part + 1) - row;
+          const void* lefts[kGatherMmMaxRows];
+          void* outputs[kGatherMmMaxRows];
+          for (std::size_t r = 0; r < rows; ++r) {
+            lefts[r] = static_cast<const double*>(call.left) + (row + r) * depth;
+            outputs[r] = sums + r * kFewBitsPanel;
+          }
+          if (depth != 0) {
+            multiply_(
+                {lefts, left + row * depth, outputs, matrix, rows, depth, kFewBitsPanel, 0, count},
+                memory);
+          }
+          for (std::size_t r = 0; r < rows; ++r) {
+            Finish(call, row + r, column, count, sums + r * kFewBitsPanel);
+          }
+        }
+      });
 }
 
-// Fills a few columns of the weight in the compute type, and multiplies all rows by them.
-template <typename W, class Fill>
-void FewBitsProduct::MultiplyMany(const KernelContext& context, std::size_t depth,
-                                  const FewBitsCall& call, const Fill& fill) const {
-  const std::size_t parts = CountOf(call.rows, kGatherMmMaxRows);
-  const std::size_t part = CountOf(call.rows, parts);
-  std::vector<const void*> rows(call.rows);
-  for (std::size_t r = 0; r < call.rows; ++r) {
-    rows[r] = static_cast<const W*>(call.left) + r * depth;
-  }
-  const bool packs = part > kGatherMmFewRows && depth != 0;
-  const ScratchMemory packed = AllocateScratch(packs ? call.rows * depth * sizeof(W) : 1);
-  auto* const packed_left = reinterpret_cast<W*>(packed.get());
-  if (packs) {
-    context.ParallelFor(parts, [&](std::size_t i) {
-      const std::size_t count = std::min(part, call.rows - std::min(call.rows, i * part));
-      if (count > 0)
-        pack_left_(rows.data() + i * part, count, depth, packed_left + i * part * depth);
-    });
-  }
-  constexpr std::size_t kWidth = kFewBitsPanels;
-  const std::size_t sums_bytes = part * kWidth * sizeof(W);
-  const std::size_t bytes = kGatherMmScratchBytes + sums_bytes + depth * kWidth * sizeof(W);
-  RunItems(context, CountOf(call.columns, kWidth), bytes, [&](std::size_t item, void* scratch) {
-    auto* const sums = reinterpret_cast<W*>(static_cast<char*>(scratch) + kGatherMmScratchBytes);
-    W* const matrix = sums + part * kWidth;
-    const std::size_t column = item * kWidth;
-    const std::size_t count = std::min(kWidth, call.columns - column);
-    fill(column, matrix);
-    void* outputs[kGatherMmMaxRows];
-    for (std::size_t r = 0; r < part; ++r) outputs[r] = sums + r * kWidth;
-    if (depth == 0) std::memset(sums, 0, sums_bytes);
-    for (std::size_t row = 0; row < call.rows; row += part) {
-      const std::size_t height = std::min(part, call.rows - row);
-      if (depth != 0) {
-        multiply_({rows.data() + row, packed_left + row * depth, outputs, matrix, height, depth,
-                   kWidth, 0, count},
-                  scratch);
-      }
-      for (std::size_t r = 0; r < height; ++r) {
-        Finish(call, row + r, column, count, sums + r * kWidth);
-      }
+/// Returns the rows of all parts in the order in which a product reads them; no memory if products
+/// of so few rows read them where they are.
+template <typename W>
+ScratchMemory FewBitsProduct::PackLeft(const KernelContext& context, const RowParts& parts,
+                                       std::size_t depth, const FewBitsCall& call) const {
+  if (call.rows <= kGatherMmFewRows || depth == 0) return nullptr;
+  ScratchMemory packed = AllocateScratch(call.rows * depth * sizeof(W));
+  context.ParallelFor(parts.count, [&](std::size_t part) {
+    const std::size_t row = parts.First(part), rows = parts.First(part + 1) - row;
+    const void* lefts[kGatherMmMaxRows];
+    for (std::size_t r = 0; r < rows; ++r) {
+      lefts[r] = static_cast<const W*>(call.left) + (row + r) * depth;
     }
+    pack_left_(lefts, rows, depth, reinterpret_cast<W*>(packed.get()) + row * depth);
   });
+  return packed;
 }
 
 template <typename W>

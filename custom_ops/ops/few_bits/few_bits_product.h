@@ -5,6 +5,7 @@
 #include "kernels/few_bits/few_bits.h"
 #include "kernels/gather_mm/gather_mm.h"
 #include "ops/few_bits/few_bits_inputs.h"
+#include "ops/item_pool.h"
 
 namespace coreai {
 
@@ -35,18 +36,22 @@ class FewBitsProduct {
                       const FewBitsCall& call) const;
 
  private:
+  struct RowParts;
+
   void MultiplyFew(const KernelContext& context, const FewBitsWeight& weight,
                    const FewBitsCall& call) const;
-  template <typename W, class Fill>
-  void MultiplyMany(const KernelContext& context, std::size_t depth, const FewBitsCall& call,
-                    const Fill& fill) const;
+  void MultiplyMany(const KernelContext& context, const FewBitsWeight& weight,
+                    const FewBitsCall& call) const;
+  template <typename W>
+  ScratchMemory PackLeft(const KernelContext& context, const RowParts& parts, std::size_t depth,
+                         const FewBitsCall& call) const;
   template <typename W>
   void Finish(const FewBitsCall& call, std::size_t row, std::size_t first, std::size_t count,
               const W* sums) const;
 
   DType dtype_;
   FewBitsKernel few_;
-  FewBitsDequantizeKernel dequantize_;
+  FewBitsManyKernel many_;
   RoundedKernel rounded_;
   RoundKernel round_;
   FinishKernel finish_;

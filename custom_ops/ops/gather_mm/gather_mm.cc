@@ -9,6 +9,7 @@
 #include "kernels/gather_mm/widen.h"
 #include "ops/gather_mm/gather_operand.h"
 #include "ops/gather_mm/packed_constant.h"
+#include "ops/gather_mm/sorted_rows.h"
 #include "ops/item_pool.h"
 #include "ops/op_list.h"
 #include "ops/row_split.h"
@@ -34,35 +35,11 @@ struct Block {
   std::size_t packed_row;  // index of its first row in the packed rows
 };
 
-// The rows of a call, sorted by matrix.
-struct SortedRows {
-  std::vector<const void*> left;
-  std::vector<void*> output;
-  std::vector<std::size_t> starts;  // first row of each matrix, and the end of the last one
-};
-
-// Counting sort; rows of one matrix keep their order.
-SortedRows SortRows(const GatherOperand& lhs, const GatherOperand& rhs, const Shape& batch,
-                    const void* left, std::size_t left_row, char* output, std::size_t output_row) {
-  const auto lhs_place = PlacesIn({lhs.shape().begin(), lhs.shape().end() - 2}, batch);
-  const auto rhs_place = PlacesIn({rhs.shape().begin(), rhs.shape().end() - 2}, batch);
-  const std::size_t rows = lhs.rows();
-  SortedRows sorted;
-  sorted.left.resize(lhs_place.size() * rows);
-  sorted.output.resize(lhs_place.size() * rows);
-  sorted.starts.assign(rhs.count() + 1, 0);
-  for (const std::size_t place : rhs_place) sorted.starts[rhs.Matrix(place) + 1] += rows;
-  for (std::size_t i = 0; i < rhs.count(); ++i) sorted.starts[i + 1] += sorted.starts[i];
-  std::vector<std::size_t> end = sorted.starts;
-  for (std::size_t i = 0; i < lhs_place.size(); ++i) {
-    const std::size_t first = lhs.Matrix(lhs_place[i]) * rows;
-    std::size_t& to = end[rhs.Matrix(rhs_place[i])];
-    for (std::size_t row = 0; row < rows; ++row, ++to) {
-      sorted.left[to] = static_cast<const char*>(left) + (first + row) * left_row;
-      sorted.output[to] = output + (i * rows + row) * output_row;
-    }
-  }
-  return sorted;
+// The matrix of each flat index of the batch axes.
+std::vector<std::size_t> MatricesOf(const GatherOperand& rhs, const Shape& batch) {
+  auto matrices = PlacesIn({rhs.shape().begin(), rhs.shape().end() - 2}, batch);
+  for (std::size_t& matrix : matrices) matrix = rhs.Matrix(matrix);
+  return matrices;
 }
 
 // Splits rows into blocks of at most the size that the kernel supports.
@@ -163,8 +140,9 @@ class GatherMmOp : public Op {
     const std::size_t columns = transposed_ ? rhs.rows() : rhs.columns();
     const std::size_t left_bytes = SizeOf(left_.dtype);
     const std::unique_ptr<char[]> widened = Widen(context, lhs);
-    const SortedRows rows = SortRows(lhs, rhs, batch, widened ? widened.get() : lhs.data(),
-                                     depth * left_bytes, output, columns * SizeOf(dtype_));
+    const SortedRows rows = SortRows(lhs, batch, MatricesOf(rhs, batch), rhs.count(),
+                                     {widened ? widened.get() : lhs.data(), depth * left_bytes,
+                                      output, columns * SizeOf(dtype_)});
     std::vector<Block> blocks = CutBlocks(rows.starts, columns);
     const void* const packed = constant_.Find(rhs.data());
     const GatherMmKernel kernel = packed == nullptr ? kernel_ : packed_kernel_;

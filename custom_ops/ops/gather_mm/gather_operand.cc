@@ -6,7 +6,6 @@
 #include "ops/convert.h"
 
 namespace coreai {
-namespace {
 
 std::vector<std::size_t> ReadIndices(const Checker& check, const char* name,
                                      const TensorView& indices, std::int64_t size) {
@@ -22,8 +21,6 @@ std::vector<std::size_t> ReadIndices(const Checker& check, const char* name,
   }
   return chosen;
 }
-
-}  // namespace
 
 GatherOperand::GatherOperand(const Checker& check, const char* name, const TensorView& input,
                              const char* indices_name, const TensorView& indices,

@@ -10,6 +10,10 @@
 
 namespace coreai {
 
+/// Indices into an axis. Throws OpError unless they are int32 or int64 and in [0, size).
+std::vector<std::size_t> ReadIndices(const Checker& check, const char* name,
+                                     const TensorView& indices, std::int64_t size);
+
 /// A factor of gather_mm: matrices in memory, and the matrix for each index of the batch axes.
 ///
 /// Matrices are not copied, unless indices select within matrices: then the selected rows or

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace coreai::fuzz {
 namespace {
@@ -66,6 +67,15 @@ Array ReadArray(const OrtValue* value) {
   array.data.resize((value->memory.size() - value->shift) / ElementBytes(value->info.type));
   for (std::size_t i = 0; i < array.data.size(); ++i) array.data[i] = NumberAt(*value, i);
   return array;
+}
+
+std::vector<std::int64_t> BroadcastShape(std::vector<std::int64_t> a, std::vector<std::int64_t> b) {
+  if (a.size() < b.size()) std::swap(a, b);
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    std::int64_t& size = a[a.size() - 1 - i];
+    if (size == 1) size = b[b.size() - 1 - i];
+  }
+  return a;
 }
 
 Array BroadcastTo(const Array& array, const std::vector<std::int64_t>& shape) {

@@ -20,6 +20,9 @@ struct Array {
 /// The numbers of a tensor of any of the types that kernels know; not present if there is none.
 Array ReadArray(const OrtValue* value);
 
+/// The shape that two shapes broadcast to, aligned from the right.
+std::vector<std::int64_t> BroadcastShape(std::vector<std::int64_t> a, std::vector<std::int64_t> b);
+
 /// `array` repeated, aligned from the right.
 Array BroadcastTo(const Array& array, const std::vector<std::int64_t>& shape);
 

@@ -5,6 +5,8 @@
 #include <map>
 
 #include "fuzz/array.h"
+#include "fuzz/call.h"
+#include "fuzz/expected_few_bits.h"
 #include "ops/schema.h"
 #include "reference/attention.h"
 #include "reference/gated_activation.h"
@@ -12,41 +14,11 @@
 #include "reference/gather_mm.h"
 #include "reference/group_norm.h"
 #include "reference/layer_norm.h"
-#include "reference/linear_nbits.h"
 #include "reference/rms_norm.h"
 #include "reference/rope.h"
 
 namespace coreai::fuzz {
 namespace {
-
-using Shape = std::vector<std::int64_t>;
-using Arrays = std::vector<Array>;
-
-// A call as its definition sees it.
-struct Call {
-  const OrtKernelInfo& info;
-  ONNXTensorElementDataType type;  // of the op
-  Arrays inputs;
-  bool judged = true;
-
-  template <typename E>
-  E Attribute(const char* name, E absent) const {
-    const auto found = info.attributes.find(name);
-    const E* value = found == info.attributes.end() ? nullptr : std::get_if<E>(&found->second);
-    return value == nullptr ? absent : *value;
-  }
-  std::int64_t Int(const char* name, std::int64_t absent) const { return Attribute(name, absent); }
-  double Float(const char* name, float absent) const {
-    return static_cast<double>(Attribute(name, absent));
-  }
-  std::string Text(const char* name, const char* absent) const {
-    return Attribute(name, std::string(absent));
-  }
-  const Array& In(std::size_t i) const {
-    static const Array kAbsent;
-    return i < inputs.size() ? inputs[i] : kAbsent;
-  }
-};
 
 // scale * x + bias, both of which may be absent.
 Array Affine(const Array& x, const Array& scale, const Array& bias) {
@@ -143,12 +115,7 @@ Arrays GatherMm(const Call& call) {
   };
   const Array lhs = taken(0), rhs = taken(1);
   const auto batch_of = [](const Array& x) { return Shape(x.shape.begin(), x.shape.end() - 2); };
-  Shape batch = batch_of(lhs), other = batch_of(rhs);
-  if (batch.size() < other.size()) std::swap(batch, other);
-  for (std::size_t i = 0; i < other.size(); ++i) {
-    std::int64_t& size = batch[batch.size() - 1 - i];
-    if (size == 1) size = other[other.size() - 1 - i];
-  }
+  const Shape batch = BroadcastShape(batch_of(lhs), batch_of(rhs));
   const auto spread = [&](const Array& x) {
     Shape whole = batch;
     whole.insert(whole.end(), x.shape.end() - 2, x.shape.end());
@@ -280,32 +247,6 @@ Arrays Rope(Call* call) {
   return {y};
 }
 
-Arrays LinearNbits(const Call& call) {
-  const Array &x = call.In(0), &codes = call.In(1);
-  testing::FewBits weight;
-  weight.bits = static_cast<std::size_t>(call.Int("bits", schema::linear_nbits::kBitsDefault));
-  weight.group =
-      static_cast<std::size_t>(call.Int("group_size", schema::linear_nbits::kGroupSizeDefault));
-  weight.columns = codes.count(0);
-  weight.groups = codes.count(1);
-  for (const double byte : codes.data) weight.stream.push_back(static_cast<std::uint8_t>(byte));
-  weight.scales = call.In(2).data;
-  weight.zeros = call.In(3).data;
-  weight.palette = call.In(4).data;
-  const bool rounds = call.Int("activation_bits", 0) != 0;
-  const std::size_t depth = weight.groups * weight.group;
-  Array y;
-  y.shape = x.shape;
-  y.shape.back() = codes.shape[0];
-  const std::size_t rows = depth == 0 ? 0 : x.data.size() / depth;
-  y.data = testing::LinearNbitsReference(x.data, rows, weight, rounds);
-  if (call.In(5).present) {
-    for (std::size_t i = 0; i < y.data.size(); ++i)
-      y.data[i] += call.In(5).data[i % weight.columns];
-  }
-  return {y};
-}
-
 Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& context) {
   if (op == "rms_norm") return Norm(*call, call->In(0), false, call->In(1), {});
   if (op == "layer_norm") return Norm(*call, call->In(0), true, call->In(1), call->In(2));
@@ -319,6 +260,7 @@ Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& contex
   }
   if (op == "kv_cache_update") return KvCacheUpdate(*call);
   if (op == "gather_mm") return GatherMm(*call);
+  if (op == "gather_mm_nbits") return GatherMmNbits(*call);
   if (op == "linear_nbits") return LinearNbits(*call);
   if (op == "gated_delta_update") return GatedDelta(*call);
   if (op == "rope") return Rope(call);

@@ -46,6 +46,17 @@ Layouts LinearNbitsLayouts() {
           {{"T F", "%S F 1", "S F", "%S F", "", "S"}, single}};
 }
 
+// Rounded activations are left to chance: a tie is rounded differently in double.
+Layouts GatherMmNbitsLayouts() {
+  const std::map<std::string, std::int64_t> pairs = {
+      {"bits", 4}, {"group_size", 2}, {"activation_bits", 0}};
+  const std::map<std::string, std::int64_t> single = {
+      {"bits", 8}, {"group_size", 1}, {"activation_bits", 0}};
+  return {{{"B T G", "%H S F 1", "H S F", "#B", "H S F"}, pairs},
+          {{"T 1 1 G", "%H S F 1", "H S F", "#T B", "%H S F"}, pairs},
+          {{"T F", "%V S F 1", "V S F", "#", "%V S F"}, single}};
+}
+
 Layouts RopeLayouts() {
   const Layouts all = {{{"B H T G", "T F", "T F", "#B T", "F", "#B"}},
                        {{"B H T G", "S F", "S F", "#B T", "F", "#"}},
@@ -64,6 +75,7 @@ const Layouts& LayoutsOf(const std::string& op) {
        {{{"B H T D", "B H T D", "B H T E", "B H T", "B H T", "B H D E"}},
         {{"B V T D", "B V T D", "B W T E", "B W T", "B W T", "B W D E"}}}},
       {"gather_mm", GatherMmLayouts()},
+      {"gather_mm_nbits", GatherMmNbitsLayouts()},
       {"linear_nbits", LinearNbitsLayouts()},
       {"rope", RopeLayouts()},
       {"group_norm", {{{"B W S T", "W", "W"}}, {{"B W", "W", "W"}}, {{"B W T", "W", "W"}}}},

@@ -31,6 +31,16 @@ TEST(Target, ThoseOfThisMachineArePrinted) {
   EXPECT_GE(supported, 1u);
 }
 
+TEST(Target, VnniIsThatOfASupportedTarget) {
+  for (std::size_t i = 0; i < kTargetCount; ++i) {
+    const auto target = static_cast<Target>(i);
+    EXPECT_TRUE(!CpuHasVnni(target) || TargetIsSupported(target));
+  }
+  EXPECT_FALSE(CpuHasVnni(Target::kScalar));
+  // The target requires it.
+  EXPECT_EQ(CpuHasVnni(Target::kAvx512Bf16), TargetIsSupported(Target::kAvx512Bf16));
+}
+
 TEST(Target, NamesAreFoundAndOthersAreNot) {
   for (std::size_t i = 0; i < kTargetCount; ++i) {
     Target found = Target::kScalar;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,7 +10,10 @@ import torch
 
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
+from coreai_onnx.composite_ops import COMPOSITES
+from coreai_onnx.errors import DeclarationError
 from coreai_onnx.export.externalize.specs import as_specs
+from tests.kernels.declared import SCALED
 
 
 class Square(torch.nn.Module):
@@ -61,3 +65,23 @@ def test_a_target_is_a_module_class() -> None:
 def test_targets_are_a_list(targets: Any) -> None:
     with pytest.raises(TypeError, match="must be a list of module classes"):
         as_specs(targets)
+
+
+def test_a_declaration_gives_the_name() -> None:
+    spec = ExternalizeSpec(Square, composite=SCALED)
+    assert (spec.composite_op_name, spec.declaration) == ("scaled", SCALED)
+    assert ExternalizeSpec(Square, "rms_norm").declaration is COMPOSITES["rms_norm"]
+    assert ExternalizeSpec(Square, "square").declaration is None
+    with pytest.raises(ValueError, match="give nothing else"):
+        ExternalizeSpec(Square, "other", composite=SCALED)
+    with pytest.raises(DeclarationError, match="is the name of a standard composite"):
+        ExternalizeSpec(Square, composite=dataclasses.replace(SCALED, name="rope"))
+
+
+def test_one_composite_has_one_declaration() -> None:
+    declared = ExternalizeSpec(Square, composite=SCALED)
+    assert len(as_specs([declared, ExternalizeSpec(torch.nn.ReLU, composite=SCALED)])) == 2
+    for other in (None, dataclasses.replace(SCALED, version=2)):
+        spec = ExternalizeSpec(torch.nn.ReLU, "scaled", composite=other)
+        with pytest.raises(ValueError, match="scaled is declared for some of the modules only"):
+            as_specs([declared, spec])

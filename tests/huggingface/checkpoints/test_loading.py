@@ -112,6 +112,7 @@ def test_experts_of_gpt_oss(tmp_path: Path) -> None:
     weights = [v.const_value for v in made.program.model.graph.initializers.values()]
     floats = [w.size for w in weights if w is not None and w.dtype == ir.DataType.FLOAT]
     assert 4 * 64 * 64 not in floats
+    assert made.program.composites()["ai.coreai::gather_mm_nbits"] == 2
     codes = [w.size for w in weights if w is not None and w.dtype == ir.DataType.UINT8]
     assert sorted(codes) == [4 * 64 * 32 // 2, 4 * 64 * 64 // 2]
 
@@ -169,3 +170,30 @@ def test_a_checkpoint_of_the_model_inside(tmp_path: Path) -> None:
     with torch.no_grad():
         wanted = model.model(IDS).last_hidden_state
         assert_close(loaded(IDS).last_hidden_state.numpy(), wanted.numpy())
+
+
+def test_an_exported_folder_with_rounded_inputs_multiplies_integers(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+
+    def write(shape: tuple[int, int]) -> Any:
+        codes, scales = torch.randint(-127, 128, shape), torch.rand(shape[0], 1) / 1024
+        return {"weight": codes.to(torch.int8), "weight_scale": scales}, codes * scales
+
+    inputs = {"num_bits": 8, "type": "int", "dynamic": True, "strategy": "token"}
+    group = {"targets": ["Linear"], "weights": {"num_bits": 8}, "input_activations": inputs}
+    settings = {"quant_method": "compressed-tensors", "format": "int-quantized"}
+    model = write_folder(tmp_path / "model", ({**settings, "config_groups": {"a": group}}, write))
+    program = export_model(tmp_path / "model", tmp_path / "onnx", check=False).program
+    ops = [node.op_type for node in program.model.graph]
+    assert ops.count("MatMulInteger") == 14
+    weights = [v.const_value for v in program.model.graph.initializers.values()]
+    floats = [w.size for w in weights if w is not None and w.dtype == ir.DataType.FLOAT]
+    assert max(floats) == 260 * 128  # the embedding and the head
+    inputs = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+    inputs["position_ids"] = torch.arange(IDS.shape[1])[None]
+    names = [f"past_key_values.{i}.{k}" for i in (0, 1) for k in ("key", "value")]
+    past = dict.fromkeys(names, torch.zeros(1, 2, 0, 32))
+    logits = torch.tensor(program.run(**inputs, **past)[0])
+    with torch.no_grad():
+        wanted = model(IDS).logits
+    assert torch.nn.functional.cosine_similarity(logits.flatten(), wanted.flatten(), 0) > 0.99

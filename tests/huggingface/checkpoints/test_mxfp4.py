@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from coreai_onnx import convert
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.mxfp4 import PALETTE, PackedExperts
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
@@ -51,16 +52,18 @@ def test_codes_are_e2m1() -> None:
 def test_chosen_experts(tmp_path: Path) -> None:
     tensors = written(tmp_path)
     experts = PackedExperts(tensors, "e", Experts(64, 32))
-    x, weights = torch.randn(5, 64), torch.rand(5, 2)
+    x, weights = torch.randn(5, 64).double(), torch.rand(5, 2).double()
     chosen = torch.tensor([[0, 1], [1, 2], [2, 0], [0, 2], [1, 0]])
 
     def matrix(name: str, expert: int) -> torch.Tensor:
         blocks, scales = tensors[f"e.{name}_blocks"][expert], tensors[f"e.{name}_scales"][expert]
         codes = torch.stack([blocks & 15, blocks >> 4], -1).flatten(-2)
-        grouped = torch.tensor(PALETTE)[codes.long()] * 2.0 ** (scales.unsqueeze(-1) - 127.0)
+        grouped = torch.tensor(PALETTE).double()[codes.long()] * 2.0 ** (
+            scales.unsqueeze(-1) - 127.0
+        )
         return grouped.flatten(-2)
 
-    wanted = torch.zeros(5, 64)
+    wanted = torch.zeros(5, 64).double()
     for token in range(5):
         for place, expert in enumerate(chosen[token].tolist()):
             up = matrix("gate_up_proj", expert) @ x[token] + tensors["e.gate_up_proj_bias"][expert]
@@ -68,6 +71,25 @@ def test_chosen_experts(tmp_path: Path) -> None:
             made = matrix("down_proj", expert) @ inner + tensors["e.down_proj_bias"][expert]
             wanted[token] += weights[token, place] * made
     assert_close(experts(x, chosen, weights).numpy(), wanted.numpy())
+
+
+def test_codes_are_multiplied_and_never_dequantized_into_the_file(tmp_path: Path) -> None:
+    tensors = written(tmp_path)
+    experts = PackedExperts(tensors, "e", Experts(64, 32))
+
+    def given(tokens: int) -> tuple[torch.Tensor, ...]:
+        return torch.randn(tokens, 64), torch.randint(0, 3, (tokens, 2)), torch.rand(tokens, 2)
+
+    dims = ({0: torch.export.Dim("tokens")},) * 3
+    program = convert(experts, given(5), dynamic_shapes=dims)
+    assert program.composites() == {"ai.coreai::gather_mm_nbits": 2}
+    constants = {n: v.const_value.numpy() for n, v in program.model.graph.initializers.items()}
+    for name in ("gate_up_proj", "down_proj"):
+        np.testing.assert_array_equal(constants[f"{name}_codes"], tensors[f"e.{name}_blocks"])
+    assert not [n for n, x in constants.items() if x.dtype == np.float32 and x.size >= 3 * 64 * 32]
+    again = given(40)
+    for kernels in (False, True):
+        assert_close(program.run(*again, kernels=kernels)[0], experts(*again))
 
 
 def test_blocks_of_another_shape(tmp_path: Path) -> None:

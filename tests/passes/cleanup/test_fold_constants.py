@@ -128,3 +128,44 @@ def test_an_attribute_of_the_caller() -> None:
         fold_constants,
         "an attribute is known only to the caller of the function",
     )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "count", "folds"),
+    [
+        (ir.DataType.INT8, 255, True),
+        (ir.DataType.INT8, 256, False),
+        (ir.DataType.UINT4, 256, False),
+        (ir.DataType.FLOAT16, 128, False),
+        (ir.DataType.BOOL, 256, True),
+        (ir.DataType.INT32, 256, True),
+    ],
+)
+def test_data_is_not_stored_in_more_bits(dtype: ir.DataType, count: int, folds: bool) -> None:
+    model = parse(
+        "main (float[n] x) => (float[n] y) <float[1] w = {1}> "
+        "{ c = Cast <to = 1> (w)  y = Add (x, c) }"
+    )
+    values = np.ones(count, dtype.numpy())
+    weight = model.graph.initializers["w"]
+    weight.const_value = ir.tensor(values, dtype=dtype, name="w")
+    weight.type, weight.shape = ir.TensorType(dtype), ir.Shape([count])
+    report = run_passes(model, [fold_constants])
+    assert report.total == int(folds)
+    reasons = [] if folds else ["the result stores data in more bits"]
+    assert [m.miss.reason for m in report.near_misses] == reasons
+
+
+@pytest.mark.parametrize(("count", "folds"), [(4096, True), (4097, False)])
+def test_data_with_other_readers_is_not_stored_in_another_shape(count: int, folds: bool) -> None:
+    model = parse(
+        "main (float[n] x) => (float[n] y, float[n] z) <float[1] w = {1}, int64[2] s = {1, -1}> "
+        "{ c = Reshape (w, s)  y = Add (x, c)  z = Mul (x, w) }"
+    )
+    weight = model.graph.initializers["w"]
+    weight.const_value = ir.tensor(np.ones(count, np.float32), name="w")
+    weight.shape = ir.Shape([count])
+    report = run_passes(model, [fold_constants])
+    assert report.total == int(folds)
+    reasons = [] if folds else ["something else reads the data"]
+    assert [m.miss.reason for m in report.near_misses] == reasons

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
+import coreai_onnx
 from coreai_onnx.passes import optimize_for, run_passes
 from coreai_onnx.passes.contrib.contrib_linear_nbits import contrib_linear_nbits
 from tests.bench.composite_model import composite_model
@@ -82,3 +83,44 @@ def test_others_stay(bits: int, more: dict[str, Any], reason: str) -> None:
     assert report.total == 0
     assert [m.miss.reason for m in report.near_misses] == [reason]
     assert np.all([node.domain == "ai.coreai" for node in model.graph])
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(96, 160), torch.nn.Linear(160, 96, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.nn.functional.relu(self.up(x)))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"symmetric": True}, {"activation_bits": 8}, {"bits": 8, "activation_bits": 8}]
+)
+def test_in_a_function_that_gets_the_weights(options: dict[str, Any]) -> None:
+    x = torch.randn(2, 96, generator=torch.Generator().manual_seed(0))
+    layers = torch.nn.Sequential(Layer(), Layer()).eval()
+    program = coreai_onnx.convert(layers, (x,), externalize_modules=[Layer])
+    program.quantize(**options)
+    before = program.run(x, kernels=False)[0]
+    program.optimize(target="contrib")
+    assert [node.op_type for node in program.model.graph] == ["Layer", "Layer"]
+    (function,) = program.model.functions.values()
+    assert [n.op_type for n in function].count("MatMulNBits") == 2
+    assert_close(program.run(x)[0], before)
+
+
+def test_a_function_that_is_called_with_a_computed_weight_stays() -> None:
+    model, _ = call(4)
+    text = """<ir_version: 10, opset_import: ["": 21, "u": 1, "ai.coreai": 1]>
+    main (float[5, 96] x, uint8[10, 3, 16] codes, float[10, 3] scales) => (float[5, 10] y) {
+      y = u.layer (x, codes, scales)
+    }
+    <domain: "u", opset_import: ["": 21, "ai.coreai": 1]> layer (x, codes, scales) => (y) {
+      y = ai.coreai.linear_nbits <bits = 4, group_size = 32> (x, codes, scales)
+    }"""
+    outer = ir.from_onnx_text(text)
+    outer.functions.update(model.functions)
+    report = run_passes(outer, [contrib_linear_nbits])
+    assert report.total == 0
+    assert [m.miss.reason for m in report.near_misses] == ["the weight is not constant"]

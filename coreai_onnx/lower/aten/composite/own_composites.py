@@ -29,6 +29,29 @@ def gather_mm(
     )
 
 
+@lowers("coreai.gather_mm_nbits.default")
+def gather_mm_nbits(
+    op: OpBuilder,
+    lhs: Value,
+    codes: Value,
+    scales: Value,
+    indices: Value,
+    zero_points: Value | None = None,
+    palette: Value | None = None,
+    bits: int = 4,
+    group_size: int = 32,
+    activation_bits: int = 0,
+) -> Value:
+    """The composite ``gather_mm_nbits``."""
+    return op.composite(
+        "gather_mm_nbits",
+        [lhs, codes, scales, indices, zero_points, palette],
+        bits=bits,
+        group_size=group_size,
+        activation_bits=activation_bits,
+    )
+
+
 @lowers("coreai.gated_delta_update.default")
 def gated_delta_update(
     op: OpBuilder,

@@ -157,7 +157,7 @@ def _register_cell(name: str, activation: str) -> None:
     ) -> Value:
         """The activation of both products."""
         total = op.Add(linear(op, input, w_ih, b_ih), linear(op, hx, w_hh, b_hh))
-        return op.node(activation, (total,), {})
+        return op.node(activation, total)
 
 
 _register_cell("rnn_tanh_cell", "Tanh")

@@ -14,8 +14,8 @@ def _along(op: OpBuilder, op_type: str, x: Value, dim: int, dtype: torch.dtype |
     """Apply Softmax or LogSoftmax along an axis, after a cast if a dtype is given."""
     (x,) = promote_to_float(op, x) if dtype is None else [op.cast(x, dtype)]
     if rank_of(x) > 0:
-        return op.node(op_type, [x], {"axis": dim})
-    return op.reshape(op.node(op_type, [op.reshape(x, [1])], {"axis": 0}), [])
+        return op.node(op_type, x, axis=dim)
+    return op.reshape(op.node(op_type, op.reshape(x, [1]), axis=0), [])
 
 
 def _unreduced(x: Value, half_to_float: bool) -> torch.dtype | None:

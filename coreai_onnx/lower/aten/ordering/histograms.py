@@ -34,7 +34,7 @@ def histc(op: OpBuilder, self: Value, bins: int = 100, min: Number = 0, max: Num
         return filled(op, [bins], 0, dtype)
     low, high = op.const(float(min), torch.float64), op.const(float(max), torch.float64)
     if min == max:
-        low, high = (op.node(f"Reduce{e}", (wide,), {"keepdims": 0}) for e in ("Min", "Max"))
+        low, high = (op.node(f"Reduce{e}", wide, keepdims=0) for e in ("Min", "Max"))
         flat_range = op.Equal(low, high)
         low = op.Where(flat_range, op.Sub(low, 1.0), low)
         high = op.Where(flat_range, op.Add(high, 1.0), high)
@@ -87,7 +87,7 @@ def _equal_edges(op: OpBuilder, column: Value, bins: int, given: Sequence[float]
         return op.const(torch.linspace(given[0] - 0.5, given[1] + 0.5, bins + 1, dtype=dtype))
     if 0 in dims_of(column):
         return op.const(torch.linspace(0, 1, bins + 1, dtype=dtype))
-    low, high = (op.node(f"Reduce{e}", (column,), {"keepdims": 0}) for e in ("Min", "Max"))
+    low, high = (op.node(f"Reduce{e}", column, keepdims=0) for e in ("Min", "Max"))
     single = op.Equal(low, high)
     low = op.Where(single, op.Sub(low, 0.5), low)
     high = op.Where(single, op.Add(high, 0.5), high)

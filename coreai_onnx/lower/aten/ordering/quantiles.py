@@ -112,7 +112,7 @@ def _between(op: OpBuilder, values: Value, places: Value, axis: int, interpolati
 
     rounding = {"lower": "Floor", "higher": "Ceil", "nearest": "Round"}
     if interpolation in rounding:
-        found = at(op.node(rounding[interpolation], (places,), {}))
+        found = at(op.node(rounding[interpolation], places))
         return set_dims(found, dims_of(places))
     floor = op.Floor(places)
     below, above = at(floor), at(op.Ceil(places))

@@ -28,7 +28,7 @@ def insertion_index(op: OpBuilder, sequence: Value, x: Value, *, right: bool) ->
     sequence, x = promote(op, sequence, x)
     row = op.unsqueeze(sequence, [rank_of(sequence) - 1]) if rank_of(sequence) > 1 else sequence
     column = op.unsqueeze(x, [rank_of(x)])
-    beyond = op.node("Greater" if right else "GreaterOrEqual", (row, column), {})
+    beyond = op.node("Greater" if right else "GreaterOrEqual", row, column)
     below = op.cast(op.Not(beyond), torch.int64)
     below = set_dims(below, (*dims_of(x), dims_of(sequence)[-1]))
     return reduced(op, "ReduceSum", below, -1, keepdim=False)

@@ -32,7 +32,7 @@ _COMPARISONS = {
 def _comparison(op_type: str) -> Callable[..., Value]:
     def compare(op: OpBuilder, self: Value, other: Value | Number) -> Value:
         """self <op> other, in torch's common dtype."""
-        return op.node(op_type, promote(op, self, other), {})
+        return op.node(op_type, *promote(op, self, other))
 
     return compare
 

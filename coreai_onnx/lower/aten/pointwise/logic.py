@@ -31,7 +31,7 @@ _BITS = {
 def _logical(op_type: str) -> Callable[..., Value]:
     def combine(op: OpBuilder, self: Value, other: Value) -> Value:
         """Combine the truth values of two tensors; nonzero elements and NaN are true."""
-        return op.node(op_type, [op.cast(x, torch.bool) for x in (self, other)], {})
+        return op.node(op_type, *(op.cast(x, torch.bool) for x in (self, other)))
 
     return combine
 
@@ -40,7 +40,7 @@ def _bitwise(on_bools: str, on_integers: str) -> Callable[..., Value]:
     def combine(op: OpBuilder, self: Value | Number, other: Value | Number) -> Value:
         """Combine the bits of two integer tensors, or two truth values."""
         a, b = promote(op, self, other)
-        return op.node(on_bools if is_bool(a) else on_integers, [a, b], {})
+        return op.node(on_bools if is_bool(a) else on_integers, a, b)
 
     return combine
 

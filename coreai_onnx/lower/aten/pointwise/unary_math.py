@@ -33,7 +33,7 @@ _ROUNDING = {"ceil": "Ceil", "floor": "Floor", "round": "Round"}
 def _floating(op_type: str) -> Callable[..., Value]:
     def compute(op: OpBuilder, self: Value) -> Value:
         """One ONNX op; integers are converted to floating-point first."""
-        return op.node(op_type, promote_to_float(op, self), {})
+        return op.node(op_type, *promote_to_float(op, self))
 
     return compute
 
@@ -41,7 +41,7 @@ def _floating(op_type: str) -> Callable[..., Value]:
 def _rounding(op_type: str) -> Callable[..., Value]:
     def compute(op: OpBuilder, self: Value) -> Value:
         """One ONNX op; integers are returned unchanged."""
-        return op.node(op_type, [self], {}) if is_float(self) else self
+        return op.node(op_type, self) if is_float(self) else self
 
     return compute
 

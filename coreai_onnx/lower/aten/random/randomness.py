@@ -39,9 +39,9 @@ def _random_op(op: OpBuilder, op_type: str, size: Sequence[Dim], wide: torch.dty
     """Return the result of one of ONNX's random ops."""
     kind = ir.DataType.DOUBLE if wide == torch.float64 else ir.DataType.FLOAT
     if is_static(size):
-        result = op.node(op_type, (), {"shape": [int(d) for d in size], "dtype": int(kind)})
+        result = op.node(op_type, shape=[int(d) for d in size], dtype=int(kind))
     else:
-        result = op.node(f"{op_type}Like", (filled(op, size, 0, wide),), {"dtype": int(kind)})
+        result = op.node(f"{op_type}Like", filled(op, size, 0, wide), dtype=int(kind))
     result.dtype = kind
     return set_dims(result, tuple(size))
 

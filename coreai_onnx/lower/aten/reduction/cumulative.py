@@ -102,7 +102,7 @@ def _running_extreme(op: OpBuilder, x: Value, dim: int, beats: str) -> tuple[Val
 
     def step(o: OpBuilder, state: list[Value], given: list[Value]) -> list[Value]:
         (best, where), (new, index) = state, given
-        better = o.node(beats, (new, best), {})
+        better = o.node(beats, new, best)
         if is_float(new):
             better = o.Or(o.IsNaN(new), o.And(better, o.Not(o.IsNaN(best))))
         return [o.Where(better, new, best), o.Where(better, index, where)]

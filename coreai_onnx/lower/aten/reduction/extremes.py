@@ -56,9 +56,8 @@ def extreme_index(
         key = flat(op, key)
     op_type = "ArgMax" if largest else "ArgMin"
     keepdims = int(keepdim and axis is not None)
-    where = op.node(
-        op_type, (key,), {"axis": 0 if axis is None else wrap(axis, rank), "keepdims": keepdims}
-    )
+    first = 0 if axis is None else wrap(axis, rank)
+    where = op.node(op_type, key, axis=first, keepdims=keepdims)
     return op.reshape(where, [1] * rank) if keepdim and axis is None else where
 
 

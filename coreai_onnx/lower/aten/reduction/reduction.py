@@ -41,7 +41,7 @@ def reduced(op: OpBuilder, op_type: str, x: Value, axes: Axes, *, keepdim: bool)
     if 0 in kept and is_static(kept):  # onnxruntime returns wrong sizes
         return op.const(torch.zeros([int(d) for d in kept], dtype=dtype_of(x)))
     operands = (x,) if len(over) == rank else (x, over)
-    return op.node(op_type, operands, {"keepdims": int(keepdim)})
+    return op.node(op_type, *operands, keepdims=int(keepdim))
 
 
 def reduced_count(x: Value, axes: Axes) -> Dim:

@@ -72,7 +72,8 @@ struct Weight {
     zeros = Tensor(DType::kFloat32, std::vector<double>(all * p.groups, 0.0));
     for (std::size_t c = 0; c < p.columns; ++c) {
       for (std::size_t g = 0; g < p.groups; ++g) {
-        const std::size_t to = (c / kFewBitsTile * p.groups + g) * kFewBitsTile + c % kFewBitsTile;
+        const std::size_t to =
+            (c / kFewBitsStrip * p.groups + g) * kFewBitsStrip + c % kFewBitsStrip;
         scales.Set(to, plain.scales[c * p.groups + g]);
         if (p.zeros) zeros.Set(to, plain.zeros[c * p.groups + g]);
       }
@@ -135,6 +136,12 @@ void CheckFew(const Product& p) {
   }
 }
 
+// Without VNNI, and with it where there is a version for it and the CPU has it.
+std::vector<bool> VersionsOf(Target target) {
+  const bool differs = FindRounded(target, true) != FindRounded(target, false);
+  return differs && CpuHasVnni(target) ? std::vector<bool>{false, true} : std::vector<bool>{false};
+}
+
 void CheckRounded(const Product& p) {
   const Weight weight(p);
   const FewBitsWeight& w = weight.packed;
@@ -152,44 +159,41 @@ void CheckRounded(const Product& p) {
                         static_cast<float*>(steps.data()) + r * p.groups,
                         static_cast<float*>(sums.data()) + r * p.groups);
     }
-    std::vector<Tensor> strips;
-    for (std::size_t column = 0; column < p.columns; column += kFewBitsStrip) {
-      strips.emplace_back(DType::kFloat32, p.rows * kFewBitsStrip);
-      FindRounded(target)(w, {integers, static_cast<const float*>(steps.data()),
-                              static_cast<const float*>(sums.data()),
-                              static_cast<float*>(strips.back().data()), p.rows, column});
+    for (const bool vnni : VersionsOf(target)) {
+      std::vector<Tensor> strips;
+      for (std::size_t column = 0; column < p.columns; column += kFewBitsStrip) {
+        strips.emplace_back(DType::kFloat32, p.rows * kFewBitsStrip);
+        FindRounded(target, vnni)(w, {integers, static_cast<const float*>(steps.data()),
+                                      static_cast<const float*>(sums.data()),
+                                      static_cast<float*>(strips.back().data()), p.rows, column});
+      }
+      ExpectNear(Joined(strips, p), want, DType::kFloat32);
     }
-    ExpectNear(Joined(strips, p), want, DType::kFloat32);
   }
 }
 
-// A dequantized matrix, times a unit matrix of more rows than a product reads in place.
-void CheckDequantized(const Product& p) {
+void CheckMany(const Product& p) {
   const Weight weight(p);
   const std::size_t depth = p.groups * p.group;
+  const Tensor x(DType::kFloat32, Normal(p.rows * depth, 5));
+  const auto want = LinearNbitsReference(x.Values(), p.rows, weight.plain, false);
+  std::vector<const void*> rows(p.rows);
+  for (std::size_t r = 0; r < p.rows; ++r) {
+    rows[r] = static_cast<const float*>(x.data()) + r * depth;
+  }
   for (const Target target : SupportedTargets()) {
     SCOPED_TRACE(std::string(TargetName(target)) + ", " + Text(p));
-    for (std::size_t column = 0; column < p.columns; column += kFewBitsPanels) {
-      const std::size_t count = std::min(kFewBitsPanels, p.columns - column);
-      const Tensor matrix(DType::kFloat32, depth * GatherMmPackedColumns(count));
-      FindFewBitsDequantize(target)(weight.packed, column, count,
-                                    static_cast<float*>(matrix.data()));
-      const Tensor scratch(DType::kFloat32, kGatherMmScratchBytes / 4);
-      std::vector<double> one(depth, 0.0);
-      for (std::size_t k = 0; k < depth; ++k) {
-        std::fill(one.begin(), one.end(), 0.0);
-        one[k] = 1;
-        const Tensor left(DType::kFloat32, one);
-        const Tensor output(DType::kFloat32, count);
-        const void* row = left.data();
-        void* out = output.data();
-        FindGatherMm(target, DType::kFloat32, GatherMmLayout::kPacked)(
-            {&row, nullptr, &out, matrix.data(), 1, depth, count, 0, count}, scratch.data());
-        std::vector<double> want;
-        for (std::size_t c = 0; c < count; ++c) want.push_back(weight.plain.Value(column + c, k));
-        ExpectNear(output, want, DType::kFloat32);
-      }
+    const Tensor left(DType::kFloat32, p.rows * depth), output(DType::kFloat32, want.size());
+    const Tensor scratch(DType::kFloat32, kFewBitsScratchBytes / 4);
+    FindGatherMmPackLeft(target, DType::kFloat32)(rows.data(), p.rows, depth, left.data());
+    for (std::size_t column = 0; column < p.columns; column += kFewBitsPanel) {
+      FindFewBitsMany(target)(
+          weight.packed,
+          {static_cast<const float*>(left.data()), static_cast<float*>(output.data()) + column,
+           p.columns, p.rows, column, std::min(kFewBitsPanel, p.columns - column)},
+          scratch.data());
     }
+    ExpectNear(output, want, DType::kFloat32);
   }
 }
 
@@ -236,16 +240,25 @@ TEST(FewBits, RoundedRowsOfEveryNumber) {
   }
 }
 
-TEST(FewBits, Dequantized) {
+TEST(FewBits, ManyRowsOfEveryNumberOfColumns) {
   for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
-    for (const std::size_t group : {8u, 16u, 40u}) {
-      CheckDequantized({bits, group, 2, 70, 1, DType::kFloat16, true});
-    }
-    CheckDequantized({bits, 8, 2, 49, 1, DType::kFloat32, false, true});
     for (std::size_t columns = 1; columns < 50; ++columns) {
-      CheckDequantized({bits, 8, 1, columns, 1});
+      CheckMany({bits, 8, 1, columns, 9});
     }
   }
+}
+
+TEST(FewBits, ManyRowsOfEveryNumberAndGroup) {
+  for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
+    for (const std::size_t group : {8u, 16u, 40u, 128u, 200u, 264u}) {
+      CheckMany({bits, group, 2, 70, 13, DType::kFloat16, true});
+      CheckMany({bits, group, 3, 70, 5, DType::kBFloat16, false, true});
+    }
+    for (std::size_t rows = kFewBitsFewRows + 1; rows < 34; ++rows) {
+      CheckMany({bits, 16, 9, 49, rows, DType::kFloat32});
+    }
+  }
+  CheckMany({4, 32, 5, 64, kGatherMmMaxRows});
 }
 
 TEST(FewBits, SumsOfTheLargestNumbersAreExact) {
@@ -260,11 +273,13 @@ TEST(FewBits, SumsOfTheLargestNumbersAreExact) {
   weight.packed.codes = codes.data();
   for (std::size_t c = 0; c < 16; ++c) weight.scales.Set(c, 1.0);
   for (const Target target : SupportedTargets()) {
-    const Tensor output(DType::kFloat32, 3 * kFewBitsStrip);
-    FindRounded(target)(weight.packed, {left.data(), steps.data(), sums.data(),
-                                        static_cast<float*>(output.data()), 3, 0});
-    for (std::size_t r = 0; r < 3; ++r) {
-      EXPECT_EQ(output[r * kFewBitsStrip + 15], 127.0 * 127 * 512) << TargetName(target);
+    for (const bool vnni : VersionsOf(target)) {
+      const Tensor output(DType::kFloat32, 3 * kFewBitsStrip);
+      FindRounded(target, vnni)(weight.packed, {left.data(), steps.data(), sums.data(),
+                                                static_cast<float*>(output.data()), 3, 0});
+      for (std::size_t r = 0; r < 3; ++r) {
+        EXPECT_EQ(output[r * kFewBitsStrip + 15], 127.0 * 127 * 512) << TargetName(target);
+      }
     }
   }
 }

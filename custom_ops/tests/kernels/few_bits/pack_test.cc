@@ -18,10 +18,9 @@ TEST(PackCodes, CodesOfAWordAreThoseOfOneColumn) {
     std::vector<std::uint8_t> packed(kFewBitsStrip * padded * stored / 8, 0xEE);
     PackCodes(codes.data(), columns, 1, group, bits, padded, packed.data());
     for (std::size_t c = 0; c < kFewBitsStrip; ++c) {
-      const std::uint8_t* tile = packed.data() + c / 16 * (padded * 16 * stored / 8) + c % 16 * 4;
       for (std::size_t k = 0; k < padded; ++k) {
         const std::size_t j = k % unit;
-        const unsigned byte = tile[k / unit * 64 + j % 4];
+        const unsigned byte = packed[(k / unit * kFewBitsStrip + c) * 4 + j % 4];
         const unsigned got = byte >> (j / 4 * stored) & ((1u << stored) - 1);
         const bool there = c < columns && k < group;
         const std::size_t row = c * group * bits / 8;

@@ -9,7 +9,9 @@ import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # defines quantized_decomposed
 
+import coreai_onnx
 from tests.lower.checking import check, op_types
+from tests.tolerances import assert_close
 
 Q = torch.ops.quantized_decomposed
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)) * 3
@@ -191,3 +193,118 @@ def test_groups_of_dynamic_rows() -> None:
         dynamic_shapes=({0: rows, 1: 3 * columns}, {0: rows, 1: columns}),
         others=[(torch.cat([INT8] * 2, 1)[:3], torch.rand(3, 4))],
     )
+
+
+BYTES = (-128, 127, torch.int8)
+"""The last arguments of most ops."""
+GROUPS = torch.tensor([[0.5, 0.25]] * 4), torch.tensor([[1, -2]] * 4)
+ROWS = torch.tensor([[0.25], [0.5], [2], [1]], dtype=torch.float64), torch.tensor([[1], [-9]] * 2)
+CHANNELS = POWERS, torch.tensor([1, 2, 0, 3])
+LIMITS = torch.tensor(-128), torch.tensor(127)
+
+
+def _as_exported(pair: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return results in the dtypes that torch exports, which are not those that it computes."""
+    return pair[0].double(), pair[1].long()
+
+
+EVERY: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "_choose_qparams_per_token_asymmetric_impl": (
+        lambda x: Q._choose_qparams_per_token_asymmetric_impl(x, torch.int8),
+        (X,),
+    ),
+    "choose_qparams.tensor": (
+        lambda x: Q.choose_qparams.tensor(x, -128, 127, 1e-5, torch.int8),
+        (X,),
+    ),
+    "choose_qparams_per_token": (
+        lambda x: _as_exported(Q.choose_qparams_per_token(x, torch.int8)),
+        (X,),
+    ),
+    "choose_qparams_per_token_asymmetric": (
+        lambda x: Q.choose_qparams_per_token_asymmetric(x, torch.int8),
+        (X,),
+    ),
+    "choose_qparams_symmetric.tensor": (
+        lambda x: Q.choose_qparams_symmetric.tensor(x, -127, 127, 1e-5, torch.int8),
+        (X,),
+    ),
+    "convert_element_type.no_fuse": (
+        lambda x: Q.convert_element_type.no_fuse(x, torch.int32),
+        (X,),
+    ),
+    "dequantize_per_channel": (
+        lambda q, s, z: Q.dequantize_per_channel(q, s, z, 0, *BYTES),
+        (INT8, *CHANNELS),
+    ),
+    "dequantize_per_channel_group": (
+        lambda q, s, z: Q.dequantize_per_channel_group(q, s, z, *BYTES, 3, torch.float32),
+        (INT8, *GROUPS),
+    ),
+    "dequantize_per_tensor": (lambda q: Q.dequantize_per_tensor(q, 0.25, 3, *BYTES), (INT8,)),
+    "dequantize_per_tensor.tensor": (
+        lambda q, s, z: Q.dequantize_per_tensor.tensor(q, s, z, *BYTES),
+        (INT8, SCALE, ZERO),
+    ),
+    "dequantize_per_tensor.tensor2": (
+        lambda q, s, z, low, high: Q.dequantize_per_tensor.tensor2(q, s, z, low, high, torch.int8),
+        (INT8, SCALE, ZERO, *LIMITS),
+    ),
+    "dequantize_per_token": (
+        lambda q, s, z: Q.dequantize_per_token(q, s, z, *BYTES, torch.float32),
+        (INT8, *ROWS),
+    ),
+    "fake_quant_per_channel": (
+        lambda x, s, z: Q.fake_quant_per_channel(x, s, z, 0, -128, 127),
+        (X, *CHANNELS),
+    ),
+    "quantize_per_channel": (
+        lambda x, s, z: Q.quantize_per_channel(x, s, z, 0, *BYTES),
+        (X, *CHANNELS),
+    ),
+    "quantize_per_channel_group": (
+        lambda x, s, z: Q.quantize_per_channel_group(x, s, z, -8, 7, torch.int8, 3),
+        (X, *GROUPS),
+    ),
+    "quantize_per_tensor": (lambda x: Q.quantize_per_tensor(x, 0.25, 3, *BYTES), (X,)),
+    "quantize_per_tensor.tensor": (
+        lambda x, s, z: Q.quantize_per_tensor.tensor(x, s, z, *BYTES),
+        (X, SCALE, ZERO),
+    ),
+    "quantize_per_tensor.tensor2": (
+        lambda x, s, z, low, high: Q.quantize_per_tensor.tensor2(x, s, z, low, high, torch.int8),
+        (X, SCALE, ZERO, *LIMITS),
+    ),
+    "quantize_per_token": (
+        lambda x, s, z: Q.quantize_per_token(x, s, z, *BYTES),
+        (X, *ROWS),
+    ),
+}
+"""A call of every op, by the name in its schema."""
+
+
+def test_there_is_a_call_of_every_op() -> None:
+    schemas = torch._C._jit_get_all_schemas()
+    own = [schema for schema in schemas if schema.name.startswith("quantized_decomposed::")]
+    names = {
+        f"{s.name.partition('::')[2]}.{s.overload_name}".removesuffix(".")
+        for s in own
+        if s.overload_name != "out"
+    }
+    assert names == set(EVERY)
+
+
+@pytest.mark.parametrize("decomposed", [False, True], ids=["raw", "decomposed"])
+@pytest.mark.parametrize("name", EVERY)
+def test_every_op_in_raw_and_decomposed_programs(name: str, decomposed: bool) -> None:
+    function, args = EVERY[name]
+
+    class Model(torch.nn.Module):
+        def forward(self, *args: torch.Tensor) -> Any:
+            return function(*args)
+
+    exported = torch.export.export(Model(), args)
+    program = coreai_onnx.convert(exported.run_decompositions() if decomposed else exported)
+    result = function(*args)
+    wanted = list(result) if isinstance(result, tuple) else [result]
+    assert_close(list(program.run(*args, kernels=False)), wanted)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from coreai_onnx.debugging.timing import Timing, Timings, time_interleaved
+from coreai_onnx.runtime.timing import Timing, Timings, time_interleaved
 
 
 def test_calls_take_turns_and_the_order_is_reversed_every_other_round() -> None:

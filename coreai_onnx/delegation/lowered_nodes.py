@@ -1,0 +1,65 @@
+"""The ONNX nodes that each node of an exported program is lowered to, without functions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from torch.export import ExportedProgram
+
+from coreai_onnx.delegation.methods import FORWARD
+from coreai_onnx.functions.modules import ModuleCalls
+from coreai_onnx.lower.composites import CompositeCalls
+from coreai_onnx.lower.context import Context
+from coreai_onnx.lower.interface import IONames
+from coreai_onnx.lower.opsets import DEFAULT_OPSET
+from coreai_onnx.lower.program import ProgramLowering
+
+
+@dataclass(frozen=True)
+class LoweredNodes:
+    """A lowered program, and where its ONNX nodes come from.
+
+    Attributes:
+        model: The model; composites have no functions yet.
+        nodes: The ONNX nodes of the main graph, by the name of the node that they were made for.
+    """
+
+    model: ir.Model
+    nodes: Mapping[str, tuple[ir.Node, ...]]
+
+
+def lowered_nodes(program: ExportedProgram, *, composites: bool) -> LoweredNodes:
+    """Lower a program.
+
+    Args:
+        program: The program; it is not changed.
+        composites: Whether composites are calls; otherwise they are decomposed.
+
+    Raises:
+        UnsupportedOpsError: If ops have no lowering.
+        ConversionError: If the program cannot be expressed in ONNX.
+    """
+    made: dict[str, tuple[ir.Node, ...]] = {}
+    sources = (n.name for n in program.graph.nodes if n.op not in ("placeholder", "output"))
+    seen = 0
+
+    def step() -> None:
+        nonlocal seen
+        graph = lowering.scope.graph
+        new = list(itertools.islice(reversed(graph), len(graph) - seen))
+        made[next(sources)] = tuple(reversed(new))
+        seen = len(graph)
+
+    calls = ModuleCalls({})
+    context = Context(
+        opset=DEFAULT_OPSET,
+        composites=CompositeCalls() if composites else None,
+        module_calls=calls,
+        step=step,
+    )
+    lowering = ProgramLowering(program, context, IONames())
+    lowered = lowering.run()
+    return LoweredNodes(lowered.model([*calls.functions(), *context.functions], FORWARD), made)

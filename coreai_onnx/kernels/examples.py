@@ -1,0 +1,203 @@
+"""Example calls of a composite, generated from its declaration, with the edge cases among them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from coreai_onnx.composite_ops import Composite, Input
+
+Shapes = Mapping[str, Sequence[int]]
+"""The shapes of inputs, by name."""
+_SEED = 20260101
+_MAGNITUDES = (1.0, 1e-3, 8.0)
+
+
+@dataclass(frozen=True)
+class ExampleCall:
+    """One call of a composite.
+
+    Attributes:
+        label: What is special about it.
+        inputs: The inputs that it passes, by name.
+        attributes: Its attributes.
+        fixed: Whether the model declares these sizes; otherwise all sizes are dynamic.
+    """
+
+    label: str
+    inputs: Mapping[str, torch.Tensor]
+    attributes: Mapping[str, Any]
+    fixed: bool = False
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Sizes for the dims of a declaration.
+
+    Attributes:
+        label: What is special about them.
+        lead: The dims of ``*``.
+        letters: Sizes of the letters in order of their appearance; the last one repeats.
+        broadcast: Whether inputs that may be broadcast are.
+        index: Dtype of inputs that are indices.
+    """
+
+    label: str
+    lead: tuple[int, ...]
+    letters: tuple[int, ...]
+    broadcast: bool = False
+    index: torch.dtype = torch.int64
+
+
+_SIZES = (
+    _Sizes("different sizes", (2, 3), (5, 7, 4, 6, 3)),
+    _Sizes("equal sizes", (4,), (4,), broadcast=True, index=torch.int32),
+    _Sizes("one element", (1,), (1,)),
+    _Sizes("no leading dims", (), (3, 5, 2)),
+    _Sizes("no elements", (0,), (0, 5, 4, 6, 3)),
+    _Sizes("no rows", (2, 0), (5, 7, 4, 6, 3), broadcast=True),
+    _Sizes("odd sizes", (3,), (17, 33, 9, 5, 3), index=torch.int32),
+    _Sizes("multiples of vectors", (5,), (64, 16, 8, 16, 4)),
+    _Sizes("many elements", (7, 5), (131, 65, 4, 2, 3)),
+)
+_MANY = (33, 257)
+"""The dims of ``*`` for many elements in a declaration without letters."""
+
+
+def example_calls(
+    composite: Composite,
+    dtype: torch.dtype,
+    attributes: Sequence[Mapping[str, Any]] = (),
+    shapes: Sequence[Shapes] = (),
+) -> Iterator[ExampleCall]:
+    """Yield calls of a composite; some may be calls that its check or reference rejects.
+
+    Sizes are combined with the presence of optional inputs, and with other values of attributes.
+
+    Args:
+        composite: The declaration.
+        dtype: The composite's dtype.
+        attributes: Attributes to try instead of values near the defaults.
+        shapes: Shapes to try besides the generated ones.
+    """
+    everything, *fewer = _presence(composite)
+    usual, *others = _attribute_values(composite, attributes)
+    given = [*_generated_shapes(composite), *((_SIZES[0], one) for one in shapes)]
+    count = itertools.count()
+    for sizes, shape in given:
+        yield _call(composite, dtype, (sizes, shape), everything, usual, next(count))
+    first = given[0]
+    yield _call(composite, dtype, first, everything, usual, next(count), fixed=True)
+    probes = [g for g in given if g[0].label in ("different sizes", "equal sizes", "odd sizes")]
+    for names, probe in itertools.product(fewer, probes):
+        yield _call(composite, dtype, probe, names, usual, next(count))
+    for values, probe in itertools.product(others, probes):
+        yield _call(composite, dtype, probe, everything, values, next(count))
+
+
+def _call(
+    composite: Composite,
+    dtype: torch.dtype,
+    given: tuple[_Sizes, Shapes],
+    names: frozenset[str],
+    attributes: Mapping[str, Any],
+    number: int,
+    *,
+    fixed: bool = False,
+) -> ExampleCall:
+    sizes, shapes = given
+    generator = torch.Generator().manual_seed(_SEED + number)
+    magnitude = _MAGNITUDES[number % len(_MAGNITUDES)]
+    inputs = {
+        declared.name: _random(
+            shapes[declared.name], _dtype(declared, dtype, sizes.index), generator, magnitude
+        )
+        for declared in composite.inputs
+        if declared.name in shapes and declared.name in names
+    }
+    admissible = dict(composite.admissible(inputs))
+    return ExampleCall(sizes.label, admissible, attributes, fixed)
+
+
+# ---------------------------------------------------------------------- shapes
+def _generated_shapes(composite: Composite) -> list[tuple[_Sizes, Shapes]]:
+    """Return shapes of all inputs for each of `_SIZES`; equal ones only once."""
+    found: list[tuple[_Sizes, Shapes]] = []
+    for sizes in _SIZES:
+        letters = _letters(composite, sizes)
+        if sizes.label == "many elements" and not letters:
+            sizes = replace(sizes, lead=_MANY)
+        shapes = {i.name: _shape(i, sizes, letters) for i in composite.inputs}
+        if all(shapes != other for _, other in found):
+            found.append((sizes, shapes))
+    return found
+
+
+def _letters(composite: Composite, sizes: _Sizes) -> dict[str, int]:
+    letters: dict[str, int] = {}
+    for declared in composite.inputs:
+        for token in declared.dims.lstrip("~").split():
+            letter = token.partition("|")[0]
+            if letter not in ("*", "1"):
+                place = min(len(letters), len(sizes.letters) - 1)
+                letters.setdefault(letter, sizes.letters[place])
+    return letters
+
+
+def _shape(declared: Input, sizes: _Sizes, letters: Mapping[str, int]) -> tuple[int, ...]:
+    shape: list[int] = []
+    for token in declared.dims.lstrip("~").split():
+        if token == "*":  # noqa: S105 - a dim, not a password
+            shape += sizes.lead
+        else:
+            shape.append(1 if token == "1" else letters[token.partition("|")[0]])  # noqa: S105
+    if declared.dims.startswith("~") and sizes.broadcast:
+        shape[: len(shape) // 2 + 1] = [1] * (len(shape) // 2 + 1)
+    return tuple(shape)
+
+
+# ---------------------------------------------------------------------- inputs and attributes
+def _presence(composite: Composite) -> list[frozenset[str]]:
+    """Return sets of inputs to pass: all, only the required ones, and each optional one alone."""
+    required = frozenset(i.name for i in composite.inputs if not i.optional)
+    optional = [i.name for i in composite.inputs if i.optional]
+    sets = [required | frozenset(optional), required, *(required | {name} for name in optional)]
+    return list(dict.fromkeys(sets))
+
+
+def _attribute_values(
+    composite: Composite, given: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return attributes to try: the defaults, then the given ones or values near the defaults."""
+    usual = {a.name: a.default for a in composite.attributes if a.default is not None}
+    if given:
+        tried = [usual | dict(one) for one in given]
+        complete = all(a.default is not None for a in composite.attributes)
+        return [usual, *tried] if complete else tried
+    others = []
+    for name, value in usual.items():
+        if isinstance(value, float):
+            others.append(usual | {name: value * 0.5 + 0.25})
+        elif isinstance(value, int) and value in (0, 1):
+            others.append(usual | {name: 1 - value})
+    return [usual, *others]
+
+
+def _dtype(declared: Input, dtype: torch.dtype, index: torch.dtype) -> torch.dtype:
+    if declared.dtype in ("T", "any"):
+        return dtype
+    return index if declared.dtype == "index" else getattr(torch, declared.dtype)
+
+
+def _random(
+    shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator, magnitude: float
+) -> torch.Tensor:
+    if dtype == torch.bool:
+        return torch.rand(tuple(shape), generator=generator) > 0.4
+    if dtype.is_floating_point:
+        return (torch.randn(tuple(shape), generator=generator) * magnitude).to(dtype)
+    return torch.randint(0, 5, tuple(shape), generator=generator).to(dtype)

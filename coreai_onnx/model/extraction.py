@@ -1,0 +1,208 @@
+"""A part of a model as a model of its own: the nodes of one module of the user."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Collection, Iterator, Sequence
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedFunctionsPass
+
+from coreai_onnx.model.debug_info import CLASS, SCOPE, SOURCE
+from coreai_onnx.model.metadata import (
+    COMPLEX,
+    MUTATED_INPUTS,
+    RANGES,
+    RELATIONS,
+    STATES,
+    read_complex,
+    read_ranges,
+    read_states,
+)
+from coreai_onnx.model.model_protos import declared_type, subgraphs
+from coreai_onnx.model.model_types import ModelTypes
+from coreai_onnx.model.op_schemas import ONNX_DOMAINS
+from coreai_onnx.model.places import as_read
+
+
+def extracted(model: ir.Model, module: str) -> ir.Model:
+    """Return the nodes of a module, and of the modules in it, as a model.
+
+    Inputs are the values that these nodes read from others, in the order in which they are read;
+    outputs are the values that others read, and outputs of the model. Names are those of the model.
+    Weights are shared. What can be computed without an input is copied.
+
+    Args:
+        model: The model; it is not changed.
+        module: Path of the module, ``encoder.layer.0``; empty for the whole model.
+
+    Raises:
+        LookupError: If no node comes from such a module; the message names similar ones.
+    """
+    made = model.clone()
+    nodes = _nodes_of(made, module)
+    if not nodes:
+        made = _opened(model)
+        nodes = _nodes_of(made, module)
+    if not nodes:
+        raise LookupError(_unknown(made, module))
+    graph = made.graph
+    _infer_types(made)
+    copied = _Constants(graph).needed(nodes)
+    kept = [node for node in graph if node in copied or node in nodes]
+    outputs = _outputs(graph, nodes)
+    graph.outputs.clear()
+    inputs = _inputs(graph, kept)
+    graph.outputs.extend(outputs)
+    chosen = set(kept)
+    graph.remove([node for node in graph if node not in chosen], safe=False)
+    graph.inputs.clear()
+    graph.inputs.extend(inputs)
+    read = {value.name for node in kept for value in _reads(node)}
+    for name in [name for name in graph.initializers if name not in read]:
+        del graph.initializers[name]
+    RemoveUnusedFunctionsPass()(made)
+    _keep_metadata(made)
+    return made
+
+
+def modules_of(model: ir.Model) -> list[str]:
+    """Return the paths of the modules that nodes come from, also those around them, in order."""
+    paths: dict[str, None] = {}
+    for node in model.graph:
+        parts = node.metadata_props.get(SCOPE, "").split(".")
+        paths.update(dict.fromkeys(".".join(parts[: i + 1]) for i in range(len(parts))))
+    return [path for path in paths if path]
+
+
+def _nodes_of(model: ir.Model, module: str) -> set[ir.Node]:
+    def belongs(node: ir.Node) -> bool:
+        scope = node.metadata_props.get(SCOPE, "")
+        return not module or scope == module or scope.startswith(f"{module}.")
+
+    return {node for node in model.graph if belongs(node)}
+
+
+def _opened(model: ir.Model) -> ir.Model:
+    """Return a copy in which the calls of externalized modules are inlined, with their places."""
+    seen = as_read(model)
+    for node in seen.model.graph.all_nodes():
+        number = seen.number(node.name or "")
+        assert number is not None
+        place = seen.places[number]
+        node.name = place.node
+        texts = (place.where.module, place.where.module_class, place.where.source)
+        entries = zip((SCOPE, CLASS, SOURCE), texts, strict=True)
+        node.metadata_props.update({key: text for key, text in entries if text})
+    return seen.model
+
+
+def _unknown(model: ir.Model, module: str) -> str:
+    known = modules_of(model)
+    if not known:
+        return f"no node comes from the module {module!r}: the model has no debug information"
+    close = difflib.get_close_matches(module, known, 5) or known[:5]
+    return f"no node comes from the module {module!r}; there are {', '.join(close)} …"
+
+
+def _infer_types(model: ir.Model) -> None:
+    """Give every value of the main graph the type that it lacks, where it can be inferred."""
+    values = [value for node in model.graph for value in node.outputs]
+    if all(value.dtype is not None for value in values):
+        return
+    types = ModelTypes(lambda node: model.functions.get(node.op_identifier()), model.ir_version)
+    known = types.of_graph(model.graph)
+    for value in values:
+        if declared_type(value) is None and (found := known.get(value)) is not None:
+            value.type = ir.serde.deserialize_type_proto_for_type(found)
+            value.shape = ir.serde.deserialize_type_proto_for_shape(found)
+
+
+def _reads(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that a node and the nodes of its subgraphs read."""
+    yield from (value for value in node.inputs if value is not None)
+    for graph in subgraphs(node):
+        for inner in graph:
+            yield from _reads(inner)
+        yield from graph.outputs
+
+
+class _Constants:
+    """The nodes that depend on no input."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        fixed = set(graph.initializers.values()) - set(graph.inputs)
+        self._makers: dict[ir.Value, ir.Node] = {}
+        for node in graph:
+            reads = list(_reads(node))
+            is_fixed = node.domain in ONNX_DOMAINS and all(value in fixed for value in reads)
+            if node.op_type == "Constant" or (reads and is_fixed):
+                fixed.update(node.outputs)
+                self._makers.update(dict.fromkeys(node.outputs, node))
+
+    def needed(self, nodes: Collection[ir.Node]) -> set[ir.Node]:
+        """Return those that some nodes need, directly or not, without these nodes."""
+        found: set[ir.Node] = set()
+        waiting = [value for node in nodes for value in _reads(node)]
+        while waiting:
+            maker = self._makers.get(waiting.pop())
+            if maker is not None and maker not in found and maker not in nodes:
+                found.add(maker)
+                waiting += _reads(maker)
+        return found
+
+
+def _outputs(graph: ir.Graph, nodes: Collection[ir.Node]) -> list[ir.Value]:
+    """Return the values of nodes that others read, and those that the graph returns, in order."""
+    read = {value for node in graph if node not in nodes for value in _reads(node)}
+    wanted = read | set(graph.outputs)
+    return [value for node in graph if node in nodes for value in node.outputs if value in wanted]
+
+
+def _inputs(graph: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Value]:
+    """Return the values that nodes read and do not compute; computed ones become new inputs."""
+    made = {value for node in nodes for value in node.outputs}
+    weights = set(graph.initializers.values()) - set(graph.inputs)
+    own = set(graph.inputs) | {value for node in graph for value in node.outputs}
+    read = dict.fromkeys(value for node in nodes for value in _reads(node))
+    found = []
+    for value in read:
+        if value in made or value in weights or value not in own:
+            continue
+        if value.producer() is None:
+            found.append(value)
+            continue
+        fed = ir.Value(name=value.name, type=value.type, shape=value.shape)
+        value.replace_all_uses_with(fed)
+        found.append(fed)
+    return found
+
+
+def _keep_metadata(model: ir.Model) -> None:
+    """Remove what the metadata says about inputs, outputs and dims that are not there."""
+    graph, metadata = model.graph, model.metadata_props
+    values = (*graph.inputs, *graph.outputs)
+    names = {value.name or "" for value in values}
+    dims = {str(dim) for value in graph.inputs for dim in value.shape or () if dim is not None}
+    ranges = {
+        name: dict(zip(("min", "max"), bounds, strict=True))
+        for name, bounds in read_ranges(metadata).items()
+        if name in dims
+    }
+    pairs = [
+        {"input": state.input, "output": state.output}
+        for state in read_states(metadata)
+        if {state.input, state.output} <= names
+    ]
+    kept: dict[str, object] = {
+        RANGES: ranges,
+        STATES: pairs,
+        COMPLEX: sorted(names & read_complex(metadata)),
+    }
+    for key in (MUTATED_INPUTS, RELATIONS, "coreai.entrypoints"):
+        metadata.pop(key, None)
+    for key, entry in kept.items():
+        metadata.pop(key, None)
+        if entry:
+            metadata[key] = json.dumps(entry)

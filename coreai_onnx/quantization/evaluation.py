@@ -1,0 +1,164 @@
+"""Measures how a quantization changes the outputs of a model, and numbers that users compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice, tee
+
+import numpy as np
+import onnx_ir as ir
+
+from coreai_onnx.quantization.calibration import Array, Feed, run_calls
+from coreai_onnx.quantization.packed_weights import decibels
+from coreai_onnx.runtime.session import Session
+
+FIRST_CALLS = 4
+"""The number of calls of the calibration data that the change of the outputs is measured on."""
+
+
+@dataclass(frozen=True)
+class OutputChange:
+    """How much an output differs from that of the model before, over all calls.
+
+    Attributes:
+        name: Name of the output.
+        sqnr: Ratio of the output before to its change in decibels: infinite if nothing changed,
+            negative infinity if a value is no longer finite or the shape is another.
+        cosine: Cosine between the output before and after, 1 if nothing changed.
+        largest: The largest change of a value.
+        same_choice: Share of the rows (along the last axis) whose largest value is at the same
+            place as before; 1 without rows.
+    """
+
+    name: str
+    sqnr: float
+    cosine: float
+    largest: float
+    same_choice: float
+
+
+@dataclass(frozen=True)
+class MetricChange:
+    """A number that a user's function computes, before and after.
+
+    Attributes:
+        name: Its name.
+        before: For the program before the quantization.
+        after: For the quantized program.
+    """
+
+    name: str
+    before: float
+    after: float
+
+    @property
+    def percent(self) -> float:
+        """The change in percent of the number before."""
+        change = self.after - self.before
+        return 100 * change / abs(self.before) if self.before else float("inf") * change
+
+
+@dataclass
+class _Sums:
+    """What one output adds up to over the calls."""
+
+    signal: float = 0.0
+    after: float = 0.0
+    product: float = 0.0
+    noise: float = 0.0
+    largest: float = 0.0
+    rows: int = 0
+    same: int = 0
+
+    def add(self, before: Array, after: Array) -> None:
+        """Add the output of a call."""
+        if before.shape != after.shape:
+            self.noise = self.largest = float("inf")
+            return
+        first, second = _flat(before), _flat(after)
+        known = np.isfinite(first) & np.isfinite(second)
+        if not np.array_equal(first[~known], second[~known], equal_nan=True):
+            self.noise = self.largest = float("inf")
+        choices = [_choices(array) for array in (before, after)]
+        self.rows += len(choices[0])
+        self.same += int((choices[0] == choices[1]).sum())
+        first, second = first[known], second[known]
+        self.signal += float(first @ first)
+        self.after += float(second @ second)
+        self.product += float(first @ second)
+        change = second - first
+        self.noise += float(change @ change)
+        self.largest = max(self.largest, float(np.abs(change).max(initial=0)))
+
+    def result(self, name: str) -> OutputChange:
+        """Return the change over all calls."""
+        length = np.sqrt(self.signal * self.after)
+        cosine = self.product / length if length else float(self.signal == self.after)
+        same = self.same / self.rows if self.rows else 1.0
+        return OutputChange(
+            name, decibels(self.signal, self.noise), float(cosine), self.largest, same
+        )
+
+
+@dataclass
+class _Changes:
+    """The outputs of two models on the same calls."""
+
+    sums: dict[str, _Sums] = field(default_factory=dict)
+
+    def add(self, names: Sequence[str], before: dict[str, Array], after: dict[str, Array]) -> None:
+        """Add the outputs of a call; those that are not numbers are left out."""
+        for name in names:
+            if before[name].dtype.kind not in "OSU":
+                self.sums.setdefault(name, _Sums()).add(before[name], after[name])
+
+
+def output_changes(
+    before: ir.Model, after: ir.Model, feeds: Iterable[Feed], *, what: str = "evaluation"
+) -> tuple[OutputChange, ...]:
+    """Return the change of each output, over all calls.
+
+    Both models make the same calls in turn, so that the outputs of one call are in memory.
+
+    Args:
+        before: The model before its quantization.
+        after: The quantized model.
+        feeds: The inputs of each call, which are consecutive: each model carries its own states on.
+        what: What errors call the data.
+
+    Raises:
+        QuantizationError: There is no data, or it does not fit the model.
+    """
+    changes, sessions = _Changes(), [Session(model) for model in (before, after)]
+    names = [info.name for info in sessions[0].outputs]
+    calls = (
+        run_calls(session, own, what=what)
+        for session, own in zip(sessions, tee(feeds), strict=True)
+    )
+    for (_, first), (_, second) in zip(*calls, strict=True):
+        changes.add(names, first, second)
+    return tuple(sums.result(name) for name, sums in changes.sums.items())
+
+
+def beginning(feeds: Iterable[Feed]) -> tuple[list[Feed], Iterable[Feed]]:
+    """Return the first calls of calibration data, and all of its calls, also of an iterator."""
+    rest = iter(feeds)
+    first = list(islice(rest, FIRST_CALLS))
+    return first, chain(first, rest)
+
+
+def _flat(array: Array) -> Array:
+    """Return the values in float64; complex ones as pairs."""
+    if array.dtype.kind == "c":
+        array = np.stack([array.real, array.imag], -1)
+    return array.reshape(-1).astype(np.float64)
+
+
+def _choices(array: Array) -> Array:
+    """Return the place of the largest value in each row; of the largest magnitude, if complex."""
+    if not array.size:
+        return np.zeros(0, np.intp)
+    values = np.abs(array) if array.dtype.kind == "c" else array
+    places: Array = np.atleast_1d(values).astype(np.float64).argmax(-1)
+    return places.reshape(-1)

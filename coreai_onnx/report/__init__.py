@@ -1,0 +1,1 @@
+"""Results on the graph of a model: a page for browsers, data for Model Explorer, source lines."""

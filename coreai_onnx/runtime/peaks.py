@@ -1,0 +1,86 @@
+"""What onnxruntime reaches on this machine: operations and bytes per second."""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import onnxruntime as ort
+from onnx import TensorProto, helper
+
+_SIDE = 512
+_ELEMENTS = 1 << 24
+_REPEATS = 10
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The limits of a roofline.
+
+    Attributes:
+        flops: Operations per second of a float32 product of two 512 × 512 matrices.
+        bandwidth: Bytes per second that a negation of 64 MiB reads and writes.
+    """
+
+    flops: float
+    bandwidth: float
+
+    def seconds(self, flops: float, moved: float) -> float:
+        """Return the least time for an amount of work: that of its operations or of its bytes."""
+        return max(flops / self.flops, moved / self.bandwidth)
+
+    def __str__(self) -> str:
+        """Return both limits and how they were measured."""
+        return (
+            f"{self.flops / 1e9:.1f} GFLOP/s (float32 product of {_SIDE} × {_SIDE}), "
+            f"{self.bandwidth / 1e9:.1f} GB/s (negation of 64 MiB), the best of {_REPEATS}"
+        )
+
+
+@functools.cache
+def measured_peaks(threads: int | None = None) -> Peaks:
+    """Measure the limits with onnxruntime, once per number of threads.
+
+    Args:
+        threads: Threads per operator; None lets onnxruntime choose.
+    """
+    square = np.ones((_SIDE, _SIDE), np.float32)
+    product = _best("MatMul", [square, square], threads)
+    negation = _best("Neg", [np.ones(_ELEMENTS, np.float32)], threads)
+    return Peaks(2.0 * _SIDE**3 / product, 8.0 * _ELEMENTS / negation)
+
+
+def _best(op: str, arrays: list[np.ndarray], threads: int | None) -> float:
+    """Return the seconds of the fastest call of an operator."""
+    names = [f"x{i}" for i in range(len(arrays))]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape)
+        for name, array in zip(names, arrays, strict=True)
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, arrays[0].shape)
+    graph = helper.make_graph([helper.make_node(op, names, ["y"])], op, inputs, [output])
+    opsets = [helper.make_opsetid("", 21)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = ort.SessionOptions()
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    feeds = {
+        name: ort.OrtValue.ortvalue_from_numpy(array)
+        for name, array in zip(names, arrays, strict=True)
+    }
+    result = ort.OrtValue.ortvalue_from_numpy(np.empty_like(arrays[0]))
+    binding = session.io_binding()
+    for name, value in feeds.items():
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_ortvalue_output("y", result)
+    seconds = []
+    for _ in range(_REPEATS + 1):
+        start = time.perf_counter()
+        session.run_with_iobinding(binding)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])

@@ -1,0 +1,147 @@
+// Products of few rows in float. Included once per target.
+
+#include "hwy/highway.h"
+
+#if defined(COREAI_KERNELS_FEW_BITS_FEW_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_FEW_BITS_FEW_INL_H_
+#undef COREAI_KERNELS_FEW_BITS_FEW_INL_H_
+#else
+#define COREAI_KERNELS_FEW_BITS_FEW_INL_H_
+#endif
+
+#include "kernels/few_bits/codes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coreai {
+namespace HWY_NAMESPACE {
+
+// Vectors of columns that are multiplied together. Targets with 16 registers have half as many.
+template <size_t kRows>
+inline constexpr size_t kFewVecs = kRows == 1 && HWY_TARGET != HWY_AVX2 ? 4 : 2;
+
+/// The products of a group, without its scale. Codes j of a unit alternate between kTurns sums, to
+/// hide the latency of the addition.
+template <size_t kBits, size_t kRows, size_t kVecs, class Value>
+HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRICT codes,
+                         const float* HWY_RESTRICT left, size_t stride, size_t padded,
+                         Floats (&sums)[kRows][kVecs]) {
+  constexpr size_t kUnit = 32 / kBits;
+  constexpr size_t kTurns = 8 / (kRows * kVecs);
+  const FloatTag d;
+  Floats parts[kTurns][kRows][kVecs];
+#pragma GCC unroll 4
+  for (size_t turn = 0; turn < kTurns; ++turn) {
+#pragma GCC unroll 4
+    for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVecs; ++v) parts[turn][r][v] = hn::Zero(d);
+    }
+  }
+  for (size_t k = 0; k < padded; k += kUnit, codes += kUnitBytes) {
+    Words units[kVecs];
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) {
+      const uint8_t* const of_vector = codes + v * kLanes * 4;
+      if (v * kLanes % 16 == 0) __builtin_prefetch(of_vector + kCodesAhead);
+      units[v] = LoadWords(of_vector);
+    }
+#pragma GCC unroll 16
+    for (size_t j = 0; j < kUnit; ++j) {
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVecs; ++v) {
+        const Floats w = value[v](units[v], j);
+#pragma GCC unroll 4
+        for (size_t r = 0; r < kRows; ++r) {
+          Floats& sum = parts[j % kTurns][r][v];
+          sum = hn::MulAdd(hn::Set(d, left[r * stride + k + j]), w, sum);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) {
+      sums[r][v] = parts[0][r][v];
+      for (size_t turn = 1; turn < kTurns; ++turn) {
+        sums[r][v] = hn::Add(sums[r][v], parts[turn][r][v]);
+      }
+    }
+  }
+}
+
+template <size_t kBits, size_t kRows, size_t kVecs, class MakeValue>
+HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsRows& rows, size_t first,
+                                  const MakeValue& make) {
+  const FloatTag d;
+  const size_t stride = w.groups * w.padded;
+  const size_t bytes = w.padded * kFewBitsStrip * kBits / 8;
+  const Columns columns(w, rows.column + first);
+  Floats totals[kRows][kVecs];
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) totals[r][v] = hn::Zero(d);
+  }
+  for (size_t g = 0; g < w.groups; ++g) {
+    const size_t at = columns.scales + g * kFewBitsStrip;
+    decltype(make(size_t{})) value[kVecs];
+    Floats sums[kRows][kVecs];
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) value[v] = make(at + v * kLanes);
+    AddGroup<kBits, kRows, kVecs>(value, columns.codes + g * bytes, rows.left + g * w.padded,
+                                  stride, w.padded, sums);
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVecs; ++v) {
+      const Floats scale = ScalesOf(w, at + v * kLanes);
+#pragma GCC unroll 4
+      for (size_t r = 0; r < kRows; ++r) {
+        totals[r][v] = hn::MulAdd(sums[r][v], scale, totals[r][v]);
+      }
+    }
+  }
+  StoreTotals(totals, rows.output + first);
+}
+
+template <size_t kBits, size_t kRows>
+void MultiplyStrip(const FewBitsWeight& w, const FewBitsRows& rows) {
+  constexpr size_t kVecs = kFewVecs<kRows>;
+  WithValues<kBits>(w, [&](const auto& make) HWY_ATTR {
+    for (size_t first = 0; first < kFewBitsStrip; first += kVecs * kLanes) {
+      MultiplyColumns<kBits, kRows, kVecs>(w, rows, first, make);
+    }
+  });
+}
+
+template <size_t kBits>
+void MultiplyRows(const FewBitsWeight& w, const FewBitsRows& rows) {
+  static_assert(kFewBitsFewRows == 4, "one case for each");
+  switch (rows.rows) {
+    case 1:
+      return MultiplyStrip<kBits, 1>(w, rows);
+    case 2:
+      return MultiplyStrip<kBits, 2>(w, rows);
+    case 3: {
+      const size_t stride = 2 * w.groups * w.padded;
+      MultiplyStrip<kBits, 2>(w, {rows.left, rows.output, 2, rows.column});
+      return MultiplyStrip<kBits, 1>(
+          w, {rows.left + stride, rows.output + 2 * kFewBitsStrip, 1, rows.column});
+    }
+    case 4:
+      return MultiplyStrip<kBits, 4>(w, rows);
+    default:
+      return;
+  }
+}
+
+inline void FewBits(const FewBitsWeight& w, const FewBitsRows& rows) {
+  if (w.bits == 2) return MultiplyRows<2>(w, rows);
+  if (w.bits == 4) return MultiplyRows<4>(w, rows);
+  MultiplyRows<8>(w, rows);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace coreai
+HWY_AFTER_NAMESPACE();
+
+#endif

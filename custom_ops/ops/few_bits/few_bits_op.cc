@@ -1,0 +1,90 @@
+#include "ops/few_bits/few_bits_op.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "ops/schema.h"
+
+namespace coreai {
+namespace {
+
+namespace names = schema::linear_nbits;  // other ops have the same attributes
+
+// A sum of products of 8-bit integers and codes fits into 32 bits up to this size of a group.
+constexpr std::size_t kLargestExactGroup = std::numeric_limits<std::int32_t>::max() / (255 * 127);
+constexpr std::int64_t kLargestGroup = std::int64_t{1} << 40;
+
+/// Rounds groups to multiples of their largest magnitude / 127.
+template <typename W>
+void RoundGroups(W* x, std::size_t groups, std::size_t group) {
+  for (std::size_t g = 0; g < groups; ++g, x += group) {
+    W largest = static_cast<W>(kSmallestLargest);
+    for (std::size_t i = 0; i < group; ++i) {
+      const W magnitude = std::fabs(x[i]);
+      if (!(magnitude <= largest)) largest = magnitude;  // also NaN, which stays
+    }
+    const W inverse = 127 / largest, step = largest / 127;
+    for (std::size_t i = 0; i < group; ++i) x[i] = std::nearbyint(x[i] * inverse) * step;
+  }
+}
+
+FewBitsInputs ReadAttributes(const KernelInfo& info, const Checker& check) {
+  const std::int64_t bits = info.Int(names::kBits, names::kBitsDefault);
+  const std::int64_t group = info.Int(names::kGroupSize, names::kGroupSizeDefault);
+  const std::int64_t rounding = info.Int(names::kActivationBits, names::kActivationBitsDefault);
+  if (bits != 8 && bits != 4 && bits != 3 && bits != 2) {
+    check.Fail("attribute bits is " + std::to_string(bits) + ", expected 8, 4, 3 or 2");
+  }
+  if (rounding != 0 && rounding != 8) {
+    check.Fail("attribute activation_bits is " + std::to_string(rounding) + ", expected 0 or 8");
+  }
+  if (group < 1 || group > kLargestGroup || group * bits % 8 != 0) {
+    check.Fail("attribute group_size is " + std::to_string(group) + ", expected whole bytes of " +
+               std::to_string(bits) + "-bit codes");
+  }
+  FewBitsInputs inputs;
+  inputs.bits = static_cast<std::size_t>(bits);
+  inputs.group = static_cast<std::size_t>(group);
+  return inputs;
+}
+
+}  // namespace
+
+FewBitsOp::FewBitsOp(const KernelInfo& info, const Checker& check, DType dtype, Target target)
+    : dtype_(dtype),
+      attributes_(ReadAttributes(info, check)),
+      rounds_(info.Int(names::kActivationBits, names::kActivationBitsDefault) != 0),
+      widen_(FindWiden(target, dtype)),
+      product_(dtype, target) {}
+
+bool FewBitsOp::MultipliesIntegers(bool has_palette) const {
+  return rounds_ && !has_palette && dtype_ != DType::kFloat64 &&
+         attributes_.group <= kLargestExactGroup;
+}
+
+void FewBitsOp::Prepare(const void* from, std::size_t groups, bool has_palette, void* to) const {
+  const std::size_t group = attributes_.group;
+  widen_(from, groups * group, to);
+  if (!RoundsValues(has_palette)) return;
+  if (WideDType(dtype_) == DType::kFloat64) {
+    RoundGroups(static_cast<double*>(to), groups, group);
+  } else {
+    RoundGroups(static_cast<float*>(to), groups, group);
+  }
+}
+
+void FewBitsOp::Multiply(const KernelContext& context, const FewBitsInputs& inputs,
+                         const PackedFewBits* packed, const FewBitsCall& call) const {
+  if (dtype_ == DType::kFloat64) return product_.MultiplyDouble(context, inputs, call);
+  PackedFewBits local;
+  if (packed == nullptr) local = PackedFewBits(inputs);
+  const FewBitsWeight& weight = (packed == nullptr ? local : *packed).weight();
+  if (MultipliesIntegers(inputs.palette.present)) {
+    return product_.MultiplyRounded(context, weight, call);
+  }
+  product_.Multiply(context, weight, call);
+}
+
+}  // namespace coreai

@@ -1,0 +1,77 @@
+#include "fuzz/expected_few_bits.h"
+
+#include <cstddef>
+
+#include "ops/schema.h"
+#include "reference/linear_nbits.h"
+
+namespace coreai::fuzz {
+namespace {
+
+// Part `index` of `count` equal parts.
+std::vector<double> Part(const std::vector<double>& all, std::size_t index, std::size_t count) {
+  const auto size = static_cast<std::ptrdiff_t>(all.size() / count);
+  const auto first = all.begin() + static_cast<std::ptrdiff_t>(index) * size;
+  return {first, first + size};
+}
+
+// One of `count` weights, whose codes are [..., columns, groups, bytes].
+testing::FewBits WeightOf(const Call& call, const Array& zeros, const Array& palette,
+                          std::size_t index, std::size_t count) {
+  const Array& codes = call.In(1);
+  const std::size_t rank = codes.shape.size();
+  testing::FewBits weight;
+  weight.bits = static_cast<std::size_t>(call.Int("bits", schema::linear_nbits::kBitsDefault));
+  weight.group =
+      static_cast<std::size_t>(call.Int("group_size", schema::linear_nbits::kGroupSizeDefault));
+  weight.columns = codes.count(rank - 3);
+  weight.groups = codes.count(rank - 2);
+  for (const double byte : Part(codes.data, index, count)) {
+    weight.stream.push_back(static_cast<std::uint8_t>(byte));
+  }
+  weight.scales = Part(call.In(2).data, index, count);
+  weight.zeros = Part(zeros.data, index, count);
+  weight.palette = palette.data;
+  return weight;
+}
+
+bool Rounds(const Call& call) { return call.Int("activation_bits", 0) != 0; }
+
+}  // namespace
+
+Arrays LinearNbits(const Call& call) {
+  const Array& x = call.In(0);
+  const testing::FewBits weight = WeightOf(call, call.In(3), call.In(4), 0, 1);
+  Array y;
+  y.shape = x.shape;
+  y.shape.back() = call.In(1).shape[0];
+  std::size_t rows = 1;
+  for (std::size_t axis = 0; axis + 1 < x.shape.size(); ++axis) rows *= x.count(axis);
+  y.data = testing::LinearNbitsReference(x.data, rows, weight, Rounds(call));
+  if (call.In(5).present) {
+    for (std::size_t i = 0; i < y.data.size(); ++i)
+      y.data[i] += call.In(5).data[i % weight.columns];
+  }
+  return {y};
+}
+
+Arrays GatherMmNbits(const Call& call) {
+  const Array &lhs = call.In(0), &codes = call.In(1), &indices = call.In(3);
+  const Shape batch = BroadcastShape({lhs.shape.begin(), lhs.shape.end() - 2}, indices.shape);
+  Shape left_shape = batch;
+  left_shape.insert(left_shape.end(), lhs.shape.end() - 2, lhs.shape.end());
+  const Array left = BroadcastTo(lhs, left_shape), chosen = BroadcastTo(indices, batch);
+  Array y;
+  y.shape = left_shape;
+  y.shape.back() = codes.shape[1];
+  for (std::size_t i = 0; i < chosen.data.size(); ++i) {
+    const auto expert = static_cast<std::size_t>(chosen.data[i]);
+    const auto product = testing::LinearNbitsReference(
+        Part(left.data, i, chosen.data.size()), left.count(left.shape.size() - 2),
+        WeightOf(call, call.In(4), call.In(5), expert, codes.count(0)), Rounds(call));
+    y.data.insert(y.data.end(), product.begin(), product.end());
+  }
+  return {y};
+}
+
+}  // namespace coreai::fuzz

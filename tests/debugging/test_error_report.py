@@ -1,0 +1,48 @@
+"""Errors on nodes and lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import coreai_onnx
+from coreai_onnx.debugging.error_report import line_errors
+from tests.debugging.small_reference import converted
+
+
+def wrong_program():
+    program = converted()
+    next(n for n in program.model.graph if n.op_type == "Tanh").op_type = "Sigmoid"
+    return program
+
+
+def test_the_worst_of_each_line() -> None:
+    program = wrong_program()
+    found = coreai_onnx.blame(program, kernels=False)
+    lines = line_errors(found)
+    code = json.loads(program.model.metadata_props["coreai.code"])
+    bad = [line for line, judgement in lines.items() if not judgement.ok]
+    (source,) = bad
+    file, _, number = source.rpartition(":")
+    assert code[file][number].strip() == "hidden = torch.tanh(hidden) + x"
+    assert len(lines) == 3
+
+
+def test_the_page_marks_the_guilty_node(tmp_path: Path) -> None:
+    found = coreai_onnx.blame(wrong_program(), kernels=False)
+    page = found.to_html(tmp_path / "b.html", "a title").read_text()
+    _, _, rest = page.partition('<script type="application/json" id="data">')
+    data = json.loads(rest.partition("</script>")[0])
+    wrong = [data["ops"][node["op"]] for node in data["nodes"] if "wrong" in node]
+    assert wrong == ["Sigmoid"]
+    assert data["facts"][0].startswith("1 finding in ")
+    errors = data["values"][0]
+    assert max(x for x in errors if x is not None) > 0.1
+    assert sum(x is not None for x in errors) == found.checked
+
+
+def test_a_clean_page(tmp_path: Path) -> None:
+    found = coreai_onnx.blame(converted(), kernels=False)
+    page = found.to_html(tmp_path / "b.html").read_text()
+    assert '"wrong":' not in page
+    assert "nothing is wrong" in page

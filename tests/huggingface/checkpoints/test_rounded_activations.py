@@ -1,0 +1,101 @@
+"""Inputs are rounded as compressed-tensors rounds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.checkpoints.rounded_activations import ActivationScheme, Rounding
+from tests.tolerances import assert_close
+
+X = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0)) * 3
+INT = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
+
+
+def rounding(scale: Any = None, zero: Any = None, **settings: Any) -> Rounding:
+    scheme = ActivationScheme.of({**INT, **settings})
+    assert scheme is not None
+    return Rounding(scheme, scale, zero)
+
+
+def with_ends(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """Round to the 256 values from ``low`` to ``high``, one of which is 0."""
+    scale = (high - low) / 255
+    zero = (-128 - low / scale).round().clamp(-128, 127)
+    return ((x / scale + zero).round().clamp(-128, 127) - zero) * scale
+
+
+def test_a_scale_for_each_token() -> None:
+    scale = X.abs().amax(-1, keepdim=True) / 127.5
+    assert_close(rounding()(X), (X / scale).round().clamp(-128, 127) * scale)
+    low, high = X.amin(-1, keepdim=True), X.amax(-1, keepdim=True)
+    assert_close(rounding(symmetric=False)(X), with_ends(X, low, high))
+
+
+def test_positive_and_zero_inputs() -> None:
+    low, high = torch.zeros(2, 3, 1), X.abs().amax(-1, keepdim=True)
+    assert_close(rounding(symmetric=False)(X.abs()), with_ends(X.abs(), low, high))
+    zeros = torch.zeros(2, 64)
+    for symmetric in (True, False):
+        assert_close(rounding(symmetric=symmetric)(zeros), zeros)
+
+
+def test_one_scale_for_the_tensor() -> None:
+    scale = X.abs().max() / 127.5
+    expected = (X / scale).round().clamp(-128, 127) * scale
+    assert_close(rounding(strategy="tensor")(X), expected)
+
+
+def test_a_scale_for_each_group() -> None:
+    groups = X.unflatten(-1, (2, 32))
+    scale = groups.abs().amax(-1, keepdim=True) / 127.5
+    expected = ((groups / scale).round().clamp(-128, 127) * scale).flatten(-2)
+    assert_close(rounding(strategy="group", group_size=32)(X), expected)
+
+
+def test_float8() -> None:
+    scale = X.abs().amax(-1, keepdim=True) / 448
+    expected = (X / scale).to(torch.float8_e4m3fn).float() * scale
+    assert_close(rounding(type="float")(X), expected)
+    static = rounding(torch.tensor([0.01]), type="float", dynamic=False, strategy="tensor")
+    expected = (X / 0.01).clamp(-448, 448).to(torch.float8_e4m3fn).float() * 0.01
+    assert_close(static(X), expected)
+
+
+def test_a_static_scale() -> None:
+    static = {"dynamic": False, "strategy": "tensor"}
+    expected = (X / 0.03125).round().clamp(-128, 127) * 0.03125
+    assert_close(rounding(torch.tensor([0.03125]), **static)(X), expected)
+    shifted = ((X / 0.03125).round() + 5).clamp(-128, 127) - 5
+    zero = torch.tensor([5], dtype=torch.int8)
+    assert_close(rounding(torch.tensor([0.03125]), zero, **static)(X), shifted * 0.03125)
+
+
+def test_nothing_is_rounded() -> None:
+    assert ActivationScheme.of(None) is None
+    assert ActivationScheme.of({}) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_bits": 4},
+        {"type": "complex"},
+        {"dynamic": "local"},
+        {"strategy": "channel"},
+        {"dynamic": False, "strategy": "token"},
+        {"type": "float", "symmetric": False},
+    ],
+)
+def test_unsupported_schemes(change: dict[str, Any]) -> None:
+    with pytest.raises(ModelSourceError, match="are not supported, only 8 bits"):
+        rounding(**change)
+
+
+def test_a_static_scale_is_one_number() -> None:
+    for scale in (None, torch.ones(2)):
+        with pytest.raises(ModelSourceError, match="need one number in input_scale"):
+            rounding(scale, dynamic=False, strategy="tensor")
