@@ -168,6 +168,18 @@ class ModelTiles {
   alignas(64) uint8_t tiles_[8][kAmxBytes];
 };
 
+/// Whether kernels of this target may use tiles, and which.
+#ifdef COREAI_MODEL_TILES
+inline constexpr bool kHasTiles = true;
+using KernelTiles = ModelTiles;
+#elif HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
+inline constexpr bool kHasTiles = true;
+using KernelTiles = AmxTiles;
+#else
+inline constexpr bool kHasTiles = false;
+using KernelTiles = ModelTiles;
+#endif
+
 }  // namespace HWY_NAMESPACE
 }  // namespace coreai
 HWY_AFTER_NAMESPACE();

@@ -4,7 +4,7 @@
 
 #include "simd/target.h"
 
-/// A kernel that benefits from native bfloat16 products is compiled for AVX3_ZEN4 as well (its file
+/// A kernel that benefits from VNNI is compiled for AVX3_ZEN4 as well (its file
 /// defines COREAI_DISABLED_BF16_TARGETS as 0 at the top); other kernels use their AVX3 version.
 #if HWY_TARGETS & HWY_AVX3_ZEN4
 #define COREAI_CHOOSE_AVX512_BF16(FUNCTION) HWY_CHOOSE_AVX3_ZEN4(FUNCTION)
@@ -13,11 +13,17 @@
 #endif
 
 /// Initializer of an array indexed by Target: the function compiled for each target, or null.
-#define COREAI_TARGETS(FUNCTION) COREAI_TARGETS_WITH_AMX(FUNCTION, FUNCTION)
+#define COREAI_TARGETS(FUNCTION) COREAI_TARGETS_AND_AMX(FUNCTION, FUNCTION)
 
 /// The same for a kernel with a version for AMX, which uses AmxTiles (simd/amx-inl.h). AMX needs no
 /// flags of the compiler: that version is compiled for AVX-512.
-#define COREAI_TARGETS_WITH_AMX(FUNCTION, AMX_FUNCTION)                        \
+#ifdef COREAI_MODEL_TILES  // the fuzzer's: on every target
+#define COREAI_TARGETS_WITH_AMX(FUNCTION, AMX_FUNCTION) COREAI_TARGETS(AMX_FUNCTION)
+#else
+#define COREAI_TARGETS_WITH_AMX COREAI_TARGETS_AND_AMX
+#endif
+
+#define COREAI_TARGETS_AND_AMX(FUNCTION, AMX_FUNCTION)                         \
   {HWY_CHOOSE_FALLBACK(FUNCTION),       HWY_CHOOSE_NEON_WITHOUT_AES(FUNCTION), \
    HWY_CHOOSE_AVX2(FUNCTION),           HWY_CHOOSE_AVX3(FUNCTION),             \
    COREAI_CHOOSE_AVX512_BF16(FUNCTION), COREAI_CHOOSE_AVX512_BF16(AMX_FUNCTION)}

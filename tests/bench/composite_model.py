@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import torch
+from onnx_ir.tensor_adapters import TorchTensor
 
 from coreai_onnx.composite_ops import COMPOSITES
 from coreai_onnx.functions import composite_functions
@@ -43,7 +44,7 @@ def composite_model(
         value.dtype = ir_dtype(tensor.dtype)
         set_dims(value, tuple(tensor.shape))
         if i in constants:
-            value.const_value = ir.tensor(tensor.numpy(), name=value.name)
+            value.const_value = TorchTensor(tensor, name=value.name)
             graph.register_initializer(value)
         else:
             graph.inputs.append(value)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from tests.bench import fused_ops
 from tests.bench.attention_cases import attention_cases
-from tests.bench.case import F16, F32, NARROW, Case, Inputs, normal
+from tests.bench.case import BF16, F16, F32, NARROW, Case, Inputs, normal
 
 
 # ── norms ────────────────────────────────────────────────────────────────────────────────────
@@ -117,7 +117,12 @@ def rope_case(heads: int, length: int, dim: int, dtype: torch.dtype = F32, **res
 
 
 def gather_mm_case(
-    tokens: int, *, transposed: bool = False, constant: bool = False, **rest: Any
+    tokens: int,
+    *,
+    transposed: bool = False,
+    constant: bool = False,
+    dtype: torch.dtype = F32,
+    **rest: Any,
 ) -> Case:
     """Two of eight experts for each token, 1024 → 2816; their matrices given in each run or not."""
     experts, top, k, n = 8, 2, 1024, 2816
@@ -125,7 +130,8 @@ def gather_mm_case(
 
     def inputs() -> Inputs:
         chosen = torch.rand(tokens, experts).topk(top).indices
-        return [normal(tokens, 1, 1, k), normal(*weights), None, chosen]
+        rows = normal(tokens, 1, 1, k, dtype=dtype)
+        return [rows, normal(*weights, dtype=dtype), None, chosen]
 
     def in_torch(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         chosen = rest[-1].flatten()
@@ -136,14 +142,15 @@ def gather_mm_case(
             output[mine] = rows[mine] @ (w[expert].T if transposed else w[expert])
         return output.reshape(tokens, top, 1, n)
 
-    read = min(tokens * top, experts) * 4.0 * k * n
+    read = min(tokens * top, experts) * float(k * n * dtype.itemsize)
     kind = (", transposed" if transposed else "") + (", constant" if constant else "")
+    kind += f", {NARROW[dtype]}" if dtype in NARROW else ""
     return Case(
         f"gather_mm {tokens} of 8×1024×2816{kind}",
         "gather_mm",
         inputs,
         in_torch,
-        "fma" if tokens > 1 else "read",
+        "read" if tokens == 1 else "bf16" if dtype == BF16 else "fma",
         flops=2.0 * tokens * top * k * n,
         bytes=read,
         constants=(1,) if constant else (),
@@ -257,6 +264,9 @@ CASES: list[Case] = [
     gather_mm_case(256, transposed=True, constant=True, share=0.85),
     gather_mm_case(1, share=0.90),
     gather_mm_case(1, transposed=True, share=0.90),
+    gather_mm_case(256, dtype=BF16),
+    gather_mm_case(256, transposed=True, constant=True, dtype=BF16, ratios={"torch": 1.1}),
+    gather_mm_case(1, transposed=True, constant=True, dtype=BF16),
     skip_rms_norm_case(512, 4096),
     skip_layer_norm_case(512, 4096),
     group_norm_case(320, 64),

@@ -158,7 +158,9 @@ def _take_turns(
     measured: dict[str, Callable[[], float]] = {"fma": limits.fma}
     if case.bound in ("fma", "bf16"):
         measured["gemm"] = _library_product()
-    if case.bound == "bf16" and limits.has_bf16:
+    if case.bound == "bf16" and limits.has_amx:
+        measured["bf16"] = limits.amx
+    elif case.bound == "bf16" and limits.has_bf16:
         measured["bf16"] = limits.bf16
     if case.bound == "read":
         measured["read"] = lambda: limits.read(size, bandwidth_repeats)

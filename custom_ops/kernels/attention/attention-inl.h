@@ -45,11 +45,7 @@ inline AttentionKernel SelectAttention(DType dtype) {
     case DType::kFloat16:
       return AttentionOfVectors<hwy::float16_t>;
     case DType::kBFloat16:
-#ifdef COREAI_MODEL_TILES
-      return Attention<hwy::bfloat16_t, AttentionAmx<ModelTiles>>;
-#else
       return AttentionOfVectors<hwy::bfloat16_t>;
-#endif
     case DType::kFloat64:
       return AttentionOfVectors<double>;
   }
@@ -58,9 +54,9 @@ inline AttentionKernel SelectAttention(DType dtype) {
 
 /// The same on a processor with AMX.
 inline AttentionKernel SelectAttentionOfAmx(DType dtype) {
-#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
-  if (dtype == DType::kBFloat16) return Attention<hwy::bfloat16_t, AttentionAmx<AmxTiles>>;
-#endif
+  if (kHasTiles && dtype == DType::kBFloat16) {
+    return Attention<hwy::bfloat16_t, AttentionAmx<KernelTiles>>;
+  }
   return SelectAttention(dtype);
 }
 

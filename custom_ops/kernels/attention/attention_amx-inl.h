@@ -17,16 +17,6 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// c += a * b over tiles of the inner dimension, for kLefts tiles of rows (registers 4 and 5) and
-/// kRights tiles of columns (6 and 7). Sums are registers 0 to 3.
-template <size_t kLefts, size_t kRights, class Tiles>
-HWY_INLINE void AddTileProducts(Tiles& tiles) {
-  tiles.template AddPairs<0, 4, 6>();
-  if constexpr (kRights == 2) tiles.template AddPairs<1, 4, 7>();
-  if constexpr (kLefts == 2) tiles.template AddPairs<2, 5, 6>();
-  if constexpr (kLefts == 2 && kRights == 2) tiles.template AddPairs<3, 5, 7>();
-}
-
 /// The same tile of rows as AttentionTile; rows are the columns of all products, so that masks and
 /// softmax are the same as well. Panels have kAmxPanelRows rows, the last one half of that if this
 /// is enough. Scores are exact products of bfloat16, summed in float32. Weights are multiplied as
@@ -218,24 +208,19 @@ class AttentionAmx {
   /// scores[key, row] += key . query for a block of 32 keys and 32 elements.
   template <size_t kRights>
   HWY_INLINE void ScoreUnit(const Panel& panel) {
-    constexpr size_t kStride = kRights * kAmxRowBytes;
     const size_t steps = depth_ / kAmxDepthStep, i = panel.inner;
     const size_t block = panel.from / kAmxPairDepth + panel.outer;
     const std::uint32_t* keys = Words(s_.keys) + (block * 2 * steps + i) * kAmxWords;
     const std::uint32_t* query = Words(s_.query) + panel.row * depth_ / 2 + i * kRights * kAmxWords;
     if (i == 0) {
-      tiles_.template Zero<0>();
-      tiles_.template Zero<1>();
-      tiles_.template Zero<2>();
-      tiles_.template Zero<3>();
+      ZeroSums(tiles_);
     }
-    tiles_.template Load<4>(keys, kAmxRowBytes);
-    tiles_.template Load<6>(query, kStride);
-    if constexpr (kRights == 2) tiles_.template Load<7>(query + kAmxColumns, kStride);
-    tiles_.template Load<5>(keys + steps * kAmxWords, kAmxRowBytes);
-    AddTileProducts<2, kRights>(tiles_);
+    LoadLefts<2>(tiles_, keys, steps * kAmxWords);
+    LoadRights<kRights>(tiles_, query, kAmxColumns, kRights * kAmxRowBytes);
+    AddProducts<2, kRights>(tiles_);
     if (i + 1 != steps) return;
-    StoreSums<2, kRights>(s_.Scores(panel.buffer) + block * kAmxPairDepth * kRights * kAmxColumns);
+    StoreSums<2, kRights>(tiles_,
+                          s_.Scores(panel.buffer) + block * kAmxPairDepth * kRights * kAmxColumns);
   }
 
   /// Pairs of tiles of columns of the values.
@@ -259,49 +244,19 @@ class AttentionAmx {
   /// output[column, row] += values . weights for kLefts tiles of columns and a block of 32 keys.
   template <size_t kLefts, size_t kRights>
   HWY_INLINE void ValueUnit(const Panel& panel) {
-    constexpr size_t kStride = kRights * kAmxRowBytes;
     const size_t column = panel.outer * 2 * kAmxRows;
     float* out = s_.output + panel.row * columns_ + column * kRights * kAmxColumns;
-    if (panel.inner == 0) LoadSums<kLefts, kRights>(out);
+    if (panel.inner == 0) LoadSums<kLefts, kRights>(tiles_, out);
     const size_t block = panel.from / kAmxPairDepth + panel.inner;
     const std::uint32_t* values =
         Words(s_.values) + (column / kAmxRows * all_blocks_ + block) * kAmxWords;
-    tiles_.template Load<4>(values, kAmxRowBytes);
-    if constexpr (kLefts == 2) {
-      tiles_.template Load<5>(values + all_blocks_ * kAmxWords, kAmxRowBytes);
-    }
+    LoadLefts<kLefts>(tiles_, values, all_blocks_ * kAmxWords);
     const float* weights = s_.Scores(panel.buffer) + block * kAmxPairDepth * kRights * kAmxColumns;
     for (size_t part = 0; part < 2; ++part, weights += kRights * kAmxColumns) {
-      tiles_.template Load<6>(weights, 2 * kStride);
-      if constexpr (kRights == 2) tiles_.template Load<7>(weights + kAmxColumns, 2 * kStride);
-      AddTileProducts<kLefts, kRights>(tiles_);
+      LoadRights<kRights>(tiles_, weights, kAmxColumns, 2 * kRights * kAmxRowBytes);
+      AddProducts<kLefts, kRights>(tiles_);
     }
-    if (panel.inner + 1 == panel.blocks) StoreSums<kLefts, kRights>(out);
-  }
-
-  // Sums are [kLefts * 16, kRights * 16].
-  template <size_t kLefts, size_t kRights>
-  void LoadSums(const float* HWY_RESTRICT sums) {
-    constexpr size_t kStride = kRights * kAmxRowBytes;
-    tiles_.template Load<0>(sums, kStride);
-    if constexpr (kRights == 2) tiles_.template Load<1>(sums + kAmxColumns, kStride);
-    const float* below = sums + kRights * kAmxWords;
-    if constexpr (kLefts == 2) tiles_.template Load<2>(below, kStride);
-    if constexpr (kLefts == 2 && kRights == 2) {
-      tiles_.template Load<3>(below + kAmxColumns, kStride);
-    }
-  }
-
-  template <size_t kLefts, size_t kRights>
-  void StoreSums(float* HWY_RESTRICT sums) {
-    constexpr size_t kStride = kRights * kAmxRowBytes;
-    tiles_.template Store<0>(sums, kStride);
-    if constexpr (kRights == 2) tiles_.template Store<1>(sums + kAmxColumns, kStride);
-    float* below = sums + kRights * kAmxWords;
-    if constexpr (kLefts == 2) tiles_.template Store<2>(below, kStride);
-    if constexpr (kLefts == 2 && kRights == 2) {
-      tiles_.template Store<3>(below + kAmxColumns, kStride);
-    }
+    if (panel.inner + 1 == panel.blocks) StoreSums<kLefts, kRights>(tiles_, out);
   }
 
   const AttentionProblem& a_;

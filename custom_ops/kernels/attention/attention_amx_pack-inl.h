@@ -11,80 +11,28 @@
 #endif
 
 #include "kernels/attention/attention_tiles.h"
-#include "simd/amx-inl.h"
+#include "simd/amx_pack-inl.h"
 #include "simd/exp-inl.h"
-#include "simd/pairs-inl.h"
-#include "simd/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-constexpr size_t RoundUp(size_t x, size_t step) { return (x + step - 1) / step * step; }
-
-/// 32-bit words of a tile.
-inline constexpr size_t kAmxWords = kAmxBytes / 4;
-
-/// Packs keys as tiles of 16 keys by 32 elements: [count / 16, depth / 32] tiles. Keys and elements
-/// that are missing in the last tiles are zero; count is rounded up to 32 keys.
+/// Packs keys as tiles of 16 keys by 32 elements; their count is rounded up to 32.
 inline void PackAmxKeys(const hwy::bfloat16_t* HWY_RESTRICT in, size_t count, size_t head_dim,
                         std::uint32_t* HWY_RESTRICT out) {
-  const hn::ScalableTag<float> d;
-  constexpr size_t kLanes = hn::MaxLanes(d);
-  const size_t tiles = RoundUp(head_dim, kAmxDepthStep) / kAmxDepthStep;
-  for (size_t key = 0; key < RoundUp(count, 2 * kAmxRows); ++key) {
-    std::uint32_t* row = out + key / kAmxRows * tiles * kAmxWords + key % kAmxRows * kAmxColumns;
-    for (size_t tile = 0; tile < tiles; ++tile, row += kAmxWords) {
-      for (size_t lane = 0; lane < kAmxColumns; lane += kLanes) {
-        const size_t at = tile * kAmxDepthStep + 2 * lane;
-        const bool any = key < count && at < head_dim;
-        const auto x = any ? LoadPairs(d, in + key * head_dim + at, head_dim - at) : hn::Zero(d);
-        hn::Store(x, d, reinterpret_cast<float*>(row + lane));
-      }
-    }
-  }
-}
-
-/// Loads up to one vector of elements of two rows, as pairs (first, second). `n` counts elements;
-/// a null row is zero.
-template <class D>
-HWY_INLINE hn::Vec<D> LoadRowPair(D d, const hwy::bfloat16_t* HWY_RESTRICT first,
-                                  const hwy::bfloat16_t* HWY_RESTRICT second, size_t n) {
-  const hn::RebindToUnsigned<D> du;
-  const hn::Rebind<std::uint16_t, D> d16;
-  const auto load = [&](const hwy::bfloat16_t* row) HWY_ATTR {
-    if (row == nullptr) return hn::Zero(du);
-    return hn::PromoteTo(du, hn::LoadN(d16, reinterpret_cast<const std::uint16_t*>(row), n));
-  };
-  return hn::BitCast(d, hn::Or(load(first), hn::ShiftLeft<16>(load(second))));
+  const auto row = [&](size_t key) { return key < count ? in + key * head_dim : nullptr; };
+  PackAmxRows(row, RoundUp(count, 2 * kAmxRows), head_dim, out);
 }
 
 /// Packs values as transposed tiles of 16 columns by 32 keys: [value_dim / 16, count / 32] tiles.
-/// What is missing in the last tiles is zero.
 inline void PackAmxValues(const hwy::bfloat16_t* HWY_RESTRICT in, size_t count, size_t value_dim,
                           std::uint32_t* HWY_RESTRICT out) {
-  const hn::ScalableTag<float> d;
-  constexpr size_t kLanes = hn::MaxLanes(d);
-  const auto row = [&](size_t key, size_t column) {
-    return key < count ? in + key * value_dim + column : nullptr;
-  };
-  for (size_t column = 0; column < RoundUp(value_dim, kAmxRows); column += kLanes) {
-    const size_t here = column < value_dim ? value_dim - column : 0;
-    std::uint32_t* tile = out + column / kAmxRows * RoundUp(count, kAmxPairDepth) * 8 +
-                          column % kAmxRows * kAmxColumns;
-    for (size_t key = 0; key < RoundUp(count, kAmxPairDepth);
-         key += kAmxPairDepth, tile += kAmxWords) {
-      for (size_t pair = 0; pair < kAmxColumns; pair += kLanes) {
-        hn::Vec<decltype(d)> x[kLanes];
-        for (size_t i = 0; i < kLanes; ++i) {
-          const size_t first = key + 2 * (pair + i);
-          x[i] = LoadRowPair(d, row(first, column), row(first + 1, column), here);
-        }
-        Transpose(d, x);
-        for (size_t i = 0; i < kLanes; ++i) {
-          hn::Store(x[i], d, reinterpret_cast<float*>(tile + i * kAmxColumns + pair));
-        }
-      }
+  const auto row = [&](size_t key) { return key < count ? in + key * value_dim : nullptr; };
+  for (size_t column = 0; column < value_dim; column += kAmxRows) {
+    for (size_t key = 0; key < count; key += kAmxPairDepth, out += kAmxWords) {
+      PackAmxPairs(row, key, column, value_dim, out);
+      TransposeAmx(out);
     }
   }
 }

@@ -15,10 +15,27 @@ enum class GatherMmLayout {
 };
 inline constexpr std::size_t kGatherMmLayoutCount = 3;
 
+/// The rows of the left factor as kernels for a target and dtype take them.
+struct GatherMmLeft {
+  DType dtype;             ///< of their elements
+  std::size_t few_rows;    ///< up to this number they are read in place, more are packed
+  std::size_t row_step;    ///< packed rows are padded to multiples of these
+  std::size_t depth_step;  ///<
+
+  std::size_t PackedRows(std::size_t rows) const {
+    return (rows + row_step - 1) / row_step * row_step;
+  }
+  /// Bytes of a packed row.
+  std::size_t RowBytes(std::size_t depth) const {
+    return (depth + depth_step - 1) / depth_step * depth_step * SizeOf(dtype);
+  }
+};
+GatherMmLeft GatherMmLeftOf(Target target, DType dtype);
+
 /// Rows at any addresses, multiplied by one matrix. Pointers need only the alignment of their
 /// element, pointers to packed data 64 bytes. Output overlaps nothing.
 struct GatherMmTile {
-  const void* const* left;   ///< [rows] rows of `depth` elements, of the compute type
+  const void* const* left;   ///< [rows] rows of `depth` elements, of the type of GatherMmLeft
   const void* packed_left;   ///< the same rows written by GatherMmPackLeft, or null for few rows
   void* const* output;       ///< [rows] rows of `columns` elements, of the kernel's type
   const void* right;         ///< the matrix, of the kernel's type
@@ -33,7 +50,8 @@ struct GatherMmTile {
 /// they fit into the second-level cache.
 inline constexpr std::size_t kGatherMmMaxRows = 192;
 
-/// Up to this number of rows the matrix is read once, in place, and nothing is packed.
+/// Up to this number of rows the matrix is read once, in place, and nothing is packed, except by
+/// tiles (AMX), which pack all rows.
 inline constexpr std::size_t kGatherMmFewRows = 4;
 
 /// A multiple of the panel width of every target and type.
@@ -50,14 +68,14 @@ using GatherMmKernel = void (*)(const GatherMmTile&, void* scratch);
 /// blocks.
 GatherMmKernel FindGatherMm(Target target, DType dtype, GatherMmLayout layout);
 
-/// Packs rows of the compute type: the rows of a group are interleaved, so that elements that are
-/// multiplied together are adjacent. `packed` has rows * depth elements and is aligned to 64.
+/// Packs rows: those of a group are interleaved, so that elements that are multiplied together are
+/// adjacent. `packed` has PackedRows(rows) * RowBytes(depth) bytes and is aligned to 64.
 using GatherMmPackLeftKernel = void (*)(const void* const* left, std::size_t rows,
                                         std::size_t depth, void* packed);
-GatherMmPackLeftKernel FindGatherMmPackLeft(Target target, DType wide);
+GatherMmPackLeftKernel FindGatherMmPackLeft(Target target, DType left);
 
 /// Packs a matrix for this target: consecutive panels of columns, in the order in which they are
-/// read. `packed` has depth * GatherMmPackedColumns(columns) elements and is aligned to 64.
+/// read. `packed` has GatherMmPackedBytes(...) bytes and is aligned to 64.
 using GatherMmPackRightKernel = void (*)(const void* right, std::size_t depth, std::size_t columns,
                                          void* packed);
 GatherMmPackRightKernel FindGatherMmPackRight(Target target, DType dtype, bool transposed);
@@ -66,5 +84,8 @@ GatherMmPackRightKernel FindGatherMmPackRight(Target target, DType dtype, bool t
 constexpr std::size_t GatherMmPackedColumns(std::size_t columns) {
   return (columns + 15) / 16 * 16;
 }
+
+/// Bytes of a packed matrix of the kernel's type.
+std::size_t GatherMmPackedBytes(Target target, DType dtype, std::size_t depth, std::size_t columns);
 
 }  // namespace coreai

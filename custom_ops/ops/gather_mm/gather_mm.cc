@@ -99,7 +99,9 @@ class GatherMmOp : public Op {
         kernel_(FindGatherMm(target, dtype,
                              transposed_ ? GatherMmLayout::kTransposed : GatherMmLayout::kRows)),
         packed_kernel_(FindGatherMm(target, dtype, GatherMmLayout::kPacked)),
-        pack_left_(FindGatherMmPackLeft(target, WideDType(dtype))),
+        left_(GatherMmLeftOf(target, dtype)),
+        target_(target),
+        pack_left_(FindGatherMmPackLeft(target, left_.dtype)),
         widen_(FindWiden(target, dtype)),
         constant_(info.Constant(names::kRhsInput), transposed_, dtype, target) {}
 
@@ -136,17 +138,18 @@ class GatherMmOp : public Op {
                 const Shape& batch, char* output) const {
     const std::size_t depth = lhs.columns();
     const std::size_t columns = transposed_ ? rhs.rows() : rhs.columns();
-    const std::size_t wide = SizeOf(WideDType(dtype_));
+    const std::size_t left_bytes = SizeOf(left_.dtype);
     const std::unique_ptr<char[]> widened = Widen(context, lhs);
-    const SortedRows rows = SortRows(
-        lhs, batch, MatricesOf(rhs, batch), rhs.count(),
-        {widened ? widened.get() : lhs.data(), depth * wide, output, columns * SizeOf(dtype_)});
+    const SortedRows rows = SortRows(lhs, batch, MatricesOf(rhs, batch), rhs.count(),
+                                     {widened ? widened.get() : lhs.data(), depth * left_bytes,
+                                      output, columns * SizeOf(dtype_)});
     std::vector<Block> blocks = CutBlocks(rows.starts, columns);
     const void* const packed = constant_.Find(rhs.data());
     const GatherMmKernel kernel = packed == nullptr ? kernel_ : packed_kernel_;
     const auto* const right = static_cast<const char*>(packed == nullptr ? rhs.data() : packed);
-    const std::size_t matrix_bytes =
-        depth * (packed == nullptr ? columns : GatherMmPackedColumns(columns)) * SizeOf(dtype_);
+    const std::size_t matrix_bytes = packed == nullptr
+                                         ? depth * columns * SizeOf(dtype_)
+                                         : GatherMmPackedBytes(target_, dtype_, depth, columns);
     const ScratchMemory packed_rows = Pack(context, rows, depth, &blocks);
     blocks = CutColumns(blocks, columns);
     const std::vector<std::size_t> items = JoinBlocks(blocks, depth);
@@ -155,7 +158,7 @@ class GatherMmOp : public Op {
                for (std::size_t i = items[item]; i < items[item + 1]; ++i) {
                  const Block& block = blocks[i];
                  kernel({rows.left.data() + block.first_row,
-                         packed_rows.get() + block.packed_row * depth * wide,
+                         packed_rows.get() + block.packed_row * left_.RowBytes(depth),
                          rows.output.data() + block.first_row, right + block.matrix * matrix_bytes,
                          block.rows, depth, columns, block.first_column, block.last_column},
                         scratch);
@@ -169,23 +172,23 @@ class GatherMmOp : public Op {
     std::size_t packed_rows = 0;
     for (Block& block : *blocks) {
       block.packed_row = packed_rows;
-      if (block.rows > kGatherMmFewRows) packed_rows += block.rows;
+      if (block.rows > left_.few_rows) packed_rows += left_.PackedRows(block.rows);
     }
-    const std::size_t row_bytes = depth * SizeOf(WideDType(dtype_));
+    const std::size_t row_bytes = left_.RowBytes(depth);
     ScratchMemory packed = AllocateScratch(packed_rows * row_bytes);
     if (packed_rows == 0) return packed;
     context.ParallelFor(blocks->size(), [&](std::size_t i) {
       const Block& block = (*blocks)[i];
-      if (block.rows <= kGatherMmFewRows) return;
+      if (block.rows <= left_.few_rows) return;
       pack_left_(rows.left.data() + block.first_row, block.rows, depth,
                  packed.get() + block.packed_row * row_bytes);
     });
     return packed;
   }
 
-  /// The matrices of lhs in the compute type; null if they already have it.
+  /// The matrices of lhs in the type of left_; null if they already have it.
   std::unique_ptr<char[]> Widen(const KernelContext& context, const GatherOperand& lhs) const {
-    if (WideDType(dtype_) == dtype_) return nullptr;
+    if (left_.dtype == dtype_) return nullptr;
     const std::size_t count = lhs.count() * lhs.rows() * lhs.columns();
     std::unique_ptr<char[]> wide(new char[count * SizeOf(WideDType(dtype_))]);
     SplitRows(context, count, 1, count, [&](std::size_t first, std::size_t elements) {
@@ -201,6 +204,8 @@ class GatherMmOp : public Op {
   DType dtype_;
   GatherMmKernel kernel_;
   GatherMmKernel packed_kernel_;
+  GatherMmLeft left_;
+  Target target_;
   GatherMmPackLeftKernel pack_left_;
   WidenKernel widen_;
   PackedConstant constant_;  // of rhs

@@ -24,7 +24,7 @@ PackedConstant::PackedConstant(const TensorView& input, bool transposed, DType d
   const auto columns = static_cast<std::size_t>(input.shape[rank - (transposed ? 2 : 1)]);
   const std::size_t count = ElementCount(input.shape, 0, rank - 2);
   if (count * depth * columns == 0) return;
-  const std::size_t packed_bytes = depth * GatherMmPackedColumns(columns) * SizeOf(dtype);
+  const std::size_t packed_bytes = GatherMmPackedBytes(target, dtype, depth, columns);
   packed_ = AllocateHugePages(count * packed_bytes);
   original_ = input.data;
   const GatherMmPackRightKernel pack = FindGatherMmPackRight(target, dtype, transposed);

@@ -1,5 +1,7 @@
 #include "simd/target.h"
 
+#include <cstdio>
+
 #include "gtest/gtest.h"
 
 namespace coreai {
@@ -14,6 +16,19 @@ TEST(Target, NothingWiderThanTheBestIsSupported) {
   for (std::size_t i = static_cast<std::size_t>(BestTarget()) + 1; i < kTargetCount; ++i) {
     EXPECT_FALSE(TargetIsSupported(static_cast<Target>(i)));
   }
+}
+
+// For whoever reads the log of a run: what it can say something about.
+TEST(Target, ThoseOfThisMachineArePrinted) {
+  std::size_t supported = 0;
+  std::printf("targets of this machine:");
+  for (std::size_t i = 0; i < kTargetCount; ++i) {
+    if (!TargetIsSupported(static_cast<Target>(i))) continue;
+    std::printf(" %s", TargetName(static_cast<Target>(i)));
+    ++supported;
+  }
+  std::printf("\n");
+  EXPECT_GE(supported, 1u);
 }
 
 TEST(Target, VnniIsThatOfASupportedTarget) {

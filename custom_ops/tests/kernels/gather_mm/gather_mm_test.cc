@@ -30,21 +30,28 @@ struct Factors {
 
   // `matrix` is [depth, columns], or [columns, depth] if Transposed() says so.
   Factors(Target target, const Tensor& left, const Tensor& matrix, const Product& run)
-      : packed_left(WideDType(run.dtype), run.rows * run.depth),
-        packed_right(run.dtype, GatherMmPackedColumns(run.columns) * run.depth),
+      : packed_left(DType::kBFloat16, PackedBytes(target, run) / 2),
+        packed_right(run.dtype, GatherMmPackedBytes(target, run.dtype, run.depth, run.columns) /
+                                    SizeOf(run.dtype)),
         right(matrix.data()) {
-    const DType wide = WideDType(run.dtype);
+    const GatherMmLeft kind = GatherMmLeftOf(target, run.dtype);
     // In reverse order, as rows are gathered from anywhere.
     for (std::size_t r = run.rows; r-- > 0;) {
-      lefts.push_back(static_cast<const char*>(left.data()) + r * run.depth * SizeOf(wide));
+      lefts.push_back(static_cast<const char*>(left.data()) + r * run.depth * SizeOf(kind.dtype));
     }
-    if (run.rows > kGatherMmFewRows) {
-      FindGatherMmPackLeft(target, wide)(lefts.data(), run.rows, run.depth, packed_left.data());
+    if (run.rows > kind.few_rows) {
+      FindGatherMmPackLeft(target, kind.dtype)(lefts.data(), run.rows, run.depth,
+                                               packed_left.data());
     }
     if (run.layout != Layout::kPacked) return;
     FindGatherMmPackRight(target, run.dtype, Transposed(run))(right, run.depth, run.columns,
                                                               packed_right.data());
     right = packed_right.data();
+  }
+
+  static std::size_t PackedBytes(Target target, const Product& run) {
+    const GatherMmLeft kind = GatherMmLeftOf(target, run.dtype);
+    return kind.PackedRows(run.rows) * kind.RowBytes(run.depth);
   }
 
   static bool Transposed(const Product& run) {
@@ -55,12 +62,11 @@ struct Factors {
 
 // Multiplies on every target, in two calls that share the columns, and compares with the reference.
 void Check(const Product& run) {
-  const DType wide = WideDType(run.dtype);
   const double deviation = 1 / std::sqrt(static_cast<double>(run.depth));
-  const Tensor left(wide, Tensor(run.dtype, Normal(run.rows * run.depth, 5)).Values(), run.shift);
+  const std::vector<double> rows = Tensor(run.dtype, Normal(run.rows * run.depth, 5)).Values();
   const Tensor right(run.dtype, Normal(run.depth * run.columns, 6, 0, deviation), run.shift);
-  const auto want = GatherMmReference(left.Values(), right.Values(), run.rows, run.depth,
-                                      run.columns, Factors::Transposed(run));
+  const auto want = GatherMmReference(rows, right.Values(), run.rows, run.depth, run.columns,
+                                      Factors::Transposed(run));
   // Output rows lie a little apart.
   const std::size_t stride = run.columns + 3;
   for (const Target target : SupportedTargets()) {
@@ -73,6 +79,7 @@ void Check(const Product& run) {
     for (std::size_t r = run.rows; r-- > 0;) {
       outputs.push_back(static_cast<char*>(output.data()) + r * stride * SizeOf(run.dtype));
     }
+    const Tensor left(GatherMmLeftOf(target, run.dtype).dtype, rows, run.shift);
     const Factors factors(target, left, right, run);
     const Tensor scratch(DType::kFloat32, kGatherMmScratchBytes / 4);
     const std::size_t third = run.columns / 3;
