@@ -142,7 +142,7 @@ class LoweredModule(torch.nn.Module):
         return pytree.tree_unflatten(list(outputs), self._out_spec)
 
 
-def to_backend(
+def lowered_module(
     backend_id: str, edge_program: ExportedProgram, compile_specs: Sequence[CompileSpec] = ()
 ) -> LoweredModule:
     """Let a backend process a whole program.
@@ -172,7 +172,7 @@ def processed(
     """Return a program with what a backend made of it.
 
     Raises:
-        DelegationError: As for `to_backend`.
+        DelegationError: As for `lowered_module`.
     """
     details = _BACKENDS.get(backend_id)
     if details is None:

@@ -6,6 +6,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import fx
@@ -15,7 +16,7 @@ from torch.fx.passes.tools_common import legalize_graph
 from coreai_onnx.delegation.backends import CompileSpec, described, processed
 from coreai_onnx.delegation.parts import part_of
 from coreai_onnx.delegation.verification import verified
-from coreai_onnx.errors import DelegationError
+from coreai_onnx.errors import CoreaiError, DelegationError
 from coreai_onnx.export.externalize.delegate_call import DELEGATE, Delegate, delegate_of, is_number
 from coreai_onnx.export.functionalize.replaced_graph import copy_of, nodes_of, with_graph
 
@@ -72,13 +73,13 @@ def delegated(program: ExportedProgram, partitioner: Partitioner) -> ExportedPro
         partitioner: Tags the parts.
 
     Raises:
-        DelegationError: If the partitioner changes the graph or uses an unknown tag, a part makes a
-            cycle or has a result that is not a tensor, or a backend fails.
+        DelegationError: If the partitioner raises, changes the graph, tags a node twice or uses an
+            unknown tag, a part makes a cycle or has a result that is not a tensor, or a backend
+            fails.
     """
-    given = with_graph(program, copy_of(program.graph_module))
-    result = partitioner.partition(given)
-    tagged = result.tagged_exported_program
     name = type(partitioner).__name__
+    result = _partitioned(with_graph(program, copy_of(program.graph_module)), partitioner, name)
+    tagged = result.tagged_exported_program
     if _content(tagged.graph_module) != _content(program.graph_module):
         raise DelegationError(
             f"the partitioner {name} changed the graph; it may only set meta[{TAG!r}]\n"
@@ -87,6 +88,50 @@ def delegated(program: ExportedProgram, partitioner: Partitioner) -> ExportedPro
     for module in [m for m in tagged.graph_module.modules() if isinstance(m, fx.GraphModule)]:
         _delegate_parts(tagged, module, result.partition_tags, name)
     return verified(program, tagged.graph_module, name)
+
+
+def _partitioned(program: ExportedProgram, partitioner: Partitioner, name: str) -> PartitionResult:
+    """Run a partitioner on a copy of a program."""
+    for node in nodes_of(program.graph_module):
+        node.meta = _Meta(node)
+    try:
+        result: Any = partitioner.partition(program)
+    except CoreaiError:
+        raise
+    except Exception as error:  # a user's partitioner may raise anything
+        raise DelegationError(
+            f"the partitioner {name} raised {type(error).__name__}: {error}\n"
+            "  the program is unchanged"
+        ) from error
+    if not isinstance(result, PartitionResult):
+        raise DelegationError(
+            f"the partitioner {name} returned a {type(result).__name__}\n"
+            "  return PartitionResult(tagged_exported_program, partition_tags)"
+        )
+    for node in nodes_of(result.tagged_exported_program.graph_module):
+        node.meta = dict(node.meta)
+    return result
+
+
+class _Meta(dict[str, Any]):
+    """The ``meta`` of a node that a partitioner tags once.
+
+    Raises:
+        DelegationError: If the node gets a second tag.
+    """
+
+    def __init__(self, node: fx.Node) -> None:
+        super().__init__(node.meta)
+        self.node = node
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        first = self.get(TAG, value)
+        if key == TAG and first != value:
+            raise DelegationError(
+                f"the parts {first!r} and {value!r} overlap: a node belongs to one part\n"
+                f"{described([self.node])}\n  the program is unchanged"
+            )
+        super().__setitem__(key, value)
 
 
 def delegates_of(program: ExportedProgram) -> list[Delegate]:
@@ -128,7 +173,7 @@ def _parts(
         tag = node.meta.get(TAG)
         if tag is None:
             continue
-        if tag not in tags:
+        if not isinstance(tag, str) or tag not in tags:
             raise DelegationError(
                 f"the partitioner {name} uses the tag {tag!r}, which partition_tags lacks\n"
                 f"{described([node])}"

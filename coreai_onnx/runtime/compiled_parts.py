@@ -14,6 +14,7 @@ from coreai_onnx.model.delegated_parts import (
     delegated_parts,
     number_of,
 )
+from coreai_onnx.quiet import without_warnings
 from coreai_onnx.runtime.providers import provider_version
 
 CONTEXT = "EPContext"
@@ -85,7 +86,8 @@ def _replace(model: ir.Model, part: DelegatedPart) -> None:
     if content is None or not provider_of(part):
         return
     for call in part.calls:
-        compiled = ir.from_proto(onnx.ModelProto.FromString(content))
+        with without_warnings():  # onnx_ir expects text in attributes; providers write bytes
+            compiled = ir.from_proto(onnx.ModelProto.FromString(content))
         if any(node.op_type == CONTEXT for node in compiled.graph):
             _splice(model, call, compiled.graph, part.weights)
 

@@ -18,6 +18,7 @@ import onnxruntime as ort
 from coreai_onnx.errors import LoadError, SessionError, failures_as
 from coreai_onnx.files.loading import check_places, fault, load_model, read_model
 from coreai_onnx.files.saving import save_models, to_proto
+from coreai_onnx.model.delegated_parts import PROVIDER
 from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
@@ -158,7 +159,9 @@ class OpenModel:
         self.kernels = _register_kernels(options, op_types, kernels=settings.kernels)
         add_entries(options, parts)
         register_libraries(options, self._libraries)
-        add_providers(options, self._providers)
+        # what a provider refused to load runs on the CPU
+        used = {n: s for n, s in self._providers.items() if parts.get(PROVIDER + n) != []}
+        add_providers(options, used or {CPU: {}} if self._providers else {})
         if settings.configure is not None:
             settings.configure(options)
         return options

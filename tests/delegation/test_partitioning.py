@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import onnx
 import pytest
 import torch
 from torch.export import Dim, export
 
-from coreai_onnx import OnnxProgram
+from coreai_onnx import OnnxProgram, session
 from coreai_onnx.delegation import (
     CompileSpec,
     DelegationSpec,
     Partitioner,
     PartitionResult,
+    backend,
     delegates_of,
     to_edge,
     to_edge_transform_and_lower,
 )
 from coreai_onnx.errors import DelegationError, StagingError
-from tests.delegation.demo_backend import DEMO, Tagging
+from tests.delegation.demo_backend import DEMO, Demo, Tagging
 from tests.tolerances import assert_close
 
 aten = torch.ops.aten
+OTHER = "delegation.other"
 MM_ADD = Tagging(aten.mm.default, aten.add.Tensor)
 
 
@@ -149,6 +153,59 @@ def test_a_partitioner_per_method(foo) -> None:
         foo.to_backend({"other": MM_ADD})
 
 
+class ByBackend(Partitioner):
+    """Gives products to one backend and sums to another, in branches too."""
+
+    backends = MappingProxyType({aten.mm.default: DEMO, aten.add.Tensor: OTHER})
+
+    def partition(self, exported_program):
+        tags = {}
+        for module in exported_program.graph_module.modules():
+            for node in getattr(module, "graph", exported_program.graph).nodes:
+                if node.target in self.backends:
+                    tag = f"{self.backends[node.target]} {node.name} {id(module)}"
+                    node.meta["delegation_tag"] = tag
+                    tags[tag] = DelegationSpec(self.backends[node.target])
+        return PartitionResult(exported_program, tags)
+
+
+def test_several_backends_at_once(foo) -> None:
+    backend(OTHER)(Demo)
+    made = foo.to_backend(ByBackend())
+    found = [d.backend_id for d in delegates_of(made.exported_program())]
+    assert found == [DEMO, OTHER, DEMO, OTHER]
+    functions = made.finish().onnx_program.model.functions.values()
+    assert [(f.domain, f.name) for f in functions] == [(DEMO, "part_0"), (OTHER, "part_0")]
+    assert_close(made.finish().run(*ARGS)[0], Foo()(*ARGS))
+
+
+def test_several_backends_in_branches_with_states_and_dynamic_sizes() -> None:
+    class Branches(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.zeros(3))
+            self.weight = torch.nn.Parameter(torch.randn(3, 3))
+
+        def forward(self, x):
+            self.total.add_(x.sum(0))
+            return torch.cond(
+                x.sum() > 0,
+                lambda x, w, t: torch.mm(x, w) + t,
+                lambda x, w, t: torch.mm(x + t, w),
+                (x, self.weight, self.total),
+            )
+
+    backend(OTHER)(Demo)
+    module, x = Branches(), torch.ones(2, 3)
+    exported = export(module, (x,), dynamic_shapes=({0: Dim("rows")},))
+    made = to_edge(exported).to_backend(ByBackend())
+    found = [d.backend_id for d in delegates_of(made.exported_program())]
+    assert sorted(found) == [DEMO, DEMO, OTHER, OTHER, OTHER]
+    stream = session(made.finish().onnx_program)
+    for given in (x, -torch.ones(5, 3), torch.ones(4, 3)):
+        assert_close(stream.run(given)[0], module(given).detach())
+
+
 # ---------------------------------------------------------------------- bad input
 class ByIndex(Partitioner):
     """Tags nodes by their index among the calls."""
@@ -178,9 +235,25 @@ class Unknown(Partitioner):
         return PartitionResult(exported_program, {})
 
 
+class Raising(Partitioner):
+    def partition(self, exported_program):
+        raise KeyError("gone")
+
+
+class Returning(Partitioner):
+    def partition(self, exported_program):
+        return exported_program
+
+
 @pytest.mark.parametrize(
     ("partitioner", "fault"),
     [
+        (
+            ByIndex(one=(0, 1), two=(1, 2)),
+            r"parts 'one' and 'two' overlap.*\n  add = aten.add.Tensor   .*z = y \+ b",
+        ),
+        (Raising(), "the partitioner Raising raised KeyError: 'gone'\n  the program is unchanged"),
+        (Returning(), "the partitioner Returning returned a ExportedProgram"),
         (ByIndex(one=(1, 3)), r"part 'one' makes a cycle.*\n.*sub = aten.sub.Tensor.*a = z - a"),
         (ByIndex(one=(0, 3), two=(1, 4)), "makes a cycle"),
         (Changing(), "the partitioner Changing changed the graph"),
