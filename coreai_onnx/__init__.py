@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coreai_onnx.lower.decomposition_table import get_decomp_table
     from coreai_onnx.program import OnnxProgram
     from coreai_onnx.python_models import ExportedModel, export_python, from_python, from_text
-    from coreai_onnx.runtime import ops_library_path, session
+    from coreai_onnx.runtime import ops_library_path, required_operators, session
 
 __all__ = [
     "ExportRecord",
@@ -49,6 +49,7 @@ __all__ = [
     "ops_library_path",
     "patch_for_externalization",
     "perplexity",
+    "required_operators",
     "restore_externalization",
     "session",
     "subexport_and_restore",
@@ -76,6 +77,7 @@ _HOMES = {
     "ops_library_path": "coreai_onnx.runtime",
     "patch_for_externalization": "coreai_onnx.export.externalize.two_step",
     "perplexity": "coreai_onnx.generation",
+    "required_operators": "coreai_onnx.runtime",
     "restore_externalization": "coreai_onnx.export.externalize.two_step",
     "session": "coreai_onnx.runtime",
     "subexport_and_restore": "coreai_onnx.export.externalize.two_step",

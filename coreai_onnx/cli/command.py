@@ -19,6 +19,7 @@ from coreai_onnx.cli import (
     optimize,
     perplexity,
     quantize,
+    required_ops,
     run_file,
     to_python,
     view,
@@ -48,10 +49,11 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx diff    tiny.onnx tiny_before.onnx
   coreai-onnx view    tiny.onnx
   coreai-onnx to-python tiny.onnx -o tiny
+  coreai-onnx required-ops tiny.onnx -o required_operators.config
 """
 _COMMANDS = (
     convert, export, perplexity, optimize, quantize, convert_dtype, run_file, compare, blame,
-    inspect_file, diff, view, to_python, ops_path,
+    inspect_file, diff, view, to_python, required_ops, ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 

@@ -14,7 +14,7 @@ from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.files.bundles import difference
 from coreai_onnx.files.program_files import MAIN, bundled_files
 from coreai_onnx.runtime.custom_ops import CustomOps
-from coreai_onnx.runtime.opening import OpenModel, Source
+from coreai_onnx.runtime.opening import OpenModel, RunGraph, Source
 from coreai_onnx.runtime.signature import Signature
 
 
@@ -43,10 +43,12 @@ class OpenProgram:
         threads: int | None,
         prepack: bool | None = None,
         custom_ops: Sequence[CustomOps] = (),
+        writes: RunGraph | None = None,
     ) -> None:
         """Find the entrypoints; see `coreai_onnx.session`."""
         self._sources = _sources(source)
         self._kernels, self._threads, self._custom_ops = kernels, threads, custom_ops
+        self._writes = writes
         several = _is_folder(source) and len(self._sources) > 1
         self._prepack = True if prepack is None and not several else prepack
         self._opened: dict[str, OpenModel] = {}
@@ -71,6 +73,7 @@ class OpenProgram:
                     threads=self._threads,
                     prepack=self._prepack,
                     custom_ops=self._custom_ops,
+                    writes=self._writes,
                 )
                 for other, opened in self._opened.items():
                     _check_states(name, model.signature, other, opened.signature)

@@ -7,6 +7,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -55,6 +56,19 @@ TEMPORARY_FILE_BYTES = 1 << 29
 onnxruntime maps, instead of as bytes, of which there would briefly be three copies."""
 
 
+@dataclass(frozen=True)
+class RunGraph:
+    """Where to write the graph that onnxruntime runs, in ORT format.
+
+    Attributes:
+        path: The file.
+        optimized: Whether onnxruntime optimizes the graph first.
+    """
+
+    path: Path
+    optimized: bool
+
+
 class OpenModel:
     """A model that is open in onnxruntime; several streams may run it.
 
@@ -74,12 +88,18 @@ class OpenModel:
         threads: int | None,
         prepack: bool | None = True,
         custom_ops: Sequence[CustomOps] = (),
+        writes: RunGraph | None = None,
     ) -> None:
         """Open the model; see `coreai_onnx.session`."""
         libraries = library_paths(custom_ops)
         options = ort.SessionOptions()
         # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
         options.log_severity_level = 4
+        if writes is not None:
+            options.optimized_model_filepath = str(writes.path)
+            options.add_session_config_entry("session.save_model_format", "ORT")
+            if not writes.optimized:
+                options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if threads is not None:
             if not (isinstance(threads, int) and 1 <= threads <= MAX_THREADS):
                 raise SessionError(

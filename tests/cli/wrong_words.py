@@ -16,6 +16,7 @@ RIGHT = {
     "diff": ("diff", "MODEL", "MODEL"),
     "to-python": ("to-python", "MODEL", "-o", "package"),
     "view": ("view", "MODEL", "--no-browser"),
+    "required-ops": ("required-ops", "MODEL"),
     "ops-path": ("ops-path",),
 }
 """Words that work, of every command."""
@@ -151,6 +152,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
             for value in ("foo=3", "batch", "batch=", "batch=many", "batch=-1", "batch=1.5", "")
         ],
         "kernels": [["--kernels=yes"], ["--no-kernels=x"]],
+        "library": [["--library", value] for value in ("nowhere.so", ".", "", "text.npy")],
         "threads": [["--threads", value] for value in ("0", "-1", "1025", "many", "1.5", "")],
         "timeout": [["--timeout", value] for value in ("0", "-1", "nan", "inf", "many", "")],
         "seed": [["--seed", value] for value in _SEEDS],
@@ -194,6 +196,14 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
     "to-python": {
         "model": [["MODEL", value] for value in _MODELS],
         "output": [["--output", value] for value in ("my-package", "no/such/folder", ".", "", "1")],
+        "debug": [["--debug=yes"]],
+    },
+    "required-ops": {
+        "models": [["MODEL", value] for value in _MODELS],
+        "output": [["--output", value] for value in ("d.txt", "no/such/d.config", ".", "")],
+        "kernels": [["--kernels=yes"]],
+        "types": [["--types=yes"]],
+        "library": [["--library", value] for value in ("nowhere.so", ".", "")],
         "debug": [["--debug=yes"]],
     },
     "ops-path": {"debug": [["--debug=yes"]]},
