@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from coreai_onnx.memory import memory_plan
     from coreai_onnx.program import OnnxProgram
     from coreai_onnx.python_models import ExportedModel, export_python, from_python, from_text
-    from coreai_onnx.runtime import ops_library_path, session
+    from coreai_onnx.runtime import ops_library_path, required_operators, session
 
 __all__ = [
     "ExportRecord",
@@ -52,6 +52,7 @@ __all__ = [
     "patch_for_externalization",
     "perplexity",
     "profile",
+    "required_operators",
     "restore_externalization",
     "session",
     "subexport_and_restore",
@@ -81,6 +82,7 @@ _HOMES = {
     "patch_for_externalization": "coreai_onnx.export.externalize.two_step",
     "perplexity": "coreai_onnx.generation",
     "profile": "coreai_onnx.debugging",
+    "required_operators": "coreai_onnx.runtime",
     "restore_externalization": "coreai_onnx.export.externalize.two_step",
     "session": "coreai_onnx.runtime",
     "subexport_and_restore": "coreai_onnx.export.externalize.two_step",

@@ -23,6 +23,7 @@ from coreai_onnx.cli import (
     perplexity,
     profile_file,
     quantize,
+    required_ops,
     run_file,
     to_python,
     view,
@@ -56,11 +57,12 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx diff    tiny.onnx tiny_before.onnx
   coreai-onnx view    tiny.onnx
   coreai-onnx to-python tiny.onnx -o tiny
+  coreai-onnx required-ops tiny.onnx -o required_operators.config
 """
 _COMMANDS = (
     convert, export, perplexity, optimize, quantize, convert_dtype, run_file, compare, blame,
     profile_file, annotate, memory,
-    inspect_file, extract, diff, view, to_python, ops_path,
+    inspect_file, extract, diff, view, to_python, required_ops, ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 

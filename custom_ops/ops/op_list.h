@@ -5,7 +5,10 @@
 
 namespace coreai {
 
-/// Every op of the library, by the name of its definition.
+/// Every op of the library, by the name of its definition; cmake/SelectOps.cmake selects some.
+#ifdef COREAI_SELECTED_OPS
+#include "selected_ops.h"
+#else
 #define COREAI_EACH_OP(V)         \
   V(kGatedDeltaUpdateOp)          \
   V(kGatherMmOp)                  \
@@ -21,6 +24,7 @@ namespace coreai {
   V(kSkipLayerNormOp)             \
   V(kSkipRmsNormOp)               \
   V(kSwigluOp)
+#endif
 
 #define COREAI_DECLARE(name) extern const OpDefinition name;
 COREAI_EACH_OP(COREAI_DECLARE)

@@ -19,6 +19,7 @@ RIGHT = {
     "diff": ("diff", "MODEL", "MODEL"),
     "to-python": ("to-python", "MODEL", "-o", "package"),
     "view": ("view", "MODEL", "--no-browser"),
+    "required-ops": ("required-ops", "MODEL"),
     "ops-path": ("ops-path",),
 }
 """Words that work, of every command."""
@@ -186,6 +187,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
     "run": {
         "model": [["MODEL", value] for value in _MODELS],
         **_RUNS,
+        "library": [["--library", value] for value in ("nowhere.so", ".", "", "text.npy")],
         "timeout": [["--timeout", value] for value in ("0", "-1", "nan", "inf", "many", "")],
         "save": [["--save", v] for v in ("no/such/folder/m.npz", ".", "", "out.txt", "/dev/full")],
         "debug": [["--debug=yes"]],
@@ -242,6 +244,14 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
     "to-python": {
         "model": [["MODEL", value] for value in _MODELS],
         "output": [["--output", value] for value in ("my-package", "no/such/folder", ".", "", "1")],
+        "debug": [["--debug=yes"]],
+    },
+    "required-ops": {
+        "models": [["MODEL", value] for value in _MODELS],
+        "output": [["--output", value] for value in ("d.txt", "no/such/d.config", ".", "")],
+        "kernels": [["--kernels=yes"]],
+        "types": [["--types=yes"]],
+        "library": [["--library", value] for value in ("nowhere.so", ".", "")],
         "debug": [["--debug=yes"]],
     },
     "ops-path": {"debug": [["--debug=yes"]]},

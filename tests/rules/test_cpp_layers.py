@@ -15,7 +15,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "kernels": ("kernels/", "simd/"),
     "ort": ("ort/", "memory/", "kernels/dtype.h", "simd/target.h", "onnxruntime_c_api.h"),
     "kit": ("kit/", "ort/", "declaration.h"),
-    "ops": ("ops/", "ort/", "kernels/", "memory/", "simd/", "onnxruntime_c_api.h"),
+    "ops": (
+        *("ops/", "ort/", "kernels/", "memory/", "simd/"),
+        *("onnxruntime_c_api.h", "selected_ops.h"),
+    ),
 }
 """By folder: the beginnings of what its files may include; Highway's headers aside."""
 BUILT_ON = {("few_bits", "gather_mm")}
