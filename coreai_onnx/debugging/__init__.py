@@ -10,6 +10,7 @@ from coreai_onnx.debugging.timing import Timing, Timings, time_interleaved
 if TYPE_CHECKING:
     from coreai_onnx.debugging.blaming import Blame, blame
     from coreai_onnx.debugging.comparison import Comparison, compare
+    from coreai_onnx.debugging.pass_verification import PassVerifier
     from coreai_onnx.debugging.search import Finding
     from coreai_onnx.debugging.torch_side import Arguments
 
@@ -21,6 +22,7 @@ __all__ = [
     "Finding",
     "Inspection",
     "ModelDiff",
+    "PassVerifier",
     "Timing",
     "Timings",
     "blame",
@@ -42,6 +44,10 @@ def __getattr__(name: str) -> Any:
         from coreai_onnx.debugging import blaming
 
         return getattr(blaming, name)
+    if name == "PassVerifier":
+        from coreai_onnx.debugging.pass_verification import PassVerifier
+
+        return PassVerifier
     if name == "Finding":
         from coreai_onnx.debugging.search import Finding
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from coreai_onnx.debugging.eager_export import export_faults
-from coreai_onnx.debugging.references import model_of, record_of
+from coreai_onnx.debugging.references import calls_of_record, model_of, record_of
 from coreai_onnx.debugging.reproduction import write_reproduction
 from coreai_onnx.debugging.search import Finding, Judged, RegionSearch
 from coreai_onnx.debugging.suspects import Suspect
-from coreai_onnx.debugging.torch_side import InputSet, arguments_of
+from coreai_onnx.debugging.torch_side import InputSet
 from coreai_onnx.debugging.yardstick import STATEMENT
 from coreai_onnx.errors import ComparisonError
-from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.runtime.library import kernels_built
 from coreai_onnx.runtime.session import Source
 from coreai_onnx.table import render
@@ -124,7 +122,7 @@ def blame(
     """
     read = model_of(model)
     record = record_of(model, reference)
-    calls = _calls(record, inputs)
+    calls = calls_of_record(record, inputs)
     with_kernels = kernels_built() if kernels is None else kernels
     search = RegionSearch(read, record, kernels=with_kernels)
     findings: list[Finding] = []
@@ -140,17 +138,6 @@ def blame(
         with_kernels,
         tuple(search.runs),
     )
-
-
-def _calls(
-    record: ExportRecord, inputs: InputSet | list[InputSet] | None
-) -> list[tuple[tuple[Any, ...], Mapping[str, Any]]]:
-    if inputs is not None:
-        sets: Collection[InputSet] = inputs if isinstance(inputs, list) else [inputs]
-        return [arguments_of(one) for one in sets]
-    if record.example is None:
-        raise ComparisonError("the record has no example inputs: give inputs=")
-    return [record.example]
 
 
 def _verdict(result: Blame) -> str:
