@@ -110,6 +110,21 @@ def test_states_are_carried_from_call_to_call() -> None:
     assert finding.nodes[0].where.code == "self.count += 1"
 
 
+class Returns(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x, self.kept, x.sin()
+
+
+def test_a_module_that_returns_its_input_and_a_buffer() -> None:
+    found = blame(coreai_onnx.convert(Returns(), (torch.randn(3),)), kernels=False)
+    found.assert_clean()
+    assert not found.unchecked
+
+
 class Off(torch.nn.Module):
     """What ``Small`` computes, with an error after the export."""
 
