@@ -125,12 +125,30 @@ def _change(outputs: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> flo
     return max(change(outputs[name], right[name]) for name in right)
 
 
-def swept(name: str, target: Target, text: str, at_most: int) -> dict[str, Any]:
+def kernel_outcomes(program: OnnxProgram, op: str) -> Iterator[Outcome]:
+    """Yield the outcome of each call of an op whose kernel is wrong in the current library.
+
+    Args:
+        program: The converted program.
+        op: The op type, without its variant.
+    """
+    findings = [one for one in blame(program, kernels=True).findings if one.kind == "kernel"]
+    for node in program.model.graph:
+        if node.domain == "ai.coreai" and node.op_type.partition(".")[0] == op:
+            mine = [one for one in findings if node.name in {n.name for n in one.nodes}]
+            lines = {line for one in mine for line in one.lines}
+            yield Outcome(f"wrong kernel of {op}", bool(mine), len(lines), node.name or "")
+
+
+def swept(
+    name: str, target: Target, text: str, at_most: int, kernel: str | None = None
+) -> dict[str, Any]:
     """Return the outcomes of one program as a line of the log."""
     dtype = getattr(torch, text)
     program = converted(name, target, dtype)
     false = len(blame(program, kernels=False).findings)
-    done = [asdict(one) for one in outcomes(program, dtype, at_most)]
+    found = kernel_outcomes(program, kernel) if kernel else outcomes(program, dtype, at_most)
+    done = [asdict(one) for one in found]
     return {"model": name, "target": target, "dtype": text, "false alarms": false, "faults": done}
 
 
@@ -169,13 +187,14 @@ def main() -> int:
     parser.add_argument("--targets", nargs="+", default=["onnxruntime", "contrib", "portable"])
     parser.add_argument("--dtypes", nargs="+", default=["float32", "float16"])
     parser.add_argument("--at-most", type=int, default=20, help="faults of each model")
+    parser.add_argument("--kernel", help="the op that is wrong in the library of COREAI_ONNX_OPS")
     parser.add_argument("--to", type=Path, help="append a line of JSON for each model")
     parser.add_argument("--tables", type=Path, help="print the tables of such a file")
     options = parser.parse_args()
     lines = []
     for name in options.names:
         for target, text in itertools.product(options.targets, options.dtypes):
-            lines.append(swept(name, target, text, options.at_most))
+            lines.append(swept(name, target, text, options.at_most, options.kernel))
             if options.to is not None:
                 with options.to.open("a") as file:
                     file.write(json.dumps(lines[-1]) + "\n")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from coreai_onnx.debugging.blaming import blame
+from coreai_onnx.runtime.library import ENVIRONMENT_VARIABLE
 from tests.debugging.faults import faults
-from tools.sweep_faults import converted, outcomes, tables
+from tests.debugging.wrong_kernel import build_wrong_library
+from tools.sweep_faults import converted, kernel_outcomes, outcomes, tables
 
 
 @pytest.mark.parametrize(
@@ -26,6 +30,17 @@ def test_faults_are_found_with_one_line_each(name: str, target: str, dtype: torc
     done = list(outcomes(program, dtype, 8))
     assert len(done) >= 4
     assert all(outcome.found and outcome.lines == 1 for outcome in done), done
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_is_found_at_every_call(
+    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(build_wrong_library(kernels, tmp_path)))
+    program = converted("llama", "onnxruntime", torch.float16)
+    done = [one for op in ("rms_norm", "skip_rms_norm") for one in kernel_outcomes(program, op)]
+    assert len(done) == 5
+    assert all(one.found and one.lines == 1 for one in done), done
 
 
 def test_tables_count_faults_by_model_target_and_kind() -> None:
