@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import onnx_ir as ir
 import torch
@@ -42,6 +42,9 @@ from coreai_onnx.program import OnnxProgram
 from coreai_onnx.stages import begin
 from coreai_onnx.version import __version__
 
+if TYPE_CHECKING:
+    from coreai_onnx.debugging.pass_verification import PassVerifier
+
 warn_if_untested(torch.__version__)
 Targets = Sequence[ExternalizeSpec | type | Literal["auto"]] | Literal["auto"] | None
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -58,6 +61,13 @@ class _Staged:
 
     def record(self) -> ExportRecord:
         return ExportRecord(self.program, tuple(self.module_calls.values()))
+
+
+def pass_verifier(record: ExportRecord, inputs: Any) -> PassVerifier:
+    """Return what verifies passes; most conversions need none, and it imports onnxruntime."""
+    from coreai_onnx.debugging.pass_verification import PassVerifier
+
+    return PassVerifier(record, inputs)
 
 
 class TorchConverter:
@@ -271,6 +281,7 @@ class TorchConverter:
             debug_info=_DEBUG_INFO[self.mode],
         )
         program.records = {name: self._staged[name].record() for name in names}
+        program.pass_verifier = pass_verifier
         if minimum_onnxruntime is not None:
             for model in program.models.values():
                 model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum_onnxruntime

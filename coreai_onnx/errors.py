@@ -227,6 +227,10 @@ class SpecViolationError(PassError):
     """A graph pass created a node that violates the ONNX specification, so no runtime loads it."""
 
 
+class WrongPassError(PassError):
+    """A graph pass changed what the model computes; the message has the nodes and their lines."""
+
+
 class TargetError(PassError, ValueError):
     """A program cannot be optimized for a target; the message gives the reason."""
 

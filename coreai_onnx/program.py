@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.errors import StagingError
+from coreai_onnx.errors import ComparisonError, StagingError
 from coreai_onnx.files.bundles import save_bundle
 from coreai_onnx.files.program_files import load_models, save_program
 from coreai_onnx.files.saving import to_proto
@@ -31,6 +31,18 @@ if TYPE_CHECKING:
     from coreai_onnx.passes import Pass, PassReport, Target
 
 
+@runtime_checkable
+class Verifier(Protocol):
+    """Verifies the results of passes."""
+
+    def check(self, model: ir.Model) -> Callable[[ir.Model], str]:
+        """Return a function that returns what a pass made wrong in a model; empty for nothing.
+
+        Args:
+            model: The model before the passes; what is wrong in it is not attributed to them.
+        """
+
+
 class OnnxProgram(Quantizable):
     """A converted program.
 
@@ -48,6 +60,7 @@ class OnnxProgram(Quantizable):
         recognized: Which blocks of the model were replaced by composites automatically, which were
             refused and why; prints as a table. None unless ``externalize_modules`` had ``"auto"``.
         records: Entrypoint to the exported program; empty for a program from a file.
+        pass_verifier: Makes what verifies passes from a record and inputs; set by the converter.
     """
 
     def __init__(
@@ -69,6 +82,7 @@ class OnnxProgram(Quantizable):
         self.pass_reports: dict[str, PassReport] = {}
         self.recognized: Recognition | None = None
         self.records: dict[str, ExportRecord] = {}
+        self.pass_verifier: Callable[[ExportRecord, Any], Verifier] | None = None
         self._sessions: dict[bool | None, dict[str, Session]] = {}
 
     @property
@@ -142,6 +156,7 @@ class OnnxProgram(Quantizable):
         *,
         target: Target = "onnxruntime",
         minimum_onnxruntime: str | None = None,
+        verify: object = None,
     ) -> OnnxProgram:
         """Run the graph passes on every entrypoint, in place; a second call changes nothing.
 
@@ -154,12 +169,18 @@ class OnnxProgram(Quantizable):
             minimum_onnxruntime: The oldest onnxruntime that must be able to run the file,
                 ``"1.24"``: target ``"contrib"`` then creates no op that it lacks. None selects the
                 value of the conversion, or else the newest.
+            verify: Inputs, as for ``coreai_onnx.compare``: after each pass that changed the model,
+                every part of it is compared with torch. True for the example inputs of the export.
+                For a program from a file, a ``coreai_onnx.debugging.PassVerifier``.
 
         Returns:
             The program itself. ``pass_report`` lists what the passes did.
 
         Raises:
             PassError: If a pass fails; its entrypoint is the result of the passes before it.
+            WrongPassError: If a pass changed what the model computes: a pass error with the nodes,
+                their lines, and a folder that reproduces it.
+            ComparisonError: If there is no record of the conversion to verify with.
             TargetError: If there is no such target, or the program cannot be optimized for it.
         """
         from coreai_onnx.passes import optimize_for  # graph-surgeon is slow to import
@@ -167,8 +188,25 @@ class OnnxProgram(Quantizable):
         begin("optimize")
         self._sessions.clear()
         for name, model in self.models.items():
-            self.pass_reports[name] = optimize_for(model, target, passes, minimum_onnxruntime)
+            check = self._verifier(name, verify)
+            self.pass_reports[name] = optimize_for(
+                model, target, passes, minimum_onnxruntime, check
+            )
         return self
+
+    def _verifier(self, name: str, verify: object) -> Callable[[ir.Model], str] | None:
+        """Return the check of an entrypoint after each pass; None without one."""
+        if verify is None or verify is False:
+            return None
+        if isinstance(verify, Verifier):
+            return verify.check(self.models[name])
+        if self.pass_verifier is None or name not in self.records:
+            raise ComparisonError(
+                f"there is no record of {name} to verify the passes with\n"
+                "  give verify=coreai_onnx.debugging.PassVerifier(ExportRecord.load(path))"
+            )
+        inputs = None if verify is True else verify
+        return self.pass_verifier(self.records[name], inputs).check(self.models[name])
 
     def save(
         self,

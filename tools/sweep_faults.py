@@ -1,19 +1,22 @@
 """Injects faults into converted models, and counts those that ``blame`` finds.
 
-Prints a table for ``docs/comparison.md``: faults that change the outputs, those found, and those
+Prints tables for ``docs/comparison.md``: faults that change the outputs, those found, and those
 found with exactly one line of Python; and the findings in the models without a fault.
 
-    python tools/sweep_faults.py bert llama --targets contrib portable --dtypes float16
+    python tools/sweep_faults.py bert llama --targets contrib --dtypes float16 --to out.jsonl
+    python tools/sweep_faults.py --tables out.jsonl
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import sys
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -37,11 +40,19 @@ EFFECTIVE = {torch.float32: 1e-4, torch.float16: 1e-2}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What blame says of one fault."""
+    """What blame says of one fault.
+
+    Attributes:
+        kind: Kind of the fault.
+        found: Whether the changed node is in a finding.
+        lines: Number of lines of Python in the findings.
+        node: Op and name of the changed node.
+    """
 
     kind: str
     found: bool
     lines: int
+    node: str = ""
 
 
 def converted(name: str, target: Target, dtype: torch.dtype) -> OnnxProgram:
@@ -67,13 +78,14 @@ def outcomes(
     every = list(faults(program.model))
     order = np.random.default_rng(seed).permutation(len(every))
     chosen = [every[i] for i in order[:at_most]]
-    right = _outputs(program, program)
+    feeds = _feeds(program)
+    right = _outputs(program, feeds)
     for fault in chosen:
         wrong = OnnxProgram({"main": program.model.clone()})
         node = wrong.model.graph[fault.node]
         try:
             fault.inject(wrong.model, node)
-            changed = _change(_outputs(wrong, program), right)
+            changed = _change(_outputs(wrong, feeds), right)
         except CoreaiError:
             continue  # no runtime loads it
         if changed > EFFECTIVE[dtype]:
@@ -84,15 +96,21 @@ def _outcome(wrong: OnnxProgram, program: OnnxProgram, fault: Fault, name: str) 
     findings = blame(wrong, program.record(), kernels=False).findings
     nodes = {node.name for finding in findings for node in finding.nodes}
     lines = {line for finding in findings for line in finding.lines}
-    return Outcome(fault.kind, name in nodes, len(lines))
+    op = wrong.model.graph[fault.node].op_type
+    return Outcome(fault.kind, name in nodes, len(lines), f"{op} {name}")
 
 
-def _outputs(program: OnnxProgram, original: OnnxProgram) -> dict[str, np.ndarray]:
-    session = Session(program, kernels=False)
-    example = original.record().example
+def _feeds(program: OnnxProgram) -> dict[str, object]:
+    """Return the example inputs of a program by name."""
+    example = program.record().example
     assert example is not None
-    module = original.record().program.module()
-    outputs = session.run(**feeds_of(session, module, *example))
+    session = Session(program, kernels=False)
+    return feeds_of(session, program.record().program.module(), *example)
+
+
+def _outputs(program: OnnxProgram, feeds: dict[str, object]) -> dict[str, np.ndarray]:
+    session = Session(program, kernels=False)
+    outputs = session.run(**feeds)
     return {info.name: outputs[info.name] for info in session.outputs}
 
 
@@ -107,35 +125,82 @@ def _change(outputs: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> flo
     return max(change(outputs[name], right[name]) for name in right)
 
 
+def kernel_outcomes(program: OnnxProgram, op: str) -> Iterator[Outcome]:
+    """Yield the outcome of each call of an op whose kernel is wrong in the current library.
+
+    Args:
+        program: The converted program.
+        op: The op type, without its variant.
+    """
+    findings = [one for one in blame(program, kernels=True).findings if one.kind == "kernel"]
+    for node in program.model.graph:
+        if node.domain == "ai.coreai" and node.op_type.partition(".")[0] == op:
+            mine = [one for one in findings if node.name in {n.name for n in one.nodes}]
+            lines = {line for one in mine for line in one.lines}
+            yield Outcome(f"wrong kernel of {op}", bool(mine), len(lines), node.name or "")
+
+
+def swept(
+    name: str, target: Target, text: str, at_most: int, kernel: str | None = None
+) -> dict[str, Any]:
+    """Return the outcomes of one program as a line of the log."""
+    dtype = getattr(torch, text)
+    program = converted(name, target, dtype)
+    false = len(blame(program, kernels=False).findings)
+    found = kernel_outcomes(program, kernel) if kernel else outcomes(program, dtype, at_most)
+    done = [asdict(one) for one in found]
+    return {"model": name, "target": target, "dtype": text, "false alarms": false, "faults": done}
+
+
+def tables(lines: Sequence[dict[str, Any]]) -> str:
+    """Return the tables by model, by target and dtype, and by kind of fault."""
+    parts = []
+    for keys in (("model",), ("target", "dtype"), ()):
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for line in lines:
+            groups.setdefault(tuple(line[key] for key in keys), []).append(line)
+        rows = []
+        for group, members in groups.items():
+            faults_ = [one for line in members for one in line["faults"]]
+            rows.append((*group, *_counts(faults_), sum(x["false alarms"] for x in members)))
+        parts.append(render((*keys, *_COLUMNS, "false alarms"), rows))
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        for one in line["faults"]:
+            by_kind.setdefault(one["kind"], []).append(one)
+    rows = [(kind, *_counts(done)) for kind, done in sorted(by_kind.items())]
+    return "\n\n".join([*parts, render(("fault", *_COLUMNS), rows)])
+
+
+_COLUMNS = ("effective", "found", "one line")
+
+
+def _counts(faults_: Sequence[dict[str, Any]]) -> tuple[int, int, int]:
+    found = [one for one in faults_ if one["found"]]
+    return len(faults_), len(found), sum(one["lines"] == 1 for one in found)
+
+
 def main() -> int:
     """Run the sweep and print its tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="+")
+    parser.add_argument("names", nargs="*")
     parser.add_argument("--targets", nargs="+", default=["onnxruntime", "contrib", "portable"])
     parser.add_argument("--dtypes", nargs="+", default=["float32", "float16"])
     parser.add_argument("--at-most", type=int, default=20, help="faults of each model")
+    parser.add_argument("--kernel", help="the op that is wrong in the library of COREAI_ONNX_OPS")
+    parser.add_argument("--to", type=Path, help="append a line of JSON for each model")
+    parser.add_argument("--tables", type=Path, help="print the tables of such a file")
     options = parser.parse_args()
-    rows, kinds = [], Counter[tuple[str, str]]()
+    lines = []
     for name in options.names:
-        for target in options.targets:
-            for text in options.dtypes:
-                dtype = getattr(torch, text)
-                program = converted(name, target, dtype)
-                false = len(blame(program, kernels=False).findings)
-                done = list(outcomes(program, dtype, options.at_most))
-                for one in done:
-                    kinds[one.kind, "effective"] += 1
-                    kinds[one.kind, "found"] += one.found
-                    kinds[one.kind, "one line"] += one.found and one.lines == 1
-                found = [one for one in done if one.found]
-                single = sum(one.lines == 1 for one in found)
-                rows.append((name, target, text, len(done), len(found), single, false))
-                print(*rows[-1], [o for o in done if not o.found or o.lines != 1], flush=True)
-    header = ("model", "target", "dtype", "effective", "found", "one line", "false alarms")
-    print(render(header, rows))
-    names = sorted({kind for kind, _ in kinds})
-    columns = ("effective", "found", "one line")
-    print(render(("fault", *columns), [(k, *(kinds[k, c] for c in columns)) for k in names]))
+        for target, text in itertools.product(options.targets, options.dtypes):
+            lines.append(swept(name, target, text, options.at_most, options.kernel))
+            if options.to is not None:
+                with options.to.open("a") as file:
+                    file.write(json.dumps(lines[-1]) + "\n")
+    if options.tables is not None:
+        lines += [json.loads(line) for line in options.tables.read_text().splitlines()]
+    print(tables(lines))
     return 0
 
 

@@ -12,6 +12,7 @@ from coreai_onnx.runtime.timing import Timing, Timings, time_interleaved
 if TYPE_CHECKING:
     from coreai_onnx.debugging.blaming import Blame, blame
     from coreai_onnx.debugging.comparison import Comparison, compare
+    from coreai_onnx.debugging.pass_verification import PassVerifier
     from coreai_onnx.debugging.search import Finding
     from coreai_onnx.debugging.torch_side import Arguments
 
@@ -25,6 +26,7 @@ __all__ = [
     "Inspection",
     "ModelDiff",
     "NodeTime",
+    "PassVerifier",
     "Profile",
     "Timing",
     "Timings",
@@ -49,6 +51,10 @@ def __getattr__(name: str) -> Any:
         from coreai_onnx.debugging import blaming
 
         return getattr(blaming, name)
+    if name == "PassVerifier":
+        from coreai_onnx.debugging.pass_verification import PassVerifier
+
+        return PassVerifier
     if name == "Finding":
         from coreai_onnx.debugging.search import Finding
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from coreai_onnx.debugging.eager_export import export_faults
 from coreai_onnx.debugging.error_report import write_blame_page
-from coreai_onnx.debugging.references import record_of
+from coreai_onnx.debugging.references import calls_of_record, record_of
 from coreai_onnx.debugging.reproduction import write_reproduction
 from coreai_onnx.debugging.search import Finding, Judged, RegionSearch
 from coreai_onnx.debugging.suspects import Suspect
-from coreai_onnx.debugging.torch_side import InputSet, arguments_of
+from coreai_onnx.debugging.torch_side import InputSet
 from coreai_onnx.debugging.yardstick import STATEMENT, Judgement
 from coreai_onnx.errors import ComparisonError
-from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.runtime.library import kernels_built
 from coreai_onnx.runtime.opening import Source, model_of
 from coreai_onnx.table import render
@@ -145,7 +143,7 @@ def blame(
     """
     read = model_of(model)
     record = record_of(model, reference)
-    calls = _calls(record, inputs)
+    calls = calls_of_record(record, inputs)
     with_kernels = kernels_built() if kernels is None else kernels
     search = RegionSearch(read, record, kernels=with_kernels)
     findings: list[Finding] = []
@@ -162,17 +160,6 @@ def blame(
         read,
         tuple(search.runs),
     )
-
-
-def _calls(
-    record: ExportRecord, inputs: InputSet | list[InputSet] | None
-) -> list[tuple[tuple[Any, ...], Mapping[str, Any]]]:
-    if inputs is not None:
-        sets: Collection[InputSet] = inputs if isinstance(inputs, list) else [inputs]
-        return [arguments_of(one) for one in sets]
-    if record.example is None:
-        raise ComparisonError("the record has no example inputs: give inputs=")
-    return [record.example]
 
 
 def _verdict(result: Blame) -> str:

@@ -252,9 +252,12 @@ def _weights(old: ir.Model, new: ir.Model) -> list[Change]:
     gone = {name: text for name, text in before.items() if name not in after}
     come = {name: text for name, text in after.items() if name not in before}
     changes = []
+    same: dict[object, list[str]] = defaultdict(list)
+    for name, text in reversed(come.items()):
+        same[text].append(name)
     for name, text in list(gone.items()):
-        again = next((other for other, t in come.items() if t == text), None)
-        if again is not None:
+        if same[text]:
+            again = same[text].pop()
             changes.append(Change("weights", "renamed", name, name, again))
             del gone[name], come[again]
     for name in before.keys() & after.keys():

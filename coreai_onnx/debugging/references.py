@@ -187,6 +187,24 @@ def record_of(model: Source, reference: object) -> ExportRecord:
     raise ComparisonError(f"there is no record of the model's conversion\n  {ADVICE}")
 
 
+def calls_of_record(record: ExportRecord, inputs: InputSet | list[InputSet] | None) -> list[Call]:
+    """Return the calls that were given, or the example of a record.
+
+    Raises:
+        ComparisonError: If there are none.
+    """
+    if inputs is None and record.example is None:
+        raise ComparisonError("the record has no example inputs: give inputs=")
+    return _split(inputs, record.example)
+
+
+def _split(inputs: InputSet | list[InputSet] | None, example: Call | None) -> list[Call]:
+    """Return the calls that were given, or else the example."""
+    if inputs is None:
+        return [] if example is None else [example]
+    return [arguments_of(one) for one in (inputs if isinstance(inputs, list) else [inputs])]
+
+
 def calls_of(
     model: Source, reference: object, inputs: InputSet | list[InputSet] | None
 ) -> list[Call]:
@@ -195,15 +213,13 @@ def calls_of(
     Raises:
         ComparisonError: If there is no example, and random inputs cannot be made.
     """
-    if inputs is not None:
-        sets = inputs if isinstance(inputs, list) else [inputs]
-        return [arguments_of(one) for one in sets]
     try:
-        example = record_of(model, reference).example
+        known = record_of(model, reference)
     except ComparisonError:
-        example = None
-    if example is not None:
-        return [example]
+        known = None
+    example = None if known is None else known.example
+    if inputs is not None or example is not None:
+        return _split(inputs, example)
     made = random_inputs(Session(model, kernels=False))
     torch_side = not isinstance(reference, str | PathLike | bytes | onnx.ModelProto | ir.Model)
     arrays = made.values()

@@ -14,7 +14,7 @@ from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.execution import run_all
 from coreai_onnx.debugging.regions import CutGraph, Region, cut
 from coreai_onnx.debugging.suspects import Suspect, groups
-from coreai_onnx.debugging.true_values import TrueValues, as_stored, results_of, true_values
+from coreai_onnx.debugging.true_values import TrueValues, as_stored, own_values, results_of, widen
 from coreai_onnx.debugging.yardstick import Judgement, judge
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.export.record import ExportRecord
@@ -112,46 +112,53 @@ class RegionSearch:
             )
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Judge all regions on one input set."""
-        anchors = set(self._origins.values())
-        truth = true_values(self._program, args, kwargs, anchors, self._states)
+        """Judge all regions on one input set.
+
+        Only torch's own results and those of the regions are in memory at once; each result in
+        float64 is dropped when its region is judged.
+        """
+        truth = own_values(self._program, args, kwargs, self._states)
         self._states |= truth.new_states
         known = {
             name: as_stored(truth.own[of]) for name, of in self._origins.items() if of in truth.own
         }
         graph = cut(self._model, known)
+        verdicts = self._verdicts(graph, known, truth)
         regions = [r for r in graph.regions if self._origins[r.value] not in truth.undetermined]
-        verdicts = [
-            self._verdicts(graph, known, truth, regions, kernels=kernels)
-            for kernels in self._executions
-        ]
+        self.checked = max(self.checked, len(regions))
+        self._judged |= {node for region in regions for node in region.nodes}
         worst = {
             r.value: max((v[r.value] for v in verdicts), key=lambda j: j.badness) for r in regions
         }
         self.runs.append(Judged(graph, known, worst))
-        self.checked = max(self.checked, len(regions))
-        self._judged |= {node for region in regions for node in region.nodes}
+        count = len(self.findings)
         for kind, wrong in _by_kind(regions, verdicts):
             self._add(kind, wrong, regions, verdicts[-1 if kind == "kernel" else 0])
+        if len(self.findings) == count:  # nothing to reproduce
+            self.runs[-1] = Judged(graph, {}, worst)
 
     def _verdicts(
-        self,
-        graph: CutGraph,
-        known: Mapping[str, Array],
-        truth: TrueValues,
-        regions: Sequence[Region],
-        *,
-        kernels: bool,
-    ) -> dict[str, Judgement]:
-        computed = run_all(graph, known, regions, kernels=kernels)
-        verdicts = {}
-        for region in regions:
-            result = computed[region.value]
-            if isinstance(result, str):
-                verdicts[region.value] = Judgement(float("nan"), 0.0, 1, 1, result)
-                continue
-            ideal = as_stored(truth.ideal[self._origins[region.value]])
-            verdicts[region.value] = judge(result, known[region.value], ideal)
+        self, graph: CutGraph, known: Mapping[str, Array], truth: TrueValues
+    ) -> list[dict[str, Judgement]]:
+        """Return the judgement of each region in each execution."""
+        computed = [run_all(graph, known, graph.regions, kernels=k) for k in self._executions]
+        verdicts: list[dict[str, Judgement]] = [{} for _ in computed]
+        values: dict[str, list[str]] = {}
+        for region in graph.regions:
+            values.setdefault(self._origins[region.value], []).append(region.value)
+
+        def each(name: str, ideal: torch.Tensor) -> None:
+            for value in values.get(name, ()):
+                right = as_stored(ideal)
+                for results, made in zip(computed, verdicts, strict=True):
+                    result = results.pop(value)
+                    made[value] = (
+                        Judgement(float("nan"), 0.0, 1, 1, result)
+                        if isinstance(result, str)
+                        else judge(result, known[value], right)
+                    )
+
+        widen(self._program, truth, set(self._origins.values()), each)
         return verdicts
 
     def _add(

@@ -7,7 +7,8 @@ the two is the error that torch makes between anchors, and not one that accumula
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,7 @@ class TrueValues:
             not initialized, or on the order of equal elements in a sort.
         outputs: The user's outputs that are tensors, in order.
         new_states: The new values of mutated buffers and inputs, by their placeholder's target.
+        inputs: The values of the placeholders, in order.
     """
 
     own: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -44,6 +46,7 @@ class TrueValues:
     undetermined: set[str] = field(default_factory=set)
     outputs: list[str] = field(default_factory=list)
     new_states: dict[str, torch.Tensor] = field(default_factory=dict)
+    inputs: tuple[Any, ...] = ()
 
 
 def true_values(
@@ -66,7 +69,41 @@ def true_values(
     Raises:
         ComparisonError: If the program cannot be run on the arguments.
     """
-    return _interpreted(program, _flat_inputs(program, args, kwargs, states or {}), anchors)
+    found = own_values(program, args, kwargs, states)
+    widen(program, found, anchors, found.ideal.__setitem__)
+    return found
+
+
+def own_values(
+    program: ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    states: Mapping[str, torch.Tensor] | None = None,
+) -> TrueValues:
+    """Run an exported program node by node, without float64; see `true_values`."""
+    return _narrow(program, _flat_inputs(program, args, kwargs, states or {}))
+
+
+def widen(
+    program: ExportedProgram,
+    found: TrueValues,
+    anchors: Collection[str] | None,
+    each: Callable[[str, torch.Tensor], None],
+) -> None:
+    """Run an exported program in float64, and pass each result on, so that none has to be kept.
+
+    Args:
+        program: The program.
+        found: Its own results; ``undetermined`` is set.
+        anchors: As for `true_values`.
+        each: Called with name and result of each node, in order.
+
+    Raises:
+        ComparisonError: If the program cannot be run.
+    """
+    with _failures(), torch.no_grad():
+        wide = _Wide(program.graph_module, found, anchors, each)
+        wide.run(*(_wide(x) for x in found.inputs), enable_io_processing=False)
 
 
 def true_values_of(
@@ -92,23 +129,25 @@ def true_values_of(
         inputs = [_input(program, spec, tensors, states) for spec in specs]
     except StopIteration:
         raise ComparisonError("the exported program has more inputs than were given") from None
-    return _interpreted(program, inputs, anchors)
+    found = _narrow(program, inputs)
+    widen(program, found, anchors, found.ideal.__setitem__)
+    return found
 
 
-def _interpreted(
-    program: ExportedProgram, inputs: Sequence[Any], anchors: Collection[str] | None
-) -> TrueValues:
-    found = TrueValues()
+@contextmanager
+def _failures() -> Iterator[None]:
     try:
-        with torch.no_grad():
-            _Narrow(program.graph_module, found).run(*inputs, enable_io_processing=False)
-            widened = [_wide(x) for x in inputs]
-            wide = _Wide(program.graph_module, found, anchors)
-            wide.run(*widened, enable_io_processing=False)
+        yield
     except Exception as error:  # operators may raise anything
         raise ComparisonError(
             f"the exported program cannot be run: {type(error).__name__}: {error}"
         ) from error
+
+
+def _narrow(program: ExportedProgram, inputs: Sequence[Any]) -> TrueValues:
+    found = TrueValues(inputs=tuple(inputs))
+    with _failures(), torch.no_grad():
+        _Narrow(program.graph_module, found).run(*inputs, enable_io_processing=False)
     for spec in program.graph_signature.output_specs:
         name = getattr(spec.arg, "name", None)
         if name not in found.own:
@@ -166,16 +205,24 @@ class _Wide(fx.Interpreter):
     """Computes in float64, from torch's own results at the anchors."""
 
     def __init__(
-        self, module: fx.GraphModule, found: TrueValues, anchors: Collection[str] | None
+        self,
+        module: fx.GraphModule,
+        found: TrueValues,
+        anchors: Collection[str] | None,
+        each: Callable[[str, torch.Tensor], None],
     ) -> None:
         super().__init__(module)
         self._found = found
         self._anchors = anchors
+        self._each = each
 
     def run_node(self, n: fx.Node) -> Any:
         if n.op in ("placeholder", "output", "get_attr"):
             result = super().run_node(n)
-            return _wide(result) if n.op == "get_attr" else result
+            result = _wide(result) if n.op == "get_attr" else result
+            for name, tensor in _tensors(n, result) if n.op != "output" else ():
+                self._each(name, tensor)
+            return result
         try:
             result = _wide(self._in_float64(n))
         except Exception:  # noqa: BLE001 - an op without float64 is taken to be exact
@@ -186,7 +233,7 @@ class _Wide(fx.Interpreter):
         elif self._has_ties(n):
             self._found.undetermined.update(names[1:] or [n.name])
         for name, tensor in _tensors(n, result):
-            self._found.ideal[name] = tensor.detach()
+            self._each(name, tensor.detach())
         return self._anchored(n, result)
 
     def _reads_open(self, n: fx.Node, source: fx.Node) -> bool:

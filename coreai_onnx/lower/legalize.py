@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from coreai_onnx.lower.kernel_dtypes import KERNEL_DTYPES
+from coreai_onnx.model.op_schemas import schema_of
 
 _NAMES = {ir.DataType.FLOAT: "float", ir.DataType.DOUBLE: "double"}
 _D = ir.DataType
@@ -22,6 +23,7 @@ _WIDER: dict[ir.DataType, tuple[ir.DataType, ...]] = {
     _D.INT8: (_D.INT32, _D.INT64, _D.FLOAT),
     _D.INT16: (_D.INT32, _D.INT64, _D.FLOAT),
     _D.UINT16: (_D.INT32, _D.INT64, _D.FLOAT),
+    _D.FLOAT16: (_D.FLOAT, _D.DOUBLE),
     _D.INT32: (_D.INT64, _D.DOUBLE, _D.FLOAT),
     _D.UINT32: (_D.INT64, _D.DOUBLE),
     _D.INT64: (_D.INT32, _D.DOUBLE, _D.FLOAT),
@@ -46,14 +48,24 @@ def compute_dtype(
 ) -> ir.DataType | None:
     """Return the dtype to cast to before the op, or None if the op supports ``dtype``.
 
-    float16 is never cast: onnxruntime itself computes it in float32 if it has no kernel.
+    float16 is cast only if ONNX's op does not have it: onnxruntime itself computes it in float32 if
+    it has no kernel.
     """
     known = kernel_dtypes(op_type, opset, variable)
-    if known is None or dtype == ir.DataType.FLOAT16 or _name(dtype) in known:
+    if known is None or _name(dtype) in known:
+        return None
+    if dtype == ir.DataType.FLOAT16 and _has_float16(op_type, opset, variable):
         return None
     options = [wide for wide in _WIDER.get(dtype, ()) if _name(wide) in known]
     exact = [wide for wide in options if (dtype, wide) not in _LOSSY]
     return next(iter(exact or options), None)
+
+
+def _has_float16(op_type: str, opset: int, variable: str) -> bool:
+    schema = schema_of(op_type, opset)
+    constraints = () if schema is None else schema.type_constraints
+    types = {one.type_param_str: one.allowed_type_strs for one in constraints}
+    return "tensor(float16)" in types.get(variable, ("tensor(float16)",))
 
 
 def axes_from_the_front(

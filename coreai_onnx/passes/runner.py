@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.errors import PassError, SpecViolationError
+from coreai_onnx.errors import PassError, SpecViolationError, WrongPassError
 from coreai_onnx.model.adoption import adopt
 from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.violations import new_violations
@@ -27,6 +27,8 @@ MAX_ROUNDS = 32
 
 Progress = Callable[[str, str, int], None]
 """Called before each pass with the graph's name, the pass's name and the round, from 1."""
+Verify = Callable[[ir.Model], str]
+"""Called with the model after each pass that changed it; returns what is wrong with its results."""
 
 
 class _BadPassError(Exception):
@@ -60,6 +62,7 @@ def run_passes(
     passes: Sequence[Pass] | None = None,
     *,
     progress: Progress | None = None,
+    verify: Verify | None = None,
 ) -> PassReport:
     """Optimize ``model`` in place.
 
@@ -71,6 +74,7 @@ def run_passes(
         model: The model; after an error it has the changes of the passes before the bad one.
         passes: The passes in order; None for ``coreai_onnx.passes.order.ORDER``.
         progress: Called before each pass.
+        verify: Called after each pass that changed the model.
 
     Returns:
         Counts per pass and the near misses.
@@ -78,11 +82,14 @@ def run_passes(
     Raises:
         PassError: A pass raised or broke a graph (the message names the pass), or the passes do
             not converge; in the latter case the model is unchanged.
+        WrongPassError: ``verify`` found a result of a pass to be wrong.
         SpecViolationError: A pass created a node that breaks a rule of ONNX, in a model that had
             no such node before.
     """
     chosen = tuple(ORDER if passes is None else passes)
     run = _Run(model, chosen, progress)
+    if verify is not None:
+        return _run_verified(model, chosen, verify, progress)
     try:
         run.all()
         result = _closed(run, model)
@@ -103,6 +110,25 @@ def run_passes(
     return run.report
 
 
+def _run_verified(
+    model: ir.Model, passes: tuple[Pass, ...], verify: Verify, progress: Progress | None
+) -> PassReport:
+    """Run the passes, and verify the model after each that changed it."""
+    run = _Replay(model, passes, limit=None, verify=verify, progress=progress)
+    try:
+        run.all()
+    except _TooNewError as late:  # an old model, which is still unchanged
+        fitting = tuple(one for one in passes if one is not late.one)
+        return _run_verified(model, fitting, verify, progress)
+    except _BadPassError as error:
+        if run.valid is not None:
+            adopt(run.valid, model)
+        raise error.kind(f"{error}\n  the model is as the passes before left it") from error
+    if run.valid is not None:
+        adopt(run.valid, model)
+    return run.report
+
+
 def _closed(run: _Run, model: ir.Model) -> ir.Model | None:
     """Return the model after a run; None if the run changed nothing."""
     if not run.report.total:
@@ -120,6 +146,13 @@ def _check_result(model: ir.Model, result: ir.Model) -> None:
     wrong = fixed_attributes_fault(result)
     if wrong and not fixed_attributes_fault(model):
         raise _BadPassError(f"left an invalid node\n  {wrong}")
+
+
+def _check_results(model: ir.Model, result: ir.Model, verify: Verify) -> None:
+    """Raise an error if a result computes something else."""
+    result.metadata_props.update(model.metadata_props)
+    if wrong := verify(result):
+        raise _BadPassError(f"made results wrong\n{wrong}", WrongPassError)
 
 
 def _is_ours(one: Pass) -> bool:
@@ -239,7 +272,7 @@ class _Run:
 
 
 class _Replay(_Run):
-    """A second run after a failed one: it checks the model after each step, and keeps a valid one.
+    """A run that checks the model after each step, and keeps a valid one: after a failed run.
 
     Only this run pays for the checks. It never repeats a step: passes work in place, so the model
     after the last valid step is exported before the next step.
@@ -247,16 +280,25 @@ class _Replay(_Run):
     Args:
         model: The model before the run.
         passes: The passes.
-        limit: The number of steps that the failed run began.
+        limit: The number of steps that the failed run began; None for all.
+        verify: Called after each pass that changed the model.
+        progress: Called before each pass.
 
     Attributes:
         valid: The model after the last step that left it valid; None while it is unchanged.
     """
 
-    def __init__(self, model: ir.Model, passes: Sequence[Pass], limit: int) -> None:
-        super().__init__(model, passes)
+    def __init__(
+        self,
+        model: ir.Model,
+        passes: Sequence[Pass],
+        limit: int | None,
+        verify: Verify | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        super().__init__(model, passes, progress)
         self.valid: ir.Model | None = None
-        self._model, self._limit = model, limit
+        self._model, self._limit, self._verify = model, limit, verify
 
     def first_error(self) -> _BadPassError | None:
         """Run the passes; return the first error, or None if they succeed this time."""
@@ -275,15 +317,17 @@ class _Replay(_Run):
         if not count:
             self._check(one, root)
         if count or not _is_ours(one):  # a user's pass may not report what it changes
-            self._export(one, root)
+            self._export(one, root, count)
         return count
 
-    def _export(self, one: Pass, root: _Root) -> None:
+    def _export(self, one: Pass, root: _Root, count: int) -> None:
         with untyped(self.main.functions):
             result = _closed(self, self._model)
         if result is not None:
             try:
                 _check_result(self._model, result)
+                if self._verify is not None and count:
+                    _check_results(self._model, result, self._verify)
             except _BadPassError as bad:
                 message = f"pass {name_of(one)} on {root.label} {bad}"
                 raise _BadPassError(message, bad.kind) from bad

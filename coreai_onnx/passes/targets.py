@@ -21,7 +21,7 @@ from coreai_onnx.passes.engine.bodies import can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
 from coreai_onnx.passes.order import CONTRIB, KERNELS, ORDER, Pass
 from coreai_onnx.passes.portable import check_portable, make_portable
-from coreai_onnx.passes.runner import run_passes
+from coreai_onnx.passes.runner import Verify, run_passes
 
 Target = Literal["onnxruntime", "portable", "kernels", "contrib"]
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -93,6 +93,7 @@ def optimize_for(
     target: Target = "onnxruntime",
     passes: Sequence[Pass] | None = None,
     minimum_onnxruntime: str | None = None,
+    verify: Verify | None = None,
 ) -> PassReport:
     """Optimize a model for a target, in place; a second call changes nothing.
 
@@ -102,6 +103,7 @@ def optimize_for(
         passes: Passes to run instead of those of the target.
         minimum_onnxruntime: The oldest onnxruntime that must run the file; None for the version in
             the model's metadata, which a conversion writes, or else the newest.
+        verify: Called after each pass that changed the model.
 
     Returns:
         The report of the passes.
@@ -111,7 +113,7 @@ def optimize_for(
         PassError: A pass failed.
     """
     with failures_as(PassError, f"the model cannot be optimized for {target}"):
-        return _optimize_for(model, target, passes, minimum_onnxruntime)
+        return _optimize_for(model, target, passes, minimum_onnxruntime, verify)
 
 
 def _optimize_for(
@@ -119,6 +121,7 @@ def _optimize_for(
     target: Target,
     passes: Sequence[Pass] | None,
     minimum_onnxruntime: str | None,
+    verify: Verify | None,
 ) -> PassReport:
     minimum = minimum_onnxruntime
     if minimum is None:
@@ -126,9 +129,9 @@ def _optimize_for(
     chosen = passes_for(target, minimum)
     if target == "portable":
         check_portable(model)
-    report = run_passes(model, chosen if passes is None else passes)
+    report = run_passes(model, chosen if passes is None else passes, verify=verify)
     if target == "portable" and make_portable(model):
-        again = run_passes(model, chosen if passes is None else passes)
+        again = run_passes(model, chosen if passes is None else passes, verify=verify)
         for name, count in again.counts.items():
             report.counts[name] += count
         report.nodes_after, report.near_misses = again.nodes_after, again.near_misses

@@ -44,6 +44,8 @@ _OTHER_OP = {
     "ReduceSum": ("other reduction", "ReduceMean"),
     "ReduceMax": ("other reduction", "ReduceMin"),
 }
+_ACTIVATIONS = ("Gelu", "gelu", "FastGelu", "silu", "Tanh", "Sigmoid", "Relu", "Softmax", "Clip")
+_ATTENTIONS = ("scaled_dot_product_attention", "Attention", "MultiHeadAttention")
 _ATTRIBUTES: dict[str, tuple[str, Callable[[float], float]]] = {
     "epsilon": ("epsilon", lambda x: x * 1e4 + 0.1),
     "eps": ("epsilon", lambda x: x * 1e4 + 0.1),
@@ -58,22 +60,46 @@ _ATTRIBUTES: dict[str, tuple[str, Callable[[float], float]]] = {
 def faults(model: ir.Model) -> Iterator[Fault]:
     """Yield every fault that the nodes of the main graph can have."""
     for index, node in enumerate(model.graph):
-        kind, other = _OTHER_OP.get(node.op_type, ("", ""))
-        if kind and node.domain in ("", "ai.coreai", "com.microsoft"):
-            yield Fault(kind, index, _operator(other))
-        if node.op_type in ("Sub", "Div", "MatMul", "Where"):
-            yield Fault("swapped inputs", index, _swap)
-        if node.op_type == "Transpose":
-            yield Fault("permutation", index, _permute)
+        yield from _of_op(node, index)
+        yield from _of_attention(node, index)
         for name in node.attributes.keys() & _ATTRIBUTES.keys():
             kind, change = _ATTRIBUTES[name]
             yield Fault(kind, index, _attribute(name, change))
-        for place, value in enumerate(node.inputs):
-            if value is not None and _is_number(value):
-                yield Fault("scaled constant", index, _constant(place, 1.5, 0.0))
-                yield Fault("shifted constant", index, _constant(place, 1.0, 0.5))
-        if node.op_type in ("Gemm", "Conv") and len(node.inputs) == 3:
-            yield Fault("dropped bias", index, lambda _, n: n.resize_inputs(2))
+        yield from _of_constants(node, index)
+
+
+def _of_op(node: ir.Node, index: int) -> Iterator[Fault]:
+    kind, other = _OTHER_OP.get(node.op_type, ("", ""))
+    if kind and node.domain in ("", "ai.coreai", "com.microsoft"):
+        yield Fault(kind, index, _operator(other))
+    if node.op_type in ("Sub", "Div", "MatMul", "Where"):
+        yield Fault("swapped inputs", index, _swap)
+    if node.op_type == "Transpose":
+        yield Fault("permutation", index, _permute)
+    if node.op_type in _ACTIVATIONS:
+        yield Fault("dropped activation", index, _bypass)
+    if node.op_type == "Concat" and not any(v is None or _is_whole(v) for v in node.inputs):
+        yield Fault("reversed concatenation", index, _reverse)
+
+
+def _of_attention(node: ir.Node, index: int) -> Iterator[Fault]:
+    if node.op_type.partition(".")[0] in _ATTENTIONS:
+        yield Fault("swapped query and key", index, _swap_first)
+        if len(node.inputs) > 3 and node.inputs[3] is not None:
+            yield Fault("dropped mask", index, lambda _, n: n.replace_input_with(3, None))
+
+
+def _of_constants(node: ir.Node, index: int) -> Iterator[Fault]:
+    for place, value in enumerate(node.inputs):
+        if value is None or not _is_number(value):
+            continue
+        yield Fault("scaled constant", index, _constant(place, 1.5, 0.0))
+        yield Fault("shifted constant", index, _constant(place, 1.0, 0.5))
+        yield Fault("zeroed constant", index, _constant(place, 0.0, 0.0))
+        if value.shape is not None and len(value.shape) == 2:
+            yield Fault("reversed rows of a weight", index, _constant(place, 1.0, 0.0, -1))
+    if node.op_type in ("Gemm", "Conv") and len(node.inputs) == 3:
+        yield Fault("dropped bias", index, lambda _, n: n.resize_inputs(2))
 
 
 def _is_number(value: ir.Value) -> bool:
@@ -98,6 +124,27 @@ def _swap(_: ir.Model, node: ir.Node) -> None:
     node.replace_input_with(first + 1, one)
 
 
+def _swap_first(_: ir.Model, node: ir.Node) -> None:
+    query, key = node.inputs[:2]
+    node.replace_input_with(0, key)
+    node.replace_input_with(1, query)
+
+
+def _bypass(_: ir.Model, node: ir.Node) -> None:
+    node.op_type, node.domain = "Identity", ""
+    node.attributes.clear()
+    node.resize_inputs(1)
+
+
+def _reverse(_: ir.Model, node: ir.Node) -> None:
+    for place, value in enumerate(list(node.inputs)[::-1]):
+        node.replace_input_with(place, value)
+
+
+def _is_whole(value: ir.Value) -> bool:
+    return value.dtype in (ir.DataType.INT64, ir.DataType.INT32)
+
+
 def _permute(_: ir.Model, node: ir.Node) -> None:
     perm = list(node.attributes["perm"].as_ints())
     perm[-1], perm[-2] = perm[-2], perm[-1]
@@ -118,7 +165,9 @@ def _attribute(name: str, change: Callable[[float], float]) -> Callable[[ir.Mode
     return inject
 
 
-def _constant(place: int, factor: float, offset: float) -> Callable[[ir.Model, ir.Node], None]:
+def _constant(
+    place: int, factor: float, offset: float, step: int = 1
+) -> Callable[[ir.Model, ir.Node], None]:
     """Return a change of one node's constant: other nodes keep the old one."""
 
     def inject(model: ir.Model, node: ir.Node) -> None:
@@ -127,8 +176,10 @@ def _constant(place: int, factor: float, offset: float) -> Callable[[ir.Model, i
         assert old.const_value is not None
         array = old.const_value.numpy()
         wide = array.astype(np.float64) * factor + offset
+        if step < 0:
+            wide = wide[::step]
         name = f"{old.name}.changed"
-        tensor = ir.tensor(wide.astype(array.dtype), name=name)
+        tensor = ir.tensor(np.ascontiguousarray(wide.astype(array.dtype)), name=name)
         value = ir.Value(name=name, const_value=tensor, type=old.type, shape=old.shape)
         model.graph.register_initializer(value)
         node.replace_input_with(place, value)

@@ -16,7 +16,9 @@ from coreai_onnx.debugging.blaming import blame
 from coreai_onnx.errors import ComparisonError, LoadError, SaveError
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime.library import ENVIRONMENT_VARIABLE
 from tests.debugging.small_reference import Small, converted
+from tests.debugging.wrong_kernel import build_wrong_library
 from tests.small_models import linear_model
 
 
@@ -109,6 +111,21 @@ def test_states_are_carried_from_call_to_call() -> None:
     assert finding.nodes[0].where.code == "self.count += 1"
 
 
+class Returns(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x, self.kept, x.sin()
+
+
+def test_a_module_that_returns_its_input_and_a_buffer() -> None:
+    found = blame(coreai_onnx.convert(Returns(), (torch.randn(3),)), kernels=False)
+    found.assert_clean()
+    assert not found.unchecked
+
+
 class Off(torch.nn.Module):
     """What ``Small`` computes, with an error after the export."""
 
@@ -145,6 +162,30 @@ def test_random_results_are_not_judged_and_what_reads_them_is() -> None:
     assert len(found.unchecked) < len(program.model.graph)
     node_of(program, "Sin").op_type = "Cos"
     assert len(blame(program, kernels=False).findings) == 1
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_is_told_from_a_wrong_body(
+    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Normalizes(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.up = torch.nn.RMSNorm(8), torch.nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.up(self.norm(x))
+            return torch.nn.functional.silu(hidden)
+
+    module, x = Normalizes().eval(), torch.randn(3, 8)
+    program = coreai_onnx.convert(module, (x,))
+    assert blame(program, kernels=True).clean
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(build_wrong_library(kernels, tmp_path)))
+    (finding,) = blame(program).findings
+    assert finding.kind == "kernel"
+    assert [node.op for node in finding.nodes] == ["ai.coreai::rms_norm"]
+    assert finding.nodes[0].where.code == "hidden = self.up(self.norm(x))"
+    assert blame(program, kernels=False).clean
 
 
 def test_the_reproduction_runs_without_this_package(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
@@ -131,3 +133,35 @@ def test_text_is_a_table_per_section_with_a_limit() -> None:
 def test_no_file() -> None:
     with pytest.raises(LoadError, match="no such file"):
         diff_models("nowhere.onnx", "nowhere.onnx")
+
+
+def renamed_weights(count: int, prefix: str, step: int) -> OnnxProgram:
+    """Return a model with many different weights, whose names have a prefix, in steps of 1 or -1.
+
+    A search from the first weight on would take quadratic time for the opposite order.
+    """
+    array = np.arange(count, dtype=np.float32)
+    values = [
+        ir.Value(name=f"{prefix}{i}", const_value=ir.tensor(array[i : i + 1], name=f"{prefix}{i}"))
+        for i in range(count)
+    ]
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
+    nodes, last = [], x
+    for i, value in enumerate(values):
+        nodes.append(ir.Node("", "Add", [last, value], name=f"n{i}"))
+        last = nodes[-1].outputs[0]
+        last.name = f"v{i}"
+    graph = ir.Graph([x], [last], nodes=nodes, initializers=values[::step], opset_imports={"": 21})
+    return OnnxProgram({"main": ir.Model(graph, ir_version=10)})
+
+
+def test_the_time_is_linear_in_renamed_weights() -> None:
+    def seconds(count: int) -> float:
+        models = renamed_weights(count, "a", 1), renamed_weights(count, "b", -1)
+        begin = time.process_time()
+        found = diff_models(*models)
+        assert sum(change.kind == "renamed" for change in found.changes) == count
+        return time.process_time() - begin
+
+    seconds(100)
+    assert seconds(12_000) < 8 * max(seconds(3_000), 0.05)

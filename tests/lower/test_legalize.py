@@ -32,6 +32,14 @@ def test_compute_dtype(
     assert compute_dtype(op_type, 23, variable, dtype) == expected
 
 
+@pytest.mark.parametrize(("opset", "expected"), [(18, D.FLOAT), (20, None)])
+def test_float16_is_cast_where_the_op_does_not_have_it(
+    opset: int, expected: ir.DataType | None
+) -> None:
+    assert compute_dtype("IsInf", opset, "T1", D.FLOAT16) == expected
+    assert compute_dtype("Acos", opset, "T", D.FLOAT16) is None  # onnxruntime casts it
+
+
 def test_a_wider_dtype_has_a_kernel_and_loses_nothing_where_one_can() -> None:
     """Every choice is a dtype the op takes; a lossy one only where no exact one is."""
     exact = {D.BFLOAT16: {D.FLOAT}, D.BOOL: {D.UINT8, D.INT32, D.INT64, D.FLOAT}}

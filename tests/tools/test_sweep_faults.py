@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from coreai_onnx.debugging.blaming import blame
+from coreai_onnx.runtime.library import ENVIRONMENT_VARIABLE
 from tests.debugging.faults import faults
-from tools.sweep_faults import converted, outcomes
+from tests.debugging.wrong_kernel import build_wrong_library
+from tools.sweep_faults import converted, kernel_outcomes, outcomes, tables
 
 
 @pytest.mark.parametrize(
@@ -16,6 +20,8 @@ from tools.sweep_faults import converted, outcomes
         ("bert", "onnxruntime", torch.float32),
         ("llama", "contrib", torch.float16),
         ("vit", "portable", torch.float32),
+        ("gpt2", "onnxruntime", torch.float16),
+        ("resnet", "contrib", torch.float32),
     ],
 )
 def test_faults_are_found_with_one_line_each(name: str, target: str, dtype: torch.dtype) -> None:
@@ -24,6 +30,34 @@ def test_faults_are_found_with_one_line_each(name: str, target: str, dtype: torc
     done = list(outcomes(program, dtype, 8))
     assert len(done) >= 4
     assert all(outcome.found and outcome.lines == 1 for outcome in done), done
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_is_found_at_every_call(
+    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(build_wrong_library(kernels, tmp_path)))
+    program = converted("llama", "onnxruntime", torch.float16)
+    done = [one for op in ("rms_norm", "skip_rms_norm") for one in kernel_outcomes(program, op)]
+    assert len(done) == 5
+    assert all(one.found and one.lines == 1 for one in done), done
+
+
+def test_tables_count_faults_by_model_target_and_kind() -> None:
+    faults_ = [
+        {"kind": "axis", "found": True, "lines": 1},
+        {"kind": "axis", "found": True, "lines": 2},
+        {"kind": "alpha", "found": False, "lines": 0},
+    ]
+    line = {"model": "bert", "target": "contrib", "dtype": "float32", "false alarms": 1}
+    by_model, by_target, total, by_kind = tables([line | {"faults": faults_}]).split("\n\n")
+    assert by_model.splitlines()[-1].split() == ["bert", "3", "2", "1", "1"]
+    assert by_target.splitlines()[-1].split() == ["contrib", "float32", "3", "2", "1", "1"]
+    assert total.splitlines()[-1].split() == ["3", "2", "1", "1"]
+    assert by_kind.splitlines()[2:] == [
+        "alpha          1      0         0",
+        "axis           2      2         1",
+    ]
 
 
 def test_there_are_ten_kinds_of_faults() -> None:

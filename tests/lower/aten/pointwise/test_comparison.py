@@ -151,9 +151,10 @@ def test_dynamic():
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("opset", [18, 26])
-def test_opsets(opset):
-    x = torch.tensor(SPECIAL, dtype=torch.bfloat16)
+def test_opsets(opset, dtype):
+    x = torch.tensor(SPECIAL, dtype=dtype)
     check(lambda x: (x.isnan(), x.isinf(), x.clamp(0, 1), x > 0), x, opset=opset)
 
 
