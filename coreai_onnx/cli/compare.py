@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coreai_onnx.cli.numbers import SEED, SEED_HELP, tolerance
+from coreai_onnx.cli.output import chosen_place
 from coreai_onnx.cli.random_weights import random_weights
 from coreai_onnx.cli.subject import load_subject
 from coreai_onnx.errors import CommandError
 from coreai_onnx.runtime.session import Session
+
+if TYPE_CHECKING:
+    from coreai_onnx.debugging.comparison import Comparison
 
 NAME = "compare"
 DESCRIPTION = """\
@@ -38,6 +44,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compare the values inside of the graph, too; REFERENCE is the record of convert",
     )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE.html", help="also write a page with the graph by error"
+    )
     parser.add_argument("--seed", type=SEED, default=0, help=SEED_HELP)
 
 
@@ -46,13 +55,15 @@ def execute(options: argparse.Namespace) -> int:
     from coreai_onnx.debugging.comparison import compare
     from coreai_onnx.debugging.torch_side import Arguments
 
+    if options.html is not None:
+        options.html = chosen_place(options.html, ".html")
     Session(options.model, kernels=False)  # report a bad file before the module is built
     tolerances = None
     if options.rtol is not None or options.atol is not None:
         tolerances = (options.rtol or 0.0, options.atol or 0.0)
     if options.factory.endswith(".onnx"):
         comparison = compare(options.model, options.factory, tolerances=tolerances)
-        print(comparison)
+        _report(comparison, options)
         return 0 if comparison.ok else 1
     subject = load_subject(options.factory, options.seed)
     if subject.program is not None and subject.program.example_inputs is None:
@@ -62,9 +73,16 @@ def execute(options: argparse.Namespace) -> int:
     comparison = compare(
         options.model, reference, inputs, tolerances=tolerances, values=options.values
     )
-    print(comparison)
+    _report(comparison, options)
     if comparison.ok:
         return 0
     if reason := random_weights(options.factory, subject, options.seed):
         print(f"note: {reason}")
     return 1
+
+
+def _report(comparison: Comparison, options: argparse.Namespace) -> None:
+    """Print the comparison, and write the page."""
+    print(comparison)
+    if options.html is not None:
+        print(f"wrote {comparison.to_html(options.html, f'Comparison of {options.model}')}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch.export import ExportedProgram
 from coreai_onnx.debugging.compared_row import NUMBERS, Judge, Row, badness, cells, shape_text
 from coreai_onnx.debugging.difference import Array, Difference
 from coreai_onnx.debugging.error_histogram import UNDEFINED, histogram_rows
+from coreai_onnx.debugging.error_report import write_comparison_page
 from coreai_onnx.debugging.references import (
     Call,
     Reference,
@@ -43,6 +46,7 @@ class Comparison:
         values: The comparisons of the values inside of the graph, if they were requested.
         notes: What makes the reference unsuitable: random operators, training mode.
         allowed: The allowed errors in words.
+        model: The compared model.
     """
 
     rows: tuple[Row, ...]
@@ -50,6 +54,18 @@ class Comparison:
     values: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
     allowed: str = STATEMENT
+    model: Source | None = field(default=None, repr=False)
+
+    def to_html(self, path: str | PathLike[str], title: str = "Comparison") -> Path:
+        """Write a page with the graph, colored by error; ``values=True`` colors all of it.
+
+        Raises:
+            SaveError: If it cannot be written.
+        """
+        assert self.model is not None
+        notes = [f"allowed: {self.allowed}", *self.notes]
+        model = model_of(self.model)
+        return write_comparison_page(path, model, self.rows, self.values, title=title, notes=notes)
 
     @property
     def ok(self) -> bool:
@@ -192,7 +208,7 @@ def compare(
         inner = [judges.value(pair) for pair in pairs]
     allowed = judges.statement(rows)
     return Comparison(
-        tuple(rows), "kernels" in sessions, tuple(inner), tuple(chosen.notes), allowed
+        tuple(rows), "kernels" in sessions, tuple(inner), tuple(chosen.notes), allowed, subject
     )
 
 

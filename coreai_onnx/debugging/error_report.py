@@ -9,6 +9,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
+from coreai_onnx.debugging.compared_row import Row, cells
 from coreai_onnx.debugging.search import Finding
 from coreai_onnx.debugging.yardstick import STATEMENT, Judgement
 from coreai_onnx.model.places import Place, as_read, places_by_value
@@ -62,17 +63,50 @@ def write_blame_page(found: Findings, path: str | PathLike[str], title: str) -> 
     return write_page(path, found.model, columns, title=title, facts=facts, wrong=wrong)
 
 
+def write_comparison_page(
+    path: str | PathLike[str],
+    model: ir.Model,
+    outputs: Sequence[Row],
+    values: Sequence[Row],
+    *,
+    title: str,
+    notes: Sequence[str],
+) -> Path:
+    """Write a page of a comparison on the graph, colored by error; see ``Comparison.to_html``."""
+    places = places_by_value(as_read(model))
+    errors: dict[str, dict[Key, float]] = {}
+    wrong: dict[Key, str] = {}
+    for row in (*values, *outputs):
+        place = places.get(row.output.removeprefix("state "))
+        if place is None:
+            continue
+        column = errors.setdefault(f"{row.execution} error", {})
+        column[place.key] = max(column.get(place.key, 0.0), _error(row))
+        if not row.ok:
+            wrong.setdefault(place.key, f"{row.execution}: {cells(row)[-1]}")
+    columns = [Column(name, of_node, "error") for name, of_node in errors.items()]
+    count = sum(not row.ok for row in outputs)
+    verdict = f"{count} of {len(outputs)} outputs differ" if count else "the outputs agree"
+    return write_page(path, model, columns, title=title, facts=[verdict, *notes], wrong=wrong)
+
+
+def _error(row: Row) -> float:
+    """Return the error of a result: by float64 if it is known, else the largest relative one."""
+    return row.difference.max_rel if row.judgement is None else row.judgement.error
+
+
 def _guilty(found: Findings, places: tuple[Place, ...]) -> Mapping[Key, str]:
     """Return the nodes of the findings, also those in a module that a guilty node calls."""
-    reasons = {
-        node.name: f"{finding.kind}: {finding.judgement}"
-        for finding in found.findings
-        for node in finding.nodes
-    }
-    callers = ((place.key, place.node.partition("/")[0]) for place in places)
-    named = {place.key: place.node for place in places}
+    known = {place.node for place in places}
+    reasons: dict[str, str] = {}
+    for finding in found.findings:
+        for node in finding.nodes:
+            inner = {f"{node.name}/{one.name}" for one in finding.inside} & known
+            reason = f"{finding.kind}: {finding.judgement}"
+            reasons |= dict.fromkeys(inner or {node.name}, reason)
+    callers = {place.key: place.node.partition("/")[0] for place in places}
     return {
-        key: reasons.get(named[key]) or reasons[caller]
-        for key, caller in callers
-        if named[key] in reasons or caller in reasons
+        place.key: reasons.get(place.node) or reasons[callers[place.key]]
+        for place in places
+        if place.node in reasons or callers[place.key] in reasons
     }

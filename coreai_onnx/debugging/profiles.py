@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from coreai_onnx.debugging.random_inputs import random_inputs
 from coreai_onnx.errors import ComparisonError, SessionError
 from coreai_onnx.runtime.library import kernels_built
 from coreai_onnx.runtime.node_times import Profile
@@ -34,7 +35,7 @@ def profile(
         model: A file, a model or a program.
         inputs: One call's arguments, a tuple of positional or a mapping of named ones: those of
             the model, or with a reference those of the module. None for the example inputs of the
-            reference.
+            reference, or else random inputs of the types in the signature.
         reference: An `ExportRecord` or ``ExportedProgram`` that the model was converted from: its
             nodes are measured in torch too. For a module, the whole is measured.
         kernels: Whether the kernels run as well; None if they are built.
@@ -59,8 +60,9 @@ def profile(
     ]
     calls: dict[str, Callable[[], object]] = {}
     if reference is None:
+        arguments = _arguments(sessions[0], inputs)
         for session in sessions:
-            calls[_name(session)] = _call(session, *_arguments(inputs))
+            calls[_name(session)] = _call(session, *arguments)
         time_interleaved(calls, repeats=runs, warmup=warmup)
         return _merged([session.profile(skip=warmup) for session in sessions])
     from coreai_onnx.debugging.torch_times import TorchTimes
@@ -78,9 +80,11 @@ def _name(session: Session) -> str:
     return "kernels" if session.kernels else "bodies"
 
 
-def _arguments(inputs: InputSet | None) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def _arguments(
+    session: Session, inputs: InputSet | None
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     if inputs is None:
-        raise ComparisonError("there are no inputs to run the model on: give inputs=")
+        return (), random_inputs(session)
     if isinstance(inputs, Mapping):
         return (), inputs
     return (tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)), {}

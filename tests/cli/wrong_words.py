@@ -193,6 +193,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "debug": [["--debug=yes"]],
     },
     "compare": {
+        "html": _PAGES,
         "model": [["MODEL", value] for value in _MODELS],
         "factory": [["FACTORY", value] for value in (*_FACTORIES, "models.py:other_args")],
         "rtol": [["--rtol", value] for value in ("-1", "nan", "inf", "small", "")],
