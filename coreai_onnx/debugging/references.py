@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import onnx
 import onnx_ir as ir
 import torch
+from torch import nn
 from torch.export import ExportedProgram
 
 from coreai_onnx.debugging.random_inputs import random_inputs
@@ -33,7 +34,11 @@ from coreai_onnx.runtime.session import Session, Source
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Positional and keyword arguments."""
 ADVICE = "write it with program.save(path, record=...), and give ExportRecord.load(path)"
-_TRAINS = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)  # noqa: SLF001 - torch has no public name
+_TRAINS = (
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+)
+"""Layers that compute something else in training mode."""
 
 
 class Reference(Protocol):

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from coreai_onnx.debugging.random_ops import draws
-from coreai_onnx.export.compat.torch_names import OpOverload, pytree
+from coreai_onnx.export.compat.torch_names import OpOverload, TorchDispatchMode, pytree
 
 WIDE = {
     torch.float16: torch.float64,

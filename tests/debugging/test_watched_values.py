@@ -10,6 +10,7 @@ from coreai_onnx.debugging.references import TorchReference
 from coreai_onnx.debugging.watched_values import value_pairs
 from coreai_onnx.debugging.yardstick import judge
 from tests.debugging.small_reference import Small, converted
+from tests.tolerances import assert_close
 
 
 def test_every_value_of_every_call_has_its_counterpart() -> None:
@@ -44,7 +45,7 @@ def test_errors_accumulate_and_are_measured_from_the_start() -> None:
     wanted = Small().eval().half().double()
     with torch.no_grad():
         hidden = wanted.first(wanted.norm(args[0].double()))
-    assert np.allclose(found["linear"].ideal, hidden.numpy(), rtol=1e-12)
+    assert_close(found["linear"].ideal, hidden)
 
 
 class Counter(torch.nn.Module):
@@ -69,5 +70,5 @@ def test_states_are_carried() -> None:
     products = [p for p in pairs if p.name == "mul"]
     assert len(products) == 3
     for count, pair in enumerate(products):
-        assert np.allclose(pair.actual, x.numpy() * (count + 2))
+        assert_close(pair.actual, x * (count + 2))
         assert np.array_equal(pair.actual, pair.expected)
