@@ -1,65 +1,118 @@
-"""Plan and use of memory by architecture: ``python -m tests.bench.memory [NAME …]``.
+"""Peak memory of converting, optimizing and saving a large Llama-like model in bfloat16.
 
-Every architecture of docs/models.md with random weights, at the last of its sizes, on function
-bodies and on kernels: the peak of the plan, what onnxruntime's arena used, and the peak with
-``low_memory``, planned and used.
+    python -m tests.bench.memory --layers 44              # 2.1 billion parameters in memory
+    python -m tests.bench.memory --layers 44 --lazy       # mapped from a safetensors file
+
+Nothing is asserted. Each run is a process of its own, because a process's peak never goes down.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
-import warnings
+import tempfile
+import threading
+import time
+from pathlib import Path
 
-from coreai_onnx.converter import TorchConverter
-from coreai_onnx.memory import MemoryPlan, memory_plan
-from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.library import kernels_built
-from coreai_onnx.table import render, size_text
-from tests.models.architecture import Architecture
-from tests.models.zoo import ARCHITECTURES, named
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.initialization import no_init_weights
 
-
-def _converted(architecture: Architecture) -> OnnxProgram:
-    exported = architecture.export(architecture.module())
-    program = TorchConverter().add_exported_program(exported).to_onnx()
-    program.optimize()
-    return program
+MIB = 1 << 20
 
 
-def _row(name: str, ordinary: MemoryPlan, low: MemoryPlan) -> tuple[object, ...]:
-    return (
-        name,
-        "kernels" if ordinary.kernels else "bodies",
-        len(ordinary.nodes),
-        size_text(ordinary.peak),
-        size_text(ordinary.peak_used),
-        f"{ordinary.peak_used / ordinary.peak:.3f}",
-        size_text(low.peak),
-        f"{low.peak_used / low.peak:.3f}",
-        f"{ordinary.peak_used / low.peak_used:.2f}",
+def configuration(layers: int) -> LlamaConfig:
+    """Grouped heads and an untied head; 45 M parameters a layer, 131 M beside them."""
+    return LlamaConfig(
+        vocab_size=32000,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=layers,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        tie_word_embeddings=False,
+        use_cache=False,
     )
 
 
+def held() -> dict[str, int]:
+    """MiB that this process holds: in all, and without the pages of files."""
+    wanted = {"VmRSS": "all", "RssAnon": "anonymous"}
+    lines = Path("/proc/self/status").read_text().splitlines()
+    pairs = (line.split(":") for line in lines)
+    return {wanted[k]: int(v.split()[0]) // 1024 for k, v in pairs if k in wanted}
+
+
+def in_memory(layers: int) -> torch.nn.Module:
+    """A model whose weights have been written to, so that every page of them is held."""
+    with no_init_weights():
+        model = LlamaForCausalLM(configuration(layers)).bfloat16()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.02, generator=generator)
+    return model.eval()
+
+
+def mapped(layers: int, file: Path) -> torch.nn.Module:
+    """The same model on the meta device, its weights mapped from a safetensors file."""
+    with torch.device("meta"):
+        model = LlamaForCausalLM(configuration(layers))
+    model.load_state_dict(load_file(file), strict=False, assign=True)
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+    return model.eval()
+
+
+def measure(layers: int, weights: Path | None, folder: Path) -> None:
+    """Convert and save one model, and print what was held."""
+    import coreai_onnx
+
+    model = in_memory(layers) if weights is None else mapped(layers, weights)
+    size = sum(p.numel() * p.element_size() for p in model.parameters()) // MIB
+    peak, done = held(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            for kind, value in held().items():
+                peak[kind] = max(peak[kind], value)
+
+    watcher = threading.Thread(target=watch)
+    print(f"weights {size} MiB, held before: {held()['all']} MiB", flush=True)
+    watcher.start()
+    start = time.perf_counter()
+    dims = {"input_ids": {0: torch.export.Dim("batch"), 1: torch.export.Dim("seq", max=4096)}}
+    program = coreai_onnx.convert(model, (torch.randint(0, 100, (2, 8)),), dynamic_shapes=dims)
+    program.save(folder / "model.onnx")
+    done.set()
+    watcher.join()
+    print(
+        f"peak {peak['all']} MiB in all, {peak['anonymous']} MiB without pages of files; "
+        f"above the weights {peak['all'] - size} MiB; {time.perf_counter() - start:.0f} s"
+    )
+    print("\n".join(f"{f.name} {f.stat().st_size // 1024} KiB" for f in folder.glob("model.onnx*")))
+
+
 def main() -> None:
-    """Print the table."""
+    """Measure in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    names = parser.parse_args().names
-    warnings.simplefilter("ignore")
-    rows = []
-    for architecture in map(named, names) if names else ARCHITECTURES:
-        print(architecture.name, file=sys.stderr)
-        program = _converted(architecture)
-        inputs = architecture.arguments(*architecture.sizes[-1])
-        for kernels in sorted({False, kernels_built()}):
-            ordinary, low = (
-                memory_plan(program, inputs, kernels=kernels, low_memory=low)
-                for low in (False, True)
-            )
-            rows.append(_row(architecture.name, ordinary, low))
-    header = ("model", "runs on", "nodes", "peak", "used", "ratio")
-    print(render((*header, "low memory", "ratio", "saved"), rows))
+    parser.add_argument("--layers", type=int, default=44)
+    parser.add_argument("--lazy", action="store_true")
+    parser.add_argument("--weights", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.folder is not None:
+        measure(options.layers, options.weights, options.folder)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder, extra = Path(name), []
+        if options.lazy:
+            file = folder / "weights.safetensors"
+            save_file(in_memory(options.layers).state_dict(), file)
+            extra = ["--weights", str(file)]
+        command = [sys.executable, "-m", "tests.bench.memory", "--layers", str(options.layers)]
+        subprocess.run([*command, "--folder", name, *extra], check=True)
 
 
 if __name__ == "__main__":
