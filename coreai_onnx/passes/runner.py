@@ -87,15 +87,15 @@ def run_passes(
             no such node before.
     """
     chosen = tuple(ORDER if passes is None else passes)
-    run = _Run(model, chosen, progress)
     if verify is not None:
         return _run_verified(model, chosen, verify, progress)
+    run = _Run(model, chosen, progress)
     try:
         run.all()
         result = _closed(run, model)
         if result is None:
             return run.report
-        _check_result(model, result)
+        _check_result(model, result, "a pass")
     except _TooNewError as late:  # an old model, which is still unchanged
         fitting = tuple(one for one in chosen if one is not late.one)
         return run_passes(model, fitting, progress=progress)
@@ -138,21 +138,28 @@ def _closed(run: _Run, model: ir.Model) -> ir.Model | None:
     return result
 
 
-def _check_result(model: ir.Model, result: ir.Model) -> None:
-    """Raise an error if a result has an invalid node that the model before did not have."""
+def _check_result(
+    model: ir.Model, result: ir.Model, who: str, verify: Verify | None = None
+) -> None:
+    """Raise an error if a result has an invalid node, or computes something else.
+
+    Args:
+        model: The model before; what is invalid there is not reported.
+        result: The result.
+        who: The pass, for the message.
+        verify: Returns what the result computes wrongly.
+    """
     if found := new_violations(model, result):
         place = f"\n  at {found[0].where}" if found[0].where else ""
-        raise _BadPassError(f"left an invalid node\n  {found[0]}{place}", SpecViolationError)
+        what = f"{who} left an invalid node\n  {found[0]}{place}"
+        raise _BadPassError(what, SpecViolationError)
     wrong = fixed_attributes_fault(result)
     if wrong and not fixed_attributes_fault(model):
-        raise _BadPassError(f"left an invalid node\n  {wrong}")
-
-
-def _check_results(model: ir.Model, result: ir.Model, verify: Verify) -> None:
-    """Raise an error if a result computes something else."""
-    result.metadata_props.update(model.metadata_props)
-    if wrong := verify(result):
-        raise _BadPassError(f"made results wrong\n{wrong}", WrongPassError)
+        raise _BadPassError(f"{who} left an invalid node\n  {wrong}")
+    if verify is not None:
+        result.metadata_props.update(model.metadata_props)
+        if wrong := verify(result):
+            raise _BadPassError(f"{who} made results wrong\n{wrong}", WrongPassError)
 
 
 def _is_ours(one: Pass) -> bool:
@@ -317,18 +324,13 @@ class _Replay(_Run):
         if not count:
             self._check(one, root)
         if count or not _is_ours(one):  # a user's pass may not report what it changes
-            self._export(one, root, count)
+            self._export(one, root)
         return count
 
-    def _export(self, one: Pass, root: _Root, count: int) -> None:
+    def _export(self, one: Pass, root: _Root) -> None:
         with untyped(self.main.functions):
             result = _closed(self, self._model)
         if result is not None:
-            try:
-                _check_result(self._model, result)
-                if self._verify is not None and count:
-                    _check_results(self._model, result, self._verify)
-            except _BadPassError as bad:
-                message = f"pass {name_of(one)} on {root.label} {bad}"
-                raise _BadPassError(message, bad.kind) from bad
+            who = f"pass {name_of(one)} on {root.label}"
+            _check_result(self._model, result, who, self._verify)
         self.valid = result
