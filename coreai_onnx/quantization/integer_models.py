@@ -21,6 +21,7 @@ from coreai_onnx.quantization.activation_ranges import Range, value_ranges
 from coreai_onnx.quantization.calibration import Feed
 from coreai_onnx.quantization.packed_weights import decibels
 from coreai_onnx.quantization.products import Products, origin
+from coreai_onnx.quantization.quantized_models import refuse_few_bits, refuse_integers
 from coreai_onnx.quantization.report import (
     KeptWeight,
     QuantizationReport,
@@ -95,9 +96,12 @@ def quantize_activations(
     model = models[calibrated]
     if model.graph.opset_imports.get("", 1) < _OLDEST:
         raise QuantizationError(f"quantized activations need opset {_OLDEST} or later")
+    refuse_few_bits(model)
     copy = model.clone()
     layers, kept = _chosen(copy, rules)
     if not layers:
+        if not kept:
+            refuse_integers(model)
         raise QuantizationError("there is nothing to quantize: no MatMul, Gemm or Conv with weight")
     values = [layer.node.inputs[0] for layer in layers] + [layer.result for layer in layers]
     names = dict.fromkeys(v.name or "" for v in values if v is not None)

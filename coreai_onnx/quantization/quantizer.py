@@ -10,11 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError
-from coreai_onnx.model.inventory import CONTRIB_DOMAIN, STANDARD_DOMAIN, graphs, weights
+from coreai_onnx.model.inventory import weights
 from coreai_onnx.quantization.calibration import Array, Feed, second_moments
 from coreai_onnx.quantization.convolutions import convolution_weights, rewrite_convolutions
 from coreai_onnx.quantization.packed_weights import PackedWeight, pack_weight
 from coreai_onnx.quantization.products import MatrixWeight, Products
+from coreai_onnx.quantization.quantized_models import refuse_few_bits, refuse_integers
 from coreai_onnx.quantization.report import (
     KeptWeight,
     QuantizationReport,
@@ -26,12 +27,6 @@ from coreai_onnx.quantization.rules import Rules
 from coreai_onnx.quantization.scheme import CALIBRATED, Scheme
 from coreai_onnx.quantization.specialization import specialize
 from coreai_onnx.stages import begin
-
-_FEW_BITS = {
-    (STANDARD_DOMAIN, "linear_nbits"), (STANDARD_DOMAIN, "embedding_nbits"),
-    (STANDARD_DOMAIN, "gather_mm_nbits"), (CONTRIB_DOMAIN, "MatMulNBits"),
-    (CONTRIB_DOMAIN, "GatherBlockQuantized"), (CONTRIB_DOMAIN, "QMoE"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,6 +63,9 @@ def quantize_models(
     plans = {name: _plan(model, rules) for name, model in models.items()}
     rules.check_used([w for plan in plans.values() for w in (*plan.schemes, *plan.kept)])
     if not any(plan.schemes for plan in plans.values()):
+        for name, plan in plans.items():
+            if not plan.kept:
+                refuse_integers(models[name])
         raise QuantizationError(_nothing([k for plan in plans.values() for k in plan.kept.items()]))
     moments = _moments(models, plans, calibration)
     done: dict[object, PackedWeight] = {}
@@ -83,12 +81,7 @@ def quantize_models(
 
 
 def _plan(model: ir.Model, rules: Rules) -> _Plan:
-    few = sum(_op(node) in _FEW_BITS for graph in graphs(model) for node in graph)
-    if few:
-        raise QuantizationError(
-            f"the model is quantized already: {few} of its nodes have weights of few bits\n"
-            "  quantize the original model, with rules for layers that need other bits"
-        )
+    refuse_few_bits(model)
     products = Products(model.clone())
     plan = _Plan(products, {}, {})
     weights = convolution_weights(products) if rules.convolutions else []
@@ -104,10 +97,6 @@ def _plan(model: ir.Model, rules: Rules) -> _Plan:
         if weight.shape in shapes and _digest(weight) in tables:
             plan.schemes[weight] = _without_data(scheme)
     return plan
-
-
-def _op(node: ir.Node) -> tuple[str, str]:
-    return node.domain, node.op_type.partition(".")[0]
 
 
 def _without_data(scheme: Scheme) -> Scheme:

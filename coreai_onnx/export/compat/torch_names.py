@@ -13,6 +13,7 @@ import torch
 from coreai_onnx.export.versions import lacks
 
 try:
+    from torch import _int_mm as integer_product
     from torch import _mkldnn as mkldnn_layout  # type: ignore[attr-defined]
     from torch._C import _jit_resolve_packet as resolve_packet
     from torch._decomp import core_aten_decompositions
@@ -117,6 +118,7 @@ __all__ = [
     "core_aten_decompositions",
     "disable_current_modes",
     "export_trace",
+    "integer_product",
     "is_traceable_wrapper_subclass",
     "make_fx",
     "math_attention",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import torch
-import torch.ao.quantization.fx._decomposed  # defines torch.ops.quantized_decomposed
+import torch.ao.quantization.fx  # defines torch.ops.quantized_decomposed
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.checkpoints.packed_matrices import QuantizedLayer
+from coreai_onnx.export.compat.torch_names import integer_product
+from coreai_onnx.huggingface.checkpoints.packed_matrices import CheckpointLayer
 from coreai_onnx.huggingface.checkpoints.rounded_activations import Rounding
 
 _LIMITS = (-128, 127, torch.int8)
 
 
-class IntegerLinear(QuantizedLayer):
+class IntegerLinear(CheckpointLayer):
     """A linear layer that multiplies integers.
 
     Static scales become ``QuantizeLinear`` and ``DequantizeLinear``, around which onnxruntime
@@ -52,15 +53,14 @@ class IntegerLinear(QuantizedLayer):
     def _dynamic(self, x: torch.Tensor) -> torch.Tensor:
         steps, scale, zero = self.rounding.steps(x.float())
         rows = steps.to(torch.int8).reshape(-1, x.shape[-1])
-        # torch has no public product of integers; torchao uses this one
-        sums = torch._int_mm(rows, self.weight.t()).to(torch.float32)  # noqa: SLF001
+        sums = integer_product(rows, self.weight.t()).to(torch.float32)
         sums = sums.reshape(*x.shape[:-1], len(self.weight))
         if zero is not None and self.row_sums is not None:
             sums = sums - zero * self.row_sums
         return sums * (scale * self.scales)
 
 
-class Float8Linear(QuantizedLayer):
+class Float8Linear(CheckpointLayer):
     """A linear layer with a weight in float8, which is multiplied in float32.
 
     Args:

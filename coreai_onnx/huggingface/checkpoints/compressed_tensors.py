@@ -20,9 +20,9 @@ import torch
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.byte_linear import Float8Linear, IntegerLinear
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
+    CheckpointLayer,
     PackedLinear,
     PackedMatrix,
-    QuantizedLayer,
     check_bits,
     packed_rows,
     unpacked_rows,
@@ -42,7 +42,7 @@ _LAYER = "Linear"
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
-) -> PackedMatrix | QuantizedLayer | None:
+) -> PackedMatrix | CheckpointLayer | None:
     """Return the weight of a linear layer, or the layer if its inputs are rounded.
 
     None if the checkpoint has it in floating point.
@@ -74,7 +74,7 @@ def _layer_of_bytes(
     settings: Mapping[str, Any],
     scales: torch.Tensor,
     rounding: Rounding | None,
-) -> PackedMatrix | QuantizedLayer:
+) -> PackedMatrix | CheckpointLayer:
     """Return a weight that is stored in bytes, or its layer."""
     weight = tensors[f"{path}.weight"]
     if weight.dtype == FLOAT8:
@@ -112,7 +112,7 @@ def _packed(
     return PackedMatrix(packed, scales.contiguous(), bits, zeros)
 
 
-def _rounded(weight: PackedMatrix, rounding: Rounding | None) -> PackedMatrix | QuantizedLayer:
+def _rounded(weight: PackedMatrix, rounding: Rounding | None) -> PackedMatrix | CheckpointLayer:
     return weight if rounding is None else PackedLinear(weight, rounding=rounding)
 
 

@@ -12,14 +12,14 @@ from transformers.initialization import no_init_weights
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints import awq, bitsandbytes, compressed_tensors, gptq, mxfp4
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
+    CheckpointLayer,
     PackedLinear,
     PackedMatrix,
-    QuantizedLayer,
 )
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
 
 Read = Callable[
-    [Checkpoint, str, Mapping[str, Any], tuple[int, int]], PackedMatrix | QuantizedLayer | None
+    [Checkpoint, str, Mapping[str, Any], tuple[int, int]], PackedMatrix | CheckpointLayer | None
 ]
 METHODS: Mapping[str, Read | None] = {
     "compressed-tensors": compressed_tensors.read,
@@ -144,7 +144,7 @@ def _unpacked(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     packed = [
         f"{path}."
         for path, module in model.named_modules()
-        if isinstance(module, QuantizedLayer | mxfp4.PackedExperts)
+        if isinstance(module, CheckpointLayer | mxfp4.PackedExperts)
     ]
     for name, tensor in model.state_dict(keep_vars=True).items():
         if not name.startswith(tuple(packed)):

@@ -108,7 +108,7 @@ def check_bits(bits: object) -> None:
         raise ModelSourceError(f"weights of {bits} bits are not supported, only of {CODE_BITS}")
 
 
-class QuantizedLayer(torch.nn.Module):
+class CheckpointLayer(torch.nn.Module):
     """A linear layer with a quantized weight, whose parts are buffers."""
 
     bias: torch.Tensor | None
@@ -122,7 +122,7 @@ class QuantizedLayer(torch.nn.Module):
             self.register_buffer(name, value)
 
 
-class PackedLinear(QuantizedLayer):
+class PackedLinear(CheckpointLayer):
     """A linear layer with a packed weight.
 
     Args:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.ao.quantization.fx._decomposed  # defines torch.ops.quantized_decomposed
+import torch.ao.quantization.fx  # defines torch.ops.quantized_decomposed
 
 from coreai_onnx.errors import ModelSourceError
 

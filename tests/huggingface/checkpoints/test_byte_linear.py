@@ -11,7 +11,7 @@ import torch
 import coreai_onnx
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.byte_linear import Float8Linear, IntegerLinear
-from coreai_onnx.huggingface.checkpoints.packed_matrices import QuantizedLayer
+from coreai_onnx.huggingface.checkpoints.packed_matrices import CheckpointLayer
 from coreai_onnx.model.inventory import graphs
 from tests.huggingface.checkpoints.test_rounded_activations import rounding
 from tests.tolerances import assert_close
@@ -24,7 +24,7 @@ BIAS = torch.randn(48, generator=GENERATOR)
 STATIC = {"dynamic": False, "strategy": "tensor", "scale": torch.tensor([0.03125])}
 
 
-def checked(layer: QuantizedLayer, weight: torch.Tensor) -> list[str]:
+def checked(layer: CheckpointLayer, weight: torch.Tensor) -> list[str]:
     """Compare a layer with the product that it means; return the ops of its program."""
     layer.hold("bias", BIAS)
     inputs = X if layer.rounding is None else layer.rounding(X)
