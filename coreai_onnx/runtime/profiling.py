@@ -71,7 +71,7 @@ class Profiling:
             runs = read_runs(Path(session.end_profiling()))[skip:]
             if not runs:
                 raise SessionError("there is no run to profile\n  call run() before profile()")
-            owners = Owners(ir.load(self._graph), self._marked)
+            owners = Owners(ir.load(self._graph), self._marked, runs[0].executed)
         name = "kernels" if self._kernels else "bodies"
         timing = Timing(name, tuple(run.seconds for run in runs))
         nodes, unplaced = self._nodes(runs, owners)

@@ -153,7 +153,7 @@ def _tensors(entries: Sequence[dict[str, list[int]]] | None) -> tuple[Operand, .
 class Owners:
     """The places of the nodes that onnxruntime executes, also of those that it made itself."""
 
-    def __init__(self, ran: ir.Model, model: Marked) -> None:
+    def __init__(self, ran: ir.Model, model: Marked, executed: Sequence[Executed] = ()) -> None:
         """Assign each node of onnxruntime's graph to a place of the model.
 
         A fused node has the name of a node, or computes the value of one. A node that onnxruntime
@@ -162,8 +162,11 @@ class Owners:
         Args:
             ran: The graph after onnxruntime's optimizations.
             model: The model that onnxruntime read.
+            executed: What ran, in order. onnxruntime calls a node without a name by its operator
+                and a number that its graph does not show.
         """
         nodes = list(_all_nodes(ran.graph))
+        _name(nodes, executed)
         made_by = {
             value.name: model.number(node.name or "")
             for node in model.model.graph.all_nodes()
@@ -205,6 +208,24 @@ class Owners:
                 if given[:1] == [constant]:
                     del given[:1]
         return one.inputs if given else tuple(found)
+
+
+def _name(nodes: Sequence[ir.Node], executed: Sequence[Executed]) -> None:
+    """Give nodes without a name those by which they ran, for each operator in order."""
+    known = {node.name for node in nodes}
+    names: dict[str, list[str]] = {}
+    for name, op in dict.fromkeys((one.name, one.op) for one in executed):
+        if name not in known:
+            names.setdefault(op, []).append(name)
+    nameless: dict[str, list[ir.Node]] = {}
+    for node in nodes:
+        if not node.name:
+            nameless.setdefault(node.op_type, []).append(node)
+    for op, group in nameless.items():
+        ran = names.get(op, [])
+        unknown = [f"{op} without a name {i}" for i in range(len(group))]
+        for node, name in zip(group, ran if len(ran) == len(group) else unknown, strict=True):
+            node.name = name
 
 
 def _all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:

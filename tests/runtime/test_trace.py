@@ -102,3 +102,18 @@ def test_packed_weights_are_inputs_too() -> None:
     for given in ((x,), (x, w)):
         assert owners.inputs(Executed("mm", "MatMul", 0.0, given, ())) == (x, w)
     assert owners.inputs(Executed("other", "MatMul", 0.0, (x,), ())) == (x,)
+
+
+def test_nodes_without_a_name_are_found_by_their_order() -> None:
+    model = marked(
+        parse("""<ir_version: 10, opset_import: ["": 21]>
+        g (float[4] x) => (float[4] y, float[4] z) { [a] y = Neg(x)  [b] z = Neg(y) }"""),
+        lambda key: False,
+    )
+    ran = """<ir_version: 10, opset_import: ["": 21]>
+        g (float[4] x) => (float[4] y, float[4] z) { y = Neg(x)  z = Neg(y) }"""
+    executed = [Executed(name, "Neg", 0.0, (), ()) for name in ("Neg_17", "Neg_3", "Neg_17")]
+    owners = Owners(parse(ran), model, executed)
+    assert [owners.get(name) for name in ("Neg_17", "Neg_3")] == [0, 1]
+    others = Owners(parse(ran), model, executed[:1])
+    assert others.get("Neg_17") is None, "one of two nodes did not run"
