@@ -83,6 +83,11 @@ class AmxTiles {
   HWY_INLINE void AddSignedUnsigned() {
     __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
   }
+  /// The same for signed bytes.
+  template <int kC, int kA, int kB>
+  HWY_INLINE void AddSigned() {
+    __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+  }
 };
 
 #endif
@@ -130,6 +135,10 @@ class ModelTiles {
   template <int kC, int kA, int kB>
   void AddSignedUnsigned() {
     AddBytes<kC, kA, kB, int8_t, uint8_t>();
+  }
+  template <int kC, int kA, int kB>
+  void AddSigned() {
+    AddBytes<kC, kA, kB, int8_t, int8_t>();
   }
 
  private:

@@ -18,6 +18,7 @@ import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from coreai_onnx import OnnxProgram
 from coreai_onnx.runtime import ops_library_path
@@ -37,7 +38,7 @@ GROUP = 32
 FLOAT = ours("growing", "onnxruntime", kernels=True)
 
 
-def few_bits(name: str, target: str, *, activation_bits: int) -> Peer:
+def few_bits(name: str, target: Literal["kernels", "contrib"], *, activation_bits: int) -> Peer:
     """Return our file with 4-bit weights for a target."""
     to = name.replace(" ", "_").replace(",", "")
 

@@ -16,7 +16,7 @@ import transformers
 
 import coreai_onnx
 from coreai_onnx.huggingface.decoders import Decoder
-from tests.bench.generation_worker import VOCABULARY
+from tests.bench.generation_worker import HEAD_DIM, VOCABULARY
 
 SOURCE = "transformers"
 SIZES: Mapping[str, Mapping[str, int]] = {
@@ -56,8 +56,8 @@ class Peer:
 def config(size: str) -> transformers.LlamaConfig:
     """Return the configuration of a size."""
     return transformers.LlamaConfig(
-        vocab_size=VOCABULARY, num_hidden_layers=12, head_dim=64, max_position_embeddings=4096,
-        **SIZES[size],
+        vocab_size=VOCABULARY, num_hidden_layers=12, head_dim=HEAD_DIM,
+        max_position_embeddings=4096, **SIZES[size],
     )  # fmt: skip
 
 

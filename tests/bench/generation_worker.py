@@ -20,8 +20,8 @@ import numpy as np
 PROMPT, CACHED, CAPACITY = 128, 512, 640
 """Tokens of a prefill, tokens cached before a decoded one, and the capacity of a shared cache."""
 
-VOCABULARY = 16000
-"""Tokens of the model; see generation_models.py."""
+VOCABULARY, HEAD_DIM = 16000, 64
+"""Sizes of the models; see generation_models.py."""
 
 
 def tokens(count: int) -> list[int]:
@@ -75,7 +75,7 @@ class File:
         for name, declared in self._inputs.items():
             if name.startswith("past_key_values."):
                 length = CAPACITY if self._shared else past
-                shape = [1, declared[1], length, declared[3]]
+                shape = [1, declared[1], length, HEAD_DIM]
                 before = cache.get(name) or value(np.zeros(shape, np.float32))
                 binding.bind_ortvalue_input(name, before)
                 shape[2] = CAPACITY if self._shared else past + count
@@ -230,7 +230,7 @@ class OpenVino:
         for key, declared in self._inputs.items():
             array = given.get(key)
             if array is None:
-                shape = [1, declared[1].get_length(), past, declared[3].get_length()]
+                shape = [1, declared[1].get_length(), past, HEAD_DIM]
                 array = cache.get(key, np.zeros(shape, np.float32))
             self._requests[name].set_tensor(key, self._tensor(array))
 

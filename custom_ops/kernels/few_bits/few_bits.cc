@@ -9,6 +9,7 @@
 #include "kernels/few_bits/few-inl.h"
 #include "kernels/few_bits/many-inl.h"
 #include "kernels/few_bits/rounded-inl.h"
+#include "kernels/few_bits/tiled-inl.h"
 
 #if HWY_ONCE
 #include "simd/dispatch.h"
@@ -28,8 +29,9 @@ FewBitsManyKernel FindFewBitsMany(Target target) {
 RoundedKernel FindRounded(Target target) { return FindRounded(target, CpuHasVnni(target)); }
 
 RoundedKernel FindRounded(Target target, bool vnni) {
-  static constexpr RoundedKernel kKernels[][kTargetCount] = {COREAI_TARGETS(Rounded),
-                                                             COREAI_TARGETS(RoundedWithVnni)};
+  static constexpr RoundedKernel kKernels[][kTargetCount] = {
+      COREAI_TARGETS_WITH_AMX(Rounded, RoundedWithAmx),
+      COREAI_TARGETS_WITH_AMX(RoundedWithVnni, RoundedWithAmx)};
   return kKernels[vnni][static_cast<std::size_t>(target)];
 }
 

@@ -30,6 +30,7 @@ struct FewBitsWeight {
   std::size_t groups;         ///<
   std::size_t group;          ///< size of a group
   std::size_t padded;         ///< size of a group in memory
+  bool is_signed;             ///< zero points are integers, codes less zero points signed bytes
 
   /// Codes of a word.
   std::size_t unit() const { return 32 / bits; }
@@ -70,13 +71,28 @@ FewBitsManyKernel FindFewBitsMany(Target target);
 /// step[r][g] * scale[c][g] * (sum over k of left[r][k] * code[c][k] - zero[c][g] * sum[r][g]).
 /// Sums in parentheses are exact below 2^24. The weight has no palette.
 struct RoundedRows {
-  const std::int8_t* left;  ///< [rows, groups * padded], with zeros as padding, aligned to 4
-  const float* steps;       ///< [rows, groups]
-  const float* sums;        ///< [rows, groups]: sums of left
+  const std::int8_t* left;  ///< [rows, groups * padded], with zeros as padding, aligned to 4; all
+                            ///< RoundedBytes are readable
+  const float* steps;       ///< [groups, stride], of which [groups, rows] are read
+  const float* sums;        ///< the same: sums of left
+  std::size_t stride;       ///<
   float* output;            ///< [rows, kFewBitsStrip], aligned to 64
   std::size_t rows;         ///< any number
   std::size_t column;       ///< the first one, a multiple of kFewBitsStrip
+
+  /// The rows from `row` on; `depth` is groups * padded.
+  RoundedRows From(std::size_t row, std::size_t depth) const {
+    return {left + row * depth,           steps + row, sums + row, stride,
+            output + row * kFewBitsStrip, rows - row,  column};
+  }
 };
+
+/// Size of the memory of rounded rows: products of tiles read up to 15 rows and 63 bytes after the
+/// last row.
+constexpr std::size_t RoundedBytes(std::size_t rows, std::size_t depth) {
+  return (rows + 15) * depth + 63;
+}
+
 using RoundedKernel = void (*)(const FewBitsWeight&, const RoundedRows&);
 RoundedKernel FindRounded(Target target);
 /// The same; `vnni` selects the version for CPUs with VNNI of a target that does not require it.
@@ -86,9 +102,11 @@ RoundedKernel FindRounded(Target target, bool vnni);
 inline constexpr float kSmallestLargest = 1e-30f;
 
 /// Rounds the groups of a row to integers times `steps`; a group that is not finite has the step
-/// NaN. `left`, `steps` and `sums` are those of one row.
+/// NaN. `left`, `steps` and `sums` are those of one row; steps and sums of groups are `stride`
+/// elements apart.
 using RoundKernel = void (*)(const float* row, std::size_t groups, std::size_t group,
-                             std::size_t padded, std::int8_t* left, float* steps, float* sums);
+                             std::size_t padded, std::int8_t* left, float* steps, float* sums,
+                             std::size_t stride);
 RoundKernel FindRound(Target target);
 
 /// Adds a bias (float, or null) to `count` elements and stores them as `dtype`, which is not

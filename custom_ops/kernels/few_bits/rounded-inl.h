@@ -78,7 +78,7 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
       const Floats zero = ZerosOf(w, place);
 #pragma GCC unroll 8
       for (size_t r = 0; r < kRows; ++r) {
-        const size_t of_row = (row + r) * w.groups + g;
+        const size_t of_row = g * rows.stride + row + r;
         const Floats centered =
             hn::NegMulAdd(zero, hn::Set(d, rows.sums[of_row]), hn::ConvertTo(d, sums[r][v]));
         const Floats step = hn::Mul(scale, hn::Set(d, rows.steps[of_row]));
@@ -138,7 +138,8 @@ HWY_INLINE float LargestOf(const float* HWY_RESTRICT x, size_t count) {
 }
 
 inline void Round(const float* row, size_t groups, size_t group, size_t padded,
-                  int8_t* HWY_RESTRICT left, float* HWY_RESTRICT steps, float* HWY_RESTRICT sums) {
+                  int8_t* HWY_RESTRICT left, float* HWY_RESTRICT steps, float* HWY_RESTRICT sums,
+                  size_t stride) {
   const FloatTag d;
   const hn::Rebind<int8_t, FloatTag> narrow;
   const size_t lanes = hn::Lanes(d);
@@ -146,7 +147,7 @@ inline void Round(const float* row, size_t groups, size_t group, size_t padded,
     const float most = LargestOf(row, group);
     const bool finite = most == most;
     const float largest = most > kSmallestLargest || !finite ? most : kSmallestLargest;
-    steps[g] = largest / 127.0f;
+    steps[g * stride] = largest / 127.0f;
     const Floats inverse = hn::Set(d, finite ? 127.0f / largest : 0.0f);
     Ints sum = hn::Zero(IntTag());
     for (size_t i = 0; i < group; i += lanes) {
@@ -157,7 +158,7 @@ inline void Round(const float* row, size_t groups, size_t group, size_t padded,
       hn::StoreN(hn::DemoteTo(narrow, q), narrow, left + i, count);
     }
     hwy::ZeroBytes(left + group, padded - group);
-    sums[g] = static_cast<float>(hn::ReduceSum(IntTag(), sum));
+    sums[g * stride] = static_cast<float>(hn::ReduceSum(IntTag(), sum));
   }
 }
 

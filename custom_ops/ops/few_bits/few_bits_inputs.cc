@@ -1,5 +1,6 @@
 #include "ops/few_bits/few_bits_inputs.h"
 
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -24,6 +25,12 @@ double ZeroPoint(const TensorView& zeros, std::size_t index) {
     return ReadFloating(zeros.type, zeros.data, index);
   }
   return static_cast<const std::uint8_t*>(zeros.data)[index];
+}
+
+/// Whether all codes less a zero point are signed bytes.
+bool GivesSignedBytes(float zero, std::size_t bits) {
+  const float largest = static_cast<float>((1u << bits) - 1);
+  return zero == std::nearbyint(zero) && zero <= 128 && largest - zero <= 127;
 }
 
 DType ScaleType(ONNXTensorElementDataType type) {
@@ -110,12 +117,16 @@ void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns)
     std::memset(zeros_.get(), 0, count * sizeof(float));
   }
   auto* const zeros = reinterpret_cast<float*>(zeros_.get());
+  weight_.is_signed = true;
   const auto* const source = static_cast<const char*>(inputs.scales.data);
   for (std::size_t c = 0; c < inputs.columns(); ++c) {
     for (std::size_t g = 0; g < groups; ++g) {
       const std::size_t from = c * groups + g;
       const std::size_t to = (c / kFewBitsStrip * groups + g) * kFewBitsStrip + c % kFewBitsStrip;
-      if (inputs.zeros) zeros[to] = static_cast<float>(ZeroPoint(inputs.zeros, from));
+      if (inputs.zeros) {
+        zeros[to] = static_cast<float>(ZeroPoint(inputs.zeros, from));
+        weight_.is_signed = weight_.is_signed && GivesSignedBytes(zeros[to], inputs.bits);
+      }
       if (weight_.scale == DType::kFloat32) {
         const auto scale = static_cast<float>(ReadFloating(inputs.scales.type, source, from));
         std::memcpy(scales_.get() + to * bytes, &scale, bytes);

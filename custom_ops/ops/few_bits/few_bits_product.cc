@@ -73,7 +73,7 @@ void FewBitsProduct::MultiplyFew(const KernelContext& context, const FewBitsWeig
 void FewBitsProduct::MultiplyRounded(const KernelContext& context, const FewBitsWeight& weight,
                                      const FewBitsCall& call) const {
   const std::size_t groups = weight.groups, depth = groups * weight.padded;
-  const ScratchMemory integers = AllocateScratch(call.rows * depth);
+  const ScratchMemory integers = AllocateScratch(RoundedBytes(call.rows, depth));
   auto* const left = reinterpret_cast<std::int8_t*>(integers.get());
   std::vector<float> factors(2 * call.rows * groups);
   float* const steps = factors.data();
@@ -81,8 +81,7 @@ void FewBitsProduct::MultiplyRounded(const KernelContext& context, const FewBits
   SplitRows(context, call.rows, depth, call.rows, [&](std::size_t first, std::size_t count) {
     for (std::size_t row = first; row < first + count; ++row) {
       round_(static_cast<const float*>(call.left) + row * groups * weight.group, groups,
-             weight.group, weight.padded, left + row * depth, steps + row * groups,
-             added + row * groups);
+             weight.group, weight.padded, left + row * depth, steps + row, added + row, call.rows);
     }
   });
   const std::size_t most = std::min(kRoundedRows, call.rows);
@@ -93,8 +92,8 @@ void FewBitsProduct::MultiplyRounded(const KernelContext& context, const FewBits
              const std::size_t count = std::min(kFewBitsStrip, call.columns - column);
              for (std::size_t row = 0; row < call.rows; row += most) {
                const std::size_t rows = std::min(most, call.rows - row);
-               rounded_(weight, {left + row * depth, steps + row * groups, added + row * groups,
-                                 sums, rows, column});
+               rounded_(weight, {left + row * depth, steps + row, added + row, call.rows, sums,
+                                 rows, column});
                for (std::size_t r = 0; r < rows; ++r) {
                  Finish(call, row + r, column, count, sums + r * kFewBitsStrip);
                }

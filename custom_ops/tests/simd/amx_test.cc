@@ -12,7 +12,8 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// sums = sums + 2 * a * b; kind 0: pairs of bfloat16, 1: unsigned * signed, 2: signed * unsigned.
+/// sums = sums + 2 * a * b; kind 0: pairs of bfloat16, 1: unsigned * signed, 2: signed * unsigned,
+/// 3: signed * signed.
 /// Rows of `a` are `stride` bytes apart. Every register is used.
 template <class Tiles>
 void Multiply(int kind, const void* a, size_t stride, const void* b, void* sums) {
@@ -29,9 +30,12 @@ void Multiply(int kind, const void* a, size_t stride, const void* b, void* sums)
   } else if (kind == 1) {
     tiles.template AddUnsignedSigned<0, 6, 7>();
     tiles.template AddUnsignedSigned<0, 5, 7>();
-  } else {
+  } else if (kind == 2) {
     tiles.template AddSignedUnsigned<0, 6, 7>();
     tiles.template AddSignedUnsigned<0, 5, 7>();
+  } else {
+    tiles.template AddSigned<0, 6, 7>();
+    tiles.template AddSigned<0, 5, 7>();
   }
   tiles.template Store<0>(sums, kAmxRowBytes);
 }
@@ -123,7 +127,7 @@ double Element(const std::uint8_t* bytes, std::size_t i, int kind, bool is_signe
 
 TEST(AmxModel, ProductsAreThoseOfTheDefinition) {
   for (const Target target : SupportedTargets()) {
-    for (int kind = 0; kind < 3; ++kind) {
+    for (int kind = 0; kind < 4; ++kind) {
       Tile tile = RandomTile(kind, 7);
       const Tile before = tile;
       kModel[static_cast<std::size_t>(target)](kind, tile.a.data(), kStride, tile.b.data(),
@@ -133,9 +137,9 @@ TEST(AmxModel, ProductsAreThoseOfTheDefinition) {
         const std::size_t row = i / kWords, column = i % kWords;
         double want = 0, magnitude = 1;
         for (std::size_t k = 0; k < kWords * per_word; ++k) {
-          const double a = Element(&before.a[row * kStride], k, kind, kind == 2);
+          const double a = Element(&before.a[row * kStride], k, kind, kind >= 2);
           const std::size_t at = column * per_word + k % per_word;
-          const double b = Element(&before.b[k / per_word * 64], at, kind, kind == 1);
+          const double b = Element(&before.b[k / per_word * 64], at, kind, kind % 2 == 1);
           want += 2 * a * b;
           magnitude += std::fabs(2 * a * b);
         }
@@ -167,7 +171,7 @@ void ExpectSame(int kind, const Tile& tile) {
 
 TEST(Amx, InstructionsAgreeWithTheModelBitByBit) {
   if (!TargetIsSupported(Target::kAmx)) GTEST_SKIP() << "no AMX";
-  for (int kind = 0; kind < 3; ++kind) {
+  for (int kind = 0; kind < 4; ++kind) {
     for (unsigned seed = 0; seed < 20; ++seed) ExpectSame(kind, RandomTile(kind, seed));
   }
   // Subnormal numbers, in factors, products and sums.

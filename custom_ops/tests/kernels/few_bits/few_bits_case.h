@@ -1,0 +1,156 @@
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kernels/few_bits/few_bits.h"
+#include "kernels/few_bits/pack.h"
+#include "reference/linear_nbits.h"
+#include "tensor.h"
+
+namespace coreai::testing {
+
+struct Product {
+  std::size_t bits = 4;
+  std::size_t group = 32;
+  std::size_t groups = 2;
+  std::size_t columns = 70;
+  std::size_t rows = 1;
+  DType scale = DType::kFloat32;
+  bool zeros = false;
+  bool palette = false;
+};
+
+inline std::string Text(const Product& p) {
+  return std::to_string(p.bits) + " bits, " + std::to_string(p.groups) + " groups of " +
+         std::to_string(p.group) + ", " + std::to_string(p.rows) + " rows, " +
+         std::to_string(p.columns) + " columns, " + Name(p.scale);
+}
+
+// A random weight, for the reference and packed.
+struct Weight {
+  FewBits plain;
+  Tensor codes, scales, zeros, palette;
+  FewBitsWeight packed;
+
+  explicit Weight(const Product& p)
+      : codes(DType::kFloat32, 0),
+        scales(p.scale, 0),
+        zeros(DType::kFloat32, 0),
+        palette(DType::kFloat32, 0) {
+    plain.bits = p.bits;
+    plain.group = p.group;
+    plain.groups = p.groups;
+    plain.columns = p.columns;
+    std::mt19937 random(3);
+    plain.stream.resize(p.columns * p.groups * p.group * p.bits / 8);
+    for (std::uint8_t& byte : plain.stream) byte = static_cast<std::uint8_t>(random());
+    const double deviation =
+        1 / std::ldexp(std::sqrt(p.groups * p.group), static_cast<int>(p.bits));
+    const std::size_t count = p.columns * p.groups;
+    plain.scales = Tensor(p.scale, Normal(count, 1, 0, deviation)).Values();
+    if (p.zeros) {
+      for (std::size_t i = 0; i < count; ++i) {
+        plain.zeros.push_back(static_cast<double>(random() % (1u << p.bits)));
+      }
+    }
+    if (p.palette) {
+      plain.palette =
+          Tensor(DType::kFloat32, Normal(std::size_t{1} << p.bits, 2, 0, 1 << p.bits)).Values();
+    }
+    Pack(p);
+  }
+
+ private:
+  void Pack(const Product& p) {
+    const std::size_t stored = StoredBits(p.bits), unit = 32 / stored;
+    const std::size_t padded = (p.group + unit - 1) / unit * unit;
+    const std::size_t all = (p.columns + kFewBitsStrip - 1) / kFewBitsStrip * kFewBitsStrip;
+    codes = Tensor(DType::kFloat32, all * p.groups * padded * stored / 32);
+    scales = Tensor(p.scale, std::vector<double>(all * p.groups, 0.0));
+    zeros = Tensor(DType::kFloat32, std::vector<double>(all * p.groups, 0.0));
+    for (std::size_t c = 0; c < p.columns; ++c) {
+      for (std::size_t g = 0; g < p.groups; ++g) {
+        const std::size_t to =
+            (c / kFewBitsStrip * p.groups + g) * kFewBitsStrip + c % kFewBitsStrip;
+        scales.Set(to, plain.scales[c * p.groups + g]);
+        if (p.zeros) zeros.Set(to, plain.zeros[c * p.groups + g]);
+      }
+    }
+    std::vector<double> values = plain.palette;
+    values.resize(256, 0.0);
+    palette = Tensor(DType::kFloat32, values);
+    bool is_signed = true;
+    for (const double zero : plain.zeros) {
+      is_signed = is_signed && zero <= 128 && (1 << p.bits) - 1 - zero <= 127;
+    }
+    auto* const bytes = static_cast<std::uint8_t*>(codes.data());
+    PackCodes(plain.stream.data(), p.columns, p.groups, p.group, p.bits, padded, bytes);
+    packed = {bytes,
+              scales.data(),
+              p.zeros ? static_cast<const float*>(zeros.data()) : nullptr,
+              p.palette ? static_cast<const float*>(palette.data()) : nullptr,
+              p.scale,
+              static_cast<float>(1u << (p.bits - 1)),
+              stored,
+              p.groups,
+              p.group,
+              padded,
+              is_signed};
+  }
+};
+
+inline std::vector<double> Padded(const std::vector<double>& x, const FewBitsWeight& w) {
+  std::vector<double> padded;
+  for (std::size_t i = 0; i < x.size(); i += w.group) {
+    padded.insert(padded.end(), x.begin() + static_cast<std::ptrdiff_t>(i),
+                  x.begin() + static_cast<std::ptrdiff_t>(i + w.group));
+    padded.resize(padded.size() + w.padded - w.group, 0.0);
+  }
+  return padded;
+}
+
+// The columns that there are of strips [strip, row, column].
+inline Tensor Joined(const std::vector<Tensor>& strips, const Product& p) {
+  Tensor joined(DType::kFloat32, p.rows * p.columns);
+  for (std::size_t r = 0; r < p.rows; ++r) {
+    for (std::size_t c = 0; c < p.columns; ++c) {
+      const Tensor& strip = strips[c / kFewBitsStrip];
+      joined.Set(r * p.columns + c, strip[r * kFewBitsStrip + c % kFewBitsStrip]);
+    }
+  }
+  return joined;
+}
+
+/// Rows that are rounded for a target, multiplied by each of `kernels` and compared.
+inline void CheckRoundedKernels(const Product& p, Target target,
+                                const std::vector<RoundedKernel>& kernels) {
+  SCOPED_TRACE(std::string(TargetName(target)) + ", " + Text(p));
+  const Weight weight(p);
+  const FewBitsWeight& w = weight.packed;
+  const Tensor x(DType::kFloat32, Normal(p.rows * p.groups * p.group, 5));
+  const auto want = LinearNbitsReference(x.Values(), p.rows, weight.plain, true);
+  const std::size_t depth = w.groups * w.padded;
+  const Tensor left(DType::kFloat32, RoundedBytes(p.rows, depth) / 4 + 1);
+  const Tensor steps(DType::kFloat32, p.rows * p.groups), sums(DType::kFloat32, steps.size());
+  auto* const integers = static_cast<std::int8_t*>(left.data());
+  for (std::size_t r = 0; r < p.rows; ++r) {
+    FindRound(target)(static_cast<const float*>(x.data()) + r * p.groups * p.group, p.groups,
+                      p.group, w.padded, integers + r * depth,
+                      static_cast<float*>(steps.data()) + r, static_cast<float*>(sums.data()) + r,
+                      p.rows);
+  }
+  for (const RoundedKernel kernel : kernels) {
+    std::vector<Tensor> strips;
+    for (std::size_t column = 0; column < p.columns; column += kFewBitsStrip) {
+      strips.emplace_back(DType::kFloat32, p.rows * kFewBitsStrip);
+      kernel(w, {integers, static_cast<const float*>(steps.data()),
+                 static_cast<const float*>(sums.data()), p.rows,
+                 static_cast<float*>(strips.back().data()), p.rows, column});
+    }
+    ExpectNear(Joined(strips, p), want, DType::kFloat32);
+  }
+}
+
+}  // namespace coreai::testing
