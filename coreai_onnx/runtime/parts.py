@@ -46,7 +46,7 @@ def usable_parts(model: ir.Model, providers: Sequence[str] = ()) -> Parts:
 
 
 def add_entries(options: ort.SessionOptions, parts: Mapping[str, Sequence[str]]) -> None:
-    """Tell the libraries which parts they may run; those that exceed an entry run on bodies."""
+    """Add the entry of each library, with its parts; what exceeds an entry runs on bodies."""
     for domain, names in parts.items():
         text = ",".join(names)
         kept = text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS].rpartition(",")[0]
