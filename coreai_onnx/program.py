@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.errors import ComparisonError, StagingError
+from coreai_onnx.errors import StagingError
 from coreai_onnx.files.bundles import save_bundle
 from coreai_onnx.files.program_files import load_models, save_program
 from coreai_onnx.files.saving import to_proto
@@ -19,6 +20,7 @@ from coreai_onnx.model.debug_info import DebugInfo
 from coreai_onnx.model.extraction import extracted
 from coreai_onnx.model.inventory import composite_calls
 from coreai_onnx.model.summary import summarize
+from coreai_onnx.model.verifier import Verifier, check_of
 from coreai_onnx.printable import printable
 from coreai_onnx.quantization.quantizable import Quantizable
 from coreai_onnx.runtime.outputs import Outputs
@@ -29,18 +31,6 @@ if TYPE_CHECKING:
     from coreai_onnx.export.recognize.recognition import Recognition
     from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.passes import Pass, PassReport, Target
-
-
-@runtime_checkable
-class Verifier(Protocol):
-    """Verifies the results of passes."""
-
-    def check(self, model: ir.Model) -> Callable[[ir.Model], str]:
-        """Return a function that returns what a pass made wrong in a model; empty for nothing.
-
-        Args:
-            model: The model before the passes; what is wrong in it is not attributed to them.
-        """
 
 
 class OnnxProgram(Quantizable):
@@ -188,25 +178,13 @@ class OnnxProgram(Quantizable):
         begin("optimize")
         self._sessions.clear()
         for name, model in self.models.items():
-            check = self._verifier(name, verify)
+            record = self.records.get(name)
+            make = partial(self.pass_verifier, record) if self.pass_verifier and record else None
+            check = check_of(verify, model, make)
             self.pass_reports[name] = optimize_for(
                 model, target, passes, minimum_onnxruntime, check
             )
         return self
-
-    def _verifier(self, name: str, verify: object) -> Callable[[ir.Model], str] | None:
-        """Return the check of an entrypoint after each pass; None without one."""
-        if verify is None or verify is False:
-            return None
-        if isinstance(verify, Verifier):
-            return verify.check(self.models[name])
-        if self.pass_verifier is None or name not in self.records:
-            raise ComparisonError(
-                f"there is no record of {name} to verify the passes with\n"
-                "  give verify=coreai_onnx.debugging.PassVerifier(ExportRecord.load(path))"
-            )
-        inputs = None if verify is True else verify
-        return self.pass_verifier(self.records[name], inputs).check(self.models[name])
 
     def save(
         self,
