@@ -35,7 +35,7 @@ class ExampleCall:
 
 
 @dataclass(frozen=True)
-class _Shapes:
+class _SizePlan:
     """Sizes for the dims of a declaration.
 
     Attributes:
@@ -54,15 +54,15 @@ class _Shapes:
 
 
 _SIZES = (
-    _Shapes("different sizes", (2, 3), (5, 7, 4, 6, 3)),
-    _Shapes("equal sizes", (4,), (4,), broadcast=True, index=torch.int32),
-    _Shapes("one element", (1,), (1,)),
-    _Shapes("no leading dims", (), (3, 5, 2)),
-    _Shapes("no elements", (0,), (0, 5, 4, 6, 3)),
-    _Shapes("no rows", (2, 0), (5, 7, 4, 6, 3), broadcast=True),
-    _Shapes("odd sizes", (3,), (17, 33, 9, 5, 3), index=torch.int32),
-    _Shapes("multiples of vectors", (5,), (64, 16, 8, 16, 4)),
-    _Shapes("many elements", (7, 5), (131, 65, 4, 2, 3)),
+    _SizePlan("different sizes", (2, 3), (5, 7, 4, 6, 3)),
+    _SizePlan("equal sizes", (4,), (4,), broadcast=True, index=torch.int32),
+    _SizePlan("one element", (1,), (1,)),
+    _SizePlan("no leading dims", (), (3, 5, 2)),
+    _SizePlan("no elements", (0,), (0, 5, 4, 6, 3)),
+    _SizePlan("no rows", (2, 0), (5, 7, 4, 6, 3), broadcast=True),
+    _SizePlan("odd sizes", (3,), (17, 33, 9, 5, 3), index=torch.int32),
+    _SizePlan("multiples of vectors", (5,), (64, 16, 8, 16, 4)),
+    _SizePlan("many elements", (7, 5), (131, 65, 4, 2, 3)),
 )
 _MANY = (33, 257)
 """The dims of ``*`` for many elements in a declaration without letters."""
@@ -102,7 +102,7 @@ def example_calls(
 def _call(
     composite: Composite,
     dtype: torch.dtype,
-    given: tuple[_Shapes, Shapes],
+    given: tuple[_SizePlan, Shapes],
     names: frozenset[str],
     attributes: Mapping[str, Any],
     number: int,
@@ -124,9 +124,9 @@ def _call(
 
 
 # ---------------------------------------------------------------------- shapes
-def _generated_shapes(composite: Composite) -> list[tuple[_Shapes, Shapes]]:
+def _generated_shapes(composite: Composite) -> list[tuple[_SizePlan, Shapes]]:
     """Return shapes of all inputs for each of `_SIZES`; equal ones only once."""
-    found: list[tuple[_Shapes, Shapes]] = []
+    found: list[tuple[_SizePlan, Shapes]] = []
     for sizes in _SIZES:
         letters = _letters(composite, sizes)
         if sizes.label == "many elements" and not letters:
@@ -137,7 +137,7 @@ def _generated_shapes(composite: Composite) -> list[tuple[_Shapes, Shapes]]:
     return found
 
 
-def _letters(composite: Composite, sizes: _Shapes) -> dict[str, int]:
+def _letters(composite: Composite, sizes: _SizePlan) -> dict[str, int]:
     letters: dict[str, int] = {}
     for declared in composite.inputs:
         for token in declared.dims.lstrip("~").split():
@@ -148,7 +148,7 @@ def _letters(composite: Composite, sizes: _Shapes) -> dict[str, int]:
     return letters
 
 
-def _shape(declared: Input, sizes: _Shapes, letters: Mapping[str, int]) -> tuple[int, ...]:
+def _shape(declared: Input, sizes: _SizePlan, letters: Mapping[str, int]) -> tuple[int, ...]:
     shape: list[int] = []
     for token in declared.dims.lstrip("~").split():
         if token == "*":  # noqa: S105 - a dim, not a password

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +18,6 @@ import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError, failures_as
 from coreai_onnx.printable import printable
-from coreai_onnx.quiet import without_warnings
 from coreai_onnx.runtime.custom_ops import CustomOps
 from coreai_onnx.runtime.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.opening import Source
@@ -67,7 +67,7 @@ def required_operators(
             for name in program.names:
                 _ = program[name]  # writes the file
                 what = f"cannot list the operators of {_name(model)}"
-                with failures_as(SessionError, what), without_warnings():  # of files left open
+                with failures_as(SessionError, what), _unclosed_files():
                     tools.OrtFormatModelProcessor(str(path), operators, usage).process()
     return "\n".join([*_head(models), *_lines(operators, usage), ""])
 
@@ -109,6 +109,14 @@ def _tools() -> SimpleNamespace:
         OperatorTypeUsageManager=OperatorTypeUsageManager,
         OrtFormatModelProcessor=OrtFormatModelProcessor,
     )
+
+
+@contextmanager
+def _unclosed_files() -> Iterator[None]:
+    """While active, do not warn of files that onnxruntime's tools leave open."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
 
 
 @contextmanager
