@@ -356,9 +356,7 @@ class OnnxProgram(Quantizable):
         return self.session(entrypoint, kernels=kernels).run(*args, **named)
 
     def extract(self, module: str, entrypoint: str | None = None) -> OnnxProgram:
-        """Return the nodes of a module, ``encoder.layer.0``, as a program that shares the weights.
-
-        Its inputs and outputs are the values between the module and the rest, by their names.
+        """Return the nodes of a module, ``encoder.layer.0``, with the values around them as ends.
 
         Raises:
             StagingError: If there is no such entrypoint, or no node comes from such a module.
