@@ -334,24 +334,13 @@ class OnnxProgram(Quantizable):
         return self.session(entrypoint, kernels=kernels).run(*args, **named)
 
     def extract(self, module: str, entrypoint: str | None = None) -> OnnxProgram:
-        """Return the nodes of a module as a program of its own; the weights are shared.
-
-        Its inputs and outputs are the values between the module and the rest of the model, by the
-        names that they have there.
-
-        Args:
-            module: Path of the module, ``encoder.layer.0``.
-            entrypoint: The entrypoint; None for the only one or ``main``.
+        """Return the nodes of a module, ``encoder.layer.0``, with the values around them as ends.
 
         Raises:
             StagingError: If there is no such entrypoint, or no node comes from such a module.
         """
         name = self._choose(entrypoint)
-        try:
-            model = extracted(self.models[name], module)
-        except LookupError as error:
-            raise StagingError(str(error.args[0])) from None
-        part = OnnxProgram({name: model}, debug_info=self.debug_info)
+        part = OnnxProgram({name: extracted(self.models[name], module)}, debug_info=self.debug_info)
         part.records = {key: record for key, record in self.records.items() if key == name}
         return part
 

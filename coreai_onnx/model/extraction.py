@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
+from coreai_onnx.errors import StagingError
 from coreai_onnx.model.debug_info import CLASS, SCOPE, SOURCE
 from coreai_onnx.model.metadata import (
     COMPLEX,
@@ -38,7 +39,7 @@ def extracted(model: ir.Model, module: str) -> ir.Model:
         module: Path of the module, ``encoder.layer.0``; empty for the whole model.
 
     Raises:
-        LookupError: If no node comes from such a module; the message names similar ones.
+        StagingError: If no node comes from such a module; the message names similar ones.
     """
     made = model.clone()
     nodes = _nodes_of(made, module)
@@ -46,7 +47,7 @@ def extracted(model: ir.Model, module: str) -> ir.Model:
         made = _opened(model)
         nodes = _nodes_of(made, module)
     if not nodes:
-        raise LookupError(_unknown(made, module))
+        raise StagingError(_unknown(made, module))
     graph = made.graph
     _infer_types(made)
     copied = _Constants(graph).needed(nodes)

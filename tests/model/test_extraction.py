@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from coreai_onnx.errors import StagingError
 from coreai_onnx.model.extraction import extracted, modules_of
 from coreai_onnx.model.interface import value_type_text
 from coreai_onnx.runtime.session import Session
@@ -131,9 +132,9 @@ def test_missing_types_are_inferred() -> None:
 
 
 def test_a_module_that_is_not_there() -> None:
-    with pytest.raises(LookupError, match=r"'net\.2'; there are net\.1.*net\.0"):
+    with pytest.raises(StagingError, match=r"'net\.2'; there are net\.1.*net\.0"):
         extracted(layered(), "net.2")
     assert modules_of(layered()) == ["net", "net.0", "net.1", "net.1.gate", "net.10"]
     bare = parse('<ir_version: 10, opset_import: ["": 21]> g (float x) => (float y) { y = Neg(x) }')
-    with pytest.raises(LookupError, match="has no debug information"):
+    with pytest.raises(StagingError, match="has no debug information"):
         extracted(bare, "net")
