@@ -19,6 +19,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 
@@ -161,7 +162,12 @@ def _ours(program: coreai_onnx.OnnxProgram, inputs: Inputs) -> Callable[[], Any]
 
 
 def _error(got: Any, want: torch.Tensor) -> float:
-    first = got if isinstance(got, torch.Tensor) else torch.as_tensor(next(iter(got)))
+    first = (
+        got
+        if isinstance(got, torch.Tensor)
+        # torch does not take numpy's bfloat16
+        else torch.from_numpy(np.asarray(next(iter(got)), np.float32))
+    )
     return float((first.double() - want).abs().max() / want.abs().max())
 
 
