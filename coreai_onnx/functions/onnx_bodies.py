@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -100,8 +101,8 @@ def _is_weight(value: ir.Value) -> bool:
 
 def _make_constant(graph: ir.Graph, value: ir.Value) -> None:
     """Replace an initializer by a node: functions have no initializers."""
-    node = ir.node("Constant", [], {"value": value.const_value}, name=f"{value.name}_constant")
-    node.outputs[0].name = f"{value.name}_value"
+    node = ir.node("Constant", [], {"value": value.const_value}, name=value.name)
+    node.outputs[0].name = value.name
     node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
     if len(graph):
         graph.insert_before(graph[0], node)
@@ -113,11 +114,15 @@ def _make_constant(graph: ir.Graph, value: ir.Value) -> None:
 def _separate_outputs(graph: ir.Graph) -> None:
     """Give each output a node of its own."""
     seen: set[ir.Value] = set(graph.inputs)
+    names = {v.name for v in (*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs))}
     for index, value in enumerate(list(graph.outputs)):
         if value in seen:
             node = ir.node("Identity", [value], name=f"output_{index}_copy")
             made = node.outputs[0]
-            made.name, made.type, made.shape = f"{value.name}_{index}", value.type, value.shape
+            free = (f"{value.name}_{number}" for number in itertools.count(index))
+            made.name = next(name for name in free if name not in names)
+            names.add(made.name)
+            made.type, made.shape = value.type, value.shape
             graph.append(node)
             graph.outputs[index] = made
         seen.add(graph.outputs[index])
