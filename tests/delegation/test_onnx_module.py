@@ -11,7 +11,9 @@ from torch.export import Dim, export
 import coreai_onnx
 from coreai_onnx.delegation import OnnxModule
 from coreai_onnx.errors import DelegationError, LoadError
+from tests import my_ops
 from tests.delegation.foreign_models import example, parsed, with_functions
+from tests.small_models import counter_model
 from tests.tolerances import assert_close
 
 
@@ -91,15 +93,14 @@ def test_inputs_that_are_no_tensors_are_errors() -> None:
 
 
 def test_a_model_with_states_is_an_error() -> None:
-    class Counts(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("count", torch.zeros(1))
-
-        def forward(self, x):
-            self.count.add_(x)
-            return self.count + 1
-
-    converted = coreai_onnx.convert(Counts(), (torch.ones(1),))
     with pytest.raises(DelegationError, match="keeps states between calls: count"):
-        OnnxModule(converted)
+        OnnxModule(counter_model())
+
+
+def test_operators_of_a_custom_op_library() -> None:
+    source = parsed("(float[n] x) => (float[n] y)", "y = my.ops.Scale<factor = 3.0>(x)")
+    source.opset_import.add(domain="my.ops", version=1)
+    x, libraries = torch.randn(2), [my_ops.library()]
+    module = OnnxModule(source, custom_ops=libraries)
+    assert_close(module(x), x * 3)
+    assert_close(coreai_onnx.convert(module, (x,)).run(x, custom_ops=libraries)[0], x * 3)
