@@ -23,6 +23,7 @@ from coreai_onnx.model.summary import summarize
 from coreai_onnx.model.verifier import Verifier, check_of
 from coreai_onnx.printable import printable
 from coreai_onnx.quantization.quantizable import Quantizable
+from coreai_onnx.runtime.custom_ops import CustomOps, library_paths
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
 from coreai_onnx.stages import begin
@@ -73,7 +74,7 @@ class OnnxProgram(Quantizable):
         self.recognized: Recognition | None = None
         self.records: dict[str, ExportRecord] = {}
         self.pass_verifier: Callable[[ExportRecord, Any], Verifier] | None = None
-        self._sessions: dict[bool | None, dict[str, Session]] = {}
+        self._sessions: dict[Any, dict[str, Session]] = {}
 
     @property
     def recognised(self) -> Recognition | None:
@@ -294,21 +295,29 @@ class OnnxProgram(Quantizable):
 
         return to_text(self.models[self._choose(entrypoint)])
 
-    def session(self, entrypoint: str | None = None, *, kernels: bool | None = None) -> Session:
+    def session(
+        self,
+        entrypoint: str | None = None,
+        *,
+        kernels: bool | None = None,
+        custom_ops: Sequence[CustomOps] = (),
+    ) -> Session:
         """Return the session that `run` uses; it is created at the first call and cached.
 
-        The entrypoints share the states of one name, see `Session.entrypoint`.
+        The entrypoints share the states of one name, see `Session.entrypoint`. For ``kernels`` and
+        ``custom_ops``, see `coreai_onnx.session`.
 
         Raises:
             StagingError: If there is no such entrypoint.
             SessionError: If the session cannot be created.
         """
         name = self._choose(entrypoint)
-        opened = self._sessions.setdefault(kernels, {})
+        settings: dict[str, Any] = {"kernels": kernels, "custom_ops": custom_ops}
+        opened = self._sessions.setdefault((kernels, *library_paths(custom_ops)), {})
         if name not in opened:
             other = next(iter(opened.values()), None)
             new = None if other is None else other.entrypoint(name)
-            opened[name] = new or Session(self, entrypoint=name, kernels=kernels)
+            opened[name] = new or Session(self, entrypoint=name, **settings)
         return opened[name]
 
     def run(
@@ -316,6 +325,7 @@ class OnnxProgram(Quantizable):
         *args: object,
         entrypoint: str | None = None,
         kernels: bool | None = None,
+        custom_ops: Sequence[CustomOps] = (),
         **named: object,
     ) -> Outputs:
         """Run an entrypoint once; see `Session.run`.
@@ -325,13 +335,15 @@ class OnnxProgram(Quantizable):
             entrypoint: Which entrypoint; None for the only one or ``main``.
             kernels: Use native kernels (True), function bodies (False), or kernels if they are
                 built (None).
+            custom_ops: Custom op libraries, as for `coreai_onnx.session`.
             **named: Inputs and states by name.
 
         Raises:
             InputError: If a name, dtype, rank or shape is wrong.
             SessionError: If the session cannot be created or run.
         """
-        return self.session(entrypoint, kernels=kernels).run(*args, **named)
+        session = self.session(entrypoint, kernels=kernels, custom_ops=custom_ops)
+        return session.run(*args, **named)
 
     def extract(self, module: str, entrypoint: str | None = None) -> OnnxProgram:
         """Return the nodes of a module, ``encoder.layer.0``, with the values around them as ends.

@@ -25,6 +25,8 @@ USER_DOMAIN = "ai.coreai.user"
 """Domain of composites that users define; their kernels are those of `coreai_onnx.kernel`."""
 MODULE_DOMAIN = "ai.coreai.module"
 """Domain of plain externalized modules."""
+ONNX_DOMAIN = "ai.coreai.onnx"
+"""Domain of ONNX models that modules call."""
 
 _D = TypeVar("_D")
 _F = TypeVar("_F", bound=Callable[..., Any])

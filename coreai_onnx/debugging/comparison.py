@@ -29,6 +29,7 @@ from coreai_onnx.debugging.yardstick import STATEMENT
 from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.interface import TensorInfo
+from coreai_onnx.runtime.custom_ops import CustomOps
 from coreai_onnx.runtime.library import kernels_built
 from coreai_onnx.runtime.opening import model_of
 from coreai_onnx.runtime.outputs import Outputs
@@ -158,6 +159,7 @@ def compare(
     *,
     tolerances: Tolerances = None,
     values: bool = False,
+    custom_ops: Sequence[CustomOps] = (),
 ) -> Comparison:
     """Run a model's bodies and kernels, and a reference, on the same inputs.
 
@@ -183,6 +185,7 @@ def compare(
             of ``torch.testing.assert_close`` for each dtype.
         values: Whether to compare the values inside of the graph too, in a run of their own that
             keeps onnxruntime from fusing them. It needs the record.
+        custom_ops: Custom op libraries to register in every run, as for `session`.
 
     Returns:
         The comparison: print it, or call ``assert_close()``.
@@ -193,18 +196,21 @@ def compare(
             there is no reference.
     """
     subject = path_or_program
-    chosen = reference_for(subject, reference)
-    calls = calls_of(subject, reference, inputs)
+    chosen = reference_for(subject, reference, custom_ops)
+    calls = calls_of(subject, reference, inputs, custom_ops)
     executions = {"bodies": False} | ({"kernels": True} if kernels_built() else {})
     judges = Judge(tolerances)
     expected = [chosen.call(args, kwargs) for args, kwargs in calls]
-    sessions = {name: Session(subject, kernels=kernels) for name, kernels in executions.items()}
+    sessions = {
+        name: Session(subject, kernels=kernels, custom_ops=custom_ops)
+        for name, kernels in executions.items()
+    }
     with failures_as(ComparisonError, "the model's results cannot be compared"):
         rows = list(_rows(sessions, chosen, calls, expected, judges))
     inner: list[Row] = []
     if values:
         record = record_of(subject, reference)
-        pairs = value_pairs(model_of(subject), record, calls, chosen, executions)
+        pairs = value_pairs(model_of(subject), record, calls, chosen, executions, custom_ops)
         inner = [judges.value(pair) for pair in pairs]
     allowed = judges.statement(rows)
     return Comparison(

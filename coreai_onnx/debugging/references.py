@@ -28,6 +28,7 @@ from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime.custom_ops import CustomOps
 from coreai_onnx.runtime.opening import HasModel
 from coreai_onnx.runtime.session import Session, Source
 
@@ -121,9 +122,9 @@ class SessionReference:
 
     notes: Iterator[str] = iter(())
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, custom_ops: Sequence[CustomOps] = ()) -> None:
         """Open the model."""
-        self._session = Session(source, kernels=False)
+        self._session = Session(source, kernels=False, custom_ops=custom_ops)
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Expected:
         """Return the results of the next call."""
@@ -154,12 +155,15 @@ def _check_count(count: int, infos: Sequence[TensorInfo], text: str) -> None:
         raise ComparisonError(f"{text.format(count)}, the model has {len(infos)} outputs: {names}")
 
 
-def reference_for(model: Source, subject: object) -> Reference:
+def reference_for(
+    model: Source, subject: object, custom_ops: Sequence[CustomOps] = ()
+) -> Reference:
     """Return the reference that a user gave.
 
     Args:
         model: The model that is compared.
         subject: As for `compare`; None for the record of the model's conversion.
+        custom_ops: Libraries that another model needs.
 
     Raises:
         ComparisonError: If it is None, and the model has no record.
@@ -173,7 +177,7 @@ def reference_for(model: Source, subject: object) -> Reference:
     if isinstance(subject, other) or (
         isinstance(subject, HasModel) and not isinstance(subject, torch.nn.Module)
     ):
-        return SessionReference(subject)
+        return SessionReference(subject, custom_ops)
     return TorchReference(subject)
 
 
@@ -211,7 +215,10 @@ def _split(inputs: InputSet | list[InputSet] | None, example: Call | None) -> li
 
 
 def calls_of(
-    model: Source, reference: object, inputs: InputSet | list[InputSet] | None
+    model: Source,
+    reference: object,
+    inputs: InputSet | list[InputSet] | None,
+    custom_ops: Sequence[CustomOps] = (),
 ) -> list[Call]:
     """Return the calls to compare: those given, the example of the record, or a random one.
 
@@ -225,7 +232,7 @@ def calls_of(
     example = None if known is None else known.example
     if inputs is not None or example is not None:
         return _split(inputs, example)
-    made = random_inputs(Session(model, kernels=False))
+    made = random_inputs(Session(model, kernels=False, custom_ops=custom_ops))
     torch_side = not isinstance(reference, str | PathLike | bytes | onnx.ModelProto | ir.Model)
     arrays = made.values()
     return [(tuple(map(tensor_of, arrays)) if torch_side else tuple(arrays), {})]

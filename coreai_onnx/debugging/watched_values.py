@@ -15,6 +15,7 @@ from coreai_onnx.debugging.true_values import as_stored, results_of, true_values
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.debug_info import CLASS, SCOPE
 from coreai_onnx.model.value_origins import read_origins
+from coreai_onnx.runtime.custom_ops import CustomOps
 from coreai_onnx.runtime.session import Session
 
 
@@ -49,6 +50,7 @@ def value_pairs(
     calls: Sequence[Call],
     reference: Reference,
     executions: Mapping[str, bool],
+    custom_ops: Sequence[CustomOps] = (),
 ) -> Iterator[ValuePair]:
     """Run a model with its values as further outputs; yield each beside torch's, in graph order.
 
@@ -60,6 +62,7 @@ def value_pairs(
         calls: Consecutive calls, whose states are carried.
         reference: Gives the arguments their names.
         executions: Name of each execution, and whether it runs kernels.
+        custom_ops: Libraries that the model needs.
 
     Raises:
         ComparisonError: If the exported program cannot be run on the arguments.
@@ -80,7 +83,10 @@ def value_pairs(
         }
         if not sessions:
             made, watched = _watched(model, known)
-            sessions = {name: Session(made, kernels=k) for name, k in executions.items()}
+            sessions = {
+                name: Session(made, kernels=k, custom_ops=custom_ops)
+                for name, k in executions.items()
+            }
         for execution, session in sessions.items():
             outputs = session.run(**reference.feeds(session, args, kwargs))
             for name, node in watched.items():

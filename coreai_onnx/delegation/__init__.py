@@ -14,6 +14,7 @@ from coreai_onnx.delegation.finished import FinishConfig, FinishedProgram
 from coreai_onnx.delegation.kernels import KernelPartitioner
 from coreai_onnx.delegation.lowering import to_backend
 from coreai_onnx.delegation.memory_planning import MemoryPlanningPass
+from coreai_onnx.delegation.onnx_module import OnnxModule
 from coreai_onnx.delegation.partitioning import (
     DelegationSpec,
     Partitioner,
@@ -34,6 +35,7 @@ __all__ = [
     "KernelPartitioner",
     "LoweredModule",
     "MemoryPlanningPass",
+    "OnnxModule",
     "PartitionResult",
     "Partitioner",
     "PreprocessResult",

@@ -105,6 +105,42 @@ class LoweredModule(torch.nn.Module):
         self._tag = delegate.tag
         self._out_spec = delegate.program.call_spec.out_spec
 
+    @classmethod
+    def from_bytes(
+        cls,
+        backend_id: str,
+        processed_bytes: bytes,
+        reference: ExportedProgram,
+        compile_specs: Sequence[CompileSpec] = (),
+        *,
+        version: str = "",
+        holds_weights: bool = True,
+    ) -> LoweredModule:
+        """Return a module that runs bytes which a backend made elsewhere.
+
+        The backend need not be registered.
+
+        Args:
+            backend_id: The domain of the backend's op.
+            processed_bytes: What the backend made.
+            reference: A program of `to_edge` that computes the same, for runtimes without the op;
+                for a ``.onnx`` file, that of an `OnnxModule`. Its weights and inputs are the inputs
+                of the op.
+            compile_specs: The settings that the backend was given.
+            version: The version of the backend, see `BackendDetails`.
+            holds_weights: Whether the bytes contain the values of the weights of the reference.
+
+        Raises:
+            DelegationError: If the reference has states, or there are no bytes.
+        """
+        if not isinstance(processed_bytes, bytes):
+            raise DelegationError(f"processed_bytes is not bytes, but {processed_bytes!r:.80}")
+        _check_stateless(reference)
+        settings = tuple((spec.key, spec.value) for spec in compile_specs)
+        return cls(
+            Delegate(backend_id, reference, processed_bytes, settings, version, holds_weights)
+        )
+
     @property
     def backend_id(self) -> str:
         """The backend that processed the program."""
@@ -156,14 +192,17 @@ def lowered_module(
         DelegationError: If there is no such backend, the program has states or a result that is not
             a tensor, or the backend raises or returns no bytes.
     """
-    specs = edge_program.graph_signature.output_specs
-    kinds = {spec.kind for spec in specs} - {OutputKind.USER_OUTPUT}
-    if kinds:
+    _check_stateless(edge_program)
+    return LoweredModule(processed(backend_id, edge_program, compile_specs))
+
+
+def _check_stateless(program: ExportedProgram) -> None:
+    kinds = {spec.kind for spec in program.graph_signature.output_specs}
+    if kinds - {OutputKind.USER_OUTPUT}:
         raise DelegationError(
             "a program with states cannot be delegated as a whole\n"
             "  use a Partitioner: it leaves the states in the program"
         )
-    return LoweredModule(processed(backend_id, edge_program, compile_specs))
 
 
 def processed(

@@ -19,10 +19,12 @@ from coreai_onnx.export.capture.symbols import symbol_names
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.delegate_call import DELEGATE
 from coreai_onnx.export.externalize.module_call import ModuleCall
+from coreai_onnx.export.externalize.onnx_call import ONNX_CALL
 from coreai_onnx.functions.attributes import composite_attributes, declarations
 from coreai_onnx.functions.body import forget_types
 from coreai_onnx.functions.delegates import DelegateCalls
 from coreai_onnx.functions.module_composites import call_as_composite
+from coreai_onnx.functions.onnx_calls import OnnxCalls
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.program import storage_key
@@ -55,10 +57,12 @@ class ModuleCalls:
     Args:
         calls: The calls of the exported program, by tag.
         delegates: Lowers calls of delegated parts.
+        models: Lowers calls of ONNX models.
     """
 
     calls: Mapping[str, ModuleCall]
     delegates: DelegateCalls = field(default_factory=DelegateCalls)
+    models: OnnxCalls = field(default_factory=OnnxCalls)
     _functions: dict[str, ModuleFunction] = field(default_factory=dict)
     _proven: dict[Any, Any] = field(default_factory=dict)
     _signatures: dict[str, tuple[type, tuple[str, ...]]] = field(default_factory=dict)
@@ -69,6 +73,8 @@ class ModuleCalls:
         """Lower one call to a standard composite if it is one, otherwise to its own function."""
         if node.target is DELEGATE:
             return self.delegates(walker, *args)
+        if node.target is ONNX_CALL:
+            return self.models(walker, *args)
         tensors, buffers, numbers, tag = args
         call = self.calls[tag]
         leader = call.leader
@@ -121,7 +127,8 @@ class ModuleCalls:
                 bodies[text] = function
             for node in made.calls:
                 node.op_type = bodies[text].name
-        return [f for bodies in kept.values() for f in bodies.values()] + self.delegates.functions()
+        own = [function for bodies in kept.values() for function in bodies.values()]
+        return [*self.models.functions(), *own, *self.delegates.functions()]
 
     def _check_name(self, call: ModuleCall) -> None:
         """Raise if classes with different arguments have the same composite name."""

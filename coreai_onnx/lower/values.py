@@ -64,6 +64,11 @@ def ir_dtype(dtype: torch.dtype) -> ir.DataType:
     return _TORCH_TO_IR[dtype]
 
 
+def has_torch_dtype(dtype: ir.DataType) -> bool:
+    """Whether torch has an ONNX dtype."""
+    return dtype in _IR_TO_TORCH
+
+
 def torch_dtype(dtype: ir.DataType) -> torch.dtype:
     """Return the torch dtype of an ONNX dtype."""
     return _IR_TO_TORCH[dtype]

@@ -13,13 +13,13 @@ from coreai_onnx.debugging.references import (
     SessionReference,
     TorchReference,
     calls_of,
-    model_of,
     record_of,
     reference_for,
 )
 from coreai_onnx.errors import ComparisonError, LoadError
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime.opening import model_of
 from coreai_onnx.runtime.session import Session
 from tests.debugging.small_reference import Small, converted
 from tests.small_models import linear_model, parse
@@ -51,7 +51,7 @@ def test_models_of_sources(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     for source in (program, program.model, path, str(path), path.read_bytes(), program.to_proto()):
         assert len(model_of(source).graph) == len(program.model.graph)
-    with pytest.raises(LoadError, match="the model cannot be read"):
+    with pytest.raises(LoadError, match="is not an ONNX model"):
         model_of(b"no model")
 
 

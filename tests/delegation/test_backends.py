@@ -10,13 +10,16 @@ from coreai_onnx.delegation import (
     BackendDetails,
     CompileSpec,
     LoweredModule,
+    OnnxModule,
     PreprocessResult,
     backend,
+    delegates_of,
     to_backend,
     to_edge,
 )
 from coreai_onnx.errors import DelegationError
 from tests.delegation.demo_backend import DEMO
+from tests.delegation.foreign_models import example, with_functions
 from tests.tolerances import assert_close
 
 
@@ -126,3 +129,32 @@ def test_a_backend_that_fails_is_an_error(monkeypatch, result, fault) -> None:
     edge = to_edge(export(LowerableModule(), (torch.ones(1),))).exported_program()
     with pytest.raises(DelegationError, match=fault):
         to_backend("delegation.failing", edge)
+
+
+def test_bytes_that_a_backend_made_elsewhere() -> None:
+    args = example(3)
+    reference = to_edge(export(OnnxModule(with_functions()), args)).exported_program()
+    blob = LoweredModule.from_bytes("delegation.blob", b"compiled", reference, version="7")
+
+    class Larger(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blob = blob
+
+        def forward(self, x, scale):
+            return self.blob(x, scale)[0] + 1
+
+    edge = to_edge(export(Larger(), args))
+    assert [p.processed_bytes for p in delegates_of(edge.exported_program())] == [b"compiled"]
+    finished = edge.finish()
+    assert_close(finished.run(*args)[0], OnnxModule(with_functions())(*args)[0] + 1)
+    (node,) = (n for n in finished.onnx_program.model.graph if n.domain == "delegation.blob")
+    assert node.attributes["backend_version"].value == "7"
+    assert node.inputs[-1].const_value.tobytes() == b"compiled"
+    assert node.attributes["weights"].value == 1, "the weight of the file is an input of the part"
+
+
+def test_no_bytes_are_an_error() -> None:
+    edge = to_edge(export(LowerableModule(), (torch.ones(1),))).exported_program()
+    with pytest.raises(DelegationError, match="processed_bytes is not bytes, but 'text'"):
+        LoweredModule.from_bytes("delegation.blob", "text", edge)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from coreai_onnx import OnnxProgram, ops_library_path, session
+from coreai_onnx import OnnxProgram, compare, ops_library_path, session
 from coreai_onnx.cli import main
 from coreai_onnx.errors import SessionError
 from coreai_onnx.export.externalize.externalize import ExternalizeSpec
@@ -89,6 +89,17 @@ def test_an_opaque_node_in_a_function(name: str | None) -> None:
     assert not any(n.domain == "my.ops" for n in program.model.graph)
     opened = session(program, custom_ops=[my_ops.library()])
     assert_close(opened.run(x)[0], model(x))
+
+
+def test_a_program_runs_and_is_compared_with_a_library() -> None:
+    model, x = Scaled(), torch.randn(2, 3)
+    program, libraries = converted(model, x), [my_ops.library()]
+    assert_close(program.run(x, custom_ops=libraries)[0], model(x))
+    assert program.session(custom_ops=libraries) is program.session(custom_ops=libraries)
+    with pytest.raises(SessionError, match=r"my\.ops::Scale, which a custom op library implements"):
+        program.run(x)
+    compare(program, model, (x,), custom_ops=libraries, values=True).assert_close()
+    compare(program, program, custom_ops=libraries).assert_close()
 
 
 @pytest.mark.usefixtures("kernels")
