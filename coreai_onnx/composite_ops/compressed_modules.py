@@ -17,14 +17,11 @@ from torch import nn
 
 from coreai_onnx.composite_ops.blocks import check_blocks, streamed
 from coreai_onnx.composite_ops.call import call
+from coreai_onnx.composite_ops.compressed_ops import PAIRS, POWERS, float_table, is_float4
 from coreai_onnx.composite_ops.lut_to_dense import check_lut, dense_shape
 from coreai_onnx.model.packed_codes import STREAM_BITS
 
 _INTEGER = re.compile(r"torch\.(u?)int(\d+)")
-_FLOAT4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-"""The magnitudes of float4_e2m1 (OCP Microscaling Formats 1.0, table 5)."""
-_POWERS = torch.float8_e8m0fnu
-_PAIRS = torch.float4_e2m1fn_x2
 
 
 class PalettizeModule(nn.Module):
@@ -180,8 +177,8 @@ class WeightDequantizeModule(nn.Module):
         super().__init__()
         name = type(self).__name__
         _require(scale.is_floating_point(), name, f"scale is {scale.dtype}, not floating")
-        exact = scale.dtype != _POWERS or output_dtype is not None
-        _require(exact, name, f"a scale of {_POWERS} needs an output_dtype")
+        exact = scale.dtype != POWERS or output_dtype is not None
+        _require(exact, name, f"a scale of {POWERS} needs an output_dtype")
         exclusive = zero_point is None or minval is None
         _require(exclusive, name, "zero_point and minval exclude each other")
         declared = minval is None or input_dtype is not None
@@ -192,9 +189,10 @@ class WeightDequantizeModule(nn.Module):
         self.scale: torch.Tensor
         self.zero_point: torch.Tensor | None
         self.minval: torch.Tensor | None
-        dtype = input_dtype or quantized_data.dtype
+        pairs = is_float4(quantized_data, scale, zero_point, minval, input_dtype)
+        dtype = PAIRS if pairs else input_dtype or quantized_data.dtype
         values: PalettizeModule | None = None
-        if dtype == _PAIRS or quantized_data.is_floating_point():
+        if dtype == PAIRS or quantized_data.is_floating_point():
             plain = zero_point is None and minval is None
             _require(plain, name, f"{dtype} has neither zero_point nor minval")
             values = _floats(quantized_data, self.scale, dtype, name)
@@ -239,15 +237,9 @@ def _floats(
     data: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, name: str
 ) -> ScaledPalettizeModule:
     """Return narrow floats as indices into the table of all values of their dtype."""
-    if dtype == _PAIRS:
-        packed = data.view(torch.uint8)
-        codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2)
-        table = torch.cat([_FLOAT4, -_FLOAT4])
-    else:
-        narrow = data.dtype.itemsize == 1 and dtype == data.dtype
-        _require(narrow, name, f"data of {data.dtype} as {dtype} is not float8 or float4")
-        codes = data.view(torch.uint8)
-        table = torch.arange(256, dtype=torch.uint8).view(data.dtype).float()
+    narrow = dtype == PAIRS or (data.dtype.itemsize == 1 and dtype == data.dtype)
+    _require(narrow, name, f"data of {data.dtype} as {dtype} is not float8 or float4")
+    codes, table = float_table(data, dtype)
     grid = [1] * codes.ndim
     return ScaledPalettizeModule(codes, table.to(scale.dtype).reshape(*grid, -1, 1), scale)
 

@@ -16,6 +16,7 @@ from coreai_onnx.model.inventory import STANDARD_DOMAIN, attribute_graphs
 from coreai_onnx.model.model_types import ModelTypes, Type
 from coreai_onnx.model.op_schemas import ONNX_DOMAINS, schema_of
 from coreai_onnx.quantization.half_constants import LIMIT, fault, is_fill
+from coreai_onnx.quantization.half_contrib import computes_half, narrow_outputs
 from coreai_onnx.quantization.magnitudes import (
     Label,
     callers_first,
@@ -141,6 +142,8 @@ class Choices:
             return [False] * len(floats)
         if node.domain == STANDARD_DOMAIN:
             return list(self._body_outputs(node) or ())
+        if node.domain not in ONNX_DOMAINS:
+            return narrow_outputs(node, floats)
         if node.op_type in ("Cast", "ConstantOfShape"):
             return floats
         schema = self._schema(node)
@@ -233,7 +236,8 @@ class Choices:
             return Reason(f"matches {pattern!r}")
         if inner:
             return Reason("loops and branches keep float32")
-        if any(element(self.known.get(v)) is None for v in given):
+        read = [v for v in given if v.uses() or v.is_graph_output()]
+        if any(element(self.known.get(v)) is None for v in read):
             return Reason("the type of a value is unknown, or is not that of a tensor")
         if self._is_position(node):
             return Reason("computes from integers, such as positions")
@@ -243,7 +247,9 @@ class Choices:
             valid = self._body_outputs(node) is not None
             return None if valid else Reason("its function body is for float32")
         if node.domain not in ONNX_DOMAINS:
-            return Reason(f"ops of {node.domain} keep float32", store=True)
+            if computes_half(node, self.dtype):
+                return None
+            return Reason(f"{node.op_type} of {node.domain} keeps float32", store=True)
         return self._standard_reason(node)
 
     def _standard_reason(self, node: ir.Node) -> Reason | None:

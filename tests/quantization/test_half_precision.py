@@ -110,6 +110,21 @@ def test_models(make: Any, dtype: str, optimize: bool) -> None:
     assert_close(program.run(*given, kernels=False)[0], expected, exception="half_model")
 
 
+@pytest.mark.parametrize("make", [bert, llama])
+def test_ops_of_onnxruntime_are_converted(make: Any) -> None:
+    model, args = make()
+    program = coreai_onnx.convert(model, args).optimize(target="contrib")
+    program.convert_dtype("float16")
+    checked(program)
+    contrib = {node.op_type for node in program.model.graph if node.domain == "com.microsoft"}
+    assert contrib
+    kept = {row.op.rpartition("::")[2] for row in program.dtype_reports["main"].kept}
+    assert not contrib & kept
+    given = [x.half() if x.is_floating_point() else x for x in args]
+    expected = torch.from_numpy(first(model(*args))).half()
+    assert_close(program.run(*given, kernels=False)[0], expected, exception="half_model")
+
+
 def test_functions_of_modules_are_converted() -> None:
     model, args = bert()
     program = coreai_onnx.convert(model, args, externalize_modules=[BertLayer])

@@ -6,6 +6,7 @@ from coreai_onnx.lower.aten.composite import (
     composite_calls,
     composite_normalization,
     composite_pooling,
+    compressed_weights,
     own_composites,
 )
 from coreai_onnx.lower.aten.indexing import indexing, partial_writes, scatter
@@ -90,6 +91,7 @@ __all__ = [
     "composite_calls",
     "composite_normalization",
     "composite_pooling",
+    "compressed_weights",
     "conversion",
     "convolution",
     "creation",

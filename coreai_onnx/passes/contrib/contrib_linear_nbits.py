@@ -57,7 +57,8 @@ def contrib_linear_nbits(graph: gs.Graph, why: Why) -> int:
     becomes     com.microsoft::MatMulNBits<accuracy_level = 4>(x, codes, scales, zeros, , bias) → y
 
     Also in a function that gets the weight as an argument. Codes have the same layout in both; zero
-    points are packed, scales become float32.
+    points are packed. Scales that are not float32 stay as they are in the file, before a Cast that
+    onnxruntime computes when it loads it.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:

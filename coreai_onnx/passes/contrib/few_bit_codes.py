@@ -67,12 +67,9 @@ def packed_zeros(edit: Edit, call: gs.Node, zeros: gs.Tensor, bits: int, name: s
 
 
 def float32_scales(edit: Edit, call: gs.Node, scales: gs.Tensor) -> gs.Tensor:
-    """Return scales in float32."""
+    """Return scales in float32: the file has them as they are, onnxruntime casts them once."""
     if dtype_of(scales) == _SINGLE:
         return scales
-    if isinstance(scales, gs.Constant):
-        name = context_of(edit.graph).names.claim(f"{scales.name}.float32")
-        return lazy_constant(name, lambda x: x.astype(_SINGLE), [scales], scales.shape, _SINGLE)
     single = edit.node("Cast", call, [scales], to=int(ir.DataType.FLOAT)).outputs[0]
     return _typed(single, _SINGLE, static_shape_of(scales))
 

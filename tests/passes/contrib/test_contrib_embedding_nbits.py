@@ -104,7 +104,7 @@ def test_a_tied_table_is_stored_once() -> None:
     kinds = [node.op_type for node in program.model.graph]
     assert sorted(kinds) == ["Cast", "GatherBlockQuantized", "MatMulNBits", "Reshape"]
     after = sum(t.const_value.nbytes for t in program.model.graph.initializers.values())
-    assert after < 1.2 * size  # MatMulNBits has its scales in float32, zero points are packed
+    assert after < size  # both read one table of scales, zero points are packed
     assert_close(program.run(ids)[0], before)
 
 
