@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
@@ -83,7 +85,7 @@ def _not_rounded(edit: Edit, node: gs.Node) -> str:
 
 def _write(edit: Edit, node: gs.Node, op_type: str, factors: list[gs.Tensor], axis: int) -> None:
     """Replace a product; the bias of a Gemm is added to it in float32."""
-    attributes = {"num_batch_axes": 0, "transpose_rhs": axis, "version": 1}
+    attributes: dict[str, Any] = {"num_batch_axes": 0, "transpose_rhs": axis, "version": 1}
     bias, output = input_of(node, 2), node.outputs[0]
     if bias is None:
         edit.become(node, op_type, factors, domain=DOMAIN, **attributes)
