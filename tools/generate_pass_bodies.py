@@ -86,6 +86,7 @@ def few_bits() -> Iterator[tuple[str, Call]]:
 
 _ATTENTION = ("B H T D", "B K S D", "B K S E")
 _OPEN = {"is_causal": 0, "window_size": 0, "causal_alignment": "lower_right", "softcap": 0.0}
+_PLAIN = {"num_batch_axes": 0, "transpose_rhs": 0}
 
 
 CALLS: Mapping[str, Call] = {
@@ -103,6 +104,8 @@ CALLS: Mapping[str, Call] = {
         _ATTENTION,
         _OPEN | {"is_causal": 1, "causal_alignment": "upper_left"},
     ),
+    "gather_mm": Call("gather_mm", ("A3 A2 A1", "A1 N"), _PLAIN),
+    "gather_mm.transposed": Call("gather_mm", ("A3 A2 A1", "N A1"), _PLAIN | {"transpose_rhs": 1}),
     **dict(few_bits()),
 }
 """The calls, by op type with its variant, which determines the body, or by a part of a body."""

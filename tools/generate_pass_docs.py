@@ -45,7 +45,7 @@ summation.
 | target | composites | runtimes |
 |---|---|---|
 | `"onnxruntime"` | functions | stock onnxruntime, and our kernels |
-| `"kernels"` | currently the same | our kernels |
+| `"kernels"` | functions, also for weights in few bits and in bfloat16 | our kernels |
 | `"contrib"` | onnxruntime's contrib ops (`com.microsoft`) | `minimum_onnxruntime` and newer |
 | `"portable"` | inlined: opset 18, standard ops | other or old runtimes, converters |
 
@@ -137,6 +137,7 @@ GROUPS = {
         "The passes of every target",
         '`"portable"` skips the passes that create functions.',
     ),
+    "KERNELS": ("Only for kernels", "Each makes calls that only our kernels run fast."),
     "CONTRIB": ("Only for contrib", "Each checks the requirements of onnxruntime's op."),
     "LAYOUT": (
         "Optional layout passes",

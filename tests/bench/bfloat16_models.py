@@ -4,9 +4,11 @@
     python -m tests.bench.bfloat16_models --models llama vit --rounds 10
 
 One thread, in CPU time of the process; all variants of a model take turns. *bfloat16* is the file
-of the module in bfloat16; *bfloat16 weights* is the file in float32 of the same weights, which are
-stored in bfloat16 (`store_weights_as`). Errors are the largest ones of the first output, relative
-to its largest magnitude, from the module in float32 with the same weights.
+of the module in bfloat16 for the target `kernels`, *float32 products* the one for the default
+target, whose products are in float32 between casts; *bfloat16 weights* is the file in float32 of
+the same weights, which are stored in bfloat16 (`store_weights_as`). Errors are the largest ones of
+the first output, relative to its largest magnitude, from the module in float32 with the same
+weights.
 """
 
 from __future__ import annotations
@@ -147,12 +149,14 @@ def variants_of(narrow: First, wide: First, inputs: Inputs) -> list[Variant]:
     halves = tuple(x.bfloat16() if x.is_floating_point() else x for x in inputs)
     stored = coreai_onnx.convert(wide, inputs)
     store_weights_as(stored.model, "bfloat16")
+    fused = coreai_onnx.convert(narrow, halves).optimize(target="kernels")
     return [
         Variant("torch, float32", lambda: wide(*inputs)),
         Variant("torch, bfloat16", lambda: narrow(*halves)),
         Variant("float32", _ours(coreai_onnx.convert(wide, inputs), inputs)),
         Variant("bfloat16 weights", _ours(stored, inputs)),
-        Variant("bfloat16", _ours(coreai_onnx.convert(narrow, halves), halves)),
+        Variant("bfloat16, float32 products", _ours(coreai_onnx.convert(narrow, halves), halves)),
+        Variant("bfloat16", _ours(fused, halves)),
     ]
 
 

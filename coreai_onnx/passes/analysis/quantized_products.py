@@ -1,4 +1,4 @@
-"""Matches products whose second factor is a quantized matrix."""
+"""Matches products whose second factor is made from a constant: quantized, or widened."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from coreai_onnx.passes.engine.match import attribute_of, dtype_of, input_of, ma
 
 def second_factor(node: gs.Node) -> tuple[gs.Tensor, int]:
     """Return the second factor before its Transpose, and its axis of input features."""
-    tensor = node.inputs[1]
     axis = int(node.op == "Gemm" and attribute_of(node, "transB", 0) == 1)
+    return before_transposes(node.inputs[1], axis)
+
+
+def before_transposes(tensor: gs.Tensor, axis: int) -> tuple[gs.Tensor, int]:
+    """Return a matrix before its Transposes, and where ``axis`` is there."""
     while (turn := made_by(tensor, "Transpose")) is not None:
         if attribute_of(turn, "perm", [1, 0]) != [1, 0]:
             break

@@ -950,6 +950,68 @@ BODIES: dict[str, tuple[Body, ...]] = {
   output = Cast <to = 16> (Attention)
 }""", '{"causal_alignment": "upper_left", "is_causal": 1, "softcap": 0.0, "window_size": 0}'),
     ),
+    "gather_mm": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<num_batch_axes: int = 0,
+ transpose_rhs: int = 0,
+ version: int = 1>
+(lhs, rhs) => (output) {
+  Cast = Cast <to = 1> (lhs)
+  Cast_1 = Cast <to = 1> (rhs)
+  MatMul = MatMul (Cast, Cast_1)
+  output = CastLike (MatMul, lhs)
+}""", '{"num_batch_axes": 0, "transpose_rhs": 0}'),
+        Body(18, ("float64",), """\
+<num_batch_axes: int = 0,
+ transpose_rhs: int = 0,
+ version: int = 1>
+(lhs, rhs) => (output) {
+  Cast = Cast <to = 11> (lhs)
+  Cast_1 = Cast <to = 11> (rhs)
+  MatMul = MatMul (Cast, Cast_1)
+  output = CastLike (MatMul, lhs)
+}""", '{"num_batch_axes": 0, "transpose_rhs": 0}'),
+    ),
+    "gather_mm.transposed": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<num_batch_axes: int = 0,
+ transpose_rhs: int = 0,
+ version: int = 1>
+(lhs, rhs) => (output) {
+  Shape = Shape <start = 0, end = -2> (rhs)
+  Shape_1 = Shape <start = -2> (rhs)
+  const = Constant <value = int64[1] {-1}> ()
+  Concat = Concat <axis = 0> (const, Shape_1)
+  Reshape = Reshape (rhs, Concat)
+  Transpose = Transpose <perm = [0, 2, 1]> (Reshape)
+  Shape_2 = Shape <start = -2> (Transpose)
+  Concat_1 = Concat <axis = 0> (Shape, Shape_2)
+  Reshape_1 = Reshape (Transpose, Concat_1)
+  Cast = Cast <to = 1> (lhs)
+  Cast_1 = Cast <to = 1> (Reshape_1)
+  MatMul = MatMul (Cast, Cast_1)
+  output = CastLike (MatMul, lhs)
+}""", '{"num_batch_axes": 0, "transpose_rhs": 1}'),
+        Body(18, ("float64",), """\
+<num_batch_axes: int = 0,
+ transpose_rhs: int = 0,
+ version: int = 1>
+(lhs, rhs) => (output) {
+  Shape = Shape <start = 0, end = -2> (rhs)
+  Shape_1 = Shape <start = -2> (rhs)
+  const = Constant <value = int64[1] {-1}> ()
+  Concat = Concat <axis = 0> (const, Shape_1)
+  Reshape = Reshape (rhs, Concat)
+  Transpose = Transpose <perm = [0, 2, 1]> (Reshape)
+  Shape_2 = Shape <start = -2> (Transpose)
+  Concat_1 = Concat <axis = 0> (Shape, Shape_2)
+  Reshape_1 = Reshape (Transpose, Concat_1)
+  Cast = Cast <to = 11> (lhs)
+  Cast_1 = Cast <to = 11> (Reshape_1)
+  MatMul = MatMul (Cast, Cast_1)
+  output = CastLike (MatMul, lhs)
+}""", '{"num_batch_axes": 0, "transpose_rhs": 1}'),
+    ),
     "linear_nbits.bits8": (
         Body(18, ("float32", "float16", "bfloat16"), """\
 <bits: int = 4,
@@ -1562,5 +1624,6 @@ FORMULAS = {
     "skip_rms_norm": "sum = input + skip; output = rms_norm(sum, scale)",
     "skip_layer_norm": "sum = input + skip; output = layer_norm(sum, scale, bias)",
     "scaled_dot_product_attention": "softmax(mask(scale * query @ key^T)) @ value",
+    "gather_mm": "take(lhs, lhs_indices) @ take(rhs, rhs_indices), from axis num_batch_axes",
     "linear_nbits": "input @ ((codes - zero_points) * scales).T + bias, codes packed in groups",
 }

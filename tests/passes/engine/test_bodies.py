@@ -110,6 +110,10 @@ CONVERTED: dict[str, list[Call]] = {
             {"is_causal": 1, "causal_alignment": "upper_left"},
         ),
     ],
+    "gather_mm": [Call("gather_mm", (left, (8, 6))) for left in ((5, 8), (2, 5, 8), (2, 3, 5, 8))],
+    "gather_mm.transposed": [
+        Call("gather_mm", (left, (6, 8)), {"transpose_rhs": 1}) for left in ((5, 8), (2, 5, 8))
+    ],
     **{name: few_bits(call) for name, call in CALLS.items() if call.composite == "linear_nbits"},
 }
 """Calls of a converted model, by the op type that passes ask for."""

@@ -1,0 +1,98 @@
+"""Fuses products in bfloat16: gather_mm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+
+from coreai_onnx.passes.analysis.quantized_products import (
+    before_transposes,
+    obstacle,
+    second_factor,
+)
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
+    cast_to,
+    dtype_of,
+    input_of,
+    is_standard,
+    made_by,
+)
+from coreai_onnx.passes.engine.why import Why
+
+_DTYPE = ir.DataType.BFLOAT16.numpy()
+_FLOAT = int(ir.DataType.FLOAT)
+
+
+@makes_functions
+def fuse_narrow_products(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+    """MatMul or Gemm in float32 of bfloat16 factors, the second one constant → gather_mm.
+
+    x:bf16 ─Cast→, w:bf16[k, n] ─Cast→, MatMul ─Cast→ y:bf16
+    becomes     gather_mm(x, w) → y:bf16
+
+    onnxruntime has no product of bfloat16 on a CPU, and keeps such weights in float32. The kernel
+    packs the bfloat16 weight once, and multiplies tiles where the processor has them (AMX). Only
+    if the product is rounded to bfloat16; a Gemm is rounded before its bias is added, as a MatMul
+    is.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        if not is_standard(node, "MatMul", "Gemm") or len(node.inputs) < 2:
+            continue
+        left = _narrow(node.inputs[0])
+        turned, axis = second_factor(node)
+        narrow = _narrow(turned)
+        if left is None or narrow is None:
+            continue
+        matrix, axis = before_transposes(narrow, axis)
+        if not isinstance(matrix, gs.Constant) or len(matrix.shape) != 2:
+            continue
+        reason = obstacle(node, matrix.shape[1 - axis]) or _not_rounded(edit, node)
+        if reason:
+            why(reason, node)
+            continue
+        name = "gather_mm.transposed" if axis else "gather_mm"
+        op_type = bodies.provide_composite(name, _DTYPE)
+        if op_type is None:
+            why("the model's gather_mm has another body", node)
+            continue
+        _write(edit, node, op_type, [left, matrix], axis)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _narrow(tensor: gs.Tensor) -> gs.Tensor | None:
+    """Return the tensor of bfloat16 that a Cast widens to float32."""
+    cast = made_by(tensor, "Cast")
+    if cast is None or cast_to(cast) != _FLOAT or dtype_of(cast.inputs[0]) != _DTYPE:
+        return None
+    return cast.inputs[0]
+
+
+def _not_rounded(edit: Edit, node: gs.Node) -> str:
+    """Return that a product is read in float32; empty if each reader rounds it to bfloat16."""
+    product = node.outputs[0]
+    rounded = all(cast_to(reader) == int(ir.DataType.BFLOAT16) for reader in product.outputs)
+    return "" if rounded and not edit.is_output(product) else "the product is read in float32"
+
+
+def _write(edit: Edit, node: gs.Node, op_type: str, factors: list[gs.Tensor], axis: int) -> None:
+    """Replace a product; the bias of a Gemm is added to it in float32."""
+    attributes: dict[str, Any] = {"num_batch_axes": 0, "transpose_rhs": axis, "version": 1}
+    bias, output = input_of(node, 2), node.outputs[0]
+    if bias is None:
+        edit.become(node, op_type, factors, domain=DOMAIN, **attributes)
+        output.dtype = _DTYPE  # the Casts that read it have no effect now
+        return
+    product = edit.node(op_type, node, factors, domain=DOMAIN, **attributes).outputs[0]
+    product.dtype, product.shape = _DTYPE, output.shape
+    wide = edit.node("Cast", node, [product], to=_FLOAT).outputs[0]
+    wide.dtype, wide.shape = np.dtype(np.float32), output.shape
+    edit.become(node, "Add", [wide, bias])
