@@ -183,7 +183,11 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "stride": [["--stride", value] for value in ("0", "-1", "many", "1.5", "")],
         "debug": [["--debug=yes"]],
     },
-    "optimize": {**_SHARED, "model": [["MODEL", value] for value in _MODELS]},
+    "optimize": {
+        **_SHARED,
+        "model": [["MODEL", value] for value in _MODELS],
+        "verify": [["--verify", value] for value in ("nowhere.pt2", "broken.pt2", ".", "")],
+    },
     "run": {
         "model": [["MODEL", value] for value in _MODELS],
         **_RUNS,
