@@ -202,6 +202,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "factory": [["FACTORY", value] for value in (*_FACTORIES, "models.py:other_args")],
         "rtol": [["--rtol", value] for value in ("-1", "nan", "inf", "small", "")],
         "atol": [["--atol", value] for value in ("-1", "nan", "inf", "small", "")],
+        "runtime": [["--runtime", value] for value in ("no/python", ".", "models.py", "")],
         "seed": [["--seed", value] for value in _SEEDS],
         "debug": [["--debug=yes"]],
     },
