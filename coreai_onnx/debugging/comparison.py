@@ -210,10 +210,7 @@ def compare(
     executions = {"bodies": False} | ({"kernels": True} if kernels_built() else {})
     judges = Judge(tolerances)
     expected = [chosen.call(args, kwargs) for args, kwargs in calls]
-    sessions = {name: Session(subject, kernels=kernels) for name, kernels in executions.items()}
-    if runtime is not None:
-        other = OtherRuntime(subject, runtime)
-        sessions[other.name] = other
+    sessions = _sessions(subject, executions, runtime)
     with failures_as(ComparisonError, "the model's results cannot be compared"):
         rows = list(_rows(sessions, chosen, calls, expected, judges))
     inner: list[Row] = []
@@ -228,6 +225,17 @@ def compare(
 
 
 _NO_KERNELS = "kernels: not built, so not compared (ops_library_path() says how to build them)"
+
+
+def _sessions(
+    model: Source, executions: Mapping[str, bool], runtime: str | PathLike[str] | None
+) -> dict[str, Session]:
+    """Open a model for each execution, and in another runtime."""
+    sessions = {name: Session(model, kernels=kernels) for name, kernels in executions.items()}
+    if runtime is not None:
+        other = OtherRuntime(model, runtime)
+        sessions[other.name] = other
+    return sessions
 
 
 def _rows(

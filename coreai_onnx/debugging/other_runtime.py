@@ -20,7 +20,6 @@ from coreai_onnx.debugging import runtime_process
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import InputError, SessionError, failures_as
 from coreai_onnx.files.saving import save_models
-from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.opening import model_of
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session, Source
@@ -66,11 +65,11 @@ class OtherRuntime(Session):
         for name in given:
             if info(name).dtype == "string":
                 raise InputError(f"input {name!r}: strings cannot be passed to another runtime")
-        arrays = {name: _stored(to_numpy(v, info(name)), info(name)) for name, v in given.items()}
+        arrays = {n: from_ort(to_ort(to_numpy(v, info(n)), info(n))) for n, v in given.items()}
         results = self._results({**self._carried, **arrays})
-        outputs = {x.name: _read(results[x.name], x) for x in self.outputs}
+        outputs = {x.name: from_ort(to_ort(results[x.name]), x) for x in self.outputs}
         self._carried = {state.input: results[state.output] for state in self._signature.states}
-        states = {name: _read(array, info(name)) for name, array in self._carried.items()}
+        states = {n: from_ort(to_ort(array), info(n)) for n, array in self._carried.items()}
         return Outputs(outputs, lambda: states)
 
     def _results(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -121,18 +120,6 @@ def _file_of(source: Source, folder: Path) -> Path:
     place = folder / "model.onnx"
     save_models({place: model_of(source)}, folder / "model.onnx.data")
     return place
-
-
-def _stored(array: Array, info: TensorInfo) -> Array:
-    """Return a user's array as the model stores it: complex numbers as pairs."""
-    value = to_ort(array, info)
-    return from_ort(value).copy()  # the memory is that of the value
-
-
-def _read(stored: Array, info: TensorInfo) -> Array:
-    """Return an array that the model stores in the user's form."""
-    value = to_ort(stored)
-    return from_ort(value, info).copy()  # the memory is that of the value
 
 
 def _raw(array: Array) -> Array:

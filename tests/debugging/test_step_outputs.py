@@ -9,6 +9,7 @@ from coreai_onnx.debugging.step_outputs import add_step_outputs
 from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
 from tests.small_models import parse
+from tests.tolerances import assert_close
 
 LOOP = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -44,7 +45,7 @@ def test_each_step_of_a_loop_and_of_branches_in_it() -> None:
     doubled = np.stack([x * 2, x * 4, x * 8])
     assert np.array_equal(outputs["y"], x * 8)
     assert np.array_equal(outputs[where["d"]], doubled)
-    assert np.allclose(outputs[where["q"]], np.sin(doubled))
+    assert_close(outputs[where["q"]], np.sin(doubled))
     assert not outputs[where["r"]].any()
 
 
