@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from coreai_onnx.cli.output import chosen_place
-from coreai_onnx.errors import CommandError
+from coreai_onnx.cli.subject import load_record
 from coreai_onnx.runtime.session import Session
 
 NAME = "blame"
@@ -42,13 +42,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Print the findings; return 1 if there are any."""
     from coreai_onnx.debugging.blaming import blame
-    from coreai_onnx.export.record import ExportRecord
 
     html = chosen_place(options.html, ".html") if options.html else None
     Session(options.model, kernels=False)  # report a bad file before torch is imported
-    record = ExportRecord.load(options.record)
-    if record.example is None:
-        raise CommandError(f"{options.record} holds no example inputs to run")
+    record = load_record(options.record)
     found = blame(options.model, record, kernels=False if options.no_kernels else None)
     print(found)
     if html is not None:

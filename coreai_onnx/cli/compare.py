@@ -30,6 +30,7 @@ the inputs are random.
   coreai-onnx compare model.onnx record.pt2 --values
   coreai-onnx compare model.onnx my_models.py:tiny --rtol 1e-3 --atol 1e-4
   coreai-onnx compare optimized.onnx model.onnx
+  coreai-onnx compare model.onnx record.pt2 --runtime old/bin/python
 """
 
 
@@ -47,6 +48,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE.html", help="also write a page with the graph by error"
     )
+    parser.add_argument(
+        "--runtime",
+        metavar="PYTHON",
+        help="also run the file in another Python, with numpy and another version of onnxruntime",
+    )
     parser.add_argument("--seed", type=SEED, default=0, help=SEED_HELP)
 
 
@@ -62,7 +68,9 @@ def execute(options: argparse.Namespace) -> int:
     if options.rtol is not None or options.atol is not None:
         tolerances = (options.rtol or 0.0, options.atol or 0.0)
     if options.factory.endswith(".onnx"):
-        comparison = compare(options.model, options.factory, tolerances=tolerances)
+        comparison = compare(
+            options.model, options.factory, tolerances=tolerances, runtime=options.runtime
+        )
         _report(comparison, options)
         return 0 if comparison.ok else 1
     subject = load_subject(options.factory, options.seed)
@@ -71,7 +79,12 @@ def execute(options: argparse.Namespace) -> int:
     inputs = Arguments(subject.args, subject.kwargs)
     reference = subject.module if subject.program is None else subject.program
     comparison = compare(
-        options.model, reference, inputs, tolerances=tolerances, values=options.values
+        options.model,
+        reference,
+        inputs,
+        tolerances=tolerances,
+        values=options.values,
+        runtime=options.runtime,
     )
     _report(comparison, options)
     if comparison.ok:

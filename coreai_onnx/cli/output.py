@@ -15,6 +15,7 @@ from coreai_onnx.program import OnnxProgram
 from coreai_onnx.table import size_text
 
 if TYPE_CHECKING:
+    from coreai_onnx.model.verifier import Verifier
     from coreai_onnx.passes import Pass, Target
 
 TARGETS = ("onnxruntime", "kernels", "contrib", "portable")
@@ -94,12 +95,15 @@ def chosen_place(path: Path, suffix: str = ".onnx") -> Path:
     return chosen_place(complete, suffix)
 
 
-def optimize(program: OnnxProgram, options: argparse.Namespace) -> None:
-    """Run the chosen passes and print their report."""
+def optimize(
+    program: OnnxProgram, options: argparse.Namespace, verify: Verifier | None = None
+) -> None:
+    """Run the chosen passes, verify each if there is a verifier, and print their report."""
     program.optimize(
         _passes(options.passes, options.target),
         target=options.target,
         minimum_onnxruntime=options.minimum_onnxruntime,
+        verify=verify,
     )
     for name, report in program.pass_reports.items():
         print(

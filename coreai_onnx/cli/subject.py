@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
+    from coreai_onnx.export.record import ExportRecord
+
 FACTORY_HELP = """\
 FACTORY is pkg.module:name or path/to/file.py:name, or a .pt2 file of torch.export.save. Such a
 file is an exported program with its example inputs. The name is that of a module, or of a function
@@ -81,6 +83,21 @@ def load_subject(factory: str, seed: int = 0) -> Subject:
         except (Exception, SystemExit) as error:
             raise CommandError(f"{factory}() raised {type(error).__name__}: {error}") from error
     return _subject(target, factory)
+
+
+def load_record(path: str) -> ExportRecord:
+    """Read a record of a conversion, with its example inputs.
+
+    Raises:
+        LoadError: If the file is missing or is no record.
+        CommandError: If it holds no example inputs.
+    """
+    from coreai_onnx.export.record import ExportRecord
+
+    record = ExportRecord.load(path)
+    if record.example is None:
+        raise CommandError(f"{path} holds no example inputs to run")
+    return record
 
 
 def _start_random_numbers(seed: int) -> None:

@@ -26,7 +26,7 @@ class Row:
     Attributes:
         call: Index of the input set.
         output: Output name; the name of a state has the prefix ``state``.
-        execution: ``"bodies"`` or ``"kernels"``.
+        execution: ``"bodies"``, ``"kernels"``, or another runtime, ``"onnxruntime 1.24.1"``.
         dtype: The dtype of the reference.
         shape: The shape of the reference.
         difference: The difference from the reference.
@@ -35,6 +35,7 @@ class Row:
         decades: Number of errors of each power of ten.
         module: Path of the module that computes a value; empty for outputs and states.
         module_class: Class of that module.
+        step: The iteration of the loop that computes a value; None outside of loops.
     """
 
     call: int
@@ -48,6 +49,7 @@ class Row:
     decades: Mapping[str, int] = field(default_factory=dict)
     module: str = ""
     module_class: str = ""
+    step: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -96,7 +98,7 @@ class Judge:
         arrays = pair.actual, pair.expected, pair.ideal
         place = pair.call, pair.name, pair.execution
         row = self.row(place, pair.expected.dtype.name, arrays)
-        return replace(row, module=pair.module, module_class=pair.module_class)
+        return replace(row, module=pair.module, module_class=pair.module_class, step=pair.step)
 
     def statement(self, rows: Sequence[Row]) -> str:
         """Return the allowed errors in words."""
@@ -124,6 +126,11 @@ def _note(wanted: Array) -> str:
 def shape_text(row: Row) -> str:
     """Return ``[2, 3]``."""
     return f"[{', '.join(map(str, row.shape))}]"
+
+
+def value_text(row: Row) -> str:
+    """Return ``mul``, or ``mul[2]`` in the third iteration of a loop."""
+    return row.output if row.step is None else f"{row.output}[{row.step}]"
 
 
 def cells(row: Row) -> Sequence[object]:

@@ -11,10 +11,19 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from coreai_onnx.debugging.compared_row import NUMBERS, Judge, Row, badness, cells, shape_text
+from coreai_onnx.debugging.compared_row import (
+    NUMBERS,
+    Judge,
+    Row,
+    badness,
+    cells,
+    shape_text,
+    value_text,
+)
 from coreai_onnx.debugging.difference import Array, Difference
 from coreai_onnx.debugging.error_histogram import UNDEFINED, histogram_rows
 from coreai_onnx.debugging.error_report import write_comparison_page
+from coreai_onnx.debugging.other_runtime import OtherRuntime
 from coreai_onnx.debugging.references import (
     Call,
     Reference,
@@ -79,7 +88,7 @@ class Comparison:
         return tuple(row for row in self.rows if not row.ok)
 
     def worst(self, execution: str) -> Difference:
-        """Return the difference with the largest absolute error in ``"bodies"`` or ``"kernels"``.
+        """Return the difference with the largest absolute error in an execution, ``"bodies"``.
 
         Raises:
             KeyError: If that execution was not compared.
@@ -127,7 +136,7 @@ class Comparison:
         for (module, kind), members in groups.items():
             worst = max(members, key=badness)
             bad = sum(not row.ok for row in members)
-            rows.append((module, kind, len(members), bad, worst.output, *cells(worst)))
+            rows.append((module, kind, len(members), bad, value_text(worst), *cells(worst)))
         return render(header, rows)
 
     def __str__(self) -> str:
@@ -160,6 +169,7 @@ def compare(
     tolerances: Tolerances = None,
     values: bool = False,
     custom_ops: Sequence[CustomOps] = (),
+    runtime: str | PathLike[str] | None = None,
 ) -> Comparison:
     """Run a model's bodies and kernels, and a reference, on the same inputs.
 
@@ -186,12 +196,14 @@ def compare(
         values: Whether to compare the values inside of the graph too, in a run of their own that
             keeps onnxruntime from fusing them. It needs the record.
         custom_ops: Custom op libraries to register in every run, as for `session`.
+        runtime: A Python with another version of onnxruntime, whose results of the same file are
+            compared too. It needs numpy and onnxruntime only.
 
     Returns:
         The comparison: print it, or call ``assert_close()``.
 
     Raises:
-        SessionError: If the model cannot be loaded or run.
+        SessionError: If the model cannot be loaded or run, or ``runtime`` has no onnxruntime.
         ComparisonError: If the arguments or results of the reference do not match the model's, or
             there is no reference.
     """
@@ -201,10 +213,7 @@ def compare(
     executions = {"bodies": False} | ({"kernels": True} if kernels_built() else {})
     judges = Judge(tolerances)
     expected = [chosen.call(args, kwargs) for args, kwargs in calls]
-    sessions = {
-        name: Session(subject, kernels=kernels, custom_ops=custom_ops)
-        for name, kernels in executions.items()
-    }
+    sessions = _sessions(subject, executions, custom_ops, runtime)
     with failures_as(ComparisonError, "the model's results cannot be compared"):
         rows = list(_rows(sessions, chosen, calls, expected, judges))
     inner: list[Row] = []
@@ -219,6 +228,23 @@ def compare(
 
 
 _NO_KERNELS = "kernels: not built, so not compared (ops_library_path() says how to build them)"
+
+
+def _sessions(
+    model: Source,
+    executions: Mapping[str, bool],
+    custom_ops: Sequence[CustomOps],
+    runtime: str | PathLike[str] | None,
+) -> dict[str, Session]:
+    """Open a model for each execution, and in another runtime."""
+    sessions = {
+        name: Session(model, kernels=kernels, custom_ops=custom_ops)
+        for name, kernels in executions.items()
+    }
+    if runtime is not None:
+        other = OtherRuntime(model, runtime)
+        sessions[other.name] = other
+    return sessions
 
 
 def _rows(

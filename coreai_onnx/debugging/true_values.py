@@ -196,7 +196,7 @@ class _Narrow(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        for name, tensor in _tensors(n, result):
+        for name, tensor in tensors_of(n, result):
             self._found.own[name] = tensor.detach()
         return result
 
@@ -220,19 +220,19 @@ class _Wide(fx.Interpreter):
         if n.op in ("placeholder", "output", "get_attr"):
             result = super().run_node(n)
             result = _wide(result) if n.op == "get_attr" else result
-            for name, tensor in _tensors(n, result) if n.op != "output" else ():
+            for name, tensor in tensors_of(n, result) if n.op != "output" else ():
                 self._each(name, tensor)
             return result
         try:
             result = _wide(self._in_float64(n))
         except Exception:  # noqa: BLE001 - an op without float64 is taken to be exact
             result = self._own(n)
-        names = [name for name, _ in _tensors(n, result)]
+        names = [name for name, _ in tensors_of(n, result)]
         if self._is_open(n) or any(self._reads_open(n, source) for source in n.all_input_nodes):
             self._found.undetermined.update([n.name, *names])
         elif self._has_ties(n):
             self._found.undetermined.update(names[1:] or [n.name])
-        for name, tensor in _tensors(n, result):
+        for name, tensor in tensors_of(n, result):
             self._each(name, tensor.detach())
         return self._anchored(n, result)
 
@@ -291,7 +291,8 @@ class _Wide(fx.Interpreter):
         return _widened(own) if exact or self._is_anchor(name) else ideal
 
 
-def _tensors(n: fx.Node, result: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_of(n: fx.Node, result: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a node's result by the names that `TrueValues` has for them."""
     if isinstance(result, torch.Tensor):
         yield n.name, result
     elif isinstance(result, list | tuple):

@@ -11,11 +11,14 @@ import torch
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.references import Call, Reference
 from coreai_onnx.debugging.regions import fits
+from coreai_onnx.debugging.step_outputs import StepOutput, add_step_outputs
+from coreai_onnx.debugging.step_values import Steps, step_values
 from coreai_onnx.debugging.true_values import as_stored, results_of, true_values
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.debug_info import CLASS, SCOPE
-from coreai_onnx.model.value_origins import read_origins
+from coreai_onnx.model.value_origins import read_inner_origins, read_origins
 from coreai_onnx.runtime.custom_ops import CustomOps
+from coreai_onnx.runtime.outputs import Outputs
 from coreai_onnx.runtime.session import Session
 
 
@@ -32,6 +35,7 @@ class ValuePair:
         actual: The value in the model.
         expected: That of torch.
         ideal: That of torch in float64, from the first operator on.
+        step: The iteration of the loop that computes it; None outside of loops.
     """
 
     call: int
@@ -42,6 +46,7 @@ class ValuePair:
     actual: Array
     expected: Array
     ideal: Array
+    step: int | None = None
 
 
 def value_pairs(
@@ -54,6 +59,7 @@ def value_pairs(
 ) -> Iterator[ValuePair]:
     """Run a model with its values as further outputs; yield each beside torch's, in graph order.
 
+    Values in the graphs of ``If``, ``Loop`` and ``Scan`` follow, with a pair for each step.
     Results that depend on random numbers, or on memory that is not initialized, are left out.
 
     Args:
@@ -73,6 +79,8 @@ def value_pairs(
     states: dict[str, torch.Tensor] = {}
     sessions: dict[str, Session] = {}
     watched: dict[str, ir.Node] = {}
+    inner: list[StepOutput] = []
+    inside = _inner_origins(model)
     for index, (args, kwargs) in enumerate(calls):
         truth = true_values(record.program, args, kwargs, (), states)
         states |= truth.new_states
@@ -83,10 +91,13 @@ def value_pairs(
         }
         if not sessions:
             made, watched = _watched(model, known)
+            inner = add_step_outputs(made.graph, inside)
+            made.graph.outputs.extend(one.outer for one in inner)
             sessions = {
                 name: Session(made, kernels=k, custom_ops=custom_ops)
                 for name, k in executions.items()
             }
+        steps = step_values(record.program, truth.inputs) if inner else {}
         for execution, session in sessions.items():
             outputs = session.run(**reference.feeds(session, args, kwargs))
             for name, node in watched.items():
@@ -96,6 +107,53 @@ def value_pairs(
                 ideal = as_stored(truth.ideal[origins[name]])
                 pair = outputs[name], known[name], ideal
                 yield ValuePair(index, name, execution, module, kind, *pair)
+            yield from _step_pairs((index, execution), inner, inside, steps, outputs)
+
+
+def _inner_origins(model: ir.Model) -> dict[str, str]:
+    """Return the results that the values in the graphs of nodes are, by name."""
+    names = {
+        value.name or ""
+        for node in model.graph.all_nodes()
+        if node.graph is not model.graph
+        for value in node.outputs
+    }
+    return read_inner_origins(model.metadata_props, names)
+
+
+def _step_pairs(
+    run: tuple[int, str],
+    inner: Sequence[StepOutput],
+    origins: Mapping[str, str],
+    steps: Mapping[str, Steps],
+    outputs: Outputs,
+) -> Iterator[ValuePair]:
+    """Yield the values in the graphs of nodes, step by step.
+
+    Args:
+        run: Call and execution.
+        inner: The values.
+        origins: The result that each of them is.
+        steps: torch's results.
+        outputs: The outputs of the model.
+    """
+    index, execution = run
+    for one in inner:
+        name, node = one.inner.name or "", one.inner.producer()
+        assert node is not None
+        module, kind = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS))
+        actual = outputs[one.outer.name or ""]
+        for place, pair in steps.get(origins[name], {}).items():
+            own, ideal = map(as_stored, pair)
+            step = place[0] if one.stacked else None
+            found = actual if step is None else _step_of(actual, step)
+            yield ValuePair(index, name, execution, module, kind, found, own, ideal, step)
+
+
+def _step_of(stacked: Array, step: int) -> Array:
+    """Return one step; an empty array if the model has ended before."""
+    found: Array = stacked[step] if step < len(stacked) else stacked[:0]
+    return found
 
 
 def _watched(model: ir.Model, known: Mapping[str, Array]) -> tuple[ir.Model, dict[str, ir.Node]]:

@@ -8,8 +8,14 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from coreai_onnx.debugging.control_flow import RUNS
 from coreai_onnx.debugging.random_ops import draws
-from coreai_onnx.export.compat.torch_names import OpOverload, TorchDispatchMode, pytree
+from coreai_onnx.export.compat.torch_names import (
+    HigherOrderOperator,
+    OpOverload,
+    TorchDispatchMode,
+    pytree,
+)
 
 WIDE = {
     torch.float16: torch.float64,
@@ -37,6 +43,8 @@ class Widened(TorchDispatchMode):
         random: The operators that drew random numbers, in order.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         """Start without results."""
         super().__init__()
@@ -60,6 +68,8 @@ class Widened(TorchDispatchMode):
         """Run an operator, and in float64 too."""
         del types
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return self._higher_order(func, args, kwargs)
         written = [x for x in _written(func, args, kwargs) if isinstance(x, torch.Tensor)]
         if draws(func, args, kwargs):
             self.random[str(func)] = None
@@ -76,6 +86,14 @@ class Widened(TorchDispatchMode):
         else:
             self._keep(own, wide)
         return own
+
+    def _higher_order(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run control flow, whose operators are computed in float64 too; others are exact."""
+        run = RUNS.get(str(func))
+        if run is None:
+            return func(*args, **kwargs)
+        with self:
+            return run(lambda graph, operands, _: graph(*operands), *args, **kwargs)
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, torch.dtype):

@@ -39,6 +39,8 @@ class Context:
         symbols: New names of the program's symbols (the names of the user's ``Dim``).
         step: Called once per lowered node of the program, for a progress bar.
         functions: Functions that lowerings call, for the model.
+        nested: What the FX nodes of each graph inside of a node became: the graph module, the graph
+            and the values.
     """
 
     opset: int
@@ -48,6 +50,9 @@ class Context:
     symbols: dict[sympy.Symbol, sympy.Symbol] = field(default_factory=dict)
     step: Callable[[], None] = lambda: None
     functions: list[ir.Function] = field(default_factory=list)
+    nested: list[tuple[fx.GraphModule, ir.Graph, Mapping[fx.Node, Any]]] = field(
+        default_factory=list
+    )
     _missing: dict[tuple[str, str], list[Where]] = field(default_factory=dict)
     _decomposed: dict[Any, fx.GraphModule | None] = field(default_factory=dict)
 

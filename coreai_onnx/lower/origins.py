@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import onnx_ir as ir
@@ -29,6 +30,33 @@ def value_origins(
                 same = value.name == origin
                 found[value.name] = origin if same else found.get(value.name, origin)
     return dict(returned) | found
+
+
+def nested_origins(
+    modules: Iterable[tuple[str, Any]],
+    nested: Iterable[tuple[fx.GraphModule, ir.Graph, Mapping[fx.Node, Any]]],
+) -> dict[str, str]:
+    """Return the result that each value of a graph inside of a node is.
+
+    Args:
+        modules: The graph modules of the program by path.
+        nested: What the FX nodes of each graph module became, with the graph.
+
+    Returns:
+        Value name to graph module and FX node, ``while_loop_body_graph_0/mul``. Values of graphs
+        that the program does not have, such as those of decompositions, are left out, and those of
+        graphs that several nodes call.
+    """
+    paths = {id(module): path for path, module in modules}
+    lowerings = list(nested)
+    times = Counter(id(module) for module, _, _ in lowerings)
+    found: dict[str, str] = {}
+    for module, graph, lowered in lowerings:
+        path = paths.get(id(module), "")
+        if path and times[id(module)] == 1:
+            made = value_origins(graph, lowered, {})
+            found |= {name: f"{path}/{origin}" for name, origin in made.items()}
+    return found
 
 
 def _results(name: str, result: Any) -> Iterator[tuple[str, ir.Value]]:

@@ -31,7 +31,7 @@ from coreai_onnx.export.functionalize.attributes import warn_of_changed_paramete
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
 from coreai_onnx.lower.interface import IONames, interface
-from coreai_onnx.lower.origins import value_origins
+from coreai_onnx.lower.origins import nested_origins, value_origins
 from coreai_onnx.lower.scope import Names, Scope
 from coreai_onnx.lower.values import (
     Value,
@@ -145,6 +145,8 @@ class ProgramLowering:
         ranges = range_constraints(self.program, self.context.symbols)
         conditions = relations(self.program, self.context.symbols)
         origins = value_origins(self.scope.graph, walker.values, self._returned)
+        modules = self.program.graph_module.named_modules()
+        origins |= nested_origins(modules, self.context.nested)
         return LoweredProgram(
             self.scope.graph,
             self.names,

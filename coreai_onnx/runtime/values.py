@@ -93,12 +93,14 @@ def from_ort(value: ort.OrtValue, info: TensorInfo | None = None) -> Array:
     """
     if info is not None and info.is_complex:
         whole = np.dtype(info.numpy_dtype)
-        pairs = value.numpy().astype(np.zeros(0, whole).real.dtype, copy=False)
+        pairs = from_ort(value).astype(np.zeros(0, whole).real.dtype, copy=False)
         return cast(Array, pairs.view(whole)[..., 0])
     dtype = ir.DataType(value.element_type())
     target = dtype.numpy()
     if target.isbuiltin == 1:
-        return cast(Array, value.numpy())
+        array = value.numpy()
+        # onnxruntime's array keeps its own memory alive, but not that of the numpy array behind.
+        return cast(Array, array if value._numpy_obj is None else array.copy())  # noqa: SLF001
     shape = tuple(value.shape())
     size = value.tensor_size_in_bytes()
     if not size:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import onnxruntime as ort
 import pytest
 import torch
 
@@ -95,3 +97,11 @@ def test_errors(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> N
     assert "has no 'missing'" in capsys.readouterr().err
     assert main(["compare", words[0], f"{words[1]}:other"]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_another_runtime(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["compare", words[0], f"{words[1]}:right", "--runtime"]
+    assert main([*given, sys.executable]) == 0
+    assert f"onnxruntime {ort.__version__}" in capsys.readouterr().out
+    assert main([*given, "no/python"]) == 2
+    assert "cannot start the Python 'no/python'" in capsys.readouterr().err

@@ -12,7 +12,8 @@ import torch
 from coreai_onnx.cli import main
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.session import session
-from tests.small_models import linear_model, linear_weights
+from tests.debugging.small_reference import converted
+from tests.small_models import counter_model, linear_model, linear_weights
 from tests.tolerances import assert_close
 
 
@@ -92,3 +93,59 @@ def test_a_pass_that_fails_leaves_the_file(
     assert main(words) == 2
     assert "pass breaks broke main" in capsys.readouterr().err
     assert path.read_bytes() == before
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> list[str]:
+    """Write a file and its record; return the words that verify it."""
+    model, record = tmp_path / "m.onnx", tmp_path / "m.pt2"
+    converted().save(model, record=record)
+    return ["optimize", str(model), "-o", str(tmp_path / "out.onnx"), "--verify", str(record)]
+
+
+def test_right_passes_are_verified(recorded: list[str], tmp_path: Path) -> None:
+    assert main([*recorded, "--target", "portable"]) == 0
+    assert (tmp_path / "out.onnx").is_file()
+
+
+def test_a_wrong_pass_is_named_with_its_place_and_a_reproduction(
+    recorded: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "wrong_passes.py").write_text(
+        "def sine_of_tanh(graph, why):\n"
+        "    found = [node for node in graph.nodes if node.op == 'Tanh']\n"
+        "    for node in found:\n        node.op = 'Sin'\n"
+        "    return len(found)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = [*recorded, "--passes", "wrong_passes:sine_of_tanh"]
+    assert main(words[:-4] + words[-2:]) == 0  # unverified
+    (tmp_path / "out.onnx").unlink()
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "pass sine_of_tanh on main made results" in error
+    assert "hidden = torch.tanh(hidden) + x" in error
+    reproduction = Path(error.rpartition("reproduced in ")[2].splitlines()[0])
+    assert (reproduction / "run.py").is_file()
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_record_of_another_conversion(
+    recorded: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    OnnxProgram({"main": counter_model()}).save(tmp_path / "m.onnx")
+    assert main(recorded) == 2
+    assert "the record does not know the input" in capsys.readouterr().err
+
+
+def test_a_record_of_one_of_several_entrypoints(
+    recorded: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = {"prefill": linear_model(), "decode": linear_model()}
+    OnnxProgram(two).save(tmp_path / "two.onnx")
+    recorded[1] = str(tmp_path / "two.onnx")
+    assert main(recorded) == 2
+    assert "a record is of one entrypoint" in capsys.readouterr().err

@@ -183,7 +183,11 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "stride": [["--stride", value] for value in ("0", "-1", "many", "1.5", "")],
         "debug": [["--debug=yes"]],
     },
-    "optimize": {**_SHARED, "model": [["MODEL", value] for value in _MODELS]},
+    "optimize": {
+        **_SHARED,
+        "model": [["MODEL", value] for value in _MODELS],
+        "verify": [["--verify", value] for value in ("nowhere.pt2", "broken.pt2", ".", "")],
+    },
     "run": {
         "model": [["MODEL", value] for value in _MODELS],
         **_RUNS,
@@ -198,6 +202,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "factory": [["FACTORY", value] for value in (*_FACTORIES, "models.py:other_args")],
         "rtol": [["--rtol", value] for value in ("-1", "nan", "inf", "small", "")],
         "atol": [["--atol", value] for value in ("-1", "nan", "inf", "small", "")],
+        "runtime": [["--runtime", value] for value in ("no/python", ".", "models.py", "")],
         "seed": [["--seed", value] for value in _SEEDS],
         "debug": [["--debug=yes"]],
     },

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 import torch
 
@@ -20,6 +21,15 @@ from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import converted as small
 from tests.models.zoo import named
 from tests.small_models import counter_model, linear_model, linear_weights, parse
+
+
+def test_another_runtime_is_one_more_execution() -> None:
+    program = small()
+    comparison = compare(program, runtime=sys.executable)
+    comparison.assert_close()
+    name = f"onnxruntime {ort.__version__}"
+    assert comparison.worst(name) == comparison.worst("bodies")
+    assert name in str(comparison)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch._higher_order_ops import scan, while_loop
 
 from coreai_onnx.debugging.widened import Widened, is_floating
 from tests.tolerances import assert_close
@@ -115,3 +116,40 @@ def test_complex_numbers() -> None:
     assert_close(mode.ideal(y).resolve_conj(), z.to(torch.complex128).exp().conj().resolve_conj())
     assert is_floating(y)
     assert not is_floating(torch.ones(1, dtype=torch.bool))
+
+
+class Loops(torch.nn.Module):
+    """A loop, a branch and a scan."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [3, 4] for [3, 4]."""
+
+        def body(i: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return i + 1, (y * 1.1).sin()
+
+        _, y = while_loop(lambda i, _: i < 3, body, (torch.tensor(0), x))
+        chosen = torch.cond(y.sum() > 0, torch.cos, torch.exp, (y,))
+        total, outputs = scan(lambda c, v: ((c + v).tanh(), c * v), chosen[0], chosen)
+        return outputs + total
+
+
+def test_control_flow_is_widened_inside() -> None:
+    x = torch.rand(3, 4)
+    program = torch.export.export(Loops(), (x,)).module()
+    with Widened() as widened:
+        own = program(x)
+    with Widened() as reference:  # the same steps, without operators of control flow
+        y = x.clone()
+        for _ in range(3):
+            y = (y * 1.1).sin()
+        y = y.cos()
+        carried, rows = y[0], []
+        for row in y:
+            rows.append(carried * row)
+            carried = (carried + row).tanh()
+        plain = torch.stack(rows) + carried
+    assert_close(own, plain)
+    ideal = widened.ideal(own)
+    assert ideal.dtype == torch.float64
+    assert_close(ideal, reference.ideal(plain))
+    assert not torch.equal(ideal, own.double())

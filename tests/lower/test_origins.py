@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx import TorchConverter
-from coreai_onnx.model.value_origins import read_origins
+from coreai_onnx import TorchConverter, convert
+from coreai_onnx.model.value_origins import read_inner_origins, read_origins
 
 
 class Named(torch.nn.Module):
@@ -27,3 +27,20 @@ def test_every_value_is_traced_to_its_node_also_under_another_name() -> None:
     assert outputs[1] in ("split:1", "getitem_1")
     assert outputs[2] == "x"
     assert "gelu" in found.values()
+
+
+class Branches(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.sin() * 2, lambda x: x.cos() * 3, (x,))
+
+
+def test_values_of_branches_are_traced_to_nodes_of_their_graphs() -> None:
+    model = convert(Branches(), (torch.randn(3),)).model
+    ops = {v.name or "": n.op_type for n in model.graph.all_nodes() for v in n.outputs}
+    found = read_inner_origins(model.metadata_props, ops)
+    assert {(ops[name], of) for name, of in found.items()} == {
+        ("Sin", "true_graph_0/sin"),
+        ("Mul", "true_graph_0/mul"),
+        ("Cos", "false_graph_0/cos"),
+        ("Mul", "false_graph_0/mul"),
+    }

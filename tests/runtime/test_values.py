@@ -169,3 +169,13 @@ def test_the_copy_out_owns_its_memory() -> None:
 )
 def test_type_texts_of_onnxruntime(text: str, name: str) -> None:
     assert dtype_of(text) == name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_a_value_on_a_numpy_array_is_copied(dtype: str) -> None:
+    info = TensorInfo("x", dtype, (4,))
+    array = np.arange(4).astype(dtype)
+    value = to_ort(array, info)
+    found = from_ort(value, info)
+    array += 1
+    assert found.tolist() == [0, 1, 2, 3]

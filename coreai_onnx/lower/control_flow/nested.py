@@ -112,7 +112,10 @@ def walk_graph(
             nested.input_like(node) if nested is not None and given is MADE_INSIDE else given
             for node, given in zip(placeholders, arguments, strict=True)
         ]
-        results = walker.inside(op, submodule).walk(submodule.graph, inputs)
+        inside = walker.inside(op, submodule)
+        results = inside.walk(submodule.graph, inputs)
+    if nested is not None:
+        walker.context.nested.append((submodule, nested.graph, inside.values))
     op.scope.where = where
     return list(results) if isinstance(results, list | tuple) else [results]
 
