@@ -14,6 +14,7 @@ RIGHT = {
     "blame": ("blame", "MODEL", "RECORD"),
     "profile": ("profile", "MODEL"),
     "annotate": ("annotate", "MODEL"),
+    "memory": ("memory", "MODEL"),
     "extract": ("extract", "MODEL", "MODULE", "-o", "out.onnx"),
     "inspect": ("inspect", "MODEL"),
     "diff": ("diff", "MODEL", "MODEL"),
@@ -199,7 +200,11 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
     "compare": {
         "html": _PAGES,
         "model": [["MODEL", value] for value in _MODELS],
-        "factory": [["FACTORY", value] for value in (*_FACTORIES, "models.py:other_args")],
+        "factory": [
+            ["FACTORY", value]
+            for value in (*_FACTORIES, "models.py:other_args")
+            if value != "model.onnx"  # a reference, too
+        ],
         "rtol": [["--rtol", value] for value in ("-1", "nan", "inf", "small", "")],
         "atol": [["--atol", value] for value in ("-1", "nan", "inf", "small", "")],
         "runtime": [["--runtime", value] for value in ("no/python", ".", "models.py", "")],
@@ -212,6 +217,14 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "no_kernels": [["--no-kernels=yes"]],
         "reproduce": [["--reproduce"]],
         "html": _PAGES,
+        "debug": [["--debug=yes"]],
+    },
+    "memory": {
+        **{name: words for name, words in _RUNS.items() if name != "threads"},
+        "model": [["MODEL", value] for value in _MODELS],
+        "entrypoint": [["--entrypoint", value] for value in ("nothing", "")],
+        "low_memory": [["--low-memory=yes"]],
+        "reorder": [["--reorder", value] for value in _OUTPUTS],
         "debug": [["--debug=yes"]],
     },
     "profile": {

@@ -60,9 +60,7 @@ def test_axes_from_the_end_of_an_empty_tensor(op_type: str) -> None:
     """onnxruntime itself reduces no axis of an empty tensor where the axes are negative."""
     building = Building()
     x = building.input("x", torch.float32, (0, 3))
-    (got,) = building.run(
-        [building.op.node(op_type, (x, [-1]), {"keepdims": 0})], [torch.zeros(0, 3)]
-    )
+    (got,) = building.run([building.op.node(op_type, x, [-1], keepdims=0)], [torch.zeros(0, 3)])
     assert got.shape == (0,)
 
 
