@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.runtime.library import ENVIRONMENT_VARIABLE
 from tests.conftest import REPO
+from tests.own_process import with_library
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.slow
@@ -98,28 +98,30 @@ def linked(folder: Path) -> Path:
     return library
 
 
-def test_a_library_with_one_op_is_small_and_runs_it(
-    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert configured(tmp_path, "-DCOREAI_OPS_ONLY=rms_norm")[0]
-    library = linked(tmp_path)
-    assert library.stat().st_size < kernels.stat().st_size / 4
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.other = torch.nn.RMSNorm(8), torch.nn.LayerNorm(8)
 
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.other = torch.nn.RMSNorm(8), torch.nn.LayerNorm(8)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other(torch.sin(self.norm(x)))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.other(torch.sin(self.norm(x)))
 
+def run_with_kernels() -> str:
+    """Run the model on the library of this process; return the operators that it needs."""
     model, x = Model().eval(), torch.randn(2, 8)
     program = coreai_onnx.convert(model, (x,)).optimize()
     assert set(program.composites()) == {"ai.coreai::rms_norm", "ai.coreai::layer_norm"}
-    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(library))
     opened = coreai_onnx.session(program, kernels=True)
     assert opened.kernels
     assert_close(opened.run(x)[0], model(x))
-    text = coreai_onnx.required_operators([program], types=False)
+    return coreai_onnx.required_operators([program], types=False)
+
+
+def test_a_library_with_one_op_is_small_and_runs_it(kernels: Path, tmp_path: Path) -> None:
+    assert configured(tmp_path, "-DCOREAI_OPS_ONLY=rms_norm")[0]
+    library = linked(tmp_path)
+    assert library.stat().st_size < kernels.stat().st_size / 4
+    text = with_library(library, run_with_kernels)
     assert "\nai.coreai;1;rms_norm\n" in text
     assert "LayerNormalization" in text, "the body of the op that is left out"

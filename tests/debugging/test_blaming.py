@@ -16,9 +16,9 @@ from coreai_onnx.debugging.blaming import blame
 from coreai_onnx.errors import ComparisonError, LoadError, SaveError
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.library import ENVIRONMENT_VARIABLE
 from tests.debugging.small_reference import Small, converted
 from tests.debugging.wrong_kernel import build_wrong_library
+from tests.own_process import with_library
 from tests.small_models import linear_model
 
 
@@ -164,28 +164,34 @@ def test_random_results_are_not_judged_and_what_reads_them_is() -> None:
     assert len(blame(program, kernels=False).findings) == 1
 
 
-@pytest.mark.slow
-def test_a_wrong_kernel_is_told_from_a_wrong_body(
-    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Normalizes(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.up = torch.nn.RMSNorm(8), torch.nn.Linear(8, 8)
+class Normalizes(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up = torch.nn.RMSNorm(8), torch.nn.Linear(8, 8)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            hidden = self.up(self.norm(x))
-            return torch.nn.functional.silu(hidden)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.up(self.norm(x))
+        return torch.nn.functional.silu(hidden)
 
-    module, x = Normalizes().eval(), torch.randn(3, 8)
-    program = coreai_onnx.convert(module, (x,))
-    assert blame(program, kernels=True).clean
-    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(build_wrong_library(kernels, tmp_path)))
-    (finding,) = blame(program).findings
-    assert finding.kind == "kernel"
-    assert [node.op for node in finding.nodes] == ["ai.coreai::rms_norm"]
-    assert finding.nodes[0].where.code == "hidden = self.up(self.norm(x))"
+
+def normalizing() -> OnnxProgram:
+    return coreai_onnx.convert(Normalizes().eval(), (torch.randn(3, 8),))
+
+
+def findings_of_kernels() -> list[tuple[str, list[str], str]]:
+    program = normalizing()
     assert blame(program, kernels=False).clean
+    return [
+        (one.kind, [node.op for node in one.nodes], one.nodes[0].where.code)
+        for one in blame(program, kernels=True).findings
+    ]
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_is_told_from_a_wrong_body(kernels: Path, tmp_path: Path) -> None:
+    assert blame(normalizing(), kernels=True).clean
+    found = with_library(build_wrong_library(kernels, tmp_path), findings_of_kernels)
+    assert found == [("kernel", ["ai.coreai::rms_norm"], "hidden = self.up(self.norm(x))")]
 
 
 def test_the_reproduction_runs_without_this_package(tmp_path: Path) -> None:
