@@ -207,6 +207,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         ],
         "rtol": [["--rtol", value] for value in ("-1", "nan", "inf", "small", "")],
         "atol": [["--atol", value] for value in ("-1", "nan", "inf", "small", "")],
+        "values": [["--values=yes"]],
         "runtime": [["--runtime", value] for value in ("no/python", ".", "models.py", "")],
         "seed": [["--seed", value] for value in _SEEDS],
         "debug": [["--debug=yes"]],
