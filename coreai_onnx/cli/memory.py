@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from coreai_onnx.cli.inputs import chosen_inputs, declare_inputs
 from coreai_onnx.cli.output import chosen_place
-from coreai_onnx.memory import MemoryPlan, reorder
-from coreai_onnx.memory.plan import plan_of
+from coreai_onnx.memory.plan import planned_run
+from coreai_onnx.memory.reordering import reordered
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.recorded_session import RecordedSession
+from coreai_onnx.runtime.session import Session
 from coreai_onnx.table import size_text
 
 NAME = "memory"
@@ -54,12 +55,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the model and print its plan."""
     place = chosen_place(options.reorder, ".onnx") if options.reorder else None
-    plan, inputs = _plan(options)
+    settings = {name: getattr(options, name) for name in ("entrypoint", "kernels", "low_memory")}
+
+    def choose(session: Session) -> Mapping[str, object]:
+        return chosen_inputs(session, options)
+
     if place is None:
-        print(plan)
+        print(planned_run(options.model, choose, **settings).plan)
         return 0
     program = OnnxProgram.load(options.model)
-    before, after = reorder(program, inputs, kernels=options.kernels, low_memory=options.low_memory)
+    before, after = reordered(program, choose, **settings)
     print(after)
     if after is before:
         print("no other order takes less memory")
@@ -67,18 +72,3 @@ def execute(options: argparse.Namespace) -> int:
     paths = program.save(place)
     print(f"peak {size_text(before.peak)} -> {size_text(after.peak)}, written to {paths[0]}")
     return 0
-
-
-def _plan(options: argparse.Namespace) -> tuple[MemoryPlan, dict[str, object]]:
-    with RecordedSession(
-        options.model,
-        entrypoint=options.entrypoint,
-        kernels=options.kernels,
-        threads=1,
-        low_memory=options.low_memory,
-    ) as recorded:
-        inputs = dict[str, object](chosen_inputs(recorded.session, options))
-        recorded.session.run(**inputs)
-        recording = recorded.recording()
-        plan = plan_of(recorded.session, recording, inputs, low_memory=options.low_memory)
-        return plan, inputs

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 with numpy
 import numpy as np
+import onnx_ir as ir
 
 from coreai_onnx.errors import InputError, Where
 from coreai_onnx.memory.chart import chart
@@ -173,38 +174,87 @@ def memory_plan(
         SessionError: If the model cannot be opened or run.
         InputError: If an input is wrong, or there is no such dim.
     """
+    run = planned_run(
+        source,
+        lambda session: example_inputs(session, inputs, sizes or {}),
+        entrypoint=entrypoint,
+        kernels=kernels,
+        low_memory=low_memory,
+        with_inputs=with_inputs,
+        with_outputs=with_outputs,
+    )
+    return run.plan
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run and its plan.
+
+    Attributes:
+        plan: The plan.
+        model: The model that ran, as it was before onnxruntime optimized it.
+        sizes: Bytes of the results by name.
+    """
+
+    plan: MemoryPlan
+    model: ir.Model
+    sizes: Mapping[str, int]
+
+
+def planned_run(
+    source: Source | HasModels,
+    choose: Callable[[Session], Mapping[str, object]],
+    *,
+    entrypoint: str | None = None,
+    kernels: bool | None = None,
+    low_memory: bool = False,
+    with_inputs: bool = False,
+    with_outputs: bool = True,
+) -> PlannedRun:
+    """Run a model once and plan its memory; see `memory_plan`.
+
+    Args:
+        source: As for `memory_plan`.
+        choose: Returns the inputs of a session by name.
+        entrypoint: As for `memory_plan`.
+        kernels: As for `memory_plan`.
+        low_memory: As for `memory_plan`.
+        with_inputs: As for `memory_plan`.
+        with_outputs: As for `memory_plan`.
+    """
     with RecordedSession(
         source, entrypoint=entrypoint, kernels=kernels, threads=1, low_memory=low_memory
     ) as recorded:
         session = recorded.session
-        given = example_inputs(session, inputs, sizes or {})
+        given = choose(session)
         into = {} if with_outputs else session.output_arrays(given)
         session.run_into(into, **given)
         recording = recorded.recording()
-        return plan_of(
-            session, recording, given, into, low_memory=low_memory, with_inputs=with_inputs
+        model = session.model
+        plan = _plan(
+            session,
+            recording,
+            given,
+            into,
+            Origins(model),
+            low_memory=low_memory,
+            with_inputs=with_inputs,
         )
+        pairs = (pair for n in recording.nodes for pair in zip(n.outputs, n.bytes, strict=True))
+        return PlannedRun(plan, model, {name: size or 0 for name, size in pairs})
 
 
-def plan_of(
+def _plan(
     session: Session,
     recording: Recording,
     given: Mapping[str, object],
-    into: Collection[str] = (),
+    into: Collection[str],
+    origins: Origins,
     *,
-    low_memory: bool = False,
-    with_inputs: bool = False,
+    low_memory: bool,
+    with_inputs: bool,
 ) -> MemoryPlan:
-    """Return the plan of a recorded session that has run.
-
-    Args:
-        session: The session.
-        recording: What it did.
-        given: Its inputs by name.
-        into: The outputs that were written to memory of the caller.
-        low_memory: As for `memory_plan`.
-        with_inputs: As for `memory_plan`.
-    """
+    """Return the plan of a run with these inputs and these outputs in memory of the caller."""
     shapes = {name: tuple(getattr(value, "shape", ())) for name, value in given.items()}
     inputs = sum(int(getattr(value, "nbytes", 8)) for value in given.values())
     added = inputs if with_inputs else 0
@@ -227,7 +277,7 @@ def plan_of(
         inputs=inputs,
         outputs=sum(b.bytes for b in found if recording.outputs & {*b.values}),
         weights=recording.weights,
-        at_peak=_at_peak(found, live, recording, Origins(session.model)),
+        at_peak=_at_peak(found, live, recording, origins),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -56,19 +58,16 @@ def test_a_failure_changes_nothing(program: OnnxProgram, monkeypatch: pytest.Mon
         reorder(program, [np.ones(3, np.float32)])
     broken = [*reversed(present)]
     monkeypatch.setattr("coreai_onnx.memory.reordering.smaller_first", lambda *_: broken)
-    monkeypatch.setattr(
-        "coreai_onnx.memory.reordering._Search.run",
-        _then_fail(program, present),
-    )
+    monkeypatch.setattr("coreai_onnx.memory.reordering.planned_run", _then_fail(program, present))
     with pytest.raises(RuntimeError, match="stopped"):
         reorder(program)
     assert list(program.model.graph) == present
 
 
 def _then_fail(program: OnnxProgram, present: list[object]) -> object:
-    def run(_: object) -> object:
+    def run(*_: object, **__: object) -> object:
         if list(program.model.graph) != present:
             raise RuntimeError("stopped")
-        return None, program.model.graph, {}
+        return SimpleNamespace(model=program.model, sizes={})
 
     return run
