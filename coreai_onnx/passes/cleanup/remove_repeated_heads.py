@@ -6,6 +6,7 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.edit import Edit, set_input
 from coreai_onnx.passes.engine.match import axes_of, composite, is_standard, made_by, shape_of
+from coreai_onnx.passes.engine.narrow import computed_by
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -41,7 +42,7 @@ def remove_repeated_heads(graph: gs.Graph, why: Why) -> int:
 def _unrepeated(tensor: gs.Tensor) -> gs.Tensor | None:
     """Return ``k`` of ``Reshape(Expand(Unsqueeze(k, 2)))``, matched by the intermediate shapes."""
     reshape = made_by(tensor, "Reshape")
-    expand = None if reshape is None else made_by(reshape.inputs[0], "Expand")
+    expand = None if reshape is None else computed_by(reshape.inputs[0], "Expand")
     unsqueeze = None if expand is None else made_by(expand.inputs[0], "Unsqueeze")
     if expand is None or unsqueeze is None or axes_of(unsqueeze) not in ([2], [-3]):
         return None

@@ -14,11 +14,11 @@ from coreai_onnx.passes.engine.match import (
     composite,
     dtype_of,
     is_standard,
-    made_by,
     maker,
     same_known_shape,
     scaled,
 )
+from coreai_onnx.passes.engine.narrow import Computation, computation, computed_by
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -38,9 +38,10 @@ def fuse_gated_activations(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
-        if not is_standard(node, "Mul"):
+        product = computation(node)
+        if not is_standard(product, "Mul"):
             continue
-        for activated, up in (node.inputs, node.inputs[::-1]):
+        for activated, up in (product.inputs, product.inputs[::-1]):
             gate = _activation(activated)
             if gate is None or up is gate.input or not same_known_shape(gate.input, up):
                 continue
@@ -76,30 +77,31 @@ def _activation(tensor: gs.Tensor) -> _Gate | None:
         approximate = attribute_of(node, "approximate", "none")
         names = {"none": "geglu", "tanh": "geglu.tanh"}
         return _Gate(node.inputs[0], names[approximate]) if approximate in names else None
-    return _spelled_silu(node) or _spelled_gelu(node)
+    spelled = computation(node)
+    return _spelled_silu(spelled) or _spelled_gelu(spelled)
 
 
-def _spelled_silu(node: gs.Node) -> _Gate | None:
+def _spelled_silu(node: Computation) -> _Gate | None:
     if not is_standard(node, "Mul"):
         return None
     for x, factor in (node.inputs, node.inputs[::-1]):
-        sigmoid = made_by(factor, "Sigmoid")
+        sigmoid = computed_by(factor, "Sigmoid")
         if sigmoid is not None and sigmoid.inputs[0] is x:
             return _Gate(x, "swiglu")
     return None
 
 
-def _spelled_gelu(node: gs.Node) -> _Gate | None:
+def _spelled_gelu(node: Computation) -> _Gate | None:
     """Match ``0.5 * (x * (1 + erf(x / √2)))``, as exporters write it."""
     outer = scaled(node) if is_standard(node, "Mul") else None
-    product = None if outer is None or outer[1] != 0.5 else made_by(outer[0], "Mul")
+    product = None if outer is None or outer[1] != 0.5 else computed_by(outer[0], "Mul")
     if product is None:
         return None
     for x, factor in (product.inputs, product.inputs[::-1]):
-        shifted = made_by(factor, "Add")
+        shifted = computed_by(factor, "Add")
         parts = None if shifted is None else scaled(shifted)
-        erf = None if parts is None or parts[1] != 1.0 else made_by(parts[0], "Erf")
-        inner = None if erf is None else made_by(erf.inputs[0], "Div", "Mul")
+        erf = None if parts is None or parts[1] != 1.0 else computed_by(parts[0], "Erf")
+        inner = None if erf is None else computed_by(erf.inputs[0], "Div", "Mul")
         if inner is None or inner.inputs[0] is not x:
             continue
         by = scaled(inner)

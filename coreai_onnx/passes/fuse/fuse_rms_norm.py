@@ -21,6 +21,7 @@ from coreai_onnx.passes.engine.match import (
     scaled,
     shape_of,
 )
+from coreai_onnx.passes.engine.narrow import Computation, computation, in_dtype
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -44,34 +45,37 @@ def fuse_rms_norm(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
-        norm = _norm(node) if is_standard(node, "Mul") else None
+        product = computation(node)
+        norm = _norm(product) if is_standard(product, "Mul") else None
         if norm is None or not _fits(norm, node, why):
             continue
-        op_type = bodies.provide_composite("rms_norm", dtype_of(norm.input))
+        dtype = dtype_of(norm.input)
+        scale = None if dtype is None else in_dtype(edit, norm.scale, dtype)
+        if scale is None:
+            why("the scale has another dtype than the input", node)
+            continue
+        op_type = bodies.provide_composite("rms_norm", dtype)
         if op_type is None:
             why("the model's rms_norm has another body", node)
             continue
         attrs = {"axes": [-1], "eps": norm.eps, "version": 1}
-        edit.become(node, op_type, [norm.input, norm.scale], domain=DOMAIN, **attrs)
+        edit.become(node, op_type, [norm.input, scale], domain=DOMAIN, **attrs)
         count += 1
     edit.finish()
     return count
 
 
 def _fits(norm: _NormPattern, node: gs.Node, why: Why) -> bool:
-    """Whether the composite supports the dtypes and shapes."""
-    dtype = dtype_of(norm.input)
-    if dtype is None or dtype_of(norm.scale) != dtype:
-        return why("the scale has another dtype than the input", node)
+    """Whether the composite supports the shapes."""
     shape, scale = shape_of(norm.input), shape_of(norm.scale)
     if not shape or scale is None or len(scale) != 1 or scale[0] != shape[-1]:
         return why("the scale has not the size of the last axis", node)
     return True
 
 
-def _norm(node: gs.Node) -> _NormPattern | None:
+def _norm(product: Computation) -> _NormPattern | None:
     """Match ``w * narrow(normalized)``, the factors in either order."""
-    for scale, other in (node.inputs, node.inputs[::-1]):
+    for scale, other in (product.inputs, product.inputs[::-1]):
         cast = made_by(other, "Cast")
         normalized = cast.inputs[0] if cast is not None else other
         found = _normalized(normalized)

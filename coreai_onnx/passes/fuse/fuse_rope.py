@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
+import onnx_ir as ir
 
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
@@ -14,18 +16,20 @@ from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,
     axes_of,
+    constant_of,
     dtype_of,
     ints_of,
     is_standard,
-    made_by,
     maker,
     rank_of,
     scalar_of,
     shape_of,
 )
+from coreai_onnx.passes.engine.narrow import Computation, computation, computed_by
 from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 
+_BFLOAT16 = ir.DataType.BFLOAT16.numpy()
 _UNARY = ("Cos", "Sin", "Cast", "Neg")
 _SCALED = ("Mul", "Div", "Add")
 _ATTRIBUTES = {"scale": 1.0, "base": 10000.0, "dims": 0, "interleaved": 0, "version": 1}
@@ -52,7 +56,8 @@ def fuse_rope(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     edit, count = Edit(graph), 0
     halves, rows = _Halves(edit), _Rows(edit)
     for node in graph.nodes:
-        rotation = _rotation(node) if is_standard(node, "Add") else None
+        total = computation(node)
+        rotation = _rotation(total) if is_standard(total, "Add") else None
         if rotation is None or not _fits(rotation, node, why):
             continue
         cos, sin = halves.of(rotation.cos), halves.of(rotation.sin)
@@ -85,8 +90,10 @@ class _Halves:
         return self._known[tensor]
 
     def _halved(self, tensor: gs.Tensor) -> gs.Tensor | None:
-        node = maker(tensor)
-        shape = shape_of(tensor)
+        values = constant_of(tensor)
+        if values is not None:
+            return self._first(tensor.name, values)
+        node, shape = maker(tensor), shape_of(tensor)
         if node is None or not self._edit.holds(node):
             return None
         if shape is None or not shape or not isinstance(shape[-1], int):
@@ -105,6 +112,13 @@ class _Halves:
                 return None
             return self._again(node, [self.of(node.inputs[0]), node.inputs[1]])
         return None
+
+    def _first(self, name: str, values: np.ndarray) -> gs.Tensor | None:
+        half = values.shape[-1] // 2 if values.ndim else 0
+        first, second = values[..., :half], values[..., half:]
+        if not half or not np.array_equal(first, second):
+            return None
+        return self._edit.constant(f"{name}_half", np.ascontiguousarray(first))
 
     def _again(self, node: gs.Node, inputs: list[gs.Tensor | None]) -> gs.Tensor | None:
         """Repeat a node on half of the lanes."""
@@ -141,9 +155,20 @@ class _Rows:
     def _repeated(self, half: gs.Tensor, size: gs.Tensor, batch: Dim, like: gs.Node) -> gs.Tensor:
         ones = self._edit.constant(f"{half.name}_ones", np.ones(3, np.int64))
         rows = self._edit.node("Concat", like, [size, ones], axis=0).outputs[0]
-        repeated = self._edit.node("Expand", like, [half, rows]).outputs[0]
-        repeated.dtype, repeated.shape = half.dtype, [batch, *half.shape[1:]]
-        return repeated
+        if dtype_of(half) != _BFLOAT16:
+            return self._made("Expand", like, [half, rows], half.dtype, batch)
+        # onnxruntime has no Expand of bfloat16
+        wide = self._made("Cast", like, [half], np.dtype(np.float32), half.shape[0])
+        wide = self._made("Expand", like, [wide, rows], wide.dtype, batch)
+        return self._made("Cast", like, [wide], _BFLOAT16, batch)
+
+    def _made(
+        self, op: str, like: gs.Node, inputs: list[gs.Tensor], dtype: np.dtype[Any], batch: Dim
+    ) -> gs.Tensor:
+        attrs: dict[str, Any] = {"to": int(ir.DataType.from_numpy(dtype))} if op == "Cast" else {}
+        tensor = self._edit.node(op, like, inputs, **attrs).outputs[0]
+        tensor.dtype, tensor.shape = dtype, [batch, *inputs[0].shape[1:]]
+        return tensor
 
 
 def _fits(rotation: _Rotation, node: gs.Node, why: Why) -> bool:
@@ -158,9 +183,9 @@ def _fits(rotation: _Rotation, node: gs.Node, why: Why) -> bool:
     return True
 
 
-def _rotation(node: gs.Node) -> _Rotation | None:
+def _rotation(total: Computation) -> _Rotation | None:
     """Match the sum of two products, in any order."""
-    left, right = (made_by(tensor, "Mul") for tensor in node.inputs)
+    left, right = (computed_by(tensor, "Mul") for tensor in total.inputs)
     if left is None or right is None:
         return None
     for plain, turned in ((left, right), (right, left)):
@@ -174,10 +199,10 @@ def _rotation(node: gs.Node) -> _Rotation | None:
 
 def _rotated_half(tensor: gs.Tensor) -> gs.Tensor | None:
     """Return x of ``concat(-x[..., h:], x[..., :h])``."""
-    concat = made_by(tensor, "Concat")
+    concat = computed_by(tensor, "Concat")
     if concat is None or len(concat.inputs) != 2:
         return None
-    negative = made_by(concat.inputs[0], "Neg")
+    negative = computed_by(concat.inputs[0], "Neg")
     shape = shape_of(tensor)
     if (
         negative is None

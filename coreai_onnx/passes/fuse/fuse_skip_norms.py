@@ -10,7 +10,8 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes.engine.append_body import append_body
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.match import DOMAIN, composite, dtype_of, made_by, same_known_shape
+from coreai_onnx.passes.engine.match import DOMAIN, composite, dtype_of, same_known_shape
+from coreai_onnx.passes.engine.narrow import computed_by
 from coreai_onnx.passes.engine.why import Why
 
 _NORMS = ("rms_norm", "layer_norm")
@@ -26,11 +27,14 @@ def fuse_skip_norms(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     edit, count = Edit(graph), 0
     for node in graph.nodes:
         suffix = composite(node, *_NORMS)
-        add = None if suffix is None else made_by(node.inputs[0], "Add")
-        if suffix is None or add is None or not edit.holds(add):
+        add = None if suffix is None else computed_by(node.inputs[0], "Add")
+        if suffix is None or add is None or not edit.holds(add.last):
             continue
         if not same_known_shape(*add.inputs):
             why("the terms are not known to have the same shape", node)
+            continue
+        if dtype_of(add.inputs[0]) != dtype_of(add.inputs[1]):
+            why("the terms have different dtypes", node)
             continue
         if any(tensor.inputs for tensor in node.inputs[1:]):
             why("scale or bias is computed", node)
@@ -44,7 +48,7 @@ def fuse_skip_norms(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
         total = add.outputs[0]
         edit.become(node, op_type, inputs, domain=DOMAIN, **attrs)
         edit.produce(node, total)
-        edit.remove(add)
+        edit.remove(add.last)
         count += 1
     edit.finish()
     return count

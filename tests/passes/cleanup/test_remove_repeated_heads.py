@@ -33,6 +33,22 @@ def test_heads_are_grouped_by_attention_itself() -> None:
     )
 
 
+def test_heads_of_bfloat16_are_expanded_between_casts() -> None:
+    repeat = """
+  bfloat16[b, 2, 1, s, 8] {x}1 = Unsqueeze ({x}, two)  float[b, 2, 1, s, 8] {x}w = Cast <to = 1> ({x}1)
+  float[b, 2, 2, s, 8] {x}e = Expand ({x}w, wide)  bfloat16[b, 2, 2, s, 8] {x}2 = Cast <to = 16> ({x}e)
+  bfloat16[b, 4, s, 8] {x}3 = Reshape ({x}2, all)"""
+    head = HEAD.replace("float[", "bfloat16[")
+    call = f"y = ai.coreai.scaled_dot_product_attention (q, k, v)\n}}{ATTENTION}"
+    fuses(
+        f"{head} {CONSTANTS} {{{repeat.format(x='k')}{repeat.format(x='v')}\n"
+        f"{call.replace('k, v)', 'k3, v3)', 1)}",
+        remove_repeated_heads,
+        1,
+        f"{head} {{ {call}",
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

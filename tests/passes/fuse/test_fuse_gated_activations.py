@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+import coreai_onnx
 from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
 from tests.passes.rewriting import fuses, leaves
+from tests.tolerances import assert_close
 
 HEAD = "main (float[n, 2] g, float[{u}] u) => (float[n, 2] y{more}) <float root = {{1.4142135}}, float one = {{1}}, float half = {{0.5}}> {{ {body} }}"
 SILU = """
@@ -47,7 +50,6 @@ def test_an_activation_and_its_product_are_one_node(name, approximate, body, fun
 def test_the_other_gelu_has_its_own_body() -> None:
     from coreai_onnx.passes import run_passes
     from tests.passes.rewriting import parse, run
-    from tests.tolerances import assert_close
 
     text = HEAD.format(
         u="n, 2",
@@ -70,3 +72,28 @@ def test_the_other_gelu_has_its_own_body() -> None:
 )
 def test_others_stay(shape, more, body, reason) -> None:
     leaves(HEAD.format(u=shape, more=more, body=body), fuse_gated_activations, reason)
+
+
+class Gated(torch.nn.Module):
+    """A gated activation in the ops of torch."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        if self.kind == "sigmoid":
+            return gate * torch.sigmoid(gate) * up
+        return getattr(torch.nn.functional, self.kind)(gate) * up
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "name"), [("silu", "swiglu"), ("sigmoid", "swiglu"), ("gelu", "geglu")]
+)
+def test_every_dtype_is_one_node(kind: str, name: str, dtype: torch.dtype) -> None:
+    """Casts around the ops of bfloat16 hide no pattern."""
+    gate, up = torch.linspace(-8, 8, 24, dtype=dtype), torch.linspace(1, 2, 24, dtype=dtype)
+    program = coreai_onnx.convert(Gated(kind), (gate, up))
+    assert [node.op_type for node in program.model.graph] == [name]
+    assert_close(list(program.run(gate, up, kernels=False)), [Gated(kind)(gate, up)])

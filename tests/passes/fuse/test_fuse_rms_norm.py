@@ -78,9 +78,9 @@ rms_norm (input) => (output) {{ output = Neg (input) }}"""
 class OwnNorm(torch.nn.Module):
     """A norm that a model spells out itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.rand(8))
+        self.weight = torch.nn.Parameter(torch.rand(size))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
@@ -88,10 +88,10 @@ class OwnNorm(torch.nn.Module):
         return self.weight * scaled.to(x.dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("opset", OPSETS)
 def test_a_norm_of_torch_and_one_spelled_out_share_a_body(opset: int, dtype: torch.dtype) -> None:
-    norms = torch.nn.RMSNorm(8, eps=1e-6), OwnNorm()
+    norms = torch.nn.RMSNorm(8, eps=1e-6), OwnNorm(8)
     model = torch.nn.Sequential(norms[0], torch.nn.Linear(8, 8), norms[1]).to(dtype)
     x = torch.randn(3, 8, dtype=dtype)
     program = coreai_onnx.convert(model, (x,), opset_version=opset)
@@ -120,3 +120,22 @@ def test_formulas_in_other_dtypes_share_the_body_of_a_converted_model(
     run_passes(model, [remove_identities, fuse_rms_norm, remove_dead_code])
     assert [node.op_type for node in model.graph] == ["rms_norm", "rms_norm"]
     assert len(model.functions) == 1
+
+
+@pytest.mark.parametrize("size", [8, 256])  # the small scale is stored in float32
+def test_casts_around_the_ops_of_bfloat16_hide_no_norm(size: int) -> None:
+    module, x = OwnNorm(size).bfloat16(), torch.randn(3, size).bfloat16()
+    program = coreai_onnx.convert(module, (x,))
+    assert [node.op_type for node in program.model.graph] == ["rms_norm"]
+    with torch.no_grad():
+        assert_close(list(program.run(x, kernels=False)), [module(x)])
+
+
+def test_a_scale_with_more_bits_than_the_norm_stays() -> None:
+    """The composite would round the scale, or apply it before a rounding."""
+    text = """main (bfloat16[b, 2] x) => (bfloat16[b, 2] y) <float[2] w = {1.001, 2}, float two = {2}, float e = {0.01}, int64[1] ax = {-1}> {
+      float[b, 2] z = Cast <to = 1> (x)  p = Pow (z, two)  m = ReduceMean <keepdims = 1> (p, ax)  s = Add (m, e)
+      q = Sqrt (s)  float[b, 2] n = Div (z, q)  bfloat16[b, 2] c = Cast <to = 16> (n)
+      float[b, 2] d = Cast <to = 1> (c)  float[b, 2] t = Mul (w, d)  y = Cast <to = 16> (t)
+    }"""
+    leaves(text, fuse_rms_norm, "the scale has another dtype than the input")

@@ -114,3 +114,45 @@ def test_tables_are_halved_through_scaling_and_new_axes() -> None:
     feeds = {"x": FEEDS["x"], "f": FEEDS["f"][0, 0]}
     for wanted, actual in zip(run(before, feeds), run(after, feeds), strict=True):
         assert_close(actual, wanted)
+
+
+class Rotation(torch.nn.Module):
+    """A rotation by angles of the module, or by those that are given."""
+
+    def __init__(self, angles: torch.Tensor | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.angles, self.dtype = angles, dtype
+
+    def forward(self, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        angles = given if self.angles is None else self.angles
+        both = torch.cat((angles, angles), -1)[:, None]
+        first, second = x.chunk(2, -1)
+        turned = torch.cat((-second, first), -1)
+        return x * both.cos().to(self.dtype) + turned * both.sin().to(self.dtype)
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_every_dtype_is_one_node(dtype: torch.dtype, constant: bool) -> None:
+    """Casts around the ops of bfloat16 hide no pattern; constant tables are halved."""
+    angles = -torch.rand(1, 3, 64) / 2
+    # no difference cancels: torch rounds both products
+    x = torch.cat((torch.rand(2, 4, 3, 64) / 64, 1 + torch.rand(2, 4, 3, 64)), -1).to(dtype)
+    module = Rotation(angles if constant else None, dtype)
+    program = coreai_onnx.convert(module, (x, angles))
+    assert Counter(n.op_type for n in program.model.graph)["rope"] == 1
+    assert not {"Mul", "Add", "Neg"} & {node.op_type for node in program.model.graph}
+    assert_close(list(program.run(x, angles, kernels=False)), [module(x, angles)])
+
+
+def test_constant_tables_with_different_halves_stay() -> None:
+    class Unequal(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first, second = x.chunk(2, -1)
+            table = torch.arange(24.0).cos().reshape(1, 1, 3, 8)
+            return x * table + torch.cat((-second, first), -1) * table
+
+    program = coreai_onnx.convert(Unequal(), (torch.rand(1, 2, 3, 8),))
+    assert "rope" not in [node.op_type for node in program.model.graph]
+    misses = [m.miss.reason for m in program.pass_report.near_misses if m.pass_name == "fuse_rope"]
+    assert misses == ["the cosines of both halves may differ"]

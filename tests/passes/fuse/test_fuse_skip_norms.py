@@ -5,6 +5,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
+import coreai_onnx
 from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES
 from coreai_onnx.lower.opsets import OPSETS
 from coreai_onnx.passes import run_passes
@@ -13,6 +14,7 @@ from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
 from tests.composite_calls import CASES, Case
 from tests.passes.rewriting import fuses, leaves, parse, run
+from tests.tolerances import assert_close
 
 HEAD = "main (float[n, 2] x, float[{r}] r) => (float[n, 2] y, float[n, 2] z) <float[2] w = {{1, 2}}, float[2] b = {{3, 4}}> {{ {body} }}"
 RMS = """
@@ -138,3 +140,27 @@ def test_a_variant_keeps_its_word() -> None:
 def test_others_stay(shape: str, scale: str, reason: str) -> None:
     body = f"c = Exp (b)  s = Add (x, r)  y = ai.coreai.rms_norm {ATTRS} (s, {scale})  z = Neg (s)"
     leaves(HEAD.format(r=shape, body=body) + RMS.format(name="rms_norm"), fuse_skip_norms, reason)
+
+
+class Residual(torch.nn.Module):
+    """A norm of a sum, and the sum."""
+
+    def __init__(self, norm: torch.nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: torch.Tensor, skip: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        total = x + skip
+        return self.norm(total), total
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("norm", [torch.nn.LayerNorm, torch.nn.RMSNorm])
+def test_every_dtype_is_one_node(norm: type[torch.nn.Module], dtype: torch.dtype) -> None:
+    """Casts around the sum of bfloat16 hide no pattern."""
+    module = Residual(norm(256)).to(dtype)
+    x, skip = torch.randn(2, 3, 256, dtype=dtype), torch.randn(2, 3, 256, dtype=dtype)
+    program = coreai_onnx.convert(module, (x, skip))
+    assert [n.op_type.partition("_")[0] for n in program.model.graph] == ["skip"]
+    with torch.no_grad():
+        assert_close(list(program.run(x, skip, kernels=False)), list(module(x, skip)))

@@ -1,0 +1,98 @@
+"""What a model in bfloat16 computes, apart from the Casts that onnxruntime needs around it.
+
+onnxruntime has few ops in bfloat16 on a CPU, so a conversion writes them in float32 between Casts.
+Patterns that match the ops through this module match models in every dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.match import cast_to, dtype_of, is_standard, made_by, maker
+
+_WIDE = np.dtype(np.float32)
+_NARROW = {int(one): one.numpy() for one in (ir.DataType.BFLOAT16, ir.DataType.FLOAT16)}
+
+
+@dataclass(frozen=True)
+class Computation:
+    """An op in the dtype of its result; the matchers of nodes accept it.
+
+    Attributes:
+        op: Its op type.
+        domain: Its domain.
+        attrs: Its attributes.
+        inputs: Its operands, before they are widened; constants may be float32.
+        outputs: Its results.
+        last: The node that produces the results: the op itself, or the Cast that rounds.
+    """
+
+    op: str
+    domain: str | None
+    attrs: Mapping[str, Any]
+    inputs: Sequence[gs.Tensor]
+    outputs: Sequence[gs.Tensor]
+    last: gs.Node
+
+
+def computation(node: gs.Node) -> Computation:
+    """Return what a node computes: for a Cast that rounds an op on widened numbers, that op.
+
+    x:bf16 ─Cast→, y:bf16 ─Cast→, Mul ─Cast→ z:bf16     is     Mul(x, y) → z
+    """
+    op, inputs = _rounded(node) or (node, node.inputs)
+    return Computation(op.op, op.domain, op.attrs, inputs, node.outputs, node)
+
+
+def computed_by(tensor: gs.Tensor, *ops: str) -> Computation | None:
+    """Return what produces a tensor if it is one of these standard ops, and its first output."""
+    node = maker(tensor)
+    if node is None or node.outputs[0] is not tensor:
+        return None
+    found = computation(node)
+    return found if is_standard(found, *ops) else None
+
+
+def in_dtype(edit: Edit, tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor | None:
+    """Return a tensor if it has the dtype, or a constant with the same values in this dtype.
+
+    Small constants are stored in float32 once the Cast that widens them is folded. Returns None for
+    other tensors of another dtype.
+    """
+    if dtype_of(tensor) == dtype:
+        return tensor
+    if not isinstance(tensor, gs.Constant) or dtype_of(tensor) != _WIDE:
+        return None
+    values = np.asarray(tensor.values)
+    narrow = values.astype(dtype)
+    same = np.array_equal(narrow.astype(_WIDE), values, equal_nan=True)
+    return edit.constant(f"{tensor.name}_{dtype.name}", narrow) if same else None
+
+
+def _rounded(node: gs.Node) -> tuple[gs.Node, list[gs.Tensor]] | None:
+    """Return the op whose result a Cast rounds to the dtype of its operands, and these."""
+    dtype = _NARROW.get(cast_to(node) or 0)
+    op = maker(node.inputs[0]) if dtype is not None else None
+    if dtype is None or op is None or dtype_of(op.outputs[0]) != _WIDE:
+        return None
+    inputs = [_operand(tensor, dtype) for tensor in op.inputs]
+    narrow = any(tensor is not None and dtype_of(tensor) == dtype for tensor in inputs)
+    if not narrow or any(tensor is None for tensor in inputs):
+        return None
+    return op, inputs
+
+
+def _operand(tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor | None:
+    """Return an operand before it was widened; None if it has more bits than the dtype."""
+    own = dtype_of(tensor)
+    if isinstance(tensor, gs.Constant) or (own is not None and own.kind in "iub"):
+        return tensor
+    cast = made_by(tensor, "Cast")
+    return cast.inputs[0] if cast is not None and dtype_of(cast.inputs[0]) == dtype else None
