@@ -10,6 +10,7 @@
 #include "ort/allocator.h"
 #include "ort/domain.h"
 #include "ort/error.h"
+#include "ort/loaded.h"
 #include "ort/session_entry.h"
 
 #define COREAI_EXPORT extern "C" __attribute__((visibility("default")))
@@ -48,6 +49,7 @@ COREAI_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const Ort
                : oldest->CreateStatus(ORT_FAIL, "coreai ops need onnxruntime 1.21 or later");
   }
   return coreai::StatusOf(*api, "coreai ops", [&] {
+    coreai::KeepLoaded();
     // A caller that knows the model names its op types before it registers the library:
     //   options.add_session_config_entry("coreai.op_types", "rms_norm,layer_norm.unscaled")
     coreai::RegisterDomain(*api, *base, options, coreai::AllOps(), coreai::ChooseTarget(),

@@ -19,7 +19,7 @@ os.environ.setdefault("COREAI_ONNX_CACHE", str(Path(__file__).resolve().parent.p
 import hypothesis
 import torch
 
-from tests import fast_lane, quick_decompositions, quick_exports
+from tests import fast_lane, kernel_targets, quick_decompositions, quick_exports
 
 REPO = Path(__file__).resolve().parent.parent
 REQUIRE_KERNELS = "COREAI_REQUIRE_KERNELS"
@@ -49,6 +49,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     whole_files = fast_lane.test_files(fast_lane.changed_files(REPO))
     items[:], others = fast_lane.selected(items, whole_files)
     config.hook.pytest_deselected(items=others)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the kernels ran on, so that nobody takes another target for a tested one."""
+    from coreai_onnx.runtime.library import kernels_built, ops_library_path
+
+    if kernels_built():
+        targets = kernel_targets.targets_of_this_machine(ops_library_path())
+        chosen = kernel_targets.chosen_target(ops_library_path())
+        terminalreporter.write_line(f"targets of this machine: {' '.join(targets)}; ran: {chosen}")
 
 
 @pytest.fixture(autouse=True)

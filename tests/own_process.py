@@ -17,8 +17,7 @@ _Result = TypeVar("_Result")
 def with_library(library: Path, call: Callable[[], _Result]) -> _Result:
     """Call a function of a module in a new process that has only this kernel library.
 
-    Two copies of the library in one process have crashed it: onnxruntime's environment keeps what
-    the first one registered.
+    Its ops and its allocator would otherwise stay in the process of the tests.
     """
     context = get_context("spawn")
     with ProcessPoolExecutor(

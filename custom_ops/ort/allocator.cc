@@ -13,6 +13,7 @@
 namespace coreai {
 namespace {
 
+constexpr char kUseEnvironment[] = "session.use_env_allocators";
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kPooled = std::size_t{256} << 10;
 
@@ -68,8 +69,8 @@ void UseHugePages(const OrtApi& api, OrtSessionOptions* options) {
   constexpr bool kHasHugePages = false;
 #endif
   if (!kHasHugePages || SessionEntry(api, options, "coreai.huge_pages") != "1") return;
-  if (!IsRegistered(api)) return;
-  ThrowOnError(api, api.AddSessionConfigEntry(options, "session.use_env_allocators", "1"));
+  if (!SessionEntry(api, options, kUseEnvironment).empty() || !IsRegistered(api)) return;
+  ThrowOnError(api, api.AddSessionConfigEntry(options, kUseEnvironment, "1"));
 }
 
 }  // namespace coreai

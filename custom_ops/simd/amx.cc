@@ -16,6 +16,8 @@ enum Register { kEax, kEbx, kEcx, kEdx };
 constexpr std::uint32_t kOsxsave = Bit(27);                              // leaf 1, ecx
 constexpr std::uint32_t kAmxFeatures = Bit(22) | Bit(24) | Bit(25);      // leaf 7, edx
 constexpr std::uint64_t kTileState = std::uint64_t{3} << 17;             // XTILECFG, XTILEDATA
+constexpr std::uint32_t kStateComponents = 0xD;                          // leaf
+constexpr std::uint32_t kTileData = 18;                                  // its subleaf
 constexpr std::uint32_t kTilePalettes = 0x1D;                            // leaf
 constexpr std::uint32_t kTiles = 8, kTileRows = 16, kTileRowBytes = 64;  // of palette 1
 
@@ -26,6 +28,13 @@ bool HasPalette(const AmxSystem& system) {
   system.cpuid(kTilePalettes, 1, r);
   return (r[kEbx] & 0xFFFF) >= kTileRowBytes && r[kEbx] >> 16 >= kTiles &&
          (r[kEcx] & 0xFFFF) >= kTileRows;
+}
+
+bool SavesEveryTile(const AmxSystem& system) {
+  if ((system.saved_state() & kTileState) != kTileState) return false;
+  std::uint32_t r[4] = {};
+  system.cpuid(kStateComponents, kTileData, r);
+  return r[kEax] >= kTiles * kTileRows * kTileRowBytes;
 }
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -44,7 +53,7 @@ std::uint64_t SavedState() {
 // Linux, Documentation/arch/x86/xstate.rst. The permission is read back because a system-call
 // filter may answer the request without passing it on.
 bool RequestPermission() {
-  constexpr long kGetPermission = 0x1022, kRequestPermission = 0x1023, kTileData = 18;
+  constexpr long kGetPermission = 0x1022, kRequestPermission = 0x1023;
   unsigned long permitted = 0;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 &&
          syscall(SYS_arch_prctl, kGetPermission, &permitted) == 0 &&
@@ -62,7 +71,7 @@ bool AmxIsAllowed(const AmxSystem& system) {
   if ((r[kEcx] & kOsxsave) == 0) return false;
   system.cpuid(7, 0, r);
   if ((r[kEdx] & kAmxFeatures) != kAmxFeatures || !HasPalette(system)) return false;
-  return (system.saved_state() & kTileState) == kTileState && system.request_permission();
+  return SavesEveryTile(system) && system.request_permission();
 }
 
 bool CpuHasAmx() {

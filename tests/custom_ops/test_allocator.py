@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -32,11 +33,13 @@ def product():
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-def options_with(value):
+def options_with(value, library=None, **entries):
     options = ort.SessionOptions()
     if value is not None:
         options.add_session_config_entry(ENTRY, value)
-    options.register_custom_ops_library(str(ops_library_path()))
+    for name, entry in entries.items():
+        options.add_session_config_entry(name, entry)
+    options.register_custom_ops_library(str(library or ops_library_path()))
     return options
 
 
@@ -106,4 +109,35 @@ def test_an_allocator_that_is_registered_already_stays():
         ort.create_and_register_allocator(ort.OrtMemoryInfo("Cpu", kind, 0, memory), None)
         opened = ort.InferenceSession(product().SerializeToString(), options_with("1"))
         opened.run(None, {"x": np.ones((1, SIZE), np.float32)})
+    """)
+
+
+@pytest.mark.skipif(not LINUX, reason="huge pages of Linux")
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_an_application_with_its_own_allocators_keeps_them(value):
+    run_in_new_process(f"""
+        before = bytes_that_may_be_huge()
+        options = options_with("1", **{{USED: "{value}"}})
+        assert options.get_session_config_entry(USED) == "{value}"
+        opened = ort.InferenceSession(product().SerializeToString(), options)
+        assert bytes_that_may_be_huge() == before
+    """)
+
+
+@pytest.mark.parametrize("first", ["copy", "library"])
+def test_the_allocator_outlives_the_sessions_of_its_library(first, kernels, tmp_path):
+    """onnxruntime unloads a library, and keeps its allocator for the sessions of another copy."""
+    copy = shutil.copy(kernels, tmp_path)
+    libraries = [copy, str(kernels)] if first == "copy" else [str(kernels), copy]
+    run_in_new_process(f"""
+        model = product().SerializeToString()
+        for library in 2 * {libraries}:
+            opened = ort.InferenceSession(model, options_with("1", library))
+            opened.run(None, {{"x": np.ones((1, SIZE), np.float32)}})
+            del opened  # and with it the last user of the library
+        kept = ort.InferenceSession(model, options_with("1", {libraries}[0]))
+        for library in {libraries}:
+            opened = ort.InferenceSession(model, options_with("1", library))
+            for each in (opened, kept):
+                each.run(None, {{"x": np.ones((1, SIZE), np.float32)}})
     """)

@@ -36,7 +36,7 @@ def build_wrong_library(library: Path, folder: Path) -> Path:
     others = [name for name in outputs if name.startswith(_OBJECTS) and name != old]
     exports = Path(entry["file"]).parents[2] / "cmake" / "exports.map"
     made = folder / library.name
-    flags = ["-shared", f"-Wl,--version-script={exports}", "-Wl,-z,nodelete", "-o", str(made)]
+    flags = ["-shared", f"-Wl,--version-script={exports}", "-o", str(made)]
     subprocess.run([words[0], *flags, *others, str(built)], cwd=build, check=True)
     return made
 

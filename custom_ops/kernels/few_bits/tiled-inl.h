@@ -242,11 +242,10 @@ void RoundedWithTiles(const FewBitsWeight& w, const RoundedRows& rows) {
 #endif
 
 inline void RoundedWithAmx(const FewBitsWeight& w, const RoundedRows& rows) {
-#if HWY_ARCH_X86_64 && HWY_TARGET != HWY_SCALAR
-  RoundedWithTiles<AmxTiles>(w, rows);
-#else
-  Rounded(w, rows);
+#if HWY_TARGET != HWY_SCALAR
+  if (kHasTiles) return RoundedWithTiles<KernelTiles>(w, rows);
 #endif
+  Rounded(w, rows);
 }
 
 }  // namespace HWY_NAMESPACE

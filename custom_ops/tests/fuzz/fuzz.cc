@@ -267,10 +267,14 @@ int Main(int count, char** words) {
   }
   const auto scalar = Register(options, "scalar");
   std::vector<std::vector<const OrtCustomOp*>> vectors;
+  std::printf("targets of this machine: scalar");
   for (const char* target : {"neon", "avx2", "avx512", "avx512_bf16", "amx"}) {
     auto ops = Register(options, target);
-    if (!ops.empty()) vectors.push_back(std::move(ops));
+    if (ops.empty()) continue;
+    std::printf(" %s", target);
+    vectors.push_back(std::move(ops));
   }
+  std::printf("\n");
   if (vectors.empty()) vectors.push_back(scalar);
   if (scalar.empty()) {
     std::fprintf(stderr, "no such op\n");

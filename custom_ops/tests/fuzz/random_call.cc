@@ -9,11 +9,14 @@
 namespace coreai::fuzz {
 namespace {
 
-// Dims of the inputs that fit together: letters are sizes; G is twice F, W is V times H; # is an
-// index, % a tensor of bytes; "" is rank 0. `ints` are what attributes must be for that.
+using Ints = std::map<std::string, std::int64_t>;
+
+// Dims of the inputs that fit together: letters are sizes; G is twice F, W is V times H, Q is 16, R
+// is K groups of the attribute group_size; # is an index, % a tensor of bytes; "" is rank 0. `ints`
+// are what attributes must be for that.
 struct Layout {
   std::vector<const char*> inputs;
-  std::map<std::string, std::int64_t> ints = {};
+  Ints ints = {};
 };
 using Layouts = std::vector<Layout>;
 
@@ -37,24 +40,32 @@ Layouts GatherMmLayouts() {
           layout({"B T D", "B D E", "#S", "#S"}, 2, 0)};
 }
 
-// Two 4-bit codes or one 8-bit code to a group.
-Layouts LinearNbitsLayouts() {
-  const std::map<std::string, std::int64_t> pairs = {{"bits", 4}, {"group_size", 2}};
-  const std::map<std::string, std::int64_t> single = {{"bits", 8}, {"group_size", 1}};
-  return {{{"B T G", "%S F 1", "S F", "S F", "", "S"}, pairs},
-          {{"T G", "%S F 1", "S F", "%S F", "", "S"}, pairs},
-          {{"T F", "%S F 1", "S F", "%S F", "", "S"}, single}};
+// Activations rounded to 8 bits, and groups of 16 bytes, as tiles of AMX take them.
+Ints RoundedGroups(std::int64_t bits) {
+  return {{"bits", bits}, {"group_size", 128 / bits}, {"activation_bits", 8}};
 }
 
-// Rounded activations are left to chance: a tie is rounded differently in double.
+// Two 4-bit codes or one 8-bit code to a group, or many with rounded activations.
+Layouts LinearNbitsLayouts() {
+  const Ints pairs = {{"bits", 4}, {"group_size", 2}};
+  const Ints single = {{"bits", 8}, {"group_size", 1}};
+  return {{{"B T G", "%S F 1", "S F", "S F", "", "S"}, pairs},
+          {{"T G", "%S F 1", "S F", "%S F", "", "S"}, pairs},
+          {{"T F", "%S F 1", "S F", "%S F", "", "S"}, single},
+          {{"T R", "%S K Q", "S K", "%S K", "", "S"}, RoundedGroups(4)},
+          {{"B T R", "%S K Q", "S K", "%S K", "", "S"}, RoundedGroups(2)},
+          {{"T R", "%S K Q", "S K", "S K", "", "S"}, RoundedGroups(8)}};
+}
+
+// Of small groups, rounded activations are left to chance: a tie is rounded differently in double.
 Layouts GatherMmNbitsLayouts() {
-  const std::map<std::string, std::int64_t> pairs = {
-      {"bits", 4}, {"group_size", 2}, {"activation_bits", 0}};
-  const std::map<std::string, std::int64_t> single = {
-      {"bits", 8}, {"group_size", 1}, {"activation_bits", 0}};
+  const Ints pairs = {{"bits", 4}, {"group_size", 2}, {"activation_bits", 0}};
+  const Ints single = {{"bits", 8}, {"group_size", 1}, {"activation_bits", 0}};
   return {{{"B T G", "%H S F 1", "H S F", "#B", "H S F"}, pairs},
           {{"T 1 1 G", "%H S F 1", "H S F", "#T B", "%H S F"}, pairs},
-          {{"T F", "%V S F 1", "V S F", "#", "%V S F"}, single}};
+          {{"T F", "%V S F 1", "V S F", "#", "%V S F"}, single},
+          {{"B T R", "%H S K Q", "H S K", "#B", "%H S K"}, RoundedGroups(4)},
+          {{"B T R", "%H S K Q", "H S K", "#", "%H S K"}, RoundedGroups(8)}};
 }
 
 Layouts RopeLayouts() {
@@ -120,6 +131,8 @@ std::int64_t RandomCall::Size(char letter) {
   if (size >= 0) return size;
   static constexpr std::int64_t kFew[] = {1, 2, 3, 1, 2, 0};
   static constexpr std::int64_t kMany[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 70};
+  if (letter == 'Q') return size = 16;
+  if (letter == 'R') return size = Product(Size('K'), ints_["group_size"]);
   if (letter == 'G') return size = Product(Size('F'), 2);
   if (letter == 'W') return size = Product(Size('V'), Size('H'));
   if (large_.find(letter) != std::string::npos) return size = 71 + static_cast<int>(Below(450));

@@ -1,5 +1,5 @@
 // Products of tiles: the model against double precision and, where there is AMX, the instructions
-// against the model, bit by bit. Permission: refused by everything that can refuse it.
+// against the model, bit by bit.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/simd/amx_test.cc"
@@ -58,23 +58,9 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include <array>
-#include <thread>
 
-#include "simd/amx.h"
 #include "simd/dispatch.h"
 #include "tensor.h"
-
-#if defined(__linux__) && defined(__x86_64__)
-#include <errno.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#endif
 
 namespace coreai::testing {
 namespace {
@@ -205,149 +191,6 @@ TEST(Amx, InfinityAndNanStayInTheirRowAndColumn) {
     }
   }
 }
-
-// ── permission ────────────────────────────────────────────────────────────────────────────────
-struct FakeSystem {
-  std::uint32_t levels = 0x1D, features = 7u << 22 & ~(1u << 23), osxsave = 1u << 27, palettes = 1;
-  std::uint32_t registers = 8u << 16 | 64u, rows = 16;
-  std::uint64_t saved = 3ull << 17 | 7;
-  bool permitted = true;
-  int requests = 0;
-} fake;
-
-bool FakeIsAllowed() {
-  return AmxIsAllowed({[](std::uint32_t leaf, std::uint32_t subleaf, std::uint32_t* r) {
-                         r[0] = r[1] = r[2] = r[3] = 0;
-                         if (leaf == 0) r[0] = fake.levels;
-                         if (leaf == 1) r[2] = fake.osxsave;
-                         if (leaf == 7 && subleaf == 0) r[3] = fake.features;
-                         if (leaf == 0x1D && subleaf == 0) r[0] = fake.palettes;
-                         if (leaf == 0x1D && subleaf == 1) r[1] = fake.registers, r[2] = fake.rows;
-                       },
-                       [] { return fake.saved; },
-                       [] {
-                         ++fake.requests;
-                         return fake.permitted;
-                       }});
-}
-
-TEST(AmxPermission, NeedsEveryFeatureTheSavedStateAndTheGrant) {
-  fake = {};
-  fake.features = 1u << 22 | 1u << 24 | 1u << 25;
-  const FakeSystem good = fake;
-  EXPECT_TRUE(FakeIsAllowed());
-  EXPECT_EQ(fake.requests, 1);
-  const auto refused = [&](auto change) {
-    fake = good;
-    change();
-    EXPECT_FALSE(FakeIsAllowed());
-    return fake.requests;
-  };
-  EXPECT_EQ(refused([] { fake.permitted = false; }), 1);
-  // Nothing is requested that would not be used.
-  EXPECT_EQ(refused([] { fake.levels = 0x16; }), 0);
-  EXPECT_EQ(refused([] { fake.osxsave = 0; }), 0);
-  EXPECT_EQ(refused([] { fake.saved = 7; }), 0);               // a hypervisor that saves no tiles
-  EXPECT_EQ(refused([] { fake.saved = 1ull << 17 | 7; }), 0);  // their configuration only
-  EXPECT_EQ(refused([] { fake.palettes = 0; }), 0);
-  EXPECT_EQ(refused([] { fake.registers = 8u << 16 | 32u; }), 0);
-  EXPECT_EQ(refused([] { fake.registers = 4u << 16 | 64u; }), 0);
-  EXPECT_EQ(refused([] { fake.rows = 8; }), 0);
-  for (const int feature : {22, 24, 25}) {
-    EXPECT_EQ(refused([&] { fake.features &= ~(1u << feature); }), 0);
-  }
-}
-
-#if defined(__linux__) && defined(__x86_64__)
-
-// Exit status of `body` in a child process, which has asked for nothing yet if this one has not.
-template <class Body>
-int StatusOfChild(const Body& body) {
-  const pid_t child = fork();
-  if (child == 0) _exit(body());
-  int status = -1;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-// Answers arch_prctl with an error, or with success without passing it on (error 0).
-bool FilterArchPrctl(std::uint32_t error) {
-  sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_arch_prctl, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
-int Execute(const char* filter) {
-  const std::string option = "--gtest_filter=" + std::string(filter);
-  return StatusOfChild([&] {
-    setenv("COREAI_TEST_FILTERED", "1", 1);
-    execl("/proc/self/exe", "coreai_ops_tests", option.c_str(), "--gtest_brief=1",
-          static_cast<char*>(nullptr));
-    return 127;
-  });
-}
-
-// A process keeps the permission until it executes another program: each of the two tests runs
-// itself in a new process, filters the system call, and asks.
-void ExpectRefusedUnderFilter(const char* name, std::uint32_t error) {
-  if (std::getenv("COREAI_TEST_FILTERED") == nullptr) {
-    EXPECT_EQ(Execute(name), 0);
-    return;
-  }
-  if (!FilterArchPrctl(error)) GTEST_SKIP() << "no system-call filters";
-  EXPECT_FALSE(CpuHasAmx());
-  EXPECT_NE(BestTarget(), Target::kAmx);
-  EXPECT_TRUE(TargetIsSupported(BestTarget()));
-}
-
-TEST(AmxPermission, IsRefusedByAFilterOfSystemCalls) {
-  ExpectRefusedUnderFilter("AmxPermission.IsRefusedByAFilterOfSystemCalls", EPERM);
-}
-
-TEST(AmxPermission, IsRefusedIfTheAnswerIsFake) {
-  ExpectRefusedUnderFilter("AmxPermission.IsRefusedIfTheAnswerIsFake", 0);
-}
-
-bool Multiplies() {
-  Tile native = RandomTile(0, 1), model = native;
-  const auto amx = static_cast<std::size_t>(Target::kAmx);
-  kNative[amx](0, native.a.data(), kStride, native.b.data(), native.sums.data());
-  kModel[amx](0, model.a.data(), kStride, model.b.data(), model.sums.data());
-  return native.sums == model.sums;
-}
-
-// XINUSE: which state components of this thread are not in their initial state.
-std::uint64_t StateInUse() {
-  std::uint32_t low = 0, high = 0;
-  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(1));
-  return std::uint64_t{high} << 32 | low;
-}
-
-TEST(Amx, ForkedProcessesAndThreadsUseItToo) {
-  if (!TargetIsSupported(Target::kAmx)) GTEST_SKIP() << "no AMX";
-  EXPECT_TRUE(Multiplies());
-  EXPECT_EQ(StatusOfChild([] { return Multiplies() ? 0 : 1; }), 0);
-  bool in_thread = false;
-  std::thread([&] { in_thread = Multiplies(); }).join();
-  EXPECT_TRUE(in_thread);
-}
-
-TEST(Amx, NoTileStateIsLeftBehind) {
-  if (!TargetIsSupported(Target::kAmx)) GTEST_SKIP() << "no AMX";
-  EXPECT_TRUE(Multiplies());
-  EXPECT_EQ(StateInUse() >> 17 & 3, 0u);
-  std::uint64_t elsewhere = 3;
-  std::thread([&] { elsewhere = StateInUse() >> 17 & 3; }).join();
-  EXPECT_EQ(elsewhere, 0u);
-}
-
-#endif
 
 }  // namespace
 }  // namespace coreai::testing
