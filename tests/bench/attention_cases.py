@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from tests.bench import fused_ops
+from tests.bench import fused_ops, openvino_graphs
 from tests.bench.case import BF16, F16, F32, NARROW, Bound, Case, Inputs, normal
 
 
@@ -32,29 +32,29 @@ def attention_case(
     def inputs() -> Inputs:
         made: Inputs = [normal(1, heads, queries, dim, dtype=dtype)]
         made += [normal(1, key_heads, keys, dim, dtype=dtype) for _ in range(2)]
-        return [*made, _visible(queries, keys, {"is_causal": 1})] if mask else made
+        return [*made, visible] if mask else made
 
-    seen = int(_visible(queries, keys, {"is_causal": 1} if mask else attributes).sum())
+    visible = _visible(queries, keys, {"is_causal": 1} if mask else attributes)
+    needed = visible if mask or attributes.get("window_size") else None
+    causal = bool(attributes.get("is_causal")) and queries > 1 and needed is None
 
-    def in_torch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *masks: torch.Tensor) -> Any:
-        given = masks[0] if masks else None
-        causal = bool(attributes.get("is_causal")) and queries > 1 and given is None
-        if attributes.get("window_size"):
-            causal, given = False, _visible(queries, keys, attributes)
+    def in_torch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: torch.Tensor) -> Any:
         return scaled_dot_product_attention(
-            q, k, v, attn_mask=given, is_causal=causal, enable_gqa=heads != key_heads
+            q, k, v, attn_mask=needed, is_causal=causal, enable_gqa=heads != key_heads
         )
 
-    size = torch.empty((), dtype=dtype).element_size()
+    size = dtype.itemsize
     return Case(
-        name,
+        name + (f", {NARROW[dtype]}" if dtype in NARROW else ""),
         "scaled_dot_product_attention",
         inputs,
         in_torch,
         bound,
-        flops=4.0 * heads * dim * seen,
+        flops=4.0 * heads * dim * int(visible.sum()),
         bytes=2.0 * size * dim * (heads * queries + key_heads * keys),
         attributes=attributes,
+        openvino=openvino_graphs.attention(needed, causal=causal),
+        parts=key_heads if queries * keys > _MOST_SCORES else 1,
         **rest,
     )
 
@@ -69,6 +69,7 @@ def _visible(queries: int, keys: int, attributes: Mapping[str, Any]) -> torch.Te
     return seen
 
 
+_MOST_SCORES = 1 << 21
 CAUSAL = {"is_causal": 1}
 CAUSAL_PEERS = (fused_ops.group_query_attention, fused_ops.attention)
 
@@ -77,13 +78,14 @@ def decode_cases() -> list[Case]:
     """One query against a cache."""
     goals: list[tuple[int, torch.dtype, dict[str, Any]]] = [
         (1024, F32, {"milliseconds": 0.20, "ratios": {"GroupQueryAttention": 3.4}}),
+        (1024, BF16, {}),
         (4096, F32, {"share": 0.85, "ratios": {"GroupQueryAttention": 3.4}}),
         (4096, F16, {}),
         (4096, BF16, {}),
     ]
     return [
         attention_case(
-            f"attention decode {keys}{', ' + NARROW[dtype] if dtype in NARROW else ''}",
+            f"attention decode {keys}",
             queries=1,
             keys=keys,
             dtype=dtype,
@@ -93,6 +95,32 @@ def decode_cases() -> list[Case]:
             **aimed_at,
         )
         for keys, dtype, aimed_at in goals
+    ]
+
+
+def masked_cases(dtype: torch.dtype) -> list[Case]:
+    """A bool mask, and a window."""
+    bound: Bound = "bf16" if dtype == BF16 else "fma"
+    masks, windows = (fused_ops.attention,), (fused_ops.group_query_attention,)
+    return [
+        attention_case(
+            "attention prefill 1024, bool mask",
+            queries=1024,
+            keys=1024,
+            dtype=dtype,
+            mask=True,
+            bound=bound,
+            fused=() if dtype == BF16 else masks,
+        ),
+        attention_case(
+            "attention prefill 1024, window 256",
+            queries=1024,
+            keys=1024,
+            dtype=dtype,
+            attributes={"is_causal": 1, "window_size": 256},
+            bound=bound,
+            fused=() if dtype == BF16 else windows,
+        ),
     ]
 
 
@@ -112,13 +140,13 @@ def attention_cases() -> list[Case]:
     ]
     narrow = [
         attention_case(
-            f"attention prefill {length} {NARROW[dtype]}",
+            f"attention prefill {length}",
             queries=length,
             keys=length,
             dtype=dtype,
             attributes=CAUSAL,
             fused=() if dtype == BF16 else CAUSAL_PEERS,
-            bound="bf16" if dtype == BF16 else "fma",
+            bound="bf16",
             ratios={"torch": faster} if faster else {},
         )
         for length, dtype, faster in ((1024, BF16, 1.2), (4096, BF16, 1.3), (1024, F16, None))
@@ -126,20 +154,7 @@ def attention_cases() -> list[Case]:
     return [
         *prefill,
         *narrow,
-        attention_case(
-            "attention prefill 1024, bool mask",
-            queries=1024,
-            keys=1024,
-            mask=True,
-            fused=(fused_ops.attention,),
-        ),
-        attention_case(
-            "attention prefill 1024, window 256",
-            queries=1024,
-            keys=1024,
-            attributes={"is_causal": 1, "window_size": 256},
-            fused=(fused_ops.group_query_attention,),
-        ),
+        *(masked for dtype in (F32, BF16) for masked in masked_cases(dtype)),
         attention_case(
             "attention vision 197",
             heads=12,

@@ -69,13 +69,7 @@ def _onnx(
 ) -> Runner:
     """Return a model of one of onnxruntime's ops whose weight is an initializer."""
     domain = MICROSOFT if attributes else ""
-    model = one_node(op_type, {**feeds, **constants}, domain=domain, **attributes)
-    for value in list(model.graph.input)[len(feeds) :]:
-        model.graph.input.remove(value)
-        tensor = constants[value.name].contiguous()
-        initializer = model.graph.initializer.add(name=value.name, dims=tensor.shape)
-        initializer.data_type = value.type.tensor_type.elem_type
-        initializer.raw_data = tensor.numpy().tobytes()
+    model = one_node(op_type, feeds, domain=domain, constants=constants, **attributes)
     return OnnxRuntimeRunner(model, feeds, threads)
 
 

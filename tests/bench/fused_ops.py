@@ -10,6 +10,7 @@ import onnx
 import torch
 from onnx import helper
 
+from tests.bench.few_bit_weights import rounded_rows, weight_matrix
 from tests.bench.runners import ONNX_TYPES
 
 MICROSOFT = "com.microsoft"
@@ -47,11 +48,13 @@ def one_node(
     *,
     domain: str = "",
     opset: int = 23,
+    constants: Mapping[str, torch.Tensor] | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """A model of one node; inputs that are None are left out."""
+    """A model of one node; inputs that are None are left out, constants are its last inputs."""
     dtype = ONNX_TYPES[next(t for t in feeds.values() if t is not None).dtype]
-    inputs = [name if tensor is not None else "" for name, tensor in feeds.items()]
+    weights = constants or {}
+    inputs = [name if tensor is not None else "" for name, tensor in feeds.items()] + [*weights]
     node = helper.make_node(op_type, inputs, list(outputs), domain=domain, **attributes)
     graph = helper.make_graph(
         [node],
@@ -62,9 +65,15 @@ def one_node(
             if t is not None
         ],
         [helper.make_tensor_value_info(name, dtype, None) for name in outputs if name],
+        [_initializer(name, tensor) for name, tensor in weights.items()],
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def _initializer(name: str, tensor: torch.Tensor) -> onnx.TensorProto:
+    data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return helper.make_tensor(name, ONNX_TYPES[tensor.dtype], tensor.shape, data, raw=True)
 
 
 def fused(
@@ -75,10 +84,11 @@ def fused(
     aliases: Mapping[str, str] | None = None,
     layout: Callable[[torch.Tensor], torch.Tensor] = unchanged,
     domain: str = "",
+    constants: Mapping[str, torch.Tensor] | None = None,
     **attributes: Any,
 ) -> Fused:
     """A model of one node with its inputs."""
-    model = one_node(op_type, feeds, outputs, domain=domain, **attributes)
+    model = one_node(op_type, feeds, outputs, domain=domain, constants=constants, **attributes)
     present = {name: tensor for name, tensor in feeds.items() if tensor is not None}
     return Fused(op_type, model, present, aliases or {}, layout)
 
@@ -231,3 +241,37 @@ def linear_attention(inputs: Tensors, _attributes: Mapping[str, Any]) -> Fused:
         kv_num_heads=v.shape[1],
         update_rule="gated_delta",
     )
+
+
+def matmul(inputs: Tensors, _attributes: Mapping[str, Any]) -> Fused:
+    """MatMul with a constant matrix, given as ``[N, K]``."""
+    rows, weight = inputs[:2]
+    assert weight is not None
+    return fused("MatMul", {"rows": rows}, constants={"weight": weight.T.contiguous()})
+
+
+def matmul_nbits(inputs: Tensors, attributes: Mapping[str, Any]) -> Fused:
+    """MatMulNBits, with activations rounded to 8 bits (``accuracy_level`` 4) if the case's are."""
+    rows, codes, scales = inputs[:3]
+    assert codes is not None
+    assert scales is not None
+    size = attributes["group_size"]
+    return fused(
+        "MatMulNBits",
+        {"rows": rows},
+        domain=MICROSOFT,
+        constants={"codes": codes, "scales": scales.float()},
+        K=codes.shape[1] * size,
+        N=len(codes),
+        bits=attributes["bits"],
+        block_size=size,
+        accuracy_level=4 if attributes["activation_bits"] else 0,
+    )
+
+
+def dynamic_quantize_matmul(inputs: Tensors, attributes: Mapping[str, Any]) -> Fused:
+    """DynamicQuantizeMatMul: 8-bit columns with a scale each, all rows rounded with one scale."""
+    codes, scales = rounded_rows(weight_matrix(inputs, attributes))
+    constants = {"codes": codes.T.contiguous(), "scales": scales}
+    feeds = {"rows": inputs[0]}
+    return fused("DynamicQuantizeMatMul", feeds, domain=MICROSOFT, constants=constants)

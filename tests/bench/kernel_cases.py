@@ -15,6 +15,7 @@ from torch.nn import functional
 from tests.bench import fused_ops
 from tests.bench.attention_cases import attention_cases
 from tests.bench.case import BF16, F16, F32, NARROW, Case, Inputs, normal
+from tests.bench.narrow_cases import narrow_cases
 
 
 # ── norms ────────────────────────────────────────────────────────────────────────────────────
@@ -49,27 +50,31 @@ def layer_norm_case(rows: int, size: int, **rest: Any) -> Case:
 
 
 # ── gated delta rule ─────────────────────────────────────────────────────────────────────────
-def gated_delta_case(length: int, heads: int = 16, dim: int = 128, **rest: Any) -> Case:
-    """The gated delta rule from a given state; keys have unit length already."""
+def gated_delta_case(
+    length: int, heads: int = 16, dim: int = 128, dtype: torch.dtype = F32, **rest: Any
+) -> Case:
+    """The gated delta rule from a given state in float32; keys have unit length already."""
 
     def inputs() -> Inputs:
         q, k, v = (normal(1, heads, length, dim) for _ in range(3))
         k = functional.normalize(k, dim=-1)
         g = -functional.softplus(normal(1, heads, length))
         beta = torch.sigmoid(normal(1, heads, length))
-        return [q, k, v, g, beta, normal(1, heads, dim, dim)]
+        rows = [x.to(dtype) for x in (q, k, v)]
+        return [*rows, g, beta.to(dtype), normal(1, heads, dim, dim)]
 
     state = 4.0 * heads * dim * dim
     return Case(
-        f"gated_delta_update {heads} heads {dim}×{dim}, length {length}",
+        f"gated_delta_update {heads} heads {dim}×{dim}, length {length}"
+        + (f", {NARROW[dtype]}" if dtype in NARROW else ""),
         "gated_delta_update",
         inputs,
         _chunked_delta_rule if length > 1 else _recurrent_delta_rule,
         "fma" if length > 1 else "copy",
         flops=6.0 * heads * dim * dim * length,
-        bytes=2 * state + 16.0 * heads * dim * length,
+        bytes=2 * state + 4.0 * dtype.itemsize * heads * dim * length,
         attributes={"use_qk_l2_norm": 0},
-        fused=(fused_ops.linear_attention,),
+        fused=(fused_ops.linear_attention,) if dtype == F32 else (),
         **rest,
     )
 
@@ -150,7 +155,7 @@ def gather_mm_case(
         "gather_mm",
         inputs,
         in_torch,
-        "read" if tokens == 1 else "bf16" if dtype == BF16 else "fma",
+        "read" if tokens == 1 else "fma" if dtype == F32 else "bf16",
         flops=2.0 * tokens * top * k * n,
         bytes=read,
         constants=(1,) if constant else (),
@@ -256,6 +261,8 @@ CASES: list[Case] = [
     layer_norm_case(512, 4096),
     gated_delta_case(512, share=0.75, ratios={"LinearAttention": 1.35}),
     gated_delta_case(1, milliseconds=0.053),
+    gated_delta_case(512, dtype=BF16),
+    gated_delta_case(1, dtype=BF16),
     rope_case(32, 512, 128, share=0.70, ratios={"RotaryEmbedding": 2.0}),
     rope_case(32, 512, 128, F16),
     gather_mm_case(256, share=0.80),
@@ -267,6 +274,8 @@ CASES: list[Case] = [
     gather_mm_case(256, dtype=BF16),
     gather_mm_case(256, transposed=True, constant=True, dtype=BF16, ratios={"torch": 1.1}),
     gather_mm_case(1, transposed=True, constant=True, dtype=BF16),
+    gather_mm_case(256, transposed=True, constant=True, dtype=F16),
+    *narrow_cases(),
     skip_rms_norm_case(512, 4096),
     skip_layer_norm_case(512, 4096),
     group_norm_case(320, 64),

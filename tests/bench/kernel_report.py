@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from coreai_onnx.table import render
@@ -14,6 +15,10 @@ PLOT = REPO / "docs" / "internals" / "roofline.svg"
 BEGIN, END = "<!-- kernels: begin -->", "<!-- kernels: end -->"
 OURS = "coreai_onnx"
 ONE_THREAD = "coreai_onnx, one thread"
+TARGET = "target "
+"""Before the name of an instruction set: our kernels on it."""
+OF_TORCH = ("torch.", "oneDNN")
+"""How the names of torch's other implementations begin."""
 PEERS = {
     "onnxruntime body": "body",
     "torch": "torch",
@@ -76,9 +81,9 @@ def _row(case: Kept) -> tuple[str, ...]:
     return (
         case["name"],
         _milliseconds(case),
-        _share(case),
-        _fused(case),
-        *(_ratio(case, name) for name in PEERS),
+        share(case),
+        named(case, fused_names(case)),
+        *(_peer(case, name) for name in PEERS),
         _target(case),
     )
 
@@ -88,20 +93,37 @@ def _milliseconds(case: Kept) -> str:
     return f"{case['seconds'][OURS] * 1e3:.3g} / {case['medians'][OURS] * 1e3:.3g}"
 
 
-def _ratio(case: Kept, name: str) -> str:
+def ratio(case: Kept, name: str) -> str:
     """How many times as long this takes, by minima and by medians."""
     if name not in case["seconds"]:
-        return "–"
+        return "wrong" if name in case["errors"] else "–"
     least, median = (case[key][name] / case[key][OURS] for key in ("seconds", "medians"))
     return f"{least:.2f} / {median:.2f}×"
 
 
-def _fused(case: Kept) -> str:
-    others = [n for n in case["seconds"] if n not in (OURS, ONE_THREAD, *PEERS)]
-    return ", ".join(f"{name} {_ratio(case, name)}" for name in others) or "–"
+def named(case: Kept, names: Iterable[str]) -> str:
+    """Ratios with the names of the implementations."""
+    return ", ".join(f"{name} {ratio(case, name)}" for name in names) or "–"
 
 
-def _share(case: Kept) -> str:
+def fused_names(case: Kept) -> list[str]:
+    """onnxruntime's own ops."""
+    ours = (OURS, ONE_THREAD, *PEERS)
+    return [n for n in case["errors"] if n not in ours and not n.startswith((TARGET, *OF_TORCH))]
+
+
+def torch_names(case: Kept) -> list[str]:
+    """What torch offers besides its eager function."""
+    return [n for n in case["errors"] if n.startswith(OF_TORCH)]
+
+
+def _peer(case: Kept, name: str) -> str:
+    """The ratio of a column; torch's has all of torch."""
+    packed = torch_names(case) if name == "torch" else []
+    return ", ".join([ratio(case, name), *(f"{n} {ratio(case, n)}" for n in packed)])
+
+
+def share(case: Kept) -> str:
     """What share of the limit was reached, and of a library's product of matrices."""
     ours = case["seconds"][OURS]
     share = f"{limit_seconds(case) / ours:.0%} of {_limit_name(case)}"
@@ -114,12 +136,17 @@ def _limit_name(case: Kept) -> str:
     rate = _limit(case)[0] / 1e9
     return (
         f"{rate:.0f} GFLOP/s"
-        if case["bound"] in ("fma", "bf16")
+        if case["bound"] in ("fma", "bf16", "int8")
         else f"{rate:.1f} GB/s {case['bound']}"
     )
 
 
 HEADER = ("case", "ms, min / median", "limit", "onnxruntime fused", *PEERS.values(), "aim")
+
+
+def processors(cases: list[Kept]) -> list[str]:
+    """Each processor that measured some of the cases."""
+    return [f"CPU: {name}." for name in sorted({case["processor"] for case in cases})]
 
 
 def lines(cases: list[Kept]) -> str:
@@ -131,7 +158,7 @@ def lines(cases: list[Kept]) -> str:
     return table + "\n" + render(("error", *[""] * (width - 1)), padded)
 
 
-def _markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def markdown(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     out = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     out += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(out)
@@ -140,11 +167,11 @@ def _markdown(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 def _error_table(cases: list[Kept]) -> str:
     rows = []
     for case in cases:
-        errors = dict(case["errors"])
+        errors = {n: e for n, e in case["errors"].items() if not n.startswith(TARGET)}
         ours = errors.pop(OURS)
         peers = ", ".join(f"{name} {error:.1e}" for name, error in errors.items())
         rows.append((case["name"], f"{ours:.1e}", peers))
-    return _markdown(("case", "coreai_onnx", "others"), rows)
+    return markdown(("case", "coreai_onnx", "others"), rows)
 
 
 def _scaling_table(cases: list[Kept]) -> str:
@@ -152,11 +179,11 @@ def _scaling_table(cases: list[Kept]) -> str:
         (
             case["name"],
             _milliseconds(case),
-            _ratio(case, ONE_THREAD),
-            _share(case),
-            _fused(case),
-            _ratio(case, "onnxruntime body"),
-            _ratio(case, "torch"),
+            ratio(case, ONE_THREAD),
+            share(case),
+            named(case, fused_names(case)),
+            ratio(case, "onnxruntime body"),
+            _peer(case, "torch"),
         )
         for case in cases
     ]
@@ -169,25 +196,31 @@ def _scaling_table(cases: list[Kept]) -> str:
         "body",
         "torch",
     )
-    return _markdown(header, rows)
+    return markdown(header, rows)
 
 
-def write() -> None:
-    """Write the tables into docs/internals/performance_log.md and the roofline beside it."""
-    cases, two = list(load(1).values()), list(load(2).values())
+def write(names: Sequence[str]) -> None:
+    """Write the tables of named cases into the performance log, and the roofline beside it."""
+    cases, two = ([kept[n] for n in names if n in kept] for kept in (load(1), load(2)))
     roofline(cases)
     parts = [
         NOTE,
-        _markdown(HEADER, [_row(c) for c in cases]),
+        *processors(cases),
+        markdown(HEADER, [_row(c) for c in cases]),
         f"![roofline]({PLOT.name})",
         *(["Two threads, wall time:", _scaling_table(two)] if two else []),
         "Largest difference from the float64 reference on the same inputs:",
         _error_table(cases),
     ]
+    insert(BEGIN, "\n\n".join(parts), END)
+
+
+def insert(begin: str, text: str, end: str) -> None:
+    """Replace what the performance log has between two marks."""
     page = PAGE.read_text(encoding="utf-8")
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(before + BEGIN + "\n\n" + "\n\n".join(parts) + "\n\n" + END + after, "utf-8")
+    before, rest = page.split(begin)
+    after = rest.split(end)[1]
+    PAGE.write_text(before + begin + "\n\n" + text + "\n\n" + end + after, "utf-8")
 
 
 def roofline(cases: list[Kept]) -> None:

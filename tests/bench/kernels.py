@@ -3,7 +3,9 @@
     python -m tests.bench.kernels                     all cases, one thread
     python -m tests.bench.kernels --threads 2         the same on two
     python -m tests.bench.kernels --case decode       cases whose name contains a word
-    python -m tests.bench.kernels --report            write docs/ from both runs
+    python -m tests.bench.kernels --case narrow --targets     also once per instruction set
+    python -m tests.bench.kernels --part 1/4          a quarter of the cases
+    python -m tests.bench.kernels --report            write docs/ from all runs
 
 All implementations of a case take turns in one process, on inputs and outputs bound beforehand;
 so do the limits. One thread is measured in CPU time of the process (what else runs does not
@@ -22,27 +24,29 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 
-from coreai_onnx.composite_ops import COMPOSITES
-from coreai_onnx.runtime import ops_library_path
-from tests.bench import kernel_report
-from tests.bench.case import Case, Inputs
-from tests.bench.composite_model import composite_model, feeds_of
+from tests.bench import kernel_report, target_report
+from tests.bench.by_target import TARGETS, TargetRunner, Targets
+from tests.bench.case import Case
 from tests.bench.fused_ops import unchanged
+from tests.bench.implementations import errors, implementations, inputs_of, reference
 from tests.bench.kernel_cases import CASES
+from tests.bench.kernel_report import OURS
 from tests.bench.limits import Limits
-from tests.bench.runners import OnnxRuntimeRunner, OpenVinoRunner, Runner, TorchRunner
+from tests.bench.machine import processor
+from tests.bench.runners import Runner
 
-OURS = kernel_report.OURS
-ONE_THREAD = kernel_report.ONE_THREAD
 TURN_SECONDS = 0.004
 """A turn repeats work that is shorter than this, so that the clock's steps do not show."""
+WRONG = 0.1
+"""An error of this share of the largest output is that of another computation, not timed."""
 MIN_ROUNDS, MAX_ROUNDS = 5, 300
-Layout = Callable[[torch.Tensor], torch.Tensor]
+SLOW, SLOW_ROUNDS = 8, 2
+"""What takes so many times as long as our kernel takes fewer turns."""
 
 
 def main() -> None:
@@ -56,31 +60,46 @@ def main() -> None:
     parser.add_argument("--inductor", action="store_true")
     parser.add_argument("--openvino", action="store_true")
     parser.add_argument("--ours", action="store_true", help="no peers, only the limits")
+    parser.add_argument("--targets", nargs="*", choices=TARGETS, help="all, if none is named")
+    parser.add_argument("--part", default="1/1", help="of the chosen cases, as 1/4")
     parser.add_argument("--report", action="store_true", help="write docs from the kept numbers")
     options = parser.parse_args()
+    if options.report:
+        names = [case.name for case in CASES]
+        kernel_report.write(names)
+        target_report.write(names)
+        return
     torch.set_num_threads(options.threads)
     chosen = [c for c in CASES if all(word in c.name for word in options.case)]
-    if not options.report:
-        limits = Limits(options.threads)
-        for case in chosen:
-            kept = measure(case, options, limits)
-            print(kernel_report.lines([kept]), flush=True)
-            kernel_report.keep(options.threads, kept)
-    else:
-        kernel_report.write()
+    part, parts = map(int, options.part.split("/"))
+    limits = Limits(options.threads)
+    named = options.targets is not None
+    targets = Targets(options.targets or list(TARGETS), options.threads) if named else None
+    print(processor())
+    for case in chosen[part - 1 :: parts]:
+        kept = measure(case, options, limits, targets)
+        print(kernel_report.lines([kept]), flush=True)
+        kernel_report.keep(options.threads, kept)
 
 
-def measure(case: Case, options: argparse.Namespace, limits: Limits) -> dict[str, Any]:
+def measure(
+    case: Case, options: argparse.Namespace, limits: Limits, targets: Targets | None
+) -> dict[str, Any]:
     """Times and errors of every implementation of a case, as plain data."""
-    torch.manual_seed(0)
-    inputs = case.inputs()
-    runners = _runners(case, inputs, options)
-    errors = _errors(case, inputs, runners)
+    inputs = inputs_of(case)
+    made = implementations(case, inputs, options)
+    if targets is not None:
+        for name, runner in targets.runners(case).items():
+            made[kernel_report.TARGET + name] = (runner, unchanged)
+    wanted = reference(case, inputs)
+    found, most = errors(wanted, made), WRONG * float(wanted.abs().max())
+    del wanted
     gc.collect()
-    work = {name: runner for name, (runner, _) in runners.items()}
+    work = {name: runner for name, (runner, _) in made.items() if found[name] <= most}
     turns, rates = _take_turns(case, work, limits, options)
     return {
         "name": case.name,
+        "processor": processor(),
         "bound": case.bound,
         "flops": case.flops,
         "bytes": case.bytes,
@@ -89,61 +108,9 @@ def measure(case: Case, options: argparse.Namespace, limits: Limits) -> dict[str
         "ratios": dict(case.ratios),
         "seconds": {name: min(took) for name, took in turns.items()},
         "medians": {name: statistics.median(took) for name, took in turns.items()},
-        "errors": errors,
+        "errors": found,
         "rates": rates,
     }
-
-
-def _runners(
-    case: Case, inputs: Inputs, options: argparse.Namespace
-) -> dict[str, tuple[Runner, Layout]]:
-    """Every implementation by name, with what brings its output into the composite's layout."""
-    threads = options.threads
-    constants = case.constants
-    model = composite_model(case.composite, inputs, case.attributes, constants=constants)
-    feeds = feeds_of(case.composite, inputs, constants=constants)
-    aliases = {"result_0": next(iter(feeds))} if case.in_place else {}
-
-    def in_onnxruntime(threads: int, library: Path | None = None) -> tuple[Runner, Layout]:
-        runner = OnnxRuntimeRunner(model, feeds, threads, library=library, aliases=aliases)
-        return runner, unchanged
-
-    made = {OURS: in_onnxruntime(threads, ops_library_path())}
-    if threads > 1:
-        made[ONE_THREAD] = in_onnxruntime(1, ops_library_path())
-    if options.ours:
-        return made
-    for make in case.fused:
-        fused = make(inputs, case.attributes)
-        runner = OnnxRuntimeRunner(fused.model, fused.feeds, threads, aliases=fused.aliases)
-        made[fused.name] = (runner, fused.layout)
-    made["onnxruntime body"] = in_onnxruntime(threads)
-    made["torch"] = (TorchRunner(case.torch, inputs), unchanged)
-    if options.inductor:
-        made["inductor"] = (TorchRunner(case.torch, inputs, compiled=True), unchanged)
-    if options.openvino and torch.bfloat16 not in {t.dtype for t in feeds.values()}:
-        plain = composite_model(
-            case.composite, inputs, case.attributes, opset=18, constants=constants
-        )
-        try:
-            made["OpenVINO"] = (OpenVinoRunner(plain, feeds, threads), unchanged)
-        except RuntimeError as error:
-            print(f"OpenVINO does not run {case.name}: {str(error).splitlines()[-1]}")
-    return made
-
-
-def _errors(
-    case: Case, inputs: Inputs, runners: dict[str, tuple[Runner, Layout]]
-) -> dict[str, float]:
-    """Largest difference from the reference in float64, on the same inputs."""
-    wide = [x.double() if x is not None and x.is_floating_point() else x for x in inputs]
-    with torch.inference_mode():
-        reference = COMPOSITES[case.composite].reference(*wide, **case.attributes)
-        first = reference[0] if isinstance(reference, tuple) else reference
-        return {
-            name: float((layout(runner.result()).double() - first).abs().max())
-            for name, (runner, layout) in runners.items()
-        }
 
 
 def _take_turns(
@@ -158,8 +125,8 @@ def _take_turns(
     measured: dict[str, Callable[[], float]] = {"fma": limits.fma}
     if case.bound in ("fma", "bf16"):
         measured["gemm"] = _library_product()
-    if case.bound == "bf16" and limits.has_amx:
-        measured["bf16"] = limits.amx
+    if case.bound in ("bf16", "int8") and limits.has_amx:
+        measured[case.bound] = partial(limits.amx, int8=case.bound == "int8")
     elif case.bound == "bf16" and limits.has_bf16:
         measured["bf16"] = limits.bf16
     if case.bound == "read":
@@ -172,11 +139,10 @@ def _take_turns(
     started = time.perf_counter()
     for turn in range(MAX_ROUNDS):
         for name, runner in work.items():
+            if turn >= SLOW_ROUNDS and min(seconds[name]) > SLOW * min(seconds[OURS]):
+                continue
             time.sleep(pause)
-            begun = clock()
-            for _ in range(repeats[name]):
-                runner()
-            seconds[name].append((clock() - begun) / repeats[name])
+            seconds[name].append(_turn(runner, repeats[name], clock) / repeats[name])
         for name, limit in measured.items():
             time.sleep(pause)
             begun = clock()
@@ -185,6 +151,16 @@ def _take_turns(
         if turn + 1 >= MIN_ROUNDS and time.perf_counter() - started > options.seconds:
             break
     return seconds, rates
+
+
+def _turn(runner: Runner, repeats: int, clock: Callable[[], float]) -> float:
+    """How long a number of calls takes; a process that runs another target measures itself."""
+    if isinstance(runner, TargetRunner):
+        return runner.seconds(repeats)
+    begun = clock()
+    for _ in range(repeats):
+        runner()
+    return clock() - begun
 
 
 def _library_product() -> Callable[[], float]:

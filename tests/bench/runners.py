@@ -21,6 +21,7 @@ ONNX_TYPES = {
     torch.int64: TensorProto.INT64,
     torch.int32: TensorProto.INT32,
     torch.uint8: TensorProto.UINT8,
+    torch.int8: TensorProto.INT8,
 }
 
 
@@ -112,7 +113,7 @@ def _numpy(value: ort.OrtValue) -> np.ndarray:
 
 
 class TorchRunner:
-    """A function of torch on its tensors, compiled by inductor if asked to."""
+    """A function of torch on its tensors, compiled by inductor if requested."""
 
     def __init__(
         self,
@@ -140,26 +141,46 @@ class TorchRunner:
 
 
 class OpenVinoRunner:
-    """The function body, inlined, in OpenVINO."""
+    """A graph of OpenVINO, computed in float32, or in bfloat16 or float16 as its inputs are."""
 
-    def __init__(
-        self, model: onnx.ModelProto, feeds: Mapping[str, torch.Tensor], threads: int
-    ) -> None:
+    def __init__(self, graph: Any, feeds: Sequence[torch.Tensor], threads: int) -> None:
         import openvino
-        from onnx import inliner
 
-        core = openvino.Core()
-        settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-        flat = inliner.inline_local_functions(model).SerializeToString()
-        graph = core.read_model(flat, b"")
-        self._request = core.compile_model(graph, "CPU", settings).create_infer_request()
-        for name, tensor in feeds.items():
-            shared = openvino.Tensor(tensor.contiguous().numpy(), shared_memory=True)
-            self._request.set_tensor(name, shared)
+        narrow = {torch.bfloat16: "bf16", torch.float16: "f16"}
+        hint = next((narrow[x.dtype] for x in feeds if x.dtype in narrow), "f32")
+        settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": hint}
+        compiled = openvino.Core().compile_model(graph, "CPU", settings)
+        self._request = compiled.create_infer_request()
+        self._feeds = [x.contiguous() for x in feeds]  # their memory is shared
+        for i, tensor in enumerate(self._feeds):
+            self._request.set_input_tensor(i, openvino_tensor(tensor))
         self()
 
     def __call__(self) -> None:
         self._request.infer()
 
     def result(self) -> torch.Tensor:
-        return torch.from_numpy(self._request.get_output_tensor(0).data.copy())
+        output = self._request.get_output_tensor(0)
+        numbers = torch.from_numpy(output.data.copy())
+        # numpy has no bfloat16, OpenVINO shows its bits as float16
+        is_bfloat16 = output.element_type.get_type_name() == "bf16"
+        return numbers.view(torch.bfloat16) if is_bfloat16 else numbers
+
+
+def openvino_tensor(tensor: torch.Tensor) -> Any:
+    """Return OpenVINO's tensor in the memory of a contiguous one, which has to live as long."""
+    import openvino
+
+    if tensor.dtype != torch.bfloat16:
+        return openvino.Tensor(tensor.numpy(), shared_memory=True)
+    bits = tensor.view(torch.uint16).numpy()
+    return openvino.Tensor(bits, openvino.Shape(list(tensor.shape)), openvino.Type.bf16)
+
+
+def openvino_graph(model: onnx.ModelProto) -> Any:
+    """Return a model with inlined function bodies as OpenVINO reads it."""
+    import openvino
+    from onnx import inliner
+
+    flat = inliner.inline_local_functions(model).SerializeToString()
+    return openvino.Core().read_model(flat, b"")
