@@ -181,7 +181,7 @@ class _Probes:
 
     def _constants(self, root: ir.Graph | ir.Function) -> dict[str, ir.Value]:
         """Add what the magnitudes of a graph are computed with."""
-        arrays = {
+        arrays: dict[str, np.ndarray] = {
             "infinity": np.array(np.inf, np.float32),
             "zero": np.zeros(1, np.float32),
             "row": np.array([-1], np.int64),
