@@ -313,8 +313,8 @@ class TorchConverter:
                 step=bar.update,
             )
             lowered = ProgramLowering(staged.program, context, staged.io_names).run()
-        functions = composite_functions(composites.calls, opset) + module_calls.functions()
-        functions += context.functions
+        functions = composite_functions(composites.calls, opset)
+        functions += module_calls.functions(functions) + context.functions
         model = lowered.model(functions, name)
         model.producer_version = __version__
         self._check(model)

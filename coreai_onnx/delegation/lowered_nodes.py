@@ -62,4 +62,4 @@ def lowered_nodes(program: ExportedProgram, *, composites: bool) -> LoweredNodes
     )
     lowering = ProgramLowering(program, context, IONames())
     lowered = lowering.run()
-    return LoweredNodes(lowered.model([*calls.functions(), *context.functions], FORWARD), made)
+    return LoweredNodes(lowered.model([*calls.functions([]), *context.functions], FORWARD), made)

@@ -109,10 +109,11 @@ class ModuleCalls:
         made.calls.append(producer)
         return outputs
 
-    def functions(self) -> list[ir.Function]:
+    def functions(self, composites: Sequence[ir.Function]) -> list[ir.Function]:
         """Return the functions, equal bodies merged; different ones get ``.2``, ``.3`` and so on.
 
-        Must be called after the composites inside the bodies have their final names.
+        Args:
+            composites: The composites of the program, which have their final names.
         """
         kept: dict[tuple[str, str], dict[str, ir.Function]] = {}
         for made in self._functions.values():
@@ -128,7 +129,7 @@ class ModuleCalls:
             for node in made.calls:
                 node.op_type = bodies[text].name
         own = [function for bodies in kept.values() for function in bodies.values()]
-        return [*self.models.functions(), *own, *self.delegates.functions()]
+        return [*self.models.functions([*composites, *own]), *own, *self.delegates.functions()]
 
     def _check_name(self, call: ModuleCall) -> None:
         """Raise if classes with different arguments have the same composite name."""

@@ -12,7 +12,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 from onnx import version_converter
 
-from coreai_onnx.composite_ops.declaration import ONNX_DOMAIN
+from coreai_onnx.composite_ops import COMPOSITES
+from coreai_onnx.composite_ops.declaration import DOMAIN, ONNX_DOMAIN, USER_DOMAIN
 from coreai_onnx.errors import ConversionError, reason_of
 from coreai_onnx.functions.body import forget_types
 from coreai_onnx.lower.opsets import OPSETS
@@ -176,9 +177,14 @@ def _no_conversion(name: str, source: int, opset: int, reason: str) -> Conversio
 
 # ---------------------------------------------------------------------- names
 def _rename_functions(model: ir.Model, name: str) -> None:
-    """Move the functions of a model to the domain of ONNX models, each with a name of its own."""
-    functions = list(model.functions.items())
-    names = dict(zip((key for key, _ in functions), _names(model, name), strict=True))
+    """Move the functions of a model to the domain of ONNX models, each with a name of its own.
+
+    Composites keep domain and name, by which onnxruntime finds their kernels.
+    """
+    functions = [(key, f) for key, f in model.functions.items() if not is_composite(key)]
+    composites = [f for key, f in model.functions.items() if is_composite(key)]
+    keys = [key for key, _ in functions]
+    names = dict(zip(keys, _names(keys, name), strict=True))
     bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     for body in bodies:
         for node in [node for node in body.all_nodes() if node.op_identifier() in names]:
@@ -189,8 +195,17 @@ def _rename_functions(model: ir.Model, name: str) -> None:
     for key, function in functions:
         function.domain, function.name, function.overload = ONNX_DOMAIN, names[key], ""
         model.functions[function.identifier()] = function
+    model.functions.update({function.identifier(): function for function in composites})
 
 
-def _names(model: ir.Model, name: str) -> Iterator[str]:
-    for number, (_, called, _) in enumerate(model.functions):
+def is_composite(key: ir.OperatorIdentifier) -> bool:
+    """Return whether a function is one that a kernel may compute instead."""
+    domain, name, overload = key
+    composite = COMPOSITES.get(name.partition(".")[0])
+    standard = composite is not None and name in composite.op_types()
+    return not overload and (domain == USER_DOMAIN or (domain == DOMAIN and standard))
+
+
+def _names(functions: Sequence[ir.OperatorIdentifier], name: str) -> Iterator[str]:
+    for number, (_, called, _) in enumerate(functions):
         yield f"{name}.{number}.{called}"

@@ -83,6 +83,28 @@ def without_shape(given: onnx.TypeProto | None) -> onnx.TypeProto | None:
     return onnx.helper.make_tensor_type_proto(given.tensor_type.elem_type, None)
 
 
+def body_input_types(
+    node: ir.Node, body: ir.Graph, known: Mapping[ir.Value, onnx.TypeProto]
+) -> Iterator[tuple[ir.Value, onnx.TypeProto]]:
+    """Yield the types of the inputs of a body of Loop or Scan; values of other steps vary in shape.
+
+    Args:
+        node: The node, of any op.
+        body: A graph in its attributes.
+        known: The types of the inputs of the node.
+    """
+    if node.op_type not in ("Loop", "Scan"):
+        return
+    first = 2 if node.op_type == "Loop" else 0
+    counters = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
+    for value, element in zip(body.inputs[:first], counters, strict=False):
+        yield value, onnx.helper.make_tensor_type_proto(element, ())
+    for value, given in zip(body.inputs[first:], node.inputs[first:], strict=False):
+        found = without_shape(known.get(given)) if given is not None else None
+        if found is not None:
+            yield value, found
+
+
 def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     """Return the tensor of a ``Constant`` node that holds one."""
     if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS:

@@ -8,7 +8,7 @@ inference does not see the calls: the types of their results are given to it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from coreai_onnx.model.model_protos import (
     Attributes,
+    body_input_types,
     constant_tensor,
     declared_type,
     frozen,
@@ -40,7 +41,6 @@ from coreai_onnx.model.op_schemas import has_schema
 VARIANTS = 64
 """Maximum number of shape signatures, and of dtype signatures, for which a function is inferred;
 the results of further calls are unknown."""
-_INT64, _BOOL = onnx.TensorProto.INT64, onnx.TensorProto.BOOL
 
 Type = onnx.TypeProto
 FunctionOf = Callable[[ir.Node], ir.Function | None]
@@ -88,7 +88,12 @@ class ModelTypes:
     """
 
     def __init__(
-        self, function_of: FunctionOf, ir_version: int, *, data_propagation: bool = False
+        self,
+        function_of: FunctionOf,
+        ir_version: int,
+        *,
+        data_propagation: bool = False,
+        bodies: bool = False,
     ) -> None:
         """Start with nothing inferred.
 
@@ -97,9 +102,10 @@ class ModelTypes:
             ir_version: The IR version of the model.
             data_propagation: Whether to compute the values of small shape tensors as well; faults
                 are not found then.
+            bodies: Whether to return the types of the values in subgraphs too.
         """
         self.function_of, self.ir_version = function_of, ir_version
-        self.data_propagation = data_propagation
+        self.data_propagation, self.bodies = data_propagation, bodies
         self.faults: list[Fault] = []
         self._done: dict[tuple[Any, ...], _Results] = {}
         self._open: set[tuple[Any, ...]] = set()
@@ -269,7 +275,7 @@ class _Walk:
     def _subgraphs(self, node: ir.Node) -> _Walking:
         """Infer the calls inside a node's subgraphs, which ONNX's inference does not see."""
         for inner in subgraphs(node):
-            if not any(self._is_hidden(one) for one in inner.all_nodes()):
+            if not self.types.bodies and not any(self._is_hidden(one) for one in inner.all_nodes()):
                 continue
             self._infer()
             walk = _Walk(
@@ -281,8 +287,7 @@ class _Walk:
                 known=self.known,
             )
             walk.callers, walk._small = self.callers, self._small
-            if node.op_type == "Loop":
-                self.known.update(_loop_inputs(node, inner, self.known))
+            self.known.update(body_input_types(node, inner, self.known))
             yield from walk.run(inner)
 
     def _is_hidden(self, node: ir.Node) -> bool:
@@ -380,15 +385,3 @@ class _Walk:
             return self._info(value)
         found = declared_type(value) if declared else None
         return onnx.ValueInfoProto(name=value.name or "", type=found)
-
-
-def _loop_inputs(
-    node: ir.Node, body: ir.Graph, known: Mapping[ir.Value, Type]
-) -> Iterator[tuple[ir.Value, Type]]:
-    """Yield the types of a loop body's inputs; the shapes of loop-carried values may change."""
-    for value, element in zip(body.inputs, (_INT64, _BOOL), strict=False):
-        yield value, onnx.helper.make_tensor_type_proto(element, ())
-    for value, given in zip(body.inputs[2:], node.inputs[2:], strict=False):
-        found = without_shape(known.get(given)) if given is not None else None
-        if found is not None:
-            yield value, found

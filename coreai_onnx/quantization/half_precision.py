@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import TypedDict, Unpack
 
 import onnx_ir as ir
@@ -15,6 +14,7 @@ from coreai_onnx.model.inventory import graphs, op_name, weights
 from coreai_onnx.model.metadata import read_complex, read_states
 from coreai_onnx.model.violations import new_violations
 from coreai_onnx.quantization.calibration import Feed
+from coreai_onnx.quantization.half_bodies import bodies, matching
 from coreai_onnx.quantization.half_choices import Choices, Isolated
 from coreai_onnx.quantization.half_constants import DTYPES
 from coreai_onnx.quantization.half_report import DtypeReport, KeptNode
@@ -127,20 +127,19 @@ def _converted(
 def _isolate(model: ir.Model, keep: Sequence[str]) -> Isolated:
     """Give calls that keep float32 functions of their own.
 
-    These are the calls that a pattern selects, and those inside of loops and branches.
+    These are the calls that a pattern selects, and those in the bodies of nodes that it selects.
     """
     isolated = Isolated(set(), {})
     roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     for root in roots:
-        top = set(root)
+        converted = {node for graph in (root, *bodies(root, keep)) for node in graph}
         for node in root.all_nodes():
             if module_function(model, node) is None:
                 continue
-            names = (node.metadata_props.get(SCOPE, ""), node.name or "", node.op_type)
-            found = next((p for p in keep if any(n and fnmatchcase(n, p) for n in names)), None)
-            if found is not None:
-                isolated.calls[node] = found
-            if found is not None or node not in top:
+            found = matching(node, keep)
+            if found:
+                isolated.calls[node] = found[0]
+            if found or node not in converted:
                 _copy_function(model, node, isolated.functions)
     called = {node.op_identifier() for graph in graphs(model) for node in graph}
     for domain, name, overload in isolated.functions:
@@ -171,7 +170,7 @@ def _wide(model: ir.Model, choices: Choices, *, keep_io: bool) -> set[str]:
     graph = model.graph
     ends = {value.name or "": value for value in (*graph.inputs, *graph.outputs)}
     states = read_states(model.metadata_props)
-    flagged = {name for name, value in ends.items() if value in choices.flagged}
+    flagged = {name for name, value in ends.items() if value in choices.values.flagged}
     wide = flagged | set(read_complex(model.metadata_props))
     if keep_io:
         wide |= ends.keys() - {name for s in states for name in (s.input, s.output)}

@@ -7,9 +7,12 @@ from collections.abc import Collection, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from coreai_onnx.model.inventory import attribute_graphs, graphs
-from coreai_onnx.quantization.half_choices import Choices, constants
+from coreai_onnx.model.inventory import graphs
+from coreai_onnx.model.model_protos import subgraphs
+from coreai_onnx.quantization.half_bodies import results
+from coreai_onnx.quantization.half_choices import Choices
 from coreai_onnx.quantization.half_constants import LIMIT, narrowed
+from coreai_onnx.quantization.half_values import constants
 
 _SMALLEST = 64
 """Weights with fewer elements stay float32 where float32 reads them; a Cast costs more."""
@@ -25,56 +28,62 @@ class HalfRewriting:
             choices: The nodes and values that keep float32.
             wide: Names of inputs and outputs of the model that stay float32.
         """
-        self.choices, self.dtype = choices, choices.dtype
+        self.choices, self.values, self.dtype = choices, choices.values, choices.dtype
         self.wide = set(wide)
         self._half: set[ir.Value] = set()
-        self._top = {node for root in choices.roots for node in root}
+        self._converted = {node for root in self.values.roots for node in root}
         self._casts: dict[tuple[ir.Value, bool], ir.Value] = {}
         self._names = {v.name for graph in graphs(choices.model) for n in graph for v in n.outputs}
         self._names |= {
             v.name for graph in graphs(choices.model) for v in graph.initializers.values()
         }
-        for function in choices.functions[::-1]:
+        for function in self.values.functions[::-1]:
             self._half |= {v for v in function.inputs if self._is_wanted(v)}
-        for root in choices.roots:
+        for root in self.values.roots:
             self._place(root)
 
     def run(self) -> int:
         """Rewrite the model; return the number of nodes that compute in 16 bits."""
-        count = 0
-        for root in self.choices.roots:
-            for node in list(root):
-                count += self._rewrite(node)
-            self._finish(root)
+        count = sum(self._rewrite_graph(root) for root in self.values.outermost)
         for value in self._half:
             if value.type is not None:
                 value.type = ir.TensorType(self.dtype)
+        return count
+
+    def _rewrite_graph(self, root: ir.Graph | ir.Function) -> int:
+        """Rewrite a graph and its bodies, in the order in which a Cast must precede its readers."""
+        count = 0
+        for node in list(root):
+            count += self._rewrite(node)
+            count += sum(
+                self._rewrite_graph(b) for b in subgraphs(node) if b in self.values.holders
+            )
+        self._finish(root)
         return count
 
     # ------------------------------------------------------------------ dtypes
     def _place(self, root: ir.Graph | ir.Function) -> None:
         """Find the values of a graph that have 16 bits."""
         if isinstance(root, ir.Graph):
-            self._half |= {v for v in root.inputs if self._may(v) and v.name not in self.wide}
+            wide = self.wide if root is self.choices.model.graph else ()
+            may = self.values.may_be_half
+            self._half |= {v for v in root.inputs if may(v) and v.name not in wide}
         for value, _ in constants(root):
             if self._is_wanted(value) and value.name not in self.wide:
                 self._half.add(value)
         for node in root:
             if node.op_type == "Constant" or node in self.choices.kept:
                 continue
-            function = self.choices.callee(node)
+            function = self.values.callee(node)
             if function is not None:
-                made = [self._may(v) for v in node.outputs]
+                made = [self.values.may_be_half(v) for v in node.outputs]
             else:
                 made = self.choices.half_outputs(node)
             self._half |= {v for v, half in zip(node.outputs, made, strict=False) if half}
 
-    def _may(self, value: ir.Value) -> bool:
-        return self.choices.is_float(value) and value not in self.choices.flagged
-
     def _is_wanted(self, value: ir.Value) -> bool:
         """Return whether a constant, or an input of a function, is stored in 16 bits."""
-        if not self._may(value):
+        if not self.values.may_be_half(value):
             return False
         narrow = [self._wants(use.node, use.idx) for use in value.uses()]
         if all(narrow):
@@ -85,9 +94,9 @@ class HalfRewriting:
 
     def _wants(self, node: ir.Node, index: int) -> bool:
         """Return whether a node reads an input in 16 bits."""
-        if node not in self._top or node in self.choices.kept:
+        if node not in self._converted or node in self.choices.kept:
             return False
-        function = self.choices.callee(node)
+        function = self.values.callee(node)
         if function is not None:
             return function.inputs[index] in self._half
         return self.choices.half_inputs(node)[index]
@@ -99,10 +108,10 @@ class HalfRewriting:
             return False
         wanted = [self._wants(node, index) for index in range(len(node.inputs))]
         for index, value in enumerate(list(node.inputs)):
-            if value is not None and self.choices.is_float(value):
+            if value is not None and self.values.is_float(value):
                 node.replace_input_with(index, self._read(value, node, half=wanted[index]))
-        for inner, index, value in _captured(node):
-            if self.choices.is_float(value):
+        for inner, index, value in self._captured(node):
+            if self.values.is_float(value):
                 inner.replace_input_with(index, self._read(value, node, half=False))
         if node.outputs and node.outputs[0] in self._half:
             self._change_attributes(node)
@@ -126,12 +135,15 @@ class HalfRewriting:
             value.const_value = small
 
     def _read(self, value: ir.Value, node: ir.Node, *, half: bool) -> ir.Value:
-        """Return a value in 16 bits or in float32, by a Cast before its first reader."""
+        """Return a value in 16 bits or in float32, by a Cast before its first reader.
+
+        The Cast of a value that a body reads from outside is outside: a loop needs it once.
+        """
         if (value in self._half) == half:
             return value
         if (value, half) not in self._casts:
-            source = value
-            if half and value in self.choices.fills:
+            node, source = self.values.reader(value, node), value
+            if half and value in self.values.fills:
                 source = self._limited(value, node)
             cast = self._cast(source, half=half, name=f"{value.name}")
             node.prepend(cast)
@@ -170,6 +182,16 @@ class HalfRewriting:
         node.prepend(clip)
         return result
 
+    def _captured(self, node: ir.Node) -> Iterator[tuple[ir.Node, int, ir.Value]]:
+        """Yield the reads of outer values in the bodies of a node that keep float32."""
+        bodies = [graph for graph in subgraphs(node) if graph not in self.values.holders]
+        nodes = [inner for graph in bodies for inner in graph.all_nodes()]
+        own = {value for inner in nodes for value in inner.outputs}
+        for inner in nodes:
+            for index, value in enumerate(inner.inputs):
+                if value is not None and value not in own:
+                    yield inner, index, value
+
     # ------------------------------------------------------------------ ends
     def _finish(self, root: ir.Graph | ir.Function) -> None:
         """Convert initializers, and give the outputs their dtypes."""
@@ -178,13 +200,25 @@ class HalfRewriting:
                 if value in self._half and value.const_value is not None:
                     name = value.name or ""
                     value.const_value = narrowed(value.const_value, self.dtype, name)
+        if isinstance(root, ir.Graph) and root in self.values.holders:
+            self._finish_body(root)
+            return
         for index, value in enumerate(list(root.outputs)):
-            if not self.choices.is_float(value) or value.producer() is None:
+            if not self.values.is_float(value) or value.producer() is None:
                 continue
-            half = value not in self.choices.flagged
+            half = value not in self.values.flagged
             half = half and not (isinstance(root, ir.Graph) and value.name in self.wide)
             if half != (value in self._half):
                 self._cast_output(root, index, value, half=half)
+
+    def _finish_body(self, body: ir.Graph) -> None:
+        """Give the outputs of a body the dtypes of the results that they become."""
+        for position, result in results(self.values.holders[body]):
+            value, half = body.outputs[position], result in self._half
+            if self.values.is_float(value) and half != (value in self._half):
+                cast = self._cast(value, half=half, name=value.name or "")
+                body.append(cast)
+                body.outputs[position] = cast.outputs[0]
 
     def _cast_output(
         self, root: ir.Graph | ir.Function, index: int, value: ir.Value, *, half: bool
@@ -196,17 +230,6 @@ class HalfRewriting:
         cast.outputs[0].name = name
         root.append(cast)
         root.outputs[index] = cast.outputs[0]
-
-
-def _captured(node: ir.Node) -> Iterator[tuple[ir.Node, int, ir.Value]]:
-    """Yield the reads of outer values by the nodes in the graphs of a node."""
-    graphs = [graph for a in node.attributes.values() for graph in attribute_graphs(a)]
-    nodes = [inner for graph in graphs for inner in graph.all_nodes()]
-    own = {value for inner in nodes for value in inner.outputs}
-    for inner in nodes:
-        for index, value in enumerate(inner.inputs):
-            if value is not None and value not in own:
-                yield inner, index, value
 
 
 def _word(dtype: ir.DataType) -> str:

@@ -9,8 +9,10 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
+from coreai_onnx.model.model_protos import subgraphs
 from coreai_onnx.model.model_types import ModelTypes, Type
 from coreai_onnx.quantization.calibration import Feed, run_calls
+from coreai_onnx.quantization.half_bodies import is_control_flow
 from coreai_onnx.runtime.session import Session
 
 Label = tuple[ir.OperatorIdentifier | None, str]
@@ -20,12 +22,12 @@ Label = tuple[ir.OperatorIdentifier | None, str]
 def callers_first(model: ir.Model) -> list[ir.Function]:
     """Return the functions of modules that the main graph calls, each after its callers.
 
-    Composites, and calls inside of loops and branches, are left out.
+    Composites are left out.
     """
     finished: dict[ir.OperatorIdentifier, ir.Function] = {}
 
     def visit(graph: ir.Graph | ir.Function) -> None:
-        for node in graph:
+        for node in graph.all_nodes():
             function = module_function(model, node)
             if function is not None and function.identifier() not in finished:
                 visit(function)
@@ -43,14 +45,19 @@ def module_function(model: ir.Model, node: ir.Node) -> ir.Function | None:
 def known_types(model: ir.Model, functions: Sequence[ir.Function]) -> dict[ir.Value, Type]:
     """Return the types of the values of the main graph, and of functions for their first calls.
 
+    The values in loops and branches are among them.
+
     Args:
         model: The model.
         functions: Functions, each after its callers.
     """
-    types = ModelTypes(lambda node: model.functions.get(node.op_identifier()), model.ir_version)
+    types = ModelTypes(
+        lambda node: model.functions.get(node.op_identifier()), model.ir_version, bodies=True
+    )
     known = types.of_graph(model.graph)
     calls: dict[ir.OperatorIdentifier, ir.Node] = {}
-    for node in (node for root in (model.graph, *functions) for node in root):
+    roots: list[ir.Graph | ir.Function] = [model.graph, *functions]
+    for node in (node for root in roots for node in root.all_nodes()):
         calls.setdefault(node.op_identifier(), node)
     for function in functions:
         inputs = calls[function.identifier()].inputs
@@ -98,27 +105,70 @@ class _Probes:
         functions = callers_first(model)
         self._model, self._known = model, known_types(model, functions)
         self._inner: dict[ir.OperatorIdentifier, list[Label]] = {}
+        self._count = 0
         for function in functions[::-1]:
             found = self._probe(function, function.identifier())
+            function.outputs.extend(found)
             self._inner[function.identifier()] = list(found.values())
-        self.labels = {
-            value.name or "": label for value, label in self._probe(model.graph, None).items()
-        }
+        added = self._probe(model.graph, None)
+        model.graph.outputs.extend(added)
+        self.labels = {value.name or "": label for value, label in added.items()}
 
     def _probe(
-        self, root: ir.Graph | ir.Function, key: ir.OperatorIdentifier | None
+        self, root: ir.Graph | ir.Function, key: ir.OperatorIdentifier | None, *, body: bool = False
     ) -> dict[ir.Value, Label]:
-        """Add the magnitudes in a graph, and in the functions that it calls, to its outputs."""
-        returned, added = set(root.outputs), dict[ir.Value, Label]()
-        wanted: list[ir.Value] = []
+        """Add the magnitudes in a graph, its bodies, and the functions that it calls.
+
+        Args:
+            root: The graph.
+            key: The function that the graph is of, or that it is in.
+            body: Whether the graph is a body, whose outputs the caller does not see in each step.
+
+        Returns:
+            The magnitudes, which are to be outputs of the graph.
+        """
+        seen = set() if body else set(root.outputs)
+        added: dict[ir.Value, Label] = {}
+        wanted: dict[ir.Value, Label] = {}
         for node in [node for node in root if node.op_type != "Constant"]:
-            wanted += [v for v in node.outputs if v not in returned and self._is_float(v)]
+            floats = [v for v in node.outputs if v not in seen and self._is_float(v)]
+            wanted |= {value: (key, value.name or "") for value in floats}
             added |= self._passed_on(node)
-        ends = _constants(root) if wanted else {}
-        for value in wanted:
-            added[_magnitude(root, value, ends)] = key, value.name or ""
-        root.outputs.extend(added)
+            wanted |= self._from_bodies(node, key)
+        ends = self._constants(root) if wanted else {}
+        for value, label in wanted.items():
+            added[_magnitude(root, value, ends)] = label
         return added
+
+    def _from_bodies(
+        self, node: ir.Node, key: ir.OperatorIdentifier | None
+    ) -> dict[ir.Value, Label]:
+        """Let an If, a Loop or a Scan return the magnitudes in its bodies, one for each step."""
+        if not is_control_flow(node):
+            return {}
+        first, labels = len(node.outputs), list[Label]()
+        made = {body: self._probe(body, key, body=True) for body in subgraphs(node)}
+        for owner, found in made.items():
+            labels += found.values()
+            for body in made:  # the branch that is not taken has magnitudes of 0
+                body.outputs.extend(found if body is owner else self._zeros(body, len(found)))
+        node.resize_outputs(first + len(labels))
+        for name in ("scan_output_axes", "scan_output_directions"):
+            if given := node.attributes.get(name):
+                each = [*given.as_ints(), *(0 for _ in labels)]
+                node.attributes[name] = ir.AttrInt64s(name, each)
+        for value in node.outputs[first:]:
+            value.name = self._unused("probe")
+        return dict(zip(node.outputs[first:], labels, strict=True))
+
+    def _zeros(self, body: ir.Graph, count: int) -> list[ir.Value]:
+        return [
+            _constant(body, np.zeros((), np.float32), self._unused("zero")) for _ in range(count)
+        ]
+
+    def _unused(self, name: str) -> str:
+        self._count += 1
+        return f"magnitude{self._count}.{name}"
 
     def _passed_on(self, call: ir.Node) -> dict[ir.Value, Label]:
         """Let a call return what its function returns in addition."""
@@ -129,26 +179,32 @@ class _Probes:
             value.name = f"{call.outputs[0].name}.probe{index}"
         return dict(zip(call.outputs[first:], labels, strict=True))
 
+    def _constants(self, root: ir.Graph | ir.Function) -> dict[str, ir.Value]:
+        """Add what the magnitudes of a graph are computed with."""
+        arrays: dict[str, np.ndarray] = {
+            "infinity": np.array(np.inf, np.float32),
+            "zero": np.zeros(1, np.float32),
+            "row": np.array([-1], np.int64),
+        }
+        return {name: _constant(root, array, self._unused(name)) for name, array in arrays.items()}
+
     def _is_float(self, value: ir.Value) -> bool:
         found = self._known.get(value)
         element = None if found is None else found.tensor_type.elem_type
         return bool(value.name) and element == onnx.TensorProto.FLOAT
 
 
-def _constants(root: ir.Graph | ir.Function) -> dict[str, ir.Value]:
-    """Add what the magnitudes of a graph are computed with."""
-    arrays = {
-        "infinity": np.float32(np.inf),
-        "zero": np.zeros(1, np.float32),
-        "row": np.array([-1], np.int64),
-    }
-    made = {}
-    for name, array in arrays.items():
-        node = ir.node("Constant", [], {"value": ir.tensor(np.asarray(array))})
-        node.outputs[0].name = f"magnitude.{name}"
-        root.append(node)
-        made[name] = node.outputs[0]
-    return made
+def _constant(root: ir.Graph | ir.Function, array: np.ndarray, name: str) -> ir.Value:
+    """Add a constant to a graph."""
+    node = ir.node("Constant", [], {"value": ir.tensor(array)})
+    (value,) = node.outputs
+    value.name = name
+    value.type, value.shape = (
+        ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+        ir.Shape(array.shape),
+    )
+    root.append(node)
+    return value
 
 
 def _magnitude(
@@ -166,5 +222,5 @@ def _magnitude(
     finite = made("Where", made("Less", size, ends["infinity"]), size, ends["zero"])
     joined = made("Concat", made("Reshape", finite, ends["row"]), ends["zero"], axis=0)
     largest = made("ReduceMax", joined, keepdims=0)
-    largest.type = ir.TensorType(ir.DataType.FLOAT)
+    largest.type, largest.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(())
     return largest

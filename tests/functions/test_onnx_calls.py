@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from onnx import parser
 
 import coreai_onnx
+from coreai_onnx import OnnxProgram, required_operators
 from coreai_onnx.delegation import OnnxModule
 from tests.delegation.foreign_models import RELU, example, parsed, with_functions
 from tests.tolerances import assert_close
@@ -57,3 +60,83 @@ def test_a_model_inside_of_a_branch() -> None:
     converted = coreai_onnx.convert(module, (x, scale))
     for given in (x, -x):
         assert_close(converted.run(given, scale)[0], module(given, scale))
+
+
+class Attention(torch.nn.Module):
+    """An attention between two norms."""
+
+    def __init__(self, *, causal: bool) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.RMSNorm(8), torch.nn.RMSNorm(8)
+        self.causal = causal
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        attended = torch.nn.functional.scaled_dot_product_attention(y, y, y, is_causal=self.causal)
+        return self.second(attended)
+
+
+class Around(torch.nn.Module):
+    """A file with an attention, between modules of the same composites."""
+
+    def __init__(self, file: OnnxProgram, *, causal: bool) -> None:
+        super().__init__()
+        self.before, self.file = Attention(causal=causal), OnnxModule(file)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.file(self.before(x)) + x
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("optimize", [False, True])
+def test_composites_of_a_file_run_on_kernels(causal: bool, optimize: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 5, 8)
+    inner = Attention(causal=True).eval()
+    module = Around(coreai_onnx.convert(inner, (x,), optimize=optimize), causal=causal).eval()
+    converted = coreai_onnx.convert(module, (x,), optimize=optimize)
+    names = [key[:2] for key in converted.model.functions]
+    attention = [name for domain, name in names if domain == "ai.coreai" and "attention" in name]
+    assert len(attention) == (1 if causal else 2)
+    assert names.count(("ai.coreai", "rms_norm")) == 1
+    assert not [name for domain, name in names if domain == "ai.coreai.onnx" and "norm" in name]
+    run = required_operators([converted], kernels=True, types=False)
+    (line,) = (line for line in run.splitlines() if line.startswith("ai.coreai;1;"))
+    assert set(line.split(";")[2].split(",")) == {"rms_norm", *attention}
+    expected = inner(module.before(x)) + x
+    for kernels in (False, True):
+        assert_close(converted.run(x, kernels=kernels)[0], expected)
+
+
+def test_a_body_for_which_no_name_is_left() -> None:
+    composite = (
+        "<domain: 'ai.coreai.user', opset_import: ['': 21]> twice (a) => (b) { b = @(a, a) }"
+    )
+    texts = [composite.replace("'", '"').replace("@", op) for op in ("Add", "Mul")]
+    models = [
+        parser.parse_model(
+            '<ir_version: 10, opset_import: ["": 21, "ai.coreai.user": 1]> '
+            f"agraph (float[n] x) => (float[n] y) {{ y = ai.coreai.user.twice(x) }} {text}"
+        )
+        for text in (*texts, texts[0])
+    ]
+
+    class Three(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.files = torch.nn.ModuleList(map(OnnxModule, models))
+
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return [file(x) for file in self.files]
+
+    x = torch.randn(3)
+    converted = coreai_onnx.convert(Three(), (x,))
+    assert {key[:2] for key in converted.model.functions} == {
+        ("ai.coreai.user", "twice"),
+        ("ai.coreai.onnx", "twice.2"),
+        ("ai.coreai.onnx", "model"),
+        ("ai.coreai.onnx", "model.2"),
+    }
+    for found, expected in zip(converted.run(x), (x + x, x * x, x + x), strict=True):
+        assert_close(found, expected)

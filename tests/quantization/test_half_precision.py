@@ -9,6 +9,7 @@ import onnx
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops import scan, while_loop
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 from transformers.models.bert.modeling_bert import BertLayer
 
@@ -147,6 +148,68 @@ def test_what_overflows_keeps_float32() -> None:
     assert any("above float16's 65504" in kept.reason for kept in report.kept)
     assert {kept.op for kept in report.kept}.isdisjoint({"Gemm", "MatMul", "Tanh"})
     assert_close(program.run(x.to(HALF))[0], expected, exception="half_model")
+
+
+class Recurrent(nn.Module):
+    """A cell in a scan, refined by a loop, and a head in one of two branches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.inner = nn.Linear(24, 16), nn.Linear(16, 16)
+        self.head, self.other = Loud(), nn.Linear(16, 8)
+        self.wide = nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def step(h: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            h = torch.tanh(self.cell(torch.cat([h, row], 1)))
+            return h, torch.relu(self.inner(h))
+
+        last, rows = scan(step, x.new_zeros(2, 16), x, dim=0)
+
+        def refine(i: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return i + 1, torch.tanh(self.inner(h)) + h
+
+        _, last = while_loop(lambda i, _: i < 4, refine, (torch.tensor(0), last))
+        y = torch.cond(
+            x.sum() > 0,
+            lambda h: self.head(self.wide(h)),
+            lambda h: self.other(h) + 0.5,
+            (last,),
+        )
+        return y, rows
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_loops_and_branches_are_converted(dtype: str) -> None:
+    torch.manual_seed(0)
+    model, x = Recurrent().eval(), torch.randn(5, 2, 8)
+    program = coreai_onnx.convert(model, (x,))
+    program.convert_dtype(dtype)
+    checked(program)
+    report = program.dtype_reports["main"]
+    assert not {kept.op for kept in report.kept} & {"If", "Loop", "Scan", "MatMul", "Concat"}
+    assert report.bytes_after < 0.6 * report.bytes_before
+    half = getattr(torch, dtype)
+    for given in (x, -x):
+        results = program.run(given.to(half), kernels=False).values()
+        with torch.no_grad():
+            right = model(given)
+        for made, expected in zip(results, right, strict=True):
+            assert_close(made, expected.to(half), exception="half_model")
+
+
+def test_what_overflows_in_a_branch_keeps_float32() -> None:
+    torch.manual_seed(0)
+    model, x = Recurrent().eval(), torch.randn(5, 2, 8).abs()
+    with torch.no_grad():
+        model.wide.weight *= 1e2
+    program = coreai_onnx.convert(model, (x,)).convert_dtype(calibration=[(x,)], keep=["Gemm_1"])
+    reasons = {kept.op: kept.reason for kept in program.dtype_reports["main"].kept}
+    assert any("above float16's 65504" in reason for reason in reasons.values())
+    assert any(reason == "matches 'Gemm_1'" for reason in reasons.values())
+    with torch.no_grad():
+        expected = model(x)[0].to(HALF)
+    assert_close(program.run(x.to(HALF), kernels=False)[0], expected, exception="half_model")
 
 
 def test_an_overflow_in_a_function() -> None:

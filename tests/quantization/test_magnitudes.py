@@ -70,3 +70,31 @@ def test_empty_values_and_values_that_are_not_finite() -> None:
     found = largest_magnitudes(parse(text), [(empty,), (wild,)])
     assert_close(np.float32(found[None, "a"]), np.exp(np.float32(2)))
     assert_close(np.float32(found[None, "b"]), np.float32(2))
+
+
+def test_values_in_bodies() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21, "m": 1]>
+    agraph (float[2] x, bool c, int64 n) => (float[2] y, float[k] z, float[1, 3] q, float[2] w) {
+        y, z = Loop<body = step (int64 i, bool going, float[2] s)
+            => (bool on, float[2] t, float total) {
+            on = Identity(going)  t = m.Twice(s)  a = Neg(t)  total = ReduceSum<keepdims = 0>(a)
+        }>(n, c, x)
+        twos = Constant<value_floats = [1.0, 7.0, 5.0]>()
+        q = Scan<num_scan_inputs = 1, scan_output_axes = [-1], body = one
+            (float e) => (float[1] f) { f = m.Square(e) }>(twos)
+        w = If<then_branch = yes () => (float[2] v) { b = m.Square(x)  v = Sqrt(b) },
+               else_branch = no () => (float[2] v) { d = Sub(x, y)  g = Neg(d)  v = Abs(g) }>(c)
+    }
+    <domain: "m", opset_import: ["": 21]> Twice (x) => (y) { o = Add(x, x)  y = Identity(o) }
+    <domain: "m", opset_import: ["": 21]> Square (x) => (y)
+    { r = Mul(x, x)  l = Constant<value_ints = [-1]>()  y = Reshape(r, l) }"""
+    found = largest_magnitudes(parse(text), [(array(-3), np.array(True), np.array(4))])
+    assert found[None, "t"] == found[None, "a"] == 48
+    assert found[None, "total"] == 48
+    assert found[("m", "Twice", ""), "o"] == 48
+    assert found[("m", "Square", ""), "r"] == 49
+    assert found[None, "b"] == 9
+    assert found[None, "d"] == found[None, "g"] == 0
+    found = largest_magnitudes(parse(text), [(array(-3), np.array(False), np.array(0))])
+    assert found[None, "a"] == found[None, "b"] == found[None, "d"] == 0
+    assert found[("m", "Square", ""), "r"] == 49
