@@ -351,12 +351,15 @@ def delta_cases() -> Iterator[Case]:
 
 
 def fused_cases() -> Iterator[Case]:
-    """What passes make: gated activations, residual norms, caches."""
+    """What passes make: activations, residual norms, caches."""
     f32, i64, i32 = torch.float32, torch.int64, torch.int32
     yield Case("swiglu", ((2, 5, 8), (2, 5, 8)), label="plain")
     for approximate in ("none", "tanh"):
         attributes = {"approximate": approximate}
         yield Case("geglu", ((2, 5, 8), (2, 5, 8)), attributes, label=approximate)
+    for activation in ("none", "silu", "gelu", "gelu_tanh"):
+        attributes = {"activation": activation}
+        yield Case("add_bias", ((2, 5, 8), (8,)), attributes, label=activation)
     x = (2, 5, 8)
     for name in ("skip_rms_norm", "skip_layer_norm"):
         yield Case(name, (x, x, (8,)), {"eps": 1e-6}, label="scaled")

@@ -95,6 +95,11 @@ CALLS: Mapping[str, Call] = {
     "swiglu": Call("swiglu", ("A2 A1", "A2 A1")),
     "geglu": Call("geglu", ("A2 A1", "A2 A1"), {"approximate": "none"}),
     "geglu.tanh": Call("geglu", ("A2 A1", "A2 A1"), {"approximate": "tanh"}),
+    "add_bias": Call("add_bias", ("A2 A1", "A1"), {"activation": "none"}),
+    **{
+        f"add_bias.{kind}": Call("add_bias", ("A2 A1", "A1"), {"activation": kind})
+        for kind in ("silu", "gelu", "gelu_tanh")
+    },
     "kv_cache_update": Call("kv_cache_update", ("B H S D", "B H T D", ("B", torch.int64))),
     "skip_rms_norm/sum": Call("skip_rms_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),
     "skip_layer_norm/sum": Call("skip_layer_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),

@@ -1,6 +1,7 @@
 """The composite ops: their declarations, and the modules that compute them."""
 
 from coreai_onnx.composite_ops import (
+    add_bias,
     avg_pool_2d,
     avg_pool_3d,
     batch_norm,
@@ -69,6 +70,7 @@ COMPOSITES: dict[str, Composite] = {
         blockwise_shift_scale,
         swiglu,
         geglu,
+        add_bias,
         rms_norm,
         skip_rms_norm,
         layer_norm,

@@ -47,6 +47,7 @@ from coreai_onnx.passes.contrib.contrib_skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.add_to_conv_bias import add_to_conv_bias
 from coreai_onnx.passes.fuse.fold_batch_norms import fold_batch_norms
+from coreai_onnx.passes.fuse.fuse_biases import fuse_biases
 from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse.fuse_causal_masks import fuse_causal_masks
 from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
@@ -143,6 +144,7 @@ LAYOUT: Final[tuple[Pass, ...]] = (
 KERNELS: Final[tuple[Pass, ...]] = (
     fuse_few_bits,  # quantized weights; independent of the other passes
     fuse_narrow_products,  # constants in bfloat16; likewise
+    fuse_biases,  # after products, whose biases are then sums
 )
 """What only our kernels run fast."""
 

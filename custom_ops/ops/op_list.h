@@ -10,6 +10,7 @@ namespace coreai {
 #include "selected_ops.h"
 #else
 #define COREAI_EACH_OP(V)         \
+  V(kAddBiasOp)                   \
   V(kGatedDeltaUpdateOp)          \
   V(kGatherMmOp)                  \
   V(kGatherMmNbitsOp)             \

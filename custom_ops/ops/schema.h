@@ -10,6 +10,42 @@ namespace coreai::schema {
 
 inline constexpr char kDomain[] = "ai.coreai";
 
+namespace add_bias {
+enum InputIndex : std::size_t {
+  kInputInput,
+  kBiasInput,
+  kInputCount
+};
+inline constexpr char kActivation[] = "activation";
+inline constexpr char kActivationDefault[] = "none";
+inline constexpr std::size_t kAttributeCount = 1;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+    {"bias", false, InputKind::kT},
+};
+inline constexpr OpType kOpTypes[] = {
+    {"add_bias", 15},
+    {"add_bias.float64", 8},
+    {"add_bias.bfloat16", 4},
+    {"add_bias.float16", 2},
+    {"add_bias.silu", 15},
+    {"add_bias.silu_float64", 8},
+    {"add_bias.silu_bfloat16", 4},
+    {"add_bias.silu_float16", 2},
+    {"add_bias.gelu", 15},
+    {"add_bias.gelu_float64", 8},
+    {"add_bias.gelu_bfloat16", 4},
+    {"add_bias.gelu_float16", 2},
+    {"add_bias.gelu_tanh", 15},
+    {"add_bias.gelu_tanh_float64", 8},
+    {"add_bias.gelu_tanh_bfloat16", 4},
+    {"add_bias.gelu_tanh_float16", 2},
+};
+inline constexpr Composite kComposite = {
+    "add_bias", 1, kInputs, kInputCount,
+    1, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])};
+}  // namespace add_bias
+
 namespace gated_delta_update {
 enum InputIndex : std::size_t {
   kQueryInput,
@@ -1807,6 +1843,7 @@ inline constexpr Composite kComposite = {
 
 /// Every composite with a kernel.
 inline constexpr const Composite* kComposites[] = {
+    &add_bias::kComposite,
     &gated_delta_update::kComposite,
     &gather_mm::kComposite,
     &gather_mm_nbits::kComposite,

@@ -27,6 +27,8 @@ EVERY_OP = sorted(name for name, composite in COMPOSITES.items() if composite.ke
 def inputs_of(op, dtype=torch.float32):
     if op in ("geglu", "skip_layer_norm", "skip_rms_norm", "swiglu"):
         return [torch.randn(2, 8).to(dtype) for _ in range(2)]
+    if op == "add_bias":
+        return [torch.randn(2, 8).to(dtype), torch.randn(8).to(dtype)]
     if op == "gated_delta_update":
         return [torch.rand(1, 3, 2, *n).to(dtype) for n in ((4,), (4,), (4,), (), ())]
     if op == "gather_mm":

@@ -345,6 +345,134 @@ BODIES: dict[str, tuple[Body, ...]] = {
   output = CastLike (Mul_6, gate)
 }""", '{"approximate": "tanh"}'),
     ),
+    "add_bias": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<activation: string = "none",
+ version: int = 1>
+(input, bias) => (output) {
+  Cast = Cast <to = 1> (input)
+  Cast_1 = Cast <to = 1> (bias)
+  Add = Add (Cast, Cast_1)
+  output = CastLike (Add, input)
+}""", '{"activation": "none"}'),
+        Body(18, ("float64",), """\
+<activation: string = "none",
+ version: int = 1>
+(input, bias) => (output) {
+  Cast = Cast <to = 11> (input)
+  Cast_1 = Cast <to = 11> (bias)
+  Add = Add (Cast, Cast_1)
+  output = CastLike (Add, input)
+}""", '{"activation": "none"}'),
+    ),
+    "add_bias.silu": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<activation: string = "none",
+ version: int = 1>
+(input, bias) => (output) {
+  Cast = Cast <to = 1> (input)
+  Cast_1 = Cast <to = 1> (bias)
+  Add = Add (Cast, Cast_1)
+  Sigmoid = Sigmoid (Add)
+  Mul = Mul (Add, Sigmoid)
+  output = CastLike (Mul, input)
+}""", '{"activation": "silu"}'),
+        Body(18, ("float64",), """\
+<activation: string = "none",
+ version: int = 1>
+(input, bias) => (output) {
+  Cast = Cast <to = 11> (input)
+  Cast_1 = Cast <to = 11> (bias)
+  Add = Add (Cast, Cast_1)
+  Sigmoid = Sigmoid (Add)
+  Mul = Mul (Add, Sigmoid)
+  output = CastLike (Mul, input)
+}""", '{"activation": "silu"}'),
+    ),
+    "add_bias.gelu": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<activation: string = "none",
+ version: int = 1>
+(input, bias) => (output) {
+  Cast = Cast <to = 1> (input)
+  Cast_1 = Cast <to = 1> (bias)
+  Add = Add (Cast, Cast_1)
+  const = Constant <value = float {1.4142135381698608}> ()
+  Div = Div (Add, const)
+  Erf = Erf (Div)
+  const_1 = Constant <value = float {1.0}> ()
+  Add_1 = Add (Erf, const_1)
+  Mul = Mul (Add, Add_1)
+  const_2 = Constant <value = float {0.5}> ()
+  Mul_1 = Mul (Mul, const_2)
+  output = CastLike (Mul_1, input)
+}""", '{"activation": "gelu"}'),
+        Body(18, ("float64",), """\
+<activation: string = "none",
+ version: int = 1>
+(input, bias) => (output) {
+  Cast = Cast <to = 11> (input)
+  Cast_1 = Cast <to = 11> (bias)
+  Add = Add (Cast, Cast_1)
+  const = Constant <value = double {1.4142135623730951}> ()
+  Div = Div (Add, const)
+  Cast_2 = Cast <to = 1> (Div)
+  Erf = Erf (Cast_2)
+  Cast_3 = Cast <to = 11> (Erf)
+  const_1 = Constant <value = double {1.0}> ()
+  Add_1 = Add (Cast_3, const_1)
+  Mul = Mul (Add, Add_1)
+  const_2 = Constant <value = double {0.5}> ()
+  Mul_1 = Mul (Mul, const_2)
+  output = CastLike (Mul_1, input)
+}""", '{"activation": "gelu"}'),
+    ),
+    "add_bias.gelu_tanh": (
+        Body(18, ("float32", "float16", "bfloat16"), """\
+<activation: string = "none",
+ version: int = 1>
+(input, bias) => (output) {
+  Cast = Cast <to = 1> (input)
+  Cast_1 = Cast <to = 1> (bias)
+  Add = Add (Cast, Cast_1)
+  Mul = Mul (Add, Add)
+  Mul_1 = Mul (Mul, Add)
+  const = Constant <value = float {0.044714998453855515}> ()
+  Mul_2 = Mul (Mul_1, const)
+  Add_1 = Add (Add, Mul_2)
+  const_1 = Constant <value = float {0.7978845834732056}> ()
+  Mul_3 = Mul (Add_1, const_1)
+  Tanh = Tanh (Mul_3)
+  const_2 = Constant <value = float {1.0}> ()
+  Add_2 = Add (Tanh, const_2)
+  Mul_4 = Mul (Add, Add_2)
+  const_3 = Constant <value = float {0.5}> ()
+  Mul_5 = Mul (Mul_4, const_3)
+  output = CastLike (Mul_5, input)
+}""", '{"activation": "gelu_tanh"}'),
+        Body(18, ("float64",), """\
+<activation: string = "none",
+ version: int = 1>
+(input, bias) => (output) {
+  Cast = Cast <to = 11> (input)
+  Cast_1 = Cast <to = 11> (bias)
+  Add = Add (Cast, Cast_1)
+  Mul = Mul (Add, Add)
+  Mul_1 = Mul (Mul, Add)
+  const = Constant <value = double {0.044715}> ()
+  Mul_2 = Mul (Mul_1, const)
+  Add_1 = Add (Add, Mul_2)
+  const_1 = Constant <value = double {0.7978845608028654}> ()
+  Mul_3 = Mul (Add_1, const_1)
+  Tanh = Tanh (Mul_3)
+  const_2 = Constant <value = double {1.0}> ()
+  Add_2 = Add (Tanh, const_2)
+  Mul_4 = Mul (Add, Add_2)
+  const_3 = Constant <value = double {0.5}> ()
+  Mul_5 = Mul (Mul_4, const_3)
+  output = CastLike (Mul_5, input)
+}""", '{"activation": "gelu_tanh"}'),
+    ),
     "kv_cache_update": (
         Body(18, ("float32", "float16", "bfloat16", "float64"), """\
 <version: int = 1>
@@ -1620,6 +1748,7 @@ FORMULAS = {
     "rope": "rotate lane pairs of input by position * freqs * scale",
     "swiglu": "gate * sigmoid(gate) * up",
     "geglu": "gelu(gate) * up",
+    "add_bias": "activation(input + bias)",
     "kv_cache_update": "cache with cache[:, :, position + i] = update[:, :, i]",
     "skip_rms_norm": "sum = input + skip; output = rms_norm(sum, scale)",
     "skip_layer_norm": "sum = input + skip; output = layer_norm(sum, scale, bias)",

@@ -17,8 +17,9 @@ import onnx_ir as ir
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import cast_to, dtype_of, is_standard, made_by, maker
 
+BFLOAT16 = ir.DataType.BFLOAT16.numpy()
 _WIDE = np.dtype(np.float32)
-_NARROW = {int(one): one.numpy() for one in (ir.DataType.BFLOAT16, ir.DataType.FLOAT16)}
+_NARROW = {int(ir.DataType.BFLOAT16): BFLOAT16, int(ir.DataType.FLOAT16): np.dtype(np.float16)}
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def _rounded(node: gs.Node) -> tuple[gs.Node, list[gs.Tensor]] | None:
     """Return the op whose result a Cast rounds to the dtype of its operands, and these."""
     dtype = _NARROW.get(cast_to(node) or 0)
     op = maker(node.inputs[0]) if dtype is not None else None
-    if dtype is None or op is None or dtype_of(op.outputs[0]) != _WIDE:
+    if dtype is None or op is None or dtype_of(op.outputs[0]) not in (_WIDE, None):
         return None
     inputs = [_operand(tensor, dtype) for tensor in op.inputs]
     narrow = any(tensor is not None and dtype_of(tensor) == dtype for tensor in inputs)

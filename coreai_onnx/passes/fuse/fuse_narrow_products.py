@@ -92,7 +92,8 @@ def _write(edit: Edit, node: gs.Node, op_type: str, factors: list[gs.Tensor], ax
         output.dtype = _DTYPE  # the Casts that read it have no effect now
         return
     product = edit.node(op_type, node, factors, domain=DOMAIN, **attributes).outputs[0]
-    product.dtype, product.shape = _DTYPE, output.shape
+    shape = [*factors[0].shape[:-1], factors[1].shape[1 - axis]]
+    product.dtype, product.shape = _DTYPE, shape
     wide = edit.node("Cast", node, [product], to=_FLOAT).outputs[0]
-    wide.dtype, wide.shape = np.dtype(np.float32), output.shape
+    wide.dtype, wide.shape = np.dtype(np.float32), shape
     edit.become(node, "Add", [wide, bias])

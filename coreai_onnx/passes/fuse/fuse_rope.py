@@ -25,11 +25,10 @@ from coreai_onnx.passes.engine.match import (
     scalar_of,
     shape_of,
 )
-from coreai_onnx.passes.engine.narrow import Computation, computation, computed_by
+from coreai_onnx.passes.engine.narrow import BFLOAT16, Computation, computation, computed_by
 from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 
-_BFLOAT16 = ir.DataType.BFLOAT16.numpy()
 _UNARY = ("Cos", "Sin", "Cast", "Neg")
 _SCALED = ("Mul", "Div", "Add")
 _ATTRIBUTES = {"scale": 1.0, "base": 10000.0, "dims": 0, "interleaved": 0, "version": 1}
@@ -155,12 +154,12 @@ class _Rows:
     def _repeated(self, half: gs.Tensor, size: gs.Tensor, batch: Dim, like: gs.Node) -> gs.Tensor:
         ones = self._edit.constant(f"{half.name}_ones", np.ones(3, np.int64))
         rows = self._edit.node("Concat", like, [size, ones], axis=0).outputs[0]
-        if dtype_of(half) != _BFLOAT16:
+        if dtype_of(half) != BFLOAT16:
             return self._made("Expand", like, [half, rows], half.dtype, batch)
         # onnxruntime has no Expand of bfloat16
         wide = self._made("Cast", like, [half], np.dtype(np.float32), half.shape[0])
         wide = self._made("Expand", like, [wide, rows], wide.dtype, batch)
-        return self._made("Cast", like, [wide], _BFLOAT16, batch)
+        return self._made("Cast", like, [wide], BFLOAT16, batch)
 
     def _made(
         self, op: str, like: gs.Node, inputs: list[gs.Tensor], dtype: np.dtype[Any], batch: Dim

@@ -3,11 +3,10 @@
 #include <cstddef>
 
 #include "kernels/dtype.h"
+#include "kernels/elementwise/activation.h"
 #include "simd/target.h"
 
 namespace coreai {
-
-enum class Activation { kSilu, kGelu, kGeluTanh };
 
 /// Pointers need only the alignment of their element. Output is gate or up, or overlaps neither.
 struct GatedActivation {
@@ -19,7 +18,8 @@ struct GatedActivation {
 
 using GatedActivationKernel = void (*)(const GatedActivation&);
 
-/// output = activation(gate) * up, computed in float (double for float64), rounded once.
+/// output = activation(gate) * up, computed in float (double for float64), rounded once. The
+/// activation is not kNone.
 GatedActivationKernel FindGatedActivation(Target target, DType dtype, Activation activation);
 
 }  // namespace coreai

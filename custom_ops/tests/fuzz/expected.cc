@@ -8,6 +8,7 @@
 #include "fuzz/call.h"
 #include "fuzz/expected_few_bits.h"
 #include "ops/schema.h"
+#include "reference/add_bias.h"
 #include "reference/attention.h"
 #include "reference/gated_activation.h"
 #include "reference/gated_delta_update.h"
@@ -83,6 +84,20 @@ Arrays GroupNorm(const Call& call) {
     return channel;
   };
   return {Affine(y, spread(call.In(1)), spread(call.In(2)))};
+}
+
+Arrays AddBias(const Call& call) {
+  const std::string name = call.Text("activation", "none");
+  const Activation activation = name == "none"   ? Activation::kNone
+                                : name == "silu" ? Activation::kSilu
+                                : name == "gelu" ? Activation::kGelu
+                                                 : Activation::kGeluTanh;
+  Array y = call.In(0);
+  const Array bias = BroadcastTo(call.In(1), y.shape);
+  for (std::size_t i = 0; i < y.data.size(); ++i) {
+    y.data[i] = testing::AddBiasReference(activation, y.data[i], bias.data[i]);
+  }
+  return {y};
 }
 
 Arrays Gated(const Call& call, Activation activation) {
@@ -253,6 +268,7 @@ Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& contex
   if (op == "skip_rms_norm") return SkipNorm(*call, false, call->In(2), {});
   if (op == "skip_layer_norm") return SkipNorm(*call, true, call->In(2), call->In(3));
   if (op == "group_norm") return GroupNorm(*call);
+  if (op == "add_bias") return AddBias(*call);
   if (op == "swiglu") return Gated(*call, Activation::kSilu);
   if (op == "geglu") {
     const bool tanh = call->Text("approximate", "none") == "tanh";

@@ -81,6 +81,7 @@ Layouts RopeLayouts() {
 
 const Layouts& LayoutsOf(const std::string& op) {
   static const std::map<std::string, Layouts> all = {
+      {"add_bias", {{{"B T D", "D"}}, {{"D", "D"}}, {{"B H T D", "D"}}}},
       {"scaled_dot_product_attention", AttentionLayouts()},
       {"gated_delta_update",
        {{{"B H T D", "B H T D", "B H T E", "B H T", "B H T", "B H D E"}},
@@ -268,6 +269,10 @@ OrtKernelInfo::Attribute RandomCall::Invent(const std::string& name) {
   if (name == "approximate" || name == "causal_alignment") {
     const std::size_t first = name == "approximate" ? 2 : 0;
     return std::string(kTexts[wild ? Below(6) : first + Below(2)]);
+  }
+  if (name == "activation") {
+    static const char* const kActivations[] = {"none", "silu", "gelu", "gelu_tanh"};
+    return std::string(wild ? kTexts[Below(6)] : kActivations[Below(4)]);
   }
   return kInts[Below(wild ? 10 : 6)];
 }

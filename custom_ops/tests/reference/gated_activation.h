@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/elementwise/gated_activation.h"
+#include "kernels/elementwise/activation.h"
 
 namespace coreai::testing {
 

@@ -38,6 +38,8 @@ CASES: list[Case] = [
     ("swiglu", [(3, 8), (3, 8)], {}),
     ("geglu", [(3, 8), (3, 8)], {}),
     ("geglu.tanh", [(3, 8), (3, 8)], {"approximate": "tanh"}),
+    ("add_bias", [(3, 8), (8,)], {}),
+    ("add_bias.gelu", [(3, 8), (8,)], {"activation": "gelu"}),
     ("scaled_dot_product_attention", QUERIES, {"scale": 0.25}),
     (
         "scaled_dot_product_attention.causal_upper_left",
@@ -95,6 +97,11 @@ CONVERTED: dict[str, list[Call]] = {
     "swiglu": [Call("swiglu", ((5, 8), (5, 8)))],
     "geglu": [Call("geglu", ((5, 8), (5, 8)))],
     "geglu.tanh": [Call("geglu", ((5, 8), (5, 8)), {"approximate": "tanh"})],
+    "add_bias": [Call("add_bias", shapes) for shapes in (((5, 8), (8,)), ((2, 5, 8), (8,)))],
+    **{
+        f"add_bias.{kind}": [Call("add_bias", ((5, 8), (8,)), {"activation": kind})]
+        for kind in ("silu", "gelu", "gelu_tanh")
+    },
     "kv_cache_update": [
         Call("kv_cache_update", ((2, 3, 9, 4), (2, 3, 2, 4), at), {}, {2: torch.int64}, limit=8)
         for at in ((), (2,))

@@ -1,0 +1,104 @@
+"""Fuses biases of bfloat16 with the activations after them: add_bias."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.activations import activation_of
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
+    VIEWS,
+    attribute_of,
+    composite,
+    dtype_of,
+    is_standard,
+    maker,
+    shape_of,
+)
+from coreai_onnx.passes.engine.narrow import BFLOAT16, Computation, computation, in_dtype
+from coreai_onnx.passes.engine.why import Why
+
+_IN_ANY_ORDER = ("Transpose", *VIEWS)
+"""Ops that an elementwise op can precede as well as follow."""
+
+
+@makes_functions
+def fuse_biases(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+    """Add of a constant row in bfloat16, and silu or gelu of the sum → add_bias.
+
+    Add(x:bf16[…, n], b:bf16[n]) → s, gelu(s) → y
+    becomes     add_bias(x, b, activation = gelu) → y
+
+    onnxruntime has neither op in bfloat16, and casts their operands and results. The sum is not
+    rounded before the activation.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        terms = _terms(edit, computation(node))
+        if terms is None:
+            count += _activate(edit, bodies, node, why)
+            continue
+        op_type = _call(bodies, node, "none", why)
+        if op_type is not None:
+            edit.become(node, op_type, terms, **_attributes("none"))
+            count += 1
+    edit.finish()
+    return count
+
+
+def _attributes(activation: str) -> dict[str, Any]:
+    return {"domain": DOMAIN, "activation": activation, "version": 1}
+
+
+def _call(bodies: Bodies, node: gs.Node, activation: str, why: Why) -> str | None:
+    """Return the op type to call."""
+    name = "add_bias" if activation == "none" else f"add_bias.{activation}"
+    op_type = bodies.provide_composite(name, BFLOAT16)
+    if op_type is None:
+        why(f"the model's {name} has another body", node)
+    return op_type
+
+
+def _terms(edit: Edit, total: Computation) -> list[gs.Tensor] | None:
+    """Return ``x`` and ``b`` of a sum in bfloat16; None for any other op."""
+    if not is_standard(total, "Add") or dtype_of(total.outputs[0]) != BFLOAT16:
+        return None
+    for x, row in (total.inputs, total.inputs[::-1]):
+        shape, own = shape_of(x), shape_of(row)
+        if not isinstance(row, gs.Constant) or isinstance(x, gs.Constant) or not shape:
+            continue
+        bias = in_dtype(edit, row, BFLOAT16) if own is not None and own == shape[-1:] else None
+        if bias is not None:
+            return [x, bias]
+    return None
+
+
+def _activate(edit: Edit, bodies: Bodies, node: gs.Node, why: Why) -> bool:
+    """Move the activation that a node computes into the add_bias before it."""
+    found = activation_of(node.outputs[0]) if len(node.outputs) == 1 else None
+    bias = None if found is None else _bias_before(edit, found.input)
+    if found is None or bias is None or not edit.can_replace(node.outputs[0], found.input):
+        return False
+    op_type = _call(bodies, node, found.kind, why)
+    if op_type is None:
+        return False
+    edit.become(bias, op_type, list(bias.inputs), **_attributes(found.kind))
+    return edit.bypass(node, found.input)
+
+
+def _bias_before(edit: Edit, tensor: gs.Tensor) -> gs.Node | None:
+    """Return the add_bias without an activation whose result, moved, only one node reads."""
+    while len(tensor.outputs) == 1 and not edit.is_output(tensor):
+        node = maker(tensor)
+        if node is None or not edit.holds(node):
+            return None
+        if composite(node, "add_bias") is not None:
+            return node if attribute_of(node, "activation", "none") == "none" else None
+        if not is_standard(node, *_IN_ANY_ORDER):
+            return None
+        tensor = node.inputs[0]
+    return None

@@ -1,0 +1,143 @@
+"""Biases in bfloat16, and the activations after them, become add_bias."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import onnx_ir as ir
+import pytest
+import torch
+
+import coreai_onnx
+from coreai_onnx.passes import Target, run_passes
+from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
+from coreai_onnx.passes.fuse.fuse_biases import fuse_biases
+from tests.lower.checking import op_types, open_model, run_session
+from tests.passes.rewriting import fuses, leaves, parse
+from tests.tolerances import assert_close
+
+TEXT = (
+    "main (bfloat16[n, 2] x, bfloat16[2] v, float[n, 2] f) => ({y}) "
+    "<bfloat16[2] b = {{1, 2}}, float[2] w = {{1, 2.5}}, float[2] inexact = {{1, 1.001}}> {{ {body} }}"
+)
+WIDE = "float[n, 2] a = Cast <to = 1> (x) float[2] c = Cast <to = 1> (b)"
+SUM = f"{WIDE} float[n, 2] p = Add (a, c)"
+ROUNDED = "bfloat16[n, 2] y = Cast <to = 16> (p)"
+WEIGHTS = "<bfloat16[2] b = {1, 2}, float[2] w = {1, 2.5}, float[2] inexact = {1, 1.001}>"
+CALL = 'ai.coreai.add_bias<activation: string = "{}", version: int = 1> (x, b)'
+GELU = """
+<domain: "ai.coreai", opset_import: ["": 23]>
+gelu <approximate: string = "none"> (input) => (output) { output = Gelu <approximate: string = @approximate> (input) }"""
+
+
+def text(body: str, y: str = "bfloat16[n, 2] y") -> str:
+    return TEXT.format(body=body, y=y)
+
+
+@pytest.mark.parametrize("terms", ["a, c", "c, a"])
+def test_a_sum_is_one_node(terms: str) -> None:
+    before = text(f"{WIDE} float[n, 2] p = Add ({terms}) {ROUNDED}")
+    fuses(
+        before,
+        fuse_biases,
+        1,
+        text(f"y = {CALL.format('none')}").replace(WEIGHTS, "<bfloat16[2] b = {1, 2}>"),
+    )
+
+
+def test_a_folded_bias_is_narrow_again() -> None:
+    body = f"float[n, 2] a = Cast <to = 1> (x) float[n, 2] p = Add (a, w) {ROUNDED}"
+    model = parse(text(body))
+    assert run_passes(model, [fuse_biases, remove_dead_code]).counts["fuse_biases"] == 1
+    (call,) = model.graph
+    bias = call.inputs[1]
+    assert bias is not None
+    assert bias.const_value is not None
+    assert bias.dtype == ir.DataType.BFLOAT16
+    assert bias.const_value.numpy().tolist() == [1, 2.5]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{WIDE} y = Add (a, c)",  # a sum in float32
+        f"float[n, 2] a = Cast <to = 1> (x) float[n, 2] p = Add (a, inexact) {ROUNDED}",
+        f"{SUM.replace('(b)', '(v)')} {ROUNDED}",  # no constant
+        f"{WIDE} float[n, 2] p = Sub (a, c) {ROUNDED}",
+        f"{WIDE} float[n, 2] p = Add (a, a) {ROUNDED}",
+    ],
+)
+def test_others_stay(body: str) -> None:
+    leaves(text(body, "float[n, 2] y" if "y = Add" in body else "bfloat16[n, 2] y"), fuse_biases)
+
+
+@pytest.mark.parametrize("rest", ["", "bfloat16[2, n] t = Transpose <perm = [1, 0]> (s)"])
+def test_an_activation_is_computed_with_the_bias(rest: str) -> None:
+    """It commutes with what moves its input."""
+    last = "t" if rest else "s"
+    moved = f"{rest} y = ai.coreai.gelu ({last})"
+    before = text(f"{SUM} bfloat16[n, 2] s = Cast <to = 16> (p) {moved}")
+    shape = "2, n" if rest else "n, 2"
+    model = parse(before.replace("bfloat16[n, 2] y", f"bfloat16[{shape}] y") + GELU)
+    assert run_passes(model, [fuse_biases]).total == 2
+    types = [op for op in op_types(model) if op not in ("Cast", "Add")]
+    assert types == ["add_bias.gelu", *["Transpose"] * bool(rest)]
+    assert model.graph.outputs[0].name == "y"
+
+
+@pytest.mark.parametrize(
+    ("rest", "outputs"),
+    [
+        (f"{ROUNDED.replace('y', 's')} z = Identity (s)", "bfloat16[n, 2] y, bfloat16[n, 2] z"),
+        ("s = Cast <to = 16> (p)", "bfloat16[n, 2] y, bfloat16[n, 2] s"),
+    ],
+)
+def test_a_sum_that_is_read_again_has_no_activation(rest: str, outputs: str) -> None:
+    body = f"{SUM} {rest} y = ai.coreai.gelu (s)"
+    model = parse(text(body, outputs) + GELU)
+    assert run_passes(model, [fuse_biases]).total == 1
+    assert {"add_bias", "gelu"} <= {*op_types(model)}
+
+
+def test_a_second_activation_stays() -> None:
+    body = f"{SUM} bfloat16[n, 2] s = Cast <to = 16> (p) bfloat16[n, 2] t = ai.coreai.gelu (s) y = ai.coreai.gelu (t)"
+    model = parse(text(body) + GELU)
+    assert run_passes(model, [fuse_biases]).total == 2
+    assert op_types(model).count("gelu") == 1
+
+
+ACTIVATIONS = {
+    "none": torch.nn.Identity(),
+    "gelu": torch.nn.GELU(),
+    "gelu_tanh": torch.nn.GELU(approximate="tanh"),
+    "silu": torch.nn.SiLU(),
+}
+
+
+@pytest.mark.parametrize("shape", [(2, 37, 40), (37, 40), (1, 40)])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_body_and_kernel_compute_what_torch_does(
+    activation: str, shape: tuple[int, ...], kernels: Path
+) -> None:
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(40, 24)
+    for parameter in linear.parameters():
+        parameter.data.abs_()  # no sum cancels: a bias is added after a rounding, not before it
+    module = torch.nn.Sequential(linear, ACTIVATIONS[activation]).bfloat16().eval()
+    x = torch.rand(shape).bfloat16()
+    model = coreai_onnx.convert(module, (x,)).optimize(target="kernels").model
+    name = "add_bias" if activation == "none" else f"add_bias.{activation}"
+    assert [op for op in op_types(model) if not op.startswith("gather_mm")] == [name]
+    with torch.no_grad():
+        expected = [module(x)]
+    assert_close(run_session(open_model(model), [x]), expected)
+    model.functions.clear()
+    assert_close(run_session(open_model(model, library=kernels), [x]), expected)
+
+
+def test_only_the_kernels_target_has_it() -> None:
+    module, x = torch.nn.Linear(64, 40).bfloat16(), torch.ones(3, 64).bfloat16()
+    for target in get_args(Target):
+        program = coreai_onnx.convert(module, (x,)).optimize(target=target)
+        assert ("add_bias" in op_types(program.model)) == (target == "kernels")
