@@ -52,6 +52,7 @@ from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse.fuse_causal_masks import fuse_causal_masks
 from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
 from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
+from coreai_onnx.passes.fuse.fuse_narrow_convolutions import fuse_narrow_convolutions
 from coreai_onnx.passes.fuse.fuse_narrow_products import fuse_narrow_products
 from coreai_onnx.passes.fuse.fuse_rms_norm import fuse_rms_norm
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
@@ -144,6 +145,7 @@ LAYOUT: Final[tuple[Pass, ...]] = (
 KERNELS: Final[tuple[Pass, ...]] = (
     fuse_few_bits,  # quantized weights; independent of the other passes
     fuse_narrow_products,  # constants in bfloat16; likewise
+    fuse_narrow_convolutions,  # likewise
     fuse_biases,  # after products, whose biases are then sums
 )
 """What only our kernels run fast."""

@@ -9,8 +9,7 @@ namespace {
 const Activation kActivations[] = {Activation::kNone, Activation::kSilu, Activation::kGelu,
                                    Activation::kGeluTanh};
 
-void Check(DType dtype, const std::vector<double>& inputs, std::size_t columns,
-           std::size_t shift) {
+void Check(DType dtype, const std::vector<double>& inputs, std::size_t columns, std::size_t shift) {
   const Tensor input(dtype, inputs, shift), bias(dtype, Normal(columns, 2), shift);
   const std::size_t rows = columns == 0 ? 0 : inputs.size() / columns;
   for (const Activation activation : kActivations) {

@@ -1,0 +1,247 @@
+"""Fuses convolutions in bfloat16 whose windows are rows of a matrix: gather_mm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
+from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.match import (
+    DOMAIN,
+    Dim,
+    attribute_of,
+    cast_to,
+    dtype_of,
+    is_standard,
+    shape_of,
+)
+from coreai_onnx.passes.engine.narrow import BFLOAT16, Computation, computation, in_dtype
+from coreai_onnx.passes.engine.why import Why
+
+_FEW_CHANNELS = 16
+"""Below this number of channels, the windows of a sequence are too many short copies."""
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The sizes of a convolution; all but the batch are known."""
+
+    batch: Dim
+    channels: int
+    size: Sequence[int]
+    filters: int
+    kernel: Sequence[int]
+    strides: Sequence[int]
+    pads: Sequence[int]
+
+    @property
+    def steps(self) -> list[int]:
+        """The size of the result."""
+        rank = len(self.size)
+        ends = zip(self.size, self.kernel, self.strides, strict=True)
+        return [
+            (size + self.pads[i] + self.pads[rank + i] - kernel) // stride + 1
+            for i, (size, kernel, stride) in enumerate(ends)
+        ]
+
+    @property
+    def are_patches(self) -> bool:
+        """Whether the windows cover the input without overlap."""
+        whole = all(n % k == 0 for n, k in zip(self.size, self.kernel, strict=True))
+        return whole and [*self.kernel] == [*self.strides] and not any(self.pads)
+
+    @property
+    def are_slices(self) -> bool:
+        """Whether the windows are rows of slices of a sequence."""
+        return len(self.size) == 1 and self.channels >= _FEW_CHANNELS and min(self.steps) > 0
+
+
+@makes_functions
+def fuse_narrow_convolutions(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+    """Conv of bfloat16 with windows that are patches, or of a sequence → gather_mm.
+
+    Conv(x:bf16[b, c, 16·h, 16·w], w:bf16[n, c, 16, 16], strides = [16, 16]) → y
+    becomes     gather_mm(patches of x [b, h·w, c·16·16], w [n, c·16·16]) ─Transpose, Reshape→ y
+
+    onnxruntime has no Conv of bfloat16 on a CPU. The windows of a sequence are the slices of the
+    padded sequence that begin at each position of the kernel. The product is rounded before the
+    bias is added.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        conv = computation(node)
+        if not is_standard(conv, "Conv") or dtype_of(conv.outputs[0]) != BFLOAT16:
+            continue
+        windows = _windows(conv)
+        reason = _obstacle(conv, windows)
+        if windows is None or reason:
+            why(reason, node)
+            continue
+        weight = in_dtype(edit, conv.inputs[1], BFLOAT16)
+        if weight is None:
+            why("the weight has more bits than bfloat16", node)
+            continue
+        op_type = bodies.provide_composite("gather_mm.transposed", BFLOAT16)
+        if op_type is None:
+            why("the model's gather_mm has another body", node)
+            continue
+        _Writer(edit, node, windows).write(op_type, [conv.inputs[0], weight, *conv.inputs[2:]])
+        count += 1
+    edit.finish()
+    return count
+
+
+def _obstacle(conv: Computation, windows: _Windows | None) -> str:
+    """Return why a convolution stays; empty if it is a product."""
+    if len(conv.last.inputs[0].outputs) > 1:
+        return "the result is read in float32"
+    if windows is None:
+        return "the sizes are not known, or the convolution is grouped or dilated"
+    if not isinstance(conv.inputs[1], gs.Constant) or _readers(conv.inputs[1]) > 1:
+        return "the weight is no constant, or something else reads it"
+    if not windows.are_patches and not windows.are_slices:
+        return "the windows are neither patches nor those of a sequence with many channels"
+    return ""
+
+
+def _readers(weight: gs.Constant) -> int:
+    """Return how many nodes read a weight, widened or not."""
+    casts = [node.outputs[0] for node in weight.outputs if cast_to(node) is not None]
+    return len(weight.outputs) - len(casts) + sum(len(tensor.outputs) for tensor in casts)
+
+
+def _windows(conv: Computation) -> _Windows | None:
+    """Return the sizes of a plain convolution; None if some are not known."""
+    shape, weight = shape_of(conv.inputs[0]), shape_of(conv.inputs[1])
+    if shape is None or weight is None or len(shape) < 3:
+        return None
+    rank = len(shape) - 2
+    plain = {"auto_pad": "NOTSET", "group": 1, "dilations": [1] * rank}
+    if any(attribute_of(conv, name, value) != value for name, value in plain.items()):
+        return None
+    strides = attribute_of(conv, "strides", [1] * rank)
+    pads = attribute_of(conv, "pads", [0] * 2 * rank)
+    sizes = [dim for dim in (*shape[1:], *weight) if isinstance(dim, int)]
+    if len(sizes) != 2 * rank + 3:
+        return None
+    size, kernel = sizes[1 : 1 + rank], sizes[3 + rank :]
+    return _Windows(shape[0], sizes[0], size, sizes[1 + rank], kernel, strides, pads)
+
+
+class _Writer:
+    """Writes a convolution as a product, before the Cast that rounds it."""
+
+    def __init__(self, edit: Edit, node: gs.Node, windows: _Windows) -> None:
+        self._edit, self._node, self._windows = edit, node, windows
+
+    def write(self, op_type: str, operands: Sequence[gs.Tensor]) -> None:
+        """Make the Cast the last node of the product."""
+        windows, places = self._windows, math.prod(self._windows.steps)
+        lead = [windows.batch, places]
+        rows = self._patches(operands[0]) if windows.are_patches else self._slices(operands[0])
+        attributes = {"domain": DOMAIN, "num_batch_axes": 0, "transpose_rhs": 1, "version": 1}
+        factors = [rows, self._matrix(operands[1])]
+        product = self._made(op_type, factors, [*lead, windows.filters], **attributes)
+        if len(operands) > 2:
+            product = self._biased(product, operands[2])
+        if len(windows.size) == 1:
+            self._edit.become(self._node, "Transpose", [product], perm=[0, 2, 1])
+            return
+        turned = [windows.batch, windows.filters, places]
+        columns = self._made("Transpose", [product], turned, perm=[0, 2, 1])
+        shape = self._ints([0, windows.filters, *windows.steps])
+        self._edit.become(self._node, "Reshape", [columns, shape])
+
+    def _matrix(self, weight: gs.Tensor) -> gs.Constant:
+        """Return the weight with a row for each filter, in the order of the windows."""
+        windows, patches = self._windows, self._windows.are_patches
+
+        def rows(values: np.ndarray) -> np.ndarray:
+            ordered = values if patches else values.transpose(0, 2, 1)
+            return ordered.reshape(len(values), -1)
+
+        name = context_of(self._edit.graph).names.claim(f"{weight.name}_rows")
+        width = windows.channels * math.prod(windows.kernel)
+        return lazy_constant(name, rows, [weight], [windows.filters, width])
+
+    def _patches(self, x: gs.Tensor) -> gs.Tensor:
+        """Return ``[batch, places, channels · kernel]`` of windows that do not overlap."""
+        windows, rank = self._windows, len(self._windows.size)
+        inner = [n for pair in zip(windows.steps, windows.kernel, strict=True) for n in pair]
+        apart_size = [windows.channels, *inner]
+        shape = [windows.batch, *apart_size]
+        apart = self._made("Reshape", [x, self._ints([0, *apart_size])], shape)
+        perm = [0, *range(2, 2 + 2 * rank, 2), 1, *range(3, 3 + 2 * rank, 2)]
+        turned = self._made("Transpose", [apart], [shape[i] for i in perm], perm=perm)
+        flat = [math.prod(windows.steps), windows.channels * math.prod(windows.kernel)]
+        return self._made("Reshape", [turned, self._ints([0, *flat])], [windows.batch, *flat])
+
+    def _slices(self, x: gs.Tensor) -> gs.Tensor:
+        """Return ``[batch, steps, kernel · channels]`` of the windows of a sequence."""
+        windows, (stride,), (steps,) = self._windows, self._windows.strides, self._windows.steps
+        turned = [windows.batch, windows.size[0], windows.channels]
+        padded = self._padded(self._made("Transpose", [x], turned, perm=[0, 2, 1]))
+        part, axis = [windows.batch, steps, windows.channels], self._ints([1])
+        slices = [
+            self._made(
+                "Slice",
+                [padded, self._ints([at]), self._ints([at + (steps - 1) * stride + 1]), axis]
+                + ([self._ints([stride])] if stride > 1 else []),
+                part,
+            )
+            for at in range(windows.kernel[0])
+        ]
+        width = windows.kernel[0] * windows.channels
+        return self._made("Concat", slices, [windows.batch, steps, width], axis=2)
+
+    def _padded(self, x: gs.Tensor) -> gs.Tensor:
+        """Return a sequence with zeros before and after it; there is no Pad of bfloat16."""
+        windows = self._windows
+        parts = [self._zeros(x, windows.pads[0]), x, self._zeros(x, windows.pads[1])]
+        given = [part for part in parts if part is not None]
+        length = windows.size[0] + sum(windows.pads)
+        shape = [windows.batch, length, windows.channels]
+        return x if len(given) == 1 else self._made("Concat", given, shape, axis=1)
+
+    def _zeros(self, x: gs.Tensor, length: int) -> gs.Tensor | None:
+        if length == 0:
+            return None
+        batch = self._edit.node("Shape", self._node, [x], start=0, end=1).outputs[0]
+        rest = self._ints([length, self._windows.channels])
+        dims = self._edit.node("Concat", self._node, [batch, rest], axis=0).outputs[0]
+        shape = [self._windows.batch, length, self._windows.channels]
+        zero = gs.Constant("zero", np.zeros(1, BFLOAT16))
+        return self._made("ConstantOfShape", [dims], shape, value=zero)
+
+    def _biased(self, product: gs.Tensor, bias: gs.Tensor) -> gs.Tensor:
+        """Return the sum with a bias, computed in float32."""
+        wide = self._wide(product)
+        row = bias if dtype_of(bias) == np.float32 else self._wide(bias)
+        total = self._made("Add", [wide, row], product.shape)
+        total.dtype = wide.dtype
+        return self._made("Cast", [total], product.shape, to=int(ir.DataType.BFLOAT16))
+
+    def _wide(self, tensor: gs.Tensor) -> gs.Tensor:
+        wide = self._made("Cast", [tensor], tensor.shape, to=int(ir.DataType.FLOAT))
+        wide.dtype = np.dtype(np.float32)
+        return wide
+
+    def _ints(self, values: Sequence[int]) -> gs.Constant:
+        return self._edit.constant("window", np.array(values, np.int64))
+
+    def _made(
+        self, op: str, inputs: Sequence[gs.Tensor], shape: Sequence[Dim], **attributes: Any
+    ) -> gs.Tensor:
+        """Return the result of a new node, of bfloat16."""
+        tensor = self._edit.node(op, self._node, inputs, **attributes).outputs[0]
+        tensor.dtype, tensor.shape = BFLOAT16, list(shape)
+        return tensor

@@ -1,0 +1,130 @@
+"""Convolutions in bfloat16 become gather_mm, in the body and in the kernel as torch computes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+
+import coreai_onnx
+from coreai_onnx.passes import Target
+from tests.lower.checking import op_types, open_model, run_session
+from tests.tolerances import assert_close
+
+Size = tuple[int, ...]
+
+
+def conv(rank: int, channels: int, filters: int, **settings: Any) -> torch.nn.Module:
+    """Return a convolution whose sums do not cancel: a bias is added after a rounding."""
+    kinds = [torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d]
+    module = kinds[rank - 1](channels, filters, **settings)
+    for parameter in module.parameters():
+        parameter.data.abs_()
+    return module.bfloat16().eval()
+
+
+FUSED: dict[str, tuple[torch.nn.Module, Size]] = {
+    "patches": (conv(2, 3, 8, kernel_size=4, stride=4), (2, 3, 8, 12)),
+    "without_bias": (conv(2, 3, 8, kernel_size=4, stride=4, bias=False), (2, 3, 8, 12)),
+    "unequal_patches": (conv(2, 3, 8, kernel_size=(2, 3), stride=(2, 3)), (1, 3, 8, 12)),
+    "patches_of_a_video": (conv(3, 3, 8, kernel_size=2, stride=2), (1, 3, 4, 6, 8)),
+    "patches_of_a_sequence": (conv(1, 3, 8, kernel_size=4, stride=4), (2, 3, 12)),
+    "points": (conv(2, 3, 8, kernel_size=1), (2, 3, 5, 7)),
+    "sequence": (conv(1, 16, 8, kernel_size=3, padding=1), (2, 16, 9)),
+    "strides": (conv(1, 16, 8, kernel_size=3, stride=2, padding=1), (2, 16, 10)),
+    "without_padding": (conv(1, 20, 8, kernel_size=5, stride=3), (1, 20, 17)),
+    "one_step": (conv(1, 16, 8, kernel_size=3), (1, 16, 3)),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_body_and_kernel_compute_what_torch_does(name: str, kernels: Path) -> None:
+    torch.manual_seed(0)
+    module, shape = FUSED[name]
+    x = torch.rand(shape).bfloat16()
+    model = coreai_onnx.convert(module, (x,)).optimize(target="kernels").model
+    types = op_types(model)
+    assert "gather_mm.transposed" in types
+    assert not {"Conv", "Cast", "Add"} & {*types}
+    with torch.no_grad():
+        expected = [module(x)]
+    assert_close(run_session(open_model(model), [x]), expected)
+    model.functions.clear()
+    assert_close(run_session(open_model(model, library=kernels), [x]), expected)
+
+
+@pytest.mark.parametrize("name", ["patches", "sequence"])
+def test_the_batch_may_vary(name: str) -> None:
+    module, shape = FUSED[name]
+    x, more = torch.rand(2, *shape[1:]).bfloat16(), torch.rand(3, *shape[1:]).bfloat16()
+    batch = torch.export.Dim("batch")
+    program = coreai_onnx.convert(module, (x,), dynamic_shapes=({0: batch},))
+    program.optimize(target="kernels")
+    assert "Conv" not in op_types(program.model)
+    with torch.no_grad():
+        assert_close(list(program.run(more, kernels=False)), [module(more)])
+
+
+OTHERS: dict[str, tuple[torch.nn.Module, Size, str]] = {
+    "overlapping_patches": (
+        conv(2, 16, 8, kernel_size=3, padding=1),
+        (1, 16, 6, 6),
+        "the windows are neither patches nor those of a sequence with many channels",
+    ),
+    "a_rest": (
+        conv(2, 3, 8, kernel_size=4, stride=4),
+        (1, 3, 9, 8),
+        "the windows are neither patches nor those of a sequence with many channels",
+    ),
+    "few_channels": (
+        conv(1, 2, 8, kernel_size=3, padding=1),
+        (1, 2, 9),
+        "the windows are neither patches nor those of a sequence with many channels",
+    ),
+    "groups": (
+        conv(1, 16, 16, kernel_size=3, groups=4),
+        (1, 16, 9),
+        "the sizes are not known, or the convolution is grouped or dilated",
+    ),
+    "dilation": (
+        conv(1, 16, 8, kernel_size=3, dilation=2),
+        (1, 16, 9),
+        "the sizes are not known, or the convolution is grouped or dilated",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_stay(name: str) -> None:
+    module, shape, reason = OTHERS[name]
+    program = coreai_onnx.convert(module, (torch.rand(shape).bfloat16(),))
+    report = program.optimize(target="kernels").pass_report
+    assert "Conv" in op_types(program.model)
+    misses = {
+        m.miss.reason for m in report.near_misses if m.pass_name == "fuse_narrow_convolutions"
+    }
+    assert misses == {reason}
+
+
+def test_a_weight_with_another_reader_stays() -> None:
+    class Shared(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = FUSED["patches"][0]
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.conv(x), self.conv.weight.abs()
+
+    program = coreai_onnx.convert(Shared(), (torch.rand(1, 3, 8, 8).bfloat16(),))
+    program.optimize(target="kernels")
+    assert "Conv" in op_types(program.model)
+
+
+def test_only_the_kernels_target_has_it() -> None:
+    module, shape = FUSED["patches"]
+    for target in get_args(Target):
+        program = coreai_onnx.convert(module, (torch.rand(shape).bfloat16(),))
+        program.optimize(target=target)
+        assert ("Conv" not in op_types(program.model)) == (target == "kernels")
