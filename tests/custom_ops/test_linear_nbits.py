@@ -55,7 +55,7 @@ def test_every_number_of_rows(kernels, rows, rounding):
 @pytest.mark.parametrize("group", [2, 6, 8, 10, 32, 512])
 @pytest.mark.parametrize("rounding", [0, 8])
 def test_every_size_of_a_group(kernels, group, rounding):
-    for rows in (1, 9):
+    for rows in (1, 9, 40):
         inputs, attributes = make((rows,), 3, group, 49, 4, rounding, zeros=torch.float32)
         actual = run_op(kernels, NAME, inputs, **attributes)
         assert_close(actual, expected(inputs, F32, **attributes))
@@ -80,14 +80,28 @@ def test_threads_do_not_change_the_result(kernels, rows, rounding):
     assert run_op(kernels, NAME, inputs, threads=3, **attributes).equal(one)
 
 
+@pytest.mark.parametrize("dtype", [F32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_palette(kernels, exact, rows, dtype):
+    inputs, attributes = make((rows,), 3, 32, 70, 4, 0, dtype)
+    palette = torch.randn(16)
+    palette = palette.bfloat16().float() if exact else palette
+    inputs += [None, palette]
+    actual = run_op(kernels, NAME, inputs, **attributes)
+    wide = [inputs[0].double(), *inputs[1:3], None, palette.double()]
+    assert_close(actual, COMPOSITE.reference(*wide, **attributes).to(dtype))
+
+
 @pytest.mark.parametrize("rounding", [0, 8])
+@pytest.mark.parametrize("rows", [6, 40])
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-def test_what_is_not_finite_stays_in_its_row(kernels, wrong, rounding):
-    inputs, attributes = make((6,), 2, 32, 20, 4, rounding)
+def test_what_is_not_finite_stays_in_its_row(kernels, wrong, rows, rounding):
+    inputs, attributes = make((rows,), 2, 32, 20, 4, rounding)
     inputs[0][2, 5] = wrong
     actual = run_op(kernels, NAME, inputs, **attributes)
     assert not actual[2].isfinite().any()
-    others = [0, 1, 3, 4, 5]
+    others = [row for row in range(rows) if row != 2]
     assert_close(actual[others], expected(inputs, F32, **attributes)[others])
 
 

@@ -10,6 +10,7 @@
 #include "kernels/few_bits/many-inl.h"
 #include "kernels/few_bits/rounded-inl.h"
 #include "kernels/few_bits/tiled-inl.h"
+#include "kernels/few_bits/tiled_parts-inl.h"
 
 #if HWY_ONCE
 #include "simd/dispatch.h"
@@ -33,6 +34,18 @@ RoundedKernel FindRounded(Target target, bool vnni) {
       COREAI_TARGETS_WITH_AMX(Rounded, RoundedWithAmx),
       COREAI_TARGETS_WITH_AMX(RoundedWithVnni, RoundedWithAmx)};
   return kKernels[vnni][static_cast<std::size_t>(target)];
+}
+
+FewBitsPartsKernel FindFewBitsParts(Target target) {
+  static constexpr FewBitsPartsKernel (*kSelect[kTargetCount])() =
+      COREAI_TARGETS_WITH_AMX(SelectFewBitsParts, SelectFewBitsPartsOfAmx);
+  return kSelect[static_cast<std::size_t>(target)]();
+}
+
+FewBitsSplitKernel FindFewBitsSplit(Target target) {
+  static constexpr FewBitsSplitKernel (*kSelect[kTargetCount])() =
+      COREAI_TARGETS_WITH_AMX(SelectFewBitsSplit, SelectFewBitsSplitOfAmx);
+  return kSelect[static_cast<std::size_t>(target)]();
 }
 
 RoundKernel FindRound(Target target) {

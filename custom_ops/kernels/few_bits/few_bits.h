@@ -13,6 +13,9 @@ inline constexpr std::size_t kFewBitsStrip = 64;
 /// Up to this number of rows, a weight is dequantized in registers.
 inline constexpr std::size_t kFewBitsFewRows = 4;
 
+/// Elements of a row in a tile of pairs of bfloat16.
+inline constexpr std::size_t kFewBitsPairDepth = 32;
+
 /// A weight packed by PackCodes: strips of 64 columns, in each strip the groups, in each group
 /// units of a 32-bit word per column, so that a product of one row reads memory in order. A word
 /// has codes of consecutive k: with 8 bits one per byte, with 4 bits those of k + j in the low and
@@ -30,11 +33,17 @@ struct FewBitsWeight {
   std::size_t groups;         ///<
   std::size_t group;          ///< size of a group
   std::size_t padded;         ///< size of a group in memory
-  bool is_signed;             ///< zero points are integers, codes less zero points signed bytes
+  float least, most;          ///< codes less zero points are integers between these; infinite if
+                              ///< they are not integers
+  bool is_bfloat16;           ///< the values of codes are finite numbers of bfloat16
 
   /// Codes of a word.
   std::size_t unit() const { return 32 / bits; }
   std::size_t strip_bytes() const { return groups * padded * kFewBitsStrip * bits / 8; }
+  /// Whether codes less zero points are integers from `low` to `high`.
+  bool IsWithin(float low, float high) const { return low <= least && most <= high; }
+  /// Tiles of pairs of bfloat16 that a group fills, the last one with zeros at the end.
+  std::size_t pair_tiles() const { return (group + kFewBitsPairDepth - 1) / kFewBitsPairDepth; }
 };
 
 /// Rows in float, multiplied by the columns of a strip: output[r][c] = sum over k of
@@ -97,6 +106,34 @@ using RoundedKernel = void (*)(const FewBitsWeight&, const RoundedRows&);
 RoundedKernel FindRounded(Target target);
 /// The same; `vnni` selects the version for CPUs with VNNI of a target that does not require it.
 RoundedKernel FindRounded(Target target, bool vnni);
+
+/// Rows as sums of bfloat16, multiplied by the columns of a strip. The weight's is_bfloat16 is
+/// true.
+struct FewBitsParts {
+  const void* left;    ///< written by FewBitsSplitKernel, aligned to 64
+  std::size_t parts;   ///< 1, 2 or 3
+  float* output;       ///< [rows rounded up to 16, kFewBitsStrip], aligned to 64
+  std::size_t rows;    ///< at least 1
+  std::size_t column;  ///< the first one, a multiple of kFewBitsStrip
+};
+using FewBitsPartsKernel = void (*)(const FewBitsWeight&, const FewBitsParts&);
+/// Null if the target has no tiles.
+FewBitsPartsKernel FindFewBitsParts(Target target);
+
+/// Rows of a tile.
+inline constexpr std::size_t kFewBitsTileRows = 16;
+/// Size of `parts` parts of up to 16 rows.
+inline std::size_t PartsBytes(const FewBitsWeight& weight, std::size_t parts) {
+  return weight.groups * weight.pair_tiles() * parts * kFewBitsTileRows * kFewBitsPairDepth * 2;
+}
+
+/// Splits `count` (1 to 16) rows of [groups * group] elements into parts whose sum they are: as
+/// [groups, pair_tiles, parts] tiles, with zeros for rows and elements that there are not. Three
+/// parts are exact for float32, two for float16, one for bfloat16, if no part is subnormal.
+using FewBitsSplitKernel = void (*)(const FewBitsWeight& weight, const float* rows,
+                                    std::size_t count, std::size_t parts, void* tiles);
+/// Null if the target has no tiles.
+FewBitsSplitKernel FindFewBitsSplit(Target target);
 
 /// The least magnitude by which a group is rounded.
 inline constexpr float kSmallestLargest = 1e-30f;

@@ -27,7 +27,7 @@ inline constexpr size_t kLeastLastRows = 12;
 
 /// Whether codes less zero points are bytes, and every group is in one or two tiles of a row.
 inline bool FitsTiles(const FewBitsWeight& w) {
-  if (!w.is_signed) return false;
+  if (!w.IsWithin(-128, 127)) return false;
   size_t step = kAmxByteDepth;  // the greatest common divisor of both
   while (w.padded % step != 0) step /= 2;
   return w.padded <= kAmxByteDepth + step;

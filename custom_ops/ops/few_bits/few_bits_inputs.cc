@@ -1,7 +1,10 @@
 #include "ops/few_bits/few_bits_inputs.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include "kernels/few_bits/pack.h"
@@ -12,6 +15,8 @@ namespace coreai {
 namespace {
 
 constexpr std::size_t kPaletteSize = 256;
+// All integers of this magnitude are numbers of bfloat16.
+constexpr float kLargestExact = 256;
 
 void RequireShape(const Checker& check, const char* name, const TensorView& input,
                   const Shape& expected) {
@@ -27,10 +32,19 @@ double ZeroPoint(const TensorView& zeros, std::size_t index) {
   return static_cast<const std::uint8_t*>(zeros.data)[index];
 }
 
-/// Whether all codes less a zero point are signed bytes.
-bool GivesSignedBytes(float zero, std::size_t bits) {
-  const float largest = static_cast<float>((1u << bits) - 1);
-  return zero == std::nearbyint(zero) && zero <= 128 && largest - zero <= 127;
+/// Includes the codes less a zero point in the weight's limits.
+void WidenLimits(float zero, std::size_t bits, FewBitsWeight* weight) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto largest = static_cast<float>((1u << bits) - 1);
+  const bool is_integer = zero == std::nearbyint(zero);
+  weight->least = is_integer ? std::min(weight->least, -zero) : -kInfinity;
+  weight->most = is_integer ? std::max(weight->most, largest - zero) : kInfinity;
+}
+
+bool IsBFloat16(float x) {
+  std::uint32_t word;
+  std::memcpy(&word, &x, sizeof(word));
+  return std::isfinite(x) && (word & 0xFFFF) == 0;
 }
 
 DType ScaleType(ONNXTensorElementDataType type) {
@@ -98,12 +112,14 @@ PackedFewBits::PackedFewBits(const FewBitsInputs& inputs) {
             weight_.group, inputs.bits, weight_.padded, codes);
   weight_.codes = codes;
   PackScales(inputs, columns);
+  weight_.is_bfloat16 = weight_.IsWithin(-kLargestExact, kLargestExact);
   if (!inputs.palette) return;
   palette_.assign(kPaletteSize, 0.0f);
   for (std::size_t i = 0; i < (std::size_t{1} << inputs.bits); ++i) {
     palette_[i] = static_cast<float>(ReadFloating(inputs.palette.type, inputs.palette.data, i));
   }
   weight_.palette = palette_.data();
+  weight_.is_bfloat16 = std::all_of(palette_.begin(), palette_.end(), IsBFloat16);
 }
 
 void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns) {
@@ -117,7 +133,8 @@ void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns)
     std::memset(zeros_.get(), 0, count * sizeof(float));
   }
   auto* const zeros = reinterpret_cast<float*>(zeros_.get());
-  weight_.is_signed = true;
+  weight_.least = weight_.most = 0;
+  if (!inputs.zeros) WidenLimits(weight_.zero, inputs.bits, &weight_);
   const auto* const source = static_cast<const char*>(inputs.scales.data);
   for (std::size_t c = 0; c < inputs.columns(); ++c) {
     for (std::size_t g = 0; g < groups; ++g) {
@@ -125,7 +142,7 @@ void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns)
       const std::size_t to = (c / kFewBitsStrip * groups + g) * kFewBitsStrip + c % kFewBitsStrip;
       if (inputs.zeros) {
         zeros[to] = static_cast<float>(ZeroPoint(inputs.zeros, from));
-        weight_.is_signed = weight_.is_signed && GivesSignedBytes(zeros[to], inputs.bits);
+        WidenLimits(zeros[to], inputs.bits, &weight_);
       }
       if (weight_.scale == DType::kFloat32) {
         const auto scale = static_cast<float>(ReadFloating(inputs.scales.type, source, from));

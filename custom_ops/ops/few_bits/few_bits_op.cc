@@ -64,6 +64,11 @@ bool FewBitsOp::MultipliesIntegers(bool has_palette) const {
          attributes_.group <= kLargestExactGroup;
 }
 
+std::size_t FewBitsOp::PartsOfRows(bool has_palette) const {
+  if (RoundsValues(has_palette) || dtype_ == DType::kFloat32) return 3;
+  return dtype_ == DType::kFloat16 ? 2 : 1;
+}
+
 void FewBitsOp::Prepare(const void* from, std::size_t groups, bool has_palette, void* to) const {
   const std::size_t group = attributes_.group;
   widen_(from, groups * group, to);
@@ -84,7 +89,7 @@ void FewBitsOp::Multiply(const KernelContext& context, const FewBitsInputs& inpu
   if (MultipliesIntegers(inputs.palette.present)) {
     return product_.MultiplyRounded(context, weight, call);
   }
-  product_.Multiply(context, weight, call);
+  product_.Multiply(context, weight, PartsOfRows(inputs.palette.present), call);
 }
 
 }  // namespace coreai

@@ -35,6 +35,8 @@ class FewBitsOp {
  private:
   /// Whether the product multiplies integers.
   bool MultipliesIntegers(bool has_palette) const;
+  /// Numbers of bfloat16 whose sum an element of a row is.
+  std::size_t PartsOfRows(bool has_palette) const;
   bool RoundsValues(bool has_palette) const { return rounds_ && !MultipliesIntegers(has_palette); }
 
   DType dtype_;

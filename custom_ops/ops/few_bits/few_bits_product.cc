@@ -10,7 +10,9 @@ namespace coreai {
 namespace {
 
 // Rows that a strip is multiplied by while they are in the second-level cache.
-constexpr std::size_t kRoundedRows = 256;
+constexpr std::size_t kRowsOfStrip = 256;
+// From this number of rows on, tiles take less time.
+constexpr std::size_t kLeastTiledRows = 8;
 
 std::size_t CountOf(std::size_t count, std::size_t step) { return (count + step - 1) / step; }
 
@@ -32,15 +34,45 @@ FewBitsProduct::FewBitsProduct(DType dtype, Target target)
       many_(FindFewBitsMany(target)),
       rounded_(FindRounded(target)),
       round_(FindRound(target)),
+      multiply_parts_(FindFewBitsParts(target)),
+      split_(FindFewBitsSplit(target)),
       finish_(FindFinish(target)),
       multiply_(FindGatherMm(target, WideDType(dtype), GatherMmLayout::kRows)),
       pack_left_(FindGatherMmPackLeft(target, WideDType(dtype))) {}
 
 void FewBitsProduct::Multiply(const KernelContext& context, const FewBitsWeight& weight,
-                              const FewBitsCall& call) const {
+                              std::size_t parts, const FewBitsCall& call) const {
   const std::size_t depth = weight.groups * weight.group;
   if (call.rows <= kFewBitsFewRows || depth == 0) return MultiplyFew(context, weight, call);
+  if (UsesTiles(weight, call.rows)) return MultiplyParts(context, weight, parts, call);
   MultiplyMany(context, weight, call);
+}
+
+/// Whether tiles hold the values of codes exactly, take less time, and are half full or more.
+bool FewBitsProduct::UsesTiles(const FewBitsWeight& weight, std::size_t rows) const {
+  return multiply_parts_ != nullptr && weight.is_bfloat16 && rows >= kLeastTiledRows &&
+         weight.pair_tiles() * kFewBitsPairDepth <= 2 * weight.group;
+}
+
+/// Calls `body(row, rows, column, sums)`, which multiplies rows [row, row + rows), up to `most` of
+/// them, by the strip at `column`, and finishes the sums.
+template <class Body>
+void FewBitsProduct::RunStrips(const KernelContext& context, const FewBitsCall& call,
+                               std::size_t most, const Body& body) const {
+  const std::size_t bytes = CountOf(most, kFewBitsTileRows) * kFewBitsTileRows * kFewBitsStrip;
+  RunItems(context, CountOf(call.columns, kFewBitsStrip), bytes * sizeof(float),
+           [&](std::size_t item, void* scratch) {
+             auto* const sums = static_cast<float*>(scratch);
+             const std::size_t column = item * kFewBitsStrip;
+             const std::size_t count = std::min(kFewBitsStrip, call.columns - column);
+             for (std::size_t row = 0; row < call.rows; row += most) {
+               const std::size_t rows = std::min(most, call.rows - row);
+               body(row, rows, column, sums);
+               for (std::size_t r = 0; r < rows; ++r) {
+                 Finish(call, row + r, column, count, sums + r * kFewBitsStrip);
+               }
+             }
+           });
 }
 
 void FewBitsProduct::MultiplyFew(const KernelContext& context, const FewBitsWeight& weight,
@@ -55,19 +87,10 @@ void FewBitsProduct::MultiplyFew(const KernelContext& context, const FewBitsWeig
     }
     left = padded.data();
   }
-  RunItems(context, CountOf(call.columns, kFewBitsStrip),
-           kFewBitsFewRows * kFewBitsStrip * sizeof(float), [&](std::size_t item, void* scratch) {
-             auto* const sums = static_cast<float*>(scratch);
-             const std::size_t column = item * kFewBitsStrip;
-             const std::size_t count = std::min(kFewBitsStrip, call.columns - column);
-             for (std::size_t row = 0; row < call.rows; row += kFewBitsFewRows) {
-               const std::size_t rows = std::min(kFewBitsFewRows, call.rows - row);
-               few_(weight, {left + row * depth, sums, rows, column});
-               for (std::size_t r = 0; r < rows; ++r) {
-                 Finish(call, row + r, column, count, sums + r * kFewBitsStrip);
-               }
-             }
-           });
+  RunStrips(context, call, kFewBitsFewRows,
+            [&](std::size_t row, std::size_t rows, std::size_t column, float* sums) {
+              few_(weight, {left + row * depth, sums, rows, column});
+            });
 }
 
 void FewBitsProduct::MultiplyRounded(const KernelContext& context, const FewBitsWeight& weight,
@@ -84,21 +107,29 @@ void FewBitsProduct::MultiplyRounded(const KernelContext& context, const FewBits
              weight.group, weight.padded, left + row * depth, steps + row, added + row, call.rows);
     }
   });
-  const std::size_t most = std::min(kRoundedRows, call.rows);
-  RunItems(context, CountOf(call.columns, kFewBitsStrip), most * kFewBitsStrip * sizeof(float),
-           [&](std::size_t item, void* scratch) {
-             auto* const sums = static_cast<float*>(scratch);
-             const std::size_t column = item * kFewBitsStrip;
-             const std::size_t count = std::min(kFewBitsStrip, call.columns - column);
-             for (std::size_t row = 0; row < call.rows; row += most) {
-               const std::size_t rows = std::min(most, call.rows - row);
-               rounded_(weight, {left + row * depth, steps + row, added + row, call.rows, sums,
-                                 rows, column});
-               for (std::size_t r = 0; r < rows; ++r) {
-                 Finish(call, row + r, column, count, sums + r * kFewBitsStrip);
-               }
-             }
-           });
+  RunStrips(context, call, std::min(kRowsOfStrip, call.rows),
+            [&](std::size_t row, std::size_t rows, std::size_t column, float* sums) {
+              rounded_(weight, {left + row * depth, steps + row, added + row, call.rows, sums, rows,
+                                column});
+            });
+}
+
+void FewBitsProduct::MultiplyParts(const KernelContext& context, const FewBitsWeight& weight,
+                                   std::size_t parts, const FewBitsCall& call) const {
+  const std::size_t depth = weight.groups * weight.group;
+  const std::size_t bytes = PartsBytes(weight, parts);
+  const std::size_t tiles = CountOf(call.rows, kFewBitsTileRows);
+  const ScratchMemory left = AllocateScratch(tiles * bytes);
+  context.ParallelFor(tiles, [&](std::size_t tile) {
+    const std::size_t row = tile * kFewBitsTileRows;
+    split_(weight, static_cast<const float*>(call.left) + row * depth,
+           std::min(kFewBitsTileRows, call.rows - row), parts, left.get() + tile * bytes);
+  });
+  RunStrips(context, call, std::min(kRowsOfStrip, call.rows),
+            [&](std::size_t row, std::size_t rows, std::size_t column, float* sums) {
+              const char* const first = left.get() + row / kFewBitsTileRows * bytes;
+              multiply_parts_(weight, {first, parts, sums, rows, column});
+            });
 }
 
 void FewBitsProduct::MultiplyMany(const KernelContext& context, const FewBitsWeight& weight,

@@ -23,8 +23,8 @@ class FewBitsProduct {
  public:
   FewBitsProduct(DType dtype, Target target);
 
-  /// Rows of float.
-  void Multiply(const KernelContext& context, const FewBitsWeight& weight,
+  /// Rows of float, each the sum of `parts` numbers of bfloat16 (FewBitsSplitKernel).
+  void Multiply(const KernelContext& context, const FewBitsWeight& weight, std::size_t parts,
                 const FewBitsCall& call) const;
 
   /// Rows of float that are rounded to 8 bits in groups; the weight has no palette.
@@ -42,6 +42,12 @@ class FewBitsProduct {
                    const FewBitsCall& call) const;
   void MultiplyMany(const KernelContext& context, const FewBitsWeight& weight,
                     const FewBitsCall& call) const;
+  bool UsesTiles(const FewBitsWeight& weight, std::size_t rows) const;
+  void MultiplyParts(const KernelContext& context, const FewBitsWeight& weight, std::size_t parts,
+                     const FewBitsCall& call) const;
+  template <class Body>
+  void RunStrips(const KernelContext& context, const FewBitsCall& call, std::size_t most,
+                 const Body& body) const;
   template <typename W>
   ScratchMemory PackLeft(const KernelContext& context, const RowParts& parts, std::size_t depth,
                          const FewBitsCall& call) const;
@@ -54,6 +60,8 @@ class FewBitsProduct {
   FewBitsManyKernel many_;
   RoundedKernel rounded_;
   RoundKernel round_;
+  FewBitsPartsKernel multiply_parts_;
+  FewBitsSplitKernel split_;
   FinishKernel finish_;
   GatherMmKernel multiply_;
   GatherMmPackLeftKernel pack_left_;

@@ -20,6 +20,7 @@ struct Product {
   DType scale = DType::kFloat32;
   bool zeros = false;
   bool palette = false;
+  unsigned lift = 0;  // added to zero points
 };
 
 inline std::string Text(const Product& p) {
@@ -52,12 +53,12 @@ struct Weight {
     plain.scales = Tensor(p.scale, Normal(count, 1, 0, deviation)).Values();
     if (p.zeros) {
       for (std::size_t i = 0; i < count; ++i) {
-        plain.zeros.push_back(static_cast<double>(random() % (1u << p.bits)));
+        plain.zeros.push_back(static_cast<double>(random() % (1u << p.bits) + p.lift));
       }
     }
     if (p.palette) {
       plain.palette =
-          Tensor(DType::kFloat32, Normal(std::size_t{1} << p.bits, 2, 0, 1 << p.bits)).Values();
+          Tensor(DType::kBFloat16, Normal(std::size_t{1} << p.bits, 2, 0, 1 << p.bits)).Values();
     }
     Pack(p);
   }
@@ -81,9 +82,11 @@ struct Weight {
     std::vector<double> values = plain.palette;
     values.resize(256, 0.0);
     palette = Tensor(DType::kFloat32, values);
-    bool is_signed = true;
+    double least = 0, most = 0;
+    if (plain.zeros.empty()) least = -(1 << (p.bits - 1)), most = -1 - least;
     for (const double zero : plain.zeros) {
-      is_signed = is_signed && zero <= 128 && (1 << p.bits) - 1 - zero <= 127;
+      least = std::min(least, -zero);
+      most = std::max(most, (1 << p.bits) - 1 - zero);
     }
     auto* const bytes = static_cast<std::uint8_t*>(codes.data());
     PackCodes(plain.stream.data(), p.columns, p.groups, p.group, p.bits, padded, bytes);
@@ -97,7 +100,9 @@ struct Weight {
               p.groups,
               p.group,
               padded,
-              is_signed};
+              static_cast<float>(least),
+              static_cast<float>(most),
+              true};
   }
 };
 
@@ -150,6 +155,49 @@ inline void CheckRoundedKernels(const Product& p, Target target,
                  static_cast<float*>(strips.back().data()), p.rows, column});
     }
     ExpectNear(Joined(strips, p), want, DType::kFloat32);
+  }
+}
+
+/// Splits rows of a type, multiplies their parts and compares.
+inline void CheckPartsKernels(const Product& p, DType type, Target target, FewBitsSplitKernel split,
+                              FewBitsPartsKernel kernel) {
+  SCOPED_TRACE(std::string(TargetName(target)) + ", " + Text(p) + ", rows of " + Name(type));
+  const std::size_t parts = type == DType::kBFloat16 ? 1 : type == DType::kFloat16 ? 2 : 3;
+  const Weight weight(p);
+  const FewBitsWeight& w = weight.packed;
+  const Tensor x(DType::kFloat32, Tensor(type, Normal(p.rows * p.groups * p.group, 5)).Values());
+  const auto want = LinearNbitsReference(x.Values(), p.rows, weight.plain, false);
+  const std::size_t tiles = (p.rows + kFewBitsTileRows - 1) / kFewBitsTileRows;
+  const std::size_t bytes = PartsBytes(w, parts);
+  const Tensor left(DType::kFloat32, tiles * bytes / 4);
+  for (std::size_t tile = 0; tile < tiles; ++tile) {
+    const std::size_t row = tile * kFewBitsTileRows;
+    split(w, static_cast<const float*>(x.data()) + row * p.groups * p.group,
+          std::min(kFewBitsTileRows, p.rows - row), parts,
+          static_cast<char*>(left.data()) + tile * bytes);
+  }
+  std::vector<Tensor> strips;
+  for (std::size_t column = 0; column < p.columns; column += kFewBitsStrip) {
+    strips.emplace_back(DType::kFloat32, tiles * kFewBitsTileRows * kFewBitsStrip);
+    kernel(w, {left.data(), parts, static_cast<float*>(strips.back().data()), p.rows, column});
+  }
+  ExpectNear(Joined(strips, p), want, DType::kFloat32);
+}
+
+/// Calls `check(product, type of rows)` for every kind of weight.
+template <class Check>
+void ForEachPartsCase(const Check& check) {
+  const DType types[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+  for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
+    for (const std::size_t group : {16u, 24u, 32u, 40u, 64u, 160u}) {
+      for (const std::size_t rows : {1u, 16u, 17u, 35u, 64u}) {
+        const DType type = types[rows % 3];
+        check({bits, group, 3, 20, rows, DType::kFloat16, rows % 2 == 0}, type);
+      }
+      check({bits, group, 2, 70, 33, DType::kFloat32, false, true}, types[group % 3]);
+      const unsigned lift = bits == 8 ? 1 : 100;  // codes less zero points from -256 on
+      check({bits, group, 1, 66, 18, DType::kBFloat16, true, false, lift}, types[group / 8 % 3]);
+    }
   }
 }
 

@@ -118,6 +118,17 @@ TEST(FewBits, RoundedRowsInTiles) {
   }
 }
 
+TEST(FewBits, PartsInTiles) {
+  for (const Target target : SupportedTargets()) {
+    const FewBitsSplitKernel split = FindFewBitsSplit(target);
+    const FewBitsPartsKernel kernel = FindFewBitsParts(target);
+    EXPECT_EQ(split == nullptr, kernel == nullptr);
+    if (kernel == nullptr) continue;
+    ForEachPartsCase(
+        [&](const Product& p, DType type) { CheckPartsKernels(p, type, target, split, kernel); });
+  }
+}
+
 TEST(FewBits, ManyRowsOfEveryNumberOfColumns) {
   for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
     for (std::size_t columns = 1; columns < 50; ++columns) {
