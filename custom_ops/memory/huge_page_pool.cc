@@ -81,7 +81,7 @@ bool HugePagePool::Free(void* address) noexcept try {
   if (others || block->second.size > kSlab) Unmap(slab);
   return true;
 } catch (const std::bad_alloc&) {
-  return true;  // the block is lost
+  return true;  // the block is lost until its neighbors are freed
 }
 
 std::size_t HugePagePool::MappedBytes() const {
@@ -100,9 +100,17 @@ bool HugePagePool::IsEmpty(char* slab) const {
 HugePagePool::FreeBlocks::iterator HugePagePool::Map(std::size_t size) {
   char* const slab = MapPages(size);
   if (slab == nullptr) return free_.end();
-  slabs_.emplace(slab, size);
-  blocks_.emplace(slab, Block{size, slab, true});
-  return free_.emplace(size, slab).first;
+  try {
+    const auto block = free_.emplace(size, slab).first;
+    blocks_.emplace(slab, Block{size, slab, true});
+    slabs_.emplace(slab, size);
+    return block;
+  } catch (const std::bad_alloc&) {
+    free_.erase({size, slab});
+    blocks_.erase(slab);
+    munmap(slab, size);
+    throw;
+  }
 }
 
 void HugePagePool::Unmap(char* slab) {

@@ -1,6 +1,7 @@
 #include "fuzz/expected_few_bits.h"
 
 #include <cstddef>
+#include <utility>
 
 #include "ops/schema.h"
 #include "reference/linear_nbits.h"
@@ -35,7 +36,13 @@ testing::FewBits WeightOf(const Call& call, const Array& zeros, const Array& pal
   return weight;
 }
 
-bool Rounds(const Call& call) { return call.Int("activation_bits", 0) != 0; }
+std::vector<double> Product(const Call& call, std::vector<double> x, std::size_t rows,
+                            const testing::FewBits& weight) {
+  const bool rounds = call.Int("activation_bits", 0) != 0;
+  return call.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE
+             ? testing::LinearNbitsReference<double>(std::move(x), rows, weight, rounds)
+             : testing::LinearNbitsReference<float>(std::move(x), rows, weight, rounds);
+}
 
 }  // namespace
 
@@ -47,7 +54,7 @@ Arrays LinearNbits(const Call& call) {
   y.shape.back() = call.In(1).shape[0];
   std::size_t rows = 1;
   for (std::size_t axis = 0; axis + 1 < x.shape.size(); ++axis) rows *= x.count(axis);
-  y.data = testing::LinearNbitsReference(x.data, rows, weight, Rounds(call));
+  y.data = Product(call, x.data, rows, weight);
   if (call.In(5).present) {
     for (std::size_t i = 0; i < y.data.size(); ++i)
       y.data[i] += call.In(5).data[i % weight.columns];
@@ -66,9 +73,9 @@ Arrays GatherMmNbits(const Call& call) {
   y.shape.back() = codes.shape[1];
   for (std::size_t i = 0; i < chosen.data.size(); ++i) {
     const auto expert = static_cast<std::size_t>(chosen.data[i]);
-    const auto product = testing::LinearNbitsReference(
-        Part(left.data, i, chosen.data.size()), left.count(left.shape.size() - 2),
-        WeightOf(call, call.In(4), call.In(5), expert, codes.count(0)), Rounds(call));
+    const auto product =
+        Product(call, Part(left.data, i, chosen.data.size()), left.count(left.shape.size() - 2),
+                WeightOf(call, call.In(4), call.In(5), expert, codes.count(0)));
     y.data.insert(y.data.end(), product.begin(), product.end());
   }
   return {y};

@@ -12,8 +12,8 @@ namespace {
 using Ints = std::map<std::string, std::int64_t>;
 
 // Dims of the inputs that fit together: letters are sizes; G is twice F, W is V times H, Q is 16, R
-// is K groups of the attribute group_size; # is an index, % a tensor of bytes; "" is rank 0. `ints`
-// are what attributes must be for that.
+// is K groups of the attribute group_size, P is a palette for the attribute bits; # is an index, %
+// a tensor of bytes; "" is rank 0. `ints` are what attributes must be for that.
 struct Layout {
   std::vector<const char*> inputs;
   Ints ints = {};
@@ -47,25 +47,24 @@ Ints RoundedGroups(std::int64_t bits) {
 
 // Two 4-bit codes or one 8-bit code to a group, or many with rounded activations.
 Layouts LinearNbitsLayouts() {
-  const Ints pairs = {{"bits", 4}, {"group_size", 2}};
-  const Ints single = {{"bits", 8}, {"group_size", 1}};
-  return {{{"B T G", "%S F 1", "S F", "S F", "", "S"}, pairs},
-          {{"T G", "%S F 1", "S F", "%S F", "", "S"}, pairs},
-          {{"T F", "%S F 1", "S F", "%S F", "", "S"}, single},
-          {{"T R", "%S K Q", "S K", "%S K", "", "S"}, RoundedGroups(4)},
-          {{"B T R", "%S K Q", "S K", "%S K", "", "S"}, RoundedGroups(2)},
-          {{"T R", "%S K Q", "S K", "S K", "", "S"}, RoundedGroups(8)}};
+  const Ints pairs = {{"bits", 4}, {"group_size", 2}, {"activation_bits", 0}};
+  const Ints single = {{"bits", 8}, {"group_size", 1}, {"activation_bits", 0}};
+  return {{{"B T G", "%S F 1", "S F", "S F", "P", "S"}, pairs},
+          {{"T G", "%S F 1", "S F", "%S F", "P", "S"}, pairs},
+          {{"T F", "%S F 1", "S F", "%S F", "P", "S"}, single},
+          {{"T R", "%S K Q", "S K", "%S K", "P", "S"}, RoundedGroups(4)},
+          {{"B T R", "%S K Q", "S K", "%S K", "P", "S"}, RoundedGroups(2)},
+          {{"T R", "%S K Q", "S K", "S K", "P", "S"}, RoundedGroups(8)}};
 }
 
-// Of small groups, rounded activations are left to chance: a tie is rounded differently in double.
 Layouts GatherMmNbitsLayouts() {
   const Ints pairs = {{"bits", 4}, {"group_size", 2}, {"activation_bits", 0}};
   const Ints single = {{"bits", 8}, {"group_size", 1}, {"activation_bits", 0}};
-  return {{{"B T G", "%H S F 1", "H S F", "#B", "H S F"}, pairs},
-          {{"T 1 1 G", "%H S F 1", "H S F", "#T B", "%H S F"}, pairs},
-          {{"T F", "%V S F 1", "V S F", "#", "%V S F"}, single},
-          {{"B T R", "%H S K Q", "H S K", "#B", "%H S K"}, RoundedGroups(4)},
-          {{"B T R", "%H S K Q", "H S K", "#", "%H S K"}, RoundedGroups(8)}};
+  return {{{"B T G", "%H S F 1", "H S F", "#B", "H S F", "P"}, pairs},
+          {{"T 1 1 G", "%H S F 1", "H S F", "#T B", "%H S F", "P"}, pairs},
+          {{"T F", "%V S F 1", "V S F", "#", "%V S F", "P"}, single},
+          {{"B T R", "%H S K Q", "H S K", "#B", "%H S K", "P"}, RoundedGroups(4)},
+          {{"B T R", "%H S K Q", "H S K", "#", "%H S K", "P"}, RoundedGroups(8)}};
 }
 
 Layouts RopeLayouts() {
@@ -133,6 +132,7 @@ std::int64_t RandomCall::Size(char letter) {
   static constexpr std::int64_t kFew[] = {1, 2, 3, 1, 2, 0};
   static constexpr std::int64_t kMany[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 70};
   if (letter == 'Q') return size = 16;
+  if (letter == 'P') return size = std::int64_t{1} << ints_["bits"];
   if (letter == 'R') return size = Product(Size('K'), ints_["group_size"]);
   if (letter == 'G') return size = Product(Size('F'), 2);
   if (letter == 'W') return size = Product(Size('V'), Size('H'));

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "fuzz/starve.h"
 #include "gtest/gtest.h"
 
 namespace coreai {
@@ -98,6 +99,33 @@ TEST(HugePagePool, ManyThreads) {
   for (unsigned seed = 1; seed <= 4; ++seed) threads.emplace_back(work, seed);
   for (std::thread& thread : threads) thread.join();
   EXPECT_LE(pool.MappedBytes(), kSlab);
+}
+
+// Takes and frees blocks of two slabs, with the `which`-th allocation of the pool itself refused.
+// Returns whether there was one.
+bool WorksStarved(HugePagePool& pool, std::size_t which) {
+  const fuzz::Running library(fuzz::Party::kLibrary);
+  fuzz::Starve(which);
+  char* const blocks[] = {Take(pool, kSlab / 4), Take(pool, kSlab / 2), Take(pool, kSlab)};
+  for (char* const block : blocks) {
+    if (block != nullptr) pool.Free(block);
+  }
+  const bool starved = fuzz::Starved();
+  fuzz::Starve(0);
+  return starved;
+}
+
+TEST(HugePagePool, RefusedAllocationsOfItsOwnLeaveItWhole) {
+  bool starved = true;
+  for (std::size_t which = 1; starved; ++which) {
+    HugePagePool pool;
+    starved = WorksStarved(pool, which);
+    EXPECT_FALSE(WorksStarved(pool, 0));
+    char* const block = Take(pool, kSlab);
+    ASSERT_NE(block, nullptr) << which;
+    EXPECT_TRUE(pool.Free(block));
+    EXPECT_LE(pool.MappedBytes(), 2 * kSlab) << which;
+  }
 }
 
 }  // namespace

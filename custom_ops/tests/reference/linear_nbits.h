@@ -34,24 +34,29 @@ struct FewBits {
   }
 };
 
-/// A group of activations rounded to 8 bits.
-inline void RoundReference(double* x, std::size_t count) {
+/// A group of activations rounded to 8 bits, with quotients in W, as the kernels have them: in
+/// another precision a tie may be rounded to the other side.
+template <typename W>
+void RoundReference(double* x, std::size_t count) {
   double largest = 1e-30;
   for (std::size_t i = 0; i < count; ++i) {
     largest = std::isnan(x[i]) ? x[i] : std::max(largest, std::fabs(x[i]));
     if (std::isnan(largest)) break;
   }
+  const W inverse = 127 / static_cast<W>(largest);
   for (std::size_t i = 0; i < count; ++i) {
-    x[i] = std::nearbyint(x[i] * (127 / largest)) * (largest / 127);
+    const W quotient = static_cast<W>(x[i]) * inverse;
+    x[i] = static_cast<double>(std::nearbyint(quotient)) * (largest / 127);
   }
 }
 
-/// [rows, depth] times the transposed weight, in double.
-inline std::vector<double> LinearNbitsReference(std::vector<double> x, std::size_t rows,
-                                                const FewBits& weight, bool rounds) {
+/// [rows, depth] times the transposed weight, in double. W is the type in which the kernel rounds.
+template <typename W = float>
+std::vector<double> LinearNbitsReference(std::vector<double> x, std::size_t rows,
+                                         const FewBits& weight, bool rounds) {
   const std::size_t depth = weight.groups * weight.group;
   for (std::size_t i = 0; rounds && i < rows * weight.groups; ++i) {
-    RoundReference(x.data() + i * weight.group, weight.group);
+    RoundReference<W>(x.data() + i * weight.group, weight.group);
   }
   std::vector<double> output(rows * weight.columns, 0.0);
   for (std::size_t r = 0; r < rows; ++r) {
