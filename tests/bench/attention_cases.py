@@ -53,7 +53,8 @@ def attention_case(
         flops=4.0 * heads * dim * int(visible.sum()),
         bytes=2.0 * size * dim * (heads * queries + key_heads * keys),
         attributes=attributes,
-        openvino=openvino_graphs.attention(needed, causal=causal),
+        # One query reads keys; it would read those that are repeated for OpenVINO several times.
+        openvino=None if queries == 1 else openvino_graphs.attention(needed, causal=causal),
         parts=key_heads if queries * keys > _MOST_SCORES else 1,
         **rest,
     )

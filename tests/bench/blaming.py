@@ -34,7 +34,7 @@ def measured(step: Callable[[], object]) -> tuple[float, str]:
 def llama(tokens: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor], OnnxProgram]:
     """Return the module, its arguments, and its conversion."""
     torch.manual_seed(0)
-    module = transformers.LlamaForCausalLM(config()).eval()
+    module = transformers.LlamaForCausalLM(config("100m")).eval()
     module.config.use_cache = False
     given = {"input_ids": torch.randint(4, 1000, (1, tokens))}
     return module, given, coreai_onnx.convert(module, kwargs=given)

@@ -29,6 +29,7 @@ NOTE = """One thread, process CPU time, float32 unless said. A number with × sa
 long that implementation takes: ratio of minima / of medians. *limit* is the share of what the same
 run measured as possible: multiply-adds from registers, or reading or copying as many bytes. *gemm*
 is the share of what torch's library reached there in a product of two 1024 × 1024 matrices."""
+NARROW = ("float16", "bits")
 Kept = dict[str, Any]
 
 
@@ -144,6 +145,11 @@ def _limit_name(case: Kept) -> str:
 HEADER = ("case", "ms, min / median", "limit", "onnxruntime fused", *PEERS.values(), "aim")
 
 
+def is_narrow(name: str) -> bool:
+    """Whether a case has numbers of 16 bits or fewer."""
+    return any(word in name for word in NARROW)
+
+
 def processors(cases: list[Kept]) -> list[str]:
     """Each processor that measured some of the cases."""
     return [f"CPU: {name}." for name in sorted({case["processor"] for case in cases})]
@@ -200,8 +206,12 @@ def _scaling_table(cases: list[Kept]) -> str:
 
 
 def write(names: Sequence[str]) -> None:
-    """Write the tables of named cases into the performance log, and the roofline beside it."""
-    cases, two = ([kept[n] for n in names if n in kept] for kept in (load(1), load(2)))
+    """Write the tables of named cases into the performance log, and the roofline beside it.
+
+    ``target_report`` writes those of cases with narrow numbers.
+    """
+    wide = [name for name in names if not is_narrow(name)]
+    cases, two = ([kept[n] for n in wide if n in kept] for kept in (load(1), load(2)))
     roofline(cases)
     parts = [
         NOTE,

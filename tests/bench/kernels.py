@@ -56,6 +56,7 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--case", action="append", default=[], help="part of a case's name")
+    parser.add_argument("--without", action="append", default=[], help="part of a case's name")
     parser.add_argument("--seconds", type=float, default=4.0, help="per case")
     parser.add_argument("--inductor", action="store_true")
     parser.add_argument("--openvino", action="store_true")
@@ -71,6 +72,7 @@ def main() -> None:
         return
     torch.set_num_threads(options.threads)
     chosen = [c for c in CASES if all(word in c.name for word in options.case)]
+    chosen = [c for c in chosen if not any(word in c.name for word in options.without)]
     part, parts = map(int, options.part.split("/"))
     limits = Limits(options.threads)
     named = options.targets is not None

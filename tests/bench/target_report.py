@@ -12,6 +12,7 @@ from tests.bench.kernel_report import (
     Kept,
     fused_names,
     insert,
+    is_narrow,
     load,
     markdown,
     named,
@@ -34,8 +35,6 @@ computes in the dtype of the case, with few bits in bfloat16. *wrong* is a resul
 tenth of the largest output."""
 ERRORS_NOTE = """Largest difference from the float64 reference on the same inputs; of few bits, from
 the product of activations that are not rounded with the dequantized weight:"""
-NARROW = ("float16", "bits")
-"""What the name of a case contains that other implementations compute in few bits."""
 
 
 def write(names: Sequence[str]) -> None:
@@ -44,7 +43,7 @@ def write(names: Sequence[str]) -> None:
     cases = [kept[n] for n in names if n in kept and _targets(kept[n])]
     if not cases:
         return
-    narrow = [c for c in cases if any(word in c["name"] for word in NARROW)]
+    narrow = [c for c in cases if is_narrow(c["name"])]
     text = [*processors(cases), NOTE, _by_target(cases), PEERS_NOTE, _peers(narrow)]
     text += [ERRORS_NOTE, _errors(narrow)]
     insert(BEGIN, "\n\n".join(text), END)
