@@ -179,5 +179,6 @@ def _rows(finding: Finding) -> Iterator[Sequence[object]]:
         last = (values, finding.judgement) if index == 0 else ("", "")
         kind = finding.kind if index == 0 else ""
         inside = ", ".join(f"{one.op} {one.name}" for one in finding.inside[:3])
+        inside += "".join(f" [{step}]" for step in finding.steps)
         name = f"{node.op} {node.name}" + (f" → {inside}" if inside else "")
         yield kind, name, module, where.source, where.code, *last

@@ -7,9 +7,15 @@ operators inside can be observed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from coreai_onnx.debugging.random_ops import draws
+from coreai_onnx.errors import ComparisonError, failures_as
 
 Call = Callable[[Any, Sequence[Any], int | None], Any]
 """Runs a graph on operands, in a step of a loop or None outside of loops."""
@@ -52,3 +58,110 @@ RUNS: dict[str, Callable[..., Any]] = {
     "map_impl": run_map,
 }
 """Function by the name of torch's operator: it takes a `Call` and the operator's arguments."""
+
+
+class StepInterpreter(fx.Interpreter):
+    """Runs a program with the steps of control flow one by one.
+
+    Attributes:
+        path: Path of the graph that runs; empty for the outermost.
+        steps: The iterations of the loops around it, outermost first.
+    """
+
+    def __init__(
+        self, module: fx.GraphModule, path: str, steps: tuple[int, ...], paths: dict[int, str]
+    ) -> None:
+        """Start a run.
+
+        Args:
+            module: The graph.
+            path: As the attribute.
+            steps: As the attribute.
+            paths: The path of each graph of the program, by its id.
+        """
+        super().__init__(module)
+        self.path, self.steps, self._paths = path, steps, paths
+
+    def inner(self, graph: fx.GraphModule, path: str, steps: tuple[int, ...]) -> StepInterpreter:
+        """Return the interpreter of a graph that control flow calls."""
+        return StepInterpreter(graph, path, steps, self._paths)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator, or the steps of control flow."""
+        run = RUNS.get(str(target))
+        if run is None:
+            return super().call_function(target, args, kwargs)
+        return run(self._call, *args, **kwargs)
+
+    def _call(self, graph: fx.GraphModule, operands: Sequence[Any], step: int | None) -> Any:
+        steps = self.steps if step is None else (*self.steps, step)
+        inner = self.inner(graph, self._paths.get(id(graph), ""), steps)
+        return inner.run(*operands, enable_io_processing=False)
+
+
+def paths_of(program: ExportedProgram) -> dict[int, str]:
+    """Return the paths of the graphs of a program by their ids; empty without control flow."""
+    module = program.graph_module
+    if not any(str(node.target) in RUNS for node in module.graph.nodes):
+        return {}
+    return {id(one): path for path, one in module.named_modules()}
+
+
+@dataclass(frozen=True)
+class BodyCall:
+    """A call of a graph by control flow.
+
+    Attributes:
+        graph: The graph.
+        path: Its path in the program.
+        steps: The iterations of the loops around it, outermost first, its own last.
+        operands: The values of its placeholders.
+    """
+
+    graph: fx.GraphModule
+    path: str
+    steps: tuple[int, ...]
+    operands: tuple[Any, ...]
+
+
+def body_calls(program: ExportedProgram, inputs: Sequence[Any]) -> list[BodyCall]:
+    """Run a program, and return the calls of the graphs of its control flow, in order.
+
+    Args:
+        program: The program.
+        inputs: The values of its placeholders, in order.
+
+    Returns:
+        The calls; none if an operator draws random numbers, so that another run has other values.
+
+    Raises:
+        ComparisonError: If the program cannot be run.
+    """
+    found: list[BodyCall] = []
+    graphs = [m for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)]
+    if any(draws(n.target, n.args, n.kwargs) for graph in graphs for n in graph.graph.nodes):
+        return found
+    if not (paths := paths_of(program)):
+        return found
+    failures = failures_as(ComparisonError, "the exported program cannot be run")
+    with failures, torch.no_grad():
+        recorder = _Recorder(program.graph_module, "", (), paths)
+        recorder.found = found
+        recorder.run(*inputs, enable_io_processing=False)
+    return found
+
+
+class _Recorder(StepInterpreter):
+    """Records the calls."""
+
+    found: list[BodyCall]
+
+    def inner(self, graph: fx.GraphModule, path: str, steps: tuple[int, ...]) -> StepInterpreter:
+        made = _Recorder(graph, path, steps, self._paths)
+        made.found = self.found
+        return made
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        if self.path and isinstance(self.module, fx.GraphModule):
+            self.found.append(BodyCall(self.module, self.path, self.steps, args))
+        return super().run(*args, **options)

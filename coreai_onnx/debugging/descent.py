@@ -1,19 +1,21 @@
-"""The nodes inside of a function that make its call wrong.
+"""The nodes inside of a function, a branch or the body of a loop that make its node wrong.
 
-The values inside are those of torch for an externalized module, whose own exported program is kept
+The values inside of branches and bodies are those of torch in the same step. The values inside of a
+function are those of torch for an externalized module, whose own exported program is kept
 with the record, and those of the body that the converter writes for a composite. The body of the
 call is cut at these values, and its regions are judged like those of the main graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import onnx_ir as ir
 
 from coreai_onnx.composite_ops import COMPOSITES
+from coreai_onnx.debugging.body_runs import TorchSide, Truth, captured_by, opened_body
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.execution import run_all
 from coreai_onnx.debugging.regions import CutGraph, cut
@@ -27,6 +29,7 @@ from coreai_onnx.lower.composites import CompositeCall
 from coreai_onnx.lower.values import set_dims
 from coreai_onnx.model.debug_info import SCOPE
 from coreai_onnx.model.inventory import MODULE_DOMAIN, STANDARD_DOMAIN, attribute_graphs
+from coreai_onnx.model.model_protos import subgraphs
 from coreai_onnx.model.value_origins import read_origins
 
 _MOST_CALLS = 8
@@ -36,67 +39,118 @@ Inputs = Sequence[Array | None]
 
 
 @dataclass(frozen=True)
-class _Truth:
-    """The right values inside of a function by name, and in float64."""
-
-    own: Mapping[str, Array]
-    ideal: Mapping[str, Array]
-
-
-@dataclass(frozen=True)
 class GuiltyCall:
-    """A call that is wrong because of its function.
+    """A node that is wrong because of the nodes in its function, or in its branch or body.
 
     Attributes:
-        position: Position of the call in the graph.
-        nodes: The wrong nodes in the innermost function.
+        position: Position of the node in the graph.
+        nodes: The wrong nodes in the innermost function or body.
+        steps: The iterations of the loops around them, outermost first.
+        in_function: Whether they are in a function.
     """
 
     position: int
     nodes: tuple[ir.Node, ...]
+    steps: tuple[int, ...] = ()
+    in_function: bool = False
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """The cut function or body of a node.
+
+    Attributes:
+        graph: The cut graph.
+        wrong: Positions of its wrong nodes.
+        right: The right values of the graph.
+        torch: What torch has computed in it.
+    """
+
+    graph: CutGraph
+    wrong: tuple[int, ...]
+    right: Mapping[str, Array]
+    torch: TorchSide
 
 
 def guilty_call(
     graph: CutGraph,
     positions: Sequence[int],
     known: Mapping[str, Array],
-    calls: Sequence[ModuleCall],
+    torch: TorchSide,
+    *,
+    kernels: bool = False,
 ) -> GuiltyCall | None:
-    """Return the first of some nodes that calls a function with wrong nodes; None without any.
+    """Return the first of some nodes whose function or body has wrong nodes; None without any.
 
     Args:
         graph: The cut graph that has the nodes.
         positions: Positions of the nodes.
         known: The right values of the graph.
-        calls: The externalized modules.
+        torch: What torch has computed.
+        kernels: Whether kernels are run; functions are not searched then.
     """
     for position in positions[:_MOST_CALLS]:
-        inner = _wrong(graph, position, known, calls)
+        calls = graph.model.graph[position].op_identifier() in graph.model.functions
+        inner = None
+        if not calls:
+            inner = _wrong_in_bodies(graph, position, known, torch, kernels=kernels)
+        elif not kernels:
+            inner = _wrong_in_function(graph, position, known, torch)
         if inner is not None:
-            body, wrong, right = inner
-            deeper = guilty_call(body, wrong, right, calls)
-            nodes = tuple(body.model.graph[i] for i in wrong)
-            return GuiltyCall(position, nodes if deeper is None else deeper.nodes)
+            found = inner.graph, inner.wrong, inner.right, inner.torch
+            deeper = guilty_call(*found, kernels=kernels)
+            if deeper is not None:
+                return replace(deeper, position=position, in_function=calls or deeper.in_function)
+            nodes = tuple(inner.graph.model.graph[i] for i in inner.wrong)
+            return GuiltyCall(position, nodes, inner.torch.steps, calls)
     return None
 
 
-def _wrong(
-    graph: CutGraph, position: int, known: Mapping[str, Array], calls: Sequence[ModuleCall]
-) -> tuple[CutGraph, tuple[int, ...], Mapping[str, Array]] | None:
-    """Return the cut body of a call, its wrong nodes and its right values; None without any."""
+def _wrong_in_function(
+    graph: CutGraph, position: int, known: Mapping[str, Array], torch: TorchSide
+) -> _Opened | None:
+    """Return the opened function of a call; None if no node in it is wrong."""
     node = graph.model.graph[position]
-    function = graph.model.functions.get(node.op_identifier())
-    if function is None:
-        return None
+    function = graph.model.functions[node.op_identifier()]
     try:
-        inputs = _inputs(graph.model, position, known)
-        truth = _truth(graph.model, node, inputs, calls)
+        inputs = _arrays(graph.model, position, known, lambda call: call.inputs)
+        truth = _truth(graph.model, node, inputs, torch.modules)
         opened = opened_call(graph.model, node, function, inputs)
-        right = {**truth.own, **_by_name(opened.graph.inputs, inputs)}
-        body = cut(opened, right)
-        computed = run_all(body, right, body.regions, kernels=False)
+        inner = replace(torch, origins={}, calls=lambda: ())
+        return _judged(opened, truth, _by_name(opened.graph.inputs, inputs), inner)
     except CoreaiError:  # the body, or the module, cannot be run on its own
         return None
+
+
+def _wrong_in_bodies(
+    graph: CutGraph, position: int, known: Mapping[str, Array], torch: TorchSide, *, kernels: bool
+) -> _Opened | None:
+    """Return the opened branch or body of a node, in the first wrong step; None without any."""
+    try:
+        for index, body in enumerate(subgraphs(graph.model.graph[position])):
+            captured = _captured(graph.model, position, known, index)
+            for call, truth in torch.runs_of(body):
+                opened, inputs = opened_body(graph.model, body, captured, call)
+                inner = replace(torch, steps=call.steps)
+                if found := _judged(opened, truth, inputs, inner, kernels=kernels):
+                    return found
+    except CoreaiError:  # a body cannot be run on its own
+        return None
+    return None
+
+
+def _judged(
+    opened: ir.Model,
+    truth: Truth,
+    inputs: Mapping[str, Array],
+    torch: TorchSide,
+    *,
+    kernels: bool = False,
+) -> _Opened | None:
+    """Judge the regions of a function or body; None if all are right."""
+    right = {**truth.own, **inputs}
+    body = cut(opened, right)
+    computed = run_all(body, right, body.regions, kernels=kernels)
     judged = {}
     for region in body.regions:
         result, own = computed[region.value], truth.own[region.value]
@@ -106,7 +160,7 @@ def _wrong(
     wrong = [region for region in body.regions if not judged[region.value]]
     fine = [region for region in body.regions if judged[region.value]]
     first = next(iter(groups(wrong, fine)), None)
-    return None if first is None else (body, first.nodes, right)
+    return None if first is None else _Opened(body, first.nodes, right, torch)
 
 
 def opened_call(model: ir.Model, node: ir.Node, function: ir.Function, inputs: Inputs) -> ir.Model:
@@ -150,20 +204,38 @@ def _replace(node: ir.Node, name: str, given: ir.Attr | None) -> None:
         node.attributes[name] = ir.Attr(name, given.type, given.value)
 
 
-def _inputs(model: ir.Model, position: int, known: Mapping[str, Array]) -> list[Array | None]:
-    """Return the inputs of a node in a cut graph."""
+def _captured(
+    model: ir.Model, position: int, known: Mapping[str, Array], index: int
+) -> dict[str, Array]:
+    """Return the values that a body of a node reads from outside, by name."""
+
+    def read(node: ir.Node) -> list[ir.Value | None]:
+        return [*captured_by(list(subgraphs(node))[index])]
+
+    names = [value.name or "" for value in read(model.graph[position]) if value is not None]
+    arrays = _arrays(model, position, known, read)
+    return {n: array for n, array in zip(names, arrays, strict=True) if array is not None}
+
+
+def _arrays(
+    model: ir.Model,
+    position: int,
+    known: Mapping[str, Array],
+    select: Callable[[ir.Node], Sequence[ir.Value | None]],
+) -> list[Array | None]:
+    """Return values that a node of a cut graph reads."""
     made = model.clone()
     graph = made.graph
-    node = graph[position]
+    values = select(graph[position])
     fed = set(graph.inputs)
-    computed = [v for v in node.inputs if v is not None and v not in fed and _constant(v) is None]
+    computed = [v for v in values if v is not None and v not in fed and _constant(v) is None]
     graph.outputs.clear()
     graph.outputs.extend(dict.fromkeys(computed))
     results: Mapping[str, Array] = {}
     if computed:
         results = run_all(CutGraph(made, ()), known, (), kernels=False)  # type: ignore[assignment]
     arrays: list[Array | None] = []
-    for value in node.inputs:
+    for value in values:
         name = "" if value is None else value.name or ""
         constant = None if value is None else _constant(value)
         if value is None or constant is not None:
@@ -185,7 +257,7 @@ def _by_name(values: Sequence[ir.Value], inputs: Inputs) -> dict[str, Array]:
 
 
 # ---------------------------------------------------------------------- the right values
-def _truth(model: ir.Model, node: ir.Node, inputs: Inputs, calls: Sequence[ModuleCall]) -> _Truth:
+def _truth(model: ir.Model, node: ir.Node, inputs: Inputs, calls: Sequence[ModuleCall]) -> Truth:
     if node.domain == STANDARD_DOMAIN:
         return _truth_of_composite(model, node, inputs)
     if node.domain == MODULE_DOMAIN:
@@ -193,10 +265,10 @@ def _truth(model: ir.Model, node: ir.Node, inputs: Inputs, calls: Sequence[Modul
         call = next((c for c in calls if c.path == path), None)
         if call is not None and call.leader.body is not None:
             return _truth_of_module(model, node, inputs, call)
-    return _Truth({}, {})
+    return Truth({}, {})
 
 
-def _truth_of_composite(model: ir.Model, node: ir.Node, inputs: Inputs) -> _Truth:
+def _truth_of_composite(model: ir.Model, node: ir.Node, inputs: Inputs) -> Truth:
     """Return the values in the body that the converter writes for a call."""
     composite = COMPOSITES[node.op_type.partition(".")[0]]
     attributes = {name: a.value for name, a in node.attributes.items() if not a.is_ref()}
@@ -210,7 +282,7 @@ def _truth_of_composite(model: ir.Model, node: ir.Node, inputs: Inputs) -> _Trut
     opened.graph.outputs.extend(watched)
     values_inside = run_all(CutGraph(opened, ()), fed, (), kernels=False)
     found = {name: x for name, x in values_inside.items() if not isinstance(x, str)}
-    return _Truth(found, found)
+    return Truth(found, found)
 
 
 def _typed(array: Array) -> ir.Value:
@@ -218,7 +290,7 @@ def _typed(array: Array) -> ir.Value:
     return set_dims(value, array.shape)
 
 
-def _truth_of_module(model: ir.Model, node: ir.Node, inputs: Inputs, call: ModuleCall) -> _Truth:
+def _truth_of_module(model: ir.Model, node: ir.Node, inputs: Inputs, call: ModuleCall) -> Truth:
     """Return the values in the exported program of an externalized module."""
     program = call.leader.body
     assert program is not None
@@ -234,7 +306,7 @@ def _truth_of_module(model: ir.Model, node: ir.Node, inputs: Inputs, call: Modul
     }
     known = {name: of for name, of in origins.items() if of in found.own}
     known = {name: of for name, of in known.items() if of not in found.undetermined}
-    return _Truth(
+    return Truth(
         {name: as_stored(found.own[of]) for name, of in known.items()},
         {name: as_stored(found.ideal[of]) for name, of in known.items()},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,7 +10,9 @@ from typing import Any, Literal
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.debugging.descent import guilty_call
+from coreai_onnx.debugging.body_runs import TorchSide
+from coreai_onnx.debugging.control_flow import body_calls
+from coreai_onnx.debugging.descent import GuiltyCall, guilty_call
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.execution import run_all
 from coreai_onnx.debugging.regions import CutGraph, Region, cut
@@ -19,7 +22,7 @@ from coreai_onnx.debugging.yardstick import Judgement, judge
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.source_lines import read_code
-from coreai_onnx.model.value_origins import read_origins
+from coreai_onnx.model.value_origins import read_inner_origins, read_origins
 
 Kind = Literal["graph", "body", "kernel", "export"]
 """What is wrong: nodes, attributes or weights of the main graph; the body of a function, where the
@@ -38,7 +41,10 @@ class Finding:
         judgement: The worst of them against torch.
         call: Index of the first input set for which they are wrong.
         regions: The wrong regions.
-        inside: The guilty nodes in the function that the guilty node calls, if it is its body.
+        inside: The guilty nodes in the function that the guilty node calls, if it is its body, or
+            in the branch or body of the guilty ``If``, ``Loop`` or ``Scan``.
+        steps: The iterations of the loops around ``inside`` in which they are wrong first,
+            outermost first.
     """
 
     kind: Kind
@@ -48,12 +54,13 @@ class Finding:
     call: int = 0
     regions: tuple[Region, ...] = field(default=(), repr=False)
     inside: tuple[Suspect, ...] = ()
+    steps: tuple[int, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
         """The user's lines that the guilty nodes come from, ``model.py:41``.
 
-        Those of the nodes inside of the function, if they come from lines of their own.
+        Those of the nodes inside of a function or body, if they come from lines of their own.
         """
         for nodes in (self.inside, self.nodes):
             found = tuple(dict.fromkeys(one.where.source for one in nodes if one.where.source))
@@ -97,6 +104,10 @@ class RegionSearch:
         names |= {value.name or "" for value in model.graph.inputs}
         self._results = dict(results_of(self._program))
         self._origins = read_origins(model.metadata_props, names, self._results)
+        self._inner = read_inner_origins(
+            model.metadata_props, {v.name or "" for n in model.graph.all_nodes() for v in n.outputs}
+        )
+        self._inputs: tuple[Any, ...] = ()
         self._states: dict[str, torch.Tensor] = {}
         self._code = read_code(model.metadata_props)
         self._judged: set[int] = set()
@@ -119,6 +130,7 @@ class RegionSearch:
         """
         truth = own_values(self._program, args, kwargs, self._states)
         self._states |= truth.new_states
+        self._inputs = truth.inputs
         known = {
             name: as_stored(truth.own[of]) for name, of in self._origins.items() if of in truth.own
         }
@@ -169,6 +181,9 @@ class RegionSearch:
         verdicts: Mapping[str, Judgement],
     ) -> None:
         right = [region for region in regions if verdicts[region.value].ok]
+        inputs = self._inputs
+        calls = functools.cache(lambda: body_calls(self._program, inputs))
+        torch_side = TorchSide(self._modules, self._inner, calls)
         nodes = list(self._model.graph)
         for group in groups(wrong, right):
             values = tuple(region.value for region in group.regions)
@@ -177,17 +192,15 @@ class RegionSearch:
             self._guilty.update(values)
             worst = max((verdicts[value] for value in values), key=lambda j: j.badness)
             run, call = self.runs[-1], len(self.runs) - 1
-            guilty, found = group.nodes, None
-            if kind != "kernel":
-                found = guilty_call(run.graph, guilty, run.known, self._modules)
-            if found is not None:
-                guilty = (found.position,)
+            found = guilty_call(
+                run.graph, group.nodes, run.known, torch_side, kernels=kind == "kernel"
+            ) or GuiltyCall(-1, ())
+            guilty = (found.position,) if found.nodes else group.nodes
             suspects = tuple(Suspect.of(nodes[index], self._code) for index in guilty)
-            inner = () if found is None else found.nodes
-            inside = tuple(Suspect.of(node, self._code) for node in inner)
-            real = kind if found is None else "body"
+            inside = tuple(Suspect.of(node, self._code) for node in found.nodes)
+            real: Kind = "body" if found.in_function else kind
             self.findings.append(
-                Finding(real, suspects, values, worst, call, group.regions, inside)
+                Finding(real, suspects, values, worst, call, group.regions, inside, found.steps)
             )
 
     def unchecked(self) -> tuple[Suspect, ...]:

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from coreai_onnx.debugging.control_flow import RUNS
+from coreai_onnx.debugging.control_flow import StepInterpreter, paths_of
 from coreai_onnx.debugging.true_values import tensors_of
 from coreai_onnx.debugging.widened import Widened
 from coreai_onnx.errors import ComparisonError, failures_as
@@ -32,48 +32,32 @@ def step_values(program: ExportedProgram, inputs: Sequence[Any]) -> dict[str, St
     Raises:
         ComparisonError: If the program cannot be run.
     """
-    module = program.graph_module
-    if not any(str(node.target) in RUNS for node in module.graph.nodes):
+    if not (paths := paths_of(program)):
         return {}
-    paths = {id(one): path for path, one in module.named_modules()}
     found: dict[str, Steps] = {}
     failures = failures_as(ComparisonError, "the exported program cannot be run")
     with failures, torch.no_grad(), Widened() as widened:
-        interpreter = _Interpreter(module, (), paths, found, widened)
+        interpreter = _Interpreter(program.graph_module, "", (), paths)
+        interpreter.found, interpreter.widened = found, widened
         interpreter.run(*inputs, enable_io_processing=False)
     return {} if widened.random else found
 
 
-class _Interpreter(fx.Interpreter):
-    """Runs the steps of control flow one by one, and keeps the values inside."""
+class _Interpreter(StepInterpreter):
+    """Keeps the values inside of control flow."""
 
-    def __init__(
-        self,
-        module: fx.GraphModule,
-        steps: tuple[int, ...],
-        paths: dict[int, str],
-        found: dict[str, Steps],
-        widened: Widened,
-    ) -> None:
-        super().__init__(module)
-        self._path, self._steps, self._widened = paths.get(id(module), ""), steps, widened
-        self._paths, self._found = paths, found
+    found: dict[str, Steps]
+    widened: Widened
 
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        run = RUNS.get(str(target))
-        if run is None:
-            return super().call_function(target, args, kwargs)
-        return run(self._call, *args, **kwargs)
-
-    def _call(self, graph: fx.GraphModule, operands: Sequence[Any], step: int | None) -> Any:
-        steps = self._steps if step is None else (*self._steps, step)
-        inner = _Interpreter(graph, steps, self._paths, self._found, self._widened)
-        return inner.run(*operands, enable_io_processing=False)
+    def inner(self, graph: fx.GraphModule, path: str, steps: tuple[int, ...]) -> StepInterpreter:
+        made = _Interpreter(graph, path, steps, self._paths)
+        made.found, made.widened = self.found, self.widened
+        return made
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        if self._path and n.op == "call_function":
+        if self.path and n.op == "call_function":
             for name, tensor in tensors_of(n, result):
-                pair = tensor.detach(), self._widened.ideal(tensor).detach()
-                self._found.setdefault(f"{self._path}/{name}", {})[self._steps] = pair
+                pair = tensor.detach(), self.widened.ideal(tensor).detach()
+                self.found.setdefault(f"{self.path}/{name}", {})[self.steps] = pair
         return result

@@ -134,6 +134,30 @@ def true_values_of(
     return found
 
 
+def true_values_in(graph: fx.GraphModule, operands: Sequence[Any]) -> TrueValues:
+    """Run a graph of control flow node by node, each in float64 from torch's own values.
+
+    Args:
+        graph: The graph, without in-place ops.
+        operands: The values of its placeholders.
+
+    Returns:
+        The results; ``outputs`` has an empty name for an output that is not a tensor.
+
+    Raises:
+        ComparisonError: If the graph cannot be run.
+    """
+    found = TrueValues(inputs=tuple(operands))
+    with _failures(), torch.no_grad():
+        _Narrow(graph, found).run(*operands, enable_io_processing=False)
+        wide = _Wide(graph, found, None, found.ideal.__setitem__)
+        wide.run(*map(_wide, operands), enable_io_processing=False)
+    leaves = pytree.tree_leaves(graph.graph.output_node().args[0])
+    names = (leaf.name if isinstance(leaf, fx.Node) else "" for leaf in leaves)
+    found.outputs = [name if name in found.own else "" for name in names]
+    return found
+
+
 @contextmanager
 def _failures() -> Iterator[None]:
     try:

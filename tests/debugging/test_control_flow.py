@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch._higher_order_ops.map import map_impl
-from torch._higher_order_ops.scan import scan_op
+from torch._higher_order_ops.scan import scan, scan_op
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coreai_onnx.debugging.control_flow import RUNS
+from coreai_onnx.debugging.control_flow import RUNS, body_calls
 from tests.tolerances import assert_close
 
 
@@ -65,3 +65,32 @@ def test_results_are_those_of_torch(name: str) -> None:
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert_close(one, other)
+
+
+def test_calls_of_graphs_with_their_steps() -> None:
+    class Nested(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            def step(c: torch.Tensor, row: torch.Tensor) -> Any:
+                inner = torch.cond(row.sum() > 3, lambda a: a * 2, lambda a: a + 1, (row,))
+                return c + inner, c * 1
+
+            return scan(step, x[0] * 0, x, dim=0)[0]
+
+    program = torch.export.export(Nested(), (ROWS * 7,))
+    calls = body_calls(program, (ROWS * 7,))
+    bodies = [call for call in calls if "." not in call.path]
+    assert [call.steps for call in bodies] == [(0,), (1,), (2,), (3,)]
+    for call, row in zip(bodies, ROWS * 7, strict=True):
+        assert_close(call.operands[1], row)
+    branches = [call for call in calls if "." in call.path]
+    assert [call.steps for call in branches] == [(0,), (1,), (2,), (3,)]
+    assert ["true" in call.path for call in branches] == [False, True, True, True]
+
+
+def test_random_programs_and_programs_without_control_flow_have_no_calls() -> None:
+    class Noisy(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 3, torch.sin, torch.cos, (x + torch.rand_like(x),))
+
+    assert body_calls(torch.export.export(Noisy(), (ROW,)), (ROW,)) == []
+    assert body_calls(torch.export.export(torch.nn.ReLU(), (ROW,)), (ROW,)) == []
