@@ -61,6 +61,14 @@ class AmxTiles {
                      : "i"(kTile), "r"(base), "r"(stride)
                      : "memory");
   }
+  /// The same for rows that are not read again soon: they replace less of the first-level cache.
+  template <int kTile>
+  HWY_INLINE void LoadOnce(const void* base, size_t stride) {
+    __asm__ volatile("tileloaddt1 (%1,%2,1), %%tmm%c0"
+                     :
+                     : "i"(kTile), "r"(base), "r"(stride)
+                     : "memory");
+  }
   template <int kTile>
   HWY_INLINE void Store(void* base, size_t stride) {
     __asm__ volatile("tilestored %%tmm%c0, (%1,%2,1)"
@@ -107,6 +115,10 @@ class ModelTiles {
       const auto* from = static_cast<const char*>(base) + row * stride;
       hwy::CopyBytes(from, tiles_[kTile] + row * kAmxRowBytes, kAmxRowBytes);
     }
+  }
+  template <int kTile>
+  void LoadOnce(const void* base, size_t stride) {
+    Load<kTile>(base, stride);
   }
   template <int kTile>
   void Store(void* base, size_t stride) {

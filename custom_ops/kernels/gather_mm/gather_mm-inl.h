@@ -9,7 +9,6 @@
 #define COREAI_KERNELS_GATHER_MM_INL_H_
 #endif
 
-#include "kernels/gather_mm/gather_mm_amx-inl.h"
 #include "kernels/gather_mm/gather_mm_few-inl.h"
 #include "kernels/gather_mm/gather_mm_few_packed-inl.h"
 #include "kernels/gather_mm/gather_mm_many-inl.h"
@@ -72,15 +71,8 @@ inline GatherMmKernel SelectGatherMm(DType dtype, GatherMmLayout layout) {
   return nullptr;
 }
 
-/// The same on a processor with AMX.
-inline GatherMmKernel SelectGatherMmOfAmx(DType dtype, GatherMmLayout layout) {
-  if (kHasTiles && dtype == DType::kBFloat16) return GatherMmOfTilesFor<KernelTiles>(layout);
-  return SelectGatherMm(dtype, layout);
-}
-
-inline GatherMmPackLeftKernel SelectGatherMmPackLeft(DType left) {
-  if (left == DType::kBFloat16) return PackAmxLeft;
-  return left == DType::kFloat64 ? PackLeft<double> : PackLeft<float>;
+inline GatherMmPackLeftKernel SelectGatherMmPackLeft(DType dtype) {
+  return dtype == DType::kFloat64 ? PackLeft<double> : PackLeft<float>;
 }
 
 template <typename T>
@@ -100,12 +92,6 @@ inline GatherMmPackRightKernel SelectGatherMmPackRight(DType dtype, bool transpo
       return GatherMmPackRightOf<double>(transposed);
   }
   return nullptr;
-}
-
-/// The same on a processor with AMX.
-inline GatherMmPackRightKernel SelectGatherMmPackRightOfAmx(DType dtype, bool transposed) {
-  if (!kHasTiles || dtype != DType::kBFloat16) return SelectGatherMmPackRight(dtype, transposed);
-  return transposed ? PackAmxRight<true> : PackAmxRight<false>;
 }
 
 }  // namespace HWY_NAMESPACE

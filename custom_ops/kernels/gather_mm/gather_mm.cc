@@ -4,39 +4,55 @@
 // foreach_target comes first
 #include "hwy/highway.h"
 #include "kernels/gather_mm/gather_mm-inl.h"
+#include "kernels/gather_mm/gather_mm_amx.h"
 
 #if HWY_ONCE
 #include "simd/dispatch.h"
 
 namespace coreai {
+namespace {
+
+// Whether tile registers multiply.
+bool UsesTiles(Target target, DType dtype) {
+#ifdef COREAI_MODEL_TILES
+  (void)target;
+#else
+  if (target != Target::kAmx) return false;
+#endif
+  return dtype == DType::kBFloat16 || dtype == DType::kFloat16;
+}
+
+}  // namespace
 
 GatherMmKernel FindGatherMm(Target target, DType dtype, GatherMmLayout layout) {
   static constexpr GatherMmKernel (*kSelect[kTargetCount])(DType, GatherMmLayout) =
-      COREAI_TARGETS_WITH_AMX(SelectGatherMm, SelectGatherMmOfAmx);
+      COREAI_TARGETS(SelectGatherMm);
+  if (UsesTiles(target, dtype)) return FindGatherMmOfTiles(target, dtype).product(layout);
   return kSelect[static_cast<std::size_t>(target)](dtype, layout);
 }
 
-GatherMmPackLeftKernel FindGatherMmPackLeft(Target target, DType left) {
+GatherMmPackLeftKernel FindGatherMmPackLeft(Target target, DType dtype) {
   static constexpr GatherMmPackLeftKernel (*kSelect[kTargetCount])(DType) =
       COREAI_TARGETS(SelectGatherMmPackLeft);
-  return kSelect[static_cast<std::size_t>(target)](left);
+  if (UsesTiles(target, dtype)) return FindGatherMmOfTiles(target, dtype).pack_left;
+  return kSelect[static_cast<std::size_t>(target)](dtype);
 }
 
 GatherMmPackRightKernel FindGatherMmPackRight(Target target, DType dtype, bool transposed) {
   static constexpr GatherMmPackRightKernel (*kSelect[kTargetCount])(DType, bool) =
-      COREAI_TARGETS_WITH_AMX(SelectGatherMmPackRight, SelectGatherMmPackRightOfAmx);
+      COREAI_TARGETS(SelectGatherMmPackRight);
+  if (UsesTiles(target, dtype)) return FindGatherMmOfTiles(target, dtype).pack_right(transposed);
   return kSelect[static_cast<std::size_t>(target)](dtype, transposed);
 }
 
 GatherMmLeft GatherMmLeftOf(Target target, DType dtype) {
-#ifdef COREAI_MODEL_TILES
-  (void)target;
-  const bool tiles = dtype == DType::kBFloat16;
-#else
-  const bool tiles = target == Target::kAmx && dtype == DType::kBFloat16;
-#endif
-  if (tiles) return {dtype, 0, 16, 32};
-  return {WideDType(dtype), kGatherMmFewRows, 1, 1};
+  if (!UsesTiles(target, dtype)) {
+    return {WideDType(dtype), kGatherMmFewRows, kGatherMmMaxRows, 8, 1, 1, kGatherMmColumnStep};
+  }
+  // Of float16, rows are read in place as float32, or packed as two parts.
+  const bool parts = dtype == DType::kFloat16;
+  return {parts ? DType::kFloat32 : dtype, parts ? kGatherMmFewRows : 0, kGatherMmMaxTileRows,
+          32, 16, 32, 32};
 }
 
 std::size_t GatherMmPackedBytes(Target target, DType dtype, std::size_t depth,

@@ -43,13 +43,14 @@ std::vector<std::size_t> MatricesOf(const GatherOperand& rhs, const Shape& batch
 }
 
 // Splits rows into blocks of at most the size that the kernel supports.
-std::vector<Block> CutBlocks(const std::vector<std::size_t>& starts, std::size_t columns) {
+std::vector<Block> CutBlocks(const std::vector<std::size_t>& starts, std::size_t columns,
+                             const GatherMmLeft& left) {
   std::vector<Block> blocks;
   for (std::size_t matrix = 0; matrix + 1 < starts.size(); ++matrix) {
     const std::size_t rows = starts[matrix + 1] - starts[matrix];
     if (rows == 0) continue;
-    const std::size_t parts = (rows - 1) / kGatherMmMaxRows + 1;
-    const std::size_t part = std::min(((rows - 1) / parts / 8 + 1) * 8, kGatherMmMaxRows);
+    const std::size_t parts = (rows - 1) / left.max_rows + 1;
+    const std::size_t part = ((rows - 1) / parts / left.block_step + 1) * left.block_step;
     for (std::size_t row = 0; row < rows; row += part) {
       blocks.push_back({matrix, starts[matrix] + row, std::min(part, rows - row), 0, columns, 0});
     }
@@ -58,11 +59,12 @@ std::vector<Block> CutBlocks(const std::vector<std::size_t>& starts, std::size_t
 }
 
 // Splits the columns of blocks if there are too few blocks.
-std::vector<Block> CutColumns(const std::vector<Block>& blocks, std::size_t columns) {
+std::vector<Block> CutColumns(const std::vector<Block>& blocks, std::size_t columns,
+                              std::size_t step) {
   const std::size_t cuts =
-      std::min((kWantedItems - 1) / blocks.size() + 1, (columns - 1) / kGatherMmColumnStep + 1);
+      std::min((kWantedItems - 1) / blocks.size() + 1, (columns - 1) / step + 1);
   if (cuts == 1) return blocks;
-  const std::size_t width = ((columns - 1) / cuts / kGatherMmColumnStep + 1) * kGatherMmColumnStep;
+  const std::size_t width = ((columns - 1) / cuts / step + 1) * step;
   std::vector<Block> cut;
   for (const Block& block : blocks) {
     for (std::size_t column = 0; column < columns; column += width) {
@@ -101,7 +103,7 @@ class GatherMmOp : public Op {
         packed_kernel_(FindGatherMm(target, dtype, GatherMmLayout::kPacked)),
         left_(GatherMmLeftOf(target, dtype)),
         target_(target),
-        pack_left_(FindGatherMmPackLeft(target, left_.dtype)),
+        pack_left_(FindGatherMmPackLeft(target, dtype)),
         widen_(FindWiden(target, dtype)),
         constant_(info.Constant(names::kRhsInput), transposed_, dtype, target) {}
 
@@ -143,7 +145,7 @@ class GatherMmOp : public Op {
     const SortedRows rows = SortRows(lhs, batch, MatricesOf(rhs, batch), rhs.count(),
                                      {widened ? widened.get() : lhs.data(), depth * left_bytes,
                                       output, columns * SizeOf(dtype_)});
-    std::vector<Block> blocks = CutBlocks(rows.starts, columns);
+    std::vector<Block> blocks = CutBlocks(rows.starts, columns, left_);
     const void* const packed = constant_.Find(rhs.data());
     const GatherMmKernel kernel = packed == nullptr ? kernel_ : packed_kernel_;
     const auto* const right = static_cast<const char*>(packed == nullptr ? rhs.data() : packed);
@@ -151,7 +153,7 @@ class GatherMmOp : public Op {
                                          ? depth * columns * SizeOf(dtype_)
                                          : GatherMmPackedBytes(target_, dtype_, depth, columns);
     const ScratchMemory packed_rows = Pack(context, rows, depth, &blocks);
-    blocks = CutColumns(blocks, columns);
+    blocks = CutColumns(blocks, columns, left_.column_step);
     const std::vector<std::size_t> items = JoinBlocks(blocks, depth);
     RunItems(context, items.size() - 1, kGatherMmScratchBytes,
              [&](std::size_t item, void* scratch) {

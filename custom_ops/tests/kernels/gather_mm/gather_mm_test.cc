@@ -40,8 +40,8 @@ struct Factors {
       lefts.push_back(static_cast<const char*>(left.data()) + r * run.depth * SizeOf(kind.dtype));
     }
     if (run.rows > kind.few_rows) {
-      FindGatherMmPackLeft(target, kind.dtype)(lefts.data(), run.rows, run.depth,
-                                               packed_left.data());
+      FindGatherMmPackLeft(target, run.dtype)(lefts.data(), run.rows, run.depth,
+                                              packed_left.data());
     }
     if (run.layout != Layout::kPacked) return;
     FindGatherMmPackRight(target, run.dtype, Transposed(run))(right, run.depth, run.columns,

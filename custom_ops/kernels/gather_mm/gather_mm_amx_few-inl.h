@@ -1,0 +1,109 @@
+// Products of few rows with a matrix of float16 that is packed as tiles, bound by reading it once.
+// Fused multiply-adds: tiles would multiply rows of zeros. Included once per target.
+
+#include "hwy/highway.h"
+
+#if defined(COREAI_KERNELS_GATHER_MM_AMX_FEW_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_GATHER_MM_AMX_FEW_INL_H_
+#undef COREAI_KERNELS_GATHER_MM_AMX_FEW_INL_H_
+#else
+#define COREAI_KERNELS_GATHER_MM_AMX_FEW_INL_H_
+#endif
+
+#include "kernels/gather_mm/gather_mm_amx_pack-inl.h"
+#include "kernels/gather_mm/gather_mm_many-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coreai {
+namespace HWY_NAMESPACE {
+
+/// A vector of x[0], x[1], x[0], …, of the lanes from `lane` on.
+template <class D>
+HWY_INLINE hn::Vec<D> RepeatPair(D d, const float* HWY_RESTRICT x, size_t lane) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(d, x[lane % 2]);
+#else
+  const hn::Repartition<std::uint64_t, D> d64;
+  std::uint64_t pair;
+  hwy::CopyBytes<8>(x, &pair);
+  (void)d, (void)lane;
+  return hn::BitCast(d, hn::Set(d64, pair));
+#endif
+}
+
+/// sums[r] += the products of 32 elements of the depth; lanes are [16 columns, 2 elements].
+template <size_t kRows, size_t kVecs, class V>
+HWY_INLINE void AddTile(const float* const* HWY_RESTRICT left, size_t k,
+                        const std::uint32_t* HWY_RESTRICT tile, V (&sums)[kRows][kVecs]) {
+  const hn::ScalableTag<float> d;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  const auto* right = reinterpret_cast<const hwy::float16_t*>(tile);
+  for (size_t i = 0; i < kAmxPairDepth; i += 2, right += 2 * kAmxColumns) {
+#pragma GCC unroll 8
+    for (size_t v = 0; v < kVecs; ++v) {
+      const auto b = LoadWide(d, right + v * kLanes);
+#pragma GCC unroll 4
+      for (size_t r = 0; r < kRows; ++r) {
+        sums[r][v] = hn::MulAdd(RepeatPair(d, left[r] + k + i, v * kLanes), b, sums[r][v]);
+      }
+    }
+  }
+}
+
+/// The columns of one tile; tiles of the depth are `distance` words apart.
+template <size_t kRows>
+HWY_INLINE void MultiplyFewTiles(const GatherMmTile& t, size_t column, size_t distance,
+                                 const std::uint32_t* HWY_RESTRICT tile) {
+  const hn::ScalableTag<float> d;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  constexpr size_t kVecs = 2 * kAmxColumns / kLanes;
+  constexpr size_t kBytesAhead = 4096;
+  hn::Vec<decltype(d)> sums[kRows][kVecs];
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (size_t v = 0; v < kVecs; ++v) sums[r][v] = hn::Zero(d);
+  }
+  const auto* left = reinterpret_cast<const float* const*>(t.left);
+  size_t k = 0;
+  for (; k + kAmxPairDepth <= t.depth; k += kAmxPairDepth, tile += distance) {
+    const char* ahead = reinterpret_cast<const char*>(tile) + kBytesAhead;
+    for (size_t at = 0; at < kAmxBytes; at += 64) __builtin_prefetch(ahead + at);
+    AddTile(left, k, tile, sums);
+  }
+  if (k < t.depth) {
+    alignas(64) float last[kRows][kAmxPairDepth] = {};
+    const float* rows[kRows];
+    for (size_t r = 0; r < kRows; ++r) {
+      hwy::CopyBytes(left[r] + k, last[r], (t.depth - k) * sizeof(float));
+      rows[r] = last[r];
+    }
+    AddTile(rows, 0, tile, sums);
+  }
+  const size_t width = HWY_MIN(kAmxColumns, t.last_column - column);
+  for (size_t r = 0; r < kRows; ++r) {
+    alignas(64) float pairs[2 * kAmxColumns];
+    for (size_t v = 0; v < kVecs; ++v) hn::Store(sums[r][v], d, pairs + v * kLanes);
+    for (size_t c = 0; c < kAmxColumns; ++c) pairs[c] = pairs[2 * c] + pairs[2 * c + 1];
+    NarrowRow(pairs, width, static_cast<hwy::float16_t*>(t.output[r]) + column);
+  }
+}
+
+/// Rows of t.left are float32.
+template <size_t kRows>
+void MultiplyFewTiles(const GatherMmTile& t) {
+  const size_t steps = AmxSteps(t.depth);
+  const auto* right = static_cast<const std::uint32_t*>(t.right);
+  for (size_t column = t.first_column; column < t.last_column; column += kAmxColumns) {
+    const size_t pair = column / kAmxPair * kAmxPair;
+    const size_t tiles = AmxTilesOfPair(pair, t.columns);
+    const size_t first = pair / kAmxColumns * steps + column / kAmxColumns % 2;
+    MultiplyFewTiles<kRows>(t, column, tiles * kAmxWords, right + first * kAmxWords);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace coreai
+HWY_AFTER_NAMESPACE();
+
+#endif
