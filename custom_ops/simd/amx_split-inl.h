@@ -1,15 +1,15 @@
-// Numbers of float16 as sums of two bfloat16, for exact products by tiles of bfloat16. Included once
-// per target.
+// Numbers of float16 as sums of two bfloat16, for exact products by tiles of bfloat16. Included
+// once per target.
 //
 // A float16 has 11 significant bits. Its upper 8 are a bfloat16, and the other 3 are another one,
 // because bfloat16 has the exponents of float32: parts of subnormal float16 are normal, at least
-// 2^-24, and tile instructions do not flush them. With x = x0 + x1 and y = y0 + y1, the four products
-// xi * yj are exact in float32, so that their sum has the accuracy of products in float32. Without
-// x1 * y1, up to 2^-14 of |x * y|, a sum of products that cancel would be wrong in float16.
+// 2^-24, and tile instructions do not flush them. With x = x0 + x1 and y = y0 + y1, the four
+// products xi * yj are exact in float32, so that their sum has the accuracy of products in float32.
+// Without x1 * y1, up to 2^-14 of |x * y|, a sum of products that cancel would be wrong in float16.
 //
-// Infinity has the parts infinity and NaN: a product with an infinite factor is NaN, which the caller
-// has to compute again. Sums of finite numbers are right; a sum that is infinite without being NaN
-// is right as well.
+// Infinity has the parts infinity and NaN: a product with an infinite factor is NaN, which the
+// caller has to compute again. Sums of finite numbers are right; a sum that is infinite without
+// being NaN is right as well.
 
 #include <cstdint>
 

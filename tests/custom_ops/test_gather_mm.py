@@ -73,12 +73,14 @@ def test_agrees_with_the_reference(kernels, name, transposed, dtype):
     assert_close(actual, expected(inputs, dtype, **attributes))
 
 
-@pytest.mark.parametrize("rows", [*range(1, 20), 63, 64, 65, 191, 192, 193, 400])
+@pytest.mark.parametrize("rows", [*range(1, 20), 63, 64, 65, 192, 193, 256, 257, 600])
 @pytest.mark.parametrize("transposed", [0, 1])
-def test_every_number_of_rows(kernels, rows, transposed):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_every_number_of_rows(kernels, rows, transposed, dtype):
     inputs = [torch.randn(rows, 17), torch.randn(33, 17) if transposed else torch.randn(17, 33)]
+    inputs = [x.to(dtype) for x in inputs]
     actual = run_op(kernels, "gather_mm", inputs, transpose_rhs=transposed)
-    assert_close(actual, expected(inputs, torch.float32, transpose_rhs=transposed))
+    assert_close(actual, expected(inputs, dtype, transpose_rhs=transposed))
 
 
 @pytest.mark.parametrize("index_dtype", [I32, I64])
@@ -87,18 +89,20 @@ def test_index_types(kernels, index_dtype):
     assert_close(run_op(kernels, "gather_mm", inputs), expected(inputs, torch.float32))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["experts", "deep", "many_rows"])
 @pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
-def test_threads_do_not_change_the_result(kernels, name, transposed):
-    inputs, attributes = make(name, torch.float32, transposed=transposed)
+def test_threads_do_not_change_the_result(kernels, name, transposed, dtype):
+    inputs, attributes = make(name, dtype, transposed=transposed)
     one = run_op(kernels, "gather_mm", inputs, threads=1, **attributes)
     assert run_op(kernels, "gather_mm", inputs, threads=3, **attributes).equal(one)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("transposed", [0, 1])
 @pytest.mark.parametrize("rows", [1, 9])
-def test_nan_and_infinity_stay_in_their_row_and_column(kernels, rows, transposed):
-    left, right = torch.ones(rows, 20), torch.ones(20, 70)
+def test_nan_and_infinity_stay_in_their_row_and_column(kernels, rows, transposed, dtype):
+    left, right = torch.ones(rows, 20, dtype=dtype), torch.ones(20, 70, dtype=dtype)
     left[0, 3] = float("inf")
     right[19, 69] = float("nan")
     right[0, 64] = float("-inf")

@@ -51,8 +51,13 @@ GatherMmLeft GatherMmLeftOf(Target target, DType dtype) {
   }
   // Of float16, rows are read in place as float32, or packed as two parts.
   const bool parts = dtype == DType::kFloat16;
-  return {parts ? DType::kFloat32 : dtype, parts ? kGatherMmFewRows : 0, kGatherMmMaxTileRows,
-          32, 16, 32, 32};
+  return {parts ? DType::kFloat32 : dtype,
+          parts ? kGatherMmFewRows : 0,
+          kGatherMmMaxTileRows,
+          32,
+          16,
+          32,
+          32};
 }
 
 std::size_t GatherMmPackedBytes(Target target, DType dtype, std::size_t depth,

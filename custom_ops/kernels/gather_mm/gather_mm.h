@@ -74,7 +74,8 @@ using GatherMmKernel = void (*)(const GatherMmTile&, void* scratch);
 GatherMmKernel FindGatherMm(Target target, DType dtype, GatherMmLayout layout);
 
 /// Packs rows: those of a group are interleaved, so that elements that are multiplied together are
-/// adjacent. `dtype` is that of the product. `packed` has PackedRows(rows) * RowBytes(depth) bytes and is aligned to 64.
+/// adjacent. `dtype` is that of the product. `packed` has PackedRows(rows) * RowBytes(depth) bytes
+/// and is aligned to 64.
 using GatherMmPackLeftKernel = void (*)(const void* const* left, std::size_t rows,
                                         std::size_t depth, void* packed);
 GatherMmPackLeftKernel FindGatherMmPackLeft(Target target, DType dtype);

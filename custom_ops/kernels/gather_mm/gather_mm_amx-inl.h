@@ -28,15 +28,17 @@ void MultiplyFewHalves(const GatherMmTile& t, void* scratch) {
 
 /// Multiplies blocks of two by two tiles. Two tiles of columns and kDepth tiles of the depth are in
 /// the first-level cache while all rows, in the second-level cache, are multiplied by them. Rows of
-/// more than kSpan tiles of the depth are processed in spans, for a group of columns each, whose sums
-/// are in the second-level cache as well.
+/// more than kSpan tiles of the depth are processed in spans, for a group of columns each, whose
+/// sums are in the second-level cache as well.
 template <class Tiles, typename T, GatherMmLayout kLayout>
 class AmxProduct {
  public:
   AmxProduct(const GatherMmTile& t, void* scratch)
       : t_(t),
         steps_(AmxSteps(t.depth)),
-        group_(!kPacked ? kGroup : steps_ <= kSpan ? kAmxPair : kPackedGroup),
+        group_(!kPacked          ? kGroup
+               : steps_ <= kSpan ? kAmxPair
+                                 : kPackedGroup),
         last_(static_cast<float*>(scratch)),
         again_(last_ + kAmxPair * kAmxPair),
         split_(reinterpret_cast<std::uint32_t*>(again_ + kFewColumns)),
@@ -44,10 +46,10 @@ class AmxProduct {
         panel_(reinterpret_cast<std::uint32_t*>(sums_ + kGroup * kGatherMmMaxTileRows)) {
     constexpr size_t kBegin = kAmxPair * kAmxPair + kFewColumns + kSplitTiles * kAmxWords;
     constexpr size_t kPanel = kGroup / kAmxColumns * kSpan * kAmxWords;
-    static_assert((kBegin + kGatherMmMaxTileRows * kPackedGroup) * 4 <= kGatherMmScratchBytes &&
-                      (kBegin + kGatherMmMaxTileRows * kGroup + kPanel) * 4 <=
-                          kGatherMmScratchBytes,
-                  "scratch is too small");
+    static_assert(
+        (kBegin + kGatherMmMaxTileRows * kPackedGroup) * 4 <= kGatherMmScratchBytes &&
+            (kBegin + kGatherMmMaxTileRows * kGroup + kPanel) * 4 <= kGatherMmScratchBytes,
+        "scratch is too small");
   }
 
   void Run() {
@@ -58,6 +60,7 @@ class AmxProduct {
         if constexpr (!kPacked) {
           PackAmxRightRange<kLayout == GatherMmLayout::kTransposed>(t_.right, t_.depth, t_.columns,
                                                                     range, panel_);
+          halves_.from = nullptr;  // which was another part of the matrix
         }
         MultiplyRange(range);
       }
@@ -179,7 +182,7 @@ class AmxProduct {
 
   /// The parts of the tiles at `right`, of which some have been split before.
   const std::uint32_t* SplitNow(const std::uint32_t* right, const Place& place) {
-    if (halves_.from != right || halves_.done == 0) StartSplit(right, place);
+    if (halves_.from != right) StartSplit(right, place);
     SplitTiles(halves_.tiles);
     return halves_.to;
   }
@@ -290,8 +293,8 @@ class AmxProduct {
   HWY_INLINE void StoreRows(size_t count) {
     const size_t end = HWY_MIN(pending_.row + count, pending_.rows);
     for (; pending_.row < end; ++pending_.row) {
-      const float* sums = last_ + pending_.row / kAmxRows * 2 * kAmxWords +
-                          pending_.row % kAmxRows * kAmxColumns;
+      const float* sums =
+          last_ + pending_.row / kAmxRows * 2 * kAmxWords + pending_.row % kAmxRows * kAmxColumns;
       StoreRow(t_.output[pending_.first_row + pending_.row], pending_.first_row + pending_.row,
                sums);
     }

@@ -1,8 +1,8 @@
 // Packs the factors of products by tile registers. Included once per target.
 //
-// Two tiles that are multiplied together are adjacent: [pairs of tiles, depth / 32, tiles of a pair],
-// where the last pair may be a single tile. Rows of float16 have the tiles of both parts of a pair,
-// the high ones first (simd/amx_split-inl.h).
+// Two tiles that are multiplied together are adjacent: [pairs of tiles, depth / 32, tiles of a
+// pair], where the last pair may be a single tile. Rows of float16 have the tiles of both parts of
+// a pair, the high ones first (simd/amx_split-inl.h).
 
 #include "hwy/highway.h"
 
@@ -74,10 +74,10 @@ void PackAmxLeft(const void* const* left, size_t rows, size_t depth, void* packe
   for (size_t r = 0; r < padded; ++r) {
     const size_t pair = r / kAmxPair * kAmxPair;
     const size_t tiles = AmxTilesOfPair(pair, padded);
-    std::uint32_t* out = static_cast<std::uint32_t*>(packed) +
-                         (pair / kAmxRows * AmxSteps(depth) * kAmxParts<T> + r / kAmxRows % 2) *
-                             kAmxWords +
-                         r % kAmxRows * kAmxColumns;
+    std::uint32_t* out =
+        static_cast<std::uint32_t*>(packed) +
+        (pair / kAmxRows * AmxSteps(depth) * kAmxParts<T> + r / kAmxRows % 2) * kAmxWords +
+        r % kAmxRows * kAmxColumns;
     if (r < rows) {
       PackAmxLeftRow(static_cast<const Row*>(left[r]), depth, tiles * kAmxParts<T> * kAmxWords,
                      tiles * kAmxWords, out);
@@ -111,8 +111,8 @@ struct AmxRange {
   size_t column, end_column, step, end_step;
 };
 
-/// Packs a part of a matrix. Tiles of the same elements of the depth are packed one after the other:
-/// rows of a matrix [depth, columns] are pages apart.
+/// Packs a part of a matrix. Tiles of the same elements of the depth are packed one after the
+/// other: rows of a matrix [depth, columns] are pages apart.
 template <bool kTransposed>
 void PackAmxRightRange(const void* right, size_t depth, size_t columns, const AmxRange& range,
                        std::uint32_t* HWY_RESTRICT out) {

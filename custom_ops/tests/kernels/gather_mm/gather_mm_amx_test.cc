@@ -1,5 +1,5 @@
-// Products of bfloat16 and float16 by tile registers. On every target by their model; what AMX itself
-// gives is compared with that bit by bit.
+// Products of bfloat16 and float16 by tile registers. On every target by their model; what AMX
+// itself gives is compared with that bit by bit.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/gather_mm/gather_mm_amx_test.cc"
@@ -165,8 +165,8 @@ TEST(GatherMmAmx, SubnormalInfiniteAndNanHalves) {
       };
       for (std::size_t k = 0; k < kDepth; ++k) left[k] = std::ldexp(left[k], -20);
       for (std::size_t k = 0; k < kDepth; ++k) at(k, 5) = 1000 * at(k, 5);
-      left[kDepth + 7] = INFINITY;     // row 1
-      left[2 * kDepth + 9] = NAN;      // row 2
+      left[kDepth + 7] = INFINITY;  // row 1
+      left[2 * kDepth + 9] = NAN;   // row 2
       at(7, 0) = 1, at(7, 1) = -1.001, at(7, 2) = 0, at(7, 3) = -INFINITY, at(3, 4) = INFINITY;
       at(11, 35) = NAN, at(12, 36) = INFINITY, at(13, 36) = -INFINITY;
       const Product p(DType::kFloat16, rows, kDepth, kColumns, transposed, left, right);
