@@ -1,14 +1,17 @@
-"""Whole models in bfloat16 on the kernels, beside torch's own bfloat16 and our float32.
+"""Whole models in bfloat16 or float16 on the kernels, beside torch's own and our float32.
 
     python -m tests.bench.bfloat16_models
     python -m tests.bench.bfloat16_models --models llama vit --rounds 10
+    python -m tests.bench.bfloat16_models --dtype float16
+    python -m tests.bench.bfloat16_models --tokens 512 --batch 4 --variants torch kernels
+    python -m tests.bench.bfloat16_models --threads 2
 
-One thread, in CPU time of the process; all variants of a model take turns. *bfloat16* is the file
-of the module in bfloat16 for the target `kernels`, *float32 products* the one for the default
-target, whose products are in float32 between casts; *bfloat16 weights* is the file in float32 of
-the same weights, which are stored in bfloat16 (`store_weights_as`). Errors are the largest ones of
-the first output, relative to its largest magnitude, from the module in float32 with the same
-weights.
+One thread, in CPU time of the process, or several, in wall time; all variants of a model take
+turns. *kernels* is the file of the module in the dtype for the target `kernels`, *default* the one
+for the default target, whose products of bfloat16 are in float32 between casts; *stored* is the
+file in float32 of the same weights, which are stored in the dtype (`store_weights_as`). Errors are
+the largest ones of the first output, relative to its largest magnitude, from the module in float32
+with the same weights.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from coreai_onnx.table import render
 
 Inputs = tuple[torch.Tensor, ...]
 VOCABULARY = 4096
-TOKENS = 128
+VARIANTS = ("torch, float32", "torch", "float32", "stored", "default", "kernels")
 
 
 class First(torch.nn.Module):
@@ -57,28 +60,43 @@ class Variant:
     run: Callable[[], Any]
 
 
-def tokens() -> torch.Tensor:
-    """Return a prompt."""
-    return torch.randint(0, VOCABULARY, (1, TOKENS))
+@dataclass(frozen=True)
+class Options:
+    """What is measured, and how."""
+
+    dtype: torch.dtype
+    variants: tuple[str, ...]
+    batch: int
+    tokens: int
+    threads: int
+    rounds: int
+
+    def prompt(self, tokens: int | None = None) -> torch.Tensor:
+        """Return prompts."""
+        return torch.randint(0, VOCABULARY, (self.batch, tokens or self.tokens))
+
+    def clock(self) -> float:
+        """Return the time in seconds: of the process if it has one thread."""
+        return time.process_time() if self.threads == 1 else time.perf_counter()
 
 
-def bert() -> tuple[First, Inputs]:
+def bert(options: Options) -> tuple[First, Inputs]:
     """BERT base with 4 layers."""
     config = transformers.BertConfig(vocab_size=VOCABULARY, num_hidden_layers=4)
-    return First(transformers.BertModel(config), ("input_ids",)), (tokens(),)
+    return First(transformers.BertModel(config), ("input_ids",)), (options.prompt(),)
 
 
-def llama() -> tuple[First, Inputs]:
+def llama(options: Options) -> tuple[First, Inputs]:
     """Llama with 4 layers, 16 heads of queries and 4 of keys."""
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=1024, intermediate_size=2816, num_hidden_layers=4,
         num_attention_heads=16, num_key_value_heads=4,
     )  # fmt: skip
     model = transformers.LlamaForCausalLM(config)
-    return First(model, ("input_ids",), use_cache=False), (tokens(),)
+    return First(model, ("input_ids",), use_cache=False), (options.prompt(),)
 
 
-def qwen3_moe() -> tuple[First, Inputs]:
+def qwen3_moe(options: Options) -> tuple[First, Inputs]:
     """Qwen3-MoE with 4 layers, 2 of 8 experts for each token."""
     config = transformers.Qwen3MoeConfig(
         vocab_size=VOCABULARY, hidden_size=512, intermediate_size=1024, num_hidden_layers=4,
@@ -86,10 +104,10 @@ def qwen3_moe() -> tuple[First, Inputs]:
         num_experts_per_tok=2, moe_intermediate_size=768,
     )  # fmt: skip
     model = transformers.Qwen3MoeForCausalLM(config)
-    return First(model, ("input_ids",), use_cache=False), (tokens(),)
+    return First(model, ("input_ids",), use_cache=False), (options.prompt(),)
 
 
-def whisper() -> tuple[First, Inputs]:
+def whisper(options: Options) -> tuple[First, Inputs]:
     """Whisper tiny, 400 frames of audio and 16 tokens."""
     config = transformers.WhisperConfig(vocab_size=VOCABULARY, max_source_positions=200)
     config.pad_token_id = config.bos_token_id = config.eos_token_id = 0
@@ -97,13 +115,13 @@ def whisper() -> tuple[First, Inputs]:
     model = First(
         transformers.WhisperModel(config), ("input_features", "decoder_input_ids"), use_cache=False
     )
-    return model, (torch.randn(1, config.num_mel_bins, 400), tokens()[:, :16])
+    return model, (torch.randn(options.batch, config.num_mel_bins, 400), options.prompt(16))
 
 
-def vit() -> tuple[First, Inputs]:
+def vit(options: Options) -> tuple[First, Inputs]:
     """ViT base with 4 layers."""
     model = transformers.ViTModel(transformers.ViTConfig(num_hidden_layers=4))
-    return First(model, ("pixel_values",)), (torch.randn(1, 3, 224, 224),)
+    return First(model, ("pixel_values",)), (torch.randn(options.batch, 3, 224, 224),)
 
 
 MODELS = {"bert": bert, "llama": llama, "qwen3_moe": qwen3_moe, "whisper": whisper, "vit": vit}
@@ -113,56 +131,67 @@ def main() -> None:
     """Measure, and print one table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--tokens", type=int, default=128, help="of texts")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=8)
-    options = parser.parse_args()
+    given = vars(parser.parse_args())
+    models, dtype = given.pop("models"), getattr(torch, given.pop("dtype"))
+    options = Options(dtype=dtype, **given)
     warnings.filterwarnings("ignore")
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     rows: list[tuple[str, ...]] = []
-    for name in options.models:
-        measured = measure(name, options.rounds)
+    for name in models:
+        measured = measure(name, options)
         rows.append((name, *measured.values()))
         print(render(("ms (error)", *measured), [rows[-1]]), flush=True)
     print(render(("ms (error)", *measured), rows))
 
 
-def measure(name: str, rounds: int) -> dict[str, str]:
+def measure(name: str, options: Options) -> dict[str, str]:
     """Return minimum and error of each variant."""
     torch.manual_seed(0)
-    module, inputs = MODELS[name]()
-    narrow = deepcopy(module).eval().bfloat16()
+    module, inputs = MODELS[name](options)
+    narrow = deepcopy(module).eval().to(options.dtype)
     wide = deepcopy(narrow).float()  # the same weights
-    variants = variants_of(narrow, wide, inputs)
+    variants = variants_of(narrow, wide, inputs, options)
     with torch.inference_mode():
         want = wide(*inputs).double()
         errors = {v.name: _error(v.run(), want) for v in variants}
         seconds: dict[str, list[float]] = {v.name: [] for v in variants}
-        for _ in range(rounds):
+        for _ in range(options.rounds):
             for variant in variants:
-                begun = time.process_time()
+                begun = options.clock()
                 variant.run()
-                seconds[variant.name].append(time.process_time() - begun)
+                seconds[variant.name].append(options.clock() - begun)
     return {n: f"{min(took) * 1e3:.1f} ({errors[n]:.0e})" for n, took in seconds.items()}
 
 
-def variants_of(narrow: First, wide: First, inputs: Inputs) -> list[Variant]:
-    """Return torch's and our implementations of a module in bfloat16 and in float32."""
-    halves = tuple(x.bfloat16() if x.is_floating_point() else x for x in inputs)
-    stored = coreai_onnx.convert(wide, inputs)
-    store_weights_as(stored.model, "bfloat16")
-    fused = coreai_onnx.convert(narrow, halves).optimize(target="kernels")
-    return [
-        Variant("torch, float32", lambda: wide(*inputs)),
-        Variant("torch, bfloat16", lambda: narrow(*halves)),
-        Variant("float32", _ours(coreai_onnx.convert(wide, inputs), inputs)),
-        Variant("bfloat16 weights", _ours(stored, inputs)),
-        Variant("bfloat16, float32 products", _ours(coreai_onnx.convert(narrow, halves), halves)),
-        Variant("bfloat16", _ours(fused, halves)),
-    ]
+def variants_of(narrow: First, wide: First, inputs: Inputs, options: Options) -> list[Variant]:
+    """Return torch's and our implementations of a module in a narrow dtype and in float32."""
+    halves = tuple(x.to(options.dtype) if x.is_floating_point() else x for x in inputs)
 
+    def ours(module: First, values: Inputs, target: str = "", store: str = "") -> Callable[[], Any]:
+        program = coreai_onnx.convert(module, values)
+        if store:
+            store_weights_as(program.model, store)
+        if target:
+            program.optimize(target=target)
+        session = Session(program, kernels=True, threads=options.threads)
+        return lambda: session.run(*values)
 
-def _ours(program: coreai_onnx.OnnxProgram, inputs: Inputs) -> Callable[[], Any]:
-    session = Session(program, kernels=True, threads=1)
-    return lambda: session.run(*inputs)
+    stored = str(options.dtype).removeprefix("torch.")
+    makers: dict[str, Callable[[], Callable[[], Any]]] = {
+        "torch, float32": lambda: lambda: wide(*inputs),
+        "torch": lambda: lambda: narrow(*halves),
+        "float32": lambda: ours(wide, inputs),
+        "stored": lambda: ours(wide, inputs, store=stored),
+        "default": lambda: ours(narrow, halves),
+        "kernels": lambda: ours(narrow, halves, target="kernels"),
+    }
+    return [Variant(name, makers[name]()) for name in options.variants]
 
 
 def _error(got: Any, want: torch.Tensor) -> float:
