@@ -1,7 +1,7 @@
 // Calls every op of a kernel library with random inputs and attributes, through the C API that
 // onnxruntime calls it through.
 //
-//   coreai_ops_fuzz libcoreai_onnx_ops.so [--runs N] [--seed S] [--only OP]
+//   coreai_ops_fuzz libcoreai_onnx_ops.so [--runs N] [--seed S] [--only OP] [--first RUN]
 //
 // Built with sanitizers it finds what is read, written or raced for wrongly; built without, that a
 // call neither crashes nor hangs, that a refusal names op, argument and values, that a result is
@@ -33,6 +33,7 @@ struct Options {
   const char* library = nullptr;
   std::uint64_t runs = 1000;
   std::uint64_t seed = 1;
+  std::uint64_t first = 0;  // to repeat a run of a longer call
   std::string only;
 };
 
@@ -49,11 +50,13 @@ struct Outcome {
   std::vector<std::vector<char>> outputs;
 };
 
+constexpr std::uint64_t kRunsPerSeed = 1000000007;
 const std::string kOutOfMemory = ": out of memory";
 
 [[noreturn]] void Report(const OrtCustomOp& op, std::uint64_t run, const std::string& what) {
-  std::fprintf(stderr, "%s, run %llu: %s\n", op.GetName(&op), static_cast<unsigned long long>(run),
-               what.c_str());
+  std::fprintf(stderr, "%s, --seed %llu --first %llu --runs 1: %s\n", op.GetName(&op),
+               static_cast<unsigned long long>(run / kRunsPerSeed),
+               static_cast<unsigned long long>(run % kRunsPerSeed), what.c_str());
   std::exit(1);
 }
 
@@ -249,6 +252,9 @@ Options Parse(int count, char** words) {
     } else if (word == "--seed") {
       options.seed = std::strtoull(value, nullptr, 10);
       ++i;
+    } else if (word == "--first") {
+      options.first = std::strtoull(value, nullptr, 10);
+      ++i;
     } else if (word == "--only") {
       options.only = value;
       ++i;
@@ -262,7 +268,8 @@ Options Parse(int count, char** words) {
 int Main(int count, char** words) {
   const Options options = Parse(count, words);
   if (options.library == nullptr) {
-    std::fprintf(stderr, "usage: coreai_ops_fuzz LIBRARY [--runs N] [--seed S] [--only OP]\n");
+    std::fprintf(
+        stderr, "usage: coreai_ops_fuzz LIBRARY [--runs N] [--seed S] [--only OP] [--first RUN]\n");
     return 2;
   }
   const auto scalar = Register(options, "scalar");
@@ -281,10 +288,10 @@ int Main(int count, char** words) {
     return 2;
   }
   std::map<std::string, Counts> counts;
-  for (std::uint64_t run = 0; run < options.runs; ++run) {
+  for (std::uint64_t run = options.first; run < options.first + options.runs; ++run) {
     const std::size_t place = run % scalar.size();
     const OrtCustomOp& op = *vectors[run / scalar.size() % vectors.size()][place];
-    Check(op, *scalar[place], options.seed * 1000000007 + run, &counts[op.GetName(&op)]);
+    Check(op, *scalar[place], options.seed * kRunsPerSeed + run, &counts[op.GetName(&op)]);
   }
   for (const auto& [name, each] : counts) {
     std::printf("%-32s %10llu ran, %10llu of them as defined %10llu refused\n", name.c_str(),
