@@ -24,7 +24,7 @@ from tests.bench.kernel_report import (
 
 BEGIN, END = "<!-- targets: begin -->", "<!-- targets: end -->"
 NOTE = """Milliseconds of our kernels on each instruction set (`COREAI_OPS_TARGET`), minima; in
-brackets, how many times as long as on the set that the library chooses. *Limit* is what the same
+brackets, how many times as long as on the last set, which the library chooses. *Limit* is what the same
 run measured as possible in the unit that the case needs: products of tiles of bfloat16 or of bytes,
 or multiply-adds, all from registers; or reading or copying. *gemm* is torch's float32 product."""
 PEERS_NOTE = """Other implementations in the same run, times as long as ours: ratio of minima / of
@@ -63,7 +63,8 @@ def _cell(case: Kept, target: str) -> str:
     if target not in case["seconds"]:
         return "–"
     least = case["seconds"][target]
-    return f"{least * 1e3:.3g} ({least / case['seconds'][OURS]:.2f})"
+    best = case["seconds"][_targets(case)[-1]]
+    return f"{least * 1e3:.3g} ({least / best:.2f})"
 
 
 def _peers(cases: list[Kept]) -> str:
