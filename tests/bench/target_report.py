@@ -24,9 +24,10 @@ from tests.bench.kernel_report import (
 
 BEGIN, END = "<!-- targets: begin -->", "<!-- targets: end -->"
 NOTE = """Milliseconds of our kernels on each instruction set (`COREAI_OPS_TARGET`), minima; in
-brackets, how many times as long as on the set that the library chooses. *Limit* is what the same
-run measured as possible in the unit that the case needs: products of tiles of bfloat16 or of bytes,
-or multiply-adds, all from registers; or reading or copying. *gemm* is torch's float32 product."""
+brackets, how many times as long as on the last set, which the library chooses. *Limit* is what the
+same run measured as possible in the unit that the case needs: products of tiles of bfloat16 or of
+bytes, or multiply-adds, all from registers; or reading or copying. *gemm* is torch's float32
+product."""
 PEERS_NOTE = """Other implementations in the same run, times as long as ours: ratio of minima / of
 medians. *torch* is its eager function, which calls oneDNN for bfloat16, and with few bits the
 float32 product with the dequantized weight. *packed* is oneDNN with a weight that it packed before;
@@ -63,7 +64,8 @@ def _cell(case: Kept, target: str) -> str:
     if target not in case["seconds"]:
         return "–"
     least = case["seconds"][target]
-    return f"{least * 1e3:.3g} ({least / case['seconds'][OURS]:.2f})"
+    best = case["seconds"][_targets(case)[-1]]
+    return f"{least * 1e3:.3g} ({least / best:.2f})"
 
 
 def _peers(cases: list[Kept]) -> str:
