@@ -55,8 +55,8 @@ struct GatherMmTile {
 inline constexpr std::size_t kGatherMmMaxRows = 192;
 inline constexpr std::size_t kGatherMmMaxTileRows = 256;  ///< the same for tiles (AMX)
 
-/// Up to this number of rows the matrix is read once, in place, and nothing is packed, except by
-/// tiles of bfloat16 (AMX), which pack all rows.
+/// Up to this number of rows the matrix is read once, in place, and nothing is packed. (Kernels for
+/// bfloat16 and AMX expect packed rows in any case.)
 inline constexpr std::size_t kGatherMmFewRows = 4;
 
 /// A multiple of the panel width of every target and type.

@@ -11,20 +11,10 @@
 
 #include "kernels/gather_mm/gather_mm_amx_few-inl.h"
 #include "kernels/gather_mm/gather_mm_amx_pack-inl.h"
-#include "kernels/gather_mm/gather_mm_few-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
-
-/// Rows of a product of float16 that are multiplied without tiles; t.left are float32.
-template <size_t kRows, GatherMmLayout kLayout>
-void MultiplyFewHalves(const GatherMmTile& t, void* scratch) {
-  using T = hwy::float16_t;
-  if constexpr (kLayout == GatherMmLayout::kRows) MultiplyFew<kRows, T>(t, scratch);
-  if constexpr (kLayout == GatherMmLayout::kTransposed) MultiplyFewTransposed<kRows, T>(t);
-  if constexpr (kLayout == GatherMmLayout::kPacked) MultiplyFewTiles<kRows>(t);
-}
 
 /// Multiplies blocks of two by two tiles. Two tiles of columns and kDepth tiles of the depth are in
 /// the first-level cache while all rows, in the second-level cache, are multiplied by them. Rows of
@@ -330,7 +320,7 @@ class AmxProduct {
     again.rows = 1;
     again.first_column = pending_.column;
     again.last_column = pending_.column + width;
-    MultiplyFewHalves<1, kLayout>(again, again_);
+    MultiplyFewOf<1, T, kLayout>(again, again_);
   }
 
   static constexpr size_t kRowsPerStep = kAmxPair / kDepth;
@@ -351,14 +341,14 @@ class AmxProduct {
 
 template <class Tiles, typename T, GatherMmLayout kLayout>
 void MultiplyTiles(const GatherMmTile& t, void* scratch) {
-  if constexpr (kAmxParts<T> == 2) {
-    static_assert(kGatherMmFewRows == 4, "one case for each");
-    if (t.rows == 1) return MultiplyFewHalves<1, kLayout>(t, scratch);
-    if (t.rows == 2) return MultiplyFewHalves<2, kLayout>(t, scratch);
-    if (t.rows == 3) return MultiplyFewHalves<3, kLayout>(t, scratch);
-    if (t.rows == 4) return MultiplyFewHalves<4, kLayout>(t, scratch);
+  if (t.rows == 0) return;
+  // Tiles multiply three rows of bfloat16 as fast as one, if they are packed already.
+  constexpr bool kPackedPairs = kAmxParts<T> == 1 && kLayout == GatherMmLayout::kPacked;
+  if (t.rows <= (kPackedPairs ? 2 : kGatherMmFewRows)) {
+    if constexpr (kAmxParts<T> == 2) return MultiplyFewOf<T, kLayout>(t, scratch);
+    if (MultiplyFewWidened<kLayout>(t, scratch)) return;
   }
-  if (t.rows != 0) AmxProduct<Tiles, T, kLayout>(t, scratch).Run();
+  AmxProduct<Tiles, T, kLayout>(t, scratch).Run();
 }
 
 template <class Tiles, typename T>

@@ -1,5 +1,5 @@
-// Products of few rows with a matrix of float16 that is packed as tiles, bound by reading it once.
-// Fused multiply-adds: tiles would multiply rows of zeros. Included once per target.
+// Products of few rows with a matrix that is packed as tiles, bound by reading it once. Fused
+// multiply-adds: tiles would multiply rows of zeros. Included once per target.
 
 #include "hwy/highway.h"
 
@@ -11,6 +11,7 @@
 #endif
 
 #include "kernels/gather_mm/gather_mm_amx_pack-inl.h"
+#include "kernels/gather_mm/gather_mm_few-inl.h"
 #include "kernels/gather_mm/gather_mm_many-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -32,12 +33,12 @@ HWY_INLINE hn::Vec<D> RepeatPair(D d, const float* HWY_RESTRICT x, size_t lane) 
 }
 
 /// sums[r] += the products of 32 elements of the depth; lanes are [16 columns, 2 elements].
-template <size_t kRows, size_t kVecs, class V>
+template <typename T, size_t kRows, size_t kVecs, class V>
 HWY_INLINE void AddTile(const float* const* HWY_RESTRICT left, size_t k,
                         const std::uint32_t* HWY_RESTRICT tile, V (&sums)[kRows][kVecs]) {
   const hn::ScalableTag<float> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
-  const auto* right = reinterpret_cast<const hwy::float16_t*>(tile);
+  const auto* right = reinterpret_cast<const T*>(tile);
   for (size_t i = 0; i < kAmxPairDepth; i += 2, right += 2 * kAmxColumns) {
 #pragma GCC unroll 8
     for (size_t v = 0; v < kVecs; ++v) {
@@ -51,7 +52,7 @@ HWY_INLINE void AddTile(const float* const* HWY_RESTRICT left, size_t k,
 }
 
 /// The columns of one tile; tiles of the depth are `distance` words apart.
-template <size_t kRows>
+template <size_t kRows, typename T>
 HWY_INLINE void MultiplyFewTiles(const GatherMmTile& t, size_t column, size_t distance,
                                  const std::uint32_t* HWY_RESTRICT tile) {
   const hn::ScalableTag<float> d;
@@ -69,7 +70,7 @@ HWY_INLINE void MultiplyFewTiles(const GatherMmTile& t, size_t column, size_t di
   for (; k + kAmxPairDepth <= t.depth; k += kAmxPairDepth, tile += distance) {
     const char* ahead = reinterpret_cast<const char*>(tile) + kBytesAhead;
     for (size_t at = 0; at < kAmxBytes; at += 64) __builtin_prefetch(ahead + at);
-    AddTile(left, k, tile, sums);
+    AddTile<T>(left, k, tile, sums);
   }
   if (k < t.depth) {
     alignas(64) float last[kRows][kAmxPairDepth] = {};
@@ -78,19 +79,19 @@ HWY_INLINE void MultiplyFewTiles(const GatherMmTile& t, size_t column, size_t di
       hwy::CopyBytes(left[r] + k, last[r], (t.depth - k) * sizeof(float));
       rows[r] = last[r];
     }
-    AddTile(rows, 0, tile, sums);
+    AddTile<T>(rows, 0, tile, sums);
   }
   const size_t width = HWY_MIN(kAmxColumns, t.last_column - column);
   for (size_t r = 0; r < kRows; ++r) {
     alignas(64) float pairs[2 * kAmxColumns];
     for (size_t v = 0; v < kVecs; ++v) hn::Store(sums[r][v], d, pairs + v * kLanes);
     for (size_t c = 0; c < kAmxColumns; ++c) pairs[c] = pairs[2 * c] + pairs[2 * c + 1];
-    NarrowRow(pairs, width, static_cast<hwy::float16_t*>(t.output[r]) + column);
+    NarrowRow(pairs, width, static_cast<T*>(t.output[r]) + column);
   }
 }
 
 /// Rows of t.left are float32.
-template <size_t kRows>
+template <size_t kRows, typename T>
 void MultiplyFewTiles(const GatherMmTile& t) {
   const size_t steps = AmxSteps(t.depth);
   const auto* right = static_cast<const std::uint32_t*>(t.right);
@@ -98,8 +99,55 @@ void MultiplyFewTiles(const GatherMmTile& t) {
     const size_t pair = column / kAmxPair * kAmxPair;
     const size_t tiles = AmxTilesOfPair(pair, t.columns);
     const size_t first = pair / kAmxColumns * steps + column / kAmxColumns % 2;
-    MultiplyFewTiles<kRows>(t, column, tiles * kAmxWords, right + first * kAmxWords);
+    MultiplyFewTiles<kRows, T>(t, column, tiles * kAmxWords, right + first * kAmxWords);
   }
+}
+
+/// The same in every layout, without tiles.
+template <size_t kRows, typename T, GatherMmLayout kLayout>
+void MultiplyFewOf(const GatherMmTile& t, void* scratch) {
+  if constexpr (kLayout == GatherMmLayout::kRows) MultiplyFew<kRows, T>(t, scratch);
+  if constexpr (kLayout == GatherMmLayout::kTransposed) MultiplyFewTransposed<kRows, T>(t);
+  if constexpr (kLayout == GatherMmLayout::kPacked) MultiplyFewTiles<kRows, T>(t);
+}
+
+template <typename T, GatherMmLayout kLayout>
+void MultiplyFewOf(const GatherMmTile& t, void* scratch) {
+  static_assert(kGatherMmFewRows == 4, "one case for each");
+  switch (t.rows) {
+    case 1:
+      return MultiplyFewOf<1, T, kLayout>(t, scratch);
+    case 2:
+      return MultiplyFewOf<2, T, kLayout>(t, scratch);
+    case 3:
+      return MultiplyFewOf<3, T, kLayout>(t, scratch);
+    default:
+      return MultiplyFewOf<4, T, kLayout>(t, scratch);
+  }
+}
+
+/// The same for rows of bfloat16, widened in the scratch memory. Returns whether they fit into it.
+template <GatherMmLayout kLayout>
+bool MultiplyFewWidened(const GatherMmTile& t, void* scratch) {
+  const hn::ScalableTag<float> d;
+  const size_t lanes = hn::Lanes(d);
+  auto* wide = static_cast<float*>(scratch) + kGatherMmFewRows * kFewColumns;
+  if ((kFewColumns + t.depth) * kGatherMmFewRows * sizeof(float) > kGatherMmScratchBytes) {
+    return false;
+  }
+  const void* rows[kGatherMmFewRows];
+  for (size_t r = 0; r < t.rows; ++r, wide += t.depth) {
+    const auto* row = static_cast<const hwy::bfloat16_t*>(t.left[r]);
+    rows[r] = wide;
+    size_t k = 0;
+    for (; k + lanes <= t.depth; k += lanes) hn::StoreU(LoadWide(d, row + k), d, wide + k);
+    const size_t left = t.depth - k;
+    if (left != 0) hn::StoreN(LoadWideN(d, row + k, left), d, wide + k, left);
+  }
+  GatherMmTile widened = t;
+  widened.left = rows;
+  MultiplyFewOf<hwy::bfloat16_t, kLayout>(widened, scratch);
+  return true;
 }
 
 }  // namespace HWY_NAMESPACE
