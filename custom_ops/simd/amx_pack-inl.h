@@ -81,12 +81,12 @@ void PackAmxPairs(const Row& row, size_t first, size_t column, size_t size,
   }
 }
 
-/// Transposes a tile of words in place.
-inline void TransposeAmx(std::uint32_t* HWY_RESTRICT tile) {
+/// Transposes a tile of words.
+inline void TransposeAmx(const std::uint32_t* HWY_RESTRICT tile, std::uint32_t* HWY_RESTRICT to) {
   const hn::ScalableTag<float> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
-  auto* words = reinterpret_cast<float*>(tile);
-  alignas(64) float out[kAmxWords];
+  const auto* words = reinterpret_cast<const float*>(tile);
+  auto* out = reinterpret_cast<float*>(to);
   for (size_t row = 0; row < kAmxRows; row += kLanes) {
     for (size_t column = 0; column < kAmxColumns; column += kLanes) {
       hn::Vec<decltype(d)> x[kLanes];
@@ -99,7 +99,13 @@ inline void TransposeAmx(std::uint32_t* HWY_RESTRICT tile) {
       }
     }
   }
-  hwy::CopyBytes(out, words, kAmxBytes);
+}
+
+/// The same in place.
+inline void TransposeAmx(std::uint32_t* HWY_RESTRICT tile) {
+  alignas(64) std::uint32_t out[kAmxWords];
+  TransposeAmx(tile, out);
+  hwy::CopyBytes(out, tile, kAmxBytes);
 }
 
 // ── blocks ────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@
 #define COREAI_KERNELS_GATED_DELTA_CHUNK_INL_H_
 #endif
 
-#include "kernels/gated_delta/gated_delta_item-inl.h"
+#include "kernels/gated_delta/gated_delta_state-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -46,7 +46,9 @@ class GatedDeltaChunks {
       : a_(a), item_(a, item), s_(a, memory) {}
 
   void Run() {
-    for (size_t column = 0; column < item_.columns; column += kBlock) LoadState(column);
+    for (size_t column = 0; column < item_.columns; column += kBlock) {
+      LoadStateBlock<kBlock>(a_, item_, column, Block(column));
+    }
     for (size_t token = 0; token < a_.length; token += kSegmentTokens) {
       const size_t tokens = HWY_MIN(kSegmentTokens, a_.length - token);
       for (size_t i = 0; i < tokens; i += kChunk) Prepare(token + i, i / kChunk);
@@ -58,7 +60,9 @@ class GatedDeltaChunks {
       }
     }
     if (item_.state == nullptr) return;
-    for (size_t column = 0; column < item_.columns; column += kBlock) StoreState(column);
+    for (size_t column = 0; column < item_.columns; column += kBlock) {
+      StoreStateBlock<kBlock>(a_, item_, column, Block(column));
+    }
   }
 
  private:
@@ -94,50 +98,7 @@ class GatedDeltaChunks {
 
   /// Number of lanes of vector v of a block that are columns of the item.
   size_t Present(size_t column, size_t v) const {
-    const size_t at = column + v * kLanes;
-    return at >= item_.columns ? 0 : HWY_MIN(kLanes, item_.columns - at);
-  }
-
-  void LoadState(size_t column) {
-    if (item_.initial_state == nullptr) {
-      hwy::ZeroBytes(Block(column), a_.key_dim * kBlock * sizeof(W));
-    } else if (a_.wide_state) {
-      LoadStateAs<W>(column);
-    } else {
-      LoadStateAs<T>(column);
-    }
-  }
-  template <typename S>
-  void LoadStateAs(size_t column) {
-    const auto* in = static_cast<const S*>(item_.initial_state) + column;
-    for (size_t row = 0; row < a_.key_dim; ++row) {
-      for (size_t v = 0; v < kBlockVecs; ++v) {
-        const size_t n = Present(column, v);
-        const S* p = in + row * a_.value_dim + v * kLanes;
-        hn::Store(n == 0 ? hn::Zero(D()) : LoadWideN(D(), p, n), D(),
-                  Block(column) + row * kBlock + v * kLanes);
-      }
-    }
-  }
-
-  void StoreState(size_t column) {
-    if (a_.wide_state) {
-      StoreStateAs<W>(column);
-    } else {
-      StoreStateAs<T>(column);
-    }
-  }
-  template <typename S>
-  void StoreStateAs(size_t column) {
-    auto* out = static_cast<S*>(item_.state) + column;
-    for (size_t row = 0; row < a_.key_dim; ++row) {
-      for (size_t v = 0; v < kBlockVecs; ++v) {
-        const size_t n = Present(column, v);
-        if (n == 0) break;
-        StoreNarrowN(hn::Load(D(), Block(column) + row * kBlock + v * kLanes), D(),
-                     out + row * a_.value_dim + v * kLanes, n);
-      }
-    }
+    return PresentColumns(item_, column + v * kLanes, kLanes);
   }
 
   /// Packs a chunk's keys and queries and computes the couplings of its tokens. Missing tokens of

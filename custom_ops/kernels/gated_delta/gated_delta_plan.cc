@@ -8,7 +8,9 @@ std::size_t GatedDeltaItems(const GatedDeltaProblem& a) {
 
 std::size_t GatedDeltaScratchBytes(const GatedDeltaProblem& a, DType dtype) {
   if (dtype == DType::kFloat64) return GatedDeltaScratch<double>(a, nullptr).bytes;
-  return GatedDeltaScratch<float>(a, nullptr).bytes;
+  const std::size_t bytes = GatedDeltaScratch<float>(a, nullptr).bytes;
+  if (dtype == DType::kFloat32 || a.length < kMinTileTokens) return bytes;
+  return std::max(bytes, GatedDeltaTileScratch(a, PartsOf(dtype), nullptr).bytes);
 }
 
 }  // namespace coreai

@@ -11,6 +11,7 @@
 
 #include "kernels/gated_delta/gated_delta_chunk-inl.h"
 #include "kernels/gated_delta/gated_delta_step-inl.h"
+#include "kernels/gated_delta/gated_delta_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -35,6 +36,21 @@ inline GatedDeltaKernel SelectGatedDelta(DType dtype) {
       return GatedDelta<double>;
   }
   return nullptr;
+}
+
+/// With tiles, unless there are too few tokens for them.
+template <typename T>
+void GatedDeltaOfAmx(const GatedDeltaProblem& a, size_t item, void* scratch) {
+  if (a.length < kMinTileTokens || a.key_dim == 0) return GatedDelta<T>(a, item, scratch);
+  GatedDeltaTiles<T, KernelTiles>(a, item, scratch).Run();
+}
+
+inline GatedDeltaKernel SelectGatedDeltaOfAmx(DType dtype) {
+  if constexpr (kHasTiles) {
+    if (dtype == DType::kFloat16) return GatedDeltaOfAmx<hwy::float16_t>;
+    if (dtype == DType::kBFloat16) return GatedDeltaOfAmx<hwy::bfloat16_t>;
+  }
+  return SelectGatedDelta(dtype);
 }
 
 }  // namespace HWY_NAMESPACE
