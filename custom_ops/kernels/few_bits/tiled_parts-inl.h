@@ -128,17 +128,18 @@ class PartsStrip {
 
   template <class MakePairs>
   void Run(const MakePairs& make) {
+    const size_t tiles = (rows_.rows + kAmxRows - 1) / kAmxRows;
+    hwy::ZeroBytes(rows_.output, tiles * kAmxRows * kFewBitsStrip * sizeof(float));
     for (size_t tile = 0; tile < all_;) {
-      const bool is_first = tile == 0;
       size_t count = 0;
       for (; count < kPieces && tile < all_; ++count) {
         SetPiece(tile, pieces_[count]);
         tile += pieces_[count].count;
         Expand(make, pieces_[count]);
       }
-      MultiplyRows(count, is_first);
+      MultiplyRows(count, tiles);
     }
-    const Step none = {nullptr, nullptr, 0, 0, 0, false, false};
+    const Step none = {nullptr, nullptr, 0, 0, 0, false};
     Multiply(none);
     Multiply(none);
   }
@@ -164,7 +165,6 @@ class PartsStrip {
     size_t row, column;  // tiles
     size_t scales;       // of the first column
     bool is_high;        // two tiles of rows
-    bool is_first;       // the output has no value yet
   };
 
   void SetPiece(size_t first, Piece& piece) const {
@@ -195,36 +195,75 @@ class PartsStrip {
     }
   }
 
-  void MultiplyRows(size_t pieces, bool is_first) {
-    const size_t end = (rows_.rows + kAmxRows - 1) / kAmxRows;
+  void MultiplyRows(size_t pieces, size_t end) {
     for (size_t row = 0; row < end; row += kHigh) {
       for (size_t column = 0; column < kStripTiles; column += kWide) {
         const size_t at = column * kAmxColumns;
         float* const output = rows_.output + row * kAmxRows * kFewBitsStrip + at;
         for (size_t i = 0; i < pieces; ++i) {
           const size_t scales = columns_.scales + pieces_[i].group * kFewBitsStrip + at;
-          Multiply({&pieces_[i], output, row, column, scales, row + 1 < end, is_first && i == 0});
+          Multiply({&pieces_[i], output, row, column, scales, row + 1 < end});
         }
       }
     }
   }
 
-  void Multiply(const Step& step) {
+  HWY_INLINE void Multiply(const Step& step) {
+    const Adds adds(*this, before_);
     if (step.piece == nullptr) {
-      MultiplyTile<true, true>(step, 0);
+      MultiplyTile<true, true>(step, 0, adds);
     } else {
-      MultiplyTile<false, true>(step, 0);
-      for (size_t tile = 1; tile < step.piece->count; ++tile)
-        MultiplyTile<false, false>(step, tile);
+      MultiplyTile<false, true>(step, 0, adds);
+      for (size_t i = 1; i < step.piece->count; ++i) MultiplyTile<false, false>(step, i, adds);
     }
     before_ = previous_;
     previous_ = step;
     turn_ = 1 - turn_;
   }
 
+  /// Adds the sums of a step, times the scales of their group, to the output.
+  struct Adds {
+    static constexpr size_t kVecs = kAmxColumns / kLanes;
+    const float* HWY_RESTRICT sums;
+    float* HWY_RESTRICT output;
+    size_t high;  // tiles of rows, 0 if there is no step
+    Floats scales[kWide][kVecs];
+
+    HWY_INLINE Adds(const PartsStrip& strip, const Step& step)
+        : sums(strip.sums_[1 - strip.turn_][0]),
+          output(step.output),
+          high(step.piece == nullptr ? 0
+               : step.is_high        ? 2
+                                     : 1) {
+      for (size_t i = 0; i < kWide * kVecs; ++i) {
+        scales[i / kVecs][i % kVecs] = ScalesOf(strip.w_, step.scales + i * kLanes);
+      }
+    }
+
+    /// Rows [kBegin, kEnd) of a tile.
+    template <size_t kSum, size_t kBegin, size_t kEnd>
+    HWY_INLINE void Rows() const {
+      const FloatTag d;
+      if (kSum / kWide >= high) return;
+      float* HWY_RESTRICT out =
+          output + kSum / kWide * kAmxRows * kFewBitsStrip + kSum % kWide * kAmxColumns;
+      const float* HWY_RESTRICT from = sums + kSum * kAmxRows * kAmxColumns;
+#pragma GCC unroll 16
+      for (size_t r = kBegin; r < kEnd; ++r) {
+#pragma GCC unroll 4
+        for (size_t v = 0; v < kVecs; ++v) {
+          const Floats sum = hn::Load(d, from + r * kAmxColumns + v * kLanes);
+          const Floats total = hn::Load(d, out + r * kFewBitsStrip + v * kLanes);
+          hn::Store(hn::MulAdd(sum, scales[kSum % kWide][v], total), d,
+                    out + r * kFewBitsStrip + v * kLanes);
+        }
+      }
+    }
+  };
+
   /// Multiplies by a tile of the piece. The first one also stores and scales sums.
   template <bool kNone, bool kStores>
-  HWY_INLINE void MultiplyTile(const Step& step, size_t tile) {
+  HWY_INLINE void MultiplyTile(const Step& step, size_t tile, const Adds& adds) {
     const size_t row_bytes = all_ * kParts * kAmxBytes;
     const uint8_t* left = static_cast<const uint8_t*>(rows_.left);
     if constexpr (!kNone) {
@@ -232,51 +271,34 @@ class PartsStrip {
       tiles_.template Load<6>(step.piece->codes[tile][step.column], kAmxRowBytes);
       tiles_.template Load<7>(step.piece->codes[tile][step.column + 1], kAmxRowBytes);
     }
-#pragma GCC unroll 3
-    for (size_t part = 0; part < kParts; ++part, left += kAmxBytes) {
-      if constexpr (!kNone) tiles_.template Load<4>(left, kAmxRowBytes);
-      AddProduct<0, kNone, kStores>(part, true);
-      AddProduct<1, kNone, kStores>(part, true);
-      if constexpr (!kNone) {
-        if (step.is_high) tiles_.template Load<5>(left + row_bytes, kAmxRowBytes);
-      }
-      AddProduct<2, kNone, kStores>(part, step.is_high);
-      AddProduct<3, kNone, kStores>(part, step.is_high);
-    }
+    const uint8_t* const below = step.is_high ? left + row_bytes : nullptr;
+    MultiplyPart<kNone, kStores, 0>(left, below, adds);
+    if constexpr (kParts > 1) MultiplyPart<kNone, kStores, 1>(left, below, adds);
+    if constexpr (kParts > 2) MultiplyPart<kNone, kStores, 2>(left, below, adds);
   }
 
-  template <int kSum, bool kNone, bool kStores>
-  HWY_INLINE void AddProduct(size_t part, bool any) {
-    if constexpr (kStores) {
-      if (part == 0) {
-        tiles_.template Store<kSum>(sums_[turn_][kSum], kAmxRowBytes);
-        tiles_.template Zero<kSum>();
-      }
+  template <bool kNone, bool kStores, size_t kPart>
+  HWY_INLINE void MultiplyPart(const uint8_t* left, const uint8_t* below, const Adds& adds) {
+    constexpr size_t kAt = kPart * kAmxBytes;
+    if constexpr (!kNone) tiles_.template Load<4>(left + kAt, kAmxRowBytes);
+    AddProduct<0, kNone, kStores, kPart>(true, adds);
+    AddProduct<1, kNone, kStores, kPart>(true, adds);
+    if (below != nullptr) tiles_.template Load<5>(below + kAt, kAmxRowBytes);
+    AddProduct<2, kNone, kStores, kPart>(below != nullptr, adds);
+    AddProduct<3, kNone, kStores, kPart>(below != nullptr, adds);
+  }
+
+  template <size_t kSum, bool kNone, bool kStores, size_t kPart>
+  HWY_INLINE void AddProduct(bool any, const Adds& adds) {
+    if constexpr (kStores && kPart == 0) {
+      tiles_.template Store<kSum>(sums_[turn_][kSum], kAmxRowBytes);
+      tiles_.template Zero<kSum>();
     }
     if constexpr (!kNone) {
-      if (any) tiles_.template AddPairs<kSum, 4 + kSum / 2, 6 + kSum % 2>();
+      if (any) tiles_.template AddPairs<kSum, 4 + kSum / kWide, 6 + kSum % kWide>();
     }
     if constexpr (kStores) {
-      if (before_.piece != nullptr && (kSum < 2 || before_.is_high)) {
-        AddScaled<kSum>(part * kAmxRows / kParts, (part + 1) * kAmxRows / kParts);
-      }
-    }
-  }
-
-  /// Adds rows [begin, end) of a tile of sums, times the scales of their group, to the output.
-  template <int kSum>
-  HWY_INLINE void AddScaled(size_t begin, size_t end) const {
-    const FloatTag d;
-    for (size_t lane = 0; lane < kAmxColumns; lane += kLanes) {
-      const size_t column = kSum % 2 * kAmxColumns + lane;
-      const Floats scale = ScalesOf(w_, before_.scales + column);
-      float* out = before_.output + (kSum / 2 * kAmxRows + begin) * kFewBitsStrip + column;
-      const float* const sums = sums_[1 - turn_][kSum] + lane;
-#pragma GCC unroll 16
-      for (size_t r = begin; r < end; ++r, out += kFewBitsStrip) {
-        const Floats total = before_.is_first ? hn::Zero(d) : hn::Load(d, out);
-        hn::Store(hn::MulAdd(hn::Load(d, sums + r * kAmxColumns), scale, total), d, out);
-      }
+      adds.template Rows<kSum, kPart * kAmxRows / kParts, (kPart + 1) * kAmxRows / kParts>();
     }
   }
 

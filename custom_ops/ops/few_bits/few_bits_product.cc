@@ -11,10 +11,22 @@ namespace {
 
 // Rows that a strip is multiplied by while they are in the second-level cache.
 constexpr std::size_t kRowsOfStrip = 256;
+// The same for rows in parts, of which fewer fit, but not so few that expanding codes takes longer.
+constexpr std::size_t kRowBlockBytes = 1 << 20;
+constexpr std::size_t kLeastRowsOfBlock = 64;
 // From this number of rows on, tiles take less time.
 constexpr std::size_t kLeastTiledRows = 8;
 
 std::size_t CountOf(std::size_t count, std::size_t step) { return (count + step - 1) / step; }
+std::size_t RoundUp(std::size_t count, std::size_t step) { return CountOf(count, step) * step; }
+
+/// Splits rows of `bytes` into as few blocks of nearly equal size as possible; returns the size, a
+/// multiple of a tile's.
+std::size_t RowsOfBlock(std::size_t rows, std::size_t bytes) {
+  const std::size_t fit = kRowBlockBytes / bytes / kFewBitsTileRows * kFewBitsTileRows;
+  const std::size_t most = std::clamp(fit, kLeastRowsOfBlock, kRowsOfStrip);
+  return RoundUp(CountOf(rows, CountOf(rows, most)), kFewBitsTileRows);
+}
 
 }  // namespace
 
@@ -55,24 +67,24 @@ bool FewBitsProduct::UsesTiles(const FewBitsWeight& weight, std::size_t rows) co
 }
 
 /// Calls `body(row, rows, column, sums)`, which multiplies rows [row, row + rows), up to `most` of
-/// them, by the strip at `column`, and finishes the sums.
+/// them, by the strip at `column`, and finishes the sums. The same rows are multiplied by all
+/// strips one after the other, so that they stay in the second-level cache.
 template <class Body>
 void FewBitsProduct::RunStrips(const KernelContext& context, const FewBitsCall& call,
                                std::size_t most, const Body& body) const {
-  const std::size_t bytes = CountOf(most, kFewBitsTileRows) * kFewBitsTileRows * kFewBitsStrip;
-  RunItems(context, CountOf(call.columns, kFewBitsStrip), bytes * sizeof(float),
-           [&](std::size_t item, void* scratch) {
-             auto* const sums = static_cast<float*>(scratch);
-             const std::size_t column = item * kFewBitsStrip;
-             const std::size_t count = std::min(kFewBitsStrip, call.columns - column);
-             for (std::size_t row = 0; row < call.rows; row += most) {
-               const std::size_t rows = std::min(most, call.rows - row);
-               body(row, rows, column, sums);
-               for (std::size_t r = 0; r < rows; ++r) {
-                 Finish(call, row + r, column, count, sums + r * kFewBitsStrip);
-               }
-             }
-           });
+  const std::size_t strips = CountOf(call.columns, kFewBitsStrip);
+  const std::size_t bytes = RoundUp(most, kFewBitsTileRows) * kFewBitsStrip * sizeof(float);
+  RunItems(context, CountOf(call.rows, most) * strips, bytes, [&](std::size_t item, void* scratch) {
+    auto* const sums = static_cast<float*>(scratch);
+    const std::size_t row = item / strips * most;
+    const std::size_t column = item % strips * kFewBitsStrip;
+    const std::size_t rows = std::min(most, call.rows - row);
+    const std::size_t count = std::min(kFewBitsStrip, call.columns - column);
+    body(row, rows, column, sums);
+    for (std::size_t r = 0; r < rows; ++r) {
+      Finish(call, row + r, column, count, sums + r * kFewBitsStrip);
+    }
+  });
 }
 
 void FewBitsProduct::MultiplyFew(const KernelContext& context, const FewBitsWeight& weight,
@@ -125,7 +137,7 @@ void FewBitsProduct::MultiplyParts(const KernelContext& context, const FewBitsWe
     split_(weight, static_cast<const float*>(call.left) + row * depth,
            std::min(kFewBitsTileRows, call.rows - row), parts, left.get() + tile * bytes);
   });
-  RunStrips(context, call, std::min(kRowsOfStrip, call.rows),
+  RunStrips(context, call, RowsOfBlock(call.rows, bytes / kFewBitsTileRows),
             [&](std::size_t row, std::size_t rows, std::size_t column, float* sums) {
               const char* const first = left.get() + row / kFewBitsTileRows * bytes;
               multiply_parts_(weight, {first, parts, sums, rows, column});
