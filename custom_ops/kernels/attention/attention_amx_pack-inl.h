@@ -91,7 +91,10 @@ bool SoftmaxPairs(float* scores, size_t keys, float scale, float* HWY_RESTRICT b
     changed = changed || !hn::AllTrue(d, hn::Eq(earlier, one));
     V sum = hn::Zero(d), other_sum = hn::Zero(d);
     const auto weight = [&](size_t k) HWY_ATTR {
-      return ExpNonPositive(d, hn::MulSub(hn::Load(d, column + k * kWidth), factor, top));
+      // Not MulSub: the product must be rounded as in `top`. Otherwise, the difference of equal
+      // scores is the error of rounding, whose exponential overflows if the scores are large.
+      const V score = hn::Mul(hn::Load(d, column + k * kWidth), factor);
+      return ExpNonPositive(d, hn::Sub(score, top));
     };
     for (size_t part = 0; part < parts; ++part) {
       const size_t end = HWY_MIN((part + 1) * kPart, keys / 2 * 2);

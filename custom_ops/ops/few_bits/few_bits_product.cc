@@ -108,6 +108,7 @@ void FewBitsProduct::MultiplyFew(const KernelContext& context, const FewBitsWeig
 void FewBitsProduct::MultiplyRounded(const KernelContext& context, const FewBitsWeight& weight,
                                      const FewBitsCall& call) const {
   const std::size_t groups = weight.groups, depth = groups * weight.padded;
+  if (depth == 0) return MultiplyFew(context, weight, call);
   const ScratchMemory integers = AllocateScratch(RoundedBytes(call.rows, depth));
   auto* const left = reinterpret_cast<std::int8_t*>(integers.get());
   std::vector<float> factors(2 * call.rows * groups);

@@ -88,6 +88,17 @@ TEST(AttentionAmx, CausalAndWindows) {
   }
 }
 
+// The largest score takes it all, however inexact the others are.
+TEST(AttentionAmx, HugeScores) {
+  for (const double scale : {1e5, 1e9, 1e30}) {
+    AttentionCase c = Grouped(40, 50, 8, 5);
+    c.scale = scale;
+    c.causal = true;
+    c.offset = 10;
+    Check(c);
+  }
+}
+
 }  // namespace
 }  // namespace coreai::testing
 #endif
