@@ -14,7 +14,7 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
+from torch._dynamo.exc import UserError
 
 from coreai_onnx.converter import TorchConverter
 from coreai_onnx.debugging.blaming import blame
@@ -58,7 +59,11 @@ class Outcome:
 def converted(name: str, target: Target, dtype: torch.dtype) -> OnnxProgram:
     """Convert an architecture of the zoo."""
     architecture = named(name)
-    exported = architecture.export(architecture.module(dtype), dtype)
+    try:
+        exported = architecture.export(architecture.module(dtype), dtype)
+    except UserError:  # torch specializes the sizes of waveforms in float16
+        fixed = replace(architecture, dynamic={})
+        exported = fixed.export(fixed.module(dtype), dtype)
     opset = 18 if target == "portable" else None
     program = TorchConverter().add_exported_program(exported).to_onnx(opset_version=opset)
     return program.optimize(target=target)

@@ -1,18 +1,14 @@
 """Numbers of the nodes of a model as one self-contained HTML page: tree, graph, table and source.
 
 The page needs no network and no server. Everything from the model is data, in one JSON element, and
-is shown as text. A content security policy allows the script and the style of the page only.
+is shown as text.
 """
 
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from html import escape
-from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +18,7 @@ import onnx_ir as ir
 from coreai_onnx.files.saving import write_text
 from coreai_onnx.model.interface import value_type_text
 from coreai_onnx.model.places import Marked, as_read
-from coreai_onnx.printable import printable
+from coreai_onnx.report.page_frame import framed
 
 Key = tuple[int, str]
 """A node of the file: ``Place.key``."""
@@ -84,18 +80,9 @@ def graph_page(
     """
     seen = as_read(model)
     data = _Data(seen, columns, wrong or {}).as_json() | {"title": title, "facts": list(facts)}
-    script = "\n".join(_asset(name) for name in _SCRIPTS)
-    style = _asset("page.css")
-    policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'"
-    head = (
-        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(printable(title))}</title><style>{style}</style>"
-    )
     embedded = f'<script type="application/json" id="data">{_embedded(data)}</script>'
-    body = f'<div id="app"></div>{embedded}<script>{script}</script>'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
+    body = f'<div id="app"></div>{embedded}'
+    return framed(title, body, styles=("page.css",), scripts=_SCRIPTS)
 
 
 class _Data:
@@ -169,12 +156,3 @@ def _embedded(data: object) -> str:
     """Return JSON that no text in it can end: it has no ``<`` and no lone surrogate."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _asset(name: str) -> str:
-    return (files("coreai_onnx.report") / name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    """Return the hash by which a content security policy names an inline script or style."""
-    return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()

@@ -9,12 +9,6 @@ function buttons(names, isOn, act) {
   } }, name));
   return element("span", { class: "choices" }, ...made);
 }
-function themed(theme) {
-  document.documentElement.dataset.theme = theme;
-}
-const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-themed(prefersDark.matches ? "dark" : "light");
-prefersDark.addEventListener("change", (event) => themed(event.matches ? "dark" : "light"));
 
 const field = element("input", { type: "search", placeholder: "Search  ( / )", "aria-label": "Search nodes, operators, modules, code" });
 const colors = COLUMNS.length
