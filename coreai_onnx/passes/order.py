@@ -144,7 +144,7 @@ LAYOUT: Final[tuple[Pass, ...]] = (
 
 KERNELS: Final[tuple[Pass, ...]] = (
     fuse_few_bits,  # quantized weights; independent of the other passes
-    fuse_narrow_products,  # constants in bfloat16; likewise
+    fuse_narrow_products,  # constants in bfloat16 and float16; likewise
     fuse_narrow_convolutions,  # likewise
     fuse_biases,  # after products, whose biases are then sums
 )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.engine.match import attribute_of, dtype_of, input_of, made_by, shape_of
+
+_FLOAT32 = np.dtype(np.float32)
 
 
 def second_factor(node: gs.Node) -> tuple[gs.Tensor, int]:
@@ -23,11 +27,11 @@ def before_transposes(tensor: gs.Tensor, axis: int) -> tuple[gs.Tensor, int]:
     return tensor, axis
 
 
-def obstacle(node: gs.Node, outputs: int) -> str:
+def obstacle(node: gs.Node, outputs: int, dtype: np.dtype[Any] = _FLOAT32) -> str:
     """Return why the op is not equivalent to a product with its weight; empty if it is."""
     dims = shape_of(node.inputs[0])
-    if dtype_of(node.inputs[0]) != np.dtype(np.float32):
-        return "the dtype is not float32"
+    if dtype_of(node.inputs[0]) != dtype:
+        return f"the dtype is not {dtype.name}"
     if dims is None or len(dims) < 2:
         return "the first factor is not known to be a matrix"
     if node.op == "MatMul":

@@ -19,7 +19,8 @@ from coreai_onnx.passes.engine.match import cast_to, dtype_of, is_standard, made
 
 BFLOAT16 = ir.DataType.BFLOAT16.numpy()
 _WIDE = np.dtype(np.float32)
-_NARROW = {int(ir.DataType.BFLOAT16): BFLOAT16, int(ir.DataType.FLOAT16): np.dtype(np.float16)}
+NARROW = (BFLOAT16, np.dtype(np.float16))
+"""The dtypes that onnxruntime computes in float32 on x86."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def in_dtype(edit: Edit, tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor |
 
 def _rounded(node: gs.Node) -> tuple[gs.Node, list[gs.Tensor]] | None:
     """Return the op whose result a Cast rounds to the dtype of its operands, and these."""
-    dtype = _NARROW.get(cast_to(node) or 0)
+    dtype = _cast_dtype(node)
     op = maker(node.inputs[0]) if dtype is not None else None
     if dtype is None or op is None or dtype_of(op.outputs[0]) not in (_WIDE, None):
         return None
@@ -88,6 +89,11 @@ def _rounded(node: gs.Node) -> tuple[gs.Node, list[gs.Tensor]] | None:
     if not narrow or any(tensor is None for tensor in inputs):
         return None
     return op, inputs
+
+
+def _cast_dtype(node: gs.Node) -> np.dtype[Any] | None:
+    to = cast_to(node)
+    return next((dtype for dtype in NARROW if ir.DataType.from_numpy(dtype) == to), None)
 
 
 def _operand(tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor | None:

@@ -1,4 +1,4 @@
-"""Fuses biases of bfloat16 with the activations after them: add_bias."""
+"""Fuses biases of bfloat16 and float16 with the activations after them: add_bias."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coreai_onnx.passes.engine.match import (
     maker,
     shape_of,
 )
-from coreai_onnx.passes.engine.narrow import BFLOAT16, Computation, computation, in_dtype
+from coreai_onnx.passes.engine.narrow import NARROW, Computation, computation, in_dtype
 from coreai_onnx.passes.engine.why import Why
 
 _IN_ANY_ORDER = ("Transpose", *VIEWS)
@@ -28,13 +28,13 @@ _IN_ANY_ORDER = ("Transpose", *VIEWS)
 
 @makes_functions
 def fuse_biases(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
-    """Add of a constant row in bfloat16, and silu or gelu of the sum → add_bias.
+    """Add of a constant row in bfloat16 or float16, and silu or gelu of the sum → add_bias.
 
     Add(x:bf16[…, n], b:bf16[n]) → s, gelu(s) → y
     becomes     add_bias(x, b, activation = gelu) → y
 
-    onnxruntime has neither op in bfloat16, and casts their operands and results. The sum is not
-    rounded before the activation.
+    onnxruntime has neither op in these dtypes on x86, and casts operands and results. The sum is
+    not rounded before the activation.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
@@ -57,21 +57,22 @@ def _attributes(activation: str) -> dict[str, Any]:
 def _call(bodies: Bodies, node: gs.Node, activation: str, why: Why) -> str | None:
     """Return the op type to call."""
     name = "add_bias" if activation == "none" else f"add_bias.{activation}"
-    op_type = bodies.provide_composite(name, BFLOAT16)
+    op_type = bodies.provide_composite(name, dtype_of(node.outputs[0]))
     if op_type is None:
         why(f"the model's {name} has another body", node)
     return op_type
 
 
 def _terms(edit: Edit, total: Computation) -> list[gs.Tensor] | None:
-    """Return ``x`` and ``b`` of a sum in bfloat16; None for any other op."""
-    if not is_standard(total, "Add") or dtype_of(total.outputs[0]) != BFLOAT16:
+    """Return ``x`` and ``b`` of a sum in bfloat16 or float16; None for any other op."""
+    dtype = dtype_of(total.outputs[0])
+    if not is_standard(total, "Add") or dtype is None or dtype not in NARROW:
         return None
     for x, row in (total.inputs, total.inputs[::-1]):
         shape, own = shape_of(x), shape_of(row)
         if not isinstance(row, gs.Constant) or isinstance(x, gs.Constant) or not shape:
             continue
-        bias = in_dtype(edit, row, BFLOAT16) if own is not None and own == shape[-1:] else None
+        bias = in_dtype(edit, row, dtype) if own is not None and own == shape[-1:] else None
         if bias is not None:
             return [x, bias]
     return None

@@ -1,4 +1,4 @@
-"""Fuses convolutions in bfloat16 whose windows are rows of a matrix: gather_mm."""
+"""Fuses convolutions in bfloat16 and float16 whose windows are rows of a matrix: gather_mm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from coreai_onnx.passes.engine.match import (
     is_standard,
     shape_of,
 )
-from coreai_onnx.passes.engine.narrow import BFLOAT16, Computation, computation, in_dtype
+from coreai_onnx.passes.engine.narrow import NARROW, Computation, computation, in_dtype
 from coreai_onnx.passes.engine.why import Why
 
 _FEW_CHANNELS = 16
@@ -67,34 +67,37 @@ class _Windows:
 
 @makes_functions
 def fuse_narrow_convolutions(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
-    """Conv of bfloat16 with windows that are patches, or of a sequence → gather_mm.
+    """Conv of bfloat16 or float16 with windows that are patches, or of a sequence → gather_mm.
 
     Conv(x:bf16[b, c, 16·h, 16·w], w:bf16[n, c, 16, 16], strides = [16, 16]) → y
     becomes     gather_mm(patches of x [b, h·w, c·16·16], w [n, c·16·16]) ─Transpose, Reshape→ y
 
-    onnxruntime has no Conv of bfloat16 on a CPU. The windows of a sequence are the slices of the
+    onnxruntime has no Conv of these dtypes on x86. The windows of a sequence are the slices of the
     padded sequence that begin at each position of the kernel. The product is rounded before the
     bias is added.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
         conv = computation(node)
-        if not is_standard(conv, "Conv") or dtype_of(conv.outputs[0]) != BFLOAT16:
+        dtype = dtype_of(conv.inputs[0]) if is_standard(conv, "Conv") else None
+        if dtype is None or dtype not in NARROW:
             continue
         windows = _windows(conv)
         reason = _obstacle(conv, windows)
         if windows is None or reason:
             why(reason, node)
             continue
-        weight = in_dtype(edit, conv.inputs[1], BFLOAT16)
+        weight = in_dtype(edit, conv.inputs[1], dtype)
         if weight is None:
-            why("the weight has more bits than bfloat16", node)
+            why("the weight has more bits than the input", node)
             continue
-        op_type = bodies.provide_composite("gather_mm.transposed", BFLOAT16)
+        op_type = bodies.provide_composite("gather_mm.transposed", dtype)
         if op_type is None:
             why("the model's gather_mm has another body", node)
             continue
-        _Writer(edit, node, windows).write(op_type, [conv.inputs[0], weight, *conv.inputs[2:]])
+        _Writer(edit, node, windows, dtype).write(
+            op_type, [conv.inputs[0], weight, *conv.inputs[2:]]
+        )
         count += 1
     edit.finish()
     return count
@@ -102,7 +105,7 @@ def fuse_narrow_convolutions(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
 
 def _obstacle(conv: Computation, windows: _Windows | None) -> str:
     """Return why a convolution stays; empty if it is a product."""
-    if len(conv.last.inputs[0].outputs) > 1:
+    if conv.last.op == "Cast" and len(conv.last.inputs[0].outputs) > 1:
         return "the result is read in float32"
     if windows is None:
         return "the sizes are not known, or the convolution is grouped or dilated"
@@ -138,13 +141,13 @@ def _windows(conv: Computation) -> _Windows | None:
 
 
 class _Writer:
-    """Writes a convolution as a product, before the Cast that rounds it."""
+    """Writes a convolution as a product, before the node that gives its result."""
 
-    def __init__(self, edit: Edit, node: gs.Node, windows: _Windows) -> None:
-        self._edit, self._node, self._windows = edit, node, windows
+    def __init__(self, edit: Edit, node: gs.Node, windows: _Windows, dtype: np.dtype[Any]) -> None:
+        self._edit, self._node, self._windows, self._dtype = edit, node, windows, dtype
 
     def write(self, op_type: str, operands: Sequence[gs.Tensor]) -> None:
-        """Make the Cast the last node of the product."""
+        """Make the node the last one of the product."""
         windows, places = self._windows, math.prod(self._windows.steps)
         lead = [windows.batch, places]
         rows = self._patches(operands[0]) if windows.are_patches else self._slices(operands[0])
@@ -204,7 +207,7 @@ class _Writer:
         return self._made("Concat", slices, [windows.batch, steps, width], axis=2)
 
     def _padded(self, x: gs.Tensor) -> gs.Tensor:
-        """Return a sequence with zeros before and after it; there is no Pad of bfloat16."""
+        """Return a sequence with zeros before and after it; onnxruntime has no Pad of 16 bits."""
         windows = self._windows
         parts = [self._zeros(x, windows.pads[0]), x, self._zeros(x, windows.pads[1])]
         given = [part for part in parts if part is not None]
@@ -219,7 +222,7 @@ class _Writer:
         rest = self._ints([length, self._windows.channels])
         dims = self._edit.node("Concat", self._node, [batch, rest], axis=0).outputs[0]
         shape = [self._windows.batch, length, self._windows.channels]
-        zero = gs.Constant("zero", np.zeros(1, BFLOAT16))
+        zero = gs.Constant("zero", np.zeros(1, self._dtype))
         return self._made("ConstantOfShape", [dims], shape, value=zero)
 
     def _biased(self, product: gs.Tensor, bias: gs.Tensor) -> gs.Tensor:
@@ -228,7 +231,9 @@ class _Writer:
         row = bias if dtype_of(bias) == np.float32 else self._wide(bias)
         total = self._made("Add", [wide, row], product.shape)
         total.dtype = wide.dtype
-        return self._made("Cast", [total], product.shape, to=int(ir.DataType.BFLOAT16))
+        return self._made(
+            "Cast", [total], product.shape, to=int(ir.DataType.from_numpy(self._dtype))
+        )
 
     def _wide(self, tensor: gs.Tensor) -> gs.Tensor:
         wide = self._made("Cast", [tensor], tensor.shape, to=int(ir.DataType.FLOAT))
@@ -241,7 +246,7 @@ class _Writer:
     def _made(
         self, op: str, inputs: Sequence[gs.Tensor], shape: Sequence[Dim], **attributes: Any
     ) -> gs.Tensor:
-        """Return the result of a new node, of bfloat16."""
+        """Return the result of a new node, in the dtype of the convolution."""
         tensor = self._edit.node(op, self._node, inputs, **attributes).outputs[0]
-        tensor.dtype, tensor.shape = BFLOAT16, list(shape)
+        tensor.dtype, tensor.shape = self._dtype, list(shape)
         return tensor

@@ -1,4 +1,4 @@
-"""Fuses products in bfloat16: gather_mm."""
+"""Fuses products in bfloat16 and float16: gather_mm."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ from coreai_onnx.passes.engine.match import (
     is_standard,
     made_by,
 )
+from coreai_onnx.passes.engine.narrow import BFLOAT16
 from coreai_onnx.passes.engine.why import Why
 
-_DTYPE = ir.DataType.BFLOAT16.numpy()
+_FLOAT16 = np.dtype(np.float16)
 _FLOAT = int(ir.DataType.FLOAT)
 
 
 @makes_functions
 def fuse_narrow_products(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
-    """MatMul or Gemm in float32 of bfloat16 factors, the second one constant → gather_mm.
+    """MatMul or Gemm of bfloat16 or float16 factors, the second one constant → gather_mm.
 
     x:bf16 ─Cast→, w:bf16[k, n] ─Cast→, MatMul ─Cast→ y:bf16
     becomes     gather_mm(x, w) → y:bf16
 
-    onnxruntime has no product of bfloat16 on a CPU, and keeps such weights in float32. The kernel
-    packs the bfloat16 weight once, and multiplies tiles where the processor has them (AMX). Only
-    if the product is rounded to bfloat16; a Gemm is rounded before its bias is added, as a MatMul
-    is.
+    onnxruntime has no product of bfloat16 on a CPU, and none of float16 on x86, and keeps such
+    weights in float32. The kernel packs the weight once, and multiplies tiles where the processor
+    has them (AMX). Only if the product is rounded to the dtype of its factors; a Gemm is rounded
+    before its bias is added, as a MatMul is.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
@@ -53,12 +54,14 @@ def fuse_narrow_products(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
         matrix, axis = before_transposes(narrow, axis)
         if not isinstance(matrix, gs.Constant) or len(matrix.shape) != 2:
             continue
-        reason = obstacle(node, matrix.shape[1 - axis]) or _not_rounded(edit, node)
+        dtype = dtype_of(left)
+        computed = np.dtype(np.float32) if dtype == BFLOAT16 else _FLOAT16
+        reason = obstacle(node, matrix.shape[1 - axis], computed) or _not_rounded(edit, node)
         if reason:
             why(reason, node)
             continue
         name = "gather_mm.transposed" if axis else "gather_mm"
-        op_type = bodies.provide_composite(name, _DTYPE)
+        op_type = bodies.provide_composite(name, dtype)
         if op_type is None:
             why("the model's gather_mm has another body", node)
             continue
@@ -69,9 +72,11 @@ def fuse_narrow_products(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
 
 
 def _narrow(tensor: gs.Tensor) -> gs.Tensor | None:
-    """Return the tensor of bfloat16 that a Cast widens to float32."""
+    """Return a tensor of float16, or the tensor of bfloat16 that a Cast widens to float32."""
+    if dtype_of(tensor) == _FLOAT16:
+        return tensor
     cast = made_by(tensor, "Cast")
-    if cast is None or cast_to(cast) != _FLOAT or dtype_of(cast.inputs[0]) != _DTYPE:
+    if cast is None or cast_to(cast) != _FLOAT or dtype_of(cast.inputs[0]) != BFLOAT16:
         return None
     return cast.inputs[0]
 
@@ -79,21 +84,26 @@ def _narrow(tensor: gs.Tensor) -> gs.Tensor | None:
 def _not_rounded(edit: Edit, node: gs.Node) -> str:
     """Return that a product is read in float32; empty if each reader rounds it to bfloat16."""
     product = node.outputs[0]
+    if dtype_of(node.inputs[0]) == _FLOAT16:
+        return ""
     rounded = all(cast_to(reader) == int(ir.DataType.BFLOAT16) for reader in product.outputs)
     return "" if rounded and not edit.is_output(product) else "the product is read in float32"
 
 
 def _write(edit: Edit, node: gs.Node, op_type: str, factors: list[gs.Tensor], axis: int) -> None:
-    """Replace a product; the bias of a Gemm is added to it in float32."""
+    """Replace a product; the bias of a Gemm is added to it in the dtype of the Gemm."""
     attributes: dict[str, Any] = {"num_batch_axes": 0, "transpose_rhs": axis, "version": 1}
     bias, output = input_of(node, 2), node.outputs[0]
     if bias is None:
         edit.become(node, op_type, factors, domain=DOMAIN, **attributes)
-        output.dtype = _DTYPE  # the Casts that read it have no effect now
+        output.dtype = factors[0].dtype  # the Casts that read it have no effect now
         return
     product = edit.node(op_type, node, factors, domain=DOMAIN, **attributes).outputs[0]
     shape = [*factors[0].shape[:-1], factors[1].shape[1 - axis]]
-    product.dtype, product.shape = _DTYPE, shape
+    product.dtype, product.shape = factors[0].dtype, shape
+    if dtype_of(product) == _FLOAT16:
+        edit.become(node, "Add", [product, bias])
+        return
     wide = edit.node("Cast", node, [product], to=_FLOAT).outputs[0]
     wide.dtype, wide.shape = np.dtype(np.float32), shape
     edit.become(node, "Add", [wide, bias])

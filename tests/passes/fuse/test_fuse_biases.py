@@ -1,4 +1,4 @@
-"""Biases in bfloat16, and the activations after them, become add_bias."""
+"""Biases in bfloat16 and float16, and the activations after them, become add_bias."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import coreai_onnx
+from coreai_onnx.composite_ops.add_bias import add_bias
+from coreai_onnx.composite_ops.gather_mm import gather_mm
 from coreai_onnx.passes import Target, run_passes
 from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.fuse.fuse_biases import fuse_biases
@@ -117,27 +119,32 @@ ACTIVATIONS = {
 
 @pytest.mark.parametrize("shape", [(2, 37, 40), (37, 40), (1, 40)])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_body_and_kernel_compute_what_torch_does(
-    activation: str, shape: tuple[int, ...], kernels: Path
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_body_and_kernel_compute_the_composites(
+    dtype: torch.dtype, activation: str, shape: tuple[int, ...], kernels: Path
 ) -> None:
     torch.manual_seed(0)
     linear = torch.nn.Linear(40, 24)
     for parameter in linear.parameters():
         parameter.data.abs_()  # no sum cancels: a bias is added after a rounding, not before it
-    module = torch.nn.Sequential(linear, ACTIVATIONS[activation]).bfloat16().eval()
-    x = torch.rand(shape).bfloat16()
+    module = torch.nn.Sequential(linear, ACTIVATIONS[activation]).to(dtype).eval()
+    x = torch.rand(shape).to(dtype)
     model = coreai_onnx.convert(module, (x,)).optimize(target="kernels").model
     name = "add_bias" if activation == "none" else f"add_bias.{activation}"
     assert [op for op in op_types(model) if not op.startswith("gather_mm")] == [name]
     with torch.no_grad():
-        expected = [module(x)]
+        product = gather_mm(x, linear.weight, transpose_rhs=1)
+        expected = [add_bias(product, linear.bias, activation=activation)]
+        if dtype == torch.bfloat16:  # float16 is compared with less than one unit in the last place
+            assert_close(expected, [module(x)])
     assert_close(run_session(open_model(model), [x]), expected)
     model.functions.clear()
     assert_close(run_session(open_model(model, library=kernels), [x]), expected)
 
 
-def test_only_the_kernels_target_has_it() -> None:
-    module, x = torch.nn.Linear(64, 40).bfloat16(), torch.ones(3, 64).bfloat16()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_only_the_kernels_target_has_it(dtype: torch.dtype) -> None:
+    module, x = torch.nn.Linear(64, 40).to(dtype), torch.ones(3, 64).to(dtype)
     for target in get_args(Target):
         program = coreai_onnx.convert(module, (x,)).optimize(target=target)
         assert ("add_bias" in op_types(program.model)) == (target == "kernels")

@@ -1,7 +1,8 @@
-"""Convolutions in bfloat16 become gather_mm, in the body and in the kernel as torch computes them."""
+"""Convolutions in bfloat16 and float16 become gather_mm, in the body and in the kernel as torch computes them."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, get_args
 
@@ -39,11 +40,14 @@ FUSED: dict[str, tuple[torch.nn.Module, Size]] = {
 }
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", FUSED)
-def test_body_and_kernel_compute_what_torch_does(name: str, kernels: Path) -> None:
+def test_body_and_kernel_compute_what_torch_does(
+    name: str, dtype: torch.dtype, kernels: Path
+) -> None:
     torch.manual_seed(0)
     module, shape = FUSED[name]
-    x = torch.rand(shape).bfloat16()
+    module, x = deepcopy(module).to(dtype), torch.rand(shape).to(dtype)
     model = coreai_onnx.convert(module, (x,)).optimize(target="kernels").model
     types = op_types(model)
     assert "gather_mm.transposed" in types

@@ -1,7 +1,8 @@
-"""Products in bfloat16 become gather_mm, in the body and in the kernel as torch computes them."""
+"""Products in bfloat16 and float16 become gather_mm, in the body and in the kernel as torch computes them."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import get_args
 
@@ -72,7 +73,20 @@ def test_others_stay(body: str, reason: str | None) -> None:
     leaves(text(declared, y="float[n, 3] y"), fuse_narrow_products, reason)
 
 
-def test_a_product_of_float16_stays() -> None:
+@pytest.mark.parametrize(
+    ("product", "after"),
+    [
+        ("y = MatMul (x, w)", f"y = {CALL}"),
+        ("y = Gemm (x, w, h)", f"float16[n, 3] y_gather_mm = {CALL} y = Add (y_gather_mm, h)"),
+    ],
+)
+def test_a_product_of_float16_needs_no_casts(product: str, after: str) -> None:
+    before, wanted = (text(b).replace("bfloat16", "float16") for b in (product, after))
+    narrow = [one.replace("float[3] b", "float16[3] h") for one in (before, wanted)]
+    fuses(narrow[0], fuse_narrow_products, 1, narrow[1])
+
+
+def test_a_product_of_widened_float16_stays() -> None:
     wide = f"{WIDE} float[n, 3] p = MatMul (a, c) {ROUNDED}".replace("to = 16", "to = 10")
     leaves(text(wide).replace("bfloat16", "float16"), fuse_narrow_products)
 
@@ -101,13 +115,14 @@ class Tied(torch.nn.Module):
         (Tied(), (2, 5, 40), 1),
     ],
 )
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_body_and_kernel_compute_what_torch_does(
-    module: torch.nn.Module, shape: tuple[int, ...], count: int, kernels: Path
+    dtype: torch.dtype, module: torch.nn.Module, shape: tuple[int, ...], count: int, kernels: Path
 ) -> None:
     torch.manual_seed(0)
     for parameter in module.parameters():
         parameter.data.abs_()  # no sum cancels: a bias is added after a rounding, not before it
-    module, x = module.bfloat16().eval(), torch.rand(shape).bfloat16()
+    module, x = deepcopy(module).to(dtype).eval(), torch.rand(shape).to(dtype)
     program = coreai_onnx.convert(module, (x,)).optimize(target="kernels")
     model = program.model
     types = [op.partition(".")[0] for op in op_types(model)]
@@ -120,8 +135,9 @@ def test_body_and_kernel_compute_what_torch_does(
     assert_close(run_session(open_model(model, library=kernels), [x]), expected)
 
 
-def test_only_the_kernels_target_has_it() -> None:
-    module, x = torch.nn.Linear(64, 40).bfloat16(), torch.ones(3, 64).bfloat16()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_only_the_kernels_target_has_it(dtype: torch.dtype) -> None:
+    module, x = torch.nn.Linear(64, 40).to(dtype), torch.ones(3, 64).to(dtype)
     for target in get_args(Target):
         program = coreai_onnx.convert(module, (x,)).optimize(target=target)
         assert ("gather_mm.transposed" in op_types(program.model)) == (target == "kernels")
