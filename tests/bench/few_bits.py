@@ -3,8 +3,9 @@
     python -m tests.bench.few_bits
     python -m tests.bench.few_bits --bits 8 --rows 1 128 --threads 1
 
-All of a line run in one process, one after the other, round by round. Milliseconds are minima; in
-brackets, the time of float32 divided by it.
+All of a line run in one process, one after the other, round by round. Milliseconds are minima, of
+process CPU time for one thread and of wall time for more; in brackets, the time of float32 divided
+by it.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def main() -> int:
             for inputs, outputs in SHAPES:
                 for rows in options.rows:
                     found = runners(rows, inputs, outputs, bits, threads)
-                    times = milliseconds(found, options.rounds)
+                    clock = time.process_time if threads == 1 else time.perf_counter
+                    times = milliseconds(found, options.rounds, clock)
                     base = times["float32"]
                     cells = [f"{t:.2f} ({base / t:.2f})" for t in times.values()]
                     shape = f"{rows}×{inputs}×{outputs}"

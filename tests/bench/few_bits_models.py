@@ -5,7 +5,8 @@
     python -m tests.bench.few_bits_models --folder /tmp/few_bits_600m --size 600m --threads 1
 
 12 layers with random weights, rounded to nearest: our float32 on the kernels; 4 bits on the
-kernels, with activations as they are and rounded to 8 bits; the same as onnxruntime's MatMulNBits
+kernels, with activations as they are and rounded to 8 bits, both with a growing cache and with a
+static one, into which the file writes and which genai's file has as well; onnxruntime's MatMulNBits
 of both kinds; llama.cpp's Q4_0; the builder of onnxruntime-genai; OpenVINO with weights compressed
 by NNCF. Steps, clocks, processes and environments are those of `generation.py`; ``openvino`` is an
 interpreter with openvino and nncf.
@@ -36,20 +37,28 @@ from tests.bench.generation_models import (
 
 GROUP = 32
 FLOAT = ours("growing", "onnxruntime", kernels=True)
+STATIC = ours("static", "onnxruntime", kernels=True)
 
 
-def few_bits(name: str, target: Literal["kernels", "contrib"], *, activation_bits: int) -> Peer:
-    """Return our file with 4-bit weights for a target."""
+def few_bits(
+    name: str,
+    target: Literal["kernels", "contrib"],
+    *,
+    activation_bits: int,
+    source: Peer = FLOAT,
+) -> Peer:
+    """Return a float32 file of ours with 4-bit weights for a target."""
     to = name.replace(" ", "_").replace(",", "")
 
     def build(folder: Path, environments: Mapping[str, str]) -> None:
         del environments
-        program = OnnxProgram.load(folder / FLOAT.worker["path"])
+        program = OnnxProgram.load(folder / source.worker["path"])
         program.quantize(4, GROUP, method="rtn", symmetric=True, activation_bits=activation_bits)
         (folder / to).mkdir()
         program.optimize(target=target).save(folder / to / "model.onnx")
 
-    worker = {"kind": "file", "path": f"{to}/model.onnx"}
+    worker = {**source.worker, "path": f"{to}/model.onnx"}
+    worker.pop("library", None)
     if target == "kernels":
         worker["library"] = str(ops_library_path())
     return Peer(name, build, worker, is_ours=True)
@@ -73,6 +82,9 @@ def peers() -> list[Peer]:
         FLOAT,
         few_bits("kernels", "kernels", activation_bits=0),
         few_bits("kernels, rounded", "kernels", activation_bits=8),
+        STATIC,
+        few_bits("kernels, static", "kernels", activation_bits=0, source=STATIC),
+        few_bits("kernels, rounded, static", "kernels", activation_bits=8, source=STATIC),
         few_bits("MatMulNBits 0", "contrib", activation_bits=0),
         few_bits("MatMulNBits 4", "contrib", activation_bits=8),
         Peer(

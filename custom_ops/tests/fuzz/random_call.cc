@@ -40,12 +40,15 @@ Layouts GatherMmLayouts() {
           layout({"B T D", "B D E", "#S", "#S"}, 2, 0)};
 }
 
-// Activations rounded to 8 bits, and groups of 16 bytes, as tiles of AMX take them.
+// Groups of 16 bytes, as tiles of AMX take them, and activations that are rounded to 8 bits or not.
 Ints RoundedGroups(std::int64_t bits) {
   return {{"bits", bits}, {"group_size", 128 / bits}, {"activation_bits", 8}};
 }
+Ints ExactGroups(std::int64_t bits) {
+  return {{"bits", bits}, {"group_size", 128 / bits}, {"activation_bits", 0}};
+}
 
-// Two 4-bit codes or one 8-bit code to a group, or many with rounded activations.
+// Two 4-bit codes or one 8-bit code to a group, or many.
 Layouts LinearNbitsLayouts() {
   const Ints pairs = {{"bits", 4}, {"group_size", 2}, {"activation_bits", 0}};
   const Ints single = {{"bits", 8}, {"group_size", 1}, {"activation_bits", 0}};
@@ -54,7 +57,10 @@ Layouts LinearNbitsLayouts() {
           {{"T F", "%S F 1", "S F", "%S F", "P", "S"}, single},
           {{"T R", "%S K Q", "S K", "%S K", "P", "S"}, RoundedGroups(4)},
           {{"B T R", "%S K Q", "S K", "%S K", "P", "S"}, RoundedGroups(2)},
-          {{"T R", "%S K Q", "S K", "S K", "P", "S"}, RoundedGroups(8)}};
+          {{"T R", "%S K Q", "S K", "S K", "P", "S"}, RoundedGroups(8)},
+          {{"T R", "%S K Q", "S K", "%S K", "P", "S"}, ExactGroups(4)},
+          {{"B T R", "%S K Q", "S K", "%S K", "P", "S"}, ExactGroups(2)},
+          {{"T R", "%S K Q", "S K", "S K", "P", "S"}, ExactGroups(8)}};
 }
 
 Layouts GatherMmNbitsLayouts() {
@@ -64,7 +70,9 @@ Layouts GatherMmNbitsLayouts() {
           {{"T 1 1 G", "%H S F 1", "H S F", "#T B", "%H S F", "P"}, pairs},
           {{"T F", "%V S F 1", "V S F", "#", "%V S F", "P"}, single},
           {{"B T R", "%H S K Q", "H S K", "#B", "%H S K", "P"}, RoundedGroups(4)},
-          {{"B T R", "%H S K Q", "H S K", "#", "%H S K", "P"}, RoundedGroups(8)}};
+          {{"B T R", "%H S K Q", "H S K", "#", "%H S K", "P"}, RoundedGroups(8)},
+          {{"B T R", "%H S K Q", "H S K", "#B", "%H S K", "P"}, ExactGroups(4)},
+          {{"B T R", "%H S K Q", "H S K", "#", "%H S K", "P"}, ExactGroups(8)}};
 }
 
 Layouts RopeLayouts() {
