@@ -18,11 +18,13 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// Packs keys as tiles of 16 keys by 32 elements; their count is rounded up to 32.
+/// Packs keys as tiles of 16 keys by 32 elements; their count is rounded up to 32. Keys without
+/// elements are tiles of zeros.
 inline void PackAmxKeys(const hwy::bfloat16_t* HWY_RESTRICT in, size_t count, size_t head_dim,
                         std::uint32_t* HWY_RESTRICT out) {
-  const auto row = [&](size_t key) { return key < count ? in + key * head_dim : nullptr; };
-  PackAmxRows(row, RoundUp(count, 2 * kAmxRows), head_dim, out);
+  const size_t keys = head_dim == 0 ? 0 : count;
+  const auto row = [&](size_t key) { return key < keys ? in + key * head_dim : nullptr; };
+  PackAmxRows(row, RoundUp(count, 2 * kAmxRows), HWY_MAX(head_dim, size_t{1}), out);
 }
 
 /// Packs values as transposed tiles of 16 columns by 32 keys: [value_dim / 16, count / 32] tiles.

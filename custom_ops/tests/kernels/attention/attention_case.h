@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 
 #include "kernels/attention/attention.h"
 #include "reference/attention.h"
@@ -73,9 +74,11 @@ inline AttentionProblem ProblemOf(const AttentionCase& c, const AttentionTensors
   return problem;
 }
 
-/// Runs all items of a problem, the last first, with scratch memory of exactly the size asked for.
+/// Runs all items of a problem, the last first, with scratch memory of exactly the size asked for,
+/// which holds NaN.
 inline void RunAll(AttentionKernel kernel, const AttentionProblem& problem, DType dtype) {
   const Tensor scratch(DType::kFloat64, AttentionScratchBytes(problem, dtype) / 8);
+  std::memset(scratch.data(), 0xFF, scratch.size() * sizeof(double));
   for (std::size_t i = AttentionItems(problem); i-- > 0;) kernel(problem, i, scratch.data());
 }
 
