@@ -61,7 +61,8 @@ def _others(case: Case, inputs: Inputs, options: argparse.Namespace) -> Made:
         fused = make(inputs, case.attributes)
         runner = OnnxRuntimeRunner(fused.model, fused.feeds, threads, aliases=fused.aliases)
         made[fused.name] = (runner, fused.layout)
-    made["onnxruntime body"] = (in_onnxruntime(case, inputs, threads), unchanged)
+    if case.parts == 1:  # the body holds what the parts of the reference save
+        made["onnxruntime body"] = (in_onnxruntime(case, inputs, threads), unchanged)
     if case.torch is not None:
         made["torch"] = (TorchRunner(case.torch, inputs), unchanged)
     for name, prepare in case.prepared.items():
