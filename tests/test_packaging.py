@@ -68,6 +68,48 @@ def pure(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, st
     return build_wheel(repo, folder, CXX=str(folder / "no-such-compiler"))
 
 
+def kit_of(repo: Path) -> set[str]:
+    """Return every file of the checkout that the header kit includes, by its name in a wheel."""
+    sources = repo / "custom_ops"
+    waiting = [sources / "cmake" / "fetch_debian_headers.sh", *(sources / "kit").iterdir()]
+    found: set[Path] = set()
+    while waiting:
+        file = waiting.pop()
+        if file in found:
+            continue
+        found.add(file)
+        included = re.findall(r'^#include "(.+)"', file.read_text(), re.MULTILINE)
+        known = (sources / name for name in included if (sources / name).is_file())
+        waiting += (header for header in known)
+    return {f"coreai_onnx/kernels/cpp/{file.relative_to(sources).as_posix()}" for file in found}
+
+
+COMPILE_A_KERNEL = """
+import coreai_onnx
+from coreai_onnx.composite_ops import Composite, Input
+print(coreai_onnx.__file__)
+twice = Composite(
+    name="twice", inputs=(Input("x"),), outputs=("y",), output_dims={"y": "*"},
+    reference=lambda x: x + x, formula="x + x",
+)
+source = '''
+#include "kit/kernel.h"
+template <class T>
+class Twice {
+ public:
+  explicit Twice(const coreai::Attributes&) {}
+  void Compute(const coreai::Context& context) const {
+    const auto x = context.Input<T>(0);
+    T* y = context.Output<T>(0, x.shape);
+    for (std::int64_t i = 0; i < x.size; ++i) y[i] = static_cast<T>(x[i] + x[i]);
+  }
+};
+COREAI_KERNEL(Twice)
+'''
+print(coreai_onnx.kernel(twice, source))
+"""
+
+
 CONVERT_AND_RUN = """
 import torch, coreai_onnx
 from coreai_onnx.errors import KernelsNotBuiltError
@@ -88,7 +130,7 @@ for kernels in (False, True):
 
 
 @pytest.mark.usefixtures("kernels")
-def test_wheel_with_kernels(repo: Path, tmp_path: Path) -> None:
+def test_wheel_with_kernels(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel, log = build_wheel(repo, tmp_path)
     assert "built with the kernels" in log
     assert wheel.name.split("-")[2:4] == ["py3", "none"]
@@ -98,6 +140,14 @@ def test_wheel_with_kernels(repo: Path, tmp_path: Path) -> None:
     said = run_installed(wheel, tmp_path, CONVERT_AND_RUN)
     assert "ran: False" in said
     assert "ran: True" in said
+    headers = "coreai_onnx/runtime/include/"
+    assert f"{headers}onnxruntime_c_api.h" in names_in(wheel)
+    assert kit_of(repo) <= set(names_in(wheel))
+    for variable in ("ONNXRUNTIME_INCLUDE_DIR", "CONDA_PREFIX"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("COREAI_ONNX_CACHE", str(tmp_path / "cache"))
+    said = run_installed(wheel, tmp_path, COMPILE_A_KERNEL)
+    assert "Kernel(ai.coreai.user::twice" in said
 
 
 def test_wheel_without_a_compiler(pure: tuple[Path, str], tmp_path: Path) -> None:
@@ -120,6 +170,9 @@ def test_wheel_holds_the_package_and_nothing_else(repo: Path, pure: tuple[Path, 
     sources = {p.relative_to(repo).as_posix() for p in (repo / "coreai_onnx").rglob("*.py")}
     assert sources <= set(names)
     assert "coreai_onnx/py.typed" in names
+    assert kit_of(repo) <= set(names)
+    assets = (p for ending in ("css", "js") for p in (repo / "coreai_onnx").rglob(f"*.{ending}"))
+    assert {p.relative_to(repo).as_posix() for p in assets} <= set(names)
     (license,) = [n for n in names if n.endswith("/LICENSE")]
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = [n for n in names if n.endswith(".dist-info/METADATA")]

@@ -1,6 +1,7 @@
 """Time and memory of ``blame`` and ``compare`` on a Llama of 100 million parameters; of ``diff``.
 
 python -m tests.bench.blaming --tokens 32
+python -m tests.bench.blaming --steps before blame --nodes
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[25_000, 100_000])
+    parser.add_argument("--nodes", type=int, nargs="*", default=[25_000, 100_000])
+    parser.add_argument("--steps", nargs="+", default=["before", "compare", "blame"])
     options = parser.parse_args()
     module, given, program = llama(options.tokens)
     steps: dict[str, Callable[[], object]] = {
@@ -53,8 +55,8 @@ def main() -> None:
         "blame": lambda: coreai_onnx.blame(program).assert_clean(),
     }
     rows = []
-    for name, step in steps.items():
-        seconds, peak = measured(step)
+    for name in options.steps:
+        seconds, peak = measured(steps[name])
         rows.append((name, f"{seconds:.2f} s", peak))
     for count in options.nodes:
         first, second = (OnnxProgram({"main": ir.from_proto(chain(count))}) for _ in range(2))
