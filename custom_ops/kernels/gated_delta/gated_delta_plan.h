@@ -97,7 +97,6 @@ struct alignas(64) TileCoefficients {
 struct GatedDeltaTileScratch : GatedDeltaArrays {
   std::size_t padded;     ///< key_dim, rounded up to the depth of a tile
   float* state;           ///< blocks of [padded, kTileColumns]
-  float* row;             ///< [padded], a key or query
   std::uint32_t* words;   ///< [part, 2, padded / 32] tiles: those of keys, transposed
   std::uint32_t* tokens;  ///< of each chunk [part, 4, padded / 32] tiles: of 32 keys, of 32 queries
   std::uint32_t* columns;  ///< of each chunk [part, padded / 16] tiles of 16 elements of all keys
@@ -115,7 +114,6 @@ struct GatedDeltaTileScratch : GatedDeltaArrays {
         (std::min(a.value_dim, kItemColumns) + kTileColumns - 1) / kTileColumns;
     const std::size_t tiles = key_parts * (padded / kDepth) * kWords;
     state = Take<float>(start, blocks * padded * kTileColumns);
-    row = Take<float>(start, padded);
     words = Take<std::uint32_t>(start, 2 * tiles);
     tokens = Take<std::uint32_t>(start, kTileChunks * 4 * tiles);
     columns = Take<std::uint32_t>(start, kTileChunks * 2 * tiles);

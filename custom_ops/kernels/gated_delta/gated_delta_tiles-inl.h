@@ -10,8 +10,7 @@
 #endif
 
 #include "kernels/gated_delta/gated_delta_state-inl.h"
-#include "simd/amx_pack-inl.h"
-#include "simd/exp-inl.h"
+#include "kernels/gated_delta/gated_delta_tokens-inl.h"
 #include "simd/parts-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -35,10 +34,10 @@ class GatedDeltaTiles {
         item_(a, item),
         s_(a, kKeyParts, memory),
         steps_(s_.padded / kAmxPairDepth),
-        half_(steps_ * kAmxWords) {}
+        half_(steps_ * kAmxWords),
+        tokens_(a_, item_, s_, products_) {}
 
   void Run() {
-    hwy::ZeroBytes(s_.row, s_.padded * sizeof(float));
     for (size_t column = 0; column < item_.columns; column += kTileColumns) {
       LoadStateBlock<kTileColumns>(a_, item_, column, Block(column));
       const size_t missing = (s_.padded - a_.key_dim) * kTileColumns;
@@ -46,10 +45,12 @@ class GatedDeltaTiles {
     }
     for (size_t token = 0; token < a_.length; token += kSegmentTokens) {
       const size_t tokens = HWY_MIN(kSegmentTokens, a_.length - token);
-      for (size_t i = 0; i < tokens; i += kTileTokens) Prepare(token + i, ChunkAt(i / kTileTokens));
+      for (size_t i = 0; i < tokens; i += kTileTokens) {
+        tokens_.Prepare(token + i, ChunkAt(i / kTileTokens));
+      }
       for (size_t column = 0; column < item_.columns; column += kTileBlocks * kTileColumns) {
         for (size_t i = 0; i < tokens; i += kTileTokens) {
-          if (column == 0) PrefetchTokens(token + i + kSegmentTokens);
+          if (column == 0) tokens_.Prefetch(token + i + kSegmentTokens);
           Advance(token + i, ChunkAt(i / kTileTokens), column);
         }
       }
@@ -64,21 +65,14 @@ class GatedDeltaTiles {
   using D = hn::ScalableTag<float>;
   using V = hn::Vec<D>;
   static constexpr size_t kLanes = hn::MaxLanes(D());
-  static constexpr bool kPairs = hwy::IsSame<T, hwy::bfloat16_t>();
-  static constexpr size_t kKeyParts = PartsOf(kPairs ? DType::kBFloat16 : DType::kFloat16);
+  using Tokens = GatedDeltaTokens<T, Tiles>;
+  static constexpr size_t kKeyParts = Tokens::kKeyParts;
   static constexpr size_t kHalf = kAmxRows;  // tokens whose addends are in registers
-  static constexpr size_t kRowVecs = kTileTokens / kLanes;
   static constexpr size_t kBlockSums = kTileTokens * kTileColumns;
   static_assert(kTileTokens == 2 * kAmxRows && kTileTokens == kAmxPairDepth, "whole tiles");
   static_assert(kTileColumns == kAmxColumns, "a tile");
 
-  /// A chunk's part of the scratch memory.
-  struct Chunk {
-    std::uint32_t* tokens;
-    std::uint32_t* columns;
-    TileCoefficients* couplings;
-  };
-  Chunk ChunkAt(size_t i) const {
+  TileChunk ChunkAt(size_t i) const {
     const size_t size = i * kKeyParts * half_;
     return {s_.tokens + 4 * size, s_.columns + 2 * size, s_.couplings + i};
   }
@@ -86,203 +80,8 @@ class GatedDeltaTiles {
   float* Block(size_t column) const { return s_.state + column * s_.padded; }
   size_t Count(size_t token) const { return HWY_MIN(kTileTokens, a_.length - token); }
 
-  // ── products ────────────────────────────────────────────────────────────────────────────────
-  // Sums of kLefts tiles, one above the other, are in registers 0 to 3.
-
-  template <size_t kLefts>
-  HWY_INLINE void LoadColumn(const float* HWY_RESTRICT sums) {
-    tiles_.template Load<0>(sums, kAmxRowBytes);
-    tiles_.template Load<1>(sums + kAmxWords, kAmxRowBytes);
-    if constexpr (kLefts == 2) return;
-    tiles_.template Load<2>(sums + 2 * kAmxWords, kAmxRowBytes);
-    tiles_.template Load<3>(sums + 3 * kAmxWords, kAmxRowBytes);
-  }
-
-  template <size_t kLefts>
-  HWY_INLINE void StoreColumn(float* HWY_RESTRICT sums, size_t columns = kAmxColumns) {
-    const size_t stride = columns * sizeof(float), distance = kAmxRows * columns;
-    tiles_.template Store<0>(sums, stride);
-    tiles_.template Store<1>(sums + distance, stride);
-    if constexpr (kLefts == 2) return;
-    tiles_.template Store<2>(sums + 2 * distance, stride);
-    tiles_.template Store<3>(sums + 3 * distance, stride);
-  }
-
-  /// Adds the products of kLefts tiles, `distance` words apart, and one tile.
-  template <size_t kLefts>
-  HWY_INLINE void AddTile(const std::uint32_t* HWY_RESTRICT left, size_t distance,
-                          const std::uint32_t* HWY_RESTRICT right) {
-    tiles_.template Load<6>(right, kAmxRowBytes);
-    tiles_.template Load<4>(left, kAmxRowBytes);
-    tiles_.template AddPairs<0, 4, 6>();
-    tiles_.template Load<5>(left + distance, kAmxRowBytes);
-    tiles_.template AddPairs<1, 5, 6>();
-    if constexpr (kLefts == 2) return;
-    tiles_.template Load<4>(left + 2 * distance, kAmxRowBytes);
-    tiles_.template AddPairs<2, 4, 6>();
-    tiles_.template Load<5>(left + 3 * distance, kAmxRowBytes);
-    tiles_.template AddPairs<3, 5, 6>();
-  }
-
-  /// The same for the kKeyParts parts of the left ones and kParts of the right one, which are
-  /// `left_part` and `right_part` words apart.
-  template <size_t kLefts, size_t kParts>
-  HWY_INLINE void AddParts(const std::uint32_t* HWY_RESTRICT left, size_t distance,
-                           size_t left_part, const std::uint32_t* HWY_RESTRICT right,
-                           size_t right_part) {
-    for (size_t i = 0; i < kKeyParts; ++i) {
-      for (size_t j = 0; j < kParts && i + j < kFloatParts; ++j) {
-        AddTile<kLefts>(left + i * left_part, distance, right + j * right_part);
-      }
-    }
-  }
-
-  // ── tokens ──────────────────────────────────────────────────────────────────────────────────
-
-  /// Prefetches a chunk of the next segment, whose preparation would otherwise wait for memory.
-  void PrefetchTokens(size_t token) const {
-    if (token >= a_.length) return;
-    const size_t first = token * a_.key_dim;
-    const size_t last = first + Count(token) * a_.key_dim;
-    for (size_t i = first; i < last; i += 64 / sizeof(T)) {
-      __builtin_prefetch(item_.key + i, 0, 2);
-      __builtin_prefetch(item_.query + i, 0, 2);
-    }
-  }
-
-  /// Packs a chunk's keys and queries and computes the couplings of its tokens. Missing tokens of
-  /// the last chunk have zero vectors; they neither write to nor decay the state.
-  void Prepare(size_t token, const Chunk& chunk) {
-    const size_t at = token * a_.key_dim;
-    PackTokens(item_.key + at, Count(token), chunk.tokens);
-    PackTokens(item_.query + at, Count(token), chunk.tokens + 2 * half_);
-    for (size_t i = 0; i < kKeyParts; ++i) TransposeKeys(i, chunk);
-    for (size_t half = 0; half < 2; ++half) {
-      ZeroSums(tiles_);
-      for (size_t step = 0; step < half_; step += kAmxWords) {
-        AddParts<4, kKeyParts>(chunk.tokens + step, half_, 4 * half_,
-                               s_.words + half * half_ + step, 2 * half_);
-      }
-      StoreColumn<4>(chunk.couplings->tokens + half * kAmxColumns, kTileTokens);
-    }
-    Couple(token, Count(token), chunk.couplings);
-  }
-
-  void PackTokens(const T* HWY_RESTRICT in, size_t count, std::uint32_t* HWY_RESTRICT out) const {
-    if constexpr (kPairs) {
-      const auto row = [&](size_t i) { return i < count ? in + i * a_.key_dim : nullptr; };
-      PackAmxRows(row, kTileTokens, a_.key_dim, out);
-    } else {
-      for (size_t i = 0; i < kTileTokens; ++i) {
-        if (i < count) WidenToken(in + i * a_.key_dim, a_.key_dim, false, 1.0f, kPack, s_.row);
-        if (i == count) hwy::ZeroBytes(s_.row, s_.padded * sizeof(float));
-        SplitRow(out + i / kAmxRows * half_ + i % kAmxRows * kAmxColumns);
-      }
-    }
-  }
-
-  /// Splits the widened row into rows of tiles.
-  HWY_INLINE void SplitRow(std::uint32_t* HWY_RESTRICT out) const {
-    const D d;
-    for (size_t step = 0; step < steps_; ++step) {
-      for (size_t lane = 0; lane < kAmxColumns; lane += kLanes) {
-        V even, odd, parts[kKeyParts];
-        hn::LoadInterleaved2(d, s_.row + step * kAmxPairDepth + 2 * lane, even, odd);
-        SplitPairs(d, even, odd, parts);
-        for (size_t i = 0; i < kKeyParts; ++i) {
-          StoreWords(parts[i], out + i * 4 * half_ + step * kAmxWords + lane);
-        }
-      }
-    }
-  }
-
-  static HWY_INLINE void StoreWords(V words, std::uint32_t* HWY_RESTRICT out) {
-    hn::Store(words, D(), reinterpret_cast<float*>(out));
-  }
-  static HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> LoadWords(
-      const std::uint32_t* HWY_RESTRICT words) {
-    return hn::Load(hn::RebindToUnsigned<D>(), words);
-  }
-
-  /// Transposes a part of the keys: as pairs of elements for products with tokens, and as rows of
-  /// an element of all keys for products with addends, in pairs of tokens i and 16 + i.
-  void TransposeKeys(size_t part, const Chunk& chunk) const {
-    const hn::RebindToUnsigned<D> du;
-    const auto upper = hn::Set(du, 0xFFFF0000u);
-    const auto lower = hn::Set(du, 0x0000FFFFu);
-    for (size_t step = 0; step < steps_; ++step) {
-      const std::uint32_t* keys = chunk.tokens + part * 4 * half_ + step * kAmxWords;
-      std::uint32_t* first = s_.words + part * 2 * half_ + step * kAmxWords;
-      std::uint32_t* second = first + half_;
-      TransposeAmx(keys, first);
-      TransposeAmx(keys + half_, second);
-      std::uint32_t* out = chunk.columns + (part * steps_ + step) * 2 * kAmxWords;
-      for (size_t i = 0; i < kAmxWords; i += kLanes) {
-        const auto a = LoadWords(first + i), b = LoadWords(second + i);
-        // Row i / 16 of pairs becomes two rows.
-        std::uint32_t* to = out + 2 * (i - i % kAmxColumns) + i % kAmxColumns;
-        hn::Store(hn::Or(hn::And(a, lower), hn::ShiftLeft<16>(b)), du, to);
-        hn::Store(hn::Or(hn::ShiftRight<16>(a), hn::And(b, upper)), du, to + kAmxColumns);
-      }
-    }
-  }
-
-  /// 1, or what divides a key or query by its length.
-  float Norm(const T* in) const {
-    if (!a_.normalize) return 1;
-    return InverseSqrt(SumOver(Square(), D(), in, a_.key_dim) + 1e-6f);
-  }
-
-  /// Sets steps[i] = exp(in[i]); those of missing tokens are 1.
-  static void DecaysOf(const float* HWY_RESTRICT in, size_t count, float* HWY_RESTRICT steps) {
-    const D d;
-    for (size_t i = 0; i < kTileTokens; i += kLanes) {
-      const V x = i < count ? hn::LoadN(d, in + i, count - i) : hn::Zero(d);
-      hn::Store(ExpNonPositive(d, x), d, steps + i);
-      if (hn::AllTrue(d, hn::Le(x, hn::Set(d, 80.0f)))) continue;  // not NaN either
-      for (size_t j = i; j < HWY_MIN(i + kLanes, count); ++j) steps[j] = ExpOf(in[j]);
-    }
-  }
-
-  /// Replaces the dot products of the chunk's tokens by their couplings. The decay from token j to
-  /// i, row by row: that to token i - 1, times the decay of token i.
-  void Couple(size_t token, size_t count, TileCoefficients* HWY_RESTRICT c) const {
-    const D d;
-    alignas(64) float steps[kTileTokens], norms[kTileTokens] = {};
-    DecaysOf(item_.log_decay + token, count, steps);
-    for (size_t i = 0; i < count; ++i) norms[i] = Norm(item_.key + (token + i) * a_.key_dim);
-    V decays[kRowVecs];
-    for (size_t v = 0; v < kRowVecs; ++v) decays[v] = hn::Zero(d);
-    c->decay = 1;
-    for (size_t i = 0; i < kTileTokens; ++i) {
-      const bool present = i < count;
-      c->beta[i] = present ? item_.beta[token + i] : 0;
-      c->decay *= steps[i];
-      const float read = present ? item_.scale * Norm(item_.query + (token + i) * a_.key_dim) : 0;
-      c->known[i] = c->beta[i] * c->decay * norms[i];
-      c->seen[i] = c->decay * read;
-      for (size_t v = 0; v < kRowVecs; ++v) {
-        const V lane = hn::Iota(d, static_cast<float>(v * kLanes));
-        const V decayed = hn::Mul(decays[v], hn::Set(d, steps[i]));
-        const V one = hn::Set(d, 1.0f);
-        decays[v] = hn::IfThenElse(hn::Eq(lane, hn::Set(d, static_cast<float>(i))), one, decayed);
-        const V factor = hn::Mul(decays[v], hn::Load(d, norms + v * kLanes));
-        float* keys = c->tokens + i * kTileTokens + v * kLanes;
-        Scale(hn::Mul(factor, hn::Set(d, c->beta[i] * norms[i])), keys);
-        Scale(hn::Mul(factor, hn::Set(d, read)), keys + kTileTokens * kTileTokens);
-        hn::Store(factor, d, c->write + v * kLanes);  // at last, those of the last token
-      }
-    }
-  }
-
-  static HWY_INLINE void Scale(V factor, float* HWY_RESTRICT x) {
-    hn::Store(hn::Mul(factor, hn::Load(D(), x)), D(), x);
-  }
-
-  // ── blocks of columns ───────────────────────────────────────────────────────────────────────
-
   /// Processes a chunk for up to kTileBlocks blocks of columns.
-  void Advance(size_t token, const Chunk& chunk, size_t column) {
+  void Advance(size_t token, const TileChunk& chunk, size_t column) {
     PrefetchRows(token + kTileTokens, column);
     const size_t columns = PresentColumns(item_, column, kTileBlocks * kTileColumns);
     const size_t blocks = (columns + kTileColumns - 1) / kTileColumns;
@@ -328,18 +127,18 @@ class GatedDeltaTiles {
 
   /// sums = keys and queries times a block of the state. A step is split while the products of the
   /// step before are computed.
-  void MultiplyState(const Chunk& chunk, float* HWY_RESTRICT block, float* HWY_RESTRICT sums) {
+  void MultiplyState(const TileChunk& chunk, float* HWY_RESTRICT block, float* HWY_RESTRICT sums) {
     const float decay = chunk.couplings->decay;
-    ZeroSums(tiles_);
+    products_.Zero();
     SplitState(decay, block, s_.parts);
     for (size_t step = 0; step < steps_; ++step) {
       block += kAmxPairDepth * kTileColumns;
       const size_t buffer = kFloatParts * kAmxWords;
       if (step + 1 < steps_) SplitState(decay, block, s_.parts + (step + 1) % 2 * buffer);
-      AddParts<4, kFloatParts>(chunk.tokens + step * kAmxWords, half_, 4 * half_,
-                               s_.parts + step % 2 * buffer, kAmxWords);
+      products_.template Add<4, kFloatParts>(chunk.tokens + step * kAmxWords, half_, 4 * half_,
+                                             s_.parts + step % 2 * buffer, kAmxWords);
     }
-    StoreColumn<4>(sums);
+    products_.template Store<4>(sums);
   }
 
   /// Splits rows of a block of the state, and multiplies them by their decay during the chunk.
@@ -362,7 +161,9 @@ class GatedDeltaTiles {
     V parts[kFloatParts];
     SplitPairs(D(), even, odd, parts);
 #pragma GCC unroll 3
-    for (size_t i = 0; i < kFloatParts; ++i) StoreWords(parts[i], out + i * kAmxWords);
+    for (size_t i = 0; i < kFloatParts; ++i) {
+      hn::Store(parts[i], D(), reinterpret_cast<float*>(out + i * kAmxWords));
+    }
   }
 
   /// sums[i] += sign * coefficients[i][j] * addends[j] for the half's tokens i and all tokens j of
@@ -480,7 +281,7 @@ class GatedDeltaTiles {
   }
 
   /// Adds keys times addends to a block of the state.
-  void UpdateState(const Chunk& chunk, const std::uint32_t* HWY_RESTRICT writes,
+  void UpdateState(const TileChunk& chunk, const std::uint32_t* HWY_RESTRICT writes,
                    float* HWY_RESTRICT block) {
     const std::uint32_t* left = chunk.columns;
     size_t tiles = 2 * steps_;
@@ -492,9 +293,9 @@ class GatedDeltaTiles {
   template <size_t kLefts>
   HWY_INLINE void AddWrites(const std::uint32_t* HWY_RESTRICT left,
                             const std::uint32_t* HWY_RESTRICT writes, float* HWY_RESTRICT rows) {
-    LoadColumn<kLefts>(rows);
-    AddParts<kLefts, kFloatParts>(left, kAmxWords, 2 * half_, writes, kAmxWords);
-    StoreColumn<kLefts>(rows);
+    products_.template Load<kLefts>(rows);
+    products_.template Add<kLefts, kFloatParts>(left, kAmxWords, 2 * half_, writes, kAmxWords);
+    products_.template Store<kLefts>(rows);
   }
 
   const GatedDeltaProblem& a_;
@@ -502,7 +303,8 @@ class GatedDeltaTiles {
   const GatedDeltaTileScratch s_;
   const size_t steps_;  // tiles of depth of a key
   const size_t half_;   // words of a part of 16 keys
-  Tiles tiles_;
+  typename Tokens::Products products_;
+  Tokens tokens_;
 };
 
 }  // namespace HWY_NAMESPACE
