@@ -45,7 +45,7 @@ summation.
 | target | composites | runtimes |
 |---|---|---|
 | `"onnxruntime"` | functions | stock onnxruntime, and our kernels |
-| `"kernels"` | functions, also for weights in few bits and in bfloat16 | our kernels |
+| `"kernels"` | functions, also for weights in few bits, bfloat16 and float16 | our kernels |
 | `"contrib"` | onnxruntime's contrib ops (`com.microsoft`) | `minimum_onnxruntime` and newer |
 | `"portable"` | inlined: opset 18, standard ops | other or old runtimes, converters |
 
