@@ -24,7 +24,7 @@ inline constexpr std::size_t kPackRows = 24;
 inline constexpr std::size_t kPackDepth = 16;
 
 /// Sizes of tiles and panels where products are those of tile registers (AMX).
-inline constexpr std::size_t kAmxTileKeys = 192;
+inline constexpr std::size_t kAmxTileKeys = 128;
 inline constexpr std::size_t kAmxPanelRows = 32;
 /// Multiples to which head_dim, value_dim and the keys of a tile are padded there.
 inline constexpr std::size_t kAmxDepthStep = 32;

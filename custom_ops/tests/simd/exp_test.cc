@@ -16,6 +16,10 @@ inline W ExpOfOne(W x) {
 }
 inline float ExpFloat(float x) { return ExpOfOne(x); }
 inline double ExpDouble(double x) { return ExpOfOne(x); }
+inline float Exp2Float(float x) {
+  const hn::ScalableTag<float> d;
+  return hn::GetLane(Exp2NonPositive(d, hn::Set(d, x)));
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace coreai
@@ -32,6 +36,7 @@ namespace {
 
 constexpr float (*kExpFloat[])(float) = COREAI_TARGETS(ExpFloat);
 constexpr double (*kExpDouble[])(double) = COREAI_TARGETS(ExpDouble);
+constexpr float (*kExp2Float[])(float) = COREAI_TARGETS(Exp2Float);
 
 TEST(Exp, WithinTwoUlp) {
   for (const Target target : SupportedTargets()) {
@@ -61,6 +66,29 @@ TEST(Exp, EdgesAreExact) {
     EXPECT_EQ(exp64(-1.7e308), 0.0);
     EXPECT_TRUE(std::isnan(exp32(NAN)));
     EXPECT_TRUE(std::isnan(exp64(NAN)));
+  }
+}
+
+TEST(Exp2, WithinThreeMillionths) {
+  for (const Target target : SupportedTargets()) {
+    const auto exp2 = kExp2Float[static_cast<std::size_t>(target)];
+    for (double x = -125.99; x <= 8; x += 0.000173) {
+      const auto f = static_cast<float>(x);
+      const double want = std::exp2(static_cast<double>(f));
+      ASSERT_NEAR(exp2(f), want, 3e-6 * want) << TargetName(target) << ' ' << f;
+    }
+  }
+}
+
+TEST(Exp2, EdgesAreExact) {
+  for (const Target target : SupportedTargets()) {
+    const auto exp2 = kExp2Float[static_cast<std::size_t>(target)];
+    for (int n = -126; n <= 8; ++n) {
+      EXPECT_EQ(exp2(static_cast<float>(n)), std::ldexp(1.0f, n)) << TargetName(target);
+    }
+    EXPECT_EQ(exp2(-INFINITY), 0.0f) << TargetName(target);
+    EXPECT_EQ(exp2(-3.4e38f), 0.0f) << TargetName(target);
+    EXPECT_TRUE(std::isnan(exp2(NAN))) << TargetName(target);
   }
 }
 

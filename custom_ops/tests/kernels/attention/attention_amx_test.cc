@@ -38,9 +38,8 @@ namespace {
 constexpr AttentionKernel kModel[] = COREAI_TARGETS(AttentionOfModel);
 constexpr AttentionKernel kAmx[] = COREAI_TARGETS(AttentionOfAmx);
 
-void Check(AttentionCase c) {
+void CheckFilled(const AttentionCase& c) {
   const DType dtype = DType::kBFloat16;
-  Randomise(&c, dtype);
   const auto want = AttentionReference(c);
   const AttentionTensors tensors(c, dtype, 1);
   for (const Target target : SupportedTargets()) {
@@ -53,6 +52,11 @@ void Check(AttentionCase c) {
     RunAll(kAmx[static_cast<std::size_t>(target)], ProblemOf(c, tensors, native), dtype);
     EXPECT_EQ(native.Values(), output.Values());
   }
+}
+
+void Check(AttentionCase c) {
+  Randomise(&c, DType::kBFloat16);
+  CheckFilled(c);
 }
 
 // Two batches of two heads that share a key head.
@@ -96,6 +100,21 @@ TEST(AttentionAmx, HugeScores) {
     c.causal = true;
     c.offset = 10;
     Check(c);
+  }
+}
+
+// Keys grow with their position, so that the score that is subtracted changes in most blocks, and
+// weights of earlier blocks are relative to another one.
+TEST(AttentionAmx, GrowingScores) {
+  const DType dtype = DType::kBFloat16;
+  for (const std::size_t queries : {9u, 40u, 70u}) {
+    AttentionCase c = Grouped(queries, 300, 32, 40);
+    Randomise(&c, dtype);
+    c.query.assign(c.query.size(), 1);
+    for (std::size_t i = 0; i < c.key.size(); ++i) {
+      c.key[i] = static_cast<double>(i / c.head_dim % c.keys / 8);
+    }
+    CheckFilled(c);
   }
 }
 
