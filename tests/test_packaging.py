@@ -89,8 +89,8 @@ import coreai_onnx
 from coreai_onnx.composite_ops import Composite, Input
 print(coreai_onnx.__file__)
 twice = Composite(
-    name="twice", inputs=(Input("x"),), outputs=("y",), output_dims={"y": "*"},
-    reference=lambda x: x + x, formula="x + x",
+    name="twice", inputs=(Input("x"),), outputs=("y",), attributes=(),
+    output_dims={"y": "*"}, reference=lambda x: x + x, formula="x + x",
 )
 source = '''
 #include "kit/kernel.h"

@@ -65,7 +65,8 @@ def every_op_model() -> onnx.ModelProto:
 
     nodes = [
         call("linear_nbits", ["x", "codes", "code_scales"], ["looked"]),
-        call("rms_norm", ["looked", "scale"], ["normed"]),
+        call("add_bias", ["looked", "scale"], ["biased"]),
+        call("rms_norm", ["biased", "scale"], ["normed"]),
         call("layer_norm", ["normed", "scale"], ["centered"]),
         helper.make_node("Reshape", ["centered", "heads"], ["query"]),
         call("rope", ["query"], ["turned"]),

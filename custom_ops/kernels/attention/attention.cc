@@ -17,5 +17,9 @@ AttentionKernel FindAttention(Target target, DType dtype) {
   return kSelect[static_cast<std::size_t>(target)](dtype);
 }
 
+bool AttentionUsesTileRegisters(Target target, DType dtype) {
+  return target == Target::kAmx && dtype == DType::kBFloat16;
+}
+
 }  // namespace coreai
 #endif

@@ -42,6 +42,7 @@ struct AttentionProblem {
   std::int64_t offset;
   AttentionMask mask;
   const void* sinks;  ///< [heads] in the compute type, or null
+  bool tile_registers;  ///< AttentionUsesTileRegisters() of the kernel: items may have more rows
 };
 
 /// Number of heads that share a key head and a value head; they are computed together.
@@ -62,5 +63,8 @@ std::size_t AttentionScratchBytes(const AttentionProblem& problem, DType dtype);
 /// NaN value makes the row NaN.
 using AttentionKernel = void (*)(const AttentionProblem& problem, std::size_t item, void* scratch);
 AttentionKernel FindAttention(Target target, DType dtype);
+
+/// Whether the kernel multiplies in tile registers (AMX).
+bool AttentionUsesTileRegisters(Target target, DType dtype);
 
 }  // namespace coreai

@@ -36,8 +36,17 @@ std::size_t RowsUpTo(const AttentionProblem& a, std::size_t limit) {
 }  // namespace
 
 std::size_t AttentionTileRows(const AttentionProblem& a) {
+  if (a.tile_registers) {
+    const std::size_t rows = RowsUpTo(a, kLongTileRows);
+    if (Tiles(a, rows) >= kManyTiles) return rows;
+  }
   const std::size_t rows = RowsUpTo(a, kTileRows);
   return Tiles(a, rows) < kFewTiles ? RowsUpTo(a, kSmallTileRows) : rows;
+}
+
+std::size_t AttentionScratchRows(const AttentionProblem& a) {
+  const bool is_long = a.queries != 0 && AttentionTileRows(a) > kTileRows;
+  return is_long ? kLongTileRows : kTileRows;
 }
 
 std::size_t AttentionItems(const AttentionProblem& a) {

@@ -30,6 +30,11 @@ inline constexpr std::size_t kAmxPanelRows = 32;
 inline constexpr std::size_t kAmxDepthStep = 32;
 inline constexpr std::size_t kAmxValueStep = 16;
 inline constexpr std::size_t kMaxTileKeys = kAmxTileKeys;
+/// Maximum number of rows in a tile there, and how many tiles of that size a problem must have.
+/// Keys and values are packed for each tile, which takes as long as a fifth of the rest for
+/// kTileRows rows.
+inline constexpr std::size_t kLongTileRows = 1152;
+inline constexpr std::size_t kManyTiles = 32;
 
 /// Keys in a step of the path for few rows.
 inline constexpr std::size_t kFewKeys = 256;
@@ -42,6 +47,9 @@ std::size_t AttentionSpan(const AttentionProblem& problem);
 
 /// Rows in a tile of this problem.
 std::size_t AttentionTileRows(const AttentionProblem& problem);
+
+/// Rows for which an item has scratch memory: kTileRows or kLongTileRows.
+std::size_t AttentionScratchRows(const AttentionProblem& problem);
 
 /// Scratch memory of one item, split into arrays. Every array starts at a multiple of 64 bytes.
 template <typename W>
@@ -72,21 +80,22 @@ struct AttentionScratch {
     const std::size_t head_dim =
         (a.head_dim == 0 ? 1 : (a.head_dim + kPackDepth - 1) / kPackDepth) * kPackDepth;
     const std::size_t value_dim = (a.value_dim + kAmxValueStep - 1) / kAmxValueStep * kAmxValueStep;
+    const std::size_t rows = AttentionScratchRows(a);
     bytes = 0;
     auto* start = static_cast<char*>(memory);
-    query = Take<W>(start, head_dim * kTileRows);
+    query = Take<W>(start, head_dim * rows);
     scores = Take<W>(start, tile_keys * panel_rows);
     bias = Take<W>(start, a.mask.kind == MaskKind::kNone ? 0 : tile_keys * panel_rows);
     attends = Take<std::uint64_t>(start, a.mask.kind == MaskKind::kBool ? tile_keys : 0);
-    output = Take<W>(start, value_dim * kTileRows);
+    output = Take<W>(start, value_dim * rows);
     keys = Take<W>(start, tile_keys * head_dim);
     values = Take<W>(start, tile_keys * value_dim);
-    best = Take<W>(start, kTileRows);
-    total = Take<W>(start, kTileRows);
-    rescale = Take<W>(start, kTileRows);
-    mask_at = Take<std::size_t>(start, a.mask.kind == MaskKind::kNone ? 0 : kTileRows);
-    first_key = Take<std::int64_t>(start, kTileRows);
-    last_key = Take<std::int64_t>(start, kTileRows);
+    best = Take<W>(start, rows);
+    total = Take<W>(start, rows);
+    rescale = Take<W>(start, rows);
+    mask_at = Take<std::size_t>(start, a.mask.kind == MaskKind::kNone ? 0 : rows);
+    first_key = Take<std::int64_t>(start, rows);
+    last_key = Take<std::int64_t>(start, rows);
   }
 
   template <typename E>
@@ -104,7 +113,9 @@ struct AttentionAmxScratch : AttentionScratch<float> {
   AttentionAmxScratch(const AttentionProblem& a, void* memory)
       : AttentionScratch<float>(a, memory, kAmxTileKeys, kAmxPanelRows) {
     static_assert(kAmxDepthStep / 2 <= kPackDepth, "pairs need no more memory than floats");
-    static_assert(kTileRows % kAmxPanelRows == 0, "whole panels");
+    static_assert(kTileRows % kAmxPanelRows == 0 && kLongTileRows % kAmxPanelRows == 0,
+                  "whole panels");
+    static_assert(kLongTileRows % kMaxPanelRows == 0, "whole panels of either width");
     auto* start = static_cast<char*>(memory);
     other_scores = Take<float>(start, kAmxTileKeys * kAmxPanelRows);
   }

@@ -23,7 +23,8 @@ class ScaledDotProductAttentionOp : public Op {
         is_causal_(info.Int(names::kIsCausal, names::kIsCausalDefault) != 0),
         window_(info.Int(names::kWindowSize, names::kWindowSizeDefault)),
         dtype_(dtype),
-        kernel_(FindAttention(target, dtype)) {
+        kernel_(FindAttention(target, dtype)),
+        tile_registers_(AttentionUsesTileRegisters(target, dtype)) {
     const std::string alignment =
         info.String(names::kCausalAlignment, names::kCausalAlignmentDefault);
     lower_right_ = alignment == "lower_right";
@@ -51,6 +52,7 @@ class ScaledDotProductAttentionOp : public Op {
     // A window larger than every distance has no effect; dropping it avoids overflow.
     problem.window = std::max<std::int64_t>(0, std::min(window_, queries + keys));
     problem.offset = lower_right_ ? keys - queries : 0;
+    problem.tile_registers = tile_registers_;
     RunItems(context, AttentionItems(problem), AttentionScratchBytes(problem, dtype_),
              [&](std::size_t item, void* scratch) { kernel_(problem, item, scratch); });
   }
@@ -65,6 +67,7 @@ class ScaledDotProductAttentionOp : public Op {
   bool lower_right_ = true;
   DType dtype_;
   AttentionKernel kernel_;
+  bool tile_registers_;
 };
 
 // [batch, heads, queries] of query and the last size of value.

@@ -45,11 +45,14 @@ void CheckFilled(const AttentionCase& c) {
   for (const Target target : SupportedTargets()) {
     SCOPED_TRACE(Describe(c, target, dtype));
     const Tensor output(dtype, want.size(), 1);
-    RunAll(kModel[static_cast<std::size_t>(target)], ProblemOf(c, tensors, output), dtype);
+    AttentionProblem problem = ProblemOf(c, tensors, output);
+    problem.tile_registers = true;
+    RunAll(kModel[static_cast<std::size_t>(target)], problem, dtype);
     ExpectNear(output, want, dtype);
     if (target != Target::kAmx) continue;
     const Tensor native(dtype, want.size(), 1);
-    RunAll(kAmx[static_cast<std::size_t>(target)], ProblemOf(c, tensors, native), dtype);
+    problem.output = native.data();
+    RunAll(kAmx[static_cast<std::size_t>(target)], problem, dtype);
     EXPECT_EQ(native.Values(), output.Values());
   }
 }
@@ -89,6 +92,17 @@ TEST(AttentionAmx, CausalAndWindows) {
         Check(c);
       }
     }
+  }
+}
+
+// A head is one item of 321 rows, which are more than those of an item without tile registers.
+TEST(AttentionAmx, LongTiles) {
+  for (const bool causal : {false, true}) {
+    AttentionCase c = Grouped(321, 70, 8, 5);
+    c.batch = 16;
+    c.causal = causal;
+    c.offset = 70 - 321;
+    Check(c);
   }
 }
 

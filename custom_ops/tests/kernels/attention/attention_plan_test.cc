@@ -50,6 +50,26 @@ TEST(AttentionPlan, ManyRowsAreCutHeadByHead) {
   }
 }
 
+TEST(AttentionPlan, TilesAreLongerWithTileRegistersIfThereAreMany) {
+  AttentionProblem problem = Heads(16, 4, 4);
+  problem.tile_registers = true;
+  problem.queries = 1024;
+  EXPECT_EQ(AttentionTileRows(problem), 1056u);  // whole panels, a head is one tile
+  EXPECT_EQ(AttentionItems(problem), 2u * 16u);
+  EXPECT_EQ(AttentionScratchRows(problem), kLongTileRows);
+  problem.queries = 4096;
+  EXPECT_EQ(AttentionTileRows(problem), 1056u);
+  EXPECT_EQ(AttentionItems(problem), 2u * 16u * 4u);
+  problem.batch = 1;
+  problem.queries = 1024;  // 16 long tiles are too few
+  EXPECT_EQ(AttentionTileRows(problem), 288u);
+  EXPECT_EQ(AttentionScratchRows(problem), kTileRows);
+  for (std::size_t queries = 1; queries < 5000; queries += 7) {
+    problem.queries = queries;
+    EXPECT_LE(AttentionTileRows(problem), AttentionScratchRows(problem)) << queries;
+  }
+}
+
 TEST(AttentionPlan, ScratchDoesNotGrowWithTheLengths) {
   AttentionProblem small = Heads(1, 1, 1);
   small.queries = small.keys = 10;
