@@ -34,6 +34,8 @@ from coreai_onnx.runtime.session import Session
 from coreai_onnx.table import render
 
 Inputs = tuple[torch.Tensor, ...]
+_PAUSE = 0.2
+"""Seconds after which idle threads of the variant before do not spin any more."""
 VOCABULARY = 4096
 VARIANTS = ("torch, float32", "torch", "float32", "stored", "default", "kernels")
 
@@ -163,6 +165,9 @@ def measure(name: str, options: Options) -> dict[str, str]:
         seconds: dict[str, list[float]] = {v.name: [] for v in variants}
         for _ in range(options.rounds):
             for variant in variants:
+                if options.threads > 1:
+                    time.sleep(_PAUSE)
+                    variant.run()  # its threads had gone to sleep
                 begun = options.clock()
                 variant.run()
                 seconds[variant.name].append(options.clock() - begun)
