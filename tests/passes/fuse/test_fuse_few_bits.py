@@ -44,7 +44,8 @@ def test_weights_become_codes(
     assert report.counts["fuse_few_bits"] == 1
     assert [node.op_type for node in model.graph] == op_types
     shape = (5, model.graph.inputs[0].shape[-1])
-    x = RNG.standard_normal(shape if ops[-1] == "Gemm" else (2, *shape))
+    # Weights are up to 341, and sums are in another order on tiles: keep them of ordinary size.
+    x = RNG.standard_normal(shape if ops[-1] == "Gemm" else (2, *shape)) / 128
     feeds = {"x": x.astype(np.float32)}
     expected = run(before, feeds)
     assert_close(run(model, feeds), expected)
