@@ -26,6 +26,7 @@ from tests.tolerances import assert_close
 WORDS = {
     "causal_alignment": ("lower_right", "upper_left"),
     "approximate": ("none", "tanh"),
+    "activation": ("none", "silu", "gelu", "gelu_tanh"),
 }
 """The values of the attributes that are words."""
 IGNORED = {"group_size", "shape", "axis", "minimum"}

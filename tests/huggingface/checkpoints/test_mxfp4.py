@@ -88,8 +88,11 @@ def test_codes_are_multiplied_and_never_dequantized_into_the_file(tmp_path: Path
         np.testing.assert_array_equal(constants[f"{name}_codes"], tensors[f"e.{name}_blocks"])
     assert not [n for n, x in constants.items() if x.dtype == np.float32 and x.size >= 3 * 64 * 32]
     again = given(40)
+    expected = experts(*again)
+    largest = expected.abs().max()  # 16,000: sums, in any order, are exact to a step of that
     for kernels in (False, True):
-        assert_close(program.run(*again, kernels=kernels)[0], experts(*again))
+        found = torch.from_numpy(program.run(*again, kernels=kernels)[0])
+        assert_close(found / largest, expected / largest)
 
 
 def test_blocks_of_another_shape(tmp_path: Path) -> None:
