@@ -207,7 +207,8 @@ class Choices:
             return False
         floats = [v for v in node.inputs if v is not None and self.values.is_float(v)]
         source = node.op_type == "Range" or (
-            node.op_type == "Cast" and _is_integer(self.values.known.get(node.inputs[0]))  # type: ignore[arg-type]
+            node.op_type == "Cast"
+            and any(_is_integer(self.values.known.get(v)) for v in node.inputs if v is not None)
         )
         made = any(v in self._positions for v in floats)
         others = [v for v in floats if v not in self._positions]

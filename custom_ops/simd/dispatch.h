@@ -23,6 +23,19 @@
 #define COREAI_TARGETS_WITH_AMX COREAI_TARGETS_AND_AMX
 #endif
 
+namespace coreai {
+
+/// Whether COREAI_TARGETS_WITH_AMX has the version for AMX at this target.
+constexpr bool HasAmxVersion([[maybe_unused]] Target target) {
+#ifdef COREAI_MODEL_TILES
+  return true;
+#else
+  return target == Target::kAmx;
+#endif
+}
+
+}  // namespace coreai
+
 #define COREAI_TARGETS_AND_AMX(FUNCTION, AMX_FUNCTION)                         \
   {HWY_CHOOSE_FALLBACK(FUNCTION),       HWY_CHOOSE_NEON_WITHOUT_AES(FUNCTION), \
    HWY_CHOOSE_AVX2(FUNCTION),           HWY_CHOOSE_AVX3(FUNCTION),             \

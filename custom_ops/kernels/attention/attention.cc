@@ -18,7 +18,7 @@ AttentionKernel FindAttention(Target target, DType dtype) {
 }
 
 bool AttentionUsesTileRegisters(Target target, DType dtype) {
-  return target == Target::kAmx && dtype == DType::kBFloat16;
+  return HasAmxVersion(target) && dtype == DType::kBFloat16;
 }
 
 }  // namespace coreai

@@ -14,12 +14,7 @@ namespace {
 
 // Whether tile registers multiply.
 bool UsesTiles(Target target, DType dtype) {
-#ifdef COREAI_MODEL_TILES
-  (void)target;
-#else
-  if (target != Target::kAmx) return false;
-#endif
-  return dtype == DType::kBFloat16 || dtype == DType::kFloat16;
+  return HasAmxVersion(target) && (dtype == DType::kBFloat16 || dtype == DType::kFloat16);
 }
 
 }  // namespace
