@@ -189,7 +189,9 @@ def main() -> int:
     """Run the sweep and print its tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--targets", nargs="+", default=["onnxruntime", "contrib", "portable"])
+    parser.add_argument(
+        "--targets", nargs="+", default=["onnxruntime", "kernels", "contrib", "portable"]
+    )
     parser.add_argument("--dtypes", nargs="+", default=["float32", "float16"])
     parser.add_argument("--at-most", type=int, default=20, help="faults of each model")
     parser.add_argument("--kernel", help="the op that is wrong in the library of COREAI_ONNX_OPS")

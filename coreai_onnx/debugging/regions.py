@@ -28,11 +28,13 @@ class Region:
         value: Name of the value in the model.
         nodes: Positions of the nodes in the main graph, in order.
         inputs: Names of the values that the nodes read and torch knows.
+        results: Position and output index of each result of these nodes that the value depends on.
     """
 
     value: str
     nodes: tuple[int, ...]
     inputs: tuple[str, ...]
+    results: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def _region(
     at: Mapping[ir.Node, int],
 ) -> Region:
     nodes: dict[ir.Node, None] = {}
+    results: set[tuple[int, int]] = set()
     read: dict[str, None] = {}
     waiting = [value]
     while waiting:
@@ -141,10 +144,14 @@ def _region(
             read[current.name or ""] = None
             continue
         node = current.producer()
-        if node is not None and node in at and node not in nodes:
+        if node is None or node not in at:
+            continue
+        results.add((at[node], current.index() or 0))
+        if node not in nodes:
             nodes[node] = None
             waiting += reads_of(node)
-    return Region(name, tuple(sorted(at[node] for node in nodes)), tuple(read))
+    positions = tuple(sorted(at[node] for node in nodes))
+    return Region(name, positions, tuple(read), frozenset(results))
 
 
 def reads_of(node: ir.Node) -> Iterator[ir.Value]:

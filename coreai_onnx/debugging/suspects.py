@@ -54,11 +54,15 @@ class Group:
 def groups(wrong: Sequence[Region], right: Iterable[Region]) -> list[Group]:
     """Return the wrong regions by cause, in graph order.
 
-    A node that also computes a right region is cleared. Wrong regions that share a node have one
-    cause, which is in the nodes that all of them share.
+    A node whose results all serve right regions is cleared: a Split of which only two outputs are
+    exchanged still computes the third, and stays a suspect of the regions that read those two.
+    Wrong regions that share a node have one cause, which is in the nodes that all of them share.
     """
-    cleared = {node for region in right for node in region.nodes}
-    suspects = [frozenset(region.nodes) - cleared or frozenset(region.nodes) for region in wrong]
+    right_results = {result for region in right for result in region.results}
+    suspects = [
+        frozenset(node for node, _ in region.results - right_results) or frozenset(region.nodes)
+        for region in wrong
+    ]
     made: list[tuple[list[Region], frozenset[int]]] = []
     for region, nodes in zip(wrong, suspects, strict=True):
         regions, shared, others = [region], nodes, []

@@ -45,6 +45,7 @@ _OTHER_OP = {
     "ReduceMax": ("other reduction", "ReduceMin"),
 }
 _ACTIVATIONS = ("Gelu", "gelu", "FastGelu", "silu", "Tanh", "Sigmoid", "Relu", "Softmax", "Clip")
+_SPLITS = ("Split", "LSTM", "GRU", "TopK", "skip_layer_norm", "skip_rms_norm")
 _ATTENTIONS = ("scaled_dot_product_attention", "Attention", "MultiHeadAttention")
 _ATTRIBUTES: dict[str, tuple[str, Callable[[float], float]]] = {
     "epsilon": ("epsilon", lambda x: x * 1e4 + 0.1),
@@ -62,6 +63,7 @@ def faults(model: ir.Model) -> Iterator[Fault]:
     for index, node in enumerate(model.graph):
         yield from _of_op(node, index)
         yield from _of_attention(node, index)
+        yield from _of_values(node, index)
         for name in node.attributes.keys() & _ATTRIBUTES.keys():
             kind, change = _ATTRIBUTES[name]
             yield Fault(kind, index, _attribute(name, change))
@@ -87,6 +89,14 @@ def _of_attention(node: ir.Node, index: int) -> Iterator[Fault]:
         yield Fault("swapped query and key", index, _swap_first)
         if len(node.inputs) > 3 and node.inputs[3] is not None:
             yield Fault("dropped mask", index, lambda _, n: n.replace_input_with(3, None))
+
+
+def _of_values(node: ir.Node, index: int) -> Iterator[Fault]:
+    if len([v for v in node.outputs if v.name and v.uses()]) > 1 and node.op_type in _SPLITS:
+        yield Fault("swapped outputs", index, _swap_outputs)
+    for place, value in enumerate(node.inputs):
+        if value is not None and value.dtype == ir.DataType.FLOAT and not value.is_initializer():
+            yield Fault("rounded input", index, _rounded(place))
 
 
 def _of_constants(node: ir.Node, index: int) -> Iterator[Fault]:
@@ -128,6 +138,34 @@ def _swap_first(_: ir.Model, node: ir.Node) -> None:
     query, key = node.inputs[:2]
     node.replace_input_with(0, key)
     node.replace_input_with(1, query)
+
+
+def _swap_outputs(model: ir.Model, node: ir.Node) -> None:
+    """Exchange the names of the first two outputs that are read, as in ``NodeProto.output``."""
+    first, second = [v for v in node.outputs if v.name and v.uses()][:2]
+    uses = [list(first.uses()), list(second.uses())]
+    for pairs, other in zip(uses, (second, first), strict=True):
+        for user, place in pairs:
+            user.replace_input_with(place, other)
+    outputs = [{first: second, second: first}.get(v, v) for v in model.graph.outputs]
+    model.graph.outputs.clear()
+    model.graph.outputs.extend(outputs)
+    first.name, second.name = second.name, first.name
+
+
+def _rounded(place: int) -> Callable[[ir.Model, ir.Node], None]:
+    """Return a change that rounds an input to float16."""
+
+    def inject(_: ir.Model, node: ir.Node) -> None:
+        value = node.inputs[place]
+        assert value is not None
+        down = ir.node("Cast", [value], {"to": ir.DataType.FLOAT16}, name=f"{node.name}.down")
+        up = ir.node("Cast", down.outputs, {"to": ir.DataType.FLOAT}, name=f"{node.name}.up")
+        assert node.graph is not None
+        node.graph.insert_before(node, [down, up])
+        node.replace_input_with(place, up.outputs[0])
+
+    return inject
 
 
 def _bypass(_: ir.Model, node: ir.Node) -> None:

@@ -55,6 +55,36 @@ def test_a_wrong_operator_is_found_with_its_line(dtype: torch.dtype) -> None:
     assert finding.lines == (suspect.where.source,)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_right_model_with_fused_activations_is_clean(dtype: torch.dtype) -> None:
+    """A value that a pass changes does not keep the name of torch's value."""
+    layers = [torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 8), torch.nn.SiLU()]
+    module = torch.nn.Sequential(*layers).eval().to(dtype)
+    program = coreai_onnx.convert(module, (torch.randn(4, 8, dtype=dtype),))
+    program.optimize(target="kernels")
+    assert {node.op_type for node in program.model.graph} >= {"add_bias.gelu", "add_bias.silu"}
+    blame(program, kernels=False).assert_clean()
+
+
+class Thirds(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        a, b, c = x.split(2, dim=-1)
+        return a.tanh(), b.sigmoid(), c.exp()
+
+
+def test_a_split_with_exchanged_outputs_is_found() -> None:
+    """One output is right, and torch does not know the outputs by their names."""
+    program = coreai_onnx.convert(Thirds(), (torch.randn(4, 6),))
+    split = node_of(program, "Split")
+    for index, value in enumerate(split.outputs):
+        value.name = f"part_{index}"
+    tanh, sigmoid = node_of(program, "Tanh"), node_of(program, "Sigmoid")
+    tanh.replace_input_with(0, split.outputs[1])
+    sigmoid.replace_input_with(0, split.outputs[0])
+    (finding,) = blame(program, kernels=False).findings
+    assert [node.op for node in finding.nodes] == ["Split"]
+
+
 def test_the_error_is_blamed_on_its_cause_only() -> None:
     """Everything after the first linear layer is wrong too, but not by itself."""
     program = with_wrong_weight(converted(), "first.bias")

@@ -8,7 +8,17 @@ from tests.small_models import linear_model
 
 
 def region(name: str, *nodes: int) -> Region:
-    return Region(name, nodes, ())
+    return Region(name, nodes, (), frozenset((node, 0) for node in nodes))
+
+
+def test_another_output_does_not_clear_a_node() -> None:
+    """The outputs of node 0, a Split, are read by a node each; two of them are exchanged."""
+    a, b, c = (
+        Region(name, (0, i + 1), (), frozenset({(0, i), (i + 1, 0)}))
+        for i, name in enumerate("abc")
+    )
+    (group,) = groups([a, b], [c])
+    assert group.nodes == (0,)
 
 
 def test_a_node_of_a_right_region_is_cleared() -> None:

@@ -82,6 +82,23 @@ class Edit:
         self.remove(node)
         return True
 
+    def absorb(self, node: gs.Node, source: gs.Tensor) -> None:
+        """Remove a node whose first output the producer of ``source`` computes from now on.
+
+        The output keeps its name, and that of ``source`` ends: a value of its name would no longer
+        be the one that the exported program calls so.
+
+        Args:
+            node: The node; nothing else reads ``source``.
+            source: Its input, which a node of the graph produces.
+        """
+        _take_over_producer(source, node.outputs[0])
+        self.remove(node)
+
+    def retitle(self, tensor: gs.Tensor, name: str) -> None:
+        """Give a tensor that now has another value than before a unique name from ``name``."""
+        tensor.name = context_of(self.graph).names.claim(name)
+
     def remove(self, node: gs.Node) -> None:
         """Mark a node as dead; ``finish`` removes it from the graph."""
         self._dead.add(id(node))

@@ -81,25 +81,35 @@ def _terms(edit: Edit, total: Computation) -> list[gs.Tensor] | None:
 def _activate(edit: Edit, bodies: Bodies, node: gs.Node, why: Why) -> bool:
     """Move the activation that a node computes into the add_bias before it."""
     found = activation_of(node.outputs[0]) if len(node.outputs) == 1 else None
-    bias = None if found is None else _bias_before(edit, found.input)
-    if found is None or bias is None or not edit.can_replace(node.outputs[0], found.input):
+    path = [] if found is None else _path_from_bias(edit, found.input)
+    if found is None or not path:
         return False
+    bias = maker(path[-1])
     op_type = _call(bodies, node, found.kind, why)
     if op_type is None:
         return False
     edit.become(bias, op_type, list(bias.inputs), **_attributes(found.kind))
-    return edit.bypass(node, found.input)
+    # Each value before the activation now has it: torch's value of that name does not.
+    for tensor in path[1:]:
+        edit.retitle(tensor, f"{tensor.name}_{found.kind}")
+    edit.absorb(node, found.input)
+    return True
 
 
-def _bias_before(edit: Edit, tensor: gs.Tensor) -> gs.Node | None:
-    """Return the add_bias without an activation whose result, moved, only one node reads."""
+def _path_from_bias(edit: Edit, tensor: gs.Tensor) -> list[gs.Tensor]:
+    """Return the values from a tensor back to the add_bias without an activation that it moves.
+
+    Empty if there is none, or if another node reads one of them.
+    """
+    path = []
     while len(tensor.outputs) == 1 and not edit.is_output(tensor):
+        path.append(tensor)
         node = maker(tensor)
         if node is None or not edit.holds(node):
-            return None
+            return []
         if composite(node, "add_bias") is not None:
-            return node if attribute_of(node, "activation", "none") == "none" else None
+            return path if attribute_of(node, "activation", "none") == "none" else []
         if not is_standard(node, *_IN_ANY_ORDER):
-            return None
+            return []
         tensor = node.inputs[0]
-    return None
+    return []

@@ -86,6 +86,8 @@ def test_an_activation_is_computed_with_the_bias(rest: str) -> None:
     types = [op for op in op_types(model) if op not in ("Cast", "Add")]
     assert types == ["add_bias.gelu", *["Transpose"] * bool(rest)]
     assert model.graph.outputs[0].name == "y"
+    names = {value.name for node in model.graph for value in node.outputs}
+    assert not names & {"s", "t"}  # these values are gone
 
 
 @pytest.mark.parametrize(
