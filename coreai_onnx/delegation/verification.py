@@ -11,6 +11,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 
+from coreai_onnx.delegation.backends import with_lowered_modules
 from coreai_onnx.delegation.export_pass import inferred
 from coreai_onnx.errors import SpecViolationError, reason_of
 from coreai_onnx.export.compat.torch_names import (
@@ -20,9 +21,11 @@ from coreai_onnx.export.compat.torch_names import (
     pytree,
 )
 from coreai_onnx.export.functionalize.in_place import mutates
-from coreai_onnx.export.functionalize.replaced_graph import with_graph
+from coreai_onnx.export.functionalize.replaced_graph import nodes_of, with_graph
 from coreai_onnx.lower.location import where_of
 
+HANDLE = "debug_handle"
+"""Key of a node's ``meta``: its number in the program, which a backend may write into its bytes."""
 _NUMBER_MODULES = ("_operator", "math")
 """Modules of the functions that a program may apply to symbolic numbers."""
 
@@ -50,10 +53,19 @@ def verified(program: ExportedProgram, made: fx.GraphModule, name: str) -> Expor
     signature = _signature(program, made.graph, name)
     _check_graph(program.graph_module, made, name)
     made.recompile()
+    number_nodes(made)
     try:
-        return with_graph(program, made, signature)
+        return with_lowered_modules(with_graph(program, made, signature))
     except Exception as error:  # torch's own verifier
         raise SpecViolationError(f"pass {name}: {reason_of(error)}") from error
+
+
+def number_nodes(root: fx.GraphModule) -> None:
+    """Give operators without a debug handle the next number, from 1; copies keep theirs."""
+    calls = [node for node in nodes_of(root) if node.op == "call_function"]
+    last = max((node.meta.get(HANDLE, 0) for node in calls), default=0)
+    for number, node in enumerate((n for n in calls if HANDLE not in n.meta), last + 1):
+        node.meta[HANDLE] = number
 
 
 def _check_graph(before: fx.GraphModule, after: fx.GraphModule, name: str) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import io
+import pickle
+
 import pytest
 import torch
 from torch.export import Dim, export
 
+from coreai_onnx import OnnxProgram
 from coreai_onnx.delegation import (
     BackendDetails,
+    CapabilityPartitioner,
     CompileSpec,
+    DelegationSpec,
+    LoweredBackendModule,
     LoweredModule,
     OnnxModule,
     PreprocessResult,
@@ -17,10 +26,12 @@ from coreai_onnx.delegation import (
     to_backend,
     to_edge,
 )
-from coreai_onnx.errors import DelegationError
+from coreai_onnx.errors import DelegationError, InputError
 from tests.delegation.demo_backend import DEMO
 from tests.delegation.foreign_models import example, with_functions
 from tests.tolerances import assert_close
+
+X = torch.randn(2, 3)
 
 
 class LowerableModule(torch.nn.Module):
@@ -158,3 +169,156 @@ def test_no_bytes_are_an_error() -> None:
     edge = to_edge(export(LowerableModule(), (torch.ones(1),))).exported_program()
     with pytest.raises(DelegationError, match="processed_bytes is not bytes, but 'text'"):
         LoweredModule.from_bytes("delegation.blob", "text", edge)
+
+
+def test_a_part_for_other_sizes_is_an_error() -> None:
+    part = lowered(torch.nn.Linear(3, 4), torch.randn(2, 3))
+    outer = torch.nn.Sequential(part, torch.nn.ReLU())
+    with pytest.raises(InputError, match=r"for input: float32\[2, 3\], not float32\[5, 3\]"):
+        part(torch.randn(5, 3))
+    with pytest.raises(InputError, match=r"for input: float32\[2, 3\], not float32\[5, 3\]"):
+        export(outer, (torch.randn(5, 3),))
+    exported = export(outer, (torch.randn(2, 3),), dynamic_shapes=({0: Dim.AUTO},))
+    assert exported.graph_module.graph.find_nodes(op="placeholder")[-1].meta["val"].shape == (2, 3)
+    part.to(torch.float64)
+    with pytest.raises(InputError, match=r"float32\[4, 3\], not float64\[4, 3\]"):
+        part(torch.randn(2, 3).double())
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_another_number_of_inputs_is_an_error(count: int) -> None:
+    part = lowered(torch.nn.Linear(3, 4), torch.randn(2, 3))
+    with pytest.raises(InputError, match=rf"takes 1 inputs \(input\), not {count}"):
+        part(*[torch.randn(2, 3)] * count)
+
+
+class Linear(torch.nn.Linear):
+    """A linear layer and a function, so that a change of either shows."""
+
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
+@backend("delegation.changing")
+class Changing(BackendDetails):
+    """Changes everything that it is given."""
+
+    @staticmethod
+    def preprocess(edge_program, compile_specs):
+        graph = edge_program.graph
+        (relu,) = graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)
+        relu.replace_all_uses_with(relu.args[0])
+        graph.erase_node(relu)
+        edge_program.graph_module.recompile()
+        for weight in edge_program.state_dict.values():
+            weight.data.zero_()
+        edge_program.graph_signature.input_specs.clear()
+        edge_program.range_constraints.clear()
+        compile_specs.clear()
+        return PreprocessResult(b"changed")
+
+
+def test_a_backend_that_changes_its_program_changes_a_copy() -> None:
+    module, x = Linear(3, 4), -torch.randn(2, 3).abs()
+    expected = module(x).detach()
+    assert (expected == 0).any(), "the relu matters"
+    edge = to_edge(export(module, (x,), dynamic_shapes=({0: Dim("rows", max=9)},)))
+    bounds = dict(edge.exported_program().range_constraints)
+    part = to_backend("delegation.changing", edge.exported_program(), [CompileSpec("a", b"b")])
+    assert_close(part(x).detach(), expected)
+    spec = DelegationSpec("delegation.changing")
+    made = edge.to_backend(CapabilityPartitioner(spec, lambda node: ""))
+    assert [d.processed_bytes for d in delegates_of(made.exported_program())] == [b"changed"]
+    assert_close(made.finish().run(x)[0], expected)
+    assert_close(edge.finish().run(x)[0], expected)
+    assert edge.exported_program().range_constraints == bounds
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_program_owns_its_lowered_modules(strict: bool) -> None:
+    def exported():
+        part = lowered(torch.nn.Linear(3, 4), torch.randn(2, 3))
+        outer = torch.nn.Sequential(part, torch.nn.ReLU())
+        return export(outer, (X,), strict=strict), outer(X).detach()
+
+    program, expected = exported()
+    gc.collect()
+    assert_close(program.module()(X).detach(), expected)
+    edge = to_edge(program)
+    del program
+    gc.collect()
+    assert_close(edge.finish().run(X)[0], expected)
+    part = edge.exported_program().graph_module.lowered_module_0
+    assert isinstance(part, LoweredBackendModule)
+    assert part.backend_id == DEMO
+    assert part.processed_bytes == b"aten.linear.default"
+    assert [n.op for n in part.original_module.graph.nodes].count("call_function") == 1
+
+
+def test_the_file_of_a_lowered_module(tmp_path) -> None:
+    rows = Dim("rows", max=8)
+    part = lowered(torch.nn.Linear(3, 4), X, dynamic_shapes=({0: rows},))
+    path = tmp_path / "part.onnx"
+    path.write_bytes(part.buffer())
+    loaded = OnnxProgram.load(path)
+    (call,) = loaded.model.graph
+    assert (call.domain, call.op_type) == (DEMO, "part_0")
+    assert call.inputs[-1].const_value.tobytes() == b"aten.linear.default"
+    for count in (2, 7):
+        x = torch.randn(count, 3)
+        assert_close(loaded.run(x)[0], part(x).detach())
+    with pytest.raises(InputError, match="expected between"):
+        loaded.run(torch.randn(9, 3))
+
+
+def test_a_lowered_module_is_copied_and_pickled() -> None:
+    part = lowered(torch.nn.Linear(3, 4), X, dynamic_shapes=({0: Dim("rows")},))
+    copied = copy.deepcopy(part)
+    pickled = pickle.loads(pickle.dumps(part))
+    file = io.BytesIO()
+    torch.save(torch.nn.Sequential(part, torch.nn.ReLU()), file)
+    file.seek(0)
+    restored = torch.load(file, weights_only=False)[0]
+    for other in (copied, pickled, restored):
+        assert other.backend_id == DEMO
+        assert other.processed_bytes == part.processed_bytes
+        x = torch.randn(5, 3)
+        assert_close(other(x).detach(), part(x).detach())
+        assert_close(to_edge(export(other, (x,))).finish().run(x)[0], part(x).detach())
+        other.weight_0.zero_()
+        assert part.weight_0.any(), "the weights are copies"
+
+
+@pytest.mark.parametrize(
+    ("failing", "fault"),
+    [
+        (lambda edge: CompileSpec("k", "text"), r"text and bytes, not 'k' and 'text'\n  encode"),
+        (lambda edge: CompileSpec(1, b""), "text and bytes, not 1"),
+        (lambda edge: to_backend(DEMO, edge, ["level"]), "a list of CompileSpec, not .'level'"),
+        (lambda edge: to_backend(DEMO, edge, None), "a list of CompileSpec, not None"),
+        (
+            lambda edge: LoweredModule.from_bytes(DEMO, b"", torch.nn.ReLU()),
+            r"a ReLU is not a program\n  pass to_edge",
+        ),
+        (
+            lambda edge: LoweredModule.from_bytes(DEMO, b"", edge, [("k", b"v")]),
+            "a list of CompileSpec",
+        ),
+    ],
+)
+def test_wrong_arguments_are_errors(failing, fault) -> None:
+    edge = to_edge(export(LowerableModule(), (torch.ones(1),))).exported_program()
+    with pytest.raises(DelegationError, match=fault):
+        failing(edge)
+
+
+class Constants(torch.nn.Module):
+    def forward(self, x, scale, flag=None):
+        return (x * scale, 3) if flag else x * scale
+
+
+def test_inputs_and_results_that_are_not_tensors_are_errors() -> None:
+    with pytest.raises(DelegationError, match=r"the input scale is 2.5; a part takes"):
+        lowered(Constants(), X, 2.5)
+    with pytest.raises(DelegationError, match=r"the result .* is not a tensor"):
+        lowered(Constants(), X, 2, True)
