@@ -93,9 +93,10 @@ class ExportPass:
             for node in graph_module.graph.nodes:
                 self._source = node
                 known[node] = self._rebuilt(graph_module, node, known)
-            made = fx.GraphModule(graph_module, self._graph)
-            for name, child in self._children.items():
-                setattr(made, name, child)
+            targets = {str(n.target) for n in self._graph.nodes if n.op == "get_attr"}
+            own = {name: self._children.get(name) or _at(graph_module, name) for name in targets}
+            made = fx.GraphModule(own, self._graph)
+            made.meta.update(graph_module.meta)
         finally:
             self._graph, self._source, self._children, self._names = outer
         return PassResult(made, modified=True)
@@ -156,7 +157,7 @@ class ExportPass:
         node.meta = dict(meta)
         if not (same and source is not None and _same_data(source, node)):
             node.meta["val"] = inferred(op, placed, named, like=meta.get("val"))
-        return ProxyValue(node.meta["val"], node)
+        return ProxyValue(node.meta.get("val"), node)
 
     def call_sym(self, target: Callable[..., Any], args: tuple[Any, ...], meta: Meta) -> ProxyValue:
         """Add arithmetic on sizes to the new graph, such as ``operator.mul``."""
@@ -234,7 +235,7 @@ class ExportPass:
 
     def _attribute(self, module: fx.GraphModule, node: fx.Node) -> Any:
         """Return a graph that the node reads, or the value of a tensor."""
-        found = operator.attrgetter(str(node.target))(module)
+        found = _at(module, str(node.target))
         if isinstance(found, fx.GraphModule):
             self._names[found] = str(node.target)
             return found
@@ -284,6 +285,10 @@ def inferred(op: Callable[..., Any], args: Any, kwargs: Any, like: Any = None) -
     with torch.no_grad(), mode:
         given_args, given_kwargs = filled
         return op(*given_args, **given_kwargs)
+
+
+def _at(module: fx.GraphModule, path: str) -> Any:
+    return operator.attrgetter(path)(module)
 
 
 def _node_of(x: Any) -> Any:

@@ -32,6 +32,7 @@ from coreai_onnx.model.delegated_parts import (
     BACKEND_VERSION,
     COMPILE_SPEC,
     COMPILE_SPECS,
+    INPUTS,
     PART,
     PROCESSED,
     WEIGHT_COUNT,
@@ -159,6 +160,8 @@ def _function(context: Context, delegate: Delegate, given: Sequence[Value]) -> i
     specs = {key: value.hex() for key, value in delegate.compile_specs}
     function.metadata_props[BACKEND] = delegate.backend_id
     function.metadata_props[COMPILE_SPECS] = json.dumps(specs, sort_keys=True)
+    dtypes = [value.dtype.name for value in graph.inputs[:-1] if value.dtype is not None]
+    function.metadata_props[INPUTS] = json.dumps([*dtypes, ir.DataType.UINT8.name])
     function.metadata_props[PROCESSED] = digest_of([delegate.processed_bytes])
     return function
 
