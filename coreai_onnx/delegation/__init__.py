@@ -3,7 +3,6 @@
 from coreai_onnx.delegation.backends import (
     BackendDetails,
     CompileSpec,
-    LoweredModule,
     PreprocessResult,
     backend,
 )
@@ -13,6 +12,7 @@ from coreai_onnx.delegation.edge import EdgeProgramManager, to_edge, to_edge_tra
 from coreai_onnx.delegation.export_pass import ExportPass, ProxyValue, edge_ops
 from coreai_onnx.delegation.finished import FinishedProgram
 from coreai_onnx.delegation.kernels import KernelPartitioner
+from coreai_onnx.delegation.lowered_modules import LoweredModule
 from coreai_onnx.delegation.lowering import to_backend
 from coreai_onnx.delegation.memory_planning import MemoryPlanningPass
 from coreai_onnx.delegation.onnx_module import OnnxModule

@@ -12,9 +12,9 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from coreai_onnx.converter import TorchConverter
-from coreai_onnx.delegation.backends import with_lowered_modules
 from coreai_onnx.delegation.configs import EdgeCompileConfig, FinishConfig
 from coreai_onnx.delegation.finished import FinishedProgram
+from coreai_onnx.delegation.lowered_modules import with_lowered_modules
 from coreai_onnx.delegation.methods import FORWARD, Methods
 from coreai_onnx.delegation.partitioning import Partitioner, delegated
 from coreai_onnx.delegation.verification import number_nodes, verified
@@ -96,9 +96,9 @@ def to_edge_transform_and_lower(
     """
     made = to_edge(programs, compile_config=compile_config, converter=converter)
     made = made.transform(transform_passes or ())
-    several = isinstance(partitioner, list | tuple)
-    for one in partitioner if several else [partitioner] if partitioner is not None else []:
-        made = made.to_backend(one)
+    several: Any = partitioner if isinstance(partitioner, list | tuple) else [partitioner]
+    for one in several:
+        made = made if one is None else made.to_backend(one)
     return made
 
 
@@ -181,10 +181,11 @@ class EdgeProgramManager(Methods):
             StagingError: If there is no such method.
             DelegationError: If a part cannot be delegated; the message names nodes and lines.
         """
-        by_method = isinstance(partitioner, Mapping)
-        chosen = partitioner if by_method else dict.fromkeys(self.methods, partitioner)
+        by_method: Any = partitioner
+        if not isinstance(partitioner, Mapping):
+            by_method = dict.fromkeys(self.methods, partitioner)
         programs = dict(self._programs)
-        for name, one in chosen.items():
+        for name, one in by_method.items():
             program = self.exported_program(name)
             _check_partitioner(one)
             programs[name] = delegated(program, one)

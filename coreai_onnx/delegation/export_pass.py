@@ -216,7 +216,8 @@ class ExportPass:
     def _rebuilt(self, module: fx.GraphModule, node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
         if node.op == "get_attr":
             return self._attribute(module, node)
-        args, kwargs = fx.map_arg((tuple(node.args), dict(node.kwargs)), lambda n: known[n])
+        given: Any = fx.map_arg((tuple(node.args), dict(node.kwargs)), lambda n: known[n])
+        args, kwargs = given
         target: Any = node.target
         if node.op == "placeholder":
             return self.placeholder(str(target), node.meta.get("val"), node.meta)
@@ -225,7 +226,7 @@ class ExportPass:
         if isinstance(target, OpOverload):
             return self.call_operator(target, args, kwargs, node.meta)
         if target is operator.getitem:
-            return self.call_getitem(*args, node.meta)
+            return self.call_getitem(args[0], args[1], node.meta)
         if not isinstance(target, HigherOrderOperator):
             return self.call_sym(target, args, node.meta)
         hook = getattr(self, _HOOKS.get(target.name(), ""), None)

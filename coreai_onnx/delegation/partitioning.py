@@ -97,7 +97,7 @@ def _partitioned(program: ExportedProgram, partitioner: Partitioner, name: str) 
         node.meta.pop(TAG, None)  # of a partitioner that was asked for its reasons
         node.meta = _Meta(node)
     try:
-        result: Any = partitioner.partition(program)
+        result: PartitionResult = partitioner.partition(program)
     except CoreaiError:
         raise
     except Exception as error:  # a user's partitioner may raise anything

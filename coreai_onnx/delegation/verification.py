@@ -11,8 +11,9 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 
-from coreai_onnx.delegation.backends import with_lowered_modules
+from coreai_onnx.delegation.backends import HANDLE
 from coreai_onnx.delegation.export_pass import inferred
+from coreai_onnx.delegation.lowered_modules import with_lowered_modules
 from coreai_onnx.errors import SpecViolationError, reason_of
 from coreai_onnx.export.compat.torch_names import (
     HigherOrderOperator,
@@ -24,8 +25,6 @@ from coreai_onnx.export.functionalize.in_place import mutates
 from coreai_onnx.export.functionalize.replaced_graph import nodes_of, with_graph
 from coreai_onnx.lower.location import where_of
 
-HANDLE = "debug_handle"
-"""Key of a node's ``meta``: its number in the program, which a backend may write into its bytes."""
 _NUMBER_MODULES = ("_operator", "math")
 """Modules of the functions that a program may apply to symbolic numbers."""
 

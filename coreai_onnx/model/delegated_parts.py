@@ -7,7 +7,6 @@ the part; the attributes of its calls describe these bytes for the backend's op.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ COMPILE_SPECS = "coreai.compile_specs"
 PROCESSED = "coreai.processed"
 """Key of a function's metadata: the SHA-256 of the bytes that its calls pass."""
 INPUTS = "coreai.inputs"
-"""Key of a function's metadata: a JSON list of the dtypes of its inputs when it was processed."""
+"""Key of a function's metadata: the dtypes of its inputs when it was processed, with commas."""
 BACKEND_VERSION = "backend_version"
 """Attribute of a call: the version of the backend that made the bytes."""
 WEIGHTS = "weights_sha256"
@@ -119,10 +118,10 @@ class DelegatedPart:
         found = [tensor.tobytes() for tensor in weights if tensor is not None]
         if wanted and (len(found) < self.weights or digest_of(found) != wanted.as_string()):
             return "its weights have changed since the backend processed it"
-        declared = json.loads(self.function.metadata_props.get(INPUTS, "[]"))
+        declared = self.function.metadata_props.get(INPUTS, "").split(",")
         given = [value.dtype.name if value and value.dtype else "" for value in call.inputs]
         changed = [a for a, b in zip(declared, given, strict=False) if b and a != b]
-        if declared and (changed or len(declared) != len(given)):
+        if declared != [""] and (changed or len(declared) != len(given)):
             return "its inputs have changed since the backend processed it"
         return ""
 

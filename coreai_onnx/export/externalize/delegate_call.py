@@ -20,6 +20,7 @@ from coreai_onnx.export.compat.torch_names import (
     sympy_interp,
 )
 from coreai_onnx.export.externalize.module_call import unshared
+from coreai_onnx.export.functionalize.replaced_graph import nodes_of
 
 
 @dataclass(eq=False)
@@ -33,6 +34,7 @@ class Delegate:
         compile_specs: The settings that the backend was given, by key.
         version: The version of the backend that made the bytes.
         holds_weights: Whether the bytes contain the values of the weights.
+        debug_handle_map: The backend's own numbers to debug handles of the operators.
         tag: Unique text, by which the op finds the delegate.
     """
 
@@ -42,6 +44,7 @@ class Delegate:
     compile_specs: tuple[tuple[str, bytes], ...] = ()
     version: str = ""
     holds_weights: bool = True
+    debug_handle_map: Mapping[Any, Sequence[int]] = field(default_factory=dict)
     tag: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,6 +56,12 @@ class Delegate:
     def placeholders(self) -> list[fx.Node]:
         """The inputs of the part, weights included."""
         return [node for node in self.program.graph.nodes if node.op == "placeholder"]
+
+    @property
+    def operators(self) -> list[fx.Node]:
+        """The operators of the part, those of its branches and loops included."""
+        nodes = nodes_of(self.program.graph_module)
+        return [node for node in nodes if node.op == "call_function"]
 
     @property
     def weights(self) -> list[torch.Tensor]:
