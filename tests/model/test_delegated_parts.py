@@ -124,5 +124,5 @@ def test_the_bytes_stay_the_last_input_and_quantized_parts_are_stale(backend_id)
         assert all(call.inputs[-1].name.startswith(backend_id) for call in part.calls)
         assert part.processed() == b"aten.linear.default"
         assert re.match("its (weights|inputs) have changed since the backend", part.stale)
-        np.testing.assert_allclose(changed.run(x)[0], expected, atol=0.02)
+        assert np.abs(changed.run(x)[0] - expected).max() < 0.02, "the body is right"
     assert not delegated_parts(program.onnx_program.model)[0].stale
