@@ -182,3 +182,6 @@ def _rows(finding: Finding) -> Iterator[Sequence[object]]:
         inside += "".join(f" [{step}]" for step in finding.steps)
         name = f"{node.op} {node.name}" + (f" → {inside}" if inside else "")
         yield kind, name, module, where.source, where.code, *last
+        for handle, line in node.handles:
+            source, _, text = line.partition("   ")
+            yield "", f"  debug handle {handle}", "", source, text, "", ""

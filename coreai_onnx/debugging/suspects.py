@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from coreai_onnx.debugging.regions import Region
 from coreai_onnx.errors import Where
+from coreai_onnx.model.debug_info import lines_by_handle
 from coreai_onnx.model.inventory import op_name
 from coreai_onnx.model.places import label_of, where_of
 
@@ -21,11 +22,14 @@ class Suspect:
         name: Name of the node.
         op: ``Add`` or ``ai.coreai::rms_norm``.
         where: Module, class, source line and its text, as far as the model has them.
+        handles: Debug handles of the operators of a delegated part, with their lines: a backend may
+            report an error by these numbers.
     """
 
     name: str
     op: str
     where: Where
+    handles: tuple[tuple[int, str], ...] = ()
 
     @classmethod
     def of(cls, node: ir.Node, code: Mapping[str, str]) -> Suspect:
@@ -35,7 +39,8 @@ class Suspect:
             node: The node.
             code: The text of source lines.
         """
-        return cls(label_of(node), op_name(node.domain, node.op_type), where_of(node, code))
+        name, op = label_of(node), op_name(node.domain, node.op_type)
+        return cls(name, op, where_of(node, code), tuple(lines_by_handle(node).items()))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,14 @@ from torch.export import ExportedProgram
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from coreai_onnx.delegation.partitioning import TAG, DelegationSpec, Partitioner, PartitionResult
+from coreai_onnx.delegation.partitioning import (
+    TAG,
+    DelegationSpec,
+    Partitioner,
+    PartitionResult,
+    unfit_nodes,
+)
+from coreai_onnx.export.functionalize.replaced_graph import copy_of, with_graph
 
 Capability = Callable[[fx.Node], str]
 """Returns why a backend does not support a node, by its op, dtypes or shapes; empty if it does."""
@@ -19,7 +26,8 @@ Capability = Callable[[fx.Node], str]
 class CapabilityPartitioner(Partitioner):
     """Tags the nodes that a backend supports, outside of branches and loops.
 
-    Nodes that depend on each other share a part where this makes no cycle.
+    Nodes that depend on each other share a part where this makes no cycle. A size is computed in a
+    part if nothing outside of the part reads it.
 
     Args:
         spec: What processes the parts.
@@ -31,7 +39,7 @@ class CapabilityPartitioner(Partitioner):
         self.spec, self.capability = spec, capability
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tag the supported nodes; the result has the reasons for the others."""
+        """Return a copy with tagged nodes, and the reasons for the others."""
         calls = [n for n in exported_program.graph.nodes if n.op == "call_function"]
         reasons = {node.name: self.capability(node) for node in calls}
         return tagged(exported_program, self.spec, reasons)
@@ -43,24 +51,34 @@ def tagged(
     reasons: Mapping[str, str],
     worthwhile: Callable[[Iterable[fx.Node]], bool] = any,
 ) -> PartitionResult:
-    """Tag the supported nodes of a program in parts as large as possible.
+    """Tag the supported nodes of a copy of a program, in parts as large as possible.
 
     Args:
-        program: The program; its nodes are tagged.
+        program: The program; it is not changed.
         spec: What processes the parts.
         reasons: Why a node is not supported, by name; empty if it is.
         worthwhile: Whether nodes are to be a part; others stay in the program.
     """
+    made = with_graph(program, copy_of(program.graph_module))
+    reasons = dict(reasons)
+    parts = _parts(made, reasons)
+    while unfit := [node.name for nodes in parts for node in unfit_nodes(nodes)]:
+        reasons |= dict.fromkeys(unfit, "its result is not a tensor")
+        parts = _parts(made, reasons)
+    chosen = [nodes for nodes in parts if worthwhile(nodes)]
+    for number, nodes in enumerate(chosen):
+        for node in nodes:
+            node.meta[TAG] = f"part{number}"
+    tags = {f"part{number}": spec for number in range(len(chosen))}
+    unsupported = {name: reason for name, reason in reasons.items() if reason}
+    return PartitionResult(made, tags, unsupported)
+
+
+def _parts(program: ExportedProgram, reasons: Mapping[str, str]) -> list[list[fx.Node]]:
     proposed = CapabilityBasedPartitioner(
         program.graph_module, _Support(reasons), allows_single_node_partition=True
     ).propose_partitions()
-    parts = [list(part.nodes) for part in proposed if worthwhile(list(part.nodes))]
-    for number, nodes in enumerate(parts):
-        for node in nodes:
-            node.meta[TAG] = f"part{number}"
-    tags = {f"part{number}": spec for number in range(len(parts))}
-    unsupported = {name: reason for name, reason in reasons.items() if reason}
-    return PartitionResult(program, tags, unsupported)
+    return [list(part.nodes) for part in proposed]
 
 
 class _Support(OperatorSupportBase):

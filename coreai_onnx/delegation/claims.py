@@ -22,12 +22,12 @@ Claim = Callable[[fx.Node, Sequence[ir.Node]], str]
 def claimed(
     program: ExportedProgram, lowered: LoweredNodes, spec: DelegationSpec, claim: Claim
 ) -> PartitionResult:
-    """Tag the operators of a program whose ONNX nodes a backend claims.
+    """Tag the operators of a copy of a program whose ONNX nodes a backend claims.
 
     An operator that becomes no ONNX node joins parts, but is none by itself.
 
     Args:
-        program: The program; its nodes are tagged.
+        program: The program; it is not changed.
         lowered: What it is lowered to.
         spec: What processes the parts.
         claim: Called with each operator that becomes ONNX nodes.

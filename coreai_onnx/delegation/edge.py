@@ -12,15 +12,19 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from coreai_onnx.converter import TorchConverter
-from coreai_onnx.delegation.finished import FinishConfig, FinishedProgram
+from coreai_onnx.delegation.configs import EdgeCompileConfig, FinishConfig
+from coreai_onnx.delegation.finished import FinishedProgram
+from coreai_onnx.delegation.lowered_modules import with_lowered_modules
 from coreai_onnx.delegation.methods import FORWARD, Methods
 from coreai_onnx.delegation.partitioning import Partitioner, delegated
-from coreai_onnx.delegation.verification import verified
+from coreai_onnx.delegation.verification import number_nodes, verified
 from coreai_onnx.errors import (
     CoreaiError,
+    DelegationError,
     ExportError,
     NothingToConvertError,
     PassError,
+    StagingError,
     failures_as,
 )
 from coreai_onnx.export.capture.exported import check_program
@@ -37,12 +41,14 @@ ProgramPass = Callable[[fx.GraphModule], Any]
 the graph module, which is a copy, in place."""
 Passes = Sequence[ProgramPass | Pass] | Mapping[str, Sequence[ProgramPass | Pass]]
 """Passes for all methods, or by method."""
+_Partitioners = Partitioner | Mapping[str, Partitioner]
 
 
 @turn()
 def to_edge(
     programs: ExportedProgram | Mapping[str, ExportedProgram],
     *,
+    compile_config: EdgeCompileConfig | None = None,
     converter: TorchConverter | None = None,
 ) -> EdgeProgramManager:
     """Decompose exported programs into functional core operators.
@@ -50,6 +56,7 @@ def to_edge(
     Args:
         programs: One program, which becomes the method ``forward``, or programs by method. They are
             not changed.
+        compile_config: Operators to keep; None for none.
         converter: Lowers the programs; it has the lowerings of the user's own operators. None uses
             a new one.
 
@@ -61,15 +68,17 @@ def to_edge(
     named = programs if isinstance(programs, Mapping) else {FORWARD: programs}
     if not named:
         raise NothingToConvertError("to_edge needs at least one program")
-    made = {str(name): _decomposed(program, name) for name, program in named.items()}
+    config = compile_config or EdgeCompileConfig()
+    made = {str(name): _decomposed(program, name, config) for name, program in named.items()}
     return EdgeProgramManager(made, converter or TorchConverter())
 
 
 def to_edge_transform_and_lower(
     programs: ExportedProgram | Mapping[str, ExportedProgram],
-    transform_passes: Passes = (),
-    partitioner: Sequence[Partitioner] = (),
+    transform_passes: Passes | None = None,
+    partitioner: _Partitioners | Sequence[_Partitioners] | None = None,
     *,
+    compile_config: EdgeCompileConfig | None = None,
     converter: TorchConverter | None = None,
 ) -> EdgeProgramManager:
     """Decompose programs, run passes, and delegate parts.
@@ -77,23 +86,30 @@ def to_edge_transform_and_lower(
     Args:
         programs: As for `to_edge`.
         transform_passes: As for `EdgeProgramManager.transform`.
-        partitioner: Partitioners, in order; each sees what those before it left.
+        partitioner: A partitioner or several, in order, each for all methods or by method; each
+            sees what those before it left.
+        compile_config: As for `to_edge`.
         converter: As for `to_edge`.
 
     Raises:
         CoreaiError: As for `to_edge`, `transform` and `to_backend`.
     """
-    made = to_edge(programs, converter=converter).transform(transform_passes)
-    for one in partitioner:
-        made = made.to_backend(one)
+    made = to_edge(programs, compile_config=compile_config, converter=converter)
+    made = made.transform(transform_passes or ())
+    several: Any = partitioner if isinstance(partitioner, list | tuple) else [partitioner]
+    for one in several:
+        made = made if one is None else made.to_backend(one)
     return made
 
 
-def _decomposed(program: ExportedProgram, name: str) -> ExportedProgram:
+def _decomposed(program: ExportedProgram, name: str, config: EdgeCompileConfig) -> ExportedProgram:
     check_program(program)
+    kept = {*config.preserve_ops}
+    table = {op: rule for op, rule in get_decomp_table().items() if op not in kept}
     with failures_as(ExportError, f"the method {name!r} cannot be decomposed"):
-        made: ExportedProgram = functional(program).run_decompositions(get_decomp_table())
-    return made
+        made: ExportedProgram = functional(program).run_decompositions(table)
+    number_nodes(made.graph_module)
+    return with_lowered_modules(made)
 
 
 class EdgeProgramManager(Methods):
@@ -140,6 +156,7 @@ class EdgeProgramManager(Methods):
         chosen = passes if isinstance(passes, Mapping) else dict.fromkeys(self.methods, passes)
         for name, own in chosen.items():
             self.exported_program(name)
+            _check_passes(own)
             for one in own:
                 if not is_graph_pass(one):
                     programs[name] = _run(one, programs[name])
@@ -151,9 +168,7 @@ class EdgeProgramManager(Methods):
         return made
 
     @turn()
-    def to_backend(
-        self, partitioner: Partitioner | Mapping[str, Partitioner]
-    ) -> EdgeProgramManager:
+    def to_backend(self, partitioner: _Partitioners) -> EdgeProgramManager:
         """Delegate the parts of the programs that a partitioner selects.
 
         Args:
@@ -166,12 +181,14 @@ class EdgeProgramManager(Methods):
             StagingError: If there is no such method.
             DelegationError: If a part cannot be delegated; the message names nodes and lines.
         """
-        chosen = partitioner if isinstance(partitioner, Mapping) else None
+        by_method: Any = partitioner
+        if not isinstance(partitioner, Mapping):
+            by_method = dict.fromkeys(self.methods, partitioner)
         programs = dict(self._programs)
-        for name in chosen if chosen is not None else self.methods:
-            one = partitioner if chosen is None else chosen[name]
-            assert isinstance(one, Partitioner)
-            programs[name] = delegated(self.exported_program(name), one)
+        for name, one in by_method.items():
+            program = self.exported_program(name)
+            _check_partitioner(one)
+            programs[name] = delegated(program, one)
         return EdgeProgramManager(programs, self._converter, self._graph_passes)
 
     def finish(self, config: FinishConfig | None = None) -> FinishedProgram:
@@ -184,14 +201,20 @@ class EdgeProgramManager(Methods):
             UnsupportedOpsError: If ops have no lowering.
             ConversionError: If a program cannot be expressed in ONNX.
             PassError: If a pass fails; nothing is changed.
+            StagingError: If the configuration is something else.
         """
         config = config or FinishConfig()
+        if not isinstance(config, FinishConfig):
+            raise StagingError(
+                f"the configuration is a {type(config).__name__}, not a FinishConfig\n"
+                "  name the settings: FinishConfig(passes=...)"
+            )
         if config.passes:
             return self.transform(config.passes).finish(replace(config, passes=()))
         program = self._lowered(config)
         if config.optimize:
             program.optimize(target=config.target, minimum_onnxruntime=config.minimum_onnxruntime)
-        return FinishedProgram(program, self._programs, config.memory_planning_pass)
+        return FinishedProgram(program, self._programs, config)
 
     to_executorch = finish
 
@@ -207,6 +230,28 @@ class EdgeProgramManager(Methods):
             if own:
                 OnnxProgram({name: program.models[name]}).optimize(own)
         return program
+
+
+def _check_passes(passes: Any) -> None:
+    """Raise PassError for anything but several passes."""
+    if not isinstance(passes, Sequence) or not all(callable(one) for one in passes):
+        raise PassError(
+            f"passes are a list of functions, or such lists by method, not {passes!r:.60}\n"
+            "  put a single pass into a list: transform([a_pass])"
+        )
+
+
+def _check_partitioner(one: Any) -> None:
+    """Raise DelegationError for anything but a partitioner."""
+    if isinstance(one, Partitioner):
+        return
+    if isinstance(one, str):
+        advice = "for a whole program: to_backend(backend_id, manager.exported_program(), specs)"
+    elif isinstance(one, type):
+        advice = f"pass an instance: {one.__name__}(...)"
+    else:
+        advice = "call to_backend for each partitioner"
+    raise DelegationError(f"{one!r:.60} is not a Partitioner\n  {advice}")
 
 
 def is_graph_pass(one: Callable[..., Any]) -> bool:

@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from torch.export import ExportedProgram
 
-from coreai_onnx.delegation.memory_planning import MemoryPlanningPass
+from coreai_onnx.delegation.configs import FinishConfig
 from coreai_onnx.delegation.methods import FORWARD, Methods
 from coreai_onnx.errors import SaveError
+from coreai_onnx.files.saving import EXTERNAL_TENSOR_BYTES
 from coreai_onnx.memory.plan import MemoryPlan, memory_plan
+from coreai_onnx.model.inventory import weights
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.outputs import Outputs
-
-if TYPE_CHECKING:
-    from coreai_onnx.passes import Target
-
-
-@dataclass(frozen=True)
-class FinishConfig:
-    """Settings of `EdgeProgramManager.finish`.
-
-    Attributes:
-        passes: Passes to run first, as for `EdgeProgramManager.transform`.
-        optimize: Whether to run the graph passes of the target.
-        target: As for `OnnxProgram.optimize`.
-        memory_planning_pass: What `FinishedProgram.memory_plan` includes.
-        opset_version: As for `TorchConverter.to_onnx`.
-        minimum_onnxruntime: As for `TorchConverter.to_onnx`.
-    """
-
-    passes: Sequence[Any] | Mapping[str, Sequence[Any]] = ()
-    optimize: bool = True
-    target: Target = "onnxruntime"
-    memory_planning_pass: MemoryPlanningPass = field(default_factory=MemoryPlanningPass)
-    opset_version: int | None = None
-    minimum_onnxruntime: str | None = None
 
 
 class FinishedProgram(Methods):
@@ -53,10 +30,10 @@ class FinishedProgram(Methods):
         self,
         onnx_program: OnnxProgram,
         programs: Mapping[str, ExportedProgram],
-        planning: MemoryPlanningPass,
+        config: FinishConfig | None = None,
     ) -> None:
-        """Hold the models, the programs, and what memory plans include."""
-        self.onnx_program, self._planning = onnx_program, planning
+        """Hold the models, the programs, and the settings of files and memory plans."""
+        self.onnx_program, self._config = onnx_program, config or FinishConfig()
         super().__init__(programs)
 
     @property
@@ -87,9 +64,18 @@ class FinishedProgram(Methods):
     ) -> tuple[Path, ...]:
         """Write the methods as `OnnxProgram.save` does; `OnnxProgram.load` keeps their order.
 
+        Args:
+            path: The file; several methods are several files beside it.
+            external_data: As for `OnnxProgram.save`. None uses a data file for several methods,
+                which share it, and for ``external_constants``.
+
         Raises:
             SaveError: If a file cannot be written; existing files are unchanged.
         """
+        if external_data is None:
+            stored = max(weights(model)[1] for model in self.onnx_program.models.values())
+            shared = len(self.methods) > 1 and stored >= EXTERNAL_TENSOR_BYTES
+            external_data = True if shared or self._config.external_constants else None
         return self.onnx_program.save(path, external_data=external_data)
 
     def run(self, *args: object, method_name: str = FORWARD, **named: Any) -> Outputs:
@@ -115,11 +101,14 @@ class FinishedProgram(Methods):
             StagingError: If there is no such method.
         """
         self.exported_program(method_name)
+        planning = self._config.planning(method_name)
         return memory_plan(
             self.onnx_program,
             sizes=sizes,
             entrypoint=method_name,
-            with_inputs=self._planning.alloc_graph_input,
-            with_outputs=self._planning.alloc_graph_output,
+            with_inputs=planning.alloc_graph_input,
+            with_outputs=planning.alloc_graph_output,
+            algorithm=planning.memory_planning_algo,
+            alignment=planning.alignment,
             **options,
         )

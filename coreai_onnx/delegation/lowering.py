@@ -7,7 +7,8 @@ from typing import overload
 
 from torch.export import ExportedProgram
 
-from coreai_onnx.delegation.backends import CompileSpec, LoweredModule, lowered_module
+from coreai_onnx.delegation.backends import CompileSpec
+from coreai_onnx.delegation.lowered_modules import LoweredModule, lowered_module
 from coreai_onnx.delegation.partitioning import Partitioner, delegated
 
 

@@ -61,7 +61,8 @@ class Partitioner(ABC):
         """Tag nodes of a program.
 
         Args:
-            exported_program: A copy of the program. Only ``meta`` may be changed.
+            exported_program: A copy of the program. Only ``meta`` may be changed. Tags that it had
+                before do not count.
         """
 
 
@@ -93,9 +94,10 @@ def delegated(program: ExportedProgram, partitioner: Partitioner) -> ExportedPro
 def _partitioned(program: ExportedProgram, partitioner: Partitioner, name: str) -> PartitionResult:
     """Run a partitioner on a copy of a program."""
     for node in nodes_of(program.graph_module):
+        node.meta.pop(TAG, None)  # of a partitioner that was asked for its reasons
         node.meta = _Meta(node)
     try:
-        result: Any = partitioner.partition(program)
+        result: PartitionResult = partitioner.partition(program)
     except CoreaiError:
         raise
     except Exception as error:  # a user's partitioner may raise anything
@@ -103,14 +105,29 @@ def _partitioned(program: ExportedProgram, partitioner: Partitioner, name: str) 
             f"the partitioner {name} raised {type(error).__name__}: {error}\n"
             "  the program is unchanged"
         ) from error
-    if not isinstance(result, PartitionResult):
-        raise DelegationError(
-            f"the partitioner {name} returned a {type(result).__name__}\n"
-            "  return PartitionResult(tagged_exported_program, partition_tags)"
-        )
+    _check_result(result, name)
     for node in nodes_of(result.tagged_exported_program.graph_module):
         node.meta = dict(node.meta)
     return result
+
+
+def _check_result(result: Any, name: str) -> None:
+    """Raise DelegationError if a partitioner returned something else than it should."""
+    found = type(result).__name__
+    if isinstance(result, PartitionResult):
+        tags: Any = result.partition_tags
+        if not isinstance(result.tagged_exported_program, ExportedProgram):
+            found = f"PartitionResult without a program: {result.tagged_exported_program!r:.40}"
+        elif not isinstance(tags, Mapping) or not all(
+            isinstance(spec, DelegationSpec) for spec in tags.values()
+        ):
+            found = f"PartitionResult whose tags do not map to a DelegationSpec: {tags!r:.40}"
+        else:
+            return
+    raise DelegationError(
+        f"the partitioner {name} returned a {found}\n"
+        "  return PartitionResult(tagged_exported_program, partition_tags)"
+    )
 
 
 class _Meta(dict[str, Any]):
@@ -183,13 +200,36 @@ def _parts(
     return parts
 
 
+def unfit_nodes(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """Return the nodes that keep a part from being a function of tensors and sizes.
+
+    Their results are not tensors but are read outside of the part, or they read such a result.
+    """
+    inside = set(nodes)
+    return [
+        node
+        for node in nodes
+        if (not _is_tensor(node) and not set(node.users) <= inside)
+        or any(
+            source not in inside and source.op != "get_attr" and not _is_argument(source)
+            for source in node.all_input_nodes
+        )
+    ]
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _is_argument(node: fx.Node) -> bool:
+    return _is_tensor(node) or is_number(node)
+
+
 def _check_part(tag: str, nodes: Sequence[fx.Node]) -> None:
     """Raise for nodes that cannot be in a part."""
-    bad = [n for n in nodes if not isinstance(n.meta.get("val"), torch.Tensor)]
-    escaping = [n for n in bad if not set(n.users) <= set(nodes)]
-    if escaping:
+    if unfit := unfit_nodes(nodes):
         raise DelegationError(
-            f"the part {tag!r} has results that are not tensors\n{described(escaping)}\n"
+            f"the part {tag!r} has results that are not tensors\n{described(unfit)}\n"
             "  the program is unchanged"
         )
 

@@ -11,7 +11,9 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 
+from coreai_onnx.delegation.backends import HANDLE
 from coreai_onnx.delegation.export_pass import inferred
+from coreai_onnx.delegation.lowered_modules import with_lowered_modules
 from coreai_onnx.errors import SpecViolationError, reason_of
 from coreai_onnx.export.compat.torch_names import (
     HigherOrderOperator,
@@ -20,7 +22,7 @@ from coreai_onnx.export.compat.torch_names import (
     pytree,
 )
 from coreai_onnx.export.functionalize.in_place import mutates
-from coreai_onnx.export.functionalize.replaced_graph import with_graph
+from coreai_onnx.export.functionalize.replaced_graph import nodes_of, with_graph
 from coreai_onnx.lower.location import where_of
 
 _NUMBER_MODULES = ("_operator", "math")
@@ -50,10 +52,19 @@ def verified(program: ExportedProgram, made: fx.GraphModule, name: str) -> Expor
     signature = _signature(program, made.graph, name)
     _check_graph(program.graph_module, made, name)
     made.recompile()
+    number_nodes(made)
     try:
-        return with_graph(program, made, signature)
+        return with_lowered_modules(with_graph(program, made, signature))
     except Exception as error:  # torch's own verifier
         raise SpecViolationError(f"pass {name}: {reason_of(error)}") from error
+
+
+def number_nodes(root: fx.GraphModule) -> None:
+    """Give operators without a debug handle the next number, from 1; copies keep theirs."""
+    calls = [node for node in nodes_of(root) if node.op == "call_function"]
+    last = max((node.meta.get(HANDLE, 0) for node in calls), default=0)
+    for number, node in enumerate((n for n in calls if HANDLE not in n.meta), last + 1):
+        node.meta[HANDLE] = number
 
 
 def _check_graph(before: fx.GraphModule, after: fx.GraphModule, name: str) -> None:

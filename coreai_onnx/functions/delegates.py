@@ -24,14 +24,17 @@ from coreai_onnx.functions.attributes import declarations
 from coreai_onnx.functions.body import forget_types
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
+from coreai_onnx.lower.location import where_of
 from coreai_onnx.lower.scope import Names, Scope
 from coreai_onnx.lower.values import Value, ir_dtype, set_dims
 from coreai_onnx.lower.walker import Walker
+from coreai_onnx.model.debug_info import HANDLES
 from coreai_onnx.model.delegated_parts import (
     BACKEND,
     BACKEND_VERSION,
     COMPILE_SPEC,
     COMPILE_SPECS,
+    INPUTS,
     PART,
     PROCESSED,
     WEIGHT_COUNT,
@@ -67,6 +70,8 @@ class DelegateCalls:
         )
         node = outputs[0].producer()
         assert node is not None
+        if lines := _lines_by_handle(delegate):
+            node.metadata_props[HANDLES] = json.dumps(lines)
         self._calls.append((tag, node))
         return outputs
 
@@ -101,6 +106,12 @@ class DelegateCalls:
             name = f"{delegate.backend_id}.{digest[:12]}"
             self._blobs[digest] = scope.root.constant(ir.tensor(data, name=name), name)
         return self._blobs[digest]
+
+
+def _lines_by_handle(delegate: Delegate) -> dict[int, str]:
+    """Return the source lines of a part's operators by their debug handles."""
+    places = ((node.meta.get("debug_handle"), where_of(node).line) for node in delegate.operators)
+    return {handle: line for handle, line in places if handle is not None and line}
 
 
 def _attributes(delegate: Delegate) -> dict[str, Any]:
@@ -159,6 +170,8 @@ def _function(context: Context, delegate: Delegate, given: Sequence[Value]) -> i
     specs = {key: value.hex() for key, value in delegate.compile_specs}
     function.metadata_props[BACKEND] = delegate.backend_id
     function.metadata_props[COMPILE_SPECS] = json.dumps(specs, sort_keys=True)
+    dtypes = [value.dtype.name for value in graph.inputs[:-1] if value.dtype is not None]
+    function.metadata_props[INPUTS] = ",".join([*dtypes, ir.DataType.UINT8.name])
     function.metadata_props[PROCESSED] = digest_of([delegate.processed_bytes])
     return function
 

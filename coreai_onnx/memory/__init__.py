@@ -1,6 +1,15 @@
 """Memory of a run: how much, when, for which values, and how to use less."""
 
+from coreai_onnx.memory.placement import PlannedBuffer, greedy, naive
 from coreai_onnx.memory.plan import LiveValue, MemoryPlan, memory_plan
 from coreai_onnx.memory.reordering import reorder
 
-__all__ = ["LiveValue", "MemoryPlan", "memory_plan", "reorder"]
+__all__ = [
+    "LiveValue",
+    "MemoryPlan",
+    "PlannedBuffer",
+    "greedy",
+    "memory_plan",
+    "naive",
+    "reorder",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 with numpy
@@ -14,6 +14,7 @@ from coreai_onnx.errors import InputError, Where
 from coreai_onnx.memory.chart import chart
 from coreai_onnx.memory.lifetimes import Buffer, buffers, live_bytes
 from coreai_onnx.memory.origins import Origins
+from coreai_onnx.memory.placement import ALIGNMENT, Algorithm, PlannedBuffer, greedy, place
 from coreai_onnx.model.inventory import op_name
 from coreai_onnx.runtime.entrypoints import HasModels
 from coreai_onnx.runtime.opening import Source
@@ -67,6 +68,9 @@ class MemoryPlan:
         outputs: Bytes of the outputs that onnxruntime allocated, which are part of ``live``.
         weights: Bytes of the weights, which are not.
         at_peak: The buffers that exist at the peak, the largest first.
+        buffers: All buffers in the order in which they are written, each with its offset in a block
+            of ``total`` bytes. onnxruntime places values itself; the block is what a runtime needs
+            that follows the plan.
     """
 
     sizes: Mapping[str, int]
@@ -81,6 +85,7 @@ class MemoryPlan:
     outputs: int
     weights: int
     at_peak: tuple[LiveValue, ...]
+    buffers: tuple[PlannedBuffer, ...] = ()
 
     @cached_property
     def peak(self) -> int:
@@ -96,6 +101,11 @@ class MemoryPlan:
     def peak_used(self) -> int:
         """The maximum of ``used``."""
         return max(self.used, default=0)
+
+    @property
+    def total(self) -> int:
+        """The size of the block that ``buffers`` are in."""
+        return max((buffer.offset + buffer.bytes for buffer in self.buffers), default=0)
 
     @property
     def peak_of_lifetimes(self) -> int:
@@ -150,6 +160,8 @@ def memory_plan(
     low_memory: bool = False,
     with_inputs: bool = False,
     with_outputs: bool = True,
+    algorithm: Algorithm = greedy,
+    alignment: int = ALIGNMENT,
 ) -> MemoryPlan:
     """Return the memory that a model takes at given sizes.
 
@@ -169,10 +181,14 @@ def memory_plan(
         with_outputs: Whether onnxruntime allocates the outputs. Otherwise they are written to
             memory of the caller by `Session.run_into`, as far as the sizes of the inputs determine
             their shapes.
+        algorithm: Places the buffers: `greedy`, `naive`, or a function of buffers and alignment
+            that returns their offsets.
+        alignment: What offsets are multiples of, in bytes.
 
     Raises:
         SessionError: If the model cannot be opened or run.
         InputError: If an input is wrong, or there is no such dim.
+        PassError: If the algorithm raises or overlaps buffers.
     """
     run = planned_run(
         source,
@@ -182,6 +198,8 @@ def memory_plan(
         low_memory=low_memory,
         with_inputs=with_inputs,
         with_outputs=with_outputs,
+        algorithm=algorithm,
+        alignment=alignment,
     )
     return run.plan
 
@@ -210,6 +228,8 @@ def planned_run(
     low_memory: bool = False,
     with_inputs: bool = False,
     with_outputs: bool = True,
+    algorithm: Algorithm = greedy,
+    alignment: int = ALIGNMENT,
 ) -> PlannedRun:
     """Run a model once and plan its memory; see `memory_plan`.
 
@@ -221,6 +241,8 @@ def planned_run(
         low_memory: As for `memory_plan`.
         with_inputs: As for `memory_plan`.
         with_outputs: As for `memory_plan`.
+        algorithm: As for `memory_plan`.
+        alignment: As for `memory_plan`.
     """
     with RecordedSession(
         source, entrypoint=entrypoint, kernels=kernels, threads=1, low_memory=low_memory
@@ -240,6 +262,7 @@ def planned_run(
             low_memory=low_memory,
             with_inputs=with_inputs,
         )
+        plan = replace(plan, buffers=place(plan.buffers, algorithm, alignment))
         pairs = (pair for n in recording.nodes for pair in zip(n.outputs, n.bytes, strict=True))
         return PlannedRun(plan, model, {name: size or 0 for name, size in pairs})
 
@@ -257,7 +280,7 @@ def _plan(
     """Return the plan of a run with these inputs and these outputs in memory of the caller."""
     shapes = {name: tuple(getattr(value, "shape", ())) for name, value in given.items()}
     inputs = sum(int(getattr(value, "nbytes", 8)) for value in given.values())
-    added = inputs if with_inputs else 0
+    added, kept = (inputs, given) if with_inputs else (0, {})
     found, alone = (
         [b for b in buffers(recording, shared=shared) if not {*into} & {*b.values}]
         for shared in (not low_memory, False)
@@ -278,7 +301,15 @@ def _plan(
         outputs=sum(b.bytes for b in found if recording.outputs & {*b.values}),
         weights=recording.weights,
         at_peak=_at_peak(found, live, recording, origins),
+        buffers=(
+            *(_planned([n], int(getattr(v, "nbytes", 8)), 0, steps - 1) for n, v in kept.items()),
+            *(_planned(b.values, b.bytes, b.first, b.last) for b in alone),
+        ),
     )
+
+
+def _planned(names: Sequence[str], size: int, first: int, last: int) -> PlannedBuffer:
+    return PlannedBuffer(tuple(names), size, first, last)
 
 
 def _at_peak(

@@ -30,6 +30,9 @@ LEVELS = ("full", "compact", "none")
 
 SCOPE, CLASS, SOURCE = "coreai.scope", "coreai.class", "coreai.source"
 KEYS = (SCOPE, CLASS, SOURCE)
+HANDLES = "coreai.debug_handles"
+"""Key of a call of a delegated part: a JSON object of the source lines of its operators, by the
+debug handles that the backend may have written into its bytes."""
 TABLE = "coreai.debug_info"
 
 _LONGEST_PATH = 4096
@@ -58,7 +61,7 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
     }
     try:
         for node, _ in kept:
-            for key in KEYS:
+            for key in (*KEYS, HANDLES) if level == "none" else KEYS:
                 node.metadata_props.pop(key, None)
         if table is not None:
             model.metadata_props[TABLE] = table
@@ -69,6 +72,15 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
         for node, properties in kept:
             node.metadata_props.clear()
             node.metadata_props.update(properties)
+
+
+def lines_by_handle(node: ir.Node) -> dict[int, str]:
+    """Return the lines of a delegated part's operators by debug handle; nothing if unreadable."""
+    try:
+        lines = json.loads(node.metadata_props.get(HANDLES, "{}"))
+        return {int(handle): str(line) for handle, line in dict(lines).items()}
+    except (ValueError, TypeError, RecursionError):
+        return {}
 
 
 def restore(model: ir.Model) -> None:

@@ -23,6 +23,8 @@ COMPILE_SPECS = "coreai.compile_specs"
 """Key of a function's metadata: a JSON object of the backend's settings, values in hexadecimal."""
 PROCESSED = "coreai.processed"
 """Key of a function's metadata: the SHA-256 of the bytes that its calls pass."""
+INPUTS = "coreai.inputs"
+"""Key of a function's metadata: the dtypes of its inputs when it was processed, with commas."""
 BACKEND_VERSION = "backend_version"
 """Attribute of a call: the version of the backend that made the bytes."""
 WEIGHTS = "weights_sha256"
@@ -112,12 +114,15 @@ class DelegatedPart:
         if digest_of([blob.tobytes()]) != self.function.metadata_props.get(PROCESSED):
             return "the processed bytes are not those that the backend made: their SHA-256 differs"
         wanted = call.attributes.get(WEIGHTS)
-        if wanted is None:
-            return ""
         weights = [constant(value) for value in call.inputs[: self.weights]]
         found = [tensor.tobytes() for tensor in weights if tensor is not None]
-        if len(found) < self.weights or digest_of(found) != wanted.as_string():
+        if wanted and (len(found) < self.weights or digest_of(found) != wanted.as_string()):
             return "its weights have changed since the backend processed it"
+        declared = self.function.metadata_props.get(INPUTS, "").split(",")
+        given = [value.dtype.name if value and value.dtype else "" for value in call.inputs]
+        changed = [a for a, b in zip(declared, given, strict=False) if b and a != b]
+        if declared != [""] and (changed or len(declared) != len(given)):
+            return "its inputs have changed since the backend processed it"
         return ""
 
 

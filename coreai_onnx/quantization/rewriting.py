@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.composite_ops.declaration import DOMAIN
+from coreai_onnx.model.delegated_parts import BACKEND
 from coreai_onnx.quantization.bodies import FewBitBodies
 from coreai_onnx.quantization.packed_weights import PackedWeight
 from coreai_onnx.quantization.products import MatrixWeight, Product, Products, Root, origin
@@ -167,11 +168,14 @@ class Rewriting:
         parts: Parts = {}
         for part in passed[0]:
             parts[part] = ir.Value(name=f"{weight.name}.{part}")
-            index = len(function.inputs)
-            function.inputs.append(parts[part])
+            # The last input of a delegated part is what its backend made of it.
+            index = len(function.inputs) - (BACKEND in function.metadata_props)
+            function.inputs.insert(index, parts[part])
             for (call, _), values in zip(calls, passed, strict=True):
-                call.resize_inputs(index + 1)
-                call.replace_input_with(index, values[part])
+                inputs = [*call.inputs[:index], values[part], *call.inputs[index:]]
+                call.resize_inputs(len(inputs))
+                for at in range(index, len(inputs)):
+                    call.replace_input_with(at, inputs[at])
         return parts
 
     def _remove_unused(self, weight: ir.Value) -> None:

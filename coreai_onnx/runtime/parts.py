@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
@@ -42,15 +44,28 @@ def usable_parts(model: ir.Model, providers: Sequence[str] = ()) -> Parts:
             names.append(part.function.name)
     if stale:
         _warn("\n".join(f"  {name}: {fault}" for name, fault in stale.items()))
-    return found
+    return {domain: _fitting(domain, names) for domain, names in found.items()}
+
+
+def _fitting(domain: str, names: list[str]) -> list[str]:
+    """Return the names that fit into an entry, and warn of the others."""
+    ends = itertools.accumulate(len(name) + 1 for name in names)
+    kept = sum(end - 1 <= _MOST_CHARACTERS for end in ends)
+    if kept < len(names):
+        warnings.warn(
+            f"{len(names) - kept} of the {len(names)} parts of {domain} run on their bodies, from "
+            f"{names[kept]} on: an entry of onnxruntime's configuration has {_MOST_CHARACTERS} "
+            "characters\n  delegate larger parts, or more of them to other backends",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return names[:kept]
 
 
 def add_entries(options: ort.SessionOptions, parts: Mapping[str, Sequence[str]]) -> None:
-    """Add the entry of each library, with its parts; what exceeds an entry runs on bodies."""
+    """Add the entry of each library, with its parts."""
     for domain, names in parts.items():
-        text = ",".join(names)
-        kept = text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS].rpartition(",")[0]
-        options.add_session_config_entry(PARTS + domain, kept)
+        options.add_session_config_entry(PARTS + domain, ",".join(names))
 
 
 def opened_with(
@@ -87,8 +102,8 @@ def _without_failed(parts: Parts, message: str) -> Parts:
 
 
 def _is_in(message: str, domain: str, name: str) -> bool:
-    _, found, rest = message.partition(f"{domain}::{name}")
-    return bool(found) and not rest[:1].isdigit()
+    # part_1 is not part_10 nor part_1.2, a copy
+    return re.search(re.escape(f"{domain}::{name}") + r"(?!\d|\.\d)", message) is not None
 
 
 def _warn(reasons: str) -> None:

@@ -13,11 +13,13 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.debugging.blaming import blame
+from coreai_onnx.delegation import to_edge
 from coreai_onnx.errors import ComparisonError, LoadError, SaveError
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import Small, converted
 from tests.debugging.wrong_kernel import build_wrong_library
+from tests.delegation.demo_backend import Tagging
 from tests.own_process import with_library
 from tests.small_models import linear_model
 
@@ -290,3 +292,26 @@ def test_a_proto_keeps_the_source_lines_of_its_nodes() -> None:
     next(node for node in program.model.graph if node.op_type == "Tanh").op_type = "Sigmoid"
     (finding,) = blame(program.to_proto(), program.record(), kernels=False).findings
     assert finding.nodes[0].where.code
+
+
+class Delegated(torch.nn.Module):
+    def forward(self, x):
+        y = x.sin()
+        z = y + x
+        return z.exp()
+
+
+def test_a_wrong_part_lists_the_lines_of_its_debug_handles(tmp_path: Path) -> None:
+    aten, x = torch.ops.aten, torch.randn(4)
+    edge = to_edge(torch.export.export(Delegated(), (x,)))
+    finished = edge.to_backend(Tagging(aten.sin.default, aten.add.Tensor)).finish()
+    (path,) = finished.save(tmp_path / "model.onnx")
+    program = OnnxProgram.load(path)
+    blame(program, finished.exported_program(), (x,), kernels=False).assert_clean()
+    (part,) = program.model.functions.values()
+    next(node for node in part if node.op_type == "Add").op_type = "Sub"
+    found = blame(program, finished.exported_program(), (x,), kernels=False)
+    (finding,) = found.findings
+    lines = [(handle, line.partition("   ")[2]) for handle, line in finding.nodes[0].handles]
+    assert lines == [(1, "y = x.sin()"), (2, "z = y + x")]
+    assert re.search(r"debug handle 2 +\S*test_blaming.py:\d+ +z = y \+ x", str(found))

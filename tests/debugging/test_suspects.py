@@ -42,3 +42,10 @@ def test_a_node_without_a_name_is_named_by_its_result() -> None:
     assert Suspect.of(node, {}).name == "→ product"
     node.metadata_props["coreai.source"] = "m.py:3"
     assert Suspect.of(node, {"m.py:3": "  y = x "}).where.code == "y = x"
+
+
+def test_a_delegated_part_has_the_lines_of_its_debug_handles() -> None:
+    node = next(iter(linear_model().graph))
+    assert Suspect.of(node, {}).handles == ()
+    node.metadata_props["coreai.debug_handles"] = '{"3": "m.py:3   y = x"}'
+    assert Suspect.of(node, {}).handles == ((3, "m.py:3   y = x"),)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+
+import pytest
 import torch
-from torch.export import export
+from torch.export import Dim, export
 
 from coreai_onnx.delegation import CapabilityPartitioner, DelegationSpec, delegates_of, to_edge
 from tests.delegation.demo_backend import DEMO
@@ -59,3 +62,41 @@ def test_a_part_makes_no_cycle() -> None:
     )
     assert len(delegates_of(made.exported_program())) == 2
     assert_close(made.finish().run(x)[0], Around()(x))
+
+
+class Sizes(torch.nn.Module):
+    def forward(self, x):
+        values, indices = x.sin().max(1)
+        return x.reshape(x.shape[0] * 2, -1).cos(), values.sin(), indices
+
+
+def everything_but(*names: str):
+    def capability(node) -> str:
+        return f"no {node.target}" if any(n in str(node.target) for n in names) else ""
+
+    return capability
+
+
+@pytest.mark.parametrize(
+    ("left_out", "refused"),
+    [
+        ((), []),
+        (("view",), [aten.sym_size.int, operator.mul]),
+        (("getitem",), []),  # torch keeps the results of an operator with it
+        (("max",), []),
+        (("mul",), [aten.sym_size.int]),
+    ],
+)
+def test_results_that_are_not_tensors_stay_in_their_part_or_outside(left_out, refused) -> None:
+    exported = export(Sizes(), (torch.randn(3, 4),), dynamic_shapes=({0: Dim("rows")},))
+    manager = to_edge(exported)
+    partitioner = CapabilityPartitioner(DelegationSpec(DEMO), everything_but(*left_out))
+    reasons = partitioner.partition(manager.exported_program()).unsupported
+    nodes = manager.exported_program().graph.nodes
+    found = [n.target for n in nodes if reasons.get(n.name) == "its result is not a tensor"]
+    assert found == refused
+    finished = manager.to_backend(partitioner).finish()
+    for rows in (2, 5):
+        x = torch.randn(rows, 4)
+        for given, expected in zip(finished.run(x), Sizes()(x), strict=True):
+            assert_close(given, expected)

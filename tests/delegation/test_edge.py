@@ -8,15 +8,27 @@ from torch.export import ExportedProgram, export
 
 from coreai_onnx import TorchConverter
 from coreai_onnx.delegation import (
+    CapabilityPartitioner,
+    DelegationSpec,
+    EdgeCompileConfig,
     EdgeProgramManager,
     ExportPass,
     FinishConfig,
     FinishedProgram,
+    delegates_of,
     to_edge,
+    to_edge_transform_and_lower,
 )
 from coreai_onnx.delegation import edge_ops as exir_ops
 from coreai_onnx.delegation.edge import is_graph_pass
-from coreai_onnx.errors import ExportError, NothingToConvertError, PassError, StagingError
+from coreai_onnx.errors import (
+    DelegationError,
+    ExportError,
+    NothingToConvertError,
+    PassError,
+    StagingError,
+)
+from tests.delegation.demo_backend import DEMO, Tagging
 from tests.tolerances import assert_close
 
 aten = torch.ops.aten
@@ -196,3 +208,82 @@ def test_the_kind_of_a_pass_is_that_of_its_parameters() -> None:
     assert is_graph_pass(negations_removed)
     assert not is_graph_pass(ConvertReluToSigmoid())
     assert not is_graph_pass(lambda module, verbose=False: None)
+
+
+# ---------------------------------------------------------------------- arguments
+RELU = Tagging(aten.relu.default)
+
+
+def relu() -> EdgeProgramManager:
+    return to_edge(export(torch.nn.ReLU(), (torch.randn(2),)))
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "advice"),
+    [
+        (DEMO, rf"'{DEMO}' is not a Partitioner\n  for a whole program: to_backend\(backend_id"),
+        (CapabilityPartitioner, r"pass an instance: CapabilityPartitioner\(\.\.\.\)"),
+        ([RELU], "is not a Partitioner\n  call to_backend for each partitioner"),
+        (None, "None is not a Partitioner"),
+        ({"forward": DEMO}, f"'{DEMO}' is not a Partitioner"),
+    ],
+)
+def test_what_is_not_a_partitioner_is_an_error(partitioner, advice) -> None:
+    with pytest.raises(DelegationError, match=advice):
+        relu().to_backend(partitioner)
+
+
+@pytest.mark.parametrize("passes", [ConvertReluToSigmoid(), [3], "abc", {"forward": 3}, None])
+def test_what_are_not_passes_is_an_error(passes) -> None:
+    with pytest.raises(PassError, match=r"are a list of functions.*\n  put a single pass"):
+        relu().transform(passes)
+
+
+@pytest.mark.parametrize("config", [{"passes": []}, [], FinishConfig])
+def test_what_is_not_a_configuration_is_an_error(config) -> None:
+    with pytest.raises(StagingError, match=r"not a FinishConfig\n  name the settings"):
+        relu().to_executorch(config or {"optimize": False})
+
+
+@pytest.mark.parametrize(
+    "partitioner",
+    [RELU, [RELU], (RELU, CapabilityPartitioner(DelegationSpec(DEMO), str)), {"forward": RELU}],
+)
+def test_one_partitioner_or_several(partitioner) -> None:
+    made = to_edge_transform_and_lower(
+        export(torch.nn.ReLU(), (torch.randn(2),)), None, partitioner
+    )
+    (part,) = delegates_of(made.exported_program())
+    assert part.processed_bytes == b"aten.relu.default"
+
+
+def test_operators_are_kept_on_request() -> None:
+    exported = export(torch.nn.Softplus(), (torch.randn(2),))
+    assert aten.softplus.default not in targets(to_edge(exported).exported_program())
+    config = EdgeCompileConfig(
+        preserve_ops=[aten.softplus.default], _check_ir_validity=False, _skip_dim_order=True
+    )
+    for manager in (
+        to_edge(exported, compile_config=config),
+        to_edge_transform_and_lower(exported, compile_config=config),
+    ):
+        assert targets(manager.exported_program()) == [aten.softplus.default]
+    with pytest.raises(TypeError, match="keep_ops"):
+        EdgeCompileConfig(keep_ops=[])
+
+
+def test_nodes_have_debug_handles_that_passes_keep() -> None:
+    manager = to_edge(export(SimpleConv(), (IMAGE,)))
+
+    def handles(program: ExportedProgram) -> list[int]:
+        return [n.meta["debug_handle"] for n in program.graph.nodes if n.op == "call_function"]
+
+    def negated(module: torch.fx.GraphModule) -> None:
+        output = module.graph.output_node()
+        (result,) = output.args[0]
+        with module.graph.inserting_before(output):
+            output.args = ((module.graph.call_function(aten.neg.default, (result,)),),)
+
+    assert handles(manager.exported_program()) == [1, 2]
+    made = manager.transform([ConvertReluToSigmoid(), negated])
+    assert handles(made.exported_program()) == [1, 2, 3]

@@ -46,6 +46,22 @@ def test_methods_keep_their_order_in_files(tmp_path) -> None:
             assert_close(loaded.run(X, entrypoint=name)[0], module(X))
 
 
+def test_several_methods_share_one_data_file_at_any_size(tmp_path) -> None:
+    layer = torch.nn.Linear(3, 300)
+    methods = {name: export(layer, (X[:n],)) for name, n in (("prefill", 2), ("decode", 1))}
+    finished = to_edge(methods).finish()
+    paths = finished.save(tmp_path / "model.onnx")
+    names = ["model.prefill.onnx", "model.decode.onnx", "model.onnx.data"]
+    assert [path.name for path in paths] == names
+    weights = layer.weight.nbytes + layer.bias.nbytes
+    assert weights <= paths[-1].stat().st_size < 1.1 * weights, "equal weights are stored once"
+    assert paths[0].stat().st_size < weights
+    loaded = OnnxProgram.load(tmp_path / "model.onnx")
+    assert_close(loaded.run(X, entrypoint="prefill")[0], layer(X).detach())
+    assert len(finished.save(tmp_path / "one.onnx", external_data=False)) == 2
+    assert len(several().save(tmp_path / "small.onnx")) == 3, "without weights, no data file"
+
+
 def test_several_methods_are_not_one_file() -> None:
     file = io.BytesIO()
     with pytest.raises(SaveError, match=r"the program has second, first, another\n.*save_bundle"):

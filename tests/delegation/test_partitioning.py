@@ -11,6 +11,7 @@ from torch.export import Dim, export
 
 from coreai_onnx import OnnxProgram, session
 from coreai_onnx.delegation import (
+    CapabilityPartitioner,
     CompileSpec,
     DelegationSpec,
     Partitioner,
@@ -153,6 +154,50 @@ def test_a_partitioner_per_method(foo) -> None:
         foo.to_backend({"other": MM_ADD})
 
 
+@pytest.mark.parametrize("kind", ["capability", "user's"])
+def test_tags_of_a_call_of_partition_do_not_count(foo, kind) -> None:
+    sums = CapabilityPartitioner(
+        DelegationSpec(DEMO),
+        lambda node: "" if node.target in (aten.add.Tensor, aten.sub.Tensor) else "no product",
+    )
+    if kind == "user's":
+        sums = Tagging(aten.add.Tensor, aten.sub.Tensor)
+    products = Tagging(aten.mm.default)
+    for asked, used in ((sums, products), (products, sums)):
+        manager = to_edge(export(Foo(), ARGS))
+        expected = manager.to_backend(used)
+        asked.partition(manager.exported_program())
+        made = manager.to_backend(used)
+        found, wanted = (
+            [d.processed_bytes for d in delegates_of(m.exported_program())]
+            for m in (made, expected)
+        )
+        assert found == wanted
+        assert_close(made.finish().run(*ARGS)[0], Foo()(*ARGS))
+
+
+def test_asking_for_reasons_does_not_change_the_program(foo) -> None:
+    program = foo.exported_program()
+    asked = CapabilityPartitioner(DelegationSpec(DEMO), lambda node: "")
+    result = asked.partition(program)
+    assert not any("delegation_tag" in node.meta for node in program.graph.nodes)
+    tagged = [n for n in result.tagged_exported_program.graph.nodes if "delegation_tag" in n.meta]
+    assert len(tagged) == 5
+
+
+def test_parts_are_attributes_of_their_graph(foo) -> None:
+    module = foo.to_backend(MM_ADD).transform([lambda module: None]).exported_program().graph_module
+    for part in (module.lowered_module_0, module.lowered_module_1):
+        assert part.backend_id == DEMO
+        assert targets(part.original_module) == ["aten.mm.default", "aten.add.Tensor"]
+    assert not hasattr(module, "lowered_module_2")
+    first, second = delegates_of(foo.to_backend(MM_ADD).exported_program())
+    assert first.placeholders[0].name == "a"
+    assert [n.name for n in module.lowered_module_1.delegate.placeholders] == [
+        n.name for n in second.placeholders
+    ]
+
+
 class ByBackend(Partitioner):
     """Gives products to one backend and sums to another, in branches too."""
 
@@ -235,6 +280,14 @@ class Unknown(Partitioner):
         return PartitionResult(exported_program, {})
 
 
+class Result(Partitioner):
+    def __init__(self, program, tags) -> None:
+        self.result = PartitionResult(program, tags)
+
+    def partition(self, exported_program):
+        return self.result
+
+
 class Raising(Partitioner):
     def partition(self, exported_program):
         raise KeyError("gone")
@@ -254,6 +307,8 @@ class Returning(Partitioner):
         ),
         (Raising(), "the partitioner Raising raised KeyError: 'gone'\n  the program is unchanged"),
         (Returning(), "the partitioner Returning returned a ExportedProgram"),
+        (Result(None, {}), "the partitioner Result returned a PartitionResult without a program"),
+        (Result(to_edge(export(Foo(), ARGS)).exported_program(), {"a": DEMO}), "do not map to a"),
         (ByIndex(one=(1, 3)), r"part 'one' makes a cycle.*\n.*sub = aten.sub.Tensor.*a = z - a"),
         (ByIndex(one=(0, 3), two=(1, 4)), "makes a cycle"),
         (Changing(), "the partitioner Changing changed the graph"),

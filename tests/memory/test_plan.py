@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from coreai_onnx import TorchConverter, convert
-from coreai_onnx.errors import InputError
-from coreai_onnx.memory import MemoryPlan, memory_plan
+from coreai_onnx.errors import InputError, PassError
+from coreai_onnx.memory import MemoryPlan, memory_plan, naive
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.library import kernels_built
 from tests.models.zoo import named
@@ -77,6 +77,20 @@ def test_memory_of_the_caller_is_left_out_on_request(wide: OnnxProgram) -> None:
     assert ordinary.live[-1] - without.live[-1] == ordinary.outputs
     with_inputs = memory_plan(wide, sizes=size, kernels=False, with_inputs=True)
     assert with_inputs.peak == with_inputs.peak_used == ordinary.peak + ordinary.inputs
+
+
+def test_buffers_have_offsets_in_one_block(wide: OnnxProgram) -> None:
+    size = {"rows": 64}
+    plan = memory_plan(wide, sizes=size, kernels=False)
+    assert plan.peak_of_lifetimes <= plan.total < sum(buffer.bytes for buffer in plan.buffers)
+    own = memory_plan(wide, sizes=size, kernels=False, algorithm=naive, alignment=64)
+    assert own.total == sum(-(-buffer.bytes // 64) * 64 for buffer in own.buffers)
+    assert [buffer.names for buffer in own.buffers] == [buffer.names for buffer in plan.buffers]
+    with_inputs = memory_plan(wide, sizes=size, kernels=False, with_inputs=True)
+    (x,) = (buffer for buffer in with_inputs.buffers if buffer.names == ("x",))
+    assert (x.bytes, x.first, x.last) == (64 * 16 * 4, 0, len(plan.nodes) - 1)
+    with pytest.raises(PassError, match="overlaps"):
+        memory_plan(wide, kernels=False, algorithm=lambda buffers, alignment: [0] * len(buffers))
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "whisper", "resnet", "segformer"])

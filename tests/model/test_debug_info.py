@@ -16,11 +16,13 @@ import coreai_onnx
 from coreai_onnx import TorchConverter
 from coreai_onnx.model.debug_info import (
     CLASS,
+    HANDLES,
     KEYS,
     SCOPE,
     SOURCE,
     TABLE,
     DebugInfo,
+    lines_by_handle,
     restore,
     written_as,
 )
@@ -237,3 +239,12 @@ def test_the_mode_of_a_converter(mode: TorchConverter.Mode | None, level: str) -
     converter = TorchConverter(mode=mode)
     converter.add_exported_program(torch.export.export(Layer().eval(), (torch.randn(2, 8),)))
     assert converter.to_onnx().debug_info == level
+
+
+@pytest.mark.parametrize("text", ["", "[", "[1]", "3", '{"a": "m.py:1"}', "[" * 100_000])
+def test_unreadable_debug_handles_are_none(text: str) -> None:
+    node = ir.node("Add", [])
+    node.metadata_props[HANDLES] = text
+    assert lines_by_handle(node) == {}
+    node.metadata_props[HANDLES] = '{"1": "m.py:1   y = x"}'
+    assert lines_by_handle(node) == {1: "m.py:1   y = x"}

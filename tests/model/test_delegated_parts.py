@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx_ir as ir
+import pytest
 import torch
 from torch.export import export
 
+from coreai_onnx import OnnxProgram
 from coreai_onnx.delegation import PreprocessResult, backend, to_edge
 from coreai_onnx.model.delegated_parts import PROCESSED, delegated_parts
 from tests.delegation.demo_backend import DEMO, Demo, Tagging
@@ -101,3 +105,24 @@ def test_a_state_is_not_a_weight() -> None:
     assert part.calls[0].attributes["weights"].as_int() == 1
     assert [value.name for value in part.calls[0].inputs[:1]] == ["scale"]
     assert not part.stale
+
+
+@pytest.mark.parametrize("backend_id", [DEMO, "parts.without_weights"])
+def test_the_bytes_stay_the_last_input_and_quantized_parts_are_stale(backend_id) -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    x = torch.randn(2, 64)
+    edge = to_edge(export(layers, (x,)))
+    program = edge.to_backend(Tagging(aten.linear.default, backend_id=backend_id)).finish()
+    expected = layers(x).detach().numpy()
+    for change in (
+        lambda program: program.quantize(8, 32),
+        lambda program: program.convert_dtype("float16", keep_io=True),
+    ):
+        changed = change(OnnxProgram({"forward": program.onnx_program.model.clone()}))
+        (part,) = delegated_parts(changed.model)
+        assert part.function.inputs[-1].name == "processed"
+        assert all(call.inputs[-1].name.startswith(backend_id) for call in part.calls)
+        assert part.processed() == b"aten.linear.default"
+        assert re.match("its (weights|inputs) have changed since the backend", part.stale)
+        assert np.abs(changed.run(x)[0] - expected).max() < 0.02, "the body is right"
+    assert not delegated_parts(program.onnx_program.model)[0].stale

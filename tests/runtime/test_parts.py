@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 from torch.export import export
@@ -14,8 +15,8 @@ from torch.export import export
 from coreai_onnx import session
 from coreai_onnx.delegation import BackendDetails, CompileSpec, PreprocessResult, backend, to_edge
 from coreai_onnx.errors import SessionError
-from coreai_onnx.runtime.parts import add_entries, opened_with
-from tests.delegation.demo_backend import Tagging
+from coreai_onnx.runtime.parts import add_entries, opened_with, usable_parts
+from tests.delegation.demo_backend import Demo, Tagging
 from tests.delegation.tiny_library import tiny_backend, tiny_library
 from tests.tolerances import assert_close
 
@@ -150,14 +151,43 @@ def test_an_error_without_parts_is_raised() -> None:
         opened_with({"a": ["part_0"]}, broken)
 
 
-def test_entries_are_as_long_as_onnxruntime_allows() -> None:
+def test_parts_beyond_an_entry_of_onnxruntime_run_on_their_bodies_with_a_warning() -> None:
+    backend("tiny")(Demo)
+
+    class Many(torch.nn.Module):
+        def forward(self, x):
+            for _ in range(3):
+                x = x.sin() + x
+            return x
+
+    x = torch.randn(2)
+    partitioner = Tagging(aten.sin.default, specs=(), backend_id="tiny")
+    model = to_edge(export(Many(), (x,))).to_backend(partitioner).finish().onnx_program.model
+    (part,) = (f for f in model.functions.values() if f.domain == "tiny")
+    (call,) = (n for n in model.graph if n.domain == "tiny" and n.inputs[0].name == "x")
+    for number in range(1, 1200):  # copies of a part, as of layers with other settings
+        copy = part.clone()
+        copy.name = f"part_{number}"
+        model.functions[copy.identifier()] = copy
+        node = ir.node(copy.name, list(call.inputs), domain="tiny", attributes=call.attributes)
+        model.graph.append(node)
+    with pytest.warns(RuntimeWarning, match=r"(\d+) of the 1200 parts of tiny run on their bodies"):
+        found = usable_parts(model)
+    text = ",".join(found["tiny"])
+    assert 8180 < len(text) <= 8192
     entries = {}
 
     class Options:
         def add_session_config_entry(self, key, value):
             entries[key] = value
 
-    add_entries(Options(), {"a": [f"part_{n}" for n in range(2000)], "b": []})
-    assert entries["coreai.parts.b"] == ""
-    assert 8180 < len(entries["coreai.parts.a"]) <= 8192
-    assert entries["coreai.parts.a"].split(",")[-1].startswith("part_9")
+    add_entries(Options(), {**found, "b": []})
+    assert entries == {"coreai.parts.tiny": text, "coreai.parts.b": ""}
+
+
+def test_an_error_names_one_part() -> None:
+    parts = {"a": ["part_1", "part_1.2", "part_12"]}
+    for name in parts["a"]:
+        with pytest.warns(RuntimeWarning, match="run on their bodies"):
+            kept = opened_with(parts, refuses(f"a::{name}"))
+        assert kept == {"a": [other for other in parts["a"] if other != name]}

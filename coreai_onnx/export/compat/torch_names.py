@@ -20,6 +20,7 @@ try:
     from torch._decomp import decomposition_table as all_decompositions
     from torch._dynamo.exc import UserError, UserErrorType
     from torch._dynamo.source import ConstantSource
+    from torch._guards import detect_fake_mode
     from torch._higher_order_ops.flex_attention import math_attention
     from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
     from torch._subclasses import FakeTensor, FakeTensorMode
@@ -39,7 +40,9 @@ try:
     from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
     from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
     from torch.utils._sympy.functions import FloorDiv, Max, Min, MinMaxBase, Mod, PythonMod
+    from torch.utils._sympy.interp import sympy_interp
     from torch.utils._sympy.printers import PythonPrinter
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
     from torch.utils._sympy.value_ranges import bound_sympy
 except ImportError as error:
     raise lacks(str(error)) from error
@@ -108,6 +111,7 @@ __all__ = [
     "OpOverloadPacket",
     "PythonMod",
     "PythonPrinter",
+    "PythonReferenceAnalysis",
     "ShapeEnv",
     "ShapeGuardPythonPrinter",
     "TorchDispatchMode",
@@ -116,6 +120,7 @@ __all__ = [
     "all_decompositions",
     "bound_sympy",
     "core_aten_decompositions",
+    "detect_fake_mode",
     "disable_current_modes",
     "export_trace",
     "integer_product",
@@ -127,5 +132,6 @@ __all__ = [
     "require",
     "resolve_packet",
     "symbolic_shapes_config",
+    "sympy_interp",
     "uninteresting_files",
 ]

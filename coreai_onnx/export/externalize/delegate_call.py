@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
+import sympy
 import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from coreai_onnx.errors import DelegationError
+from coreai_onnx.errors import DelegationError, InputError
+from coreai_onnx.export.compat.torch_names import (
+    PythonReferenceAnalysis,
+    detect_fake_mode,
+    sympy_interp,
+)
 from coreai_onnx.export.externalize.module_call import unshared
+from coreai_onnx.export.functionalize.replaced_graph import nodes_of
 
 
 @dataclass(eq=False)
@@ -27,6 +34,7 @@ class Delegate:
         compile_specs: The settings that the backend was given, by key.
         version: The version of the backend that made the bytes.
         holds_weights: Whether the bytes contain the values of the weights.
+        debug_handle_map: The backend's own numbers to debug handles of the operators.
         tag: Unique text, by which the op finds the delegate.
     """
 
@@ -36,6 +44,7 @@ class Delegate:
     compile_specs: tuple[tuple[str, bytes], ...] = ()
     version: str = ""
     holds_weights: bool = True
+    debug_handle_map: Mapping[Any, Sequence[int]] = field(default_factory=dict)
     tag: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,13 +58,77 @@ class Delegate:
         return [node for node in self.program.graph.nodes if node.op == "placeholder"]
 
     @property
+    def operators(self) -> list[fx.Node]:
+        """The operators of the part, those of its branches and loops included."""
+        nodes = nodes_of(self.program.graph_module)
+        return [node for node in nodes if node.op == "call_function"]
+
+    @property
     def weights(self) -> list[torch.Tensor]:
         """The values of the weights, which are the first inputs."""
         values = {**self.program.state_dict, **self.program.constants}
         specs = self.program.graph_signature.input_specs
         return [values[spec.target] for spec in specs if spec.target is not None]
 
+    def check(self, given: Sequence[Any]) -> None:
+        """Check inputs, weights included, against those that the bytes were made for.
 
+        Args:
+            given: A value for each placeholder; tensors may be fake, with symbolic sizes.
+
+        Raises:
+            InputError: If a dtype, a rank or a size differs, or a size is out of its range.
+        """
+        sizes: list[tuple[fx.Node, Any, Any, Any]] = []
+        for node, value in zip(self.placeholders, given, strict=True):
+            wanted = node.meta["val"]
+            if not isinstance(wanted, torch.Tensor):
+                sizes.append((node, value, wanted, value))
+                continue
+            if wanted.dtype != value.dtype or wanted.dim() != value.dim():
+                raise self._unfit(node, value)
+            pairs = zip(wanted.shape, value.shape, strict=True)
+            sizes += ((node, value, first, second) for first, second in pairs)
+        known = _symbols(sizes)
+        for node, value, wanted, size in sizes:
+            expected = _evaluated(wanted, known)
+            if expected is not None:
+                self._require(expected == size, node, value)
+        for node, value, wanted, size in sizes:
+            for least, most in self._bounds(wanted):
+                self._require(size >= least, node, value)
+                self._require(size <= most, node, value)
+
+    def _bounds(self, size: Any) -> Iterator[tuple[int, float]]:
+        """Yield the least and the largest value of a symbolic size, if it is bounded.
+
+        torch assumes that every symbolic size is at least 2, and does not check it either.
+        """
+        bounds = self.program.range_constraints.get(_expression(size))
+        if bounds is not None:
+            lower, upper = bounds.lower, bounds.upper
+            least = int(lower) if lower.is_Integer and lower > _ASSUMED_LEAST else 0
+            yield least, int(upper) if upper.is_Integer else float("inf")
+
+    def _require(self, fits: Any, node: fx.Node, value: Any) -> None:
+        """Raise unless a condition holds; a condition on unknown sizes is checked at run time."""
+        if isinstance(fits, torch.SymBool) and not fits.node.has_hint():
+            torch._check(fits, lambda: str(self._unfit(node, value)))
+        elif not fits:
+            raise self._unfit(node, value)
+
+    def _unfit(self, node: fx.Node, value: Any) -> InputError:
+        wanted = node.meta["val"]
+        named = {str(size): size for size in getattr(wanted, "shape", (wanted,))}
+        bounded = ((name, *bounds) for name, size in named.items() for bounds in self._bounds(size))
+        ranges = "".join(f", {name} in [{least}, {most}]" for name, least, most in bounded)
+        return InputError(
+            f"the part {self.tag} was processed for {node.name}: {_text(wanted)}{ranges}, "
+            f"not {_text(value)}\n  process it for these sizes, or with dynamic_shapes"
+        )
+
+
+_ASSUMED_LEAST = 2
 _counter: Iterator[int] = itertools.count()
 _DELEGATES: WeakValueDictionary[str, Delegate] = WeakValueDictionary()
 _library = torch.library.Library("coreai_onnx", "FRAGMENT")
@@ -73,7 +146,7 @@ def delegate_of(tag: str) -> Delegate:
     if found is None:
         raise DelegationError(
             f"the delegated part {tag} no longer exists\n"
-            "  keep the LoweredModule as long as the program is used"
+            "  files of torch.export do not store delegated parts: save the result of finish()"
         )
     return found
 
@@ -83,15 +156,67 @@ def is_number(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt | int)
 
 
+def _symbols(sizes: Sequence[tuple[fx.Node, Any, Any, Any]]) -> dict[sympy.Symbol, Any]:
+    """Return the values of the symbols of a part, from the sizes that it is called with."""
+    known: dict[sympy.Symbol, Any] = {}
+    derived = []
+    for _, _, wanted, size in sizes:
+        expression = _expression(wanted)
+        if isinstance(expression, sympy.Symbol):
+            known.setdefault(expression, size)
+        elif expression is not None and len(expression.free_symbols) == 1:
+            derived.append((expression, size))
+    for expression, size in derived:
+        (symbol,) = expression.free_symbols
+        factor, rest = expression.coeff(symbol, 1), expression.coeff(symbol, 0)
+        if symbol not in known and expression == factor * symbol + rest:  # torch derives such dims
+            known[symbol] = (size - int(rest)) // int(factor)
+    return known
+
+
+def _evaluated(size: Any, known: Mapping[sympy.Symbol, Any]) -> Any:
+    """Return the value of a size of a part; None if it has unknown symbols."""
+    expression = _expression(size)
+    if expression is None:
+        return size
+    if not expression.free_symbols <= known.keys():
+        return None
+    return sympy_interp(PythonReferenceAnalysis, dict(known), expression)
+
+
+def _expression(size: Any) -> sympy.Expr | None:
+    return size.node.expr if isinstance(size, torch.SymInt) else None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
+
+
 def _run_delegate(
     tensors: Sequence[torch.Tensor], numbers: Sequence[Any], tag: str
 ) -> list[torch.Tensor]:
     """Run the part of a tag."""
     found = delegate_of(tag)
+    if torch.compiler.is_exporting():
+        _own(found, tensors)
     rest = iter(tensors), iter(numbers)
     given = [next(rest[is_number(node)]) for node in found.placeholders]
+    found.check(given)
     results = fx.Interpreter(found.program.graph_module).run(*given)
     return unshared(list(results), tensors)
+
+
+def _own(delegate: Delegate, tensors: Sequence[torch.Tensor]) -> None:
+    """Keep a delegate as long as the programs that are exported with it.
+
+    All fake tensors of a program refer to one mode, so what the mode refers to lives as long as the
+    program and its copies; the tag in the graph is only text.
+    """
+    mode = detect_fake_mode(tensors)
+    if mode is not None:
+        vars(mode).setdefault("coreai_onnx_delegates", {})[delegate.tag] = delegate
 
 
 torch.library.impl(_library, "delegate", "CompositeExplicitAutograd")(_run_delegate)

@@ -46,6 +46,22 @@ def copy_of(module: fx.GraphModule) -> fx.GraphModule:
     return made
 
 
+def isolated(program: ExportedProgram) -> ExportedProgram:
+    """Return a copy of a program that shares no graph and no tensor with it."""
+    root, memo = copy_of(program.graph_module), dict[int, Any]()  # tied weights stay tied
+    return ExportedProgram(
+        root=root,
+        graph=root.graph,
+        graph_signature=copy.deepcopy(program.graph_signature),
+        state_dict=copy.deepcopy(program.state_dict, memo),
+        range_constraints=dict(program.range_constraints),
+        module_call_graph=copy.deepcopy(program.module_call_graph),
+        example_inputs=copy.deepcopy(program.example_inputs, memo),
+        constants=copy.deepcopy(program.constants, memo),
+        verifiers=program.verifiers,
+    )
+
+
 def nodes_of(root: fx.GraphModule) -> Iterator[fx.Node]:
     """Yield the nodes of a graph module and of the graphs that its nodes call."""
     for module in root.modules():

@@ -1,0 +1,125 @@
+"""Settings of the steps of the flow, with the fields of ExecuTorch's configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from coreai_onnx.delegation.memory_planning import MemoryPlanningPass
+from coreai_onnx.errors import StagingError
+
+if TYPE_CHECKING:
+    from coreai_onnx.passes import Target
+
+
+@dataclass(frozen=True)
+class EdgeCompileConfig:
+    """Settings of `to_edge`.
+
+    The other fields of ExecuTorch's class select checks, which always run here after a pass, and
+    the order of dims, which has no operators here. They have no effect.
+
+    Attributes:
+        preserve_ops: Operators that are not decomposed, overloads of ``torch.ops``.
+    """
+
+    preserve_ops: Collection[Any] = ()
+    _check_ir_validity: bool = True
+    _skip_dim_order: bool = False
+    _core_aten_ops_exception_list: Collection[Any] = ()
+    _use_edge_ops: bool = True
+
+
+_REFUSED = {
+    "to_out_var_pass": "onnxruntime allocates the results of operators",
+    "sym_shape_eval_pass": "sizes stay symbolic in the file",
+    "propagate_device_config": "onnxruntime assigns operators to devices by execution providers",
+    "dynamic_memory_planning_mode": "onnxruntime allocates memory for the sizes of a run",
+    "external_mutable_weights": "weights are constants of the file; states are its inputs",
+}
+"""Fields of ExecuTorch's configuration that have no counterpart, and why."""
+
+
+@dataclass(frozen=True)
+class FinishConfig:
+    """Settings of `EdgeProgramManager.finish`.
+
+    The remaining fields are those of ExecuTorch's ``ExecutorchBackendConfig``. Those that place
+    bytes in a ``.pte`` file, select its optimizations, or add names that an ONNX file always has,
+    have no effect. Those that would change what a program does are refused unless they are unset.
+
+    Attributes:
+        passes: Passes to run first, as for `EdgeProgramManager.transform`.
+        optimize: Whether to run the graph passes of the target.
+        target: As for `OnnxProgram.optimize`.
+        memory_planning_pass: What `FinishedProgram.memory_plan` includes and how it places
+            buffers, for all methods or by method.
+        opset_version: As for `TorchConverter.to_onnx`.
+        minimum_onnxruntime: As for `TorchConverter.to_onnx`.
+        external_constants: Whether `FinishedProgram.save` writes weights to a data file.
+
+    Raises:
+        StagingError: If a field is refused, or a memory planning pass is something else.
+    """
+
+    passes: Sequence[Any] | Mapping[str, Sequence[Any]] = ()
+    optimize: bool = True
+    target: Target = "onnxruntime"
+    memory_planning_pass: MemoryPlanningPass | Mapping[str, MemoryPlanningPass] = field(
+        default_factory=MemoryPlanningPass
+    )
+    opset_version: int | None = None
+    minimum_onnxruntime: str | None = None
+    external_constants: bool = False
+    to_out_var_pass: Any = None
+    sym_shape_eval_pass: Any = None
+    propagate_device_config: Any = None
+    dynamic_memory_planning_mode: Any = None
+    external_mutable_weights: bool = False
+    emit_stacktrace: bool = True
+    emit_mutable_buffer_names: bool = True
+    extract_delegate_segments: bool = True
+    segment_alignment: int = 128
+    constant_tensor_alignment: int | None = None
+    delegate_alignment: int | None = None
+    remove_view_copy: bool = True
+    do_quant_fusion_and_const_prop: bool = True
+    run_reinplace_pass: bool = True
+    reinplace_extra_ops: Collection[Any] | None = None
+    enable_non_cpu_memory_planning: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for name, reason in _REFUSED.items():
+            if getattr(self, name) not in (None, False):
+                raise StagingError(f"{name} has no counterpart: {reason}\n  leave it out")
+        if not isinstance(self.external_constants, bool):
+            raise StagingError(
+                "external_constants is True or False: all weights are in one data file, or none"
+            )
+        chosen = self.memory_planning_pass
+        for one in chosen.values() if isinstance(chosen, Mapping) else [chosen]:
+            _check_planning(one)
+
+    def planning(self, method_name: str) -> MemoryPlanningPass:
+        """Return the memory planning pass of a method."""
+        chosen = self.memory_planning_pass
+        if isinstance(chosen, Mapping):
+            return chosen.get(method_name) or MemoryPlanningPass()
+        return chosen
+
+
+def _check_planning(one: Any) -> None:
+    if not isinstance(one, MemoryPlanningPass):
+        raise StagingError(
+            f"memory_planning_pass is {one!r:.60}, not a MemoryPlanningPass\n"
+            "  use MemoryPlanningPass(memory_planning_algo=...) for a plan of your own"
+        )
+    own = [name for name in ("run", "call", "__call__") if hasattr(one, name)]
+    if own:
+        raise StagingError(
+            f"{type(one).__name__}.{own[0]} would never be called: exported programs have no "
+            "allocations\n  place buffers in a function: "
+            "MemoryPlanningPass(memory_planning_algo=...)"
+        )
