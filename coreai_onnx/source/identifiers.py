@@ -9,7 +9,7 @@ from collections.abc import Iterable
 LONGEST = 30
 """Characters of a name."""
 _RESERVED = {"float", "range", "str", "ir", "model", "op", "tensor", "typed", "w", "weights",
-             "Container", "Model", "Opset", "_", "call", "self"}  # fmt: skip
+             "Container", "Fields", "Fixed", "Model", "Opset", "_", "call", "self"}  # fmt: skip
 """Names that written code uses itself."""
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _NUMBER = re.compile(r"_\d+(?=_|$)")

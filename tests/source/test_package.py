@@ -163,7 +163,7 @@ def test_shared_weights_are_stored_once(tmp_path: Path) -> None:
     node.outputs[0].name = "copy"
     model.graph.append(node)
     rebuilt(model, tmp_path)
-    size = (tmp_path / "written" / "weights.safetensors").stat().st_size
+    size = (tmp_path / "written" / "model.safetensors").stat().st_size
     assert size < 64 * 64 * 4 + 1024
 
 
@@ -350,8 +350,8 @@ def test_what_is_no_package_is_refused(tmp_path: Path) -> None:
 def test_the_names_file_may_be_missing(tmp_path: Path) -> None:
     program = OnnxProgram({"main": layers_model()})
     folder = program.to_python(tmp_path / "written")
-    assert json.loads((folder / "names.json").read_text())["digest"]
-    (folder / "names.json").unlink()
+    assert json.loads((folder / "model.names.json").read_text())["digest"]
+    (folder / "model.names.json").unlink()
     again = from_python(folder)
     x = np.ones((2, 4), np.float32)
     np.testing.assert_array_equal(again.run(x)[0], program.run(x)[0])
