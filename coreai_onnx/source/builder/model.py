@@ -208,14 +208,14 @@ class Model:
     def _separate_outputs(self, trace: Trace) -> None:
         """Copy values that cannot be outputs themselves: inputs, constants, other outputs."""
         names = list(self._outputs)
+        seen: set[ir.Value] = set()
         for position, (name, value) in enumerate(
             zip(names, trace.outputs, strict=True)
         ):
-            is_new = (
-                value.producer() is not None and value not in trace.outputs[:position]
-            )
+            is_new = value.producer() is not None and value not in seen
             if not is_new and value.name != name:
                 trace.outputs[position] = trace.copied(value)
+            seen.add(trace.outputs[position])
 
     def _finish_interface(self, main: Trace) -> None:
         for value, (name, annotation) in zip(

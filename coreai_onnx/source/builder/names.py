@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ class RecordedNames:
         """Take the content of ``model.names.json``; an empty one names nothing."""
         self.record = record
         self.traces: list[Trace] = []
+        self._counts: Counter[str] = Counter()
         self._taken = {name for graph in self._graphs() for name in _names_in(graph)}
 
     @classmethod
@@ -51,10 +53,10 @@ class RecordedNames:
 
     def unused(self, base: str) -> str:
         """Return a name that nothing has: the given one, or with a number."""
-        name, count = base, 0
+        name = base
         while name in self._taken:
-            count += 1
-            name = f"{base}_{count}"
+            self._counts[base] += 1
+            name = f"{base}_{self._counts[base]}"
         self._taken.add(name)
         return name
 
