@@ -125,9 +125,11 @@ class ExportedModel:
             feeds = arguments.flattened(takes, args, kwargs, states)
         except errors.InputError as error:
             raise InputError(str(error)) from None
-        outputs: list[Any] = list(self.program.run(**feeds))
+        is_torch = any(isinstance(item, torch.Tensor) for item in feeds.values())
+        inputs = [feeds.pop(info.name) for info in self._interface.inputs]
+        outputs: list[Any] = list(self.program.run(*inputs, **feeds))
         args.clear()
-        if any(isinstance(item, torch.Tensor) for item in feeds.values()):
+        if is_torch:
             kinds = [info.dtype for info in self._interface.outputs]
             outputs = [values.to_torch(*pair) for pair in zip(outputs, kinds, strict=True)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)

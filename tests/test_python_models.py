@@ -151,6 +151,12 @@ def test_other_arguments_are_refused(name: str, calls, change, message: str) -> 
         calls[name](**dict(zip(names, arguments(), strict=True)) | change)
 
 
+def test_parameters_may_have_names_of_our_own_arguments() -> None:
+    exported = coreai_onnx.export_python(lambda kernels, entrypoint: kernels - entrypoint,
+                                         (torch.ones(2), torch.zeros(2)))  # fmt: skip
+    assert exported.run(torch.ones(2), entrypoint=torch.ones(2)).tolist() == [0.0, 0.0]
+
+
 # -------------------------------------------------------------------- the names of the seed
 def test_the_two_stages() -> None:
     args = (torch.randn(2, 64, 256), torch.randn(256))

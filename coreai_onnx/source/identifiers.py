@@ -52,7 +52,7 @@ class IdentifierScope:
             reserved: Those names.
             outer: The names of the function around, which this one sees.
         """
-        self.others = {*_RESERVED, *reserved} if outer is None else outer.others
+        self.others: set[str] = {*_RESERVED, *reserved} if outer is None else outer.others
         self._outer = outer
         self._mine: set[str] = set()
         self._lowest: dict[str, int] = {}  # no number below it is free

@@ -19,6 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, SaveError, failures_as
+from coreai_onnx.files.external_data import bring_in
 from coreai_onnx.model.inventory import initializers
 from coreai_onnx.quiet import without_warnings
 from coreai_onnx.source import builder
@@ -184,7 +185,8 @@ def read_package(folder: Path) -> dict[str, ir.Model]:
     """Import a written package, which runs its Python, and build its models.
 
     Returns:
-        Entrypoint to model; the weights are read from the package when they are used.
+        Entrypoint to model; the weights are read when they are used, from the files that the
+        package has now.
 
     Raises:
         LoadError: If the folder is no such package, or its Python is wrong; names the line.
@@ -193,9 +195,12 @@ def read_package(folder: Path) -> dict[str, ir.Model]:
         raise LoadError(f"{folder}: is no package that to_python wrote")
     try:
         with imported(folder.absolute()) as package:
-            return {name: model.build() for name, model in package.MODELS.items()}
+            models = {name: model.build() for name, model in package.MODELS.items()}
     except Exception as error:  # the package may hold any Python
         raise LoadError(f"{folder}: {fault_of(error, folder.absolute())}") from error
+    for model in models.values():
+        bring_in(model, folder.absolute(), data=True)
+    return models
 
 
 def fault_of(error: Exception, folder: Path) -> str:

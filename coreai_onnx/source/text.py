@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError
+from coreai_onnx.files.external_data import FileTensor
 from coreai_onnx.files.saving import raw_bytes
 from coreai_onnx.model.inventory import initializers
 from coreai_onnx.source.package import read_package, write_frame, write_package
@@ -78,7 +79,7 @@ def from_text(text: str) -> ir.Model:
         model = read_package(folder)["main"]
         for value in initializers(model):
             tensor = tensors.get(value.name or "")
-            if isinstance(value.const_value, ir.ExternalTensor):
+            if isinstance(value.const_value, FileTensor):
                 value.const_value = tensor or value.const_value
     return model
 

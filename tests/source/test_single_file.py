@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -102,7 +103,9 @@ TAKES = {"a": {"x": "x", 3: Fixed("t")}, "b": [Fixed(float("inf")), Fields(y="y"
     [(add_model(), TAKES), (layers_model(), None), (layered(3, odd=1), None),
      (counter_model(), None)],
 )  # fmt: skip
-def test_ruff_changes_nothing(model: ir.Model, takes: object, tmp_path: Path) -> None:
+def test_ruff_changes_nothing(
+    model: ir.Model, takes: dict[str, Any] | None, tmp_path: Path
+) -> None:
     write_file(model, tmp_path / "kernel.py", takes)
     for command in (
         ["format", "--isolated", "--diff"],

@@ -51,6 +51,7 @@ class WeightsFile:
             BuildError: If the file is missing, or has weights of another digest.
         """
         self.path = path
+        self._stamp = self._now()
         self.digest = ""
         if digest is not None and (not self.index or self.digest != digest):
             what = "has other weights" if path.is_file() else "is missing"
@@ -89,8 +90,23 @@ class WeightsFile:
             ".".join(path[:end]) for path in parts for end in range(1, len(path))
         )
 
+    def _now(self) -> tuple[int, ...]:
+        if not self.path.is_file():
+            return ()
+        status = self.path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
     def load(self, name: str) -> ir.TensorProtocol:
-        """Return a tensor that reads its data from the file when it is needed."""
+        """Return a tensor that reads its data from the file when it is needed.
+
+        Raises:
+            BuildError: If the file has been replaced, or is damaged.
+        """
+        if self._now() != self._stamp:
+            stem = self.path.stem
+            raise BuildError(
+                f"{self.path.name} has changed since {stem}.py was imported: import it again"
+            )
         entry = self.index[name]
         start, end = entry["data_offsets"]
         if not 0 <= start <= end <= self.path.stat().st_size - entry["start"] + start:
