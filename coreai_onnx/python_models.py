@@ -123,7 +123,7 @@ class ExportedModel:
         states = [info.name for info in self._interface.states]
         try:
             feeds = arguments.flattened(takes, args, kwargs, states)
-        except errors.InputError as error:
+        except errors.CallError as error:
             raise InputError(str(error)) from None
         is_torch = any(isinstance(item, torch.Tensor) for item in feeds.values())
         inputs = [feeds.pop(info.name) for info in self._interface.inputs]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import InputError
+from .errors import CallError
 
 
 @dataclass(frozen=True)
@@ -41,26 +41,26 @@ def flattened(
         optional: Names of inputs that may be given by name and may be omitted.
 
     Raises:
-        InputError: If the arguments are too many or too few, or have another structure.
+        CallError: If the arguments are too many or too few, or have another structure.
     """
     known = ", ".join(takes) or "nothing"
     if len(arguments) > len(takes):
-        raise InputError(
+        raise CallError(
             f"{len(arguments)} arguments are given, but the model takes {len(takes)}: {known}"
         )
     given = dict(zip(takes, arguments, strict=False))
     for name, value in named.items():
         if name in given:
-            raise InputError(f"{name} is given twice, by position and by name")
+            raise CallError(f"{name} is given twice, by position and by name")
         if name not in takes and name not in optional:
-            raise InputError(f"the model takes no argument {name!r}; it takes {known}")
+            raise CallError(f"the model takes no argument {name!r}; it takes {known}")
         given[name] = value
     found = {name: value for name, value in given.items() if name not in takes}
     missing = [
         name for name in takes if name not in given and not _is_fixed(takes[name])
     ]
     if missing:
-        raise InputError(
+        raise CallError(
             f"missing arguments: {', '.join(missing)}; the model takes {known}"
         )
     for name in takes:
@@ -106,16 +106,16 @@ def _flatten(place: str, template: Any, value: Any, found: dict[str, Any]) -> No
 def _check_fixed(place: str, expected: Any, value: Any) -> None:
     is_same = isinstance(value, bool) == isinstance(expected, bool)
     if not is_same or not isinstance(value, type(expected) | int) or value != expected:
-        raise InputError(
+        raise CallError(
             f"{place} is {value!r:.80}, but the model was exported for {expected!r}; "
             "export it again for another value"
         )
 
 
-def _other(place: str, value: Any, wanted: str) -> InputError:
+def _other(place: str, value: Any, wanted: str) -> CallError:
     given = type(value).__name__
     if isinstance(value, Mapping):
         given = f"a dict of {', '.join(map(repr, value)) or 'nothing'}"
     elif isinstance(value, list | tuple | deque):
         given = f"a {given} of {len(value)}"
-    return InputError(f"{place} is {given}, but the model takes {wanted}")
+    return CallError(f"{place} is {given}, but the model takes {wanted}")

@@ -10,7 +10,7 @@ class BuildError(ValueError):
     """The model file asks for something that ONNX does not have; names the file and the line."""
 
 
-class InputError(ValueError):
+class CallError(ValueError):
     """The arguments of a call are not those that the model takes."""
 
 

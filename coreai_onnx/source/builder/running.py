@@ -65,7 +65,7 @@ class Runner:
             The output, or a tuple of them: torch tensors if an argument is one, or else arrays.
 
         Raises:
-            InputError: If the arguments are not those that the model takes.
+            CallError: If the arguments are not those that the model takes.
         """
         session = self.session
         required = {name: name for name in self._inputs if name not in self._optional}

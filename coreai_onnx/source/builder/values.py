@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from onnxscript import ir
 
-from .errors import InputError
+from .errors import CallError
 
 _COMPLEX = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
 """Type of the halves of a pair, to what torch calls the type of the complex number."""
@@ -81,31 +81,31 @@ def checked(
         ranges: Name of a dim to its smallest and largest size, ``min`` and ``max``.
 
     Raises:
-        InputError: If it has another type or shape.
+        CallError: If it has another type or shape.
     """
     array, element = _array(value, wanted)
     if element != wanted.element:
-        raise InputError(
+        raise CallError(
             f"{wanted.name} is {element}, but the model takes {wanted}: "
             f"convert it to {wanted.element}"
         )
     shape = f"{wanted.name} has shape {list(array.shape)}, but the model takes {wanted}"
     if wanted.dims is not None and len(wanted.dims) != array.ndim:
-        raise InputError(shape)
+        raise CallError(shape)
     for dim, size in zip(wanted.dims or (), array.shape, strict=False):
         if isinstance(dim, int) and dim != size:
-            raise InputError(shape)
+            raise CallError(shape)
         if not isinstance(dim, str) or not dim.isidentifier():
             continue
         if sizes.setdefault(dim, size) != size:
-            raise InputError(
+            raise CallError(
                 f"{shape} with {dim} = {sizes[dim]}, as in another argument"
             )
         low, high = (ranges.get(dim, {}).get(bound) for bound in ("min", "max"))
         if low is not None and size < low:
-            raise InputError(f"{shape} with {dim} at least {low}")
+            raise CallError(f"{shape} with {dim} at least {low}")
         if high is not None and size > high:
-            raise InputError(f"{shape} with {dim} at most {high}")
+            raise CallError(f"{shape} with {dim} at most {high}")
     return array
 
 
@@ -133,7 +133,7 @@ def _array(value: Any, wanted: ValueInfo) -> tuple[Any, str]:
 def _from_torch(torch: Any, value: Any, wanted: ValueInfo) -> Any:
     if value.layout != torch.strided or value.is_meta:
         what = "no data" if value.is_meta else f"the layout {value.layout}"
-        raise InputError(f"{wanted.name} has {what}, but the model takes {wanted}")
+        raise CallError(f"{wanted.name} has {what}, but the model takes {wanted}")
     tensor = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if tensor.dtype == torch.complex32:
         tensor = tensor.to(torch.complex64)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coreai_onnx.source.builder.arguments import Fields, Fixed, flattened
-from coreai_onnx.source.builder.errors import InputError
+from coreai_onnx.source.builder.errors import CallError
 
 TAKES = {
     "a": {"x": "a_x"},
@@ -53,24 +53,24 @@ GOOD = {"a": {"x": "ax"}, "b": ("b0", ("b1",)), "c": C, "n": 3, "scale": "s"}
      ({"n": True}, "n is True, but"), ({"n": "3"}, "n is '3', but"), ({"n": [3]}, r"n is \[3\]")],
 )  # fmt: skip
 def test_others_are_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(CallError, match=message):
         flattened(TAKES, (), GOOD | change)
 
 
 def test_the_number_of_arguments_is_checked() -> None:
-    with pytest.raises(InputError, match="3 arguments are given, but the model takes 2: x, y"):
+    with pytest.raises(CallError, match="3 arguments are given, but the model takes 2: x, y"):
         flattened({"x": "x", "y": "y"}, (1, 2, 3), {})
-    with pytest.raises(InputError, match="missing arguments: y; the model takes x, y"):
+    with pytest.raises(CallError, match="missing arguments: y; the model takes x, y"):
         flattened({"x": "x", "y": "y"}, (1,), {})
-    with pytest.raises(InputError, match="x is given twice, by position and by name"):
+    with pytest.raises(CallError, match="x is given twice, by position and by name"):
         flattened({"x": "x", "y": "y"}, (1,), {"x": 1})
-    with pytest.raises(InputError, match="1 arguments are given, but the model takes 0: nothing"):
+    with pytest.raises(CallError, match="1 arguments are given, but the model takes 0: nothing"):
         flattened({}, (1,), {})
 
 
 def test_true_and_false_are_no_numbers() -> None:
     assert flattened({"flag": Fixed(True), "none": Fixed(None)}, (True, None), {}) == {}
-    with pytest.raises(InputError, match="flag is 1, but"):
+    with pytest.raises(CallError, match="flag is 1, but"):
         flattened({"flag": Fixed(True)}, (1,), {})
-    with pytest.raises(InputError, match="none is 0, but"):
+    with pytest.raises(CallError, match="none is 0, but"):
         flattened({"none": Fixed(None)}, (0,), {})

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 
-from coreai_onnx.source.builder.errors import InputError
+from coreai_onnx.source.builder.errors import CallError
 from coreai_onnx.source.builder.values import ValueInfo, checked, from_ort, to_ort, to_torch
 
 F32 = ir.DataType.FLOAT
@@ -86,7 +86,7 @@ def test_numbers_take_the_type_of_the_input(value: Any, kind: ir.DataType) -> No
      (torch.ones(2).to_sparse(), slot(F32, 2), "x has the layout torch.sparse_coo")],
 )  # fmt: skip
 def test_others_are_refused(value: Any, wanted: ValueInfo, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(CallError, match=message):
         checked(value, wanted, {"m": 4}, {"n": {"min": 2, "max": 8}})
 
 
