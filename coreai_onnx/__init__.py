@@ -24,11 +24,23 @@ if TYPE_CHECKING:
     from coreai_onnx.lower.decomposition_table import get_decomp_table
     from coreai_onnx.memory import memory_plan
     from coreai_onnx.program import OnnxProgram
-    from coreai_onnx.python_models import ExportedModel, export_python, from_python, from_text
+    from coreai_onnx.python_models import (
+        DynamicShapes,
+        ExportedKernel,
+        ExportedModel,
+        export_and_codegen,
+        export_python,
+        from_python,
+        from_text,
+        postprocess,
+        torch_export_python,
+    )
     from coreai_onnx.runtime import ops_library_path, required_operators, session
 
 __all__ = [
+    "DynamicShapes",
     "ExportRecord",
+    "ExportedKernel",
     "ExportedModel",
     "ExternalizeSpec",
     "Kernel",
@@ -40,6 +52,7 @@ __all__ = [
     "blame",
     "compare",
     "convert",
+    "export_and_codegen",
     "export_model",
     "export_python",
     "from_python",
@@ -51,14 +64,18 @@ __all__ = [
     "ops_library_path",
     "patch_for_externalization",
     "perplexity",
+    "postprocess",
     "profile",
     "required_operators",
     "restore_externalization",
     "session",
     "subexport_and_restore",
+    "torch_export_python",
 ]
 
 _HOMES = {
+    "DynamicShapes": "coreai_onnx.python_models",
+    "ExportedKernel": "coreai_onnx.python_models",
     "ExportedModel": "coreai_onnx.python_models",
     "ExternalizeSpec": "coreai_onnx.export.externalize.externalize",
     "Kernel": "coreai_onnx.kernels",
@@ -71,6 +88,7 @@ _HOMES = {
     "compare": "coreai_onnx.debugging",
     "convert": "coreai_onnx.conversion",
     "export_model": "coreai_onnx.huggingface",
+    "export_and_codegen": "coreai_onnx.python_models",
     "export_python": "coreai_onnx.python_models",
     "from_python": "coreai_onnx.python_models",
     "from_text": "coreai_onnx.python_models",
@@ -81,11 +99,13 @@ _HOMES = {
     "ops_library_path": "coreai_onnx.runtime",
     "patch_for_externalization": "coreai_onnx.export.externalize.two_step",
     "perplexity": "coreai_onnx.generation",
+    "postprocess": "coreai_onnx.python_models",
     "profile": "coreai_onnx.debugging",
     "required_operators": "coreai_onnx.runtime",
     "restore_externalization": "coreai_onnx.export.externalize.two_step",
     "session": "coreai_onnx.runtime",
     "subexport_and_restore": "coreai_onnx.export.externalize.two_step",
+    "torch_export_python": "coreai_onnx.python_models",
 }
 """Imported on first access: an app that only runs models needs no torch."""
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable
+from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
 
 from coreai_onnx.conversion import convert
-from coreai_onnx.model.interface import interface
+from coreai_onnx.errors import InputError, LoadError
+from coreai_onnx.export.compat.torch_names import pytree
+from coreai_onnx.model.interface import ModelInterface, interface
 from coreai_onnx.program import OnnxProgram
 
 _NAME = re.compile(r"[^\W\d]\w*")
+DynamicShapes = Mapping[str, Any] | Sequence[Any] | None
+"""Dims that may vary, as ``torch.export.export`` takes them."""
 
 
 class ExportedModel:
@@ -23,7 +30,7 @@ class ExportedModel:
 
     ```python
     kernel = coreai_onnx.export_python(rms_norm, (x, weight))
-    Path("my_kernel.py").write_text(kernel.source)  # from my_kernel import call
+    kernel.save("my_kernel.py")  # from my_kernel import call
     y = kernel.run(x, weight)
     ```
 
@@ -31,10 +38,17 @@ class ExportedModel:
         program: The converted program.
     """
 
-    def __init__(self, program: OnnxProgram) -> None:
-        """Hold a program with one entrypoint."""
+    def __init__(self, program: OnnxProgram, takes: Mapping[str, Any] | None = None) -> None:
+        """Hold a program with one entrypoint.
+
+        Args:
+            program: The program.
+            takes: What each parameter of the function holds; None reads it from the program's
+                record.
+        """
         self.program = program
         self._source = ""
+        self._takes = _parameters_of(program) if takes is None else takes
 
     @property
     def source(self) -> str:
@@ -49,32 +63,35 @@ class ExportedModel:
         if not self._source:
             from coreai_onnx.source.single_file import single_file
 
-            self._source = single_file(self.program.model)[0]
+            self._source = single_file(self.program.model, self._takes)[0]
         return self._source
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write `source` to a file, and the weights beside it as ``weights.safetensors``.
+        """Write `source` to a file ``name.py``, and the weights beside it to ``name.safetensors``.
 
         Raises:
-            SaveError: If a file cannot be written.
+            SaveError: If a file cannot be written, or does not end in ``.py``.
         """
         from coreai_onnx.source.single_file import write_file
 
-        write_file(self.program.model, Path(path))
+        write_file(self.program.model, Path(path), self._takes)
 
-    def run(self, *args: Any) -> Any:
+    def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with the arguments of the exported function.
 
         Args:
-            *args: Tensors or arrays.
+            *args: Tensors or arrays, in the structure of the example arguments. A number or text
+                that the export made a part of the model may be omitted.
+            **kwargs: Arguments by name.
 
         Returns:
-            The output, or a tuple of them; torch tensors if the arguments are.
+            The output, or a tuple of them; torch tensors if an argument is one.
 
         Raises:
-            InputError: If an argument has another dtype, rank or shape.
+            InputError: If an argument is missing or unknown, or has another structure, dtype, rank
+                or shape.
         """
-        return self.boxed_run(list(args))
+        return self._run(list(args), kwargs)
 
     def boxed_run(self, args: list[Any]) -> Any:
         """Run the model and consume the list of arguments: it is empty afterwards.
@@ -86,35 +103,128 @@ class ExportedModel:
 
         Returns:
             As `run`.
+
+        Raises:
+            InputError: If ``args`` is not a list, or as for `run`.
         """
-        given = tuple(args)
+        if not isinstance(args, list):
+            raise InputError(
+                f"boxed_run takes a list, which it empties, not a {type(args).__name__}: "
+                "pass list(args), or call run(*args)"
+            )
+        return self._run(args, {})
+
+    def _run(self, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
+        from coreai_onnx.source.builder import arguments, errors, values
+
+        takes = self._takes
+        if takes is None:
+            takes = {info.name: info.name for info in self._interface.inputs}
+        states = [info.name for info in self._interface.states]
+        try:
+            feeds = arguments.flattened(takes, args, kwargs, states)
+        except errors.CallError as error:
+            raise InputError(str(error)) from None
+        is_torch = any(isinstance(item, torch.Tensor) for item in feeds.values())
+        inputs = [feeds.pop(info.name) for info in self._interface.inputs]
+        outputs: list[Any] = list(self.program.run(*inputs, **feeds))
         args.clear()
-        as_torch = any(isinstance(item, torch.Tensor) for item in given)
-        outputs = [_tensor(item) if as_torch else item for item in self.program.run(*given)]
+        if is_torch:
+            kinds = [info.dtype for info in self._interface.outputs]
+            outputs = [values.to_torch(*pair) for pair in zip(outputs, kinds, strict=True)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    @property
+    def _interface(self) -> ModelInterface:
+        return interface(self.program.model)
 
     @property
     def dynamic_shape_names(self) -> list[str]:
         """The symbolic dims of the inputs, ``["B", "T"]``, in order of appearance."""
-        dims = [dim for info in interface(self.program.model).inputs for dim in info.dims]
+        dims = [dim for info in self._interface.inputs for dim in info.dims]
         names = [dim for dim in dims if isinstance(dim, str) and _NAME.fullmatch(dim)]
         return list(dict.fromkeys(names))
 
     @property
     def tensor_arg_count(self) -> int:
         """Number of tensors that the model takes."""
-        return len(interface(self.program.model).inputs)
+        return len(self._interface.inputs)
 
 
-def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    if array.dtype.isbuiltin == 1:
-        return torch.from_numpy(array)
-    dtype: torch.dtype = getattr(torch, array.dtype.name)
-    return torch.from_numpy(array.view(f"uint{8 * array.itemsize}")).view(dtype)
+ExportedKernel = ExportedModel
+
+
+def _parameters_of(program: OnnxProgram) -> dict[str, Any] | None:
+    """Return what each parameter of the exported function holds; None for one tensor each.
+
+    Returns:
+        Parameter to the name of an input, a `Fixed` value, or a list, a dict or `Fields` of them.
+    """
+    takes = _parameters(program.record().program) if program.records else None
+    names = [info.name for info in interface(program.model).inputs]
+    if takes is None or list(_inputs_in(takes)) != names or list(takes) == names:
+        return None
+    return takes
+
+
+def _parameters(program: ExportedProgram) -> dict[str, Any] | None:
+    from coreai_onnx.source.builder import Fixed
+
+    call = program.module_call_graph[0].signature
+    tree = program.call_spec.in_spec
+    if call is None or tree is None or call.forward_arg_names is None:
+        return None
+    specs = program.graph_signature.input_specs
+    arguments = [spec.arg for spec in specs if spec.kind == InputKind.USER_INPUT]
+    leaves = iter(
+        Fixed(item.value) if isinstance(item, ConstantArgument) else item.name for item in arguments
+    )
+    children = [child for half in tree.children() for child in half.children()]
+    try:
+        items = [_template(child, leaves) for child in children]
+        return dict(zip(call.forward_arg_names, items, strict=True))
+    except (TypeError, ValueError):
+        return None
+
+
+def _template(tree: pytree.TreeSpec, leaves: Iterator[Any]) -> Any:
+    """Return the part of the arguments that a tree describes.
+
+    Raises:
+        TypeError: If a container is neither a list, tuple, dict or dataclass.
+    """
+    from coreai_onnx.source.builder import Fields
+
+    if tree.is_leaf():
+        return next(leaves)
+    items = [_template(child, leaves) for child in tree.children()]
+    kind = tree.type
+    if kind in (list, tuple, deque, namedtuple):  # noqa: PYI024 - what torch calls the kind
+        return items
+    if kind in (dict, OrderedDict, defaultdict):
+        keys = tree.context[1] if kind is defaultdict else tree.context
+        return dict(zip(keys, items, strict=True))
+    if dataclasses.is_dataclass(kind):
+        return Fields(**dict(zip(tree.context[0], items, strict=True)))
+    raise TypeError(f"{kind} is not a container of a saved call")
+
+
+def _inputs_in(item: Any) -> Iterator[str]:
+    """Yield the names of the inputs in a part of the arguments, in order."""
+    from coreai_onnx.source.builder import Fields
+
+    if isinstance(item, str):
+        yield item
+    elif isinstance(item, Fields | Mapping):
+        for inner in (item.items if isinstance(item, Fields) else item).values():
+            yield from _inputs_in(inner)
+    elif isinstance(item, list):
+        for inner in item:
+            yield from _inputs_in(inner)
 
 
 def export_python(
-    fn_or_module: Callable[..., Any], args: Any, *, dynamic_shapes: Any = None
+    fn_or_module: Callable[..., Any], args: Any, *, dynamic_shapes: DynamicShapes = None
 ) -> ExportedModel:
     """Export a function or module as Python source.
 
@@ -127,6 +237,55 @@ def export_python(
         StagingError, ExportError, ConversionError: As for :func:`convert`.
     """
     return ExportedModel(convert(fn_or_module, args, dynamic_shapes=dynamic_shapes))
+
+
+torch_export_python = export_python
+
+
+def export_and_codegen(
+    fn_or_module: Callable[..., Any], args: Any, *, dynamic_shapes: DynamicShapes = None
+) -> str:
+    """Return the source of a function or module before the graph passes, for `postprocess`.
+
+    Args:
+        fn_or_module: A function, or a module, usually in ``eval()``.
+        args: Example arguments.
+        dynamic_shapes: As for ``torch.export.export``.
+
+    Raises:
+        StagingError, ExportError, ConversionError: As for :func:`convert`.
+    """
+    program = convert(fn_or_module, args, dynamic_shapes=dynamic_shapes, optimize=False)
+    return ExportedModel(program).source
+
+
+def postprocess(
+    raw_src: str,
+    *,
+    dynamic_shape_names: Sequence[str] | None = None,
+    tensor_arg_count: int = 0,
+) -> ExportedModel:
+    """Build the model of a source, which runs its Python, and run the graph passes on it.
+
+    Args:
+        raw_src: What `export_and_codegen` returned, edited or not.
+        dynamic_shape_names: The symbolic dims that the model must have; None checks nothing.
+        tensor_arg_count: The number of tensors that the model must take; 0 checks nothing.
+
+    Raises:
+        LoadError: If the source is wrong, needs weights, which are not in it, or has other
+            dims or another number of tensors.
+    """
+    from coreai_onnx.source.single_file import read_source
+
+    model, takes = read_source(raw_src)
+    kernel = ExportedModel(OnnxProgram({"main": model}).optimize(), takes)
+    names, count = kernel.dynamic_shape_names, kernel.tensor_arg_count
+    if dynamic_shape_names is not None and list(dynamic_shape_names) != names:
+        raise LoadError(f"the source has the dims {names}, not {list(dynamic_shape_names)}")
+    if tensor_arg_count not in (0, count):
+        raise LoadError(f"the source takes {count} tensors, not {tensor_arg_count}")
+    return kernel
 
 
 def from_python(folder: str | PathLike[str]) -> OnnxProgram:

@@ -11,7 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import onnx_ir as ir
 
@@ -338,21 +338,18 @@ def _loop_at(
     first = items[start]
     if not isinstance(first, BlockCall):
         return None
-    calls = [first]
-    for item in items[start + 1 :]:
-        if not isinstance(item, BlockCall) or not _follows(item, calls[-1]):
+    calls, carried = [first], None
+    for position in range(start + 1, len(items)):
+        before, item = calls[-1], items[position]
+        if not isinstance(item, BlockCall) or not _follows(item, before):
+            break
+        carried = _carried(first, item) if carried is None else carried
+        if carried is None or not _continues(item, before, first, carried):
+            break
+        if _is_shown(before, item, users):
             break
         calls.append(item)
-    while len(calls) >= 2:
-        carried = _carried(calls)
-        if carried is not None:
-            bad = _first_shown(calls, users)
-            if bad is None:
-                return Loop(calls, carried)
-            calls = calls[: bad + 1]
-        else:
-            calls = calls[:-1]
-    return None
+    return Loop(calls, carried) if carried is not None and len(calls) > 1 else None
 
 
 def _follows(call: BlockCall, before: BlockCall) -> bool:
@@ -365,33 +362,34 @@ def _follows(call: BlockCall, before: BlockCall) -> bool:
     return same and bool(index and number) and int(index) == int(number) + 1
 
 
-def _carried(calls: list[BlockCall]) -> dict[int, int] | None:
+def _carried(first: BlockCall, second: BlockCall) -> dict[int, int] | None:
     """Return which inputs are which output of the call before; None if there is no pattern."""
     carried: dict[int, int] = {}
-    for position, value in enumerate(calls[1].inputs):
-        if value in calls[0].outputs:
-            carried[position] = calls[0].outputs.index(value)
+    for position, value in enumerate(second.inputs):
+        if value in first.outputs:
+            carried[position] = first.outputs.index(value)
     if len(set(carried.values())) != len(carried):
         return None
-    for before, call in pairwise(calls):
-        for position, value in enumerate(call.inputs):
-            source = carried.get(position)
-            if value is not (
-                calls[0].inputs[position] if source is None else before.outputs[source]
-            ):
-                return None
-    started = [calls[0].inputs[position] for position in carried]
-    constant = [v for i, v in enumerate(calls[0].inputs) if i not in carried]
+    started = [first.inputs[position] for position in carried]
+    constant = [v for i, v in enumerate(first.inputs) if i not in carried]
     if len(set(started)) != len(started) or set(started) & set(constant):
         return None
     return carried
 
 
-def _first_shown(calls: list[BlockCall], users: dict[ir.Value, list[ir.Node | None]]) -> int | None:
-    """Return the first call but the last whose results are used outside of the next call."""
-    for number, (call, after) in enumerate(pairwise(calls)):
-        near = {*call.nodes, *after.nodes}
-        for value in call.outputs:
-            if any(user not in near for user in users[value]):
-                return number
-    return None
+def _continues(
+    call: BlockCall, before: BlockCall, first: BlockCall, carried: dict[int, int]
+) -> bool:
+    """Return whether the inputs of a call are those of the pattern."""
+    return all(
+        value is (before.outputs[carried[position]] if position in carried else constant)
+        for position, (value, constant) in enumerate(zip(call.inputs, first.inputs, strict=True))
+    )
+
+
+def _is_shown(
+    call: BlockCall, after: BlockCall, users: dict[ir.Value, list[ir.Node | None]]
+) -> bool:
+    """Return whether the results of a call are used outside of it and the next call."""
+    near = {*call.nodes, *after.nodes}
+    return any(user not in near for value in call.outputs for user in users[value])

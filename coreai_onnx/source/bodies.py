@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -63,7 +65,7 @@ class BodyContext:
     modules: Mapping[BlockFunction, str]
     path: tuple[str, ...]
     names: IdentifierScope
-    known: dict[ir.Value, str]
+    known: MutableMapping[ir.Value, str]
     weights: str = "weights"
 
 
@@ -96,7 +98,9 @@ class Body:
         self._maker = {value: item for item in items for value in outputs_of(item)}
         self._source = ""
         self._own: set[ir.Value] = set()
-        self._own_before: set[ir.Value] = set()
+        self._kept: list[ir.Value] = []
+        self._queue: list[tuple[int, int]] = []  # a heap: last use, index in _kept
+        self._released: set[ir.Value] = set()
         self._wanted = self._output_names()
 
     def _sketched(self, item: Item) -> Expression:
@@ -123,8 +127,9 @@ class Body:
         return call(self.context.modules[item.function], arguments)
 
     def _output_names(self) -> dict[ir.Value, str]:
+        results = set(self.results)
         return {value: name for value, name in self.context.hints.results.items()
-                if value in set(self.results)}  # fmt: skip
+                if value in results}  # fmt: skip
 
     def write(self) -> list[str]:
         """Return the lines of the body."""
@@ -172,33 +177,32 @@ class Body:
         outputs = outputs_of(item)
         expression = self._expression(item)
         self._comment(item)
-        self._own_before = set(self._own)
         self._release(position)
         used = [value in self._last for value in outputs]
         if len(outputs) > MOST_TARGETS:
-            name = self.context.names.new(f"{self._hint(item, outputs[0], position)}_parts")
+            name = self.context.names.new(f"{self._hint(item, outputs[0])}_parts")
             for index, value in enumerate(outputs):
                 self.context.known[value] = f"{name}[{index}]"
             targets = name
         else:
             names = [
-                self._named(value, self._hint(item, value, position)) if is_used else "_"
+                self._named(value, self._hint(item, value)) if is_used else "_"
                 for value, is_used in zip(outputs, used, strict=True)
             ]
             targets = ", ".join(names)
         self.lines += laid_out(f"{targets} = ", expression, depth=self.depth)
 
-    def _hint(self, item: Item, value: ir.Value, position: int) -> str:
+    def _hint(self, item: Item, value: ir.Value) -> str:
         if value in self._wanted:
             return self._wanted[value]
         hints = self.context.hints
         return (
             hints.assigned(item)
-            or self._rearranged(item, position)
+            or self._rearranged(item)
             or hints.variable(item, value, self.context.path)
         )
 
-    def _rearranged(self, item: Item, position: int) -> str:
+    def _rearranged(self, item: Item) -> str:
         """Return the name of what an item only rearranges, if that is not needed any more."""
         while isinstance(item, ir.Node) and item.op_type in _REARRANGING and item.inputs:
             value = item.inputs[0]
@@ -206,7 +210,7 @@ class Body:
                 assert value is not None
                 item = self._maker[value]
                 continue
-            if value in self._own_before and self._last[value] <= position:
+            if value in self._released:
                 return self.context.known[value]
             return ""
         return ""
@@ -214,19 +218,30 @@ class Body:
     def _named(self, value: ir.Value, hint: str) -> str:
         name = self.context.names.new(hint)
         self.context.known[value] = name
-        self._own.add(value)
+        self._keep(value)
         return name
+
+    def _keep(self, value: ir.Value) -> None:
+        """Let the name of a value be used again after the item that uses the value last."""
+        self._own.add(value)
+        heapq.heappush(self._queue, (self._last[value], len(self._kept)))
+        self._kept.append(value)
 
     def _release(self, position: int) -> None:
         """Free the names of values that are not needed after this item."""
-        for value in list(self._own):
-            if self._last[value] <= position:
+        self._released.clear()
+        while self._queue and self._queue[0][0] <= position:
+            value = self._kept[heapq.heappop(self._queue)[1]]
+            if value in self._own:
                 self._own.discard(value)
+                self._released.add(value)
                 self.context.names.release(self.context.known[value])
 
     def own(self, values: Sequence[ir.Value]) -> None:
         """Let the names of parameters be used again when they are not needed any more."""
-        self._own.update(value for value in values if value in self._last)
+        for value in values:
+            if value in self._last:
+                self._keep(value)
 
     def _return(self, last: Item | None) -> None:
         if (
@@ -267,7 +282,7 @@ class Body:
                 name = flat(inputs[back[number]])
                 self.context.known[value] = name
                 if value in self._last:
-                    self._own.add(value)
+                    self._keep(value)
                 else:
                     names.release(name)
             elif value in self._last:
@@ -337,7 +352,7 @@ class Body:
 
     def _branch(self, name: str, graph: ir.Graph) -> None:
         names = self.context.names.inner()
-        known = dict(self.context.known)
+        known = ChainMap({}, self.context.known)
         parameters: list[Expression] = []
         for value in graph.inputs:
             known[value] = names.new(self.context.hints.stem(value, self.context.path))

@@ -40,6 +40,7 @@ class Constants:
     def __init__(self, model: ir.Model) -> None:
         """Sort the initializers and Constant nodes of a model."""
         self.weights: dict[str, ir.TensorProtocol] = {}
+        self._names: dict[int, str] = {}  # of the tensors in weights
         self._known: dict[ir.Value, Known] = {}
         self._nodes: set[ir.Node] = set()
         inputs = set(model.graph.inputs)
@@ -61,18 +62,20 @@ class Constants:
     def _add(self, value: ir.Value, tensor: ir.TensorProtocol, name: str, *, by_name: bool) -> None:
         text = None if by_name or not _is_small(tensor) else literal(tensor)
         if text is None:
-            self.weights[name] = tensor
+            self._add_weight(name, tensor)
         self._known[value] = Known(name if text is None else content_key(tensor), text)
 
     def attribute_weight(self, node: ir.Node, attribute: ir.Attr) -> str:
         """Return the name of a large tensor in an attribute; it becomes a weight."""
         tensor = attribute.as_tensor()
-        known = next((name for name, other in self.weights.items() if other is tensor), None)
-        if known is not None:
-            return known
-        name = _unused(f"{node.name or node.op_type}.{attribute.name}", self._taken)
+        if id(tensor) not in self._names:
+            name = _unused(f"{node.name or node.op_type}.{attribute.name}", self._taken)
+            self._add_weight(name, tensor)
+        return self._names[id(tensor)]
+
+    def _add_weight(self, name: str, tensor: ir.TensorProtocol) -> None:
         self.weights[name] = tensor
-        return name
+        self._names.setdefault(id(tensor), name)
 
     def of(self, value: ir.Value | None) -> Known | None:
         """Return what is known of a value; None if it is no constant."""

@@ -63,13 +63,14 @@ def folded_values(
     """
     uses = Counter(value for item in items for value in inputs_of(item))
     uses.update(results)
+    returned = set(results)
     folding = _Folding(hints)
     for item in items:
         if isinstance(item, Loop) or (isinstance(item, ir.Node) and has_graphs(item)):
             folding.waiting.clear()
             continue
         outputs = outputs_of(item)
-        can_wait = len(outputs) == 1 and uses[outputs[0]] == 1 and outputs[0] not in results
+        can_wait = len(outputs) == 1 and uses[outputs[0]] == 1 and outputs[0] not in returned
         folding.add(item, flat(expression(item)), can_wait=can_wait)
     return folding.folded
 

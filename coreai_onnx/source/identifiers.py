@@ -9,7 +9,7 @@ from collections.abc import Iterable
 LONGEST = 30
 """Characters of a name."""
 _RESERVED = {"float", "range", "str", "ir", "model", "op", "tensor", "typed", "w", "weights",
-             "Container", "Model", "Opset", "_", "call", "self"}  # fmt: skip
+             "Container", "Fields", "Fixed", "Model", "Opset", "_", "call", "self"}  # fmt: skip
 """Names that written code uses itself."""
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _NUMBER = re.compile(r"_\d+(?=_|$)")
@@ -45,29 +45,45 @@ def stem(name: str, op_type: str = "") -> str:
 class IdentifierScope:
     """The names of a function's body."""
 
-    def __init__(self, reserved: Iterable[str] = ()) -> None:
-        """Start with names that belong to others: functions, operators."""
-        self._others = {*_RESERVED, *reserved}
+    def __init__(self, reserved: Iterable[str] = (), outer: IdentifierScope | None = None) -> None:
+        """Start with names that belong to others: functions, operators.
+
+        Args:
+            reserved: Those names.
+            outer: The names of the function around, which this one sees.
+        """
+        self.others: set[str] = {*_RESERVED, *reserved} if outer is None else outer.others
+        self._outer = outer
         self._mine: set[str] = set()
+        self._lowest: dict[str, int] = {}  # no number below it is free
 
     @property
     def all(self) -> set[str]:
         """Every name that is in use or reserved."""
-        return self._others | self._mine
+        return self.others | self._mine
 
     def taken(self, name: str) -> bool:
         """Whether a name cannot be used for a new value."""
-        return name in self._mine or name in self._others
+        return name in self.others or self.is_in_use(name)
+
+    def is_in_use(self, name: str) -> bool:
+        """Whether a value here or in the function around has a name."""
+        return name in self._mine or (self._outer is not None and self._outer.is_in_use(name))
 
     def new(self, name: str) -> str:
         """Return an unused name like the given one."""
-        base = self._other(name) if name in self._others else name
-        unique, count = base, 1
-        while unique in self._mine or unique in self._others:
+        base = self._other(name) if name in self.others else name
+        count = self.lowest(base)
+        while self.taken(unique := base if count == 1 else f"{base}_{count}"):
             count += 1
-            unique = f"{base}_{count}"
+        self._lowest[base] = count
         self._mine.add(unique)
         return unique
+
+    def lowest(self, base: str) -> int:
+        """Return a number below which no name like the given one is free."""
+        around = 1 if self._outer is None else self._outer.lowest(base)
+        return max(self._lowest.get(base, 1), around)
 
     def _other(self, name: str) -> str:
         """Return a name for the result of a function: the last word of its name if that is free."""
@@ -77,12 +93,14 @@ class IdentifierScope:
     def release(self, name: str) -> None:
         """Make a name free again, because its value is not needed any more."""
         self._mine.discard(name)
+        self._lowest.pop(name, None)
+        base, _, number = name.rpartition("_")
+        if number.isdecimal() and int(number) < self._lowest.get(base, 1):
+            self._lowest[base] = int(number)
 
     def inner(self) -> IdentifierScope:
         """Return the names of a nested function, which sees those of this one."""
-        found = IdentifierScope(self._others)
-        found._mine = set(self._mine)
-        return found
+        return IdentifierScope(outer=self)
 
 
 def is_plain(name: str) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from onnxscript import onnx_types
 
+from coreai_onnx.source.builder.arguments import Fields, Fixed
 from coreai_onnx.source.builder.tensors import constant, content_key, tensor
-from coreai_onnx.source.layout import Bracket, Expression, Named, call, listed, quoted
+from coreai_onnx.source.layout import Bracket, Expression, Named, call, keyed, listed, quoted
 
 LIMIT = 16
 """Elements of the largest constant that is written in place; four lines of a shape or mask."""
@@ -124,3 +127,38 @@ def _dim(dim: int | ir.SymbolicDim) -> str:
     if isinstance(dim, int):
         return str(dim)
     return "None" if dim.value is None else quoted(str(dim.value))
+
+
+# ---------------------------------------------------------------------- Python values
+def metadata_text(text: str) -> Expression:
+    """Return an entry of the metadata: JSON as Python, other texts as they are."""
+    try:
+        value = json.loads(text)
+        is_same = not isinstance(value, str) and json.dumps(value) == text
+    except (ValueError, RecursionError):
+        is_same = False
+    return _python(value) if is_same else quoted(text)
+
+
+def _python(value: object) -> Expression:
+    if isinstance(value, dict):
+        return keyed((key, _python(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return listed([_python(item) for item in value])
+    return quoted(value) if isinstance(value, str) else repr(value)
+
+
+def arguments_text(item: Any) -> Expression:
+    """Return what an argument holds as Python."""
+    if isinstance(item, Fixed):
+        value = item.value
+        is_number = isinstance(value, float) and not math.isfinite(value)
+        text = f'float("{value}")' if is_number else repr(value)
+        return call("Fixed", [quoted(value) if isinstance(value, str) else text])
+    if isinstance(item, Fields):
+        return call("Fields", [Named(f"{k}=", arguments_text(v)) for k, v in item.items.items()])
+    if isinstance(item, Mapping):
+        keys = [quoted(key) if isinstance(key, str) else repr(key) for key in item]
+        pairs = zip(keys, item.values(), strict=True)
+        return Bracket("", tuple(Named(f"{k}: ", arguments_text(v)) for k, v in pairs), "{}")
+    return quoted(item) if isinstance(item, str) else listed([arguments_text(one) for one in item])

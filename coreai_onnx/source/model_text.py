@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-import json
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 import onnxscript
@@ -15,6 +16,7 @@ from coreai_onnx.errors import SaveError
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.model.source_lines import read_code
 from coreai_onnx.model.standard_composites import KERNEL_FILES
+from coreai_onnx.source import builder
 from coreai_onnx.source.blocks import BlockCall, BlockFunction, Item, Loop, module_items
 from coreai_onnx.source.bodies import Body, BodyContext
 from coreai_onnx.source.builder.model import IR_VERSION, METADATA
@@ -31,27 +33,37 @@ from coreai_onnx.source.layout import (
     flat,
     keyed,
     laid_out,
-    listed,
     quoted,
 )
-from coreai_onnx.source.literals import annotation
+from coreai_onnx.source.literals import annotation, arguments_text, metadata_text
 from coreai_onnx.source.record import HIDDEN
+from coreai_onnx.source.weights_file import digest_of
 
 
 class ModelText:
     """Writes the model file of a model."""
 
-    def __init__(self, model: ir.Model, *, reserved: Iterable[str] = ()) -> None:
-        """Find the modules of the graph, and names for everything at the top of the file.
+    def __init__(
+        self,
+        model: ir.Model,
+        *,
+        depth: int = 0,
+        takes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Find the modules of the graph, and names for its functions.
 
         Args:
             model: The model.
-            reserved: Names that the file uses otherwise.
+            depth: Level of indentation; 1 in a file where all is in one function, whose weights
+                are known by their digest.
+            takes: The arguments of ``call(...)``, as `builder.arguments.flattened` takes them.
         """
         self.model = model
+        self.depth = depth
+        self.takes = takes
         self.constants = Constants(model)
         self.hints = Hints(read_code(model.metadata_props), model.graph)
-        self.names = IdentifierScope(reserved)
+        self.names = IdentifierScope()
         self.graph_name = self.names.new("main")
         self.functions = self._callees()
         self.opsets = self._opset_names()
@@ -94,22 +106,25 @@ class ModelText:
         return {function: found[function] for function in functions}
 
     # ---------------------------------------------------------------- the file
-    def lines(self, title: str, files: Mapping[str, str]) -> list[str]:
+    def lines(self, title: str) -> list[str]:
         """Return the file, formatted as ``ruff format`` does.
 
         Args:
             title: First line of the file's documentation.
-            files: Names of the files beside it: ``weights`` and ``names``.
         """
+        declarations, *parts = self.parts()
+        body = [line for part in parts for line in ["", "", *part]]
+        imports = imports_of([*declarations, *body])
+        return [f'"""{title}"""', "", *imports, "", *declarations, *body]
+
+    def parts(self) -> list[list[str]]:
+        """Return the lines of the declarations, the functions and the graph."""
         parts = [self._function(key, callee) for key, callee in self.functions.items()]
         parts += [self._module(function, name) for function, name in self.modules.items()]
         parts.append(self._graph())
-        declarations = self._declarations(files)
-        body = [line for part in parts for line in ["", "", *part]]
-        imports = _imports([*declarations, *body])
-        return [f'"""{title}"""', "", *imports, "", *declarations, *body]
+        return [self._declarations(), *parts]  # last, because tensors of attributes are weights
 
-    def _declarations(self, files: Mapping[str, str]) -> list[str]:
+    def _declarations(self) -> list[str]:
         model = self.model
         items: list[Expression] = ["__file__"]
         opsets = [(domain, str(version)) for domain, version in model.opset_imports.items()]
@@ -123,18 +138,19 @@ class ModelText:
         shown = {key: text for key, text in model.metadata_props.items() if key not in HIDDEN}
         for keyword, key in METADATA.items():
             if key in shown:
-                items.append(Named(f"{keyword}=", _metadata(shown.pop(key))))
+                items.append(Named(f"{keyword}=", metadata_text(shown.pop(key))))
         if shown:
-            entries = [(key, _metadata(text)) for key, text in shown.items()]
+            entries = [(key, metadata_text(text)) for key, text in shown.items()]
             items.append(Named("metadata=", keyed(entries)))
-        usual = {"weights": "weights.safetensors", "names": "names.json"}
-        items += [f"{name}={quoted(file)}" for name, file in files.items() if usual[name] != file]
+        if self.depth and self.constants.weights:
+            items.append(f"digest={quoted(digest_of(self.constants.weights))}")
+        indent = INDENT * self.depth
         lines = []
         for domain, name in list(self.opsets.items())[1:]:
-            lines.append(f"{name} = Opset({quoted(domain)})")
-        lines += laid_out("model = ", call("Model", items))
+            lines.append(f"{indent}{name} = Opset({quoted(domain)})")
+        lines += laid_out("model = ", call("Model", items), depth=self.depth)
         if self.constants.weights:
-            lines.append("weights = model.weights")
+            lines.append(f"{indent}weights = model.weights")
         return lines
 
     # ---------------------------------------------------------------- functions of the model
@@ -152,13 +168,13 @@ class ModelText:
         items = [node for node in function if not self.constants.is_literal_node(node)]
         context = self._context(names, known, function)
         self.hints.results = {v: identifier(v.name or "output") for v in function.outputs}
-        body = Body(context, items, function.outputs)
+        body = Body(context, items, function.outputs, self.depth + 1)
         body.own(list(function.inputs))
         arguments, documentation = self._about_function(key, callee)
         return [
-            *_kernel(key),
-            *laid_out("@", call("model.function", arguments)),
-            *laid_out("def ", call(callee.name, parameters), ":"),
+            *(INDENT * self.depth + line for line in _kernel(key)),
+            *laid_out("@", call("model.function", arguments), depth=self.depth),
+            *laid_out("def ", call(callee.name, parameters), ":", self.depth),
             *documentation,
             *body.write(),
         ]
@@ -201,11 +217,11 @@ class ModelText:
         documentation = []
         doc = function.doc_string
         if doc and _is_simple(doc):
-            documentation.append(f'{INDENT}"""{doc}"""')
+            documentation.append(f'{INDENT * (self.depth + 1)}"""{doc}"""')
         elif doc:
             arguments.append(f"doc={quoted(doc)}")
         if function.metadata_props:
-            entries = [(k, _metadata(text)) for k, text in function.metadata_props.items()]
+            entries = [(k, metadata_text(text)) for k, text in function.metadata_props.items()]
             arguments.append(Named("metadata=", keyed(entries)))
         return arguments, documentation
 
@@ -230,7 +246,7 @@ class ModelText:
         nodes = function.block.nodes
         self.hints.results = {}
         results = [nodes[n].outputs[i] for n, i in function.outputs]
-        body = Body(context, function.items, results)
+        body = Body(context, function.items, results, self.depth + 1)
         body.own(function.inputs)
         lines = body.write()
         shown = [context.known.get(value, "") for value in results]
@@ -238,7 +254,7 @@ class ModelText:
         if len(results) > 1:
             pairs = zip(results, self.hints.returned[function], strict=True)
             self.hints.given |= {value: text for value, text in pairs if text}
-        return [*laid_out("def ", call(name, parameters), ":"), *lines]
+        return [*laid_out("def ", call(name, parameters), ":", self.depth), *lines]
 
     # ---------------------------------------------------------------- the graph
     def _graph(self) -> list[str]:
@@ -269,15 +285,17 @@ class ModelText:
             for v in graph.outputs
         }
         context = self._context(names, known)
-        body = Body(context, self.items, graph.outputs)
+        body = Body(context, self.items, graph.outputs, self.depth + 1)
         body.own(list(graph.inputs))
         outputs = [(v.name or "", annotation(v.type, v.shape) or "None") for v in graph.outputs]
         arguments: list[Expression] = [Named("outputs=", keyed(outputs))]
         if renamed:
             arguments.append(Named("inputs=", keyed(renamed)))
+        if self.takes is not None:
+            arguments.append(Named("takes=", arguments_text(self.takes)))
         return [
-            *laid_out("@", call("model.graph", arguments)),
-            *laid_out("def ", call(self.graph_name, parameters), ":"),
+            *laid_out("@", call("model.graph", arguments), depth=self.depth),
+            *laid_out("def ", call(self.graph_name, parameters), ":", self.depth),
             *body.write(),
         ]
 
@@ -340,42 +358,26 @@ def _is_simple(doc: str) -> bool:
     )
 
 
-def _metadata(text: str) -> Expression:
-    """Return an entry of the metadata: JSON as Python, other texts as they are."""
-    try:
-        value = json.loads(text)
-        is_same = not isinstance(value, str) and json.dumps(value) == text
-    except (ValueError, RecursionError):
-        is_same = False
-    return _python(value) if is_same else quoted(text)
-
-
-def _python(value: object) -> Expression:
-    if isinstance(value, dict):
-        return keyed((key, _python(item)) for key, item in value.items())
-    if isinstance(value, list):
-        return listed([_python(item) for item in value])
-    return quoted(value) if isinstance(value, str) else repr(value)
-
-
-def _imports(lines: Sequence[str]) -> list[str]:
-    tree = ast.parse("\n".join(lines))
+def imports_of(lines: Sequence[str]) -> list[str]:
+    """Return the imports of lines of a model file."""
+    tree = ast.parse(textwrap.dedent("\n".join(lines)))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     types = sorted(n for n in names if n in ir.DataType.__members__ and hasattr(onnx_types, n))
     public = [name for name in types if name in onnxscript.__all__]
     if "ir" in names:
         public.append("ir")
-    mine = sorted(names & {"Container", "Model", "Opset", "op", "tensor", "typed"})
+    mine = sorted(names & set(builder.__all__))
     others = [name for name in types if name not in onnxscript.__all__]
     found = []
     if public:
-        found += _import("onnxscript", public)
+        found += import_lines("onnxscript", public)
     if others:
-        found += _import("onnxscript.onnx_types", others)
-    return [*found, *([""] if found else []), *_import("._builder", mine)]
+        found += import_lines("onnxscript.onnx_types", others)
+    return [*found, *([""] if found else []), *import_lines("._builder", mine)]
 
 
-def _import(module: str, names: Sequence[str]) -> list[str]:
+def import_lines(module: str, names: Sequence[str]) -> list[str]:
+    """Return the import of names from a module."""
     line = f"from {module} import {', '.join(names)}"
     if len(line) <= WIDTH:
         return [line]

@@ -8,6 +8,7 @@ import itertools
 import shutil
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, SaveError, failures_as
+from coreai_onnx.files.external_data import bring_in
 from coreai_onnx.model.inventory import initializers
 from coreai_onnx.quiet import without_warnings
 from coreai_onnx.source import builder
@@ -31,6 +33,7 @@ BUILDER = "_builder"
 """The folder of a written package that builds the model."""
 Weights = Mapping[str, ir.TensorProtocol]
 _numbers = itertools.count()
+_importing = threading.RLock()  # sys.dont_write_bytecode belongs to all threads
 
 
 def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Weights]:
@@ -93,9 +96,9 @@ def _write(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Weights]:
         weights = text.constants
         what = folder.name if len(texts) == 1 else f"{folder.name}, entrypoint {identifier(name)}"
         title = f"{what}: edit it, and build it with `python -m {folder.name} build FILE.onnx`."
-        lines = text.lines(title, data_files(modules[name]))
+        lines = text.lines(title)
         (folder / f"{modules[name]}.py").write_text("\n".join(lines) + "\n", "utf-8")
-        with (folder / data_files(modules[name])["weights"]).open("wb") as file:
+        with (folder / f"{modules[name]}.safetensors").open("wb") as file:
             write_weights(file, weights.weights)
     write_frame(folder, modules)
     for name, text in texts.items():
@@ -109,12 +112,6 @@ def _module_names(models: Mapping[str, ir.Model]) -> dict[str, str]:
         return dict.fromkeys(models, "model")
     scope = IdentifierScope()
     return {name: scope.new(f"model_{identifier(name)}") for name in models}
-
-
-def data_files(module: str) -> dict[str, str]:
-    """Return the names of the files beside a model file."""
-    end = module.removeprefix("model")
-    return {"weights": f"weights{end}.safetensors", "names": f"names{end}.json"}
 
 
 def _initial(modules: Mapping[str, str]) -> str:
@@ -144,7 +141,7 @@ sys.exit(command(MODELS))
 
 def _record(folder: Path, module: str, text: ModelText) -> None:
     """Write the names of nodes, and check that the package builds the model."""
-    path = folder / data_files(module)["names"]
+    path = folder / f"{module}.names.json"
     with imported(folder) as package:
         names = sys.modules[f"{package.__name__}.{BUILDER}.names"].RecordedNames
         mine = sys.modules[f"{package.__name__}.{module}"].model
@@ -171,13 +168,15 @@ def imported(folder: Path) -> Iterator[Any]:
     assert spec is not None
     assert spec.loader is not None
     package: ModuleType = importlib.util.module_from_spec(spec)
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.modules[name] = package
+    _importing.acquire()
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(package)
         yield package
     finally:
         sys.dont_write_bytecode = before
+        _importing.release()
         for key in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:
             del sys.modules[key]
 
@@ -186,7 +185,8 @@ def read_package(folder: Path) -> dict[str, ir.Model]:
     """Import a written package, which runs its Python, and build its models.
 
     Returns:
-        Entrypoint to model; the weights are read from the package when they are used.
+        Entrypoint to model; the weights are read when they are used, from the files that the
+        package has now.
 
     Raises:
         LoadError: If the folder is no such package, or its Python is wrong; names the line.
@@ -195,13 +195,16 @@ def read_package(folder: Path) -> dict[str, ir.Model]:
         raise LoadError(f"{folder}: is no package that to_python wrote")
     try:
         with imported(folder.absolute()) as package:
-            return {name: model.build() for name, model in package.MODELS.items()}
+            models = {name: model.build() for name, model in package.MODELS.items()}
     except Exception as error:  # the package may hold any Python
-        raise LoadError(f"{folder}: {_fault(error, folder.absolute())}") from error
+        raise LoadError(f"{folder}: {fault_of(error, folder.absolute())}") from error
+    for model in models.values():
+        bring_in(model, folder.absolute(), data=True)
+    return models
 
 
-def _fault(error: Exception, folder: Path) -> str:
-    """Return what is wrong in a package, beginning with its file and line."""
+def fault_of(error: Exception, folder: Path) -> str:
+    """Return what is wrong in the Python of a folder, beginning with its file and line."""
     if type(error).__name__ == "BuildError":
         return str(error)
     if isinstance(error, SyntaxError):

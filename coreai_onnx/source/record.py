@@ -1,4 +1,4 @@
-"""``names.json``: what a written package knows of nodes beside its Python (see `builder.names`)."""
+"""``model.names.json``: what a package knows of nodes beside its Python (see `builder.names`)."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _names(values: Sequence[ir.Value]) -> list[str]:
 
 
 def text_of(record: Mapping[str, Any]) -> str:
-    """Return ``names.json``: a line per node, so that a change of one is a change of one line."""
+    """Return the file as text: a line per node, so that a change of one is a change of one line."""
     return "\n".join(_lines(record, 0)) + "\n"
 
 

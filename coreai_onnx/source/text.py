@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError
+from coreai_onnx.files.external_data import FileTensor
 from coreai_onnx.files.saving import raw_bytes
 from coreai_onnx.model.inventory import initializers
 from coreai_onnx.source.package import read_package, write_frame, write_package
@@ -30,7 +31,7 @@ def to_text(model: ir.Model) -> str:
         folder = Path(temporary) / "text"
         weights = write_package({"main": model}, folder)["main"]
         source = (folder / "model.py").read_text("utf-8")
-        names = (folder / "names.json").read_text("utf-8")
+        names = (folder / "model.names.json").read_text("utf-8")
     mine = {id(value.const_value) for value in model.graph.initializers.values()}
     described = {
         name: _described(tensor, with_data=id(tensor) not in mine)
@@ -72,13 +73,13 @@ def from_text(text: str) -> ir.Model:
         folder.mkdir()
         write_frame(folder, {"main": "model"})
         (folder / "model.py").write_text(source + "\n", "utf-8")
-        (folder / "names.json").write_text(json.dumps(names), "utf-8")
-        with (folder / "weights.safetensors").open("wb") as file:
+        (folder / "model.names.json").write_text(json.dumps(names), "utf-8")
+        with (folder / "model.safetensors").open("wb") as file:
             write_weights(file, tensors)
         model = read_package(folder)["main"]
         for value in initializers(model):
             tensor = tensors.get(value.name or "")
-            if isinstance(value.const_value, ir.ExternalTensor):
+            if isinstance(value.const_value, FileTensor):
                 value.const_value = tensor or value.const_value
     return model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -13,18 +14,20 @@ from coreai_onnx.errors import LoadError
 from coreai_onnx.files.external_data import FileTensor
 from coreai_onnx.files.mapped_memory import give_back_mapped_files
 from coreai_onnx.files.saving import HELD_BYTES, raw_bytes
-from coreai_onnx.source.builder.weights import DTYPES, TYPES
+from coreai_onnx.source.builder.weights import DIGEST, DTYPES, TYPES
 
 _NAMES = {onnx: name for name, onnx in DTYPES.items()}
 _ALIGNMENT = 8
 """The header ends at a multiple of it, as safetensors' own files do."""
 
 
-def write_weights(file: BinaryIO, weights: Mapping[str, ir.TensorProtocol]) -> None:
+def write_weights(
+    file: BinaryIO, weights: Mapping[str, ir.TensorProtocol], digest: str = ""
+) -> None:
     """Write tensors by falling size of their elements, so that all are aligned.
 
     Types that safetensors lacks (4-bit integers, texts) are stored as bytes; the file's metadata
-    has their type and shape, and the names of tensors that share their data.
+    has their type and shape, the names of tensors that share their data, and the digest.
     """
     unique, special = _unique(weights)
     unique = dict(sorted(unique.items(), key=lambda item: -_bits(item[1])))
@@ -41,8 +44,11 @@ def write_weights(file: BinaryIO, weights: Mapping[str, ir.TensorProtocol]) -> N
     for name, entry in special.items():
         if "same_as" in entry:
             special[name] = {**special.get(entry["same_as"], {}), **entry}
+    metadata = {DIGEST: digest} if digest else {}
     if special:
-        header["__metadata__"] = {TYPES: json.dumps(special, sort_keys=True)}
+        metadata[TYPES] = json.dumps(special, sort_keys=True)
+    if metadata:
+        header["__metadata__"] = metadata
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     file.write(len(text).to_bytes(8, "little") + text)
@@ -58,6 +64,16 @@ def write_weights(file: BinaryIO, weights: Mapping[str, ir.TensorProtocol]) -> N
             written = 0
             give_back_mapped_files()
     file.truncate(file.tell())
+
+
+def digest_of(weights: Mapping[str, ir.TensorProtocol]) -> str:
+    """Return a hash of the names, types, shapes and bytes of weights."""
+    whole = hashlib.blake2b(digest_size=8)
+    for name, tensor in weights.items():
+        whole.update(f"{name} {tensor.dtype.name} {tensor.shape.numpy()}".encode())
+        is_text = tensor.dtype == ir.DataType.STRING
+        whole.update(_texts(tensor) if is_text else raw_bytes(tensor))
+    return whole.hexdigest()
 
 
 class AbsentTensor(ir.LazyTensor):

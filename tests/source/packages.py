@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import onnx_ir as ir
@@ -39,11 +42,29 @@ def source(model: ir.Model, folder: Path) -> str:
 
 def built(text: str, folder: Path, weights: Mapping[str, np.ndarray] | None = None) -> ir.Model:
     """Build the model of a model file, given without its first lines (see ``HEAD``)."""
+    return read_package(written(text, folder, weights))["main"]
+
+
+def written(text: str, folder: Path, weights: Mapping[str, np.ndarray] | None = None) -> Path:
+    """Write the package of a model file, given without its first lines (see ``HEAD``)."""
     package = folder / "edited"
     package.mkdir(exist_ok=True)
     if not (package / "_builder").exists():
         write_frame(package, {"main": "model"})
     (package / "model.py").write_text(HEAD + text)
-    with (package / "weights.safetensors").open("wb") as file:
+    with (package / "model.safetensors").open("wb") as file:
         write_weights(file, {name: ir.Tensor(array) for name, array in (weights or {}).items()})
-    return read_package(package)["main"]
+    return package
+
+
+def imported_file(path: Path) -> ModuleType:
+    """Import a single file anew."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[path.stem]
+    return module

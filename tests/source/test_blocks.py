@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from coreai_onnx.source import blocks
 from coreai_onnx.source.blocks import BlockCall, Loop, components, module_items
 from coreai_onnx.source.constants import Constants
 from tests.source.modules import layered
@@ -46,3 +49,18 @@ def test_components_keep_the_index_with_its_list() -> None:
     assert components("0.1") == ("0.1",)
     assert components("layers.007.²") == ("layers", "007", "²")
     assert components("") == ()
+
+
+def test_calls_in_a_row_that_are_no_loop_are_looked_at_once() -> None:
+    """Each module takes what the one before the last returned."""
+    seen = []
+    model = layered(120)
+    for layer in range(2, 120):
+        value = model.graph.node(f"layers.{layer - 2}.Mul").outputs[0]
+        model.graph.node(f"layers.{layer}.MatMul").replace_input_with(0, value)
+    follows = blocks._follows
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_follows", lambda *pair: seen.append(pair) or follows(*pair))
+        found = module_items(list(model.graph), set(model.graph.outputs), Constants(model))
+    assert len(found) > 100
+    assert 100 < len(seen) < 300

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx_ir as ir
+import pytest
+
 from coreai_onnx.model.source_lines import CODE, code_entry
+from coreai_onnx.source.model_text import ModelText
 from tests.small_models import parse
 from tests.source.modules import layered
 from tests.source.packages import source
@@ -39,3 +43,30 @@ def test_inputs_and_constants_can_be_outputs(tmp_path: Path) -> None:
     g (float[n] x) => (float[n] x, float[1] one, float[n] y) <float[1] one = {1.0}>
     { y = Neg(x) }""")
     assert 'return x, weights["one"], op.Neg(x)' in source(model, tmp_path)
+
+
+def long_lived(count: int) -> ir.Model:
+    """A chain in which every value is used once more, in reverse, at the end."""
+    lines = ["v_0 = Neg(x)"]
+    lines += [f"v_{i} = {'Exp' if i % 3 else 'Abs'}(v_{i - 1})" for i in range(1, count)]
+    lines += ["s_0 = Neg(v_0)"] + [f"s_{i} = Add(s_{i - 1}, v_{i})" for i in range(1, count)]
+    text = "\n".join([*lines, f"y = Neg(s_{count - 1})"])
+    return parse(f"""<ir_version: 10, opset_import: ["": 21]>
+    g (float[n] x) => (float[n] y) {{{text}}}""")
+
+
+def test_twice_the_nodes_are_twice_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = []
+
+    def hash_of(value: ir.Value) -> int:
+        hashed.append(value)
+        return id(value) >> 4
+
+    work = []
+    for model in (long_lived(200), long_lived(400)):
+        with monkeypatch.context() as patch:
+            patch.setattr(ir.Value, "__hash__", hash_of)
+            ModelText(model).lines("title")
+        work.append(len(hashed))
+        hashed.clear()
+    assert work[1] < 2.2 * work[0]

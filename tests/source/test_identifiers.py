@@ -44,3 +44,22 @@ def test_a_scope_gives_each_value_its_own_name() -> None:
 def test_plain_names() -> None:
     assert is_plain("x_1")
     assert not any(map(is_plain, ("é", "class", "1x", "a b", "")))
+
+
+def test_a_new_name_does_not_try_all_others() -> None:
+    class Counting(set):
+        tried = 0
+
+        def __contains__(self, name: object) -> bool:
+            Counting.tried += 1
+            return super().__contains__(name)
+
+    scope = IdentifierScope()
+    scope._mine = Counting()
+    names = [scope.new("relu") for _ in range(500)]
+    assert names[:2] + names[-1:] == ["relu", "relu_2", "relu_500"]
+    assert scope.inner().new("relu") == "relu_501"
+    assert Counting.tried < 1100
+    for name in ("relu_7", "relu"):
+        scope.release(name)
+    assert [scope.new("relu") for _ in range(3)] == ["relu", "relu_7", "relu_501"]

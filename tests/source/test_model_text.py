@@ -19,11 +19,9 @@ from tests.rules.tree import REPO
 from tests.small_models import layers_model, phase_model
 from tests.source.modules import layered
 
-FILES = {"weights": "weights.safetensors", "names": "names.json"}
-
 
 def lines(model: ir.Model) -> list[str]:
-    return ModelText(model).lines("title", FILES)
+    return ModelText(model).lines("title")
 
 
 def transformer(activation=torch.relu, layers: int = 2) -> ir.Model:

@@ -19,7 +19,8 @@ from coreai_onnx import OnnxProgram, from_python
 from coreai_onnx.cli import main
 from coreai_onnx.errors import LoadError, SaveError
 from coreai_onnx.model.source_lines import CODE, code_entry
-from coreai_onnx.source.package import skeleton
+from coreai_onnx.source.package import imported, skeleton
+from coreai_onnx.source.single_file import write_file
 from tests.small_models import (
     add_model,
     cache_model,
@@ -163,7 +164,7 @@ def test_shared_weights_are_stored_once(tmp_path: Path) -> None:
     node.outputs[0].name = "copy"
     model.graph.append(node)
     rebuilt(model, tmp_path)
-    size = (tmp_path / "written" / "weights.safetensors").stat().st_size
+    size = (tmp_path / "written" / "model.safetensors").stat().st_size
     assert size < 64 * 64 * 4 + 1024
 
 
@@ -350,8 +351,28 @@ def test_what_is_no_package_is_refused(tmp_path: Path) -> None:
 def test_the_names_file_may_be_missing(tmp_path: Path) -> None:
     program = OnnxProgram({"main": layers_model()})
     folder = program.to_python(tmp_path / "written")
-    assert json.loads((folder / "names.json").read_text())["digest"]
-    (folder / "names.json").unlink()
+    assert json.loads((folder / "model.names.json").read_text())["digest"]
+    (folder / "model.names.json").unlink()
     again = from_python(folder)
     x = np.ones((2, 4), np.float32)
     np.testing.assert_array_equal(again.run(x)[0], program.run(x)[0])
+
+
+def test_a_program_keeps_its_weights_when_the_package_is_replaced(tmp_path: Path) -> None:
+    x = np.ones((2, 8), np.float32)
+    first, second = (OnnxProgram({"main": linear_model(seed=seed)}) for seed in (0, 1))
+    again = from_python(first.to_python(tmp_path / "written"))
+    with imported(second.to_python(tmp_path / "written")) as package:
+        np.testing.assert_array_equal(again.run(x)[0], first.run(x)[0])
+        first.to_python(tmp_path / "written")
+        with pytest.raises(ValueError, match=r"model\.safetensors has changed since model\.py was"):
+            package.call(x)
+
+
+def test_a_single_file_leaves_the_weights_of_a_package(tmp_path: Path) -> None:
+    x = np.ones((2, 8), np.float32)
+    program = OnnxProgram({"main": linear_model(seed=0)})
+    folder = program.to_python(tmp_path / "written")
+    for name in ("k", "weights", "names"):
+        write_file(linear_model(seed=1), folder / f"{name}.py")
+    np.testing.assert_array_equal(from_python(folder).run(x)[0], program.run(x)[0])

@@ -1,4 +1,4 @@
-"""``names.json``."""
+"""``model.names.json``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_names_and_origins_come_back(tmp_path: Path) -> None:
 
 def test_one_node_is_one_line(tmp_path: Path) -> None:
     rebuilt(layered(3), tmp_path)
-    text = (tmp_path / "written" / "names.json").read_text()
+    text = (tmp_path / "written" / "model.names.json").read_text()
     assert sum('"layers.2.' in line for line in text.splitlines()) >= 4
     assert text_of(json.loads(text)) == text
 

@@ -10,6 +10,10 @@ class BuildError(ValueError):
     """The model file asks for something that ONNX does not have; names the file and the line."""
 
 
+class CallError(ValueError):
+    """The arguments of a call are not those that the model takes."""
+
+
 def failure(where: FrameType | CodeType, what: str) -> BuildError:
     """Return an error at the line that a frame executes, or where a function begins."""
     return BuildError(f"{place(where)}: {what}")

@@ -6,6 +6,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from onnxscript import ir
@@ -120,13 +121,12 @@ class Function:
     def _output_count(self, frame: Any) -> int:
         """Return how many values the body returns: traced once, without effect on the model."""
         if self._count is None:
-            if self._active:
+            if self in _callers.get():
                 raise failure(frame, f"{self.name} calls itself, which ONNX forbids")
             self._count = len(self._trace(RecordedNames({})).outputs)
         return self._count
 
     _count: int | None = None
-    _active = False
 
     def _trace(self, names: RecordedNames) -> Trace:
         domain, name, overload = self.key
@@ -141,11 +141,11 @@ class Function:
             )
             for parameter, name in self._names.items()
         }
-        self._active = True
+        before = _callers.set((*_callers.get(), self))
         try:
             trace.run(self._body, inputs, **named)
         finally:
-            self._active = False
+            _callers.reset(before)
         self._count = len(trace.outputs)
         return trace
 
@@ -173,3 +173,7 @@ class Function:
         for node in ir.traversal.RecursiveGraphIterator(graph):
             found.setdefault(node.domain, self._model_opsets.get(node.domain, 1))
         return found
+
+
+_callers: ContextVar[tuple[Function, ...]] = ContextVar("_callers", default=())
+"""The functions that are being traced; each thread has its own."""

@@ -39,21 +39,25 @@ class Model:
         opsets: Mapping[str, int],
         ir_version: int = IR_VERSION,
         metadata: Mapping[str, Any] | None = None,
-        weights: str = "weights.safetensors",
-        names: str = "names.json",
+        digest: str | None = None,
         **about: Any,
     ) -> None:
         """Declare a model.
+
+        The weights of ``model.py`` are in ``model.safetensors``, and the names of its nodes in
+        ``model.names.json``.
 
         Args:
             file: The model file, ``__file__``.
             opsets: Domain to version.
             ir_version: Version of the ONNX format.
             metadata: Entries of the model's metadata; what is no text is written as JSON.
-            weights: Name of the safetensors file in the same folder.
-            names: Name of the file with the names of nodes in the same folder.
+            digest: Digest of the weights; None if other weights may take their place.
             **about: ``domain``, ``model_version`` and ``doc_string`` of the model; ``ranges`` of
                 its symbolic dims, ``states``, ``relations`` and ``complex``, see `METADATA`.
+
+        Raises:
+            BuildError: If the weights are missing, or have another digest.
         """
         self.file = Path(file)
         self.opsets = dict(opsets)
@@ -63,9 +67,12 @@ class Model:
             METADATA[n]: about.pop(n) for n in list(about) if n in METADATA
         }
         self.about = about
-        self.weights = Weights(WeightsFile(self.file.with_name(weights)))
+        self.weights = Weights(
+            WeightsFile(self.file.with_suffix(".safetensors"), digest)
+        )
         self.functions: dict[tuple[str, str, str], Function] = {}
-        self._names = self.file.with_name(names)
+        self.takes: Mapping[str, Any] | None = None
+        self._names = self.file.with_suffix(".names.json")
         self._graph: Callable[..., Any] | None = None
         self._inputs: Mapping[str, str] = {}
         self._outputs: Mapping[str, Any] = {}
@@ -97,19 +104,25 @@ class Model:
         return declare
 
     def graph(
-        self, *, outputs: Mapping[str, Any], inputs: Mapping[str, str] | None = None
+        self,
+        *,
+        outputs: Mapping[str, Any],
+        inputs: Mapping[str, str] | None = None,
+        takes: Mapping[str, Any] | None = None,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Declare the graph: parameters are inputs, defaults are the values that they may omit.
 
         Args:
             outputs: Name to type, in the order in which the function returns them.
             inputs: Parameter to name in the model, where the name is no Python name.
+            takes: The arguments of ``call(...)``, see `flattened`; None for one for each input.
         """
 
         def declare(body: Callable[..., Any]) -> Callable[..., Any]:
             if self._graph is not None:
                 raise failure(body.__code__, "there is a graph already")
             self._graph, self._outputs, self._inputs = body, outputs, inputs or {}
+            self.takes = takes
             return body
 
         return declare
@@ -195,14 +208,14 @@ class Model:
     def _separate_outputs(self, trace: Trace) -> None:
         """Copy values that cannot be outputs themselves: inputs, constants, other outputs."""
         names = list(self._outputs)
+        seen: set[ir.Value] = set()
         for position, (name, value) in enumerate(
             zip(names, trace.outputs, strict=True)
         ):
-            is_new = (
-                value.producer() is not None and value not in trace.outputs[:position]
-            )
+            is_new = value.producer() is not None and value not in seen
             if not is_new and value.name != name:
                 trace.outputs[position] = trace.copied(value)
+            seen.add(trace.outputs[position])
 
     def _finish_interface(self, main: Trace) -> None:
         for value, (name, annotation) in zip(
@@ -223,9 +236,13 @@ def _check_names(file: Path) -> None:
     Raises:
         BuildError: If two have.
     """
-    lines: dict[str, int] = {}
-    for item in ast.parse(file.read_text("utf-8")).body:
-        if isinstance(item, ast.FunctionDef):
+    tree = ast.parse(file.read_text("utf-8"))
+    inner = [item.body for item in tree.body if isinstance(item, ast.FunctionDef)]
+    for body in (tree.body, *inner):
+        lines: dict[str, int] = {}
+        for item in body:
+            if not isinstance(item, ast.FunctionDef):
+                continue
             if item.name in lines:
                 raise BuildError(
                     f"{file.name}:{item.lineno}: there is a function {item.name!r} already, "

@@ -1,8 +1,8 @@
 """Names, order, types and origins of nodes that the model file does not show.
 
-They are in ``names.json``, keyed by the place where a node is made: the functions that are being
-called, and the operator. Where an edited model makes other nodes, these get names of their own, and
-ONNX infers the types anew. Without the file, a model of the same meaning is built.
+They are in ``model.names.json``, keyed by the place where a node is made: the functions that are
+being called, and the operator. Where an edited model makes other nodes, these get names of their
+own, and ONNX infers the types anew. Without the file, a model of the same meaning is built.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +32,10 @@ class RecordedNames:
     """What is recorded of a model."""
 
     def __init__(self, record: dict[str, Any]) -> None:
-        """Take the content of ``names.json``; an empty one names nothing."""
+        """Take the content of ``model.names.json``; an empty one names nothing."""
         self.record = record
         self.traces: list[Trace] = []
+        self._counts: Counter[str] = Counter()
         self._taken = {name for graph in self._graphs() for name in _names_in(graph)}
 
     @classmethod
@@ -51,10 +53,10 @@ class RecordedNames:
 
     def unused(self, base: str) -> str:
         """Return a name that nothing has: the given one, or with a number."""
-        name, count = base, 0
+        name = base
         while name in self._taken:
-            count += 1
-            name = f"{base}_{count}"
+            self._counts[base] += 1
+            name = f"{base}_{self._counts[base]}"
         self._taken.add(name)
         return name
 
@@ -99,7 +101,7 @@ class GraphNames:
     """What is recorded of one graph or function."""
 
     def __init__(self, whole: RecordedNames, key: str, record: dict[str, Any]) -> None:
-        """Take the part of ``names.json`` for a graph."""
+        """Take the part of ``model.names.json`` for a graph."""
         self.whole = whole
         self.key = key
         self.record = record
@@ -256,7 +258,7 @@ def _spell(node: ir.Node, name: str) -> None:
 
 
 def encoded_type(value: ir.Value) -> Any:
-    """Return a value's type and shape for ``names.json``."""
+    """Return a value's type and shape for ``model.names.json``."""
     simple = isinstance(value.type, ir.TensorType) and value.type.denotation is None
     if simple and isinstance(value.type, ir.TensorType):
         if value.shape is None:

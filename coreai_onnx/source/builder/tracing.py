@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Protocol
@@ -41,7 +42,7 @@ class Call:
 
 
 class TraceNames(Protocol):
-    """Names of the values of a graph; ``names.GraphNames`` reads them from ``names.json``.
+    """Names of the values of a graph; ``names.GraphNames`` reads them from ``model.names.json``.
 
     Attributes:
         key: The place of the graph in the model.
@@ -67,8 +68,6 @@ class TraceNames(Protocol):
 
 class Trace:
     """A graph that grows while a Python function runs."""
-
-    current: Trace | None = None
 
     def __init__(
         self,
@@ -114,13 +113,13 @@ class Trace:
         self, function: Callable[..., Any], arguments: Sequence[Any], **named: Any
     ) -> None:
         """Call a function with this graph as the current one, and keep what it returns."""
-        before, Trace.current = Trace.current, self
+        before = _current.set(self)
         try:
             result = self._called(function, arguments, named)
             values = result if isinstance(result, tuple | list) else (result,)
             self.outputs = [self.value(value, function.__code__) for value in values]
         finally:
-            Trace.current = before
+            _current.reset(before)
             self._frames.clear()
 
     def _called(self, function: Callable[..., Any], values: Any, named: Any) -> Any:
@@ -361,6 +360,11 @@ def active(frame: FrameType, what: str) -> Trace:
     Raises:
         BuildError: If there is none.
     """
-    if Trace.current is None:
+    trace = _current.get()
+    if trace is None:
         raise failure(frame, f"{what} is called outside of the graph and its functions")
-    return Trace.current
+    return trace
+
+
+_current: ContextVar[Trace | None] = ContextVar("_current", default=None)
+"""The graph that is being traced; each thread has its own."""

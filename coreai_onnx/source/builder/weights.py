@@ -23,6 +23,8 @@ DTYPES = {
     "F8_E4M3": "FLOAT8E4M3FN", "F8_E5M2": "FLOAT8E5M2",
 }  # fmt: skip
 """Types of safetensors, and what ONNX calls them."""
+DIGEST = "digest"
+"""Metadata of the file: a hash of all weights."""
 TYPES = "onnx"
 """Metadata of the file: types and shapes that safetensors lacks, and names of shared weights."""
 
@@ -42,9 +44,21 @@ class StoredWeight:
 class WeightsFile:
     """The index of a safetensors file; a missing file has no weights."""
 
-    def __init__(self, path: Path) -> None:
-        """Read nothing until a weight is asked for."""
+    def __init__(self, path: Path, digest: str | None = None) -> None:
+        """Read nothing until a weight is asked for, unless there is a digest to check.
+
+        Raises:
+            BuildError: If the file is missing, or has weights of another digest.
+        """
         self.path = path
+        self._stamp = self._now()
+        self.digest = ""
+        if digest is not None and (not self.index or self.digest != digest):
+            what = "has other weights" if path.is_file() else "is missing"
+            raise BuildError(
+                f"{path.name} {what}: {path.stem}.py needs the weights that were written with it; "
+                f'write both files with kernel.save("{path.stem}.py")'
+            )
 
     @cached_property
     def index(self) -> dict[str, Any]:
@@ -56,6 +70,7 @@ class WeightsFile:
                 size = int.from_bytes(file.read(8), "little")
                 header: dict[str, Any] = json.loads(file.read(size))
             metadata = header.pop("__metadata__", {})
+            self.digest = metadata.get(DIGEST, "")
             for entry in header.values():
                 entry["start"] = 8 + size + entry["data_offsets"][0]
                 entry["dtype"] = DTYPES.get(entry["dtype"], entry["dtype"])
@@ -75,8 +90,23 @@ class WeightsFile:
             ".".join(path[:end]) for path in parts for end in range(1, len(path))
         )
 
+    def _now(self) -> tuple[int, ...]:
+        if not self.path.is_file():
+            return ()
+        status = self.path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
     def load(self, name: str) -> ir.TensorProtocol:
-        """Return a tensor that reads its data from the file when it is needed."""
+        """Return a tensor that reads its data from the file when it is needed.
+
+        Raises:
+            BuildError: If the file has been replaced, or is damaged.
+        """
+        if self._now() != self._stamp:
+            stem = self.path.stem
+            raise BuildError(
+                f"{self.path.name} has changed since {stem}.py was imported: import it again"
+            )
         entry = self.index[name]
         start, end = entry["data_offsets"]
         if not 0 <= start <= end <= self.path.stat().st_size - entry["start"] + start:

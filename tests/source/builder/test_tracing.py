@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from coreai_onnx.errors import LoadError
-from tests.source.packages import built
+from coreai_onnx.source.package import imported
+from tests.source.packages import built, written
 
 GRAPH = """
 def twice(x):
@@ -53,3 +55,29 @@ def test_values_of_a_branch_stay_inside(tmp_path: Path) -> None:
 def test_operators_outside_of_a_graph(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"model.py:6: Neg is called outside of the graph"):
         built("\nop.Neg(1.0)\n", tmp_path)
+
+
+def test_threads_trace_their_own_graphs(tmp_path: Path) -> None:
+    """Two graphs that are traced at the same time: each waits for the other to begin."""
+    text = """
+import threading
+barrier = threading.Barrier(2, timeout=30)
+@model.function("test")
+def twice(x):
+    barrier.wait()
+    return op.Add(x, x)
+@model.graph(outputs={"y": FLOAT["n"]})
+def main(x: FLOAT["n"]):
+    y = twice(x)
+    barrier.wait()
+    return op.Neg(y)
+"""
+    folder = written(text, tmp_path)
+    with imported(folder) as package, ThreadPoolExecutor(2) as pool:
+        (model,) = package.MODELS.values()
+        futures = [pool.submit(model.build) for _ in range(2)]
+        models = [future.result() for future in futures]
+    for model in models:
+        assert [node.op_type for node in model.graph] == ["twice", "Neg"]
+        (function,) = model.functions.values()
+        assert [node.op_type for node in function] == ["Add"]

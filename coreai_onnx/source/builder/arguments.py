@@ -1,0 +1,121 @@
+"""Arguments of ``call(...)``, in the structure that the exported function takes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import CallError
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """An argument whose value the export made a part of the model."""
+
+    value: Any
+
+
+class Fields:
+    """The fields of an object: ``Fields(ids="batch_ids", mask="batch_mask")``."""
+
+    def __init__(self, **items: Any) -> None:
+        """Name the fields."""
+        self.items = items
+
+
+def flattened(
+    takes: Mapping[str, Any],
+    arguments: Sequence[Any],
+    named: Mapping[str, Any],
+    optional: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return the arguments of a call by the names of the model's inputs.
+
+    Args:
+        takes: Parameter to what it holds: the name of an input, a `Fixed` value, or a list, a dict
+            or `Fields` of them.
+        arguments: Arguments by position.
+        named: Arguments by name.
+        optional: Names of inputs that may be given by name and may be omitted.
+
+    Raises:
+        CallError: If the arguments are too many or too few, or have another structure.
+    """
+    known = ", ".join(takes) or "nothing"
+    if len(arguments) > len(takes):
+        raise CallError(
+            f"{len(arguments)} arguments are given, but the model takes {len(takes)}: {known}"
+        )
+    given = dict(zip(takes, arguments, strict=False))
+    for name, value in named.items():
+        if name in given:
+            raise CallError(f"{name} is given twice, by position and by name")
+        if name not in takes and name not in optional:
+            raise CallError(f"the model takes no argument {name!r}; it takes {known}")
+        given[name] = value
+    found = {name: value for name, value in given.items() if name not in takes}
+    missing = [
+        name for name in takes if name not in given and not _is_fixed(takes[name])
+    ]
+    if missing:
+        raise CallError(
+            f"missing arguments: {', '.join(missing)}; the model takes {known}"
+        )
+    for name in takes:
+        if name in given:
+            _flatten(name, takes[name], given[name], found)
+    return found
+
+
+def _is_fixed(template: Any) -> bool:
+    if isinstance(template, str):
+        return False
+    items = template.items if isinstance(template, Fields) else template
+    if isinstance(items, Mapping):
+        return all(map(_is_fixed, items.values()))
+    return isinstance(items, Fixed) or all(map(_is_fixed, items))
+
+
+def _flatten(place: str, template: Any, value: Any, found: dict[str, Any]) -> None:
+    """Add the inputs that a part of the arguments holds."""
+    if isinstance(template, str):
+        found[template] = value
+    elif isinstance(template, Fixed):
+        _check_fixed(place, template.value, value)
+    elif isinstance(template, Fields):
+        for name, item in template.items.items():
+            if not hasattr(value, name):
+                raise _other(
+                    place, value, f"an object with {', '.join(template.items)}"
+                )
+            _flatten(f"{place}.{name}", item, getattr(value, name), found)
+    elif isinstance(template, Mapping):
+        if not isinstance(value, Mapping) or set(value) != set(template):
+            raise _other(place, value, f"a dict of {', '.join(map(repr, template))}")
+        for key, item in template.items():
+            _flatten(f"{place}[{key!r}]", item, value[key], found)
+    else:
+        if not isinstance(value, list | tuple | deque) or len(value) != len(template):
+            raise _other(place, value, f"a list or tuple of {len(template)}")
+        for number, item in enumerate(template):
+            _flatten(f"{place}[{number}]", item, value[number], found)
+
+
+def _check_fixed(place: str, expected: Any, value: Any) -> None:
+    is_same = isinstance(value, bool) == isinstance(expected, bool)
+    if not is_same or not isinstance(value, type(expected) | int) or value != expected:
+        raise CallError(
+            f"{place} is {value!r:.80}, but the model was exported for {expected!r}; "
+            "export it again for another value"
+        )
+
+
+def _other(place: str, value: Any, wanted: str) -> CallError:
+    given = type(value).__name__
+    if isinstance(value, Mapping):
+        given = f"a dict of {', '.join(map(repr, value)) or 'nothing'}"
+    elif isinstance(value, list | tuple | deque):
+        given = f"a {given} of {len(value)}"
+    return CallError(f"{place} is {given}, but the model takes {wanted}")
