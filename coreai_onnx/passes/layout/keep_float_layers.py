@@ -18,7 +18,8 @@ from coreai_onnx.passes.engine.why import Why
 
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")
 _CLAMPS = ("Relu", "Clip", "Cast")
-_LARGEST = np.iinfo(np.int32).max
+_LARGEST = 1 << 30
+"""The largest magnitude of a bias in the units of the sums, which are added to it in int32."""
 
 
 def keep_float_layers(graph: gs.Graph, why: Why) -> int:
@@ -29,7 +30,7 @@ def keep_float_layers(graph: gs.Graph, why: Why) -> int:
     LeakyRelu of slope 1 changes no value, and onnxruntime makes it a part of the convolution or
     product. Without it, onnxruntime 1.31 quantizes the weight with one scale for the whole tensor,
     although the model keeps it in float32. It also rounds a bias to int32 in the units of the sums:
-    one that is larger than all int32 would be clipped, if the weight is quantized as well.
+    a large one is clipped, or overflows, if the weight is quantized as well.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
