@@ -206,6 +206,38 @@ def test_the_quantizer_of_inductor(dynamic: bool) -> None:
         same(program, made, x, rounded=not dynamic)
 
 
+@pytest.mark.parametrize("shape", [(4, 32), (2, 3, 32), (2, 4, 20)])
+def test_a_bias_that_does_not_fit_into_int32(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv1d(4, 8, 3) if shape[-1] == 20 else nn.Linear(32, 16)
+    with torch.no_grad():
+        layer.bias.copy_(torch.linspace(0.1, 1, len(layer.bias)))
+    x = torch.randn(shape) * 1e-7
+    made = quantized(nn.Sequential(layer, nn.ReLU()).eval(), x, OrtQuantizer())
+    program = convert(torch.export.export(made, (x,)))
+    session = onnxruntime.InferenceSession(program.to_proto().SerializeToString())
+    (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    error = torch.from_numpy(got) - torch.relu(layer(x))
+    assert error.abs().max() < 0.003  # one step of the result is 1 / 255
+
+
+def test_a_skipped_convolution_keeps_its_weights() -> None:
+    """onnxruntime would give all channels of its weight one scale."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Conv1d(8, 8, 3) for _ in range(3))).eval()
+    with torch.no_grad():
+        model[1].weight *= torch.logspace(-4, 0, 8)[:, None, None]
+        model[1].bias.zero_()
+        model[2].weight *= torch.logspace(4, 0, 8)[None, :, None]
+    x = torch.randn(2, 8, 40)
+    made = quantized(model, x, OrtQuantizer(skip=["1"], reduce_range=True))
+    program = convert(torch.export.export(made, (x,)))
+    session = onnxruntime.InferenceSession(program.to_proto().SerializeToString())
+    (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    wanted = made(x).detach()
+    assert (torch.from_numpy(got) - wanted).abs().max() / wanted.abs().max() < 0.01
+
+
 def test_modules_stay_in_float32() -> None:
     made = quantized(Mlp().eval(), ROWS, OrtQuantizer(skip=["down"]))
     program = convert(torch.export.export(made, (ROWS,)))

@@ -125,10 +125,9 @@ def sum_scales(node: gs.Node) -> np.ndarray | None:
     return np.asarray(first.reshape(()) * second.reshape(-1), np.float64)
 
 
-def has_other_bias_scale(node: gs.Node) -> bool:
-    """Whether the int32 bias of a product has other scales than its sums."""
-    bias, scales = input_of(node, 2), sum_scales(node)
-    source = None if bias is None else made_by(bias, "DequantizeLinear")
+def has_other_bias_scale(product: gs.Node, bias: gs.Tensor) -> bool:
+    """Whether the int32 bias of a product or convolution has other scales than its sums."""
+    source, scales = made_by(bias, "DequantizeLinear"), sum_scales(product)
     if source is None or scales is None:
         return False
     own = constant_of(source.inputs[1])

@@ -22,6 +22,7 @@ from coreai_onnx.passes.engine.match import (
     constant_of,
     dtype_of,
     is_standard,
+    made_by,
     static_shape_of,
 )
 from coreai_onnx.passes.engine.why import Why
@@ -44,7 +45,7 @@ def decompose_dequantization(graph: gs.Graph, why: Why) -> int:
        that factor to 8 bits;
     2. takes scales along the inputs of a product or convolution for those of its outputs;
     3. cannot load values quantized to int8, int32 or with a scale per channel before some ops;
-    4. takes an int32 bias of a Gemm to have the product of the scales of the factors.
+    4. takes an int32 bias to have the product of the scales of the factors.
     """
     edit, count = Edit(graph), 0
     for node in graph.nodes:
@@ -88,8 +89,12 @@ def _is_wrong_factor(reader: gs.Node, place: int, steps: Steps) -> bool:
         return any(
             _is_wrong_factor(other, index, turned) for other, index in _readers(reader.outputs[0])
         )
+    bias = reader.inputs[place]
+    if is_standard(reader, "Add"):  # onnxruntime makes a Gemm of it
+        product = made_by(reader.inputs[1 - place], "MatMul")
+        return product is not None and has_other_bias_scale(product, bias)
     if place == 2:
-        return is_standard(reader, "Gemm") and has_other_bias_scale(reader)
+        return is_standard(reader, "Gemm", "Conv") and has_other_bias_scale(reader, bias)
     if is_standard(reader, "Conv"):
         return place == 1 and steps.is_weight and steps.axis not in (None, 0)
     if not is_standard(reader, "MatMul", "Gemm"):

@@ -87,7 +87,13 @@ def test_scales_of_sums() -> None:
     np.testing.assert_array_equal(sum_scales(gemm(1.0, [1, 2, 4])), [0.5, 1, 2])
     np.testing.assert_array_equal(sum_scales(gemm(1.0, 4.0)), [2])
     assert sum_scales(made("MatMul", [rows(), WEIGHT]).inputs[0]) is None
-    assert not has_other_bias_scale(gemm([0.5, 1, 2], [1, 2, 4]))
-    assert not has_other_bias_scale(gemm(2.0, 4.0))
-    assert has_other_bias_scale(gemm([0.5, 1, 3], [1, 2, 4]))
-    assert not has_other_bias_scale(made("Gemm", [rows(), rows()]).inputs[0])
+
+
+@pytest.mark.parametrize(
+    ("bias_scale", "weight_scale", "found"),
+    [([0.5, 1, 2], [1, 2, 4], False), (2.0, 4.0, False), ([0.5, 1, 3], [1, 2, 4], True)],
+)
+def test_scales_of_a_bias(bias_scale: object, weight_scale: object, found: bool) -> None:
+    node = gemm(bias_scale, weight_scale)
+    assert has_other_bias_scale(node, node.inputs[2]) is found
+    assert not has_other_bias_scale(node, node.inputs[0].inputs[0].inputs[0])
