@@ -14,7 +14,10 @@ from coreai_onnx.errors import CommandError, failures_as
 from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 
-_TEXTS = ("group_size", "method", "scale_dtype", "activation_bits", "embeddings", "minimum_size")
+_TEXTS = (
+    *("group_size", "method", "scale_dtype", "activation_bits", "embeddings", "minimum_size"),
+    *("calibration_method", "percentile"),
+)
 _FLAGS = ("symmetric", "activations", "convolutions")
 _DATA = ("calibration", "evaluation")
 
@@ -50,7 +53,8 @@ def declare(parser: argparse.ArgumentParser, bits: int | None = None) -> None:
     group.add_argument(
         "--activation-bits",
         type=int,
-        help="8: round the inputs of products as well, when the model runs; 0 (default): do not",
+        help="8: round the inputs of products as well, when the model runs; 0 (default): do not; "
+        "with --activations: 8 (default) or 16",
     )
     group.add_argument(
         "--activations",
@@ -74,6 +78,16 @@ def _declare_data(group: argparse._ArgumentGroup) -> None:
         metavar="FOLDER",
         help="as for --calibration: print how much the outputs change on these calls (default: on "
         "the first 4 calls of the calibration data)",
+    )
+    group.add_argument(
+        "--calibration-method",
+        help="range of an input with --activations: minmax (default), percentile or entropy",
+    )
+    group.add_argument(
+        "--percentile",
+        type=float,
+        metavar="P",
+        help="with percentile: percent of the values inside of each end (default: 99.99)",
     )
     group.add_argument("--layers", action="store_true", help="print all layers")
 

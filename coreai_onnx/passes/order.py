@@ -62,6 +62,8 @@ from coreai_onnx.passes.fuse.matmul_add_to_gemm import matmul_add_to_gemm
 from coreai_onnx.passes.fuse.remove_open_masks import remove_open_masks
 from coreai_onnx.passes.fuse.unsigned_activations import unsigned_activations
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
+from coreai_onnx.passes.layout.decompose_dequantization import decompose_dequantization
+from coreai_onnx.passes.layout.keep_float_layers import keep_float_layers
 from coreai_onnx.passes.layout.merge_projections import merge_projections
 from coreai_onnx.passes.layout.pretranspose_integers import pretranspose_integers
 from coreai_onnx.passes.layout.pretranspose_weights import pretranspose_weights
@@ -119,6 +121,8 @@ ORDER: Final[tuple[Pass, ...]] = (
     matmul_add_to_gemm,  # after reshapes that added a batch of one
     unsigned_activations,  # after casts are merged: compares scales and zero points
     integer_products,  # before transposes are moved; products of rank 2 are Gemm
+    decompose_dequantization,  # after integer products: what is left, onnxruntime would change
+    keep_float_layers,  # after the weights that the pass above leaves in float32
     transposes_after_products,  # after transposes are merged and products of rank 2 are Gemm
     separate_transposes,  # after products inside of one graph are rewritten
     fuse_cache_updates,  # after neutral operands, which may separate positions from their use

@@ -191,10 +191,17 @@ def run_calls(
     Raises:
         QuantizationError: There is no data, or it does not fit the model.
     """
-    number = 0
+    number, filled = 0, False
     for number, feed in enumerate(feeds, 1):
         begin(f"{what}{label}: call {number}")
-        yield number, _run_call(session, feed, f"{what} call {number}")
+        arrays = _run_call(session, feed, f"{what} call {number}")
+        filled = filled or any(arrays[info.name].size for info in session.outputs)
+        yield number, arrays
+    if number and not filled:
+        raise QuantizationError(
+            f"the {what} data is empty: no output of the model has an element in any call\n"
+            "  give calls with one row or more"
+        )
     if not number:
         raise QuantizationError(
             f"there is no {what} data\n  give the inputs of a few calls that are typical of "

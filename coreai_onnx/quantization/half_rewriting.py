@@ -33,10 +33,7 @@ class HalfRewriting:
         self._half: set[ir.Value] = set()
         self._converted = {node for root in self.values.roots for node in root}
         self._casts: dict[tuple[ir.Value, bool], ir.Value] = {}
-        self._names = {v.name for graph in graphs(choices.model) for n in graph for v in n.outputs}
-        self._names |= {
-            v.name for graph in graphs(choices.model) for v in graph.initializers.values()
-        }
+        self._names = _names(choices.model)
         for function in self.values.functions[::-1]:
             self._half |= {v for v in function.inputs if self._is_wanted(v)}
         for root in self.values.roots:
@@ -159,7 +156,7 @@ class HalfRewriting:
         return cast
 
     def _unused(self, name: str) -> str:
-        """Return a name that no value has."""
+        """Return a name that no value and no node has: a Cast has the name of its result."""
         found = name
         while found in self._names:
             found = f"{found}.2"
@@ -172,11 +169,12 @@ class HalfRewriting:
         ends = []
         for name, end in (("least", -limit), ("largest", limit)):
             tensor = ir.tensor(np.asarray(end, np.float32))
-            made = ir.node("Constant", [], {"value": tensor}, name=f"{value.name}.{name}")
+            name = self._unused(f"{value.name}.{name}")
+            made = ir.node("Constant", [], {"value": tensor}, name=name)
             made.outputs[0].name = made.name
             node.prepend(made)
             ends.append(made.outputs[0])
-        clip = ir.node("Clip", [value, *ends], name=f"{value.name}.finite")
+        clip = ir.node("Clip", [value, *ends], name=self._unused(f"{value.name}.finite"))
         result = clip.outputs[0]
         result.name, result.type, result.shape = clip.name, value.type, value.shape
         node.prepend(clip)
@@ -230,6 +228,17 @@ class HalfRewriting:
         cast.outputs[0].name = name
         root.append(cast)
         root.outputs[index] = cast.outputs[0]
+
+
+def _names(model: ir.Model) -> set[str | None]:
+    """Return the names of all nodes and values, also in the bodies of functions."""
+    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    names = {value.name for root in roots for value in root.inputs}
+    for graph in graphs(model):
+        names |= {value.name for value in graph.initializers.values()}
+        for node in graph:
+            names |= {node.name, *(value.name for value in node.outputs)}
+    return names
 
 
 def _word(dtype: ir.DataType) -> str:

@@ -17,10 +17,13 @@ from coreai_onnx.errors import QuantizationError
 from coreai_onnx.model.debug_info import SCOPE
 from coreai_onnx.model.inventory import weights
 from coreai_onnx.model.op_schemas import ONNX_DOMAINS
-from coreai_onnx.quantization.activation_ranges import Range, value_ranges
+from coreai_onnx.passes import run_passes
+from coreai_onnx.passes.layout.decompose_dequantization import decompose_dequantization
+from coreai_onnx.passes.layout.keep_float_layers import keep_float_layers
+from coreai_onnx.quantization.activation_ranges import MINMAX, Clipping, Range, value_ranges
 from coreai_onnx.quantization.calibration import Feed
 from coreai_onnx.quantization.packed_weights import decibels
-from coreai_onnx.quantization.products import Products, origin
+from coreai_onnx.quantization.products import Product, Products, origin
 from coreai_onnx.quantization.quantized_models import refuse_few_bits, refuse_integers
 from coreai_onnx.quantization.report import (
     KeptWeight,
@@ -28,6 +31,7 @@ from coreai_onnx.quantization.report import (
     Quantized,
     QuantizedLayer,
 )
+from coreai_onnx.quantization.rewriting import remove_makers
 from coreai_onnx.quantization.rules import Rules
 from coreai_onnx.quantization.scheme import Scheme
 
@@ -35,9 +39,17 @@ LARGEST = 64
 """The largest magnitude of a quantized weight. AVX2 adds pairs of products of 8 bits in 16 bits,
 which cannot overflow with weights of 7 bits
 (https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html)."""
-_OLDEST = 13
-"""The first opset in which DequantizeLinear has an axis."""
-_STEPS = 255
+_WHOLE = 127
+"""The same beside inputs of 16 bits, with which onnxruntime computes in float32."""
+_OLDEST = {8: 13, 16: 21}
+"""The first opset in which DequantizeLinear has an axis, and in which it takes 16 bits."""
+_SMALLEST = np.float32(2.0**-96)
+"""The least scale of a value: products with scales of weights stay normal numbers of float32."""
+_BIAS = 1 << 30
+"""The largest magnitude of a bias in int32: the products are added to it, and must not overflow."""
+_BYTE, _MATRIX = 8, 2
+_EXACT = (decompose_dequantization, keep_float_layers)
+"""Passes without which onnxruntime would quantize more than what was asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +61,14 @@ class _IntegerLayer:
         weight: The initializer.
         axis: The axis of its outputs.
         result: The value whose range is quantized; None for products, whose result stays float.
+        turned: Whether the node reads the transpose of the weight.
     """
 
     node: ir.Node
     weight: ir.Value
     axis: int
     result: ir.Value | None
+    turned: bool = False
 
     @property
     def path(self) -> str:
@@ -74,28 +88,47 @@ class _IntegerLayer:
 
 
 def quantize_activations(
-    models: Mapping[str, ir.Model], calibrated: str, rules: Rules, feeds: Iterable[Feed] | None
+    models: Mapping[str, ir.Model],
+    rules: Rules,
+    calibration: Mapping[str, Iterable[Feed]],
+    *,
+    bits: int = 8,
+    clipping: Clipping = MINMAX,
 ) -> dict[str, Quantized]:
-    """Quantize the products and convolutions of the main graph of an entrypoint, in a copy.
+    """Quantize the products and convolutions of the main graphs of models, in copies.
 
-    Inputs are uint8 with a zero point, weights int8 with a scale for each output.
+    Inputs are uint8 or uint16 with a zero point, weights int8 with a scale for each output.
 
     Args:
         models: The models by entrypoint.
-        calibrated: The entrypoint of the calibration data.
         rules: Those that select no scheme leave layers out.
-        feeds: The inputs of calls.
+        calibration: The inputs of calls by entrypoint.
+        bits: Size of an input, 8 or 16.
+        clipping: Which values are outside of the range of an input.
 
     Raises:
-        QuantizationError: There is no data, or nothing to quantize, or a weight is not finite.
+        QuantizationError: There is no data for a model, or nothing to quantize, or a weight is not
+            finite.
     """
-    if feeds is None:
+    if not calibration:
         raise QuantizationError("activations=True needs calibration data\n  give calibration=[…]")
-    if len(models) > 1:
-        raise QuantizationError("activations are quantized in programs of one entrypoint")
-    model = models[calibrated]
-    if model.graph.opset_imports.get("", 1) < _OLDEST:
-        raise QuantizationError(f"quantized activations need opset {_OLDEST} or later")
+    if missing := [name for name in models if name not in calibration]:
+        names = ", ".join(f"{name!r}: […]" for name in models)
+        raise QuantizationError(
+            f"activations=True: the entrypoint {missing[0]} has no calibration data\n"
+            f"  give calibration={{{names}}}"
+        )
+    return {
+        name: _quantized(model, rules, calibration[name], bits, clipping)
+        for name, model in models.items()
+    }
+
+
+def _quantized(
+    model: ir.Model, rules: Rules, feeds: Iterable[Feed], bits: int, clipping: Clipping
+) -> Quantized:
+    if model.graph.opset_imports.get("", 1) < _OLDEST[bits]:
+        raise QuantizationError(f"activations of {bits} bits need opset {_OLDEST[bits]} or later")
     refuse_few_bits(model)
     copy = model.clone()
     layers, kept = _chosen(copy, rules)
@@ -105,10 +138,12 @@ def quantize_activations(
         raise QuantizationError("there is nothing to quantize: no MatMul, Gemm or Conv with weight")
     values = [layer.node.inputs[0] for layer in layers] + [layer.result for layer in layers]
     names = dict.fromkeys(v.name or "" for v in values if v is not None)
-    writer = _IntegerWriter(copy, value_ranges(model, names, feeds))
+    ranges = value_ranges(model, names, feeds, clipping=clipping, levels=1 << bits)
+    writer = _IntegerWriter(copy, ranges, np.dtype(np.uint8 if bits == _BYTE else np.uint16))
     rows = [writer.write(layer) for layer in layers]
+    run_passes(copy, _EXACT)
     report = QuantizationReport(tuple(rows), tuple(kept), weights(model)[1], weights(copy)[1])
-    return {calibrated: Quantized(copy, report)}
+    return Quantized(copy, report)
 
 
 def _chosen(model: ir.Model, rules: Rules) -> tuple[list[_IntegerLayer], list[KeptWeight]]:
@@ -125,7 +160,9 @@ def _chosen(model: ir.Model, rules: Rules) -> tuple[list[_IntegerLayer], list[Ke
 def _layers(model: ir.Model) -> list[_IntegerLayer]:
     """Return the layers in the order of the nodes; those in functions and subgraphs are left."""
     found = {
-        product.node: _IntegerLayer(product.node, product.weight, 1 - int(product.by_rows), None)
+        product.node: _IntegerLayer(
+            product.node, product.weight, 1 - int(product.by_rows), None, _is_turned(product)
+        )
         for product in Products(model).products
         if product.root is model.graph
         and product.node.graph is model.graph
@@ -138,14 +175,29 @@ def _layers(model: ir.Model) -> list[_IntegerLayer]:
             tensor = None if weight is None else weight.const_value
             if weight is None or tensor is None or weight.is_graph_input():
                 continue
-            if tensor.dtype == ir.DataType.FLOAT and _constant_bias(node):
+            if _computes_in_float32(node.inputs[1]) and _constant_bias(node):
                 found[node] = _IntegerLayer(node, weight, 0, _conv_result(node))
     return [found[node] for node in model.graph if node in found]
 
 
+def _is_turned(product: Product) -> bool:
+    return product.by_rows != bool(product.node.attributes.get_int("transB", 0))
+
+
+def _computes_in_float32(weight: ir.Value | None) -> bool:
+    """Whether a constant, which may be stored in 16 bits, is read in float32."""
+    if weight is None:
+        return False
+    cast, tensor = weight.producer(), weight.const_value
+    if cast is not None:
+        return cast.attributes["to"].as_int() == ir.DataType.FLOAT
+    return tensor is not None and tensor.dtype == ir.DataType.FLOAT
+
+
 def _constant_bias(node: ir.Node) -> bool:
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    return bias is None or (bias.const_value is not None and not bias.is_graph_input())
+    source = None if bias is None else origin(bias)
+    return source is None or (source.const_value is not None and not source.is_graph_input())
 
 
 def _bias_of(node: ir.Node, outputs: int) -> tuple[ir.Node, int, ir.Value] | None:
@@ -157,7 +209,8 @@ def _bias_of(node: ir.Node, outputs: int) -> tuple[ir.Node, int, ir.Value] | Non
             return None
         reader = readers[0]
         index = 1 if reader.inputs[0] is node.outputs[0] else 0
-    bias = reader.inputs[index] if len(reader.inputs) > index else None
+    given = reader.inputs[index] if len(reader.inputs) > index else None
+    bias = None if given is None else origin(given)
     if bias is None or bias.const_value is None or bias.is_graph_input():
         return None
     row = tuple(bias.const_value.shape.numpy()) == (outputs,)
@@ -172,11 +225,31 @@ def _conv_result(node: ir.Node) -> ir.Value:
     return readers[0].outputs[0] if alone and readers[0].op_type == "Relu" else result
 
 
+def _keeps_floats(reader: ir.Node, node: ir.Node) -> bool:
+    """Whether the bias that is added to a product stays float32, in the rank of the product.
+
+    onnxruntime would make a Gemm in float32 of a product of rank 3 or more and a row of rank 1,
+    before it looks for integers.
+    """
+    shape = node.outputs[0].shape
+    return reader is not node and shape is not None and len(shape) > _MATRIX
+
+
+def _least_scales(bias: ir.Value, step: np.ndarray) -> np.ndarray:
+    """Return the least scales of a weight with which the bias fits into int32.
+
+    The inputs are small then: what the weight loses is small beside the bias.
+    """
+    assert bias.const_value is not None
+    values = np.abs(bias.const_value.numpy().astype(np.float64))
+    return (values / (_BIAS * np.float64(step))).astype(np.float32)
+
+
 class _IntegerWriter:
     """Inserts QuantizeLinear and DequantizeLinear."""
 
-    def __init__(self, model: ir.Model, ranges: Mapping[str, Range]) -> None:
-        self.graph, self.ranges = model.graph, ranges
+    def __init__(self, model: ir.Model, ranges: Mapping[str, Range], dtype: np.dtype) -> None:
+        self.graph, self.ranges, self.dtype = model.graph, ranges, dtype
         self._quantized: dict[ir.Value, tuple[ir.Value, np.ndarray]] = {}
 
     def write(self, layer: _IntegerLayer) -> QuantizedLayer:
@@ -186,17 +259,22 @@ class _IntegerWriter:
             raise QuantizationError(
                 f"{layer.path}: the weight {layer.weight.name!r} has values that are not finite"
             )
-        others = tuple(axis for axis in range(array.ndim) if axis != layer.axis)
-        largest = np.abs(array).max(axis=others, initial=0)
-        scales = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
-        wide = np.expand_dims(scales, others)
-        codes = np.clip(np.rint(array / wide), -LARGEST, LARGEST).astype(np.int8)
         x = node.inputs[0]
         assert x is not None
         rounded, step = self._activation(x)
         node.replace_input_with(0, rounded)
+        others = tuple(axis for axis in range(array.ndim) if axis != layer.axis)
+        largest = np.abs(array).max(axis=others, initial=0)
+        limit = LARGEST if self.dtype.itemsize == 1 else _WHOLE
+        scales = np.where(largest > 0, largest / limit, 1).astype(np.float32)
+        bias = _bias_of(node, len(scales))
+        if bias is not None and not _keeps_floats(bias[0], node):
+            scales = np.maximum(scales, _least_scales(bias[2], step))
+        wide = np.expand_dims(scales, others)
+        codes = np.clip(np.rint(array / wide), -limit, limit).astype(np.int8)
         self._weight(layer, codes, scales)
-        self._bias(node, step * scales)
+        if bias is not None:
+            self._bias(*bias, node, step * scales)
         if layer.result is not None:
             self._round_result(layer.result)
         noise = np.square(array - codes * wide).sum(dtype=np.float64)
@@ -208,69 +286,63 @@ class _IntegerWriter:
         )
 
     def _weight(self, layer: _IntegerLayer, codes: np.ndarray, scales: np.ndarray) -> None:
-        """Read the weight through a DequantizeLinear in place of the initializer."""
+        """Read the weight through a DequantizeLinear in place of the initializer.
+
+        It has zero points of 0: without them, onnxruntime finds no integer product in a Gemm.
+        """
         name, node = layer.weight.name or "", layer.node
         inputs = [
             self._initializer(f"{name}.int8", codes),
             self._initializer(f"{name}.scales", scales),
+            self._initializer(f"{name}.zero_points", np.zeros_like(scales, np.int8)),
         ]
         made = self._node("DequantizeLinear", inputs, f"{name}.dequantized", node, layer.axis)
-        source = node.inputs[1]
-        assert source is not None
-        turned = source.producer()
-        while turned is not None and turned.op_type == "Transpose" and len(source.uses()) > 1:
+        if layer.turned:
             copy = self._node("Transpose", [made], f"{name}.turned", node)
             copy.producer().attributes["perm"] = ir.AttrInt64s("perm", [1, 0])  # type: ignore[union-attr]
-            node.replace_input_with(1, copy)
-            return
-        if turned is not None and turned.op_type == "Transpose":
-            turned.prepend(made.producer())  # type: ignore[arg-type]
-            turned.replace_input_with(0, made)
-        else:
-            node.replace_input_with(1, made)
-        self._remove_unused(layer.weight)
+            made = copy
+        self._replace(node, 1, made)
 
-    def _bias(self, node: ir.Node, scales: np.ndarray) -> None:
-        """Store the bias of a layer as int32, in the units of its sums.
-
-        A row that is added to a product of rank 3 or more gets that rank instead: onnxruntime would
-        make a Gemm in float32 of the product and a row of rank 1, before it looks for integers.
-        """
-        found = _bias_of(node, len(scales))
-        if found is None:
-            return
-        reader, index, bias = found
+    def _bias(
+        self, reader: ir.Node, index: int, bias: ir.Value, node: ir.Node, scales: np.ndarray
+    ) -> None:
+        """Store the bias of a layer as int32, in the units of its sums."""
         assert bias.const_value is not None
-        shape = node.outputs[0].shape
-        if reader is not node and shape is not None and len(shape) > 2:
-            row = bias.const_value.numpy().reshape((1,) * (len(shape) - 1) + (-1,))
-            reader.replace_input_with(index, self._initializer(f"{bias.name}.row", row))
-            self._remove_unused(bias)
+        shape, name = node.outputs[0].shape, bias.name or ""
+        if shape is not None and _keeps_floats(reader, node):
+            row = bias.const_value.numpy().astype(np.float32)
+            row = row.reshape((1,) * (len(shape) - 1) + (-1,))
+            self._replace(reader, index, self._initializer(f"{name}.row", row))
             return
         values = np.rint(bias.const_value.numpy().astype(np.float64) / scales)
-        limits = np.iinfo(np.int32)
-        codes = np.clip(values, limits.min, limits.max).astype(np.int32)
-        name = bias.name or ""
+        codes = np.clip(values, -_BIAS, _BIAS).astype(np.int32)
         inputs = [
             self._initializer(f"{name}.int32", codes),
             self._initializer(f"{name}.scales", scales.astype(np.float32)),
         ]
         made = self._node("DequantizeLinear", inputs, f"{name}.dequantized", reader, 0)
-        reader.replace_input_with(index, made)
-        self._remove_unused(bias)
+        self._replace(reader, index, made)
 
-    def _remove_unused(self, value: ir.Value) -> None:
-        if not value.uses():
-            self.graph.initializers.pop(value.name or "", None)
+    def _replace(self, node: ir.Node, index: int, value: ir.Value) -> None:
+        """Let a node read a value instead of a constant, and remove what is no longer used."""
+        old = node.inputs[index]
+        assert old is not None
+        constant = old
+        while (maker := constant.producer()) is not None and maker.inputs[0] is not None:
+            constant = maker.inputs[0]
+        node.replace_input_with(index, value)
+        remove_makers(old)
+        if not constant.uses() and not constant.is_graph_output():
+            self.graph.initializers.pop(constant.name or "", None)
 
     def _activation(self, value: ir.Value) -> tuple[ir.Value, np.ndarray]:
         """Return a value rounded to 8 bits, and its scale."""
         if value not in self._quantized:
-            readers = list(value.uses())
-            low, high = self.ranges.get(value.name or "", (0.0, 0.0))  # always empty: no range
+            readers, steps = list(value.uses()), np.iinfo(self.dtype).max
+            low, high = self.ranges[value.name or ""]
             low, high = min(low, 0.0), max(high, 0.0)
-            scale = np.float32((high - low) / _STEPS or 1.0)
-            zero = np.uint8(np.clip(np.rint(-low / scale), 0, _STEPS))
+            scale = np.maximum(np.float32((high - low) / steps or 1.0), _SMALLEST)
+            zero = np.clip(np.rint(-low / scale), 0, steps).astype(self.dtype)
             name, first = value.name or "", readers[0].node
             ends = [
                 self._initializer(f"{name}.scale", np.asarray(scale)),

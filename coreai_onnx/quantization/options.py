@@ -9,16 +9,21 @@ from typing import Any, TypedDict, Unpack
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError, failures_as
+from coreai_onnx.quantization.activation_ranges import PERCENTILE, CalibrationMethod, Clipping
 from coreai_onnx.quantization.calibration import Feed
 from coreai_onnx.quantization.evaluation import beginning, output_changes
 from coreai_onnx.quantization.integer_models import quantize_activations
 from coreai_onnx.quantization.quantizer import quantize_models
 from coreai_onnx.quantization.report import Quantized
 from coreai_onnx.quantization.rules import MINIMUM_SIZE, Rule, Rules
-from coreai_onnx.quantization.scheme import Method, ScaleDtype, Scheme
+from coreai_onnx.quantization.scheme import Method, ScaleDtype, Scheme, check_choice
 
 Metric = Callable[[Any], float]
 """Computes a number from an `OnnxProgram`."""
+Calls = Iterable[Feed] | Mapping[str, Iterable[Feed]]
+"""The inputs of calls; for several entrypoints, by their names."""
+_FLAGS = ("symmetric", "embeddings", "convolutions", "activations")
+_ACTIVATION_BITS = (0, 8, 16)
 
 
 class QuantizeOptions(TypedDict, total=False):
@@ -31,8 +36,10 @@ class QuantizeOptions(TypedDict, total=False):
         scale_dtype: Dtype of the scales in the file, ``"float16"`` (the default) or ``"float32"``.
         activation_bits: 0 (the default), or 8 to round the inputs of the products to 8 bits when
             the model runs, with a scale for each group of a row: faster, and without calibration.
+            With ``activations``: 8 (the default) or 16.
         calibration: The inputs of typical calls of the only entrypoint, or of ``main``: a mapping
-            by name, or a tuple by position, for each call.
+            by name, or a tuple by position, for each call. For several entrypoints, a mapping of
+            their names to their calls.
         rules: Patterns of module paths, or of names of weights, to what is different for them:
             bits, a mapping of the fields of a scheme, or None to keep the dtype. The first pattern
             that matches counts: ``{"*lm_head": 8, "*.layers.0.*": {"method": "rtn"}}``.
@@ -44,8 +51,14 @@ class QuantizeOptions(TypedDict, total=False):
         minimum_size: Least number of elements of a weight that no pattern matches; 4096 by default.
         activations: Whether the inputs of products and convolutions are rounded to 8 bits as well,
             in ranges that the calibration data shows; by default they are not. Weights have 8 bits
-            then, with a scale for each output, and only ``calibration``, ``evaluation``,
-            ``metrics``, ``rules`` (to None) and ``skip`` have an effect.
+            then, with a scale for each output, and only ``activation_bits``, ``calibration``,
+            ``calibration_method``, ``evaluation``, ``metrics``, ``percentile``, ``rules`` (to
+            None) and ``skip`` have an effect.
+        calibration_method: The range of an activation: ``"minmax"`` (the default), that of all
+            values; ``"percentile"``, without the smallest and the largest ones; ``"entropy"``, the
+            one that changes the distribution of the values least.
+        percentile: The share of the values, in percent, above and below the ends of a range with
+            ``"percentile"``; 99.99 by default.
         evaluation: The inputs of calls on which the report measures the change of the outputs, as
             for ``calibration``; by default the first 4 calls of that.
         metrics: Functions of a program by name, such as a perplexity or an accuracy: the report has
@@ -56,14 +69,16 @@ class QuantizeOptions(TypedDict, total=False):
     symmetric: bool
     scale_dtype: ScaleDtype
     activation_bits: int
-    calibration: Iterable[Feed] | None
+    calibration: Calls | None
     rules: Mapping[str, Rule] | None
     skip: Sequence[str]
     embeddings: bool
     convolutions: bool
     minimum_size: int
     activations: bool
-    evaluation: Iterable[Feed] | None
+    calibration_method: CalibrationMethod
+    percentile: float
+    evaluation: Calls | None
     metrics: Mapping[str, Metric] | None
 
 
@@ -76,13 +91,23 @@ def rules_of(bits: int, group_size: int = 32, **options: Unpack[QuantizeOptions]
     if unknown := set(options) - QuantizeOptions.__optional_keys__:
         known = ", ".join(sorted(QuantizeOptions.__optional_keys__))
         raise QuantizationError(f"there is no option {min(unknown)!r}; there are {known}")
+    for name, value in options.items():
+        if name in _FLAGS and not isinstance(value, bool):
+            raise QuantizationError(f"{name}={value!r}; give True or False")
+    metrics = options.get("metrics")
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise QuantizationError(
+            f"metrics is a {type(metrics).__name__}\n  give a mapping of names to functions"
+        )
+    _clipping(options)
+    rounding = _activation_bits(options)
     scheme = Scheme(
         bits,
         group_size,
         options.get("method", "hqq"),
         options.get("symmetric", False),
         options.get("scale_dtype", "float16"),
-        options.get("activation_bits", 0),
+        0 if options.get("activations") else rounding,
     )
     return Rules.of(
         scheme,
@@ -105,8 +130,8 @@ def quantize_entrypoints(
 
     Args:
         models: The models by entrypoint, which stay as they are.
-        calibrated: The entrypoint that the calibration and evaluation data is for; empty without
-            data.
+        calibrated: The entrypoint that the calibration and evaluation data is for, unless it names
+            entrypoints itself; empty without data.
         bits: Size of a weight.
         group_size: Number of neighbors that share a scale.
         **options: The other options; ``metrics`` are left to the caller.
@@ -118,17 +143,68 @@ def quantize_entrypoints(
         QuantizationError: An option is invalid, or the models cannot be quantized.
     """
     rules = rules_of(bits, group_size, **options)
-    feeds, evaluation = options.get("calibration"), options.get("evaluation")
+    feeds = _by_entrypoint("calibration", options.get("calibration"), models, calibrated)
+    evaluation = _by_entrypoint("evaluation", options.get("evaluation"), models, calibrated)
     with failures_as(QuantizationError, "the model cannot be quantized"):
-        if evaluation is None and feeds is not None:
-            evaluation, feeds = beginning(feeds)
+        if options.get("evaluation") is None:
+            for name, calls in feeds.items():
+                evaluation[name], feeds[name] = beginning(calls)
         if options.get("activations"):
-            done = quantize_activations(models, calibrated, rules, feeds)
+            bits = _activation_bits(options) or _ACTIVATION_BITS[1]
+            done = quantize_activations(
+                models, rules, feeds, bits=bits, clipping=_clipping(options)
+            )
         else:
-            done = quantize_models(models, rules, None if feeds is None else {calibrated: feeds})
-        if evaluation is not None:
-            done[calibrated] = _evaluated(models[calibrated], done[calibrated], evaluation)
+            done = quantize_models(models, rules, feeds or None)
+        for name, calls in evaluation.items():
+            done[name] = _evaluated(models[name], done[name], calls)
     return done
+
+
+def _activation_bits(options: QuantizeOptions) -> int:
+    """Return the size of an activation.
+
+    Raises:
+        QuantizationError: There is no such size.
+    """
+    bits = options.get("activation_bits", 0)
+    if options.get("activations"):
+        check_choice("activation_bits", bits, _ACTIVATION_BITS)
+    return bits
+
+
+def _clipping(options: QuantizeOptions) -> Clipping:
+    """Return which values are outside of the ranges of activations.
+
+    Raises:
+        QuantizationError: There is no such method, or the percentile is out of range.
+    """
+    method = options.get("calibration_method", "minmax")
+    return Clipping(method, options.get("percentile", PERCENTILE))
+
+
+def _by_entrypoint(
+    what: str, data: Calls | None, models: Mapping[str, ir.Model], calibrated: str
+) -> dict[str, Iterable[Feed]]:
+    """Return the calls of each entrypoint.
+
+    Raises:
+        QuantizationError: There is no such entrypoint, or the data is something else.
+    """
+    if data is None:
+        return {}
+    if not isinstance(data, Mapping):
+        if isinstance(data, str) or not isinstance(data, Iterable):
+            raise QuantizationError(
+                f"{what} is a {type(data).__name__}\n  give a list of the inputs of calls"
+            )
+        return {calibrated: data}
+    if unknown := [name for name in data if name not in models]:
+        raise QuantizationError(
+            f"{what} is a mapping, and there is no entrypoint {unknown[0]!r}; there are "
+            f"{', '.join(models)}\n  give a list of the inputs of calls"
+        )
+    return dict(data)
 
 
 def _evaluated(model: ir.Model, done: Quantized, feeds: Iterable[Feed]) -> Quantized:

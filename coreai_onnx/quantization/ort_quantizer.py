@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 
 import torch
@@ -131,7 +132,7 @@ class OrtQuantizer(Quantizer):
         specs = {activation: self.specs.activation(), weight: self.specs.weight()}
         bias = node.args[2] if len(node.args) > 2 else None
         if with_bias and isinstance(bias, Node):
-            specs[bias] = self.specs.bias(node, activation, weight)
+            specs[bias] = self.specs.bias(node, activation, weight, _parameter(bias))
         node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=specs, _annotated=True)
 
     def _elementwise(self, node: Node) -> None:
@@ -173,6 +174,14 @@ class OrtQuantizer(Quantizer):
                 f"skip names no module of the program: {', '.join(unknown)}\n"
                 "  give paths of modules as named_modules() of the model lists them"
             )
+
+
+def _parameter(node: Node) -> torch.Tensor | None:
+    """Return the parameter or buffer that a node reads; None for a computed value."""
+    if node.op != "get_attr" or node.graph.owning_module is None:
+        return None
+    value = operator.attrgetter(str(node.target))(node.graph.owning_module)
+    return value if isinstance(value, torch.Tensor) else None
 
 
 def _paths(node: Node) -> set[str]:

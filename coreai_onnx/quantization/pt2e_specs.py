@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from torchao.quantization.pt2e.quantizer import DerivedQuantizationSpec, Quantiz
 
 _SMALLEST = torch.finfo(torch.float32).eps
 _INT32 = torch.iinfo(torch.int32)
+_LARGEST_BIAS = 1 << 30
+"""The largest magnitude of a bias: the products are added to it in int32."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,21 @@ class Specs:
             observer_or_fake_quant_ctr=observer,
         )
 
-    def bias(self, node: Node, activation: Node, weight: Node) -> DerivedQuantizationSpec:
-        """Return the spec of a bias: int32, with the product of the scales of the operands."""
+    def bias(
+        self, node: Node, activation: Node, weight: Node, values: torch.Tensor | None
+    ) -> DerivedQuantizationSpec:
+        """Return the spec of a bias: int32, with the product of the scales of the operands.
+
+        Args:
+            node: The product or convolution.
+            activation: Its first operand.
+            weight: Its second operand.
+            values: The bias, if it is a parameter. Where it does not fit into int32, its scale is
+                larger: the layer is then computed in float32.
+        """
         return DerivedQuantizationSpec(
             derived_from=[(activation, node), (weight, node)],
-            derive_qparams_fn=_product_of_scales,
+            derive_qparams_fn=functools.partial(_scales_of_sums, values),
             dtype=torch.int32,
             quant_min=_INT32.min,
             quant_max=_INT32.max,
@@ -82,7 +95,11 @@ class Specs:
         )
 
 
-def _product_of_scales(observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def _scales_of_sums(
+    bias: torch.Tensor | None, observers: list[Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
     (activation, _), (weight, _) = (observer.calculate_qparams() for observer in observers)
     scales = activation.to(torch.float32) * weight.to(torch.float32)
+    if bias is not None:
+        scales = torch.maximum(scales, bias.detach().abs().to(scales) / _LARGEST_BIAS)
     return scales, torch.zeros_like(scales, dtype=torch.int64)

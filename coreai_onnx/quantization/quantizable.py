@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -55,8 +56,8 @@ class Quantizable:
                 row.
             **options: ``method``, ``symmetric``, ``scale_dtype``, ``activation_bits``,
                 ``calibration``, ``evaluation``, ``metrics``, ``rules``, ``skip``, ``embeddings``,
-                ``convolutions``, ``minimum_size`` and ``activations``, as in
-                `coreai_onnx.quantization.options.QuantizeOptions`.
+                ``convolutions``, ``minimum_size``, ``activations``, ``calibration_method`` and
+                ``percentile``, as in `coreai_onnx.quantization.options.QuantizeOptions`.
 
         Returns:
             The program itself. ``quantization_report`` lists sizes, rounding errors and the change
@@ -70,8 +71,9 @@ class Quantizable:
         from coreai_onnx.quantization.options import quantize_entrypoints  # imports torch
 
         begin("quantize")
-        has_data = any(options.get(name) is not None for name in ("calibration", "evaluation"))
-        calibrated = self._choose(None) if has_data else ""
+        data = [options.get("calibration"), options.get("evaluation")]
+        has_calls = any(calls is not None and not isinstance(calls, Mapping) for calls in data)
+        calibrated = self._choose(None) if has_calls else ""
         done = quantize_entrypoints(self.models, calibrated, bits, group_size, **options)
         reports = {name: one.report for name, one in done.items()}
         if metrics := options.get("metrics"):

@@ -80,7 +80,7 @@ class Rewriting:
         for root in (product.root, self.products.model.graph):  # onnxruntime inlines functions
             root.opset_imports.setdefault(DOMAIN, 1)
         if source is not None:
-            _remove_makers(source)
+            remove_makers(source)
 
     def _product(self, product: Product, parts: Parts, attributes: dict[str, int]) -> None:
         node, inputs = product.node, product.inputs
@@ -197,7 +197,7 @@ class Rewriting:
         for value in arguments:
             if value is not None:
                 source = origin(value)
-                _remove_makers(value)
+                remove_makers(value)
                 self._remove_unused(source)
 
 
@@ -223,7 +223,7 @@ def _group_of(packed: PackedWeight) -> int:
     return int(packed.codes.shape[-1]) * 8 // packed.scheme.bits
 
 
-def _remove_makers(value: ir.Value) -> None:
+def remove_makers(value: ir.Value) -> None:
     """Remove the Transposes and Casts that make a value, as far as nothing else reads them."""
     node = value.producer()
     while node is not None and not value.uses() and not value.is_graph_output():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -52,13 +52,25 @@ class Rules:
         """Return rules in which ``skip`` precedes ``rules``.
 
         Raises:
-            QuantizationError: A pattern is empty, or a rule is of an unknown kind or out of range.
+            QuantizationError: A pattern is empty, or an argument is of an unknown kind or out of
+                range.
         """
-        if isinstance(skip, str):
+        if not isinstance(skip, Iterable) or isinstance(skip, str):
             raise QuantizationError(f"skip={skip!r}; give a list of patterns")
+        if rules is not None and not isinstance(rules, Mapping):
+            raise QuantizationError(
+                f"rules is a {type(rules).__name__}\n  give a mapping of patterns to bits, "
+                "fields of a scheme, or None"
+            )
+        if isinstance(minimum_size, bool) or not isinstance(minimum_size, int) or minimum_size < 0:
+            raise QuantizationError(f"minimum_size={minimum_size!r}; give a number of elements")
         patterns: dict[str, Rule] = dict.fromkeys(skip)
         for pattern, rule in (rules or {}).items():
             patterns.setdefault(pattern, _scheme_of(pattern, rule, default))
+        if wrong := [pattern for pattern in patterns if not isinstance(pattern, str)]:
+            raise QuantizationError(
+                f"the pattern {wrong[0]!r} is a {type(wrong[0]).__name__}, not a text"
+            )
         if "" in patterns:
             raise QuantizationError("an empty pattern matches no module; '*' matches all of them")
         return cls(default, patterns, embeddings, minimum_size, convolutions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal, get_args
 
 from coreai_onnx.errors import QuantizationError
@@ -50,10 +51,12 @@ class Scheme:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        _check("bits", self.bits, CODE_BITS)
-        _check("method", self.method, METHODS)
-        _check("scale_dtype", self.scale_dtype, SCALE_DTYPES)
-        _check("activation_bits", self.activation_bits, ACTIVATION_BITS)
+        check_choice("bits", self.bits, CODE_BITS)
+        check_choice("method", self.method, METHODS)
+        check_choice("scale_dtype", self.scale_dtype, SCALE_DTYPES)
+        check_choice("activation_bits", self.activation_bits, ACTIVATION_BITS)
+        if not isinstance(self.symmetric, bool):
+            raise QuantizationError(f"symmetric={self.symmetric!r}; give True or False")
         size = self.group_size
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise QuantizationError(
@@ -97,6 +100,12 @@ def _whole(bits: int) -> int:
     return math.lcm(bits, _BYTE) // bits
 
 
-def _check(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed or isinstance(value, bool):
+def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    """Check that the value of an option is one of those that are allowed.
+
+    Raises:
+        QuantizationError: It is not.
+    """
+    known = isinstance(value, str | Integral) and not isinstance(value, bool)
+    if not known or value not in allowed:
         raise QuantizationError(f"{name}={value!r}; choose from {', '.join(map(str, allowed))}")

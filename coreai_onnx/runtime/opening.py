@@ -54,6 +54,9 @@ Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
 """The source of a session: a file, its bytes, a model in memory, or a converted program."""
 
 _OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+ [^\n]*?\) (?=[A-Z])")
+_EXACT_FACTORS = "session.qdq_matmulnbits_accuracy_level", "1"
+"""onnxruntime makes a MatMulNBits of a product with a quantized weight. By default its accuracy
+level is 4, which rounds the other factor to 8 bits, although the file does not say so."""
 _QUANTIZED = re.compile("Quantize|QLinear|Integer|NBits")
 TEMPORARY_FILE_BYTES = 1 << 29
 """A model in memory with more than 512 MiB of weights is passed in a temporary file, which
@@ -152,6 +155,7 @@ class OpenModel:
         if settings.threads is not None:
             options.intra_op_num_threads = settings.threads
         options.enable_mem_reuse = options.enable_mem_pattern = not settings.low_memory
+        options.add_session_config_entry(*_EXACT_FACTORS)
         if not self._prepacks:
             options.add_session_config_entry("session.disable_prepacking", "1")
         elif settings.configure is None:  # a mapped file has no huge pages

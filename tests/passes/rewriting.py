@@ -92,10 +92,13 @@ def leaves(text: str, one: Pass, reason: str | None = None, *, opset: int = 23) 
     assert [m.miss.reason for m in report.near_misses] == ([] if reason is None else [reason])
 
 
-def run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Run a model in onnxruntime without its own optimizer."""
+def run(
+    model: ir.Model, feeds: Mapping[str, np.ndarray], *, stock: bool = False
+) -> list[np.ndarray]:
+    """Run a model in onnxruntime without its own optimizer; ``stock``: with its default options."""
     options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not stock:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), options)

@@ -239,3 +239,14 @@ def test_errors_leave_the_program_unchanged() -> None:
         with pytest.raises(QuantizationError, match=message):
             program.convert_dtype(dtype, **options)  # type: ignore[arg-type]
         assert program.to_proto().SerializeToString(deterministic=True) == before
+
+
+def test_a_second_conversion_has_names_of_its_own() -> None:
+    x = torch.randn(3, 4)
+    program = coreai_onnx.convert(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), (x,))
+    for _ in range(3):
+        program.convert_dtype("float16", keep_io=True)
+        names = [node.name for node in program.model.graph]
+        assert len(set(names)) == len(names)
+    onnx.checker.check_model(program.to_proto(), full_check=True)
+    assert program.run(x)[0].dtype == np.float32

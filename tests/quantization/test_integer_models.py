@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
@@ -75,6 +76,142 @@ def test_layers_may_be_left_out() -> None:
     assert [kept.path for kept in report.kept] == ["first", "up"]
 
 
+def stock(program: OnnxProgram, x: torch.Tensor) -> np.ndarray:
+    """The output of a session with onnxruntime's default options."""
+    session = onnxruntime.InferenceSession(program.to_proto().SerializeToString())
+    return session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+
+
+def rounded(module: torch.nn.Module, x: torch.Tensor, **options: object) -> OnnxProgram:
+    program = coreai_onnx.convert(module.eval(), (x,))
+    calls = [(x * (1 - 0.1 * k),) for k in range(4)]
+    return program.quantize(8, activations=True, calibration=calls, **options)
+
+
+def worst(program: OnnxProgram, module: torch.nn.Module, x: torch.Tensor) -> float:
+    """The largest change, beside the largest value."""
+    exact = module(x).detach().numpy()
+    return float(np.abs(stock(program, x) - exact).max() / np.abs(exact).max())
+
+
+LAYERS = [
+    (torch.nn.Linear(32, 16), (4, 32)),
+    (torch.nn.Linear(32, 16), (2, 3, 32)),
+    (torch.nn.Sequential(torch.nn.Conv1d(4, 8, 3), torch.nn.ReLU()), (2, 4, 20)),
+]
+
+
+@pytest.mark.parametrize(("module", "shape"), LAYERS)
+@pytest.mark.parametrize("size", [1e-6, 1e-12, 1e-38])
+def test_a_bias_that_is_large_beside_the_products(
+    module: torch.nn.Module, shape: tuple[int, ...], size: float
+) -> None:
+    """The scale of the weight grows, so that the bias fits into int32."""
+    with torch.no_grad():
+        bias = next(value for name, value in module.named_parameters() if "bias" in name)
+        bias.copy_(torch.linspace(0.1, 1, len(bias)))
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * size
+    assert worst(rounded(module, x), module, x) < 0.005
+
+
+def test_a_matrix_is_multiplied_by_integers(tmp_path: Path) -> None:
+    """In a Gemm, onnxruntime finds integers only if the weight has zero points."""
+    program = rounded(torch.nn.Linear(64, 32), torch.randn(5, 64))
+    assert fused(program, tmp_path) == ["QuantizeLinear", "QGemm"]
+
+
+class Skipped(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = torch.nn.Conv1d(4, 8, 3), torch.nn.Conv1d(8, 8, 3)
+        self.c = torch.nn.Conv1d(8, 4, 3)
+        with torch.no_grad():  # one scale for all channels would lose the small ones
+            self.b.weight *= torch.logspace(-4, 0, 8)[:, None, None]
+            self.b.bias.zero_()
+            self.c.weight *= torch.logspace(4, 0, 8)[None, :, None]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.c(self.b(torch.relu(self.a(x))))
+
+
+def test_a_layer_that_is_left_out_stays_in_float32(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    program = rounded(Skipped(), torch.randn(2, 4, 40), skip=["b"])
+    ops = fused(program, tmp_path)
+    assert ops.count("QLinearConv") == 1
+    assert "FusedConv" in ops
+
+
+def test_inputs_of_16_bits() -> None:
+    torch.manual_seed(0)
+    module, x = Network(), torch.randn(3, 2, 40)
+    errors = [worst(rounded(module, x, activation_bits=bits), module, x) for bits in (8, 16)]
+    assert errors[1] < errors[0] / 2
+    program = rounded(module, x, activation_bits=16)
+    zeros = [v.dtype for n, v in program.model.graph.initializers.items() if "zero_point" in n]
+    assert ir.DataType.UINT16 in zeros
+
+
+class Stored(torch.nn.Module):
+    """A product and a convolution in float32 with constants in 16 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.c = torch.nn.Linear(64, 64).bfloat16(), torch.nn.Conv1d(8, 16, 3).half()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.nn.functional.linear(x, self.a.weight.float(), self.a.bias.float())
+        x = x.reshape(-1, 8, 8)
+        return torch.nn.functional.conv1d(x, self.c.weight.float(), self.c.bias.float())
+
+
+def test_weights_in_16_bits_are_replaced() -> None:
+    torch.manual_seed(0)
+    module, x = Stored(), torch.randn(3, 64)
+    program = rounded(module, x)
+    report = program.quantization_report
+    assert report is not None
+    assert len(report.layers) == 2
+    assert report.bytes_after < report.bytes_before * 0.65
+    halves = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    assert not [v for v in program.model.graph.initializers.values() if v.dtype in halves]
+    assert worst(program, module, x) < 0.03
+
+
+@pytest.mark.parametrize("method", ["percentile", "entropy"])
+def test_an_outlier_in_the_calibration_data(method: str) -> None:
+    torch.manual_seed(0)
+    module, x = torch.nn.Linear(64, 8, bias=False).eval(), torch.randn(16, 64)
+    calls = [(torch.randn(16, 64),) for _ in range(20)]
+    calls[7][0][3, 5] = 1e4
+    errors = []
+    for chosen in ("minmax", method):
+        program = coreai_onnx.convert(module, (x,))
+        program.quantize(
+            8, activations=True, calibration=calls, calibration_method=chosen, percentile=99.9
+        )
+        errors.append(worst(program, module, x))
+    assert errors[0] > 0.5
+    assert errors[1] < 0.1
+
+
+def test_several_entrypoints() -> None:
+    torch.manual_seed(0)
+    first, second = torch.nn.Linear(8, 4).eval(), torch.nn.Linear(4, 2).eval()
+    x, y = torch.randn(3, 8), torch.randn(3, 4)
+    models = {
+        "encode": coreai_onnx.convert(first, (x,)).model,
+        "decode": coreai_onnx.convert(second, (y,)).model,
+    }
+    program = OnnxProgram(models)
+    with pytest.raises(QuantizationError, match="the entrypoint decode has no calibration data"):
+        program.quantize(8, activations=True, calibration={"encode": [(x,)]})
+    program.quantize(8, activations=True, calibration={"encode": [(x,)], "decode": [(y,)]})
+    reports = program.quantization_reports
+    assert [len(reports[name].outputs) for name in models] == [1, 1]
+    assert [len(reports[name].layers) for name in models] == [1, 1]
+
+
 def test_errors_leave_the_program_unchanged() -> None:
     program = network()
     before = program.to_proto().SerializeToString(deterministic=True)
@@ -82,6 +219,7 @@ def test_errors_leave_the_program_unchanged() -> None:
     for options, message in (
         ({}, "activations=True needs calibration data"),
         ({"calibration": []}, "there is no calibration data"),
+        ({"calibration": [(np.ones((0, 2, 40), np.float32),)]}, "calibration call 1"),
         ({"calibration": wrong}, "calibration call 1"),
         ({"calibration": inputs(1, 0), "skip": ["*"]}, "there is nothing to quantize"),
     ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -55,3 +57,32 @@ def test_models_stay_as_they_are() -> None:
     done = quantize_entrypoints({"main": model}, "", 4, 32, minimum_size=0)["main"]
     assert [node.op_type for node in model.graph] == ["Transpose", "MatMul"]
     assert [node.op_type for node in done.model.graph] == ["linear_nbits.zero_points"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bits": 4.0}, "bits=4.0; choose from 8, 4, 3, 2"),
+        ({"symmetric": "yes"}, "symmetric='yes'; give True or False"),
+        ({"embeddings": 0}, "embeddings=0; give True or False"),
+        ({"minimum_size": -1}, "minimum_size=-1; give a number of elements"),
+        ({"minimum_size": 1.5}, "minimum_size=1.5; give a number of elements"),
+        ({"rules": ["lm_head"]}, "rules is a list\n  give a mapping of patterns to bits"),
+        ({"rules": {5: 4}}, "the pattern 5 is a int, not a text"),
+        ({"rules": {"*": {"symmetric": 1}}}, "symmetric=1; give True or False"),
+        ({"metrics": [len]}, "metrics is a list\n  give a mapping of names to functions"),
+        ({"skip": 5}, "skip=5; give a list of patterns"),
+        ({"skip": [5]}, "the pattern 5 is a int, not a text"),
+        ({"activation_bits": 16}, "activation_bits=16; choose from 0, 8"),
+        ({"activation_bits": 4, "activations": True}, "activation_bits=4; choose from 0, 8, 16"),
+        ({"calibration_method": "kl"}, "calibration_method='kl'; choose from minmax"),
+        ({"percentile": 5}, "percentile=5; give a number above 50, at most 100"),
+        ({"calibration": 5}, "calibration is a int\n  give a list of the inputs of calls"),
+        ({"evaluation": "x"}, "evaluation is a str\n  give a list of the inputs of calls"),
+        ({"calibration": {"x": []}}, "there is no entrypoint 'x'; there are main"),
+    ],
+)
+def test_options_of_another_kind_are_errors(options: dict[str, object], message: str) -> None:
+    arguments = {"bits": 4, "group_size": 32, **options}
+    with pytest.raises(QuantizationError, match=re.escape(message)):
+        quantize_entrypoints({"main": linear(heavy_tailed(64, 64))}, "main", **arguments)

@@ -15,7 +15,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torchao.quantization.pt2e import MinMaxObserver, PerChannelMinMaxObserver
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
+from torchao.quantization.pt2e.quantizer import (
+    QuantizationAnnotation,
+    QuantizationSpec,
+    Quantizer,
+)
 from torchao.testing.pt2e._xnnpack_quantizer import (
     XNNPACKQuantizer,
     get_symmetric_quantization_config,
@@ -200,11 +206,101 @@ def test_the_quantizer_of_inductor(dynamic: bool) -> None:
         same(program, made, x, rounded=not dynamic)
 
 
+@pytest.mark.parametrize("shape", [(4, 32), (2, 3, 32), (2, 4, 20)])
+def test_a_bias_that_does_not_fit_into_int32(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv1d(4, 8, 3) if shape[-1] == 20 else nn.Linear(32, 16)
+    with torch.no_grad():
+        layer.bias.copy_(torch.linspace(0.1, 1, len(layer.bias)))
+    x = torch.randn(shape) * 1e-7
+    made = quantized(nn.Sequential(layer, nn.ReLU()).eval(), x, OrtQuantizer())
+    program = convert(torch.export.export(made, (x,)))
+    session = onnxruntime.InferenceSession(program.to_proto().SerializeToString())
+    (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    error = torch.from_numpy(got) - torch.relu(layer(x))
+    assert error.abs().max() < 0.003  # one step of the result is 1 / 255
+
+
+def test_a_skipped_convolution_keeps_its_weights() -> None:
+    """onnxruntime would give all channels of its weight one scale."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Conv1d(8, 8, 3) for _ in range(3))).eval()
+    with torch.no_grad():
+        model[1].weight *= torch.logspace(-4, 0, 8)[:, None, None]
+        model[1].bias.zero_()
+        model[2].weight *= torch.logspace(4, 0, 8)[None, :, None]
+    x = torch.randn(2, 8, 40)
+    made = quantized(model, x, OrtQuantizer(skip=["1"], reduce_range=True))
+    program = convert(torch.export.export(made, (x,)))
+    session = onnxruntime.InferenceSession(program.to_proto().SerializeToString())
+    (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    wanted = made(x).detach()
+    assert (torch.from_numpy(got) - wanted).abs().max() / wanted.abs().max() < 0.01
+
+
 def test_modules_stay_in_float32() -> None:
     made = quantized(Mlp().eval(), ROWS, OrtQuantizer(skip=["down"]))
     program = convert(torch.export.export(made, (ROWS,)))
     same(program, made, ROWS)
     assert sum(node.op_type == "QuantizeLinear" for node in program.model.graph) == 1
+
+
+class Given(Quantizer):
+    """Linear layers with the given specs of weights, and perhaps of activations."""
+
+    def __init__(self, weight: QuantizationSpec, rows: QuantizationSpec | None = None) -> None:
+        super().__init__()
+        self.weight, self.rows = weight, rows
+
+    def annotate(self, model: Any) -> Any:
+        for node in model.graph.nodes:
+            if node.target is torch.ops.aten.linear.default:
+                specs = {node.args[1]: self.weight}
+                if self.rows is not None:
+                    specs[node.args[0]] = self.rows
+                node.meta["quantization_annotation"] = QuantizationAnnotation(
+                    input_qspec_map=specs, _annotated=True
+                )
+        return model
+
+    def validate(self, model: Any) -> None:
+        pass
+
+
+def weight_spec(axis: int | None, low: int = -127) -> QuantizationSpec:
+    scheme = torch.per_channel_symmetric if axis is not None else torch.per_tensor_symmetric
+    observer = MinMaxObserver if axis is None else PerChannelMinMaxObserver
+    return QuantizationSpec(torch.int8, observer, low, -low, scheme, axis)
+
+
+def row_spec(dtype: torch.dtype, low: int, high: int) -> QuantizationSpec:
+    observer = MinMaxObserver.with_args(eps=2**-30)
+    return QuantizationSpec(dtype, observer, low, high, torch.per_tensor_affine)
+
+
+ROW_SPECS = [
+    None,
+    row_spec(torch.int16, -32768, 32767),
+    row_spec(torch.int32, 0, 65535),
+    row_spec(torch.uint8, 0, 255),
+]
+
+
+@pytest.mark.parametrize("rows", ROW_SPECS, ids=["weights", "int16", "int32", "uint8"])
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("x", [ROWS, TOKENS])
+def test_a_stock_onnxruntime_rounds_only_what_the_program_rounds(
+    x: torch.Tensor, axis: int | None, rows: QuantizationSpec | None
+) -> None:
+    """Scales of inputs and weights alone are not for its integer products."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 48)).eval()
+    made = quantized(model, x, Given(weight_spec(axis, -63), rows))
+    program = convert(torch.export.export(made, (x,)))
+    session = onnxruntime.InferenceSession(program.to_proto().SerializeToString())
+    (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert_close(got, made(x).detach(), exception=None if rows is None else "quantized_step")
+    same(program, made, x, rounded=rows is not None)
 
 
 def test_a_module_that_is_not_there() -> None:

@@ -44,10 +44,15 @@ def sigmoid(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Mixture(torch.nn.Module):
-    def __init__(self, route: Route = softmax, gate: Any = torch.nn.functional.silu) -> None:
+    def __init__(
+        self,
+        route: Route = softmax,
+        gate: Any = torch.nn.functional.silu,
+        hidden: int = HIDDEN,
+    ) -> None:
         super().__init__()
-        self.up = torch.nn.Parameter(torch.randn(EXPERTS, 2 * HIDDEN, LANES) / 6)
-        self.down = torch.nn.Parameter(torch.randn(EXPERTS, LANES, HIDDEN) / 6)
+        self.up = torch.nn.Parameter(torch.randn(EXPERTS, 2 * hidden, LANES) / 6)
+        self.down = torch.nn.Parameter(torch.randn(EXPERTS, LANES, hidden) / 6)
         self.router = torch.nn.Linear(LANES, EXPERTS)
         self.product, self.route, self.gate = GatherMM(transpose_rhs=True), route, gate
 
@@ -87,6 +92,16 @@ def test_blocks_are_onnxruntimes(route: Route, symmetric: bool, bits: int, needs
         assert_close(program.run(**feeds(tokens))[0], wanted)
     again = ir.from_proto(ir.to_proto(program.model))
     assert run_passes(again, [contrib_qmoe]).total == 0
+
+
+@pytest.mark.parametrize(("hidden", "group_size"), [(64, 16), (96, 32)])
+def test_exact_rows_of_2_bits(hidden: int, group_size: int) -> None:
+    torch.manual_seed(0)
+    program = quantized(Mixture(hidden=hidden), 2, group_size)
+    before = program.run(**feeds(40), kernels=False)[0]
+    program.optimize(target="contrib")
+    assert "QMoE" in {node.op_type for node in program.model.graph}
+    assert_close(program.run(**feeds(40))[0], before)
 
 
 @pytest.mark.parametrize(("bits", "level"), [(4, 4), (8, None)])
@@ -132,6 +147,11 @@ PLAIN = {"bits": 4, "group_size": 16}
         ({"gate": torch.tanh}, PLAIN, "the activation is no swiglu"),
         ({}, PLAIN | {"bits": 8}, "onnxruntime has no exact product of 8-bit experts"),
         ({}, PLAIN | {"bits": 3}, "onnxruntime has no exact product of 3-bit experts"),
+        (
+            {"hidden": 64},
+            {"bits": 2, "group_size": 32},
+            "onnxruntime rounds the activations of 2-bit rows of 64 values",
+        ),
         ({}, PLAIN | {"group_size": 8}, "onnxruntime has no blocks of that size"),
         ({}, PLAIN | {"rules": {"up": {"bits": 2}}}, "the products have weights of different kinds"),
         (

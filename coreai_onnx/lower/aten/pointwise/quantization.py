@@ -102,7 +102,7 @@ def dequantize_per_tensor(
 ) -> Value:
     """(input - zero_point) * scale."""
     target = out_dtype or torch.float32
-    if target == torch.float32 and _dequantizes(op, dtype, zero_point):
+    if target == torch.float32 and _dequantizes(op, input, dtype, zero_point):
         zeros = None if dtype == torch.int32 else _scalar(op, zero_point, dtype)
         return op.DequantizeLinear(input, _scalar(op, scale, target), zeros)
     centered = op.Sub(op.cast(input, target), _scalar(op, zero_point, target))
@@ -125,7 +125,7 @@ def dequantize_per_channel(
     """(input - zero_point) * scale, with scales and zero points along an axis."""
     target = out_dtype or torch.float32
     scales = op.cast(scales, torch.float32)
-    if _dequantizes(op, dtype, zero_points):
+    if _dequantizes(op, input, dtype, zero_points):
         given = None
         if zero_points is not None and dtype != torch.int32:
             given = op.cast(zero_points, dtype)
@@ -228,10 +228,16 @@ def _has_linear_ops(op: OpBuilder, dtype: torch.dtype) -> bool:
     return dtype in _BYTES or (dtype in _WORDS and op.opset >= _WORDS_SINCE)
 
 
-def _dequantizes(op: OpBuilder, dtype: torch.dtype, zero_point: Value | Number | None) -> bool:
-    """Whether ``DequantizeLinear`` takes a dtype with these zero points; for int32, only zero."""
+def _dequantizes(
+    op: OpBuilder, input: Value, dtype: torch.dtype, zero_point: Value | Number | None
+) -> bool:
+    """Whether ``DequantizeLinear`` takes a dtype with these zero points.
+
+    int32 is for biases: zero points must be zero, and onnxruntime cannot load a product or a view
+    of computed values that are dequantized from int32.
+    """
     if dtype == torch.int32:
-        return _is_zero(zero_point)
+        return input.const_value is not None and _is_zero(zero_point)
     whole = not isinstance(zero_point, Value) or not dtype_of(zero_point).is_floating_point
     return whole and _has_linear_ops(op, dtype)
 

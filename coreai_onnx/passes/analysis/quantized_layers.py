@@ -1,0 +1,136 @@
+"""Products and convolutions of quantized values, as onnxruntime recognizes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.linear_quantization import BYTES
+from coreai_onnx.passes.analysis.quantized_products import before_transposes
+from coreai_onnx.passes.engine.match import (
+    VIEWS,
+    attribute_of,
+    constant_of,
+    dtype_of,
+    input_of,
+    is_standard,
+    made_by,
+    maker,
+    rank_of,
+    static_shape_of,
+)
+
+MOVED = (*VIEWS, "Transpose", "Slice", "MaxPool")
+"""Ops that onnxruntime moves a quantization across (measured with 1.31)."""
+_SAME_SCALE = 1e-3
+"""The largest relative difference of a bias' scale from that of the sums. The one that torch
+computes in float32 differs by 1e-7; a whole step in 2,000 is below the rounding of the result."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The integers that a ``DequantizeLinear`` reads.
+
+    Attributes:
+        dtype: Their dtype.
+        rank: Their rank; None if it is unknown.
+        axis: The axis of the scales; None for one scale.
+        block: The number of neighbors along the axis that share a scale; 0 for one per index.
+        is_weight: Whether no node computes them: a constant, or an argument of a function.
+    """
+
+    dtype: np.dtype | None
+    rank: int | None
+    axis: int | None
+    block: int
+    is_weight: bool
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether there is one scale."""
+        return self.axis is None
+
+    def transposed(self) -> Steps:
+        """Return those of the transposed matrix."""
+        return self if self.axis is None else replace(self, axis=1 - self.axis)
+
+    def form(self, shape: Sequence[int] | None) -> list[int] | None:
+        """Return the shape in which scales broadcast to the integers; None if it is unknown."""
+        if self.axis is None:
+            return []
+        if not self.block:
+            return None if self.rank is None else _with(self.rank, self.axis)
+        if shape is None or shape[self.axis] % self.block:
+            return None
+        sizes = [*shape]
+        sizes[self.axis : self.axis + 1] = [shape[self.axis] // self.block, 1]
+        return sizes
+
+    def groups(self, shape: Sequence[int]) -> list[int]:
+        """Return the shape of the integers with an axis for the elements of a block."""
+        assert self.axis is not None
+        sizes = [*shape]
+        sizes[self.axis : self.axis + 1] = [shape[self.axis] // self.block, self.block]
+        return sizes
+
+
+def _with(rank: int, axis: int) -> list[int]:
+    return [-1 if i == axis else 1 for i in range(rank)]
+
+
+def steps_of(node: gs.Node) -> Steps | None:
+    """Return what a ``DequantizeLinear`` reads; None for another node, and for float8."""
+    if not is_standard(node, "DequantizeLinear") or len(node.inputs) < 2:
+        return None
+    given, form = node.inputs[0], static_shape_of(node.inputs[1])
+    zero, rank = input_of(node, 2), rank_of(given)
+    dtype = dtype_of(given) if zero is None else dtype_of(zero)
+    if form is None or dtype is None or not _holds_integers(dtype):
+        return None
+    source, _ = before_transposes(given, 0)
+    is_weight = maker(source) is None
+    if form in {(), (1,)}:
+        return Steps(dtype, rank, None, 0, is_weight)
+    axis = int(attribute_of(node, "axis", 1))
+    if axis < 0 and rank is None:
+        return None
+    block = int(attribute_of(node, "block_size", 0))
+    return Steps(dtype, rank, axis if axis >= 0 else axis + (rank or 0), block, is_weight)
+
+
+def _holds_integers(dtype: np.dtype) -> bool:
+    return dtype.kind in "iu" or dtype.name in ("int4", "uint4", "int2", "uint2")
+
+
+def quantized_rows(tensor: gs.Tensor) -> gs.Node | None:
+    """Return the ``DequantizeLinear`` of 8 bits with one scale that makes the rows of a product."""
+    while (moved := made_by(tensor, *MOVED)) is not None:
+        tensor = moved.inputs[0]
+    node = made_by(tensor, "DequantizeLinear")
+    steps = None if node is None else steps_of(node)
+    return node if steps is not None and steps.is_scalar and steps.dtype in BYTES else None
+
+
+def sum_scales(node: gs.Node) -> np.ndarray | None:
+    """Return the scales of the sums of a product or convolution on integers, if constant."""
+    rows, weight = quantized_rows(node.inputs[0]), made_by(node.inputs[1], "DequantizeLinear")
+    if rows is None or weight is None:
+        return None
+    first, second = constant_of(rows.inputs[1]), constant_of(weight.inputs[1])
+    if first is None or second is None:
+        return None
+    return np.asarray(first.reshape(()) * second.reshape(-1), np.float64)
+
+
+def has_other_bias_scale(product: gs.Node, bias: gs.Tensor) -> bool:
+    """Whether the int32 bias of a product or convolution has other scales than its sums."""
+    source, scales = made_by(bias, "DequantizeLinear"), sum_scales(product)
+    if source is None or scales is None:
+        return False
+    own = constant_of(source.inputs[1])
+    if own is None:
+        return False
+    return not np.allclose(own.reshape(-1).astype(np.float64), scales, rtol=_SAME_SCALE, atol=0)

@@ -1,0 +1,97 @@
+"""Keeps onnxruntime from quantizing layers in float32 between quantized values."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.quantized_layers import MOVED, steps_of, sum_scales
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.match import (
+    constant_of,
+    input_of,
+    is_standard,
+    made_by,
+    rank_of,
+)
+from coreai_onnx.passes.engine.why import Why
+
+_LAYERS = ("Conv", "ConvTranspose", "Gemm")
+_CLAMPS = ("Relu", "Clip", "Cast")
+_LARGEST = 1 << 30
+"""The largest magnitude of a bias in the units of the sums, which are added to it in int32."""
+
+
+def keep_float_layers(graph: gs.Graph, why: Why) -> int:
+    """Layer in float32 between dequantized and quantized values → with a LeakyRelu of slope 1.
+
+    DQ(q) ─Conv(w:float)→ ─Q→ y     becomes     DQ(q) ─Conv(w)→ ─LeakyRelu<alpha=1>→ ─Q→ y
+
+    LeakyRelu of slope 1 changes no value, and onnxruntime makes it a part of the convolution or
+    product. Without it, onnxruntime 1.31 quantizes the weight with one scale for the whole tensor,
+    although the model keeps it in float32. It also rounds a bias to int32 in the units of the sums:
+    a large one is clipped, or overflows, if the weight is quantized as well.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        layer = _layer(node)
+        if layer is None or not _is_changed(*layer):
+            continue
+        if not _is_quantized(node.outputs[0]):
+            why("the result is not quantized", node)
+            continue
+        inner = edit.node(node.op, node, list(node.inputs), domain=node.domain, **node.attrs)
+        (result,) = inner.outputs
+        result.dtype, result.shape = node.outputs[0].dtype, node.outputs[0].shape
+        edit.become(node, "LeakyRelu", [result], alpha=1.0)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _layer(node: gs.Node) -> tuple[gs.Node, gs.Tensor | None] | None:
+    """Return the product or convolution that a node is the last op of, and its bias.
+
+    onnxruntime makes a Gemm of a MatMul and a row that is added to it.
+    """
+    if is_standard(node, *_LAYERS):
+        return node, input_of(node, 2)
+    if is_standard(node, "Add"):
+        for tensor, bias in (node.inputs, node.inputs[::-1]):
+            product = made_by(tensor, "MatMul")
+            if product is not None and rank_of(bias) in (1, 2):
+                return product, bias
+    return None
+
+
+def _is_changed(node: gs.Node, bias: gs.Tensor | None) -> bool:
+    """Whether onnxruntime would quantize the weight, or clip the bias."""
+    if not _is_dequantized(node.inputs[0]):
+        return False
+    if not _is_dequantized(node.inputs[1]):
+        return True
+    values = None if bias is None else constant_of(bias)
+    scales = sum_scales(node)
+    if values is None or scales is None or values.dtype.kind != "f":
+        return False
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return bool((np.abs(values.reshape(-1).astype(np.float64)) / scales > _LARGEST).any())
+
+
+def _is_dequantized(tensor: gs.Tensor) -> bool:
+    while (moved := made_by(tensor, *MOVED)) is not None:
+        tensor = moved.inputs[0]
+    node = made_by(tensor, "DequantizeLinear")
+    return node is not None and steps_of(node) is not None
+
+
+def _is_quantized(tensor: gs.Tensor) -> bool:
+    """Whether a result is quantized, perhaps behind ops that onnxruntime swaps it with."""
+    waiting = [tensor]
+    while waiting:
+        for reader in waiting.pop().outputs:
+            if is_standard(reader, "QuantizeLinear"):
+                return True
+            if is_standard(reader, *MOVED, *_CLAMPS):
+                waiting.append(reader.outputs[0])
+    return False

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import pytest
+
+from coreai_onnx.passes.analysis.quantized_layers import (
+    has_other_bias_scale,
+    quantized_rows,
+    steps_of,
+    sum_scales,
+)
+
+
+def constant(values: object, dtype: type = np.float32) -> gs.Constant:
+    return gs.Constant("c", np.array(values, dtype))
+
+
+def made(op: str, inputs: list[gs.Tensor], dtype: type = np.float32, **attrs: object) -> gs.Tensor:
+    output = gs.Variable(f"{op}_{id(inputs)}", dtype, inputs[0].shape)
+    gs.Node(op, op, dict(attrs), inputs, [output])
+    return output
+
+
+SCALE, ZERO = constant(0.5), constant(9, np.uint8)
+WEIGHT = constant([[1, 2, 3], [4, 5, 6]], np.int8)
+
+
+def rows(dtype: type = np.uint8, scale: gs.Constant = SCALE) -> gs.Tensor:
+    x = gs.Variable("x", np.float32, ["n", 2])
+    zero = constant(0, dtype)
+    codes = made("QuantizeLinear", [x, scale, zero], dtype)
+    return made("DequantizeLinear", [codes, scale, zero])
+
+
+def gemm(bias_scale: object, weight_scale: object) -> gs.Node:
+    weight = made("DequantizeLinear", [WEIGHT, constant(weight_scale)])
+    bias = made("DequantizeLinear", [constant([1, 2, 3], np.int32), constant(bias_scale)], axis=0)
+    return made("Gemm", [rows(), weight, bias]).inputs[0]
+
+
+def test_steps_of_a_weight_and_of_computed_values() -> None:
+    steps = steps_of(made("DequantizeLinear", [WEIGHT, constant([1, 2, 3])], axis=-1).inputs[0])
+    assert steps is not None
+    assert (steps.axis, steps.block, steps.is_weight, steps.is_scalar) == (1, 0, True, False)
+    assert steps.transposed().axis == 0
+    assert steps.form((2, 3)) == [1, -1]
+    computed = steps_of(rows().inputs[0])
+    assert computed is not None
+    assert (computed.is_weight, computed.form(None)) == (False, [])
+    assert steps_of(made("QuantizeLinear", [rows(), SCALE, ZERO]).inputs[0]) is None
+
+
+def test_blocks() -> None:
+    scales = constant([[1.0, 2, 3]])
+    node = made("DequantizeLinear", [WEIGHT, scales], axis=0, block_size=2).inputs[0]
+    steps = steps_of(node)
+    assert steps is not None
+    assert (steps.form((2, 3)), steps.groups((2, 3))) == ([1, 1, 3], [1, 2, 3])
+    assert steps.form((3, 3)) is None
+
+
+def test_the_dtype_is_that_of_the_zero_point() -> None:
+    """A file need not have types of inner values."""
+    node = made("DequantizeLinear", [gs.Variable("q"), SCALE, ZERO]).inputs[0]
+    steps = steps_of(node)
+    assert steps is not None
+    assert steps.dtype == np.uint8
+    assert steps_of(made("DequantizeLinear", [gs.Variable("q"), SCALE]).inputs[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("tensor", "found"),
+    [
+        (rows(), True),
+        (made("Slice", [made("Unsqueeze", [rows()])]), True),
+        (made("Relu", [rows()]), False),
+        (rows(np.uint16), False),
+        (rows(scale=constant([0.5, 1])), False),
+    ],
+)
+def test_rows_of_8_bits(tensor: gs.Tensor, found: bool) -> None:
+    assert (quantized_rows(tensor) is not None) is found
+
+
+def test_scales_of_sums() -> None:
+    np.testing.assert_array_equal(sum_scales(gemm(1.0, [1, 2, 4])), [0.5, 1, 2])
+    np.testing.assert_array_equal(sum_scales(gemm(1.0, 4.0)), [2])
+    assert sum_scales(made("MatMul", [rows(), WEIGHT]).inputs[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("bias_scale", "weight_scale", "found"),
+    [([0.5, 1, 2], [1, 2, 4], False), (2.0, 4.0, False), ([0.5, 1, 3], [1, 2, 4], True)],
+)
+def test_scales_of_a_bias(bias_scale: object, weight_scale: object, found: bool) -> None:
+    node = gemm(bias_scale, weight_scale)
+    assert has_other_bias_scale(node, node.inputs[2]) is found
+    assert not has_other_bias_scale(node, node.inputs[0].inputs[0].inputs[0])
