@@ -22,6 +22,8 @@ SIZES = ((1, 5, 0), (1, 1, 5), (3, 8, 0), (3, 1, 8))
 _TOLERANCE = {torch.float16: 5e-2, torch.float32: 2e-3}
 """Largest difference, relative to the largest value: more than rounding, less than an error."""
 _SCALE = 0.5
+_SPARE = 64
+"""Tokens that are drawn beside those needed, in place of those without an embedding."""
 
 
 def check_at_other_sizes(decoder: Decoder, program: OnnxProgram) -> None:
@@ -53,10 +55,21 @@ def check_at_other_sizes(decoder: Decoder, program: OnnxProgram) -> None:
 def _randomized(decoder: Decoder, arguments: Any, random: torch.Generator) -> tuple[Any, ...]:
     """Return arguments with random tokens and a random cache."""
     ids, *others, cache = arguments
-    size = decoder.model.config.get_text_config(decoder=True).vocab_size
-    tokens = torch.randint(0, size, ids.shape, generator=random)
+    tokens = _tokens(decoder.model, ids.shape, random)
     values = [(torch.randn(x.shape, generator=random) * _SCALE).to(x.dtype) for x in cache]
     return (tokens, *others, values)
+
+
+def _tokens(model: Any, shape: torch.Size, random: torch.Generator) -> torch.Tensor:
+    """Return random tokens that have an embedding.
+
+    The embedding of a padding token is zero. A router that reads it, as that of JetMoE does, gives
+    equal scores to all experts, and which of them ``torch.topk`` takes is arbitrary.
+    """
+    size = model.config.get_text_config(decoder=True).vocab_size
+    drawn = torch.randint(0, size, (shape.numel() + _SPARE,), generator=random)
+    has_embedding = model.get_input_embeddings()(drawn).flatten(1).any(dim=1)
+    return drawn[has_embedding.argsort(descending=True, stable=True)][: shape.numel()].view(shape)
 
 
 def _compare(name: str, actual: Any, expected: torch.Tensor, sizes: str) -> None:

@@ -22,6 +22,7 @@ _FALCON_H1 = {
     "mamba_n_groups": 2,
     "mamba_chunk_size": 8,
 }
+_JETMOE = {**_GRANITE_MOE, "kv_channels": 16}
 _FURTHER = (
     Architecture("smollm3", language_model("SmolLM3", **SHAPE), ids, token_dims()),
     Architecture(
@@ -31,6 +32,7 @@ _FURTHER = (
     Architecture("lfm2", language_model("Lfm2", **_LFM2), ids, token_dims()),
     Architecture("falcon_h1", language_model("FalconH1", **_FALCON_H1), ids, token_dims()),
     Architecture("granite_moe", language_model("GraniteMoe", **_GRANITE_MOE), ids, token_dims()),
+    Architecture("jetmoe", language_model("JetMoe", **_JETMOE), ids, token_dims()),
 )
 GENERATORS = {model.name: model for model in (*DECODERS, *MIXTURES, *STATEFUL, *_FURTHER)}
 """Decoders by name."""
