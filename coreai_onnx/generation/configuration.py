@@ -62,7 +62,9 @@ def _token_table(value: Any) -> bool:
 
 _TOKEN = _Kind("a token id", _is_token)
 _TOKENS = _Kind("a list of token ids", _tokens)
-_ONE_OR_MORE = _Kind("a token id or a list of token ids", lambda x: _is_token(x) or _tokens(x))
+_ONE_OR_MORE = _Kind(
+    "a token id or a list of them", lambda x: _is_token(x) or (x != [] and _tokens(x))
+)
 _TABLE = _Kind("token ids by name", _token_table)
 _LENGTH = _Kind("an integer", _whole(-_LARGEST))
 _COUNT = _Kind("an integer of 0 or more", _whole(0))
@@ -195,8 +197,6 @@ class Configuration:
 def _rules(settings: Mapping[str, Any]) -> TokenRules:
     given = {field.name: settings.get(field.name) for field in fields(TokenRules)}
     penalty = given.pop("repetition_penalty")  # transformers takes no integer
-    ends = given["forced_eos_token_id"]
-    given["forced_eos_token_id"] = None if ends == [] else ends
     return TokenRules(None if penalty is None else float(penalty), **given)
 
 

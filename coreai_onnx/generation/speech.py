@@ -52,6 +52,8 @@ class Speech:
             config.encoder_layers = config.decoder_layers = 0
             config.pad_token_id = None
             self._model = _Whisper(config, encoder, decoder)
+        if settings.repetition_penalty is not None:  # transformers takes no integer
+            settings.repetition_penalty = float(settings.repetition_penalty)
         self._model.generation_config = settings
 
     def generate(self, prompt: Any, options: Mapping[str, Any]) -> Array:

@@ -72,10 +72,10 @@ def copied(
 
 def attacks(name: str) -> Iterator[tuple[str, str, Any]]:
     """Yield a file, a setting and a value."""
-    further = (*SPEECH_KINDS, *SIZES) if name == "whisper" else ()
-    for setting in (*KINDS, *further):
-        for value in HOSTILE:
+    for value in HOSTILE:
+        for setting in (*KINDS, *(SPEECH_KINDS if name == "whisper" else ())):
             yield GENERATION_CONFIG, setting, value
+        for setting in SIZES if name == "whisper" else KINDS:
             yield CONFIG, setting, value
 
 
