@@ -118,7 +118,9 @@ class DecoderPart(torch.nn.Module):
         past = [slot.past for slot in self.slots]
         self.input_names = [*mask, "input_ids", "encoder_hidden_states", *past]
         self.output_names = ["logits", *(slot.present for slot in self.own)]
-        what = f"{type(model).__name__} is not exported: no several tokens with a cache"
+        what = (
+            f"{type(model).__name__} is not exported: it does not run on 3 tokens after cached ones"
+        )
         with torch.no_grad(), failures_as(ModelSourceError, what):
             self(*self.example(floating))
 
