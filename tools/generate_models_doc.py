@@ -65,6 +65,8 @@ with gated_delta_layers_as_ops(model):
 
 `state_space_layers_as_ops` of `coreai_onnx.export.compat.state_space` does the same for the chunks
 of Mamba 2, Falcon-H1, Bamba, Granite 4, Nemotron-H and Zamba 2, as ONNX operators.
+It makes the loops over tokens of Mamba, Falcon-Mamba, Jamba, RecurrentGemma and RWKV scans that
+continue from the state.
 
 ## Recurrent layers of any length
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +16,7 @@ from coreai_onnx.generation.prompts import Prompt
 from coreai_onnx.generation.sampling import Sampler, Settings
 from coreai_onnx.model.interface import CAPACITY, TensorInfo
 from coreai_onnx.runtime.session import Session
+from coreai_onnx.table import size_text
 
 _ENCODED = {"encoder_hidden_states", "encoder_attention_mask", "use_cache_branch"}
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position", *_ENCODED}
@@ -188,8 +192,28 @@ def _empty_states(session: Session, batch: int, capacity: int) -> dict[str, Any]
 
 
 def _empty(info: TensorInfo, sizes: dict[Any, int]) -> Any:
+    """Return zeros.
+
+    Raises:
+        GenerationError: If the machine does not have the memory. Allocating more than it has may
+            succeed, and end the process when the pages are written to.
+    """
     shape = [dim if isinstance(dim, int) else sizes.get(dim, 0) for dim in info.dims]
+    size = math.prod(shape) * np.dtype(info.numpy_dtype).itemsize
+    memory = _memory()
+    if size > memory:
+        raise GenerationError(
+            f"the cache {info.name} {shape} needs {size_text(size)}, and the machine has "
+            f"{size_text(memory)}: choose a smaller max_new_tokens or batch, or export it again"
+        )
     return np.zeros(shape, info.numpy_dtype)
+
+
+def _memory() -> int:
+    """Return the bytes of memory that the machine has."""
+    if not hasattr(os, "sysconf"):  # on Windows, where an allocation beyond the memory fails
+        return sys.maxsize
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _check_length(session: Session, prompt: Prompt, settings: Settings) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -13,17 +12,16 @@ import torch
 
 from coreai_onnx.errors import GenerationError, failures_as
 from coreai_onnx.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
-from coreai_onnx.generation.decoding import generated
+from coreai_onnx.generation.configuration import Configuration
+from coreai_onnx.generation.decoding import check_decoder, generated
 from coreai_onnx.generation.encoding import Encoder
 from coreai_onnx.generation.prompts import Prompt, read_prompt
 from coreai_onnx.generation.sampling import Settings, TokenRules
-from coreai_onnx.generation.speech import SPEECH_OPTIONS, Speech, has_whisper_settings
+from coreai_onnx.generation.speech import SPEECH_OPTIONS, Speech
 from coreai_onnx.runtime.opening import HasModel
 from coreai_onnx.runtime.outputs import Array
 from coreai_onnx.runtime.session import Session
 
-_SETTINGS = ("generation_config.json", "config.json")
-_CONTEXT = ("max_position_embeddings", "n_positions")
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 
@@ -80,7 +78,9 @@ class LanguageModel:
             threads: As for `session`.
 
         Raises:
-            GenerationError: If the folder has no ``model.onnx``, or its tokenizer cannot be read.
+            GenerationError: If the folder has no ``model.onnx``, the model is not a decoder, its
+                tokenizer cannot be read, or a setting of its configuration has a value of another
+                kind.
             SessionError: If the model cannot be opened.
         """
         path = Path(folder)
@@ -88,21 +88,26 @@ class LanguageModel:
         if not (encodes or (path / MODEL_FILE).is_file()):
             what = f"there is no {MODEL_FILE}" if path.is_dir() else "no such folder"
             raise GenerationError(f"{path}: {what}; export the model with coreai_onnx.export_model")
-        settings = [_read(path / name) for name in _SETTINGS]
-        stops, pads = (_first(settings, name) for name in ("eos_token_id", "pad_token_id"))
-        stop_ids = tuple(stops) if isinstance(stops, list) else () if stops is None else (stops,)
-        pad_id = pads if pads is not None else stop_ids[0] if stop_ids else 0
+        settings = Configuration.read(path)
         file = path / (MERGED_FILE if encodes else MODEL_FILE)
         session = Session(file, kernels=kernels, threads=threads)
+        check_decoder(session)
+        settings.check_vocabulary(session.outputs[0].dims[-1], starts=encodes)
         encoder = speech = None
         if encodes:
-            start = _start_id(settings)
-            encoder = Encoder(Session(path / ENCODER_FILE, kernels=kernels, threads=threads), start)
-            if has_whisper_settings(settings[0]):
-                speech = Speech(path, encoder.session, session)
-        rules = TokenRules.read(settings[0] or settings[1])  # as transformers chooses them
-        context = next((found for name in _CONTEXT if (found := _first(settings, name))), None)
-        return cls(session, _tokenizer(path), stop_ids, pad_id, encoder, rules, speech, context)
+            encoding = Session(path / ENCODER_FILE, kernels=kernels, threads=threads)
+            encoder = Encoder(encoding, settings.start_id)
+            speech = Speech(path, encoding, session) if settings.is_speech else None
+        return cls(
+            session,
+            _tokenizer(path),
+            settings.stop_ids,
+            settings.pad_id,
+            encoder,
+            settings.rules,
+            speech,
+            settings.context,
+        )
 
     def generate(self, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
         """Generate; see :func:`generate`."""
@@ -262,25 +267,6 @@ def _check_names(options: Mapping[str, Any]) -> None:
     if unknown := sorted(options.keys() - Options.__annotations__.keys()):
         known = ", ".join(Options.__annotations__)
         raise GenerationError(f"there is no option {unknown[0]!r}; there are {known}")
-
-
-def _read(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    with failures_as(GenerationError, f"cannot read {file}"):
-        content = json.loads(file.read_text())
-    return content if isinstance(content, dict) else {}
-
-
-def _first(settings: Sequence[dict[str, Any]], name: str) -> Any:
-    return next((one[name] for one in settings if one.get(name) is not None), None)
-
-
-def _start_id(settings: Sequence[dict[str, Any]]) -> int:
-    """Return the token that a decoder starts from, chosen as transformers does."""
-    names = ("decoder_start_token_id", "bos_token_id")
-    found = (_first(settings, name) for name in names)
-    return next((int(token) for token in found if token is not None), 0)
 
 
 def _tokenizer(folder: Path) -> Any:

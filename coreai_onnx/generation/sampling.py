@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,11 +42,6 @@ class TokenRules:
     forced_eos_token_id: Any = None
     suppress_tokens: Sequence[int] | None = None
     begin_suppress_tokens: Sequence[int] | None = None
-
-    @classmethod
-    def read(cls, settings: Mapping[str, Any]) -> TokenRules:
-        """Return the rules in a configuration."""
-        return cls(**{field.name: settings.get(field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -109,11 +104,11 @@ class Sampler:
         """
         self._samples = settings.samples
         self._random = torch.Generator()
-        if settings.seed is None:
-            self._random.seed()
-        else:
-            self._random.manual_seed(settings.seed)
         with failures_as(GenerationError, "a setting of the generation is out of range"):
+            if settings.seed is None:
+                self._random.seed()
+            else:
+                self._random.manual_seed(settings.seed)
             self._processors = LogitsProcessorList(_processors(settings, mask))
 
     def choose(self, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:

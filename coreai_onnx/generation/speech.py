@@ -16,6 +16,7 @@ from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalG
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from coreai_onnx.errors import GenerationError, failures_as
+from coreai_onnx.generation.configuration import CONFIG
 from coreai_onnx.generation.decoding import Decoding
 from coreai_onnx.generation.encoding import read_features
 from coreai_onnx.generation.prompts import Prompt
@@ -24,15 +25,8 @@ from coreai_onnx.runtime.session import Session
 
 SPEECH_OPTIONS = ("language", "task", "return_timestamps")
 """The options that only Whisper has."""
-_MARK = "no_timestamps_token_id"
-"""A setting that every ``generation_config.json`` of Whisper has."""
 _PASSED = (*SPEECH_OPTIONS, "max_new_tokens", "attention_mask", "repetition_penalty")
 _SAMPLING = ("temperature", "top_k", "top_p")
-
-
-def has_whisper_settings(settings: Mapping[str, Any]) -> bool:
-    """Whether a ``generation_config.json`` is that of a Whisper."""
-    return _MARK in settings
 
 
 class Speech:
@@ -48,12 +42,18 @@ class Speech:
         """Read the configurations.
 
         Raises:
-            GenerationError: If one cannot be read.
+            GenerationError: If one cannot be read, or has other sizes than the model.
         """
         with failures_as(GenerationError, f"cannot read the configuration of {folder}"):
             config = WhisperConfig.from_pretrained(folder, local_files_only=True)
             settings = GenerationConfig.from_pretrained(folder, local_files_only=True)
-        self._model = _Whisper(config, encoder, decoder)
+            _check_sizes(config, encoder, decoder)
+            # The layers run in the sessions, and padding needs no embedding here.
+            config.encoder_layers = config.decoder_layers = 0
+            config.pad_token_id = None
+            self._model = _Whisper(config, encoder, decoder)
+        if settings.repetition_penalty is not None:  # transformers takes no integer
+            settings.repetition_penalty = float(settings.repetition_penalty)
         self._model.generation_config = settings
 
     def generate(self, prompt: Any, options: Mapping[str, Any]) -> Array:
@@ -90,6 +90,27 @@ class Speech:
                 torch.from_numpy(features), use_cache=False, **given
             )
         return tokens
+
+
+def _check_sizes(config: Any, encoder: Session, decoder: Session) -> None:
+    """Refuse sizes of which transformers would allocate windows and scores.
+
+    Raises:
+        GenerationError: If one is not that of the model.
+    """
+    _, bins, frames = encoder.inputs[0].dims
+    stride = 2  # of the encoder's second convolution
+    sizes = {
+        "num_mel_bins": bins,
+        "max_source_positions": frames // stride if isinstance(frames, int) else None,
+        "vocab_size": decoder.outputs[0].dims[-1],
+    }
+    for name, size in sizes.items():
+        if isinstance(size, int) and getattr(config, name) != size:
+            raise GenerationError(
+                f"{name} of {CONFIG} is {getattr(config, name)}, and that of the model is {size}\n"
+                "  correct the file, or export the model again"
+            )
 
 
 class _Whisper(WhisperForConditionalGeneration):

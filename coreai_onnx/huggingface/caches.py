@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,8 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from coreai_onnx.errors import ConversionError
+from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
+from coreai_onnx.export.compat.patches import patched
 
 EXAMPLE_PAST = 4
 """Length of the cache in the example inputs of an export."""
@@ -24,6 +26,11 @@ EXAMPLE_CAPACITY = 11
 """Capacity of a static cache in the example inputs."""
 _PAST, _PRESENT = "past", "present"
 _EXAMPLE_IDS = [[1, 2, 3]]
+STATE = "state"
+"""The parameter of RWKV for its states, and their kind."""
+_NEVER = -1e30
+"""The exponent of RWKV's sums before the first token, as transformers has it."""
+_RECURRENT_BLOCK = "RecurrentGemmaRecurrentBlock"
 
 
 @dataclass(frozen=True)
@@ -31,9 +38,10 @@ class Slot:
     """One tensor of a cache.
 
     Attributes:
-        layer: Index of its layer.
+        layer: Index of its layer, or of the state of all layers.
         kind: ``"key"`` or ``"value"``, of which each token adds one; ``"conv"``, the last inputs of
-            a convolution, or ``"ssm"`` or ``"recurrent"``, the state of a linear attention.
+            a convolution, ``"ssm"`` or ``"recurrent"``, the state of a linear attention, or
+            ``"state"``, one of those that RWKV has for all layers.
         shape: The shape without the batch; 0 is the length of keys and values.
         dtype: The dtype.
         part: The part of the name before ``key``: ``"encoder."`` or ``"decoder."`` where a model
@@ -173,23 +181,35 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
     Raises:
         ConversionError: If a layer keeps something else than keys, values, and one state; a static
             cache is for keys and values only.
+        ModelSourceError: If the model does not run.
     """
+    name, parameter = type(model).__name__, cache_parameter(model)
+    if parameter is None:
+        if is_static:
+            raise ConversionError(
+                f"{name} has no cache", advice='export it with cache="growing": it reads all tokens'
+            )
+        return []
     cache = DynamicCache(config=model.config)
-    with torch.no_grad():
-        ids = torch.tensor(_EXAMPLE_IDS)
-        model(input_ids=ids, use_cache=True, **{cache_parameter(model): cache})
+    given = {} if parameter == STATE else {parameter: cache}
+    runs = failures_as(ModelSourceError, f"{name} does not run with input_ids and a cache")
+    with torch.no_grad(), states_in_cache(model), runs:
+        result = model(input_ids=torch.tensor(_EXAMPLE_IDS), use_cache=True, **given)
     if "Indexed" in "".join(type(layer).__name__ for layer in cache.layers):
         raise ConversionError(
-            f"{type(model).__name__}: a layer keeps the keys of an index beside its cache",
+            f"{name}: a layer keeps the keys of an index beside its cache",
             advice="such models are not exported yet",
         )
-    slots = slots_of_cache(cache, recurrent=_recurrent_kind(model.config))
+    if parameter == STATE:
+        found = enumerate(result.state)
+        slots = [Slot(i, STATE, tuple(state.shape[1:]), state.dtype) for i, state in found]
+    else:
+        slots = slots_of_cache(cache, recurrent=_recurrent_kind(model.config))
     if not is_static:
         return slots
     if not all(slot.grows for slot in slots):
         raise ConversionError(
-            f"{type(model).__name__}: a static cache holds keys and values, and some layers keep a "
-            "recurrent state",
+            f"{name}: a static cache holds keys and values, and some layers keep a recurrent state",
             advice='export it with cache="growing"',
         )
     return [replace(slot, is_static=True) for slot in slots]
@@ -223,16 +243,16 @@ def slots_of_cache(cache: Any, part: str = "", recurrent: str = "recurrent") -> 
     return slots
 
 
-def cache_of(
-    slots: Sequence[Slot], tensors: Sequence[torch.Tensor], filled: int = 0
-) -> DynamicCache:
-    """Return a cache that holds tensors in its slots.
+def cache_of(slots: Sequence[Slot], tensors: Sequence[torch.Tensor], filled: int = 0) -> Any:
+    """Return a cache that holds tensors in its slots: a ``DynamicCache``, or RWKV's list of states.
 
     Args:
         slots: The slots.
         tensors: Their tensors.
         filled: How many tokens a static cache holds.
     """
+    if any(slot.kind == STATE for slot in slots):
+        return _states_of_rwkv(tensors)
     held: dict[int, dict[str, torch.Tensor]] = {}
     for slot, tensor in zip(slots, tensors, strict=True):
         held.setdefault(slot.layer, {})[slot.kind] = tensor
@@ -246,6 +266,9 @@ def cache_of(
 def tensors_of(cache: Any, slots: Sequence[Slot]) -> Iterator[torch.Tensor]:
     """Yield the tensors in the slots of a cache."""
     for slot in slots:
+        if slot.kind == STATE:
+            yield cache[slot.layer]
+            continue
         layer = cache.layers[slot.layer]
         if slot.grows:
             yield layer.keys if slot.kind == "key" else layer.values
@@ -253,10 +276,48 @@ def tensors_of(cache: Any, slots: Sequence[Slot]) -> Iterator[torch.Tensor]:
             yield layer.conv_states[0] if slot.kind == "conv" else layer.recurrent_states[0]
 
 
-def cache_parameter(model: torch.nn.Module) -> str:
-    """Return the name of the parameter of a model that takes its cache."""
+@contextmanager
+def states_in_cache(model: torch.nn.Module) -> Iterator[None]:
+    """While active, layers of RecurrentGemma keep their states in the cache.
+
+    Otherwise they keep them in themselves, and begin anew at each call with several tokens.
+    """
+    layers = {
+        module: next(int(part) for part in name.split(".") if part.isdigit())
+        for name, module in model.named_modules()
+        if type(module).__name__ == _RECURRENT_BLOCK
+    }
+
+    def wrap(_: Any) -> Any:
+        return lambda block, *args, **given: _recurrent_block(block, layers[block], *args, **given)
+
+    with ExitStack() as patches:
+        for cls in {type(module) for module in layers}:
+            patches.enter_context(patched(cls, "forward", wrap))
+        yield
+
+
+def _recurrent_block(
+    block: Any, layer: int, x: torch.Tensor, position_ids: torch.Tensor, **given: Any
+) -> tuple[torch.Tensor, None]:
+    """Compute a recurrent block of RecurrentGemma, with the states of a layer of the cache."""
+    cache, length = given["past_key_values"], x.shape[1]
+    gate = block.act_fn(block.linear_y(x))
+    inputs = block.linear_x(x).transpose(1, 2)
+    before = cache.get_recurrent_state(layer)
+    inputs = cache.update_conv_state(inputs, layer, conv_kernel_size=block.conv1d_width - 1)
+    mixed = block.conv_1d(inputs)[..., : inputs.shape[2]][..., -length:]
+    block.rg_lru.recurrent_states = before
+    outputs = block.rg_lru(mixed.transpose(1, 2), position_ids)
+    cache.update_recurrent_state(block.rg_lru.recurrent_states, layer)
+    block.rg_lru.recurrent_states = None
+    return block.linear_out(outputs * gate), None
+
+
+def cache_parameter(model: torch.nn.Module) -> str | None:
+    """Return the name of the parameter of a model that takes its cache; None if there is none."""
     taken = inspect.signature(model.forward).parameters
-    return "past_key_values" if "past_key_values" in taken else "cache_params"
+    return next((n for n in ("past_key_values", "cache_params", STATE) if n in taken), None)
 
 
 def _layer(held: dict[str, torch.Tensor]) -> Any:
@@ -271,6 +332,16 @@ def _layer(held: dict[str, torch.Tensor]) -> Any:
     if isinstance(layer, _Recurrent):
         layer.resume(held.get("conv"), recurrent)
     return layer
+
+
+def _states_of_rwkv(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the states, which the model writes to, with those of zeros as those of an empty text.
+
+    The last one is the exponent of the two sums before it; before the first token, they are zero.
+    """
+    *others, total, exponent = (x.clone() for x in tensors)
+    never = torch.full_like(exponent, _NEVER)
+    return [*others, total, torch.where(total == 0, never, exponent)]
 
 
 def _static(layer: Any, filled: int) -> Any:

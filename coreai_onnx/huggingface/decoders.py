@@ -10,10 +10,12 @@ import torch
 
 from coreai_onnx.huggingface.caches import (
     EXAMPLE_PAST,
+    STATE,
     Slot,
     cache_of,
     cache_parameter,
     slots_of,
+    states_in_cache,
     tensors_of,
 )
 from coreai_onnx.model.interface import CAPACITY
@@ -27,12 +29,13 @@ KEPT_DIM = "kept_length"
 
 
 class Decoder(torch.nn.Module):
-    """A decoder whose cache goes in and comes out.
+    """A decoder whose cache goes in and comes out, if it has one.
 
     Attributes:
         input_names: Names of the inputs, in the order of the flattened arguments.
         output_names: Names of the outputs.
         slots: The tensors of the cache.
+        takes_mask: Whether it has the input ``attention_mask``.
         takes_positions: Whether it has the input ``position_ids``.
         selects_logits: Whether it computes the logits of some places only, the input
             ``logits_to_keep``.
@@ -51,7 +54,9 @@ class Decoder(torch.nn.Module):
         parameters = inspect.signature(model.forward).parameters
         self.takes_positions = "position_ids" in parameters
         self.selects_logits = KEPT in parameters
-        first = ["input_ids", "attention_mask", *(["position_ids"] if self.takes_positions else [])]
+        self.takes_mask = cache_parameter(model) != STATE  # RWKV ignores it
+        first = ["input_ids", *(["attention_mask"] if self.takes_mask else [])]
+        first += ["position_ids"] if self.takes_positions else []
         first += [KEPT] if self.selects_logits else []
         self.input_names = [*first, *(slot.past for slot in self.slots)]
         self.output_names = ["logits", *(slot.present for slot in self.slots)]
@@ -59,20 +64,25 @@ class Decoder(torch.nn.Module):
     def forward(
         self,
         input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
+        attention_mask: torch.Tensor | None,
         position_ids: torch.Tensor | None,
         logits_to_keep: torch.Tensor | None,
         past: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         """Return the logits and the cache after the call."""
-        filled = attention_mask.shape[1] - input_ids.shape[1]
+        filled = 0 if attention_mask is None else attention_mask.shape[1] - input_ids.shape[1]
         cache = cache_of(self.slots, past, filled)
-        further = {"position_ids": position_ids} if self.takes_positions else {}
-        further[cache_parameter(self.model)] = cache
+        further: dict[str, Any] = {"position_ids": position_ids} if self.takes_positions else {}
+        parameter = cache_parameter(self.model)
+        if parameter is not None:
+            further |= {parameter: cache, "use_cache": True}
+        if attention_mask is not None:
+            # Models with cache_params take the mask of the new tokens.
+            is_short = parameter == "cache_params"
+            further["attention_mask"] = attention_mask[:, filled:] if is_short else attention_mask
         further |= {} if logits_to_keep is None else {KEPT: logits_to_keep}
-        result = self.model(
-            input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **further
-        )
+        with states_in_cache(self.model):
+            result = self.model(input_ids=input_ids, **further)
         return (result.logits, *tensors_of(cache, self.slots))
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
@@ -82,12 +92,12 @@ class Decoder(torch.nn.Module):
             dtype: Not used: the cache has the dtype that the model gives it.
         """
         del dtype
-        return self.arguments(2, 3, EXAMPLE_PAST)
+        return self.arguments(2, 3, EXAMPLE_PAST if self.slots else 0)
 
     def arguments(self, batch: int, length: int, past: int) -> tuple[Any, ...]:
         """Return arguments for a number of tokens after a number of cached ones."""
         ids = torch.ones(batch, length, dtype=torch.int64)
-        mask = torch.ones(batch, past + length, dtype=torch.int64)
+        mask = torch.ones(batch, past + length, dtype=torch.int64) if self.takes_mask else None
         positions = torch.arange(past, past + length).repeat(batch, 1)
         kept = torch.arange(length) if self.selects_logits else None
         cache = [slot.example(batch, None if slot.is_static else past) for slot in self.slots]
@@ -99,7 +109,8 @@ class Decoder(torch.nn.Module):
         past = [cache_dims(slot) for slot in self.slots]
         positions = ids if self.takes_positions else None
         kept = {0: KEPT_DIM} if self.selects_logits else None
-        return ids, {0: BATCH, 1: TOTAL_DIM}, positions, kept, past
+        mask = {0: BATCH, 1: TOTAL_DIM} if self.slots else ids
+        return ids, mask if self.takes_mask else None, positions, kept, past
 
 
 def cache_dims(slot: Slot, length: str | None = PAST) -> dict[int, str]:

@@ -8,19 +8,31 @@ result. Later calls are given those of the first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE, cache_dims
 
 SOURCE = "encoder_sequence_length"
 FIRST = "use_cache_branch"
 _EXAMPLE_SOURCE = 6
+
+
+@dataclass
+class _Encoded(BaseModelOutput):
+    """The result of an encoder, of one with experts too.
+
+    Attributes:
+        router_logits: Which experts were chosen, which the decoder passes on.
+    """
+
+    router_logits: tuple[torch.Tensor, ...] | None = None
 
 
 class EncoderPart(torch.nn.Module):
@@ -85,7 +97,11 @@ class DecoderPart(torch.nn.Module):
     """
 
     def __init__(self, model: torch.nn.Module, encoder: EncoderPart) -> None:
-        """Find out what the decoder caches."""
+        """Find out what the decoder caches.
+
+        Raises:
+            ModelSourceError: If it does not take several tokens with a cache.
+        """
         super().__init__()
         self.model: Any = model
         self.has_mask = not encoder.is_speech
@@ -102,6 +118,11 @@ class DecoderPart(torch.nn.Module):
         past = [slot.past for slot in self.slots]
         self.input_names = [*mask, "input_ids", "encoder_hidden_states", *past]
         self.output_names = ["logits", *(slot.present for slot in self.own)]
+        what = (
+            f"{type(model).__name__} is not exported: it does not run on 3 tokens after cached ones"
+        )
+        with torch.no_grad(), failures_as(ModelSourceError, what):
+            self(*self.example(floating))
 
     def forward(
         self,
@@ -117,7 +138,7 @@ class DecoderPart(torch.nn.Module):
         result = self.model(
             attention_mask=mask,
             decoder_input_ids=input_ids,
-            encoder_outputs=BaseModelOutput(last_hidden_state=encoder_hidden_states),
+            encoder_outputs=_Encoded(last_hidden_state=encoder_hidden_states),
             past_key_values=cache,
             use_cache=True,
         )
@@ -185,7 +206,7 @@ def _computed(model: Any, encoder_hidden_states: torch.Tensor) -> EncoderDecoder
     ids = torch.zeros((encoder_hidden_states.shape[0], 1), dtype=torch.int64)
     model(
         decoder_input_ids=ids,
-        encoder_outputs=BaseModelOutput(last_hidden_state=encoder_hidden_states),
+        encoder_outputs=_Encoded(last_hidden_state=encoder_hidden_states),
         past_key_values=cache,
         use_cache=True,
     )

@@ -263,7 +263,7 @@ def _programs(
         raise ModelSourceError(f"a model for {loaded.task.name} has no static cache")
     if loaded.task.name == "text-generation":
         decoder = Decoder(loaded.model, is_static=is_static)
-        known = all(slot.grows for slot in decoder.slots)
+        known = bool(decoder.slots) and all(slot.grows for slot in decoder.slots)
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files
     if loaded.task.auto_class not in _ENCODER_DECODERS:

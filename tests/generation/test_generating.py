@@ -13,7 +13,6 @@ import torch
 import coreai_onnx
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.generation import LanguageModel, generate, stream
-from coreai_onnx.generation.generating import _start_id
 from coreai_onnx.huggingface import ExportedFolder, export_model
 from tests.huggingface_folders import llama_folder, tokenizer
 from tests.models.generators import padded, tokens_of_transformers
@@ -140,10 +139,3 @@ def test_memory_does_not_grow_beyond_the_cache(decoder: tuple[Any, ExportedFolde
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 24 * 1024, f"{grown} KiB"
-
-
-def test_the_token_that_a_decoder_starts_from() -> None:
-    assert _start_id([{"decoder_start_token_id": 7, "bos_token_id": 1}, {}]) == 7
-    assert _start_id([{}, {"bos_token_id": 1}]) == 1
-    assert _start_id([{"decoder_start_token_id": 0, "bos_token_id": 1}]) == 0
-    assert _start_id([{}, {}]) == 0

@@ -10,7 +10,7 @@ import torch
 
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.generation.generating import LanguageModel
-from coreai_onnx.generation.sampling import Sampler, Settings, TokenRules
+from coreai_onnx.generation.sampling import Sampler, Settings
 from coreai_onnx.huggingface import export_model
 from tests.huggingface_folders import llama
 from tests.models.sequence_to_sequence import SEQUENCE_TO_SEQUENCE
@@ -112,8 +112,3 @@ def test_the_rules_of_a_configuration(rules: dict[str, Any], tmp_path: Path) -> 
         folder = export_model(model, tmp_path / type(model).__name__, check=False).path
         tokens = LanguageModel.open(folder).generate(IDS, max_new_tokens=12, stop_ids=())
         assert tokens.tolist() == wanted.tolist()
-
-
-def test_rules_are_read() -> None:
-    read = TokenRules.read({"no_repeat_ngram_size": 3, "suppress_tokens": [1], "vocab_size": 9})
-    assert read == TokenRules(no_repeat_ngram_size=3, suppress_tokens=[1])

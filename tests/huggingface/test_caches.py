@@ -8,17 +8,19 @@ import pytest
 import torch
 import transformers
 
-from coreai_onnx.errors import ConversionError
+from coreai_onnx.errors import ConversionError, ModelSourceError
 from coreai_onnx.huggingface.caches import (
     Slot,
     cache_of,
     cache_parameter,
     slots_of,
     slots_of_cache,
+    states_in_cache,
     tensors_of,
 )
 from tests.huggingface_folders import llama
-from tests.models.generators import GENERATORS
+from tests.models.decoders import SHAPE
+from tests.models.generators import GENERATORS, RWKV
 from tests.tolerances import assert_close
 
 PARTS = [f"{layer}.{kind}" for layer in (0, 1) for kind in ("key", "value")]
@@ -40,6 +42,8 @@ def test_names_and_shapes_of_keys_and_values() -> None:
         ("mamba2", ["past_conv.0", "past_ssm.0"]),
         ("qwen3_next", ["past_conv.0", "past_recurrent.0", "past_key_values.1.key"]),
         ("lfm2", ["past_conv.0", "past_key_values.1.key", "past_key_values.1.value"]),
+        ("mamba", ["past_conv.0", "past_ssm.0", "past_conv.1", "past_ssm.1"]),
+        ("recurrent_gemma", ["past_conv.0", "past_recurrent.0", "past_conv.1"]),
     ],
 )
 def test_names_of_recurrent_states(name: str, names: list[str]) -> None:
@@ -94,3 +98,44 @@ def test_caches_that_are_refused() -> None:
     cache.layers.append(layer)
     with pytest.raises(ConversionError, match="layer 0 keeps 2 states"):
         slots_of_cache(cache)
+
+
+def test_recurrent_gemma_keeps_its_states_in_the_cache() -> None:
+    """Also after several tokens that follow others, where transformers begins anew."""
+    model, ids = GENERATORS["recurrent_gemma"].module(), torch.tensor([[5, 9, 17, 33, 8]])
+    cache, logits = transformers.DynamicCache(config=model.config), []
+    with torch.no_grad():
+        whole = model(ids, use_cache=False).logits
+        with states_in_cache(model):
+            for start, end in ((0, 2), (2, 4), (4, 5)):
+                places = torch.arange(start, end)[None]
+                given = {"position_ids": places, "past_key_values": cache, "use_cache": True}
+                logits.append(model(ids[:, start:end], **given).logits)
+    assert_close(torch.cat(logits, dim=1), whole)
+    assert model.model.layers[0].temporal_block.conv1d_state is None
+
+
+def test_states_of_rwkv() -> None:
+    """Zeros are those of an empty text, and the tensors that go in are not written to."""
+    model, ids = RWKV.module(), torch.tensor([[5, 9, 17]])
+    slots = slots_of(model)
+    assert [slot.past for slot in slots] == [f"past_state.{i}" for i in range(5)]
+    zeros = [slot.example(1) for slot in slots]
+    states = cache_of(slots, zeros)
+    with torch.no_grad():
+        logits = model(ids, state=states, use_cache=True).logits
+        assert_close(logits, model(ids, use_cache=True).logits)
+    assert not any(bool(x.any()) for x in zeros)
+    assert all(bool(x.any()) for x in tensors_of(states, slots))
+
+
+def test_models_without_a_cache_and_with_one_of_their_own() -> None:
+    assert slots_of(GENERATORS["openai_gpt"].module()) == []
+    with pytest.raises(ConversionError, match="OpenAIGPTLMHeadModel has no cache"):
+        slots_of(GENERATORS["openai_gpt"].module(), is_static=True)
+    config = transformers.MiniMaxConfig(
+        **{**SHAPE, "num_local_experts": 2, "head_dim": 16},
+        layer_types=["linear_attention", "full_attention"],
+    )
+    with pytest.raises(ModelSourceError, match="MiniMax uses cache of its own"):
+        slots_of(transformers.MiniMaxForCausalLM(config).eval())

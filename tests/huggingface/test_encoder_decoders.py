@@ -70,3 +70,19 @@ def test_other_speech_models_are_refused() -> None:
     model = transformers.MoonshineForConditionalGeneration(config)
     with pytest.raises(ModelSourceError, match="an encoder of input_values is not exported yet"):
         EncoderPart(model)
+
+
+def test_a_decoder_that_takes_one_token_with_a_cache_is_refused() -> None:
+    config = transformers.ProphetNetConfig(
+        vocab_size=32,
+        hidden_size=16,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        num_encoder_attention_heads=2,
+        num_decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+    )
+    model = transformers.ProphetNetForConditionalGeneration(config).eval()
+    with pytest.raises(ModelSourceError, match=r"3 tokens after cached ones\n.*of length 1"):
+        DecoderPart(model, EncoderPart(model))

@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 import pytest
+import torch
 
 from coreai_onnx import OnnxProgram
 from coreai_onnx.errors import ConversionError
@@ -17,6 +18,7 @@ from coreai_onnx.runtime import opening
 from coreai_onnx.runtime.session import Session
 from tests.huggingface_folders import llama
 from tests.models.generators import GENERATORS
+from tests.tolerances import assert_close
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,34 @@ def test_a_decoder_passes(exported: OnnxProgram) -> None:
 @pytest.mark.parametrize("name", ["mamba2", "qwen3_next", "lfm2"])
 def test_decoders_whose_steps_write_to_their_states_pass(name: str, tmp_path: Path) -> None:
     export_model(GENERATORS[name].module(), tmp_path / "folder")
+
+
+def test_equal_scores_of_experts_are_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JetMoE routes embeddings, and that of padding is zero: torch.topk chooses any of the experts.
+
+    With the first ones, as ONNX defines TopK, torch returns the logits of the exported decoder.
+    """
+    model = GENERATORS["jetmoe"].module()
+    embedding = model.get_input_embeddings()
+    embedding.weight.data[::2] = 0
+    session = export_model(model, tmp_path / "folder").program.session()
+    ids = torch.tensor([[5, 2, 9, 0, 7, 4]])
+    feeds = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    feeds["position_ids"] = torch.arange(6)[None]
+    cache = {slot.past: slot.example(1, 0) for slot in Decoder(model).slots}
+    logits = torch.as_tensor(session.stream().run(**feeds, **cache)["logits"])
+    with torch.no_grad():
+        differences = (model(**feeds).logits - logits).abs().amax(dim=(0, 2))
+        assert differences[0] < 1e-5 < differences[-1]
+        monkeypatch.setattr(torch.Tensor, "topk", first_of_equal_scores)
+        assert_close(logits, model(**feeds).logits)
+
+
+def first_of_equal_scores(x: torch.Tensor, k: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    values, indices = x.sort(dim=dim, descending=True, stable=True)
+    return values.narrow(dim, 0, k), indices.narrow(dim, 0, k)
 
 
 def test_a_static_cache_passes(tmp_path: Path) -> None:

@@ -6,7 +6,15 @@ from typing import Any
 
 import torch
 
-from tests.models.architecture import Architecture, ids, token_dims
+from tests.models.architecture import (
+    HEADS,
+    LAYERS,
+    VOCABULARY,
+    WIDTH,
+    Architecture,
+    ids,
+    token_dims,
+)
 from tests.models.decoders import DECODERS, SHAPE, language_model
 from tests.models.mixtures import MIXTURES, STATEFUL
 
@@ -22,7 +30,77 @@ _FALCON_H1 = {
     "mamba_n_groups": 2,
     "mamba_chunk_size": 8,
 }
+_JETMOE = {**_GRANITE_MOE, "kv_channels": 16}
+_MAMBA = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "state_size": 8,
+    "time_step_rank": 4,
+    "use_cache": False,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_JAMBA = {
+    **SHAPE,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "attn_layer_period": 2,
+    "attn_layer_offset": 1,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+    "mamba_d_state": 8,
+    "mamba_dt_rank": 4,
+}
+_RECURRENT_GEMMA = {
+    **SHAPE,
+    "num_hidden_layers": 3,
+    "head_dim": 16,
+    "lru_width": WIDTH,
+    "attention_window_size": 8,
+}
+_RWKV = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "context_length": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "use_cache": False,
+}
+_OPENAI_GPT = {"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS}
+_MPT = {
+    "vocab_size": VOCABULARY,
+    "d_model": WIDTH,
+    "n_heads": HEADS,
+    "n_layers": LAYERS,
+    "max_seq_len": 128,
+    "use_cache": False,
+}
+_DBRX = {
+    **_MPT,
+    "attn_config": {"clip_qkv": 8.0, "kv_n_heads": 2, "rope_theta": 10000.0},
+    "ffn_config": {
+        "hidden_size": WIDTH,
+        "ffn_hidden_size": 96,
+        "moe_num_experts": 4,
+        "moe_top_k": 2,
+    },
+}
 _FURTHER = (
+    Architecture("mamba", language_model("Mamba", **_MAMBA), ids, token_dims()),
+    Architecture("falcon_mamba", language_model("FalconMamba", **_MAMBA), ids, token_dims()),
+    Architecture("jamba", language_model("Jamba", **_JAMBA), ids, token_dims()),
+    Architecture(
+        "recurrent_gemma",
+        language_model("RecurrentGemma", **_RECURRENT_GEMMA),
+        ids,
+        token_dims(),
+    ),
+    Architecture("openai_gpt", language_model("OpenAIGPT", **_OPENAI_GPT), ids, token_dims()),
+    Architecture("mpt", language_model("Mpt", **_MPT), ids, token_dims()),
+    Architecture("dbrx", language_model("Dbrx", **_DBRX), ids, token_dims()),
     Architecture("smollm3", language_model("SmolLM3", **SHAPE), ids, token_dims()),
     Architecture(
         "cohere2", language_model("Cohere2", **SHAPE, sliding_window=8), ids, token_dims()
@@ -31,9 +109,12 @@ _FURTHER = (
     Architecture("lfm2", language_model("Lfm2", **_LFM2), ids, token_dims()),
     Architecture("falcon_h1", language_model("FalconH1", **_FALCON_H1), ids, token_dims()),
     Architecture("granite_moe", language_model("GraniteMoe", **_GRANITE_MOE), ids, token_dims()),
+    Architecture("jetmoe", language_model("JetMoe", **_JETMOE), ids, token_dims()),
 )
 GENERATORS = {model.name: model for model in (*DECODERS, *MIXTURES, *STATEFUL, *_FURTHER)}
 """Decoders by name."""
+RWKV = Architecture("rwkv", language_model("Rwkv", **_RWKV), ids, token_dims())
+"""A decoder that takes no mask, and of which transformers mixes the rows of a batch."""
 PROMPTS = ([5, 9, 17, 33, 8], [4, 101], [77, 6, 12])
 """Token ids of a batch of three."""
 

@@ -108,3 +108,26 @@ SEQUENCE_TO_SEQUENCE = (
         note="the spectrogram's length is fixed by the model",
     ),
 )
+
+
+def _switch() -> torch.nn.Module:
+    config = transformers.SwitchTransformersConfig(
+        vocab_size=VOCABULARY,
+        d_model=WIDTH,
+        d_kv=16,
+        d_ff=96,
+        num_layers=2,
+        num_decoder_layers=2,
+        num_sparse_encoder_layers=1,
+        num_sparse_decoder_layers=1,
+        num_heads=HEADS,
+        num_experts=4,
+        expert_capacity=3,
+        use_cache=False,
+        **_SPECIAL,
+    )
+    return transformers.SwitchTransformersForConditionalGeneration(config)
+
+
+SWITCH = Architecture("switch", _switch, _texts, _text_dims())
+"""Experts that take three tokens each: those beyond are not computed."""

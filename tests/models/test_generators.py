@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 
+from coreai_onnx.errors import GenerationError
 from coreai_onnx.generation import LanguageModel, generate
 from coreai_onnx.huggingface import export_model
 from coreai_onnx.model.inventory import weights
@@ -18,11 +19,12 @@ from coreai_onnx.program import OnnxProgram
 from tests.models.generators import (
     GENERATORS,
     PROMPTS,
+    RWKV,
     padded,
     tokens_of_transformers,
     with_weights_of_16_bits,
 )
-from tests.models.sequence_to_sequence import SEQUENCE_TO_SEQUENCE
+from tests.models.sequence_to_sequence import SEQUENCE_TO_SEQUENCE, SWITCH
 
 LENGTH = 64
 BATCHES = (padded(PROMPTS[:1]), padded(PROMPTS))
@@ -49,6 +51,19 @@ def test_the_tokens_of_transformers(name: str, tmp_path: Path) -> None:
             assert exported.generate(ids, **given).tolist() == tokens.tolist(), one.name
 
 
+@pytest.mark.slow
+def test_the_tokens_of_rwkv(tmp_path: Path) -> None:
+    """Each row of a batch is that of transformers for the row alone."""
+    model = with_weights_of_16_bits(RWKV.module())
+    exported = LanguageModel.open(export_model(model, tmp_path / "folder").path)
+    ids = torch.tensor([[5, 9, 17], [8, 3, 44]])
+    wanted = [wanted_tokens(model, row[None], torch.ones(1, 3, dtype=torch.int64)) for row in ids]
+    tokens = exported.generate(ids, max_new_tokens=LENGTH, stop_ids=())
+    assert tokens.tolist() == [row[0].tolist() for row in wanted]
+    with pytest.raises(GenerationError, match="different lengths, and the model has no attention"):
+        exported.generate(PROMPTS)
+
+
 def wanted_tokens(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> Any:
     return tokens_of_transformers(model, ids, mask, max_new_tokens=LENGTH)
 
@@ -67,7 +82,7 @@ def with_stored_weights(folder: Path, dtype: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", SEQUENCE_TO_SEQUENCE, ids=lambda one: one.name)
+@pytest.mark.parametrize("architecture", [*SEQUENCE_TO_SEQUENCE, SWITCH], ids=lambda one: one.name)
 def test_the_tokens_of_an_encoder_and_a_decoder(architecture: Any, tmp_path: Path) -> None:
     """Texts with padding, or spectrograms; weights stored in float32, bfloat16, float16."""
     model = with_weights_of_16_bits(architecture.module())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -36,7 +36,12 @@ def experts_as_gather_mm() -> Iterator[None]:
     The results equal those of ``grouped_mm`` up to rounding. Nothing is done if transformers is not
     loaded or has no registry of experts. Everything is restored on exit.
     """
-    with exchanged_experts(_gathered):
+    with ExitStack() as patches:
+        patches.enter_context(exchanged_experts(_gathered))
+        for home, name, wrap in _FURTHER:
+            found = getattr(sys.modules.get(f"transformers.models.{home}"), name, None)
+            if found is not None:
+                patches.enter_context(patched(found, "forward", wrap))
         yield
 
 
@@ -102,13 +107,78 @@ def experts_forward(original: Callable[..., Any]) -> Callable[..., torch.Tensor]
     return forward
 
 
+def _dbrx(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Return the forward of DBRX's experts, whose matrices are stored as one."""
+    del original
+
+    def forward(self: Any, hidden_states: torch.Tensor, *chosen: torch.Tensor) -> torch.Tensor:
+        indices, scores = chosen
+        shape = (self.num_experts, self.ffn_hidden_size, self.hidden_size)
+        gate, up, down = (getattr(self.mlp, name).view(shape) for name in ("w1", "v1", "w2"))
+        x = hidden_states.reshape(-1, 1, 1, self.hidden_size)
+        inner = self.mlp.activation_fn(_product(x, gate, indices))
+        inner = inner * _product(x, up, indices)
+        outputs = _product(inner, down, indices, transposed=False).squeeze(2)
+        return (outputs * scores.unsqueeze(-1)).sum(dim=1).view_as(hidden_states)
+
+    return forward
+
+
+def _switch(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Return the forward of the experts of Switch Transformers: one for a token, or none."""
+    del original
+
+    def forward(
+        self: Any, hidden_states: torch.Tensor, selected: torch.Tensor, scores: torch.Tensor
+    ) -> torch.Tensor:
+        experts = list(self.values())
+        first, last = (
+            torch.stack([getattr(expert, name).weight for expert in experts])
+            for name in ("wi", "wo")
+        )
+        chosen = selected.argmax(dim=-1)
+        x = hidden_states[:, None, None, :]
+        inner = experts[0].act(_product(x, first, chosen))
+        outputs = _product(inner, last, chosen)[:, 0, 0]
+        return outputs * scores * selected.sum(dim=-1)  # 0 beyond the capacity of an expert
+
+    return forward
+
+
+def _switch_router(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the forward of a router that converts no weights in vain: torch.export refuses it."""
+
+    def wrap(convert: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda layer, dtype: layer if layer.weight.dtype == dtype else convert(layer, dtype)
+
+    def forward(self: Any, hidden_states: torch.Tensor) -> Any:
+        with patched(torch.nn.Linear, "to", wrap):
+            return original(self, hidden_states)
+
+    return forward
+
+
+_SWITCH = "switch_transformers.modeling_switch_transformers"
+_FURTHER = (
+    ("dbrx.modeling_dbrx", "DbrxExperts", _dbrx),
+    (_SWITCH, "SwitchTransformersExperts", _switch),
+    (_SWITCH, "SwitchTransformersTop1Router", _switch_router),
+)
+"""Classes of transformers that loop over the experts themselves, and what replaces
+their forwards."""
+
+
 def _linear(experts: Any, name: str, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """Return ``x [tokens, 1 or k, 1, in]`` times the chosen matrices, ``[tokens, k, 1, out]``."""
     weight = getattr(experts, name)
-    transposed = not experts.is_transposed
-    product: torch.Tensor = torch_ops.gather_mm(
-        x.to(weight.dtype), weight, None, chosen, 0, transposed
-    )
+    product = _product(x.to(weight.dtype), weight, chosen, transposed=not experts.is_transposed)
     if experts.has_bias:
         product = product + getattr(experts, f"{name}_bias")[chosen].unsqueeze(2)
+    return product
+
+
+def _product(
+    x: torch.Tensor, weight: torch.Tensor, chosen: torch.Tensor, *, transposed: bool = True
+) -> torch.Tensor:
+    product: torch.Tensor = torch_ops.gather_mm(x, weight, None, chosen, 0, transposed)
     return product

@@ -8,14 +8,16 @@ size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import sympy
+import torch
 
-from coreai_onnx.export.compat.patches import patched
+from coreai_onnx.export.compat.patches import exchanged, globals_of_forward, patched
 from coreai_onnx.export.compat.torch_names import Max, Min, MinMaxBase
 
+_MPT_BIAS = "build_mpt_alibi_tensor"
 _TORCHS_OWN = "_collapse_known_multiplicative_terms"
 
 
@@ -33,6 +35,27 @@ def multiples_compared() -> Iterator[None]:
         return
     with patched(MinMaxBase, "__new__", _wrap):
         yield
+
+
+@contextmanager
+def offsets_of_biases_known(model: torch.nn.Module) -> Iterator[None]:
+    """While active, MPT's ``max(0, difference of lengths)`` has no guard.
+
+    MPT slices a bias of one row from ``max(0, 1 - length)`` on. torch cannot tell that this is 0,
+    and finds the sizes after it inconsistent.
+    """
+    homes = {id(home): home for home in map(globals_of_forward, map(type, model.modules()))}
+    with ExitStack() as exchanges:
+        for home in homes.values():
+            if _MPT_BIAS in home:
+                exchanges.enter_context(exchanged(home, "max", _larger))
+        yield
+
+
+def _larger(first: Any, second: Any) -> Any:
+    """Return the larger one, for the sizes of the example where one is symbolic."""
+    numbers = [x.node.hint if isinstance(x, torch.SymInt) else x for x in (first, second)]
+    return first if numbers[0] >= numbers[1] else second
 
 
 def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:

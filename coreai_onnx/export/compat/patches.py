@@ -62,7 +62,7 @@ def patched_in_forwards(model: torch.nn.Module, wraps: Mapping[str, Wrap]) -> It
         model: The model.
         wraps: For the name of a function, what returns its replacement, as for `patched`.
     """
-    homes = {id(home): home for home in map(_globals_of_forward, model.modules())}
+    homes = {id(home): home for home in map(globals_of_forward, map(type, model.modules()))}
     with ExitStack() as patches:
         for home in homes.values():
             for name in wraps.keys() & home.keys():
@@ -70,9 +70,9 @@ def patched_in_forwards(model: torch.nn.Module, wraps: Mapping[str, Wrap]) -> It
         yield
 
 
-def _globals_of_forward(module: torch.nn.Module) -> dict[str, Any]:
-    """Return the globals of a module's forward."""
-    forward: Any = inspect.unwrap(getattr(type(module), "forward", module))
+def globals_of_forward(module_class: type) -> dict[str, Any]:
+    """Return the globals of the forward of a class of modules."""
+    forward: Any = inspect.unwrap(getattr(module_class, "forward", module_class))
     found: dict[str, Any] = getattr(forward, "__globals__", {})
     return found
 

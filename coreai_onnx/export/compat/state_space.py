@@ -1,43 +1,64 @@
-"""State space layers, exported as one op for any length.
+"""State space layers, exported for any length.
 
-The layers of transformers have two functions: one for a single token, and one for chunks of a fixed
-size, to which a sequence is padded. ``torch.export`` takes the second for all lengths, so that a
-decoder would compute a whole chunk for each token, and fixes the number of chunks. Here ``scan`` is
-an op with a shape function of its own, whose chunks are no longer than the sequence.
+The layers of transformers have two functions: one for a single token, and one for a sequence.
+
+* Mamba 2 computes chunks of a fixed size, to which a sequence is padded. ``torch.export`` takes
+  these for all lengths, so that a decoder would compute a whole chunk for each token, and fixes the
+  number of chunks. Here ``scan`` is an op with a shape function of its own, whose chunks are no
+  longer than the sequence.
+* Mamba, Falcon-Mamba, Jamba, RecurrentGemma and RWKV have a Python loop over the tokens, which
+  torch unrolls, and which begins with zeros, whatever the state before. Here it is torch's own
+  ``scan``, from the state before.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch._higher_order_ops import scan as scan_tokens
 from torch.nn import functional as F
 
-from coreai_onnx.export.compat.patches import patched_in_forwards
+from coreai_onnx.export.compat.patches import globals_of_forward, patched, patched_in_forwards
 
 NAMESPACE = "coreai_state_space"
 CHUNKED = "mamba2_chunk_scan"
 """The function of transformers that `state_space_layers_as_ops` replaces."""
+SELECTIVE, LINEAR, WKV = "mamba_selective_scan", "_rnn_scan", "rwkv_linear_attention"
+"""The loops over tokens that it replaces: of Mamba, RecurrentGemma (a method) and RWKV."""
 _PACKED = ("cu_seqlens", "seq_idx")
 """Arguments for several sequences in one row, which transformers refuses."""
+
+_NEVER = 1e38
+"""The exponent, negated, of RWKV's sums before the first token, as transformers has it."""
 
 
 @contextmanager
 def state_space_layers_as_ops(model: torch.nn.Module) -> Iterator[None]:
-    """While active, Mamba 2 layers of ``model`` are exported as one op each.
+    """While active, state space layers of ``model`` are exported as one op or one scan each.
 
     ```python
     with state_space_layers_as_ops(model):
         exported = torch.export.export(model, args, dynamic_shapes=dims)
     ```
 
-    The results equal those of the chunks up to rounding, for every length. A model without such
+    The results equal those of the layers up to rounding, for every length. A model without such
     layers is not changed. The functions are restored on exit.
     """
-    with patched_in_forwards(model, {CHUNKED: _replacement}):
+    classes = {type(module) for module in model.modules()}
+    with ExitStack() as patches:
+        patches.enter_context(patched_in_forwards(model, {CHUNKED: _replacement, WKV: _wkv}))
+        for cls in classes:
+            home = globals_of_forward(cls)
+            calls = inspect.unwrap(cls.forward).__code__.co_names
+            if SELECTIVE in calls and _is_of_transformers(home.get(SELECTIVE)):
+                patches.enter_context(patched(cls, "forward", functools.partial(_mixer, home)))
+            if _is_of_transformers(getattr(cls, LINEAR, None)):
+                patches.enter_context(patched(cls, LINEAR, _linear_recurrence))
         yield
 
 
@@ -96,7 +117,7 @@ def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
 
     A function of that name that is not of transformers is returned as it is.
     """
-    if original.__module__.partition(".")[0] != "transformers":
+    if not _is_of_transformers(original):
         return original
     signature = inspect.signature(original)
 
@@ -131,3 +152,129 @@ def _step(given: Mapping[str, Any]) -> torch.Tensor:
     if given["dt_softplus"]:
         step = F.softplus(step)
     return step.clamp(*given["dt_limit"])
+
+
+def _is_of_transformers(function: Any) -> bool:
+    return getattr(function, "__module__", "").partition(".")[0] == "transformers"
+
+
+# ---------------------------------------------------------------------- loops over tokens
+def _mixer(home: dict[str, Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the forward of a layer of Mamba with a scan that continues from the layer's state.
+
+    Args:
+        home: The globals of the forward.
+        original: The forward.
+    """
+
+    def forward(self: Any, *args: Any, cache_params: Any = None, **options: Any) -> Any:
+        state = None if cache_params is None else cache_params.get_recurrent_state(self.layer_idx)
+        with patched(home, SELECTIVE, functools.partial(_selective_scan, state)):
+            return original(self, *args, cache_params=cache_params, **options)
+
+    return forward
+
+
+def _selective_scan(
+    initial: torch.Tensor | None, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return ``S ← exp(dt A) S + dt x Bᵀ``, ``y = S C + D x`` as a scan (Gu and Dao 2023, "Mamba").
+
+    Args:
+        initial: The state before the first token, ``[batch, channels, state]``; None for zeros.
+        original: The function of transformers. Its ``hidden_states``, ``dt`` and ``z`` are
+            ``[batch, channels, seq]``, ``A`` is ``[channels, state]``, and ``B`` and ``C`` are
+            ``[batch, state, seq]``.
+    """
+    signature = inspect.signature(original)
+
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        x, step, rate, bias = (given[n] for n in ("hidden_states", "dt", "A", "delta_bias"))
+        step = step if bias is None else step + bias.to(step.dtype)[..., None]
+        step = F.softplus(step) if given["delta_softplus"] else step
+        state = x.new_zeros(x.shape[0], *rate.shape) if initial is None else initial
+
+        def update(state: torch.Tensor, token: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            x, step, key, query = token
+            added = (step * x)[..., None] * key[:, None]
+            state = torch.exp(step[..., None] * rate) * state + added
+            return state, torch.matmul(state, query[..., None]).squeeze(-1)
+
+        tokens = tuple(y.float().permute(2, 0, 1) for y in (x, step, given["B"], given["C"]))
+        last, outputs = scan_tokens(update, state.float(), tokens)
+        outputs = outputs.permute(1, 2, 0)
+        if given["D"] is not None:
+            outputs = outputs + given["D"][:, None] * x
+        if given["z"] is not None:
+            outputs = outputs * F.silu(given["z"])
+        return (outputs, last.to(state.dtype)) if given["return_last_state"] else outputs
+
+    return replacement
+
+
+def _linear_recurrence(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return RecurrentGemma's ``h ← gate h + x`` as a scan."""
+    del original
+
+    def rnn_scan(
+        self: Any,
+        hidden_states: torch.Tensor,
+        recurrent_gate: torch.Tensor,
+        reset: torch.Tensor,
+        recurrent_states: torch.Tensor | None,
+        acc_dtype: torch.dtype = torch.float32,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        del self
+        x, gate = hidden_states.to(acc_dtype), (recurrent_gate * ~reset).to(acc_dtype)
+        state = torch.zeros_like(x[:, 0]) if recurrent_states is None else recurrent_states
+
+        def update(state: torch.Tensor, token: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            x, gate = token
+            state = gate * state + x
+            return state, state.clone()
+
+        last, states = scan_tokens(update, state, (x.transpose(0, 1), gate.transpose(0, 1)))
+        return states.transpose(0, 1).to(hidden_states.dtype), last
+
+    return rnn_scan
+
+
+def _wkv(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return RWKV's attention as a scan.
+
+    For each token ``(n + exp(first + k) v) / (d + exp(first + k))``, then ``n ← exp(-decay) n +
+    exp(k) v`` and ``d`` likewise. Both are stored with the factor ``exp(-m)``, where ``m`` is their
+    largest exponent.
+    """
+    if not _is_of_transformers(original):
+        return original
+
+    signature = inspect.signature(original)
+
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        time_decay, time_first, key, value, state, return_state = bound.arguments.values()
+        decay = -torch.exp(time_decay)
+
+        def update(before: Any, token: Any) -> tuple[Any, torch.Tensor]:
+            (n, d, m), (k, v) = before, token
+            largest = torch.maximum(m, k + time_first)
+            old, new = torch.exp(m - largest), torch.exp(k + time_first - largest)
+            output = (old * n + new * v) / (old * d + new)
+            largest = torch.maximum(m + decay, k)
+            old, new = torch.exp(m + decay - largest), torch.exp(k - largest)
+            return (old * n + new * v, old * d + new, largest), output
+
+        k = key.float().transpose(0, 1)
+        zeros = torch.zeros_like(k[0])
+        first = (zeros, zeros, zeros - _NEVER) if state is None else state
+        first = tuple(x.clone(memory_format=torch.contiguous_format) for x in first)
+        last, outputs = scan_tokens(update, first, (k, value.float().transpose(0, 1)))
+        found = list(last) if return_state or state is not None else None
+        return outputs.transpose(0, 1).to(key.dtype), found
+
+    return attention

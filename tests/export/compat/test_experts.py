@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GptOssConfig, MixtralConfig
+from transformers import GptOssConfig, MixtralConfig, SwitchTransformersConfig
 from transformers.integrations import moe
+from transformers.models.dbrx.configuration_dbrx import DbrxFFNConfig
+from transformers.models.dbrx.modeling_dbrx import DbrxExperts
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
+from transformers.models.switch_transformers.modeling_switch_transformers import (
+    SwitchTransformersSparseMLP,
+)
 
 from coreai_onnx import convert
 from coreai_onnx.export.compat.experts import IMPLEMENTATIONS, experts_as_gather_mm
@@ -89,3 +94,23 @@ def test_other_implementations_are_left_alone() -> None:
     with experts_as_gather_mm():
         found = moe.ALL_EXPERTS_FUNCTIONS.get_interface("deepgemm", default)
     assert found is moe.deepgemm_bf16_experts_forward
+
+
+def test_the_numbers_of_loops_over_experts() -> None:
+    """DBRX, and Switch Transformers with a token beyond the capacity of its expert."""
+    sizes = {"hidden_size": 8, "ffn_hidden_size": 12, "moe_num_experts": 4}
+    dbrx: Any = DbrxExperts(DbrxFFNConfig(**sizes)).eval()
+    for parameter in dbrx.parameters():
+        torch.nn.init.normal_(parameter)
+    switch: Any = SwitchTransformersSparseMLP(
+        SwitchTransformersConfig(d_model=8, d_ff=12, num_experts=4, expert_capacity=2)
+    ).eval()
+    (tokens, *chosen), x = routed(9), torch.randn(2, 9, 8)
+    given = tokens.view(3, 3, 8), *chosen
+    with torch.no_grad():
+        expected = dbrx(*given), switch(x)
+        with experts_as_gather_mm():
+            assert_close((dbrx(*given), switch(x)), expected)
+            program = torch.export.export(switch, (x,))
+    assert not any("nonzero" in str(node.target) for node in program.graph.nodes)
+    assert bool((expected[1] == 0).all(dim=-1).any())

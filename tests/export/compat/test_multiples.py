@@ -9,7 +9,7 @@ from torch.export import Dim
 from torch.utils._sympy.functions import Max, Min
 
 from coreai_onnx.export.compat import multiples
-from coreai_onnx.export.compat.multiples import multiples_compared
+from coreai_onnx.export.compat.multiples import multiples_compared, offsets_of_biases_known
 
 SIZE = sympy.Symbol("s", integer=True, nonnegative=True)
 ANY = sympy.Symbol("u", integer=True)
@@ -66,3 +66,27 @@ def test_a_patched_torch_exports_the_same() -> None:
     (output,) = program.graph.output_node().args[0]  # type: ignore[misc, union-attr]
     sizes = output.meta["val"].shape  # type: ignore[union-attr]
     assert (sizes[1], sizes[3]) == (4, 8)
+
+
+def test_the_offset_of_a_bias_is_that_of_the_example() -> None:
+    """As MPT slices its bias; the function is restored."""
+
+    class Bias(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            bias = build_mpt_alibi_tensor(8)
+            size = x.shape[0]
+            return x + bias[max(0, 1 - 2 * size) :][:, max(0, 8 - size) :]
+
+    model = Bias()
+    with offsets_of_biases_known(model):
+        assert max(3, 5) == 5
+        program = torch.export.export(
+            model, (torch.ones(3),), dynamic_shapes=({0: Dim("size", max=8)},)
+        )
+    x = torch.randn(6)
+    assert torch.equal(program.module()(x), model(x))
+    assert "max" not in globals()
+
+
+def build_mpt_alibi_tensor(length: int) -> torch.Tensor:
+    return torch.arange(length)[None].float()

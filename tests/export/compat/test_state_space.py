@@ -1,4 +1,4 @@
-"""Mamba 2 layers as one op: the numbers of the chunks, for every length."""
+"""State space layers: the numbers of chunks and of loops over tokens, for every length."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import pytest
 import torch
 import transformers
 import transformers.models.mamba2.modeling_mamba2 as mamba2
+import transformers.models.rwkv.modeling_rwkv as rwkv
+from transformers.models.mamba.modeling_mamba import MambaMixer
+from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru
 
 import coreai_onnx
 from coreai_onnx.export.compat.state_space import CHUNKED, scan, state_space_layers_as_ops
@@ -109,3 +112,55 @@ def test_the_functions_are_back_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="stop"):
         fail()
     assert mamba2_chunk_scan is CHUNKS
+
+
+# ---------------------------------------------------------------------- loops over tokens
+def continued(layer: Any, length: int, state: Any, run: Any) -> Any:
+    """Run a layer token by token, each from the state of the one before."""
+    outputs = []
+    for token in range(length):
+        output, state = run(layer, slice(token, token + 1), state)
+        outputs.append(output)
+    return torch.cat(outputs, dim=1), state
+
+
+def test_a_mamba_continues_from_its_state() -> None:
+    torch.manual_seed(0)
+    config = transformers.MambaConfig(
+        hidden_size=8, state_size=4, time_step_rank=2, num_hidden_layers=1
+    )
+    layer, x = MambaMixer(config, 0).eval(), torch.randn(2, 7, 8)
+
+    def run(layer: Any, tokens: slice, cache: Any) -> tuple[torch.Tensor, Any]:
+        return layer(x[:, tokens], cache_params=cache), cache
+
+    with torch.no_grad():
+        wanted, _ = continued(layer, 7, transformers.DynamicCache(config=config), run)
+        with state_space_layers_as_ops(layer):
+            whole, cache = run(layer, slice(0, 4), transformers.DynamicCache(config=config))
+            rest, _ = run(layer, slice(4, 7), cache)
+    assert_close(torch.cat([whole, rest], dim=1), wanted)
+
+
+def test_the_numbers_of_a_linear_recurrence() -> None:
+    torch.manual_seed(0)
+    layer: Any = RecurrentGemmaRglru(transformers.RecurrentGemmaConfig(lru_width=8))
+    x, gate, state = torch.randn(2, 5, 8), torch.rand(2, 5, 8), torch.randn(2, 8)
+    reset = torch.zeros(2, 5, 1, dtype=torch.bool)
+    reset[1, 2] = True
+    for before in (None, state):
+        wanted = layer._rnn_scan(x, gate, reset, before)
+        with state_space_layers_as_ops(layer):
+            assert_close(layer._rnn_scan(x, gate, reset, before), wanted)
+
+
+def test_the_numbers_of_rwkv() -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(*dims) for dims in ((4,), (4,), (2, 5, 4), (2, 5, 4))]
+    given[2][0, 1] = 200.0  # an exponent beyond float32
+    for state in (None, [torch.rand(2, 4), torch.rand(2, 4), torch.randn(2, 4)]):
+        outputs, last = rwkv.rwkv_linear_attention(*given, state, return_state=True)
+        layer = rwkv.RwkvSelfAttention(transformers.RwkvConfig(hidden_size=4))
+        with state_space_layers_as_ops(layer):
+            found = rwkv.rwkv_linear_attention(*given, state, return_state=True)
+        assert_close(found, (outputs, last))

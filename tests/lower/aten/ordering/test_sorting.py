@@ -116,6 +116,15 @@ def test_ranks_of_equal_integers_are_of_the_first_ones() -> None:
     assert second.tolist() == [3, 0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_topk_of_equal_floats_are_the_first_ones(dtype: torch.dtype) -> None:
+    """As a router's scores of a padding token are; torch takes others, and documents none."""
+    x = torch.tensor([[0.0, -0.0, 0.0, 0.0], [1.0, 2.0, 2.0, 1.0], [3.0, 3.0, 3.0, 4.0]]).to(dtype)
+    values, indices = run_model(lower_module(lambda x: x.topk(2, dim=1), (x,)), (x,))
+    assert_close(values, x.topk(2, dim=1)[0])
+    assert indices.tolist() == [[0, 1], [1, 2], [3, 0]]
+
+
 @pytest.mark.parametrize("opset", [18, 21, 26])
 def test_opsets(opset: int) -> None:
     check(lambda x: (*x.sort(), *x.topk(2), *x.nanmedian(1)), DISTINCT, opset=opset)
