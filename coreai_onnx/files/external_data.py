@@ -113,9 +113,9 @@ class FileTensor(ir.LazyTensor):
 
     def _file(self) -> DataFile:
         if self.path not in self._files:
+            if self.path.exists() and not self.path.is_file():  # a read of a pipe may never end
+                raise LoadError(f"{self.path}: is not a regular file")
             try:
-                if not self.path.is_file():  # a pipe would block
-                    raise ValueError("there is no regular file")
                 self._files[self.path] = DataFile(self.path)
             except (OSError, ValueError) as error:
                 raise LoadError(f"{self.path}: cannot be read: {reason_of(error)}") from error

@@ -16,7 +16,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import LoadError, SessionError, failures_as
-from coreai_onnx.files.loading import check_places, check_file, fault, load_model, read_model
+from coreai_onnx.files.loading import check_file, check_places, fault, load_model, read_model
 from coreai_onnx.files.saving import save_models, to_proto
 from coreai_onnx.model.delegated_parts import PROVIDER
 from coreai_onnx.model.fixed_attributes import fixed_attributes_fault

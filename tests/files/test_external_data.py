@@ -262,9 +262,7 @@ def test_sizes_that_no_array_can_have(tmp_path: Path, dims: list[int], data: boo
     del weight.dims[:], weight.external_data[1:]
     weight.dims.extend(dims)
     path.write_bytes(proto.SerializeToString())
-    with pytest.raises(
-        LoadError, match="weight 'weight' has the shape .*, which no memory can hold"
-    ):
+    with pytest.raises(LoadError, match=r"weight 'weight' has .*, which no memory can hold"):
         load_model(path, data=data)
     with pytest.raises(SessionError, match="which no memory can hold"):
         session(path)
@@ -275,7 +273,7 @@ def test_a_pipe_in_place_of_a_data_file_is_not_read(tmp_path: Path) -> None:
     (data,) = {Path(x.path) for x in weights_of(path)}
     data.unlink()
     os.mkfifo(data)
-    with pytest.raises(LoadError, match="there is no regular file"):
+    with pytest.raises(LoadError, match="is not a regular file"):
         weights_of(path)[0].numpy()
 
 

@@ -71,7 +71,7 @@ def test_declared_sizes_that_no_memory_can_hold(tmp_path: Path, size: int, place
     else:
         value.type.tensor_type.shape.dim[0].dim_value = size
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
-    with pytest.raises(SessionError, match="cannot load the model: .* which no memory can hold"):
+    with pytest.raises(SessionError, match=r"cannot load the model: .* which no memory can hold"):
         session(tmp_path / "m.onnx")
     with pytest.raises(LoadError, match="has the shape"):
         load_model(tmp_path / "m.onnx")
