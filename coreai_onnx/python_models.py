@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from coreai_onnx.conversion import convert
+from coreai_onnx.errors import InputError
 from coreai_onnx.model.interface import interface
 from coreai_onnx.program import OnnxProgram
 
@@ -86,7 +87,15 @@ class ExportedModel:
 
         Returns:
             As `run`.
+
+        Raises:
+            InputError: As `run`, and if ``args`` is not a list.
         """
+        if not isinstance(args, list):
+            raise InputError(
+                f"boxed_run takes a list, which it empties, not a {type(args).__name__}\n"
+                "  call run(*args), or boxed_run(list(args))"
+            )
         given = tuple(args)
         args.clear()
         as_torch = any(isinstance(item, torch.Tensor) for item in given)

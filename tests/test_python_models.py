@@ -11,6 +11,7 @@ import torch
 from torch.export import Dim
 
 import coreai_onnx
+from coreai_onnx.errors import InputError
 from tests.tolerances import assert_close
 
 
@@ -41,6 +42,11 @@ def test_run_and_boxed_run(kernel) -> None:
     assert_close(kernel.boxed_run(boxed), expected)
     assert boxed == []
     assert isinstance(kernel.run(*(item.numpy() for item in args)), type(args[0].numpy()))
+
+
+def test_boxed_run_takes_a_list(kernel) -> None:
+    with pytest.raises(InputError, match=r"takes a list, .* not a tuple\n  call run"):
+        kernel.boxed_run((torch.ones(1, 1, 256), torch.ones(256)))
 
 
 def test_the_source_is_a_module_with_call(kernel, tmp_path: Path) -> None:

@@ -19,12 +19,14 @@ from coreai_onnx.model.graph_checks import arrange, size_fault
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import graphs
 from coreai_onnx.model.metadata import (
+    ARGUMENTS,
     COMPLEX,
     MUTATED_INPUTS,
     RANGES,
     RELATIONS,
     STATES,
     StateInfo,
+    read_arguments,
     read_complex,
     read_mutated_inputs,
     read_ranges,
@@ -259,6 +261,8 @@ def _check_metadata(model: ir.Model, what: str) -> None:
         read_ranges(model.metadata_props)
         key = RELATIONS
         read_relations(model.metadata_props)
+        key = ARGUMENTS
+        read_arguments(model.metadata_props)
         key = COMPLEX
         _check_complex(model)
     except ValueError as error:
