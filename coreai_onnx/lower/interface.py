@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections import Counter, OrderedDict, deque, namedtuple
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -200,8 +200,9 @@ def _argument(
             used.append((spec.arg.name, path))
             return _leaf(spec, names)
         kind, context = node.type, node.context
-        if kind in (list, tuple, deque, namedtuple):
-            fields = context._fields if kind is namedtuple else range(len(children))
+        named = pytree.is_namedtuple_class(context)  # the type of any named tuple is the function
+        if named or kind in (list, tuple, deque):
+            fields = context._fields if named else range(len(children))
             pairs = zip(children, fields, strict=True)
             return [visit(child, f"{path}_{key}") for child, key in pairs]
         if kind in (dict, OrderedDict) and all(isinstance(key, str | int) for key in context):

@@ -12,8 +12,8 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from coreai_onnx.errors import StagingError
 from coreai_onnx.model.debug_info import CLASS, SCOPE, SOURCE
 from coreai_onnx.model.metadata import (
-    COMPLEX,
     ARGUMENTS,
+    COMPLEX,
     MUTATED_INPUTS,
     RANGES,
     RELATIONS,

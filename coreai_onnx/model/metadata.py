@@ -26,6 +26,8 @@ ARGUMENTS = "coreai.arguments"
 """Model metadata: the arguments of the module, unless they are the inputs in order. JSON,
 ``{"positional": [["pair", ["a", "b"]]], "keyword": [["scale", {"value": 2}]]}``: names and trees of
 input names, see `ArgumentTree`."""
+ARGUMENT_LEVELS = 100
+"""Maximum number of levels of the trees of arguments that are read."""
 TARGET = "coreai.target"
 """Model metadata: the target that the model was last optimized for."""
 MINIMUM_ONNXRUNTIME = "coreai.minimum_onnxruntime"
@@ -135,32 +137,34 @@ def read_arguments(
         )
     except (AttributeError, TypeError, ValueError):
         raise ValueError("it does not hold names and trees of arguments") from None
-    for _, tree in (*positional, *keyword):
-        for _ in argument_inputs(tree):  # checks it
-            pass
+    list(argument_inputs([tree for _, tree in (*positional, *keyword)]))  # checks the trees
     return positional, keyword
 
 
-def argument_inputs(tree: ArgumentTree) -> Iterator[str]:
+def argument_inputs(tree: ArgumentTree, levels: int = ARGUMENT_LEVELS) -> Iterator[str]:
     """Yield the names of the inputs in the tree of an argument.
 
     Raises:
-        ValueError: It is not an `ArgumentTree`.
+        ValueError: It is not an `ArgumentTree`, or has more levels.
     """
+    if not levels:
+        raise ValueError("an argument is nested too deeply")
+    children: list[ArgumentTree] = []
     if isinstance(tree, str):
         yield tree
     elif isinstance(tree, list):
-        for child in tree:
-            yield from argument_inputs(child)
+        children = tree
     elif isinstance(tree, dict) and isinstance(tree.get("fields"), dict):
-        yield from argument_inputs([*tree["fields"].values()])
+        children = [*tree["fields"].values()]
     elif isinstance(tree, dict) and isinstance(tree.get("items"), list):
         pairs = tree["items"]
         if not all(isinstance(x, list) and len(x) == 2 for x in pairs):
             raise ValueError("a mapping of arguments is not a list of pairs")
-        yield from argument_inputs([child for _, child in pairs])
+        children = [child for _, child in pairs]
     elif not isinstance(tree, dict) or "value" not in tree:
         raise ValueError(f"{tree!r:.80} is not the tree of an argument")
+    for child in children:
+        yield from argument_inputs(child, levels - 1)
 
 
 def _entries(metadata: Mapping[str, str], key: str, *texts: str) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,15 @@ class Arguments:
         trees = [tree for _, tree in (*self.positional, *self.keyword)]
         return frozenset(argument_inputs(trees))
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of arguments that are not inputs of the model."""
+        pairs = (*self.positional, *self.keyword)
+        return frozenset(name for name, tree in pairs if name != tree)
+
     def takes(self, args: tuple[object, ...], named: Mapping[str, object]) -> bool:
         """Return whether only the module takes a call: the model takes its inputs one by one."""
-        trees = dict((*self.positional, *self.keyword))
-        own = any(not isinstance(trees.get(name, ""), str) for name in named)
-        return own or any(map(_is_nested, args))
+        return not self.names.isdisjoint(named) or any(map(_is_nested, args))
 
     def bind(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
         """Return the inputs of the model that a call of the module passes, by name.
@@ -48,9 +53,9 @@ class Arguments:
                 the export.
         """
         if len(args) > len(self.positional):
-            names = ", ".join(name or "?" for name, _ in self.positional)
+            names, count = ", ".join(name or "?" for name, _ in self.positional), len(args)
             raise InputError(
-                f"{len(args)} positional arguments given, {len(self.positional)} expected: ({names})"
+                f"{count} positional arguments given, {len(self.positional)} expected: ({names})"
             )
         found: dict[str, object] = {}
         trees = dict((*self.positional[len(args) :], *self.keyword))

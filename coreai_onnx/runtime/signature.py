@@ -122,7 +122,7 @@ class Signature:
         Raises:
             InputError: If there are too many arguments, or a name is unknown or given twice.
         """
-        if self.arguments is None:
+        if self.arguments is None or (not args and self.arguments.names.isdisjoint(named)):
             return self._bound(args, named)
         try:
             return self._bound((), self.arguments.bind(args, named))

@@ -175,5 +175,5 @@ def test_metadata_that_is_broken(tmp_path: Path, text: str) -> None:
     program = coreai_onnx.convert(torch.nn.ReLU(), (A,))
     program.model.metadata_props[ARGUMENTS] = text
     program.save(tmp_path / "m.onnx")
-    with pytest.raises(LoadError, match="its metadata coreai.arguments cannot be read"):
+    with pytest.raises(LoadError, match=r"its metadata coreai\.arguments cannot be read"):
         coreai_onnx.OnnxProgram.load(tmp_path / "m.onnx")
