@@ -15,7 +15,7 @@ from coreai_onnx.model.metadata import ArgumentTree, NamedTrees, argument_inputs
 
 
 @dataclass(frozen=True)
-class Arguments:
+class ModuleArguments:
     """The arguments of the module that a model was exported from.
 
     Attributes:

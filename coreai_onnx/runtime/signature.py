@@ -19,7 +19,7 @@ from coreai_onnx.model.metadata import (
     read_relations,
     read_states,
 )
-from coreai_onnx.runtime.arguments import Arguments
+from coreai_onnx.runtime.arguments import ModuleArguments
 from coreai_onnx.runtime.expressions import evaluate, holds, names_in, solve
 from coreai_onnx.runtime.values import dtype_of
 
@@ -75,7 +75,7 @@ class Signature:
     mutated_inputs: Mapping[str, str] = field(default_factory=dict)
     new_states: Mapping[str, TensorInfo] = field(default_factory=dict)
     optional_inputs: Mapping[str, TensorInfo] = field(default_factory=dict)
-    arguments: Arguments | None = None
+    arguments: ModuleArguments | None = None
 
     @classmethod
     def of(cls, session: ort.InferenceSession) -> Signature:
@@ -96,7 +96,7 @@ class Signature:
         if unknown := pairs - {info.name for info in (*given, *defaults, *results)}:
             raise ValueError(f"{sorted(unknown)} are not inputs or outputs of the model")
         trees = read_arguments(metadata)
-        arguments = None if trees is None else Arguments(*trees)
+        arguments = None if trees is None else ModuleArguments(*trees)
         if arguments and not arguments.inputs <= {info.name for info in (*given, *defaults)}:
             arguments = None  # the inputs were renamed
         return cls(
