@@ -331,12 +331,12 @@ class OnnxProgram(Quantizable):
         """Run an entrypoint once; see `Session.run`.
 
         Args:
-            *args: Inputs by position.
+            *args: The arguments of the module, nested as there, or the inputs in order.
             entrypoint: Which entrypoint; None for the only one or ``main``.
             kernels: Use native kernels (True), function bodies (False), or kernels if they are
                 built (None).
             custom_ops: Custom op libraries, as for `coreai_onnx.session`.
-            **named: Inputs and states by name.
+            **named: Arguments, inputs and states by name.
 
         Raises:
             InputError: If a name, dtype, rank or shape is wrong.

@@ -59,6 +59,8 @@ def read_tensor(text: str, rng: np.random.Generator) -> Array:
         CommandError: If the text is neither, or the file cannot be read.
     """
     if text.endswith(".npy"):
+        if not Path(text).is_file():  # a read of a pipe may never end
+            raise CommandError(f"cannot read {text}: no such file")
         try:
             loaded: Array = np.load(Path(text), allow_pickle=False)
         except (EOFError, MemoryError, OSError, ValueError) as error:

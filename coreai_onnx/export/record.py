@@ -62,4 +62,6 @@ class ExportRecord:
             LoadError: If the file is missing or is no file of ``torch.export.save``.
         """
         with failures_as(LoadError, f"{path}: is not a record"):
+            if not Path(path).is_file():  # a read of a pipe may never end
+                raise LoadError(f"{path}: no such file")
             return cls(torch.export.load(Path(path)))

@@ -22,6 +22,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, reason_of
+from coreai_onnx.model.graph_checks import exceeds_memory
 from coreai_onnx.model.inventory import graphs, initializers
 from coreai_onnx.table import size_text
 
@@ -112,6 +113,8 @@ class FileTensor(ir.LazyTensor):
 
     def _file(self) -> DataFile:
         if self.path not in self._files:
+            if self.path.exists() and not self.path.is_file():  # a read of a pipe may never end
+                raise LoadError(f"{self.path}: is not a regular file")
             try:
                 self._files[self.path] = DataFile(self.path)
             except (OSError, ValueError) as error:
@@ -187,6 +190,8 @@ def _fault(tensor: onnx.TensorProto, folder: Path, *, data: bool) -> str:
         return f"has the unknown data type {tensor.data_type}"
     if min(tensor.dims, default=0) < 0:
         return f"has the shape {list(tensor.dims)}"
+    if exceeds_memory(tensor.dims, ir.DataType(tensor.data_type)):
+        return f"has the shape {list(tensor.dims)}, which no memory can hold"
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return _place(tensor, folder) or (_range_fault(tensor, folder) if data else "")
     return _held(tensor) if data else ""

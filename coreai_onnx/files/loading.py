@@ -15,16 +15,18 @@ from coreai_onnx.errors import LoadError, failures_as, reason_of
 from coreai_onnx.files.external_data import bring_in, check_strings_and_tensors
 from coreai_onnx.model.debug_info import restore
 from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
-from coreai_onnx.model.graph_checks import arrange
+from coreai_onnx.model.graph_checks import arrange, size_fault
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import graphs
 from coreai_onnx.model.metadata import (
+    ARGUMENTS,
     COMPLEX,
     MUTATED_INPUTS,
     RANGES,
     RELATIONS,
     STATES,
     StateInfo,
+    read_arguments,
     read_complex,
     read_mutated_inputs,
     read_ranges,
@@ -146,7 +148,7 @@ def _checked(proto: onnx.ModelProto, what: str, folder: Path, *, data: bool) -> 
     if wrong := arrange(model):
         raise LoadError(f"{what}: {wrong}")
     restore(model)
-    if wrong := fixed_attributes_fault(model):
+    if wrong := size_fault(model) or fixed_attributes_fault(model):
         raise LoadError(f"{what}: {wrong}")
     _check_metadata(model, what)
     return model
@@ -174,29 +176,46 @@ def read_proto(path: Path) -> onnx.ModelProto:
         # Not onnx_ir's reader, which lets a file in the current folder name weights anywhere.
         proto = onnx.load(path, load_external_data=False)
     except Exception as error:  # protobuf's binary and text errors share no base class
-        raise LoadError(f"{path}: {_no_model(path, start)}\n  {reason_of(error)}") from error
+        raise LoadError(f"{path}: {_no_model(start)}\n  {reason_of(error)}") from error
     if not proto.opset_import:
-        raise LoadError(f"{path}: {_no_model(path, start)}\n  it has no opset")
+        raise LoadError(f"{path}: {_no_model(start)}\n  it has no opset")
     return proto
 
 
-def _start(path: Path) -> bytes:
-    """Return the first bytes of a file."""
+def check_file(path: Path) -> None:
+    """Check that there is a regular file that a model fits in, before any of it is read.
+
+    A read of a pipe or a device may never end.
+
+    Raises:
+        LoadError: If there is none.
+    """
     try:
         if not path.is_file():
             what = "is not a regular file" if path.exists() else "no such file"
             raise LoadError(f"{path}: {'is a folder' if path.is_dir() else what}")
+        if path.stat().st_size >= _MESSAGE_LIMIT:
+            raise LoadError(
+                f"{path}: is not an ONNX model: it is larger than 2 GiB; weights belong in a data "
+                "file"
+            )
+    except OSError as error:
+        raise LoadError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _start(path: Path) -> bytes:
+    """Return the first bytes of a file."""
+    check_file(path)
+    try:
         with path.open("rb") as file:
             return file.read(64)
     except OSError as error:
         raise LoadError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _no_model(path: Path, start: bytes) -> str:
+def _no_model(start: bytes) -> str:
     if not start:
         return "is not an ONNX model: the file is empty; make or fetch it again"
-    if path.stat().st_size >= _MESSAGE_LIMIT:
-        return "is not an ONNX model: it is larger than 2 GiB; weights belong in a data file"
     known = (what for head, what in _STARTS.items() if start.lstrip().startswith(head))
     return next(known, "is not an ONNX model, or cut short or damaged: make or fetch it again")
 
@@ -242,6 +261,8 @@ def _check_metadata(model: ir.Model, what: str) -> None:
         read_ranges(model.metadata_props)
         key = RELATIONS
         read_relations(model.metadata_props)
+        key = ARGUMENTS
+        read_arguments(model.metadata_props)
         key = COMPLEX
         _check_complex(model)
     except ValueError as error:

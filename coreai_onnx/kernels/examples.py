@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -15,6 +16,12 @@ Shapes = Mapping[str, Sequence[int]]
 """The shapes of inputs, by name."""
 _SEED = 20260101
 _MAGNITUDES = (1.0, 1e-3, 8.0)
+_SPECIAL_SHARE = 0.04
+"""Share of special values: sums over 33 elements have none, one, or several of them."""
+
+Values = Literal["usual", "special", "wide"]
+"""Which floats inputs have: of one magnitude; some of them infinite, NaN or subnormal; or
+with magnitudes from 1e-4 to 1e4."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +33,14 @@ class ExampleCall:
         inputs: The inputs that it passes, by name.
         attributes: Its attributes.
         fixed: Whether the model declares these sizes; otherwise all sizes are dynamic.
+        values: Which floats the inputs have.
     """
 
     label: str
     inputs: Mapping[str, torch.Tensor]
     attributes: Mapping[str, Any]
     fixed: bool = False
+    values: Values = "usual"
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,11 @@ class _SizePlan:
     Attributes:
         label: What is special about them.
         lead: The dims of ``*``.
-        letters: Sizes of the letters in order of their appearance; the last one repeats.
+        letters: Sizes of the letters in order of their appearance; the last one repeats. Empty for
+            sizes that give the largest tensor `_MANY` elements.
         broadcast: Whether inputs that may be broadcast are.
         index: Dtype of inputs that are indices.
+        values: Which floats the inputs have.
     """
 
     label: str
@@ -51,6 +62,7 @@ class _SizePlan:
     letters: tuple[int, ...]
     broadcast: bool = False
     index: torch.dtype = torch.int64
+    values: Values = "usual"
 
 
 _SIZES = (
@@ -62,10 +74,17 @@ _SIZES = (
     _SizePlan("no rows", (2, 0), (5, 7, 4, 6, 3), broadcast=True),
     _SizePlan("odd sizes", (3,), (17, 33, 9, 5, 3), index=torch.int32),
     _SizePlan("multiples of vectors", (5,), (64, 16, 8, 16, 4)),
-    _SizePlan("many elements", (7, 5), (131, 65, 4, 2, 3)),
+    _SizePlan("tails of vectors", (7, 5), (131, 65, 4, 2, 3)),
+    _SizePlan("many elements", (3,), ()),
 )
-_MANY = (33, 257)
-"""The dims of ``*`` for many elements in a declaration without letters."""
+_EXTREMES = (
+    _SizePlan("special values", (9, 33), (17, 33, 9, 5, 3), values="special"),
+    _SizePlan("values from 1e-4 to 1e4", (9, 33), (17, 33, 9, 5, 3), values="wide"),
+)
+_MANY = 1 << 17
+"""Elements of the largest tensor: kernels were seen that fail above 100,000."""
+_PROBES = ("different sizes", "equal sizes", "odd sizes")
+"""Sizes that are tried with each set of inputs, and each value of an attribute."""
 
 
 def example_calls(
@@ -90,9 +109,15 @@ def example_calls(
     count = itertools.count()
     for sizes, shape in given:
         yield _call(composite, dtype, (sizes, shape), everything, usual, next(count))
+        if sizes is _SIZES[0]:  # a kernel must not keep what it computed for these sizes
+            again = replace(sizes, label="other values of the same sizes")
+            yield _call(composite, dtype, (again, shape), everything, usual, next(count))
     first = given[0]
     yield _call(composite, dtype, first, everything, usual, next(count), fixed=True)
-    probes = [g for g in given if g[0].label in ("different sizes", "equal sizes", "odd sizes")]
+    for extreme in _EXTREMES:
+        probe = (extreme, _shapes(composite, extreme))
+        yield _call(composite, dtype, probe, everything, usual, next(count))
+    probes = [g for g in given if g[0].label in _PROBES]
     for names, probe in itertools.product(fewer, probes):
         yield _call(composite, dtype, probe, names, usual, next(count))
     for values, probe in itertools.product(others, probes):
@@ -114,13 +139,17 @@ def _call(
     magnitude = _MAGNITUDES[number % len(_MAGNITUDES)]
     inputs = {
         declared.name: _random(
-            shapes[declared.name], _dtype(declared, dtype, sizes.index), generator, magnitude
+            shapes[declared.name],
+            _dtype(declared, dtype, sizes.index),
+            generator,
+            magnitude,
+            sizes.values,
         )
         for declared in composite.inputs
         if declared.name in shapes and declared.name in names
     }
     admissible = dict(composite.admissible(inputs))
-    return ExampleCall(sizes.label, admissible, attributes, fixed)
+    return ExampleCall(sizes.label, admissible, attributes, fixed, sizes.values)
 
 
 # ---------------------------------------------------------------------- shapes
@@ -128,13 +157,33 @@ def _generated_shapes(composite: Composite) -> list[tuple[_SizePlan, Shapes]]:
     """Return shapes of all inputs for each of `_SIZES`; equal ones only once."""
     found: list[tuple[_SizePlan, Shapes]] = []
     for sizes in _SIZES:
-        letters = _letters(composite, sizes)
-        if sizes.label == "many elements" and not letters:
-            sizes = replace(sizes, lead=_MANY)
-        shapes = {i.name: _shape(i, sizes, letters) for i in composite.inputs}
+        shapes = _shapes(composite, sizes)
         if all(shapes != other for _, other in found):
             found.append((sizes, shapes))
     return found
+
+
+def _shapes(composite: Composite, sizes: _SizePlan) -> Shapes:
+    """Return shapes of all inputs."""
+    if not sizes.letters:
+        sizes = _many(composite, sizes)
+    letters = _letters(composite, sizes)
+    return {i.name: _shape(i, sizes, letters) for i in composite.inputs}
+
+
+def _many(composite: Composite, sizes: _SizePlan) -> _SizePlan:
+    """Return sizes that give the largest input or output `_MANY` elements.
+
+    All letters have one size: the reference may need memory for a product of any of them.
+    """
+    dims = [declared.dims for declared in composite.inputs]
+    tensors = [x.lstrip("~").split() for x in (*dims, *composite.output_dims)]
+    most = max(sum(token[0].isalpha() for token in dims) for dims in tensors)
+    if not most:
+        return replace(sizes, lead=(*sizes.lead, -(-_MANY // math.prod(sizes.lead))), letters=(1,))
+    lead = math.prod(sizes.lead) if any("*" in dims for dims in tensors) else 1
+    size = math.ceil((_MANY / lead) ** (1 / most))
+    return replace(sizes, letters=(size + size % 2,))
 
 
 def _letters(composite: Composite, sizes: _SizePlan) -> dict[str, int]:
@@ -194,10 +243,30 @@ def _dtype(declared: Input, dtype: torch.dtype, index: torch.dtype) -> torch.dty
 
 
 def _random(
-    shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator, magnitude: float
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    generator: torch.Generator,
+    magnitude: float,
+    values: Values,
 ) -> torch.Tensor:
     if dtype == torch.bool:
         return torch.rand(tuple(shape), generator=generator) > 0.4
-    if dtype.is_floating_point:
-        return (torch.randn(tuple(shape), generator=generator) * magnitude).to(dtype)
-    return torch.randint(0, 5, tuple(shape), generator=generator).to(dtype)
+    if not dtype.is_floating_point:
+        return torch.randint(0, 5, tuple(shape), generator=generator).to(dtype)
+    normal = torch.randn(tuple(shape), generator=generator)
+    if values == "wide":
+        exponents = torch.rand(tuple(shape), generator=generator) * 8 - 4
+        return (normal.sign() * 10**exponents).to(dtype)
+    tensor = (normal * magnitude).to(dtype)
+    if values == "special" and tensor.numel():
+        _insert_special(tensor.view(-1), generator)
+    return tensor
+
+
+def _insert_special(flat: torch.Tensor, generator: torch.Generator) -> None:
+    """Write each special value to several random places."""
+    inf, subnormal = float("inf"), torch.finfo(flat.dtype).tiny / 4
+    special = torch.tensor([float("nan"), inf, -inf, subnormal, 0.0, -0.0], dtype=flat.dtype)
+    count = max(len(special), int(len(flat) * _SPECIAL_SHARE))
+    places = torch.randperm(len(flat), generator=generator)[:count]
+    flat[places] = special.repeat(-(-count // len(special)))[: len(places)]

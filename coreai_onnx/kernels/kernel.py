@@ -94,8 +94,9 @@ def kernel(
     """Compile a kernel of a composite, and check it against the composite's reference.
 
     The check covers every declared dtype, sizes from none to many elements, fixed and dynamic,
-    optional inputs present and absent, and other values of the attributes. It runs in a process of
-    its own. A compiled library is cached (``COREAI_ONNX_CACHE``); the check is made every time.
+    special values, optional inputs present and absent, and other values of the attributes; each
+    call is also made between guard pages, repeatedly, and by several threads. It runs in a process
+    of its own. A compiled library is cached (``COREAI_ONNX_CACHE``); the check is made every time.
 
     Args:
         composite: The declaration.

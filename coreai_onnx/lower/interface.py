@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import dataclasses
+import json
+import re
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch.export import ExportedProgram
@@ -11,7 +14,9 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 
 from coreai_onnx.errors import ConversionError
 from coreai_onnx.export.capture.io_names import output_names
+from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.lower.scope import Names
+from coreai_onnx.model.metadata import ArgumentTree
 
 
 @dataclass(frozen=True)
@@ -148,3 +153,79 @@ def _check_names(names: Sequence[str]) -> None:
             advice="give every input, output and state a different name; "
             "the new value of the state s is the output s_out",
         )
+
+
+# ---------------------------------------------------------------------- arguments
+_JSON_VALUES = (bool, int, float, str, type(None))
+
+
+def arguments_entry(program: ExportedProgram, names: ProgramInterface) -> str:
+    """Return the metadata ``ARGUMENTS`` of a program.
+
+    Returns:
+        Empty if the arguments are tensors, or contain objects whose fields are not known.
+    """
+    tree = program.call_spec.in_spec
+    specs = [s for s in program.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+    if tree is None or tree.num_leaves != len(specs):
+        return ""
+    leaves = iter(specs)
+    positional, keyword = tree.children()
+    try:
+        places = [_argument(child, leaves, names) for child in positional.children()]
+        named = [_argument(child, leaves, names)[1] for child in keyword.children()]
+    except TypeError:
+        return ""
+    pairs = [*map(list, places)], [*map(list, zip(keyword.context, named, strict=True))]
+    if all(isinstance(tree, str) for entries in pairs for _, tree in entries):
+        return ""
+    entry = {key: one for key, one in zip(("positional", "keyword"), pairs, strict=True) if one}
+    return json.dumps(entry)
+
+
+def _argument(
+    tree: pytree.TreeSpec, leaves: Iterator[InputSpec], names: ProgramInterface
+) -> tuple[str, ArgumentTree]:
+    """Return the name of a positional parameter and its tree.
+
+    torch names a placeholder by the parameter and the keys that lead to it; the parameter itself is
+    recorded nowhere else.
+    """
+    used: list[tuple[str, str]] = []
+
+    def visit(node: pytree.TreeSpec, path: str) -> ArgumentTree:
+        children = node.children()
+        if node.is_leaf():
+            spec = next(leaves)
+            used.append((spec.arg.name, path))
+            return _leaf(spec, names)
+        kind, context = node.type, node.context
+        named = pytree.is_namedtuple_class(context)  # the type of any named tuple is the function
+        if named or kind in (list, tuple, deque):
+            fields = context._fields if named else range(len(children))
+            pairs = zip(children, fields, strict=True)
+            return [visit(child, f"{path}_{key}") for child, key in pairs]
+        if kind in (dict, OrderedDict) and all(isinstance(key, str | int) for key in context):
+            pairs = zip(context, children, strict=True)
+            return {"items": [[key, visit(child, f"{path}_{key}")] for key, child in pairs]}
+        if dataclasses.is_dataclass(kind) and len(context) == 2:
+            filled, absent = context
+            pairs = zip(filled, children, strict=True)
+            fields = {key: visit(child, f"{path}_{key}") for key, child in pairs}
+            return {"fields": fields | {key: {"value": None} for key in absent}}
+        raise TypeError(f"{kind} has no form as JSON")
+
+    found = visit(tree, "")
+    placeholder, path = used[0] if used else ("", "")
+    suffix = re.sub("[^a-z0-9_]", "_", path.lower())
+    return placeholder.removesuffix(suffix) if placeholder.endswith(suffix) else "", found
+
+
+def _leaf(spec: InputSpec, names: ProgramInterface) -> ArgumentTree:
+    name = names.inputs.get(spec.arg.name) or names.states.get(spec.arg.name)
+    if name is not None:
+        return name
+    value = getattr(spec.arg, "value", None)
+    if isinstance(value, _JSON_VALUES):
+        return {"value": value}
+    raise TypeError(f"{type(value)} has no form as JSON")

@@ -30,7 +30,7 @@ from coreai_onnx.export.capture.symbols import range_constraints, symbol_names
 from coreai_onnx.export.functionalize.attributes import warn_of_changed_parameters
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.context import Context
-from coreai_onnx.lower.interface import IONames, interface
+from coreai_onnx.lower.interface import IONames, arguments_entry, interface
 from coreai_onnx.lower.origins import nested_origins, value_origins
 from coreai_onnx.lower.scope import Names, Scope
 from coreai_onnx.lower.values import (
@@ -42,7 +42,7 @@ from coreai_onnx.lower.values import (
     set_dims,
 )
 from coreai_onnx.lower.walker import Walker
-from coreai_onnx.model.metadata import COMPLEX, MUTATED_INPUTS, STATES, Relation
+from coreai_onnx.model.metadata import ARGUMENTS, COMPLEX, MUTATED_INPUTS, STATES, Relation
 from coreai_onnx.model.source_lines import CODE, code_entry
 from coreai_onnx.model.value_origins import VALUES, values_entry
 from coreai_onnx.model.violations import WHERE
@@ -63,6 +63,7 @@ class LoweredProgram:
     ranges: dict[str, dict[str, int]] = field(default_factory=dict)
     relations: list[Relation] = field(default_factory=list)
     origins: Mapping[str, str] = field(default_factory=dict)
+    arguments: str = ""
 
     def model(self, functions: Sequence[ir.Function], entrypoint: str) -> ir.Model:
         """Return the model that consists of the graph and the functions it calls."""
@@ -90,6 +91,8 @@ class LoweredProgram:
         if self.relations:
             conditions = [{k: v for k, v in asdict(r).items() if v} for r in self.relations]
             model.metadata_props["coreai.relations"] = json.dumps(conditions)
+        if self.arguments:
+            model.metadata_props[ARGUMENTS] = self.arguments
         if entry := values_entry(self.origins):
             model.metadata_props[VALUES] = entry
         roots = (graph, *(function.graph for function in functions))
@@ -155,6 +158,7 @@ class ProgramLowering:
             ranges,
             conditions,
             origins,
+            arguments_entry(self.program, self.interface),
         )
 
     # ------------------------------------------------------------------ inputs

@@ -12,6 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from coreai_onnx.errors import StagingError
 from coreai_onnx.model.debug_info import CLASS, SCOPE, SOURCE
 from coreai_onnx.model.metadata import (
+    ARGUMENTS,
     COMPLEX,
     MUTATED_INPUTS,
     RANGES,
@@ -201,7 +202,7 @@ def _keep_metadata(model: ir.Model) -> None:
         STATES: pairs,
         COMPLEX: sorted(names & read_complex(metadata)),
     }
-    for key in (MUTATED_INPUTS, RELATIONS, "coreai.entrypoints"):
+    for key in (ARGUMENTS, MUTATED_INPUTS, RELATIONS, "coreai.entrypoints"):
         metadata.pop(key, None)
     for key, entry in kept.items():
         metadata.pop(key, None)

@@ -7,12 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 import onnx_ir as ir
 
-from coreai_onnx.model.inventory import STANDARD_DOMAIN, attribute_graphs, op_name
+from coreai_onnx.model.inventory import STANDARD_DOMAIN, attribute_graphs, graphs, op_name
 from coreai_onnx.model.op_schemas import (
     ONNX_DOMAINS,
     imported_version,
@@ -24,6 +25,9 @@ from coreai_onnx.model.op_schemas import (
 from coreai_onnx.model.standard_composites import COMPOSITE_SIZES
 
 _Body = ir.Graph | ir.Function
+_MOST_BITS = 1 << 66
+"""Sizes are signed 64-bit numbers of bytes."""
+_UNSIZED = (ir.DataType.STRING, ir.DataType.UNDEFINED)
 
 
 def arrange(model: ir.Model) -> str:
@@ -51,6 +55,27 @@ def arrange(model: ir.Model) -> str:
         if not checked.in_order and not _sorted(body):
             return f"{name} is broken: its nodes read each other in a circle"
     return ""
+
+
+def size_fault(model: ir.Model) -> str:
+    """Return which value is declared larger than any memory; empty if none is."""
+    for graph in graphs(model):
+        values = (*graph.inputs, *graph.initializers.values())
+        for value in (*values, *(result for node in graph for result in node.outputs)):
+            shape = value.shape if value.const_value is None else value.const_value.shape
+            dims = [dim for dim in shape or () if isinstance(dim, int)]
+            if min(dims, default=0) < -1 or exceeds_memory(dims, value.dtype):
+                return f"{value.name!r} has the shape {dims}, which no memory can hold"
+    return ""
+
+
+def exceeds_memory(dims: Iterable[int], dtype: ir.DataType | None) -> bool:
+    """Return whether a tensor has more bytes than a signed 64-bit number counts.
+
+    Sizes beside a 0 count: numpy and onnxruntime multiply them, too.
+    """
+    bits = 8 if dtype is None or dtype in _UNSIZED else dtype.bitwidth
+    return math.prod(max(dim, 1) for dim in dims) * bits >= _MOST_BITS
 
 
 class _Checked:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,25 @@ RELATION_LIMIT = 4096
 """Maximum number of characters of a condition; the converter writes about a hundred."""
 COMPLEX = "coreai.complex"
 """Model metadata: a JSON list of the inputs and outputs that are complex, stored as pairs."""
+ARGUMENTS = "coreai.arguments"
+"""Model metadata: the arguments of the module, unless they are the inputs in order. JSON,
+``{"positional": [["pair", ["a", "b"]]], "keyword": [["scale", {"value": 2}]]}``: names and trees of
+input names, see `ArgumentTree`."""
+ARGUMENT_LEVELS = 100
+"""Maximum number of levels of the trees of arguments that are read."""
 TARGET = "coreai.target"
 """Model metadata: the target that the model was last optimized for."""
 MINIMUM_ONNXRUNTIME = "coreai.minimum_onnxruntime"
 """Model metadata: the oldest onnxruntime that must be able to run the file."""
+
+
+ArgumentTree = str | list["ArgumentTree"] | dict[str, Any]
+"""An argument: the name of an input, a sequence, ``{"items": [[key, tree], ...]}`` of a mapping,
+``{"fields": {name: tree}}`` of a dataclass, or ``{"value": 3}`` of a constant of the model."""
+
+
+NamedTrees = list[tuple[str, ArgumentTree]]
+"""Arguments in order; the name is empty where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +114,57 @@ def read_relations(metadata: Mapping[str, str]) -> tuple[Relation, ...]:
     if long > RELATION_LIMIT:
         raise ValueError(f"a condition has {long} characters, at most {RELATION_LIMIT} are read")
     return tuple(Relation(entry["holds"], str(entry.get("source", ""))) for entry in entries)
+
+
+def read_arguments(
+    metadata: Mapping[str, str],
+) -> tuple[NamedTrees, NamedTrees] | None:
+    """Read the positional and the keyword arguments of the module (key ``ARGUMENTS``).
+
+    Returns:
+        None if the metadata has none: the arguments are the inputs.
+
+    Raises:
+        ValueError: The entry has another form.
+    """
+    if ARGUMENTS not in metadata:
+        return None
+    found = _json(metadata[ARGUMENTS])
+    try:
+        positional, keyword = (
+            [(str(name), tree) for name, tree in found.get(key, [])]
+            for key in ("positional", "keyword")
+        )
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError("it does not hold names and trees of arguments") from None
+    list(argument_inputs([tree for _, tree in (*positional, *keyword)]))  # checks the trees
+    return positional, keyword
+
+
+def argument_inputs(tree: ArgumentTree, levels: int = ARGUMENT_LEVELS) -> Iterator[str]:
+    """Yield the names of the inputs in the tree of an argument.
+
+    Raises:
+        ValueError: It is not an `ArgumentTree`, or has more levels.
+    """
+    if not levels:
+        raise ValueError("an argument is nested too deeply")
+    children: list[ArgumentTree] = []
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, list):
+        children = tree
+    elif isinstance(tree, dict) and isinstance(tree.get("fields"), dict):
+        children = [*tree["fields"].values()]
+    elif isinstance(tree, dict) and isinstance(tree.get("items"), list):
+        pairs = tree["items"]
+        if not all(isinstance(x, list) and len(x) == 2 for x in pairs):
+            raise ValueError("a mapping of arguments is not a list of pairs")
+        children = [child for _, child in pairs]
+    elif not isinstance(tree, dict) or "value" not in tree:
+        raise ValueError(f"{tree!r:.80} is not the tree of an argument")
+    for child in children:
+        yield from argument_inputs(child, levels - 1)
 
 
 def _entries(metadata: Mapping[str, str], key: str, *texts: str) -> list[dict[str, Any]]:

@@ -16,10 +16,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import LoadError, SessionError, failures_as
-from coreai_onnx.files.loading import check_places, fault, load_model, read_model
+from coreai_onnx.files.loading import check_file, check_places, fault, load_model, read_model
 from coreai_onnx.files.saving import save_models, to_proto
 from coreai_onnx.model.delegated_parts import PROVIDER
 from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
+from coreai_onnx.model.graph_checks import size_fault
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
 from coreai_onnx.runtime.compiled_parts import IDENTITIES, provider_settings, with_compiled_parts
@@ -89,6 +90,8 @@ class OpenModel:
 
     def __init__(self, source: Source, settings: SessionSettings) -> None:
         """Open the model; see `coreai_onnx.session`."""
+        if isinstance(source, str | PathLike):
+            _check_file(Path(source))
         self._settings, self._libraries = settings, library_paths(settings.custom_ops)
         whole = settings.providers or any(isinstance(o, HasLibrary) for o in settings.custom_ops)
         graph = _graph(source, most=math.inf if whole else READ_BYTES)
@@ -96,7 +99,7 @@ class OpenModel:
         self._prepacks = _is_quantized(graph) if settings.prepack is None else settings.prepack
         if graph is not None:
             check_kernels(settings.custom_ops, graph)
-            if wrong := fixed_attributes_fault(graph):
+            if wrong := size_fault(graph) or fixed_attributes_fault(graph):
                 raise SessionError(f"cannot load the model: {wrong}")
         self._disabled = disabled_optimizers(graph) + [IDENTITIES] * bool(settings.providers)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -172,13 +175,9 @@ class OpenModel:
 
     def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
         if isinstance(source, str | PathLike):
-            path = Path(source)
-            with failures_as(SessionError, f"cannot load {path}"):
-                if not path.is_file():
-                    what = "is a folder" if path.is_dir() else "no such file"
-                    raise SessionError(f"{path}: {what}")
-                _check_places(path)
-            return self._load(str(path), options, str(path))
+            with failures_as(SessionError, f"cannot load {source}"):
+                _check_places(Path(source))
+            return self._load(str(source), options, str(source))
         if isinstance(source, bytes):
             _check_places(source)
             return self._load(source, options, "the given bytes")
@@ -227,6 +226,13 @@ def _initial(model: ir.Model) -> dict[str, ir.TensorProtocol]:
         if value is not None and value.const_value is not None:
             found[state.input] = value.const_value
     return found
+
+
+def _check_file(path: Path) -> None:
+    try:
+        check_file(path)
+    except LoadError as error:
+        raise SessionError(str(error)) from error
 
 
 def _check_places(source: Path | bytes | onnx.ModelProto) -> None:

@@ -211,8 +211,9 @@ class Session:
         """Run the model once, and keep the new states for the next call.
 
         Args:
-            *args: Inputs by position.
-            **named: Inputs by name, and states to use instead of the carried ones.
+            *args: The arguments of the module that was exported, nested as there, or the inputs in
+                order. Numbers, texts and flags must have the values of the export, or are omitted.
+            **named: Arguments or inputs by name, and states to use instead of the carried ones.
 
         Returns:
             The outputs; their ``.states`` holds the new states.

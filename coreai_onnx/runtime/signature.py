@@ -12,12 +12,14 @@ from coreai_onnx.model.interface import Dim, TensorInfo, as_complex, type_text
 from coreai_onnx.model.metadata import (
     Relation,
     StateInfo,
+    read_arguments,
     read_complex,
     read_mutated_inputs,
     read_ranges,
     read_relations,
     read_states,
 )
+from coreai_onnx.runtime.arguments import ModuleArguments
 from coreai_onnx.runtime.expressions import evaluate, holds, names_in, solve
 from coreai_onnx.runtime.values import dtype_of
 
@@ -60,6 +62,7 @@ class Signature:
         mutated_inputs: The input that the module changes, by the output with what it wrote.
         new_states: Dtype and dims of the new value of each state, by the state's name.
         optional_inputs: The inputs that have a default value in the file, by name.
+        arguments: The arguments of the module, if they are not the inputs in order.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -72,6 +75,7 @@ class Signature:
     mutated_inputs: Mapping[str, str] = field(default_factory=dict)
     new_states: Mapping[str, TensorInfo] = field(default_factory=dict)
     optional_inputs: Mapping[str, TensorInfo] = field(default_factory=dict)
+    arguments: ModuleArguments | None = None
 
     @classmethod
     def of(cls, session: ort.InferenceSession) -> Signature:
@@ -91,7 +95,12 @@ class Signature:
             raise ValueError(f"the states {sorted(strangers)} are not inputs of the model")
         if unknown := pairs - {info.name for info in (*given, *defaults, *results)}:
             raise ValueError(f"{sorted(unknown)} are not inputs or outputs of the model")
+        trees = read_arguments(metadata)
+        arguments = None if trees is None else ModuleArguments(*trees)
+        if arguments and not arguments.inputs <= {info.name for info in (*given, *defaults)}:
+            arguments = None  # the inputs were renamed
         return cls(
+            arguments=arguments,
             inputs=tuple(info for info in given if info.name not in olds),
             outputs=tuple(info for info in results if info.name not in news),
             states=states,
@@ -107,9 +116,28 @@ class Signature:
     def bind(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
         """Return the arguments by the names of their inputs.
 
+        Arguments of the module that are nested or constant are accepted, and so are the inputs of
+        the model one by one.
+
         Raises:
             InputError: If there are too many arguments, or a name is unknown or given twice.
         """
+        if self.arguments is None or (not args and self.arguments.names.isdisjoint(named)):
+            return self._bound(args, named)
+        try:
+            return self._bound((), self.arguments.bind(args, named))
+        except InputError as error:
+            if self.arguments.takes(args, named):
+                raise
+            try:
+                return self._bound(args, named)
+            except InputError:
+                if len(args) == len(self.arguments.positional):
+                    raise error from None
+                raise
+
+    def _bound(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
+        """Return the inputs of a call by name."""
         if len(args) > len(self.inputs):
             raise InputError(
                 f"{len(args)} positional inputs given, {len(self.inputs)} expected\n"

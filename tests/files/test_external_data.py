@@ -251,3 +251,33 @@ def test_every_dtype_is_read_from_its_mapping(tmp_path: Path, dtype: str) -> Non
     assert isinstance(found, FileTensor)
     assert found.numpy().dtype == array.dtype
     assert np.array_equal(found.numpy(), array)
+
+
+@pytest.mark.parametrize("dims", [[0, 2**62, 4], [0, 2**63 - 1], [2**60, 0, 2**60]])
+@pytest.mark.parametrize("data", [False, True])
+def test_sizes_that_no_array_can_have(tmp_path: Path, dims: list[int], data: bool) -> None:
+    path = saved(tmp_path, external=True)
+    proto = onnx.load(path, load_external_data=False)
+    (weight,) = (x for x in proto.graph.initializer if x.name == "weight")
+    del weight.dims[:], weight.external_data[1:]
+    weight.dims.extend(dims)
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(LoadError, match=r"weight 'weight' has .*, which no memory can hold"):
+        load_model(path, data=data)
+    with pytest.raises(SessionError, match="which no memory can hold"):
+        session(path)
+
+
+def test_a_pipe_in_place_of_a_data_file_is_not_read(tmp_path: Path) -> None:
+    path = saved(tmp_path, external=True)
+    (data,) = {Path(x.path) for x in weights_of(path)}
+    data.unlink()
+    os.mkfifo(data)
+    with pytest.raises(LoadError, match="is not a regular file"):
+        weights_of(path)[0].numpy()
+
+
+def weights_of(path: Path) -> list[FileTensor]:
+    """Return the weights of a file that are in its data file, without checking that they are."""
+    values = load_model(path, data=False).graph.initializers.values()
+    return [x.const_value for x in values if isinstance(x.const_value, FileTensor)]

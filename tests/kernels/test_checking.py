@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from coreai_onnx import kernel, session
+from coreai_onnx.composite_ops import Composite, Input
 from coreai_onnx.errors import KernelError
 from coreai_onnx.kernels.checking import check_kernel
 from coreai_onnx.kernels.compiling import compiled
@@ -32,6 +33,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain")]
         ("throw", r"fails\n  for x float32\[1\].*one element.\n.*\n.*one element is too few"),
         ("create", r"fails\n  for x float32\[2, 3\].*\n.*\n?.*no kernel for you"),
         ("crash", r"fails\n  for x float32\[0\].*no elements.\n  the process crashed with SIGSEGV"),
+        ("exit", r"fails\n  for x float32\[0\].*no elements.\n  .* ended with exit status 0"),
+        ("beyond", r"fails\n  for x float32\[2, 3\].*\n  .*SIGSEGV: it reads or writes outside of"),
+        ("before", r"fails\n  for x float32\[2, 3\].*\n  .*SIGSEGV: it reads or writes outside of"),
+        ("reads beyond", r"fails\n  for x float32\[2, 3\].*\n  .*SIGSEGV: it reads or writes"),
+        ("input", r"fails\n  for x float32\[2, 3\].*\n  .*, writes to an input"),
+        ("unwritten", r"for x float32\[7, 5\].*\n  output\[1, 2\] is .*, the reference returns"),
+        ("nan", r"for x float32\[9, 33\].*special values.\n  output.* is 0\.0, .* returns nan"),
+        ("infinity", r"special values.\n  output.* is -?inf, the reference returns -?inf"),
+        ("large", r"for x float32\[9, 33\].*from 1e-4 to 1e4.\n  output"),
+        ("many", r"many elements.\n  output.* \(1 of 1310.. elements differ"),
+        ("counts", r"called again after other calls\n  output.* is 0\.0"),
+        ("keeps", r"for x float32\[2, 3\].*other values of the same sizes.\n  output"),
+        ("race", r"called by several threads\n  output.* is 0\.0"),
     ],
 )
 def test_every_fault_is_named(fault: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +75,64 @@ def test_a_reference_that_accepts_nothing_is_named() -> None:
 
     with pytest.raises(KernelError, match=r"no generated call of scaled .* x is not a square"):
         kernel(dataclasses.replace(SCALED, reference=broken), HERE / "scaled.cc")
+
+
+PRODUCT = """
+#include <algorithm>
+#include <cmath>
+#include "kit/kernel.h"
+template <class T>
+struct SoftmaxOfProduct {
+  explicit SoftmaxOfProduct(const coreai::Attributes&) {}
+  void Compute(const coreai::Context& context) const {
+    using Wide = coreai::Wide<T>;
+    const auto x = context.Input<T>(0), weight = context.Input<T>(1);
+    const std::int64_t inner = weight.dim(0), columns = weight.dim(1);
+    const std::int64_t rows = inner == 0 ? x.dim(0) : x.size / inner;
+    T* product = context.Output<T>(0, {rows, columns});
+    T* softmax = context.Output<T>(1, {rows, columns});
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::vector<Wide> sums(columns);
+      for (std::int64_t k = inner; k-- > 0;) {  // in another order than the reference
+        for (std::int64_t c = 0; c < columns; ++c) {
+          sums[c] += static_cast<Wide>(x[row * inner + k]) * weight[k * columns + c];
+        }
+      }
+      Wide most = -INFINITY, total = 0;
+      for (const Wide sum : sums) most = sum > most || std::isnan(sum) ? sum : most;
+      for (const Wide sum : sums) total += std::exp(sum - most);
+      for (std::int64_t c = 0; c < columns; ++c) {
+        product[row * columns + c] = static_cast<T>(sums[c]);
+        softmax[row * columns + c] = static_cast<T>(std::exp(sums[c] - most) / total);
+      }
+    }
+  }
+};
+COREAI_KERNEL(SoftmaxOfProduct)
+"""
+
+
+def test_sums_in_another_order_are_accepted() -> None:
+    def reference(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+        product = x.to(wide) @ weight.to(wide)
+        return product.to(x.dtype), product.softmax(-1).to(x.dtype)
+
+    declared = Composite(
+        "softmax_of_product",
+        (Input("x", dims="M K"), Input("weight", dims="K N")),
+        ("product", "softmax"),
+        (),
+        reference,
+        "softmax(x @ weight)",
+        output_dims=("M N", "M N"),
+    )
+    loose = {"float32": (1e-4, 1e-3)}
+    assert kernel(declared, PRODUCT, tolerances=loose).checked >= 4 * 9
+    finite = "static_cast<T>(std::isfinite(sums[c]) ? sums[c] : 0)"
+    wrong = PRODUCT.replace("static_cast<T>(sums[c])", finite)
+    with pytest.raises(KernelError, match=r"special values.\n  product"):
+        kernel(declared, wrong, tolerances=loose)
 
 
 def test_tolerances_can_be_wider(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import torch
 from coreai_onnx.composite_ops import Attribute, Composite, Input
 from coreai_onnx.kernels.examples import ExampleCall, example_calls
 from tests.kernels.declared import CLIPPED_SWIGLU, GATHERED
+from tests.tolerances import assert_close
 
 PRODUCT = Composite(
     name="product",
@@ -51,8 +52,28 @@ def test_sizes_have_edges_and_agree_by_letter() -> None:
 
 def test_inputs_without_letters_have_many_elements_too() -> None:
     calls = list(example_calls(CLIPPED_SWIGLU, torch.float16))
-    assert max(x.numel() for call in calls for x in call.inputs.values()) > 4096
+    assert max(x.numel() for call in calls for x in call.inputs.values()) > 100_000
     assert {x.dtype for call in calls for x in call.inputs.values()} == {torch.float16}
+
+
+def test_a_call_of_many_elements_has_no_larger_product_of_dims() -> None:
+    for composite in (CLIPPED_SWIGLU, GATHERED, PRODUCT):
+        (call,) = (c for c in example_calls(composite, torch.float32) if c.label == "many elements")
+        assert 1 << 17 <= max(torch.Size(s).numel() for s in shapes(call).values()) < 1 << 18
+
+
+def test_values_are_special_wide_and_other_ones() -> None:
+    calls = {call.label: call for call in example_calls(CLIPPED_SWIGLU, torch.float16)}
+    for x in calls["special values"].inputs.values():
+        assert x.isnan().any()
+        assert {float("inf"), -float("inf"), 0.0} <= set(x.flatten().tolist())
+        assert ((x != 0) & (x.abs() < torch.finfo(x.dtype).tiny)).any()
+    for x in calls["values from 1e-4 to 1e4"].inputs.values():
+        assert x.abs().min() < 0.01
+        assert x.abs().max() > 1000
+    one, other = calls["different sizes"], calls["other values of the same sizes"]
+    assert shapes(one) == shapes(other)
+    assert not torch.equal(one.inputs["gate"], other.inputs["gate"])
 
 
 def test_optional_inputs_are_passed_and_omitted() -> None:
@@ -94,9 +115,8 @@ def test_given_shapes_are_added_and_calls_are_reproducible() -> None:
     first = list(example_calls(CLIPPED_SWIGLU, torch.float32, (), [more]))
     assert more in [shapes(call) for call in first]
     again = list(example_calls(CLIPPED_SWIGLU, torch.float32, (), [more]))
-    assert all(
-        torch.equal(a.inputs["gate"], b.inputs["gate"]) for a, b in zip(first, again, strict=True)
-    )
+    for one, other in zip(first, again, strict=True):
+        assert_close(one.inputs["gate"], other.inputs["gate"])
 
 
 @pytest.mark.parametrize(("dims", "wanted"), [("N 1", 1), ("N M|N", 2)])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from coreai_onnx.model.metadata import (
+    ARGUMENTS,
     COMPLEX,
     MUTATED_INPUTS,
     RANGES,
@@ -17,6 +18,8 @@ from coreai_onnx.model.metadata import (
     STATES,
     Relation,
     StateInfo,
+    argument_inputs,
+    read_arguments,
     read_complex,
     read_mutated_inputs,
     read_ranges,
@@ -35,6 +38,7 @@ Reader = Callable[[Mapping[str, str]], Any]
         (read_ranges, {}),
         (read_relations, ()),
         (read_complex, frozenset()),
+        (read_arguments, None),
     ],
 )
 def test_a_model_without_entries_has_none(read: Reader, nothing: object) -> None:
@@ -75,3 +79,24 @@ def test_an_entry_of_another_form_is_an_error(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         read({key: text})
+
+
+def test_arguments_are_named_trees() -> None:
+    tree = {"items": [["a", "x"], [7, ["y", {"value": 3}, {"fields": {"left": "z"}}]]]}
+    entry = {"positional": [["d", tree], ["", "x2"]], "keyword": [["scale", "s"]]}
+    positional, keyword = read_arguments({ARGUMENTS: json.dumps(entry)}) or ([], [])
+    assert positional == [("d", tree), ("", "x2")]
+    assert keyword == [("scale", "s")]
+    assert [*argument_inputs(tree)] == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize("tree", [3, None, {}, {"items": [1]}, {"items": 3}, [[4]], {"fields": []}])
+def test_what_is_no_tree_of_arguments(tree: Any) -> None:
+    with pytest.raises(ValueError, match="argument"):
+        read_arguments({ARGUMENTS: json.dumps({"positional": [["x", tree]]})})
+
+
+def test_deep_arguments_are_refused() -> None:
+    deep = "[" * 200 + "]" * 200
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_arguments({ARGUMENTS: f'{{"positional": [["x", {deep}]]}}'})

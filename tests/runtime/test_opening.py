@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from coreai_onnx.errors import KernelsNotBuiltError, SessionError
+from coreai_onnx.errors import KernelsNotBuiltError, LoadError, SessionError
 from coreai_onnx.files import saving
+from coreai_onnx.files.loading import load_model
 from coreai_onnx.files.saving import save_models, to_proto
 from coreai_onnx.runtime import library, opening
 from coreai_onnx.runtime.session import session
@@ -43,6 +45,36 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
         session(b"not a model")
     with pytest.raises(SessionError, match="cannot open a int"):
         session(3)
+
+
+@pytest.mark.parametrize("source", ["pipe", "/dev/zero"])
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path, source: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SessionError, match="is not a regular file"):
+        session(tmp_path / source)
+
+
+def test_a_file_larger_than_a_message_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "m.onnx").open("wb") as file:
+        file.truncate(1 << 41)
+    with pytest.raises(SessionError, match="larger than 2 GiB; weights belong in a data file"):
+        session(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("size", [2**63 - 1, -(2**63), 2**62])
+@pytest.mark.parametrize("place", ["input", "output", "initializer"])
+def test_declared_sizes_that_no_memory_can_hold(tmp_path: Path, size: int, place: str) -> None:
+    proto = to_proto(linear_model())
+    value = getattr(proto.graph, place)[0]
+    if place == "initializer":
+        value.dims[0] = size
+    else:
+        value.type.tensor_type.shape.dim[0].dim_value = size
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(SessionError, match=r"cannot load the model: .* which no memory can hold"):
+        session(tmp_path / "m.onnx")
+    with pytest.raises(LoadError, match="has the shape"):
+        load_model(tmp_path / "m.onnx")
 
 
 def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
