@@ -55,8 +55,9 @@ bodies and fuses them again, and was measured to be no slower
 `"kernels"`.
 
 `"portable"` accepts programs converted with `opset_version=18`, and programs of a newer opset whose
-ops have the same meaning in opset 18. Otherwise a `TargetError` lists the newer ops, and the
-program is unchanged.
+ops have the same meaning in opset 18, or another form there: `ReduceMax` and `ReduceMin` of
+booleans, `IsInf` of 16-bit floats and `Mod` of floats are written with older ops. Otherwise a
+`TargetError` lists the newer ops, and the program is unchanged.
 
 A composite that a pass creates is a function with a body too. Passes do not import torch, so the
 bodies are generated from the writers in `coreai_onnx/functions` in ONNX's text form
