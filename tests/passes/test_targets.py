@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 from pathlib import Path
 
 import onnx
@@ -14,8 +16,9 @@ import coreai_onnx
 from coreai_onnx import OnnxProgram, TorchConverter
 from coreai_onnx.delegation import FinishConfig, to_edge
 from coreai_onnx.errors import TargetError
+from coreai_onnx.model.inventory import contrib_since
 from coreai_onnx.model.metadata import TARGET
-from coreai_onnx.passes import ORDER, TARGETS, Target, optimize_for, passes_for
+from coreai_onnx.passes import CONTRIB, ORDER, TARGETS, Pass, Target, optimize_for, passes_for
 from tests.delegation.demo_backend import Tagging
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import named
@@ -179,10 +182,22 @@ def test_every_target_begins_and_ends_like_the_default() -> None:
         assert passes_for(target)[-1] is ORDER[-1]
 
 
+@pytest.mark.parametrize("one", CONTRIB)
+def test_targets_and_files_have_one_table_of_releases(one: Pass) -> None:
+    """A pass is left out of every release that a file with its op would not name."""
+    ops = re.findall(r'"([A-Z]\w+)"', inspect.getsource(inspect.getmodule(one)))
+    since = max(contrib_since(op, {}) for op in ["Gelu", *ops])
+    for minor in range(18, 32):
+        if one in passes_for("contrib", f"1.{minor}"):
+            assert since <= (1, minor)
+    assert one in passes_for("contrib", "1.27") or one in passes_for("contrib")
+
+
 def test_own_ops_are_those_of_the_oldest_onnxruntime() -> None:
     names = [[one.__name__ for one in passes_for("contrib", v)] for v in (None, "1.31", "1.24")]
     assert names[0] == names[1]
     newer = {"contrib_open_attention", "contrib_linear_attention", "contrib_embedding_nbits"}
+    newer.add("contrib_qmoe")
     assert set(names[1]) - set(names[2]) == newer
     assert set(names[2]) - set(names[1]) == {"contrib_skip_norms"}
     assert passes_for("onnxruntime", "1.18") == ORDER
