@@ -148,6 +148,14 @@ def _extremum(function: Callable[..., Array]) -> Rule:
     return rule
 
 
+def _where(node: gs.Node, arrays: Arrays) -> Array:
+    result = np.where(*arrays)
+    if result.dtype.kind not in "iub" and np.any((result == 0) & np.signbit(result)):
+        # onnxruntime returns 0 for it (seen in 1.31), and 1 / x would be another infinity.
+        raise CannotEvaluateError("runtimes disagree on the sign of zero")
+    return result
+
+
 def _cast_to(array: Array, target: np.dtype) -> Array:
     """Convert values for which every runtime must return the same result."""
     source = array.dtype
@@ -263,6 +271,8 @@ def _reduce(function: Callable[..., Array], *, ints_only: bool) -> Rule:
             raise CannotEvaluateError("the order of a float sum is the runtime's choice")
         if data.size == 0 or not _ordered(data):
             raise CannotEvaluateError("reduction of nothing, or of nan")
+        if data.dtype.kind not in "iub" and np.unique(np.signbit(data[data == 0])).size > 1:
+            raise CannotEvaluateError("runtimes disagree on the sign of zero")
         if not axes:
             if attribute_of(node, "noop_with_empty_axes", 0):
                 return np.asarray(data)
@@ -338,7 +348,7 @@ _ELEMENTWISE: dict[str, Rule] = {
     "GreaterOrEqual": _plain(np.greater_equal),
     "Less": _plain(np.less),
     "LessOrEqual": _plain(np.less_equal),
-    "Where": _plain(np.where),
+    "Where": _where,
     "BitwiseAnd": _bitwise(np.bitwise_and),
     "BitwiseOr": _bitwise(np.bitwise_or),
     "BitwiseXor": _bitwise(np.bitwise_xor),
