@@ -33,9 +33,12 @@ graph, the error names the pass, and the program keeps the changes of the passes
 `coreai_onnx/passes/engine/surgeon.py` converts graphs to onnx-graphsurgeon and back; it keeps
 metadata, functions and weights. Weights that are transposed, concatenated or folded are computed
 when the model is written, one at a time, so that memory never holds them twice. Rewrites are
-bit-exact, with two exceptions: `Exp`, `Log`, `Sin`, `Cos` and `Pow` of constants are folded to the
-float nearest to the true value, and passes that merge or fuse arithmetic may change the order of
-summation.
+bit-exact, the sign of a zero included, with two exceptions: `Exp`, `Log`, `Sin`, `Cos` and `Pow` of
+constants are folded to the float nearest to the true value, and passes that merge or fuse
+arithmetic (`fold_batch_norms`, `add_to_conv_bias`, `matmul_add_to_gemm`, `integer_products`, all
+`fuse_…` and all `contrib_…`) may change its order. The rounding may then be another one, the sign
+of a zero too, and an intermediate value may overflow in one of the two forms only: a convolution
+that overflows before its batch normalization scales it down is finite after `fold_batch_norms`.
 
 ## Targets
 
@@ -55,8 +58,9 @@ bodies and fuses them again, and was measured to be no slower
 `"kernels"`.
 
 `"portable"` accepts programs converted with `opset_version=18`, and programs of a newer opset whose
-ops have the same meaning in opset 18. Otherwise a `TargetError` lists the newer ops, and the
-program is unchanged.
+ops have the same meaning in opset 18, or another form there: `ReduceMax` and `ReduceMin` of
+booleans, `IsInf` of 16-bit floats and `Mod` of floats are written with older ops. Otherwise a
+`TargetError` lists the newer ops, and the program is unchanged.
 
 A composite that a pass creates is a function with a body too. Passes do not import torch, so the
 bodies are generated from the writers in `coreai_onnx/functions` in ONNX's text form

@@ -1,9 +1,10 @@
-"""Whether a node of a newer opset has the same meaning in an older one."""
+"""Whether a node of a newer opset has the same meaning in an older one, or another form there."""
 
 from __future__ import annotations
 
 import onnx
 import onnx.defs
+import onnx.parser
 import onnx_ir as ir
 
 _MEANING_CHANGED = {
@@ -16,6 +17,48 @@ _NEW_VALUES = {
     ("Resize", "coordinate_transformation_mode"): ("half_pixel_symmetric",),
 }
 _Schema = onnx.defs.OpSchema
+_FORMS_DOMAIN = "ai.coreai.older"
+_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_REDUCTION = """
+<domain: "ai.coreai.older", opset_import: ["": 18]>
+{op} <keepdims: int = 1, noop_with_empty_axes: int = 0> (x, axes) => (y) {{
+  bytes = Cast <to = 2> (x)
+  found = {op} <keepdims: int = @keepdims,
+                noop_with_empty_axes: int = @noop_with_empty_axes> (bytes, axes)
+  y = Cast <to = 9> (found)
+}}"""
+OLDER_FORMS: dict[str, tuple[tuple[ir.DataType, ...], str]] = {
+    "ReduceMax": ((ir.DataType.BOOL,), _REDUCTION.format(op="ReduceMax")),
+    "ReduceMin": ((ir.DataType.BOOL,), _REDUCTION.format(op="ReduceMin")),
+    "IsInf": (
+        _HALF,
+        """
+<domain: "ai.coreai.older", opset_import: ["": 18]>
+IsInf <detect_negative: int = 1, detect_positive: int = 1> (x) => (y) {
+  wide = Cast <to = 1> (x)
+  y = IsInf <detect_negative: int = @detect_negative,
+             detect_positive: int = @detect_positive> (wide)
+}""",
+    ),
+    # The remainder has the sign of the divisor: Python's %, where fmod is C's.
+    "Mod": (
+        (ir.DataType.FLOAT, ir.DataType.DOUBLE, *_HALF),
+        """
+<domain: "ai.coreai.older", opset_import: ["": 18]>
+Mod (a, b) => (y) {
+  rest = Mod <fmod = 1> (a, b)
+  rest_sign = Sign (rest)
+  sign = Sign (b)
+  signs = Mul (rest_sign, sign)
+  nought = Constant <value = float {0.0}> ()
+  zero = CastLike (nought, b)
+  differ = Less (signs, zero)
+  moved = Add (rest, b)
+  y = Where (differ, moved, rest)
+}""",
+    ),
+}
+"""By op: input dtypes that are new since opset 18, and the op on them with the ops of opset 18."""
 
 
 def obstacle(node: ir.Node, opset: int, wanted: int) -> str:
@@ -35,7 +78,37 @@ def obstacle(node: ir.Node, opset: int, wanted: int) -> str:
         return ""
     if op in _MEANING_CHANGED:
         return _MEANING_CHANGED[op]
+    if op == "Mod" and node.attributes.get_int("fmod", 0) == 0 and _is_float(node.inputs[0]):
+        return "takes floats with fmod=0, which is newer"
     return _attributes(node, old) or _inputs(node, old)
+
+
+def call_older_form(
+    model: ir.Model, node: ir.Node, dtype: ir.DataType, opset: int, wanted: int
+) -> None:
+    """Turn a node that the older opset does not have into a call of a function that has its ops.
+
+    Args:
+        model: The model, which gets the function.
+        node: A node of an op in ``OLDER_FORMS``.
+        dtype: The dtype of its first input.
+        opset: The opset of the model.
+        wanted: The older opset.
+    """
+    op = node.op_type
+    dtypes, text = OLDER_FORMS[op]
+    old, new = _schema(op, wanted), _schema(op, opset)
+    if old is None or new is None or old.since_version == new.since_version or dtype not in dtypes:
+        return
+    if op == "Mod" and node.attributes.get_int("fmod", 0) == 1:
+        return
+    function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
+    model.functions[function.identifier()] = function
+    node.domain = _FORMS_DOMAIN
+
+
+def _is_float(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype in OLDER_FORMS["Mod"][0]
 
 
 def _schema(op: str, opset: int) -> _Schema | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from coreai_onnx.errors import TargetError
-from coreai_onnx.passes.opsets import obstacle
+from coreai_onnx.model.adoption import adopt
+from coreai_onnx.model.model_types import ModelTypes
+from coreai_onnx.model.violations import new_violations
+from coreai_onnx.passes.opsets import OLDER_FORMS, call_older_form, obstacle
 
 OPSET = 18
 IR_VERSION = 8
@@ -19,21 +23,77 @@ def make_portable(model: ir.Model) -> int:
     """Inline every function and convert the model to opset 18, in place.
 
     Args:
-        model: A model whose ops all exist with the same meaning at opset 18: a program lowered at
-            opset 18, or at a newer opset without ops that changed since.
+        model: A model whose ops all exist with the same meaning at opset 18, or can be written with
+            such ops: a program lowered at opset 18, or at a newer opset without ops that changed
+            since.
 
     Returns:
-        The number of inlined calls; 0 if the model was already portable.
+        The number of inlined calls and of nodes that were written with older ops; 0 if the model
+        was already portable.
 
     Raises:
         TargetError: An op, one of its attributes or dtypes was added after opset 18, or an op is
             of another domain and has no body; the model is unchanged.
     """
-    check_portable(model)
+    result, count = _portable(model)
+    if result is not model:
+        adopt(result, model)
+    model.ir_version = min(model.ir_version, IR_VERSION)
+    return count
+
+
+def check_portable(model: ir.Model) -> None:
+    """Check that the model can be written with opset 18; the error lists all that it does not have.
+
+    Raises:
+        TargetError: As for :func:`make_portable`.
+    """
+    _portable(model)
+
+
+def _portable(model: ir.Model) -> tuple[ir.Model, int]:
+    """Return a portable copy, or the model itself if it is portable, and the number of changes."""
+    _check_ops(model)
+    opset = model.graph.opset_imports.get("", OPSET)
+    if not model.functions and opset <= OPSET and model.graph.opset_imports.keys() <= {""}:
+        return model, 0
+    result = model.clone()
+    count = _inline(result)
+    if opset > OPSET:
+        _call_older_forms(result, opset)
+    _lower_opset(result)
+    count += _inline(result)
+    if found := new_violations(model, result):
+        raise _not_portable(str(one) for one in found)
+    return result, count
+
+
+def _inline(model: ir.Model) -> int:
+    """Inline every call; return the number of call nodes, of those in function bodies too."""
     calls = sum(node.op_identifier() in model.functions for node in _nodes(model))
     if calls:
         InlinePass()(model)
     model.functions.clear()
+    return calls
+
+
+def _call_older_forms(model: ir.Model, opset: int) -> None:
+    """Make calls of the nodes that have another form at opset 18.
+
+    Functions are inlined before: the dtypes of a body depend on the call.
+    """
+    newer = [node for node in model.graph.all_nodes() if node.op_type in OLDER_FORMS]
+    if not newer:
+        return
+    types = ModelTypes(lambda _: None, model.ir_version, bodies=True).of_graph(model.graph)
+    for node in newer:
+        value = node.inputs[0] if node.inputs else None
+        if value is not None and value in types:
+            dtype = ir.DataType(types[value].tensor_type.elem_type)
+            call_older_form(model, node, dtype, opset, OPSET)
+
+
+def _lower_opset(model: ir.Model) -> None:
     model.graph.opset_imports.setdefault("", OPSET)
     for domain in [d for d in model.graph.opset_imports if d != ""]:
         del model.graph.opset_imports[domain]
@@ -42,38 +102,37 @@ def make_portable(model: ir.Model) -> int:
             graph.opset_imports[""] = min(OPSET, graph.opset_imports[""])
     for node in model.graph.all_nodes():
         node.version = None
-    model.ir_version = min(model.ir_version, IR_VERSION)
-    return calls
 
 
-def check_portable(model: ir.Model) -> None:
-    """Check that opset 18 has every op; the error lists all that it does not have.
-
-    Raises:
-        TargetError: As for :func:`make_portable`.
-    """
-    found: dict[str, int] = {}
-    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for root in roots:
+def _check_ops(model: ir.Model) -> None:
+    found: Counter[str] = Counter()
+    for root in _roots(model):
         opset = root.opset_imports.get("", OPSET)
         for node in root.all_nodes():
+            reason = ""
             if node.domain not in ("", "ai.onnx"):
-                known = node.op_identifier() in model.functions
-                reason = "" if known else "has no body"
-            else:
-                reason = obstacle(node, opset, OPSET) if opset > OPSET else ""
+                reason = "" if node.op_identifier() in model.functions else "has no body"
+            elif opset > OPSET and node.op_type not in OLDER_FORMS:
+                reason = obstacle(node, opset, OPSET)
             if reason:
-                key = f"{node.domain + '::' if node.domain else ''}{node.op_type} {reason}"
-                found[key] = found.get(key, 0) + 1
+                domain = f"{node.domain}::" if node.domain else ""
+                found[f"{domain}{node.op_type} {reason}"] += 1
     if found:
-        lines = "".join(f"\n  {count}x {reason}" for reason, count in sorted(found.items()))
-        raise TargetError(
-            f"the target portable needs opset {OPSET}, and this program has{lines}\n"
-            f"  convert it with opset_version={OPSET}; the model is unchanged"
-        )
+        raise _not_portable(f"{count}x {reason}" for reason, count in sorted(found.items()))
+
+
+def _not_portable(reasons: Iterable[str]) -> TargetError:
+    lines = "".join(f"\n  {reason}" for reason in reasons)
+    return TargetError(
+        f"the target portable needs opset {OPSET}, and this program has{lines}\n"
+        f"  convert it with opset_version={OPSET}; the model is unchanged"
+    )
+
+
+def _roots(model: ir.Model) -> list[ir.Graph | ir.Function]:
+    return [model.graph, *model.functions.values()]
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for root in roots:
+    for root in _roots(model):
         yield from root.all_nodes()

@@ -11,6 +11,8 @@ import onnx_ir as ir
 from coreai_onnx.errors import PassError, SpecViolationError, WrongPassError
 from coreai_onnx.model.adoption import adopt
 from coreai_onnx.model.fixed_attributes import fixed_attributes_fault
+from coreai_onnx.model.inventory import release_of
+from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
 from coreai_onnx.model.violations import new_violations
 from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.engine.bodies import Bodies
@@ -45,7 +47,7 @@ class _BadPassError(Exception):
 
 
 class _TooNewError(Exception):
-    """A pass created a node that the opset of the graph does not have."""
+    """A pass created a node that the opset, or the oldest onnxruntime, does not have."""
 
     def __init__(self, one: Pass) -> None:
         """Remember the pass."""
@@ -68,7 +70,8 @@ def run_passes(
 
     Every pass runs on the main graph, on its subgraphs and on every function body. A graph is done
     when a round of all passes changes nothing in it. A model that no pass changes keeps its
-    objects. A pass that creates nodes that the opset of an old model does not have is skipped.
+    objects. A pass is skipped if it creates nodes that the opset of an old model, or the oldest
+    onnxruntime that must run it, does not have.
 
     Args:
         model: The model; after an error it has the changes of the passes before the bad one.
@@ -186,6 +189,7 @@ class _Run:
 
     Attributes:
         main: The main graph.
+        oldest: The oldest onnxruntime that must run the model; None for any.
         report: The report of the run.
         steps: The number of runs of one pass over one root graph that left it valid.
     """
@@ -194,6 +198,7 @@ class _Run:
         self, model: ir.Model, passes: Sequence[Pass], progress: Progress | None = None
     ) -> None:
         self.main = open_model(model)
+        self.oldest = release_of(model.metadata_props.get(MINIMUM_ONNXRUNTIME))
         self.report = PassReport(
             counts={name_of(p): 0 for p in passes}, nodes_before=self._node_count()
         )
@@ -259,7 +264,7 @@ class _Run:
             ) from error
         if count:
             self._check(one, root)
-        if count and _is_ours(one) and too_new(root.graph, root.opset):
+        if count and _is_ours(one) and too_new(root.graph, root.opset, self.oldest):
             raise _TooNewError(one)
         self.steps += 1
         self.report.counts[name_of(one)] += count

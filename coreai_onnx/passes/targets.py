@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, TargetError, failures_as
+from coreai_onnx.model.inventory import Release, contrib_since, release_of
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET
 from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
-from coreai_onnx.passes.contrib.contrib_attention import contrib_attention
 from coreai_onnx.passes.contrib.contrib_embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.passes.contrib.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.contrib_moe import contrib_moe
 from coreai_onnx.passes.contrib.contrib_open_attention import contrib_open_attention
+from coreai_onnx.passes.contrib.contrib_qmoe import contrib_qmoe
 from coreai_onnx.passes.contrib.contrib_skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine.bodies import can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
@@ -25,18 +25,16 @@ from coreai_onnx.passes.runner import Verify, run_passes
 
 Target = Literal["onnxruntime", "portable", "kernels", "contrib"]
 TARGETS: tuple[Target, ...] = get_args(Target)
-_SINCE: dict[Pass, tuple[int, int]] = {
-    contrib_attention: (1, 21),  # masks per batch item give wrong results in 1.20
-    contrib_open_attention: (1, 30),
-    contrib_linear_attention: (1, 25),
-    contrib_moe: (1, 23),  # with a swiglu
-    contrib_embedding_nbits: (1, 27),  # 4-bit zero points give wrong results before, 2 bits fail
+_MAKES: dict[Pass, tuple[str, Mapping[str, int]]] = {
+    contrib_open_attention: ("GroupQueryAttention", {"causal": 0}),
+    contrib_linear_attention: ("LinearAttention", {}),
+    contrib_moe: ("MoE", {}),
+    contrib_qmoe: ("QMoE", {}),
+    contrib_embedding_nbits: ("GatherBlockQuantized", {}),
 }
-"""The first onnxruntime release that has the op in the form that a pass creates (measured)."""
+"""The op that a pass creates, in its oldest form; the others create ops that all releases have."""
 _UNTIL: dict[Pass, tuple[int, int]] = {contrib_skip_norms: (1, 30)}
 """The first release in which the op is slower than the body (docs/internals/performance_log.md)."""
-_OLDEST = (1, 18)
-"""The first release that supports the opset of the files."""
 _NEWEST, _NEVER = (1_000, 0), (1_001, 0)
 
 
@@ -59,7 +57,7 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
         TargetError: There is no such target, or ``minimum_onnxruntime`` is not a version from 1.18
             on.
     """
-    oldest = _release(minimum_onnxruntime) or _NEWEST
+    oldest = release_of(minimum_onnxruntime) or _NEWEST
     if target == "onnxruntime":
         return ORDER
     if target == "kernels":
@@ -67,25 +65,13 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
     if target == "portable":
         return tuple(one for one in ORDER if not can_make_functions(one))
     if target == "contrib":
-        known = (
-            one for one in CONTRIB if _SINCE.get(one, oldest) <= oldest < _UNTIL.get(one, _NEVER)
-        )
+        known = (one for one in CONTRIB if _since(one) <= oldest < _UNTIL.get(one, _NEVER))
         return (*ORDER[:-1], *known, remove_dead_code)
     raise TargetError(f"no target {target!r}; there are {', '.join(TARGETS)}")
 
 
-def _release(version: str | None) -> tuple[int, int] | None:
-    if version is None:
-        return None
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found is None:
-        raise TargetError(f"minimum_onnxruntime must be a version like '1.22', is {version!r}")
-    release = int(found[1]), int(found[2])
-    if release < _OLDEST:
-        raise TargetError(
-            f"minimum_onnxruntime {version}: the files need onnxruntime 1.18 or later"
-        )
-    return release
+def _since(one: Pass) -> Release:
+    return contrib_since(*_MAKES.get(one, ("", {})))
 
 
 def optimize_for(
@@ -129,6 +115,8 @@ def _optimize_for(
     chosen = passes_for(target, minimum)
     if target == "portable":
         check_portable(model)
+    if minimum is not None:  # passes read it
+        model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum
     report = run_passes(model, chosen if passes is None else passes, verify=verify)
     if target == "portable" and make_portable(model):
         again = run_passes(model, chosen if passes is None else passes, verify=verify)
@@ -138,6 +126,4 @@ def _optimize_for(
         report.rounds = max(report.rounds, again.rounds)
     if model.metadata_props.get(TARGET) != target:
         model.metadata_props[TARGET] = target
-    if minimum is not None:
-        model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum
     return report

@@ -23,6 +23,9 @@ def node(text: str, opset: int) -> ir.Node:
         ('y = Pad <mode = "wrap"> (x, s)', 21, "has the mode 'wrap', which is newer"),
         ('y = Pad <mode = "edge"> (x, s)', 21, ""),
         ("y = GroupNormalization <num_groups = 2> (x, x, x)", 21, "takes a scale per channel since opset 21, before one per group"),
+        ("y = Mod (x, x)", 28, "takes floats with fmod=0, which is newer"),
+        ("y = Mod <fmod = 1> (x, x)", 28, ""),
+        ("z = Mod (s, s)", 28, ""),
         ("y = Nothing (x)", 23, "is unknown to onnx"),
     ],
 )  # fmt: skip

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import re
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -11,9 +14,12 @@ import torch
 
 import coreai_onnx
 from coreai_onnx import OnnxProgram, TorchConverter
+from coreai_onnx.delegation import FinishConfig, to_edge
 from coreai_onnx.errors import TargetError
+from coreai_onnx.model.inventory import contrib_since
 from coreai_onnx.model.metadata import TARGET
-from coreai_onnx.passes import ORDER, TARGETS, optimize_for, passes_for
+from coreai_onnx.passes import CONTRIB, ORDER, TARGETS, Pass, Target, optimize_for, passes_for
+from tests.delegation.demo_backend import Tagging
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import named
 from tests.passes.rewriting import parse, same_bytes
@@ -44,7 +50,7 @@ def converted(name: str, opset: int = 23) -> OnnxProgram:
 def test_every_target_agrees_with_torch(name: str, target: str) -> None:
     architecture, module, _ = exported(name)
     program = converted(name, 18 if target == "portable" else 23).optimize(target=target)
-    onnx.checker.check_model(program.to_proto())
+    onnx.checker.check_model(program.to_proto(), full_check=True)
     again = ir.from_proto(program.to_proto())
     assert optimize_for(again, target).total == 0
     assert f"optimized for {target}" in program.summary()
@@ -52,6 +58,33 @@ def test_every_target_agrees_with_torch(name: str, target: str) -> None:
         arguments = architecture.arguments(*size)
         actual = program.run(**arguments, kernels=False)
         assert_close(list(actual), expected_outputs(module, arguments), message=str(size))
+
+
+class _Extremes(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        positive = x > 0
+        return positive.any(-1), torch.amax(positive, 0), torch.amin(positive, -1), positive.all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("delegated", [False, True])
+def test_functions_keep_to_the_rules_of_their_opset(
+    target: Target, delegated: bool, tmp_path: Path
+) -> None:
+    module = torch.nn.Sequential(torch.nn.ReLU(), _Extremes())
+    x = torch.randn(3, 4)
+    if delegated:
+        edge = to_edge(torch.export.export(module, (x,)))
+        calls = (node for node in edge.exported_program().graph.nodes if node.op == "call_function")
+        edge = edge.to_backend(Tagging(*(node.target for node in calls)))
+        program = edge.finish(FinishConfig(target=target)).onnx_program
+    else:
+        program = coreai_onnx.convert(module, x, externalize_modules=[_Extremes], optimize=False)
+        program.optimize(target=target)
+    program.save(tmp_path / "model.onnx")
+    onnx.checker.check_model(tmp_path / "model.onnx", full_check=True)
+    for actual, expected in zip(program.run(x, kernels=False), module(x), strict=True):
+        assert_close(actual, expected)
 
 
 def ops(name: str, target: str, opset: int = 23) -> dict[str, int]:
@@ -149,10 +182,22 @@ def test_every_target_begins_and_ends_like_the_default() -> None:
         assert passes_for(target)[-1] is ORDER[-1]
 
 
+@pytest.mark.parametrize("one", CONTRIB)
+def test_targets_and_files_have_one_table_of_releases(one: Pass) -> None:
+    """A pass is left out of every release that a file with its op would not name."""
+    ops = re.findall(r'"([A-Z]\w+)"', inspect.getsource(inspect.getmodule(one)))
+    since = max(contrib_since(op, {}) for op in ["Gelu", *ops])
+    for minor in range(18, 32):
+        if one in passes_for("contrib", f"1.{minor}"):
+            assert since <= (1, minor)
+    assert one in passes_for("contrib", "1.27") or one in passes_for("contrib")
+
+
 def test_own_ops_are_those_of_the_oldest_onnxruntime() -> None:
     names = [[one.__name__ for one in passes_for("contrib", v)] for v in (None, "1.31", "1.24")]
     assert names[0] == names[1]
     newer = {"contrib_open_attention", "contrib_linear_attention", "contrib_embedding_nbits"}
+    newer.add("contrib_qmoe")
     assert set(names[1]) - set(names[2]) == newer
     assert set(names[2]) - set(names[1]) == {"contrib_skip_norms"}
     assert passes_for("onnxruntime", "1.18") == ORDER

@@ -112,9 +112,8 @@ def _int_divide(a: Array, b: Array) -> Array:
         raise CannotEvaluateError("division by zero")
     if a.dtype.kind == "i" and np.any((a == np.iinfo(a.dtype).min) & (b == -1)):
         raise CannotEvaluateError("integer overflow")
-    quotient = a // b
     wrong = (np.remainder(a, b) != 0) & ((a < 0) != (b < 0))
-    return (quotient + wrong).astype(a.dtype)
+    return (a // b + wrong).astype(a.dtype)
 
 
 def _divide(node: gs.Node, arrays: Arrays) -> Array:
@@ -146,6 +145,13 @@ def _extremum(function: Callable[..., Array]) -> Rule:
         return result
 
     return rule
+
+
+def _where(node: gs.Node, arrays: Arrays) -> Array:
+    result: Array = np.where(*arrays)  # onnxruntime returns 0 for -0 (seen in 1.31)
+    if result.dtype.kind not in "iub" and np.any((result == 0) & np.signbit(result)):
+        raise CannotEvaluateError("runtimes disagree on the sign of zero")
+    return result
 
 
 def _cast_to(array: Array, target: np.dtype) -> Array:
@@ -224,8 +230,7 @@ def _bounds(start: int, end: int, step: int, dim: int) -> slice:
 
 
 def _gather(node: gs.Node, arrays: Arrays) -> Array:
-    data, indices = arrays
-    return np.take(data, indices, axis=attribute_of(node, "axis", 0))
+    return np.take(arrays[0], arrays[1], axis=attribute_of(node, "axis", 0))
 
 
 def _split(node: gs.Node, arrays: Arrays) -> list[Array]:
@@ -263,12 +268,14 @@ def _reduce(function: Callable[..., Array], *, ints_only: bool) -> Rule:
             raise CannotEvaluateError("the order of a float sum is the runtime's choice")
         if data.size == 0 or not _ordered(data):
             raise CannotEvaluateError("reduction of nothing, or of nan")
+        if data.dtype.kind not in "iub" and np.unique(np.signbit(data[data == 0])).size > 1:
+            raise CannotEvaluateError("runtimes disagree on the sign of zero")
         if not axes:
             if attribute_of(node, "noop_with_empty_axes", 0):
                 return np.asarray(data)
             axes = None
-        keepdims = bool(attribute_of(node, "keepdims", 1))
-        return np.asarray(function(data, axis=axes, keepdims=keepdims)).astype(data.dtype)
+        options = {"axis": axes, "keepdims": bool(attribute_of(node, "keepdims", 1))}
+        return np.asarray(function(data, **options)).astype(data.dtype)
 
     return rule
 
@@ -338,7 +345,7 @@ _ELEMENTWISE: dict[str, Rule] = {
     "GreaterOrEqual": _plain(np.greater_equal),
     "Less": _plain(np.less),
     "LessOrEqual": _plain(np.less_equal),
-    "Where": _plain(np.where),
+    "Where": _where,
     "BitwiseAnd": _bitwise(np.bitwise_and),
     "BitwiseOr": _bitwise(np.bitwise_or),
     "BitwiseXor": _bitwise(np.bitwise_xor),

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import Release, contrib_since
 from coreai_onnx.model.op_schemas import schema_of
 from coreai_onnx.passes.engine.context import attribute_graphs, reads_in, reads_of, with_subgraphs
-from coreai_onnx.passes.engine.match import STANDARD_DOMAINS
+from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, STANDARD_DOMAINS
 
 
 class BrokenGraphError(Exception):
@@ -36,17 +37,26 @@ def check(root: gs.Graph, interface: tuple[tuple[str, ...], tuple[str, ...]]) ->
     _check_graph(root, set())
 
 
-def too_new(root: gs.Graph, opset: int, *, known: bool = True) -> str:
-    """Return a node that passes created and the opset does not have; empty if there is none.
+def too_new(
+    root: gs.Graph, opset: int, oldest: Release | None = None, *, known: bool = True
+) -> str:
+    """Return a node that passes created and a runtime may not have; empty if there is none.
 
     Args:
         root: The main graph or a function body.
         opset: Its ``ai.onnx`` opset.
+        oldest: The oldest onnxruntime that must run the model; None for any.
         known: Whether to skip nodes that came with the model.
     """
     for graph in with_subgraphs(root):
         for node in graph.nodes:
-            if (known and not _is_new(node)) or node.domain not in STANDARD_DOMAINS:
+            if known and not _is_new(node):
+                continue
+            if node.domain == CONTRIB_DOMAIN and oldest is not None:
+                since = contrib_since(node.op, node.attrs, len(node.inputs))
+                if since > oldest:
+                    return f"{node.op} of onnxruntime {since[0]}.{since[1]}"
+            if node.domain not in STANDARD_DOMAINS:
                 continue
             schema = schema_of(node.op, opset)
             fits = schema is not None and schema.min_input <= len(node.inputs) <= schema.max_input

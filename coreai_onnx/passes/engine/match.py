@@ -120,20 +120,33 @@ def composite(node: gs.Node | None, *names: str) -> str | None:
     return suffix if name in names else None
 
 
-def scalar_of(tensor: gs.Tensor) -> float | None:
-    """Return the value of a constant of one element."""
+def scalar_of(tensor: gs.Tensor, like: gs.Tensor | None = None) -> float | None:
+    """Return the value of a constant of one element.
+
+    Args:
+        tensor: The tensor.
+        like: A tensor that the constant is combined with. A constant of more axes gives them to the
+            result, so it is not the scalar that a pattern needs.
+    """
     values = constant_of(tensor, at_most=1)
     if values is None or values.size != 1 or values.dtype.kind == "O":
+        return None
+    if like is not None and values.ndim > (rank_of(like) or 0):
         return None
     return float(np.asarray(values, dtype=np.float64).reshape(()))
 
 
-def scaled(node: gs.Node) -> tuple[gs.Tensor, float] | None:
-    """Return the tensor and the constant scalar of a commutative node with two inputs."""
+def scaled(node: gs.Node, like: gs.Tensor | None = None) -> tuple[gs.Tensor, float] | None:
+    """Return the tensor and the constant scalar of a commutative node with two inputs.
+
+    Args:
+        node: The node.
+        like: A tensor with as many axes as the one that is returned, if its own are unknown.
+    """
     if len(node.inputs) != 2:
         return None
     for tensor, other in (node.inputs, node.inputs[::-1]):
-        value = scalar_of(other)
+        value = scalar_of(other, tensor if like is None else like)
         if value is not None and not isinstance(tensor, gs.Constant):
             return tensor, value
     return None

@@ -105,11 +105,11 @@ def _normalized(tensor: gs.Tensor) -> tuple[gs.Tensor, float] | None:
         reciprocal, division = made_by(factor, "Reciprocal"), made_by(factor, "Div")
         if reciprocal is not None:
             root = reciprocal.inputs[0]
-        elif division is not None and scalar_of(division.inputs[0]) == 1.0:
+        elif division is not None and scalar_of(division.inputs[0], x) == 1.0:
             root = division.inputs[1]
         else:
             power = made_by(factor, "Pow")
-            if power is None or scalar_of(power.inputs[1]) != -0.5:
+            if power is None or scalar_of(power.inputs[1], x) != -0.5:
                 continue
             eps = _mean_square(power.inputs[0], x)
             if eps is not None:
@@ -130,7 +130,7 @@ def _root(tensor: gs.Tensor, x: gs.Tensor) -> float | None:
 def _mean_square(tensor: gs.Tensor, x: gs.Tensor) -> float | None:
     """Match ``mean(x²) + eps`` over the last axis; return eps."""
     shifted = made_by(tensor, "Add")
-    parts = None if shifted is None else scaled(shifted)
+    parts = None if shifted is None else scaled(shifted, x)
     mean = None if parts is None else made_by(parts[0], "ReduceMean")
     if parts is None or mean is None or attribute_of(mean, "keepdims", 1) != 1:
         return None
@@ -138,6 +138,8 @@ def _mean_square(tensor: gs.Tensor, x: gs.Tensor) -> float | None:
     if axes_of(mean) not in ([-1], [rank and rank - 1]):
         return None
     square, product = made_by(mean.inputs[0], "Pow"), made_by(mean.inputs[0], "Mul")
-    is_power = square is not None and square.inputs[0] is x and scalar_of(square.inputs[1]) == 2.0
+    is_power = (
+        square is not None and square.inputs[0] is x and scalar_of(square.inputs[1], x) == 2.0
+    )
     is_product = product is not None and all(factor is x for factor in product.inputs)
     return parts[1] if is_power or is_product else None

@@ -127,6 +127,43 @@ def test_rule_agrees_with_onnxruntime(op, arrays, attrs) -> None:
         assert actual.tobytes() == expected.tobytes()
 
 
+SPECIAL = np.array([0, -0.0, 1, -1, 0.5, -2.5, 1e-40, -1e-40, 3e38, 65504, 70000, np.inf, -np.inf])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Mod", "Where", "Abs", "Neg",
+                                "Floor", "Ceil", "Sqrt", "Reciprocal", "ReduceMax", "ReduceMin"])  # fmt: skip
+def test_zeros_and_infinities_are_those_of_onnxruntime(op: str, dtype: type) -> None:
+    """A rule refuses the special numbers for which it would return another zero."""
+    with np.errstate(over="ignore"):
+        numbers = SPECIAL.astype(dtype)
+    pairs = np.stack(np.meshgrid(numbers, numbers), axis=-1).reshape(-1, 2)
+    arrays = [pairs[:, :1], pairs[:, 1:]]
+    if op.startswith("Reduce"):
+        arrays = [pairs, ints(1)]
+    elif op == "Where":
+        arrays = [np.full((len(pairs), 1), True), *arrays]
+    elif op in ("Abs", "Neg", "Floor", "Ceil", "Sqrt", "Reciprocal"):
+        arrays = arrays[:1]
+    attrs = {"fmod": 1} if op == "Mod" else {}
+    (expected,) = in_onnxruntime(op, arrays, attrs, [pairs[:, :1]])
+    folded = 0
+    for row, wanted in enumerate(expected):
+        parts = [
+            array if array is arrays[-1] and op.startswith("Reduce") else array[row : row + 1]
+            for array in arrays
+        ]
+        try:
+            (actual,) = evaluate(node_of(op, parts, attrs), parts, limit=LIMIT)
+        except CannotEvaluateError:
+            continue
+        np.testing.assert_array_equal(actual[0], wanted)
+        if not np.isnan(wanted):
+            assert np.signbit(actual[0]) == np.signbit(wanted)
+        folded += 1
+    assert folded > len(pairs) // 2
+
+
 @pytest.mark.parametrize("op", ["Exp", "Log", "Sin", "Cos", "Pow"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_functions_are_rounded_once(op, dtype) -> None:
@@ -152,6 +189,17 @@ REFUSED = [
     ("Mod", [I, np.zeros_like(I)], {}, "division by zero"),
     ("Max", [F, np.full_like(F, np.nan)], {}, "nan"),
     ("Max", [np.array([0.0], np.float32), np.array([-0.0], np.float32)], {}, "sign of zero"),
+    ("Where", [B, np.full_like(F, -0.0), G], {}, "sign of zero"),
+    (
+        "Where",
+        [B, np.full_like(F, -0.0).astype(ml_dtypes.bfloat16), G.astype(ml_dtypes.bfloat16)],
+        {},
+        "sign of zero",
+    ),
+    *(
+        (op, [np.array([0.0, -0.0], np.float32)], {}, "sign of zero")
+        for op in ("ReduceMax", "ReduceMin")
+    ),
     ("Range", [np.float32(0), np.float32(1), np.float32(0.1)], {}, "sum floats"),
     ("ReduceSum", [F], {}, "order of a float sum"),
     ("ReduceMax", [F[:0]], {}, "reduction of nothing"),

@@ -118,6 +118,18 @@ def test_rounded_activations(bits: int, level: int | None) -> None:
     assert 10 * np.log10(np.square(before).sum() / np.square(difference).sum()) > 30
 
 
+@pytest.mark.parametrize("minimum", ["1.21", "1.25", "1.27", "1.31"])
+@pytest.mark.parametrize(
+    ("bits", "rounding", "needs"), [(4, 0, "1.25"), (2, 0, "1.27"), (4, 8, "1.31")]
+)
+def test_a_file_needs_no_newer_onnxruntime_than_it_is_for(
+    bits: int, rounding: int, needs: str, minimum: str
+) -> None:
+    program = quantized(Mixture(), bits, activation_bits=rounding)
+    program.optimize(target="contrib", minimum_onnxruntime=minimum)
+    assert contrib_needs(program.model) == (needs if needs <= minimum else "")
+
+
 def test_no_tokens() -> None:
     program = quantized(Mixture(sigmoid)).optimize(target="contrib")
     assert program.run(**feeds(0))[0].shape == (0, LANES)

@@ -111,3 +111,17 @@ def test_composites_are_told_from_their_variants() -> None:
     assert composite(gs.Node("rms_norm", domain="ai.coreai"), "rms_norm") == ""
     assert composite(gs.Node("rms_norm", domain="ai.coreai.user"), "rms_norm") is None
     assert composite(None, "rms_norm") is None
+
+
+def test_a_constant_of_more_axes_is_no_scalar() -> None:
+    """It would give its axes to the result."""
+    x, open_ = gs.Variable("x", np.float32, [4]), gs.Variable("open")
+    for rank in range(4):
+        two = gs.Constant("two", np.full((1,) * rank, 2.0, np.float32))
+        assert scalar_of(two) == 2.0
+        assert scalar_of(two, x) == (2.0 if rank < 2 else None)
+        node = gs.Node("Mul", "n", {}, [two, x], [gs.Variable("y")])
+        assert scaled(node) == ((x, 2.0) if rank < 2 else None)
+        node = gs.Node("Mul", "n", {}, [open_, two], [gs.Variable("y")])
+        assert scaled(node) == ((open_, 2.0) if rank < 1 else None)
+        assert scaled(node, x) == ((open_, 2.0) if rank < 2 else None)

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 import coreai_onnx
+from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
-from tests.passes.rewriting import fuses, leaves
+from tests.passes.rewriting import fuses, leaves, parse, run
 from tests.tolerances import assert_close
 
 HEAD = "main (float[n, 2] g, float[{u}] u) => (float[n, 2] y{more}) <float root = {{1.4142135}}, float one = {{1}}, float half = {{0.5}}> {{ {body} }}"
@@ -48,9 +49,6 @@ def test_an_activation_and_its_product_are_one_node(name, approximate, body, fun
 
 
 def test_the_other_gelu_has_its_own_body() -> None:
-    from coreai_onnx.passes import run_passes
-    from tests.passes.rewriting import parse, run
-
     text = HEAD.format(
         u="n, 2",
         more="",
@@ -97,3 +95,14 @@ def test_every_dtype_is_one_node(kind: str, name: str, dtype: torch.dtype) -> No
     program = coreai_onnx.convert(Gated(kind), (gate, up))
     assert [node.op_type for node in program.model.graph] == [name]
     assert_close(list(program.run(gate, up, kernels=False)), [Gated(kind)(gate, up)])
+
+
+@pytest.mark.parametrize("wide", ["half", "one", "root"])
+def test_constants_of_more_axes_stay(wide: str) -> None:
+    """They give the result more axes than the composite."""
+    text = """main (float[2] x, float[2] u) => (float y) <float half = {0.5}, float one = {1}, float root = {1.4142135}> {
+      d = Div (x, root)  e = Erf (d)  a = Add (e, one)  p = Mul (x, a)  g = Mul (p, half)  y = Mul (g, u)
+    }"""
+    model = parse(text.replace(f"float {wide} =", f"float[1, 1, 1] {wide} ="))
+    model.graph.outputs[0].shape = None
+    assert run_passes(model, [fuse_gated_activations]).total == 0

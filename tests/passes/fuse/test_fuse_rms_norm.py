@@ -11,7 +11,7 @@ from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.cleanup.remove_identities import remove_identities
 from coreai_onnx.passes.fuse.fuse_rms_norm import fuse_rms_norm
 from tests.composite_calls import Case
-from tests.passes.rewriting import fuses, leaves, parse
+from tests.passes.rewriting import fuses, leaves, parse, run
 from tests.tolerances import assert_close
 
 HEAD = "main (float[b, 4] x) => (float[b, 4] y) <float[4] w = {1, 2, 3, 4}, float two = {2}, float half = {-0.5}, float one = {1}, float e = {0.01}, int64[1] ax = {-1}>"
@@ -139,3 +139,16 @@ def test_a_scale_with_more_bits_than_the_norm_stays() -> None:
       float[b, 2] d = Cast <to = 1> (c)  float[b, 2] t = Mul (w, d)  y = Cast <to = 16> (t)
     }"""
     leaves(text, fuse_rms_norm, "the scale has another dtype than the input")
+
+
+@pytest.mark.parametrize("wide", ["two", "e"])
+def test_constants_of_more_axes_stay(wide: str) -> None:
+    """They give the result more axes than the composite."""
+    text = """main (float[4] x) => (float y) <float[4] w = {1, 2, 3, 4}, float two = {2}, float e = {0.01}, int64[1] ax = {-1}> {
+      p = Pow (x, two)  m = ReduceMean <keepdims = 1> (p, ax)  s = Add (m, e)
+      q = Sqrt (s)  n = Div (x, q)  y = Mul (w, n)
+    }"""
+    model = parse(text.replace(f"float {wide} =", f"float[1, 1, 1, 1] {wide} ="))
+    model.graph.outputs[0].shape = None
+    assert run_passes(model, [fuse_rms_norm]).total == 0
+    assert run(model, {"x": np.ones(4, np.float32)})[0].shape == (1, 1, 1, 4)
