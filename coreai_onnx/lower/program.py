@@ -40,6 +40,7 @@ from coreai_onnx.lower.values import (
     mark_complex,
     no_output,
     set_dims,
+    stored_as,
 )
 from coreai_onnx.lower.walker import Walker
 from coreai_onnx.model.metadata import ARGUMENTS, COMPLEX, MUTATED_INPUTS, STATES, Relation
@@ -214,7 +215,7 @@ class ProgramLowering:
             self.weights_by_path[target] = self._weights[key]
             return self._weights[key]
         name = state_name or self.names.unique(target)
-        stored = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        stored = stored_as(tensor)
         if state_name is not None:  # the module continues to mutate its own buffer
             stored = stored.clone()
         const = TorchTensor(stored.detach().contiguous(), name=name)

@@ -64,6 +64,21 @@ def ir_dtype(dtype: torch.dtype) -> ir.DataType:
     return _TORCH_TO_IR[dtype]
 
 
+def stored_as(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a constant as a file holds it.
+
+    Complex numbers are pairs. Numbers E8M0, which onnxruntime lacks, are float32. Dtypes of fewer
+    than 8 bits, which torch keeps in bytes and can only view as bytes, are uint8.
+    """
+    if tensor.is_complex():
+        return torch.view_as_real(tensor)
+    if tensor.dtype == torch.float8_e8m0fnu:
+        return tensor.float()
+    if tensor.dtype not in _TORCH_TO_IR and tensor.element_size() == 1:
+        return tensor.view(torch.uint8)
+    return tensor
+
+
 def has_torch_dtype(dtype: ir.DataType) -> bool:
     """Whether torch has an ONNX dtype."""
     return dtype in _IR_TO_TORCH

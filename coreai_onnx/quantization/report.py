@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -89,6 +90,13 @@ class QuantizationReport:
         """The layers in the order of their quality, the worst one first."""
         return tuple(sorted(self.layers, key=lambda layer: layer.quality))
 
+    @property
+    def other_groups(self) -> tuple[QuantizedLayer, ...]:
+        """The layers whose groups have another size than those of most layers."""
+        sizes = Counter(layer.scheme.group_size for layer in self.layers)
+        usual = max(sizes, key=lambda size: sizes[size], default=0)
+        return tuple(layer for layer in self.layers if layer.scheme.group_size != usual)
+
     def table(self, layers: Sequence[QuantizedLayer] | None = None) -> str:
         """Return a table of layers, by default of all of them."""
         header = ("layer", "shape", "scheme", "before", "after", "SQNR dB", "output SQNR dB")
@@ -130,6 +138,10 @@ class QuantizationReport:
             shown = self.worst[:WORST]
             more = f" (the worst {WORST})" if len(self.layers) > WORST else ""
             parts.append(f"layers by rounding error{more}:\n{self.table(shown)}")
+        if self.other_groups:
+            names = [f"{one.path} ({one.scheme.group_size})" for one in self.other_groups]
+            more = f" and {len(names) - WORST} more" if len(names) > WORST else ""
+            parts.append(f"groups of other sizes: {', '.join(names[:WORST])}{more}")
         if self.kept:
             parts.append(self.kept_table())
         return "\n\n".join(parts)

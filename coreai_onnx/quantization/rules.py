@@ -93,12 +93,13 @@ class Rules:
         """Return the scheme of a weight, or the reason why it keeps its dtype.
 
         Raises:
-            QuantizationError: The groups do not divide the inputs of a product.
+            QuantizationError: The groups that a pattern selects do not divide the inputs of a
+                product. Those of the default scheme become smaller.
         """
         found = [rule for pattern, rule in self.patterns.items() if _matches(pattern, weight)]
         if not found:
             reason = self._kept(weight)
-            return reason or self._fitting(weight, self.default)
+            return reason or self._nearest(weight)
         rule = found[0]
         return self._fitting(weight, rule) if isinstance(rule, Scheme) else "skipped by a pattern"
 
@@ -121,6 +122,17 @@ class Rules:
         tied = not all(product.is_lookup for product in weight.products)
         is_table = any(p.node.metadata_props.get(CLASS) == "Embedding" for p in weight.products)
         return "" if tied or is_table else "a lookup that is not known to be an embedding"
+
+    def _nearest(self, weight: MatrixWeight) -> Scheme | str:
+        """Return the default scheme with groups that divide the inputs, as large as possible."""
+        columns, given = weight.shape[-1], self.default
+        if isinstance(weight, ConvolutionWeight) or given.group_of(columns):
+            return self._fitting(weight, given)
+        size = given.group_size or columns
+        smaller = [n for n in fitting_sizes(columns, given.bits) if n <= size]
+        if smaller:
+            return replace(given, group_size=smaller[-1])
+        return f"groups of {size} or less do not divide its {columns} inputs into whole bytes"
 
     def _fitting(self, weight: MatrixWeight, scheme: Scheme) -> Scheme | str:
         if isinstance(weight, ConvolutionWeight):

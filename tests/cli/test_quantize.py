@@ -62,7 +62,7 @@ def test_calibration_rules_and_target(path: Path, capsys: pytest.CaptureFixture[
     ("words", "message"),
     [
         (["--bits", "5"], "bits=5; choose from 8, 4, 3, 2"),
-        (["--group-size", "24"], "layer: groups of 24 do not divide its 128 inputs"),
+        (["--rule", "layer=4:24"], "layer: groups of 24 do not divide its 128 inputs"),
         (["--method", "magic"], "method='magic'; choose from"),
         (["--method", "gptq"], "needs calibration data"),
         (["--calibration", "nowhere", "--method", "gptq"], "cannot read nowhere"),

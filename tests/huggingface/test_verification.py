@@ -12,10 +12,12 @@ import torch
 from coreai_onnx import OnnxProgram
 from coreai_onnx.errors import ConversionError
 from coreai_onnx.huggingface import export_model, verification
+from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear, of_codes
 from coreai_onnx.huggingface.decoders import Decoder
 from coreai_onnx.huggingface.verification import check_at_other_sizes
 from coreai_onnx.runtime import opening
 from coreai_onnx.runtime.session import Session
+from tests.huggingface.checkpoints.test_rounded_activations import rounding
 from tests.huggingface_folders import llama
 from tests.models.generators import GENERATORS
 from tests.tolerances import assert_close
@@ -74,6 +76,22 @@ def test_other_weights_are_found(exported: OnnxProgram) -> None:
     other.model.norm.weight.data *= 1.01
     with pytest.raises(ConversionError, match=r"differs from torch: logits by .* for 1 × 5 tokens"):
         check_at_other_sizes(Decoder(other), exported)
+
+
+def test_what_torch_itself_moves_is_allowed(tmp_path: Path) -> None:
+    """A layer that rounds its inputs makes a step of 1 % of a difference in the last bits."""
+    model = llama()
+    for path, module in list(model.named_modules()):
+        if path.endswith("_proj"):
+            codes, scales = torch.randint(0, 256, module.weight.shape), module.weight.abs().amax(1)
+            weight = of_codes(codes.to(torch.uint8), scales[:, None].detach() / 128, 8)
+            model.set_submodule(path, PackedLinear(weight, rounding=rounding()))
+    model.requires_grad_(requires_grad=False)
+    program = export_model(model, tmp_path / "folder").program
+    with torch.no_grad():
+        model.model.norm.weight *= 1.5
+    with pytest.raises(ConversionError, match=r"differs from torch: logits by .* for 1 × 5 tokens"):
+        check_at_other_sizes(Decoder(model), program)
 
 
 def test_a_branch_that_was_taken_for_the_size_of_the_example_is_found(

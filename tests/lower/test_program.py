@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.export import Dim
 
+from coreai_onnx import convert
 from coreai_onnx.errors import ConversionError
 from coreai_onnx.lower import Context, IONames, LoweredProgram, ProgramLowering
 from coreai_onnx.lower.program import storage_key
@@ -155,6 +156,27 @@ def test_complex_inputs_and_weights_are_pairs() -> None:
     got = run_model(program.model([], "main"), (z,))
     assert_close(got[0], torch.view_as_real(z))
     assert got[1].tolist() == [[1.0, 2.0]]
+
+
+SMALL = ("int4", "uint4", "int2", "uint2", "int1", "uint7", "float4_e2m1fn_x2")
+"""Dtypes that torch keeps in bytes."""
+
+
+@pytest.mark.parametrize("name", [*SMALL, "float8_e8m0fnu"])
+def test_weights_of_dtypes_that_onnxruntime_lacks(name: str) -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            stored = torch.arange(120, 132, dtype=torch.uint8).view(3, 4)
+            self.register_buffer("codes", stored.view(getattr(torch, name)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            codes = self.codes.view(torch.uint8) if name in SMALL else self.codes
+            return x * codes[1:].to(x.dtype)
+
+    module, x = Scaled(), torch.randn(2, 4)
+    program = convert(module, (x,))
+    assert_close(program.run(x)[0], module(x))
 
 
 def test_which_inputs_outputs_and_states_are_complex() -> None:

@@ -212,7 +212,10 @@ def test_an_error_leaves_the_program_unchanged() -> None:
     bad = np.full((64, 96), np.nan, np.float32)
     for arguments, message in (
         ({"bits": 5}, "bits=5"),
-        ({"group_size": 24}, "embed: groups of 24 do not divide its 64 inputs"),
+        (
+            {"rules": {"embed": {"group_size": 24}}},
+            "embed: groups of 24 do not divide its 64 inputs",
+        ),
         ({"method": "gptq"}, "method='gptq' needs calibration data\n  give calibration="),
         ({"method": "gptq", "calibration": []}, "there is no calibration data"),
         ({"method": "awq", "calibration": [{"ids": np.zeros((2, 6))}]}, "calibration call 1: "),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coreai_onnx.quantization.evaluation import MetricChange, OutputChange
 from coreai_onnx.quantization.report import (
     WORST,
@@ -41,3 +43,11 @@ def test_changes_of_outputs_and_metrics() -> None:
     text = str(QuantizationReport((), (), 1, 1, (output,), (metric,)))
     assert "logits  20.0     0.995123  0.25            87.5%" in text
     assert "perplexity  8       9      +12.50 %" in text
+
+
+def test_groups_of_other_sizes_are_listed() -> None:
+    layers = (layer("a", 10), layer("b", 10), replace(layer("c", 10), scheme=Scheme(group_size=20)))
+    report = QuantizationReport(layers, (), 1, 1)
+    assert [one.path for one in report.other_groups] == ["c"]
+    assert "groups of other sizes: c (20)" in str(report)
+    assert "other sizes" not in str(QuantizationReport(layers[:2], (), 1, 1))

@@ -35,14 +35,21 @@ def test_small_weights_keep_their_dtype_unless_named() -> None:
     assert rules_of(minimum_size=0).choose(weight) == Scheme()
 
 
-def test_groups_that_do_not_divide_are_an_error() -> None:
+def test_groups_of_the_default_scheme_become_smaller() -> None:
+    assert rules_of().choose(weight_of(heavy_tailed(64, 100))) == Scheme(group_size=20)
+    kept = rules_of().choose(weight_of(heavy_tailed(64, 75)))
+    assert kept == "groups of 32 or less do not divide its 75 inputs into whole bytes"
+
+
+def test_groups_of_a_rule_that_do_not_divide_are_an_error() -> None:
     weight = weight_of(heavy_tailed(64, 100))
+    rules = rules_of({"layer": 4})
     with pytest.raises(QuantizationError, match="layer: groups of 32 do not divide its 100 inputs"):
-        rules_of().choose(weight)
+        rules.choose(weight)
     with pytest.raises(
         QuantizationError, match=r'size of 20, 50, 100, or leave .* skip=\["layer"]'
     ):
-        rules_of().choose(weight)
+        rules.choose(weight)
     with pytest.raises(QuantizationError, match=r"'layer.weight': leave it out"):
         rules_of({"*": {"bits": 3, "group_size": 0}}).choose(weight)
     assert rules_of({"layer": {"group_size": 20}}).choose(weight) == Scheme(group_size=20)
@@ -84,5 +91,4 @@ def test_lookups_are_quantized_if_they_are_embeddings() -> None:
     assert choose(rules_of({"table": {"group_size": 2}})) == Scheme(group_size=2)
     model.graph.node(0).metadata_props["coreai.class"] = "Embedding"
     assert choose(rules_of({}, embeddings=False, minimum_size=0)) == "an embedding"
-    with pytest.raises(QuantizationError, match="groups of 32 do not divide its 2 inputs"):
-        choose(rules)
+    assert choose(rules) == "groups of 32 or less do not divide its 2 inputs into whole bytes"

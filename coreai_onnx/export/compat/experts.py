@@ -7,6 +7,7 @@ composite ``gather_mm``.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -93,18 +94,39 @@ def experts_forward(original: Callable[..., Any]) -> Callable[..., torch.Tensor]
         if self._is_expert_parallel:
             spread: torch.Tensor = original(self, hidden_states, top_k_index, top_k_weights)
             return spread
-        first = "gate_up_proj" if self.has_gate else "up_proj"
-        x = _linear(self, first, hidden_states[:, None, None, :], top_k_index)
-        flat = x.flatten(0, 2)
-        flat = self._apply_gate(flat) if self.has_gate else self.act_fn(flat)
-        x = flat.reshape(*x.shape[:3], flat.shape[-1])
-        x = _linear(self, "down_proj", x, top_k_index).squeeze(2)
-        if self.has_post_expert_norm:
-            x = self.post_expert_norm(x)
-        weighted = x * top_k_weights.unsqueeze(-1)
-        return weighted.sum(dim=1).to(hidden_states.dtype)
+        product = functools.partial(expert_product, self)
+        return weighted_experts(self, product, hidden_states, top_k_index, top_k_weights)
 
     return forward
+
+
+def weighted_experts(
+    experts: Any,
+    product: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor],
+    hidden_states: torch.Tensor,
+    top_k_index: torch.Tensor,
+    top_k_weights: torch.Tensor,
+) -> torch.Tensor:
+    """Return the weighted sum of the chosen experts, ``[tokens, hidden]``.
+
+    Args:
+        experts: The module of transformers, whose activation and norm are used.
+        product: Returns ``x [tokens, 1 or k, 1, in]`` times the chosen matrices of a weight, given
+            its name, ``x`` and the chosen experts ``[tokens, k]``.
+        hidden_states: ``[tokens, hidden]``.
+        top_k_index: Integers, ``[tokens, k]``.
+        top_k_weights: ``[tokens, k]``.
+    """
+    first = "gate_up_proj" if experts.has_gate else "up_proj"
+    x = product(first, hidden_states[:, None, None, :], top_k_index)
+    flat = x.flatten(0, 2)
+    flat = experts._apply_gate(flat) if experts.has_gate else experts.act_fn(flat)  # noqa: SLF001
+    x = flat.reshape(*x.shape[:3], flat.shape[-1])
+    x = product("down_proj", x, top_k_index).squeeze(2)
+    if experts.has_post_expert_norm:
+        x = experts.post_expert_norm(x)
+    weighted: torch.Tensor = x * top_k_weights.unsqueeze(-1)
+    return weighted.sum(dim=1).to(hidden_states.dtype)
 
 
 def _dbrx(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
@@ -168,7 +190,7 @@ _FURTHER = (
 their forwards."""
 
 
-def _linear(experts: Any, name: str, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+def expert_product(experts: Any, name: str, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """Return ``x [tokens, 1 or k, 1, in]`` times the chosen matrices, ``[tokens, k, 1, out]``."""
     weight = getattr(experts, name)
     product = _product(x.to(weight.dtype), weight, chosen, transposed=not experts.is_transposed)

@@ -14,39 +14,57 @@ import torch
 
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
-    PackedMatrix,
-    packed_rows,
+    LayerWeight,
+    of_codes,
     unpacked_rows,
 )
+from coreai_onnx.huggingface.checkpoints.settings import COMMON, check_settings
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
-from coreai_onnx.model.packed_codes import pack_codes
 
 _BITS = 4
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """The place in a word of each of eight outputs."""
+_KNOWN = COMMON | frozenset(
+    # Zero points are in the files, also of symmetric codes; the last ones are of calibration and of
+    # kernels of the library.
+    "version format bits w_bit group_size q_group_size zero_point sym method lm_head desc_act meta "
+    "checkpoint_format pack_dtype backend fuse_max_seq_len do_fuse modules_to_fuse exllama_config "
+    "tokenizer dataset damp_percent batch_size true_sequential act_group_aware model_seqlen "
+    "cache_block_outputs pad_token_id max_input_length".split()
+)
+
+
+def check(settings: Mapping[str, Any]) -> None:
+    """Check the settings of a checkpoint.
+
+    Raises:
+        ModelSourceError: If one is unsupported, the version is another one, or weights do not have
+            4 bits.
+    """
+    check_settings("AWQ", settings, _KNOWN)
+    version = str(settings.get("version") or settings.get("format") or "gemm").lower()
+    bits = settings.get("bits", settings.get("w_bit", _BITS))
+    if version != "gemm" or bits != _BITS:
+        raise ModelSourceError(f"AWQ {version!r} with {bits} bits, not 'gemm' with {_BITS}")
 
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
-) -> PackedMatrix | None:
+) -> LayerWeight | None:
     """Return the weight of a linear layer; None if the checkpoint has it in floating point.
 
     Raises:
-        ModelSourceError: If the version is another one, or the weights have not 4 bits.
+        ModelSourceError: If a tensor is missing, or has another shape.
     """
-    version, bits = str(settings.get("version", "gemm")).lower(), settings.get("bits", _BITS)
-    if version != "gemm" or bits != _BITS:
-        raise ModelSourceError(f"AWQ {version!r} with {bits} bits, not 'gemm' with {_BITS}")
     packed = tensors.get(f"{path}.qweight")
     if packed is None:
         return None
-    outputs, columns = shape
+    outputs, _ = shape
+    size = settings.get("group_size", settings.get("q_group_size"))
     scales = tensors[f"{path}.scales"].T.contiguous()
-    rows = pack_codes(_unpacked(packed, outputs).T.numpy(), _BITS)
-    codes = packed_rows(torch.from_numpy(rows), scales, _BITS, columns)
-    zeros = tensors.get(f"{path}.qzeros")
-    known = None if zeros is None else _unpacked(zeros, outputs).T.contiguous()
-    return PackedMatrix(codes, scales, _BITS, known)
+    codes = _unpacked(packed, outputs).T.contiguous()
+    zeros = _unpacked(tensors[f"{path}.qzeros"], outputs).T.contiguous()
+    return LayerWeight(of_codes(codes, scales, _BITS, size, zero_points=zeros))
 
 
 def _unpacked(words: torch.Tensor, columns: int) -> torch.Tensor:

@@ -9,22 +9,44 @@ JSON. 8 bits: ``weight`` is int8, ``SCB`` has the largest magnitude of each row.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from coreai_onnx.errors import ModelSourceError, failures_as
-from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix, packed_rows
+from coreai_onnx.huggingface.checkpoints.packed_matrices import (
+    LayerWeight,
+    PackedMatrix,
+    by_rows,
+    of_stream,
+)
+from coreai_onnx.huggingface.checkpoints.settings import COMMON, check_settings
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
 
 _PALETTES = ("nf4", "fp4")
+_KNOWN = COMMON | frozenset(
+    # Each weight describes itself.
+    "load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_use_double_quant "
+    "bnb_4bit_quant_storage _load_in_4bit _load_in_8bit "
+    # How a GPU computes, which may round inputs to 8 bits; they stay as they are here.
+    "bnb_4bit_compute_dtype llm_int8_threshold llm_int8_skip_modules llm_int8_has_fp16_weight "
+    "llm_int8_enable_fp32_cpu_offload".split()
+)
+
+
+def check(settings: Mapping[str, Any]) -> None:
+    """Check the settings of a checkpoint.
+
+    Raises:
+        ModelSourceError: If one is unsupported.
+    """
+    check_settings("bitsandbytes", settings, _KNOWN)
 
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
-) -> PackedMatrix | None:
+) -> LayerWeight | None:
     """Return the weight of a linear layer; None if the checkpoint has it in floating point.
 
     Raises:
@@ -33,7 +55,7 @@ def read(
     del settings  # each weight describes itself
     largest = tensors.get(f"{path}.SCB")
     if largest is not None:
-        return _of_bytes(tensors[f"{path}.weight"], largest)
+        return LayerWeight(_of_bytes(tensors[f"{path}.weight"], largest))
     for kind in _PALETTES:
         state = tensors.get(f"{path}.weight.quant_state.bitsandbytes__{kind}")
         if state is not None:
@@ -42,33 +64,35 @@ def read(
                 block, given = int(described["blocksize"]), tuple(described["shape"])
             if given != shape:
                 raise ModelSourceError(f"{path} is {list(given)} in the checkpoint, not {shape}")
-            return _of_palette(tensors, f"{path}.weight", described, block, shape)
+            return LayerWeight(_of_palette(tensors, path, described, block, shape))
     return None
 
 
 def _of_bytes(values: torch.Tensor, largest: torch.Tensor) -> PackedMatrix:
+    if values.dtype != torch.int8 or largest.shape != values.shape[:1]:
+        raise ModelSourceError(
+            f"SCB is {list(largest.shape)} for a weight of {values.dtype} {list(values.shape)}"
+        )
     codes = (values.to(torch.int16) + 128).to(torch.uint8).unsqueeze(1)
     return PackedMatrix(codes, largest.float().unsqueeze(1) / 127, bits=8)
 
 
 def _of_palette(
     tensors: Checkpoint,
-    name: str,
+    path: str,
     described: Mapping[str, Any],
     block: int,
     shape: tuple[int, int],
 ) -> PackedMatrix:
     """Return a matrix whose groups are parts of blocks, if a block is longer than a row."""
-    rows, columns = shape
-    group = math.gcd(columns, block)
-    starts = torch.arange(rows * columns // group) * group
-    scales = _scales(tensors, name, described)[starts // block].view(rows, -1)
+    name, (rows, columns) = f"{path}.weight", shape
+    scales = by_rows(_scales(tensors, name, described), shape, block)
     high_first = tensors[name].flatten().view(torch.uint8)
     if high_first.numel() * 2 != rows * columns:
         raise ModelSourceError(f"{name} has {high_first.numel()} bytes for {rows * columns} codes")
     swapped = (high_first >> 4) | (high_first << 4)
-    codes = packed_rows(swapped.view(rows, -1), scales, 4, columns)
-    return PackedMatrix(codes, scales, 4, palette=tensors[f"{name}.quant_map"].float())
+    palette = tensors[f"{name}.quant_map"].float()
+    return of_stream(swapped.view(rows, -1), scales, 4, columns, palette=palette)
 
 
 def _scales(tensors: Checkpoint, name: str, described: Mapping[str, Any]) -> torch.Tensor:

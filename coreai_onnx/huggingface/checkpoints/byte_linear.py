@@ -1,16 +1,25 @@
-"""Linear layers with weights of one byte, int8 or float8, and inputs that are rounded as well."""
+"""Linear layers with weights of one byte and inputs that are rounded to integers as well."""
 
 from __future__ import annotations
 
 import torch
 import torch.ao.quantization.fx  # defines torch.ops.quantized_decomposed
 
-from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.export.compat.torch_names import integer_product
-from coreai_onnx.huggingface.checkpoints.packed_matrices import CheckpointLayer
+from coreai_onnx.huggingface.checkpoints.packed_matrices import CheckpointLayer, PackedMatrix
 from coreai_onnx.huggingface.checkpoints.rounded_activations import Rounding
 
+_BITS = 8
 _LIMITS = (-128, 127, torch.int8)
+_STRATEGIES = ("tensor", "token")
+
+
+def multiplies_integers(weight: PackedMatrix, rounding: Rounding) -> bool:
+    """Whether a scale holds for a whole row of the weight and of the inputs."""
+    if rounding.scheme.is_float or weight.bits != _BITS:
+        return False
+    plain = weight.zero_points is None and weight.palette is None and weight.order is None
+    return plain and weight.scales.shape[1] == 1 and rounding.scheme.strategy in _STRATEGIES
 
 
 class IntegerLinear(CheckpointLayer):
@@ -20,8 +29,7 @@ class IntegerLinear(CheckpointLayer):
     selects operators on integers; dynamic ones become ``MatMulInteger``.
 
     Args:
-        weight: int8, ``[outputs, inputs]``.
-        scales: One element, or one for each output.
+        matrix: The weight: 8 bits, a scale for each row, no zero points.
         rounding: Rounds the inputs, with scales per tensor or token.
     """
 
@@ -29,12 +37,13 @@ class IntegerLinear(CheckpointLayer):
     scales: torch.Tensor
     row_sums: torch.Tensor | None
 
-    def __init__(self, weight: torch.Tensor, scales: torch.Tensor, rounding: Rounding) -> None:
+    def __init__(self, matrix: PackedMatrix, rounding: Rounding) -> None:
         """Register the parts as buffers."""
         super().__init__()
         self.rounding = rounding
+        weight = (matrix.codes.flatten(1).to(torch.int16) - (1 << (_BITS - 1))).to(torch.int8)
         self.hold("weight", weight)
-        self.hold("scales", scales.float().reshape(-1).expand(len(weight)).contiguous())
+        self.hold("scales", matrix.scales.float().flatten())
         zeros = rounding.scheme.dynamic and not rounding.scheme.symmetric
         self.hold("row_sums", weight.sum(1, dtype=torch.float32) if zeros else None)
         self.hold("bias", None)
@@ -58,45 +67,3 @@ class IntegerLinear(CheckpointLayer):
         if zero is not None and self.row_sums is not None:
             sums = sums - zero * self.row_sums
         return sums * (scale * self.scales)
-
-
-class Float8Linear(CheckpointLayer):
-    """A linear layer with a weight in float8, which is multiplied in float32.
-
-    Args:
-        weight: float8, ``[outputs, inputs]``.
-        scales: One element, one for each output ``[outputs, 1]``, or one for each block.
-        rounding: Rounds the inputs; None for none.
-
-    Raises:
-        ModelSourceError: If the blocks do not divide the weight.
-    """
-
-    weight: torch.Tensor
-    scales: torch.Tensor
-
-    def __init__(
-        self, weight: torch.Tensor, scales: torch.Tensor, rounding: Rounding | None
-    ) -> None:
-        """Register the parts as buffers."""
-        super().__init__()
-        rows, columns = weight.shape
-        blocks = (1, 1) if scales.numel() == 1 else tuple(scales.shape)
-        if len(blocks) != 2 or rows % blocks[0] or columns % blocks[1]:
-            raise ModelSourceError(
-                f"scales {list(scales.shape)} do not divide the weight {list(weight.shape)} into "
-                "blocks"
-            )
-        self.rounding = rounding
-        self.hold("weight", weight)
-        self.hold("scales", scales.float().reshape(blocks[0], 1, blocks[1], 1))
-        self.hold("bias", None)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``x @ weight.T + bias``, ``[..., inputs]`` to ``[..., outputs]``."""
-        inputs = x if self.rounding is None else self.rounding(x)
-        rows, _, columns, _ = self.scales.shape
-        blocks = self.weight.float().unflatten(1, (columns, -1)).unflatten(0, (rows, -1))
-        weight = (blocks * self.scales).reshape(self.weight.shape)
-        product = torch.nn.functional.linear(inputs.float(), weight)
-        return (product if self.bias is None else product + self.bias).to(x.dtype)

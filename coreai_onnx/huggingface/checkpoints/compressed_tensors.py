@@ -1,129 +1,201 @@
 """The format ``compressed-tensors`` of llm-compressor.
 
-``pack-quantized``: ``weight_packed`` is int32 ``[outputs, inputs * bits / 32]``, with
+``pack-quantized``: ``weight_packed`` is int32, a bit stream along the inputs, with
 ``2 ** (bits - 1)`` added to each code; ``weight_zero_point`` is packed along the outputs.
 ``int-quantized`` and ``naive-quantized``: ``weight`` is int8 ``[outputs, inputs]``.
-``float-quantized``: ``weight`` is float8. In all of them ``weight_scale`` is ``[outputs, groups]``,
-or has one element; ``weight_g_idx`` has the group of each input; ``input_scale`` and
-``input_zero_point`` are those of the inputs, if they are rounded with static scales.
+``float-quantized``, ``mxfp8-quantized``: ``weight`` is float8. ``nvfp4-pack-quantized`` and
+``mxfp4-pack-quantized``: ``weight_packed`` is uint8, two numbers of 4 bits with the first in the
+low ones; scales are divided by ``weight_global_scale``. In all of them ``weight_scale`` is
+``[outputs, groups]``, or has one element, or one for each block; in uint8 it is an exponent.
+``weight_g_idx`` has the group of each input; ``input_scale``, ``input_zero_point`` and
+``input_global_scale`` are those of the inputs, if they are rounded with static scales.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.checkpoints.byte_linear import Float8Linear, IntegerLinear
+from coreai_onnx.huggingface.checkpoints.float_codes import (
+    FLOAT8,
+    float4_matrix,
+    float8_matrix,
+    scale_values,
+)
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
-    CheckpointLayer,
-    PackedLinear,
+    LayerWeight,
     PackedMatrix,
     check_bits,
-    packed_rows,
+    of_codes,
+    of_stream,
     unpacked_rows,
 )
-from coreai_onnx.huggingface.checkpoints.rounded_activations import (
-    FLOAT8,
-    ActivationScheme,
-    Rounding,
-)
+from coreai_onnx.huggingface.checkpoints.rounded_activations import ActivationScheme, Rounding
+from coreai_onnx.huggingface.checkpoints.settings import COMMON, check_settings, matches
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
-from coreai_onnx.model.packed_codes import pack_codes
 
-_PACKED, _MIXED = "pack-quantized", "mixed-precision"
-_FORMATS = (_PACKED, "int-quantized", "naive-quantized", "float-quantized", _MIXED)
+FORMATS = (
+    "pack-quantized",
+    "int-quantized",
+    "naive-quantized",
+    "float-quantized",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+    "mxfp8-quantized",
+    "mixed-precision",
+)
+_KNOWN = COMMON | frozenset(
+    "config_groups format ignore version quantization_status global_compression_ratio "
+    "run_compressed use_optimized_inference sparsity_config".split()
+)
+_GROUP = frozenset("targets weights input_activations format".split())
+_WEIGHTS = frozenset(
+    # The dtypes and shapes of the tensors say the same as the last ones.
+    "num_bits type symmetric strategy group_size actorder observer observer_kwargs "
+    "block_structure scale_dtype zp_dtype".split()
+)
 _LAYER = "Linear"
+
+
+def check(settings: Mapping[str, Any]) -> None:
+    """Check the settings of a checkpoint.
+
+    Raises:
+        ModelSourceError: If one is unsupported.
+    """
+    check_settings("compressed-tensors", settings, _KNOWN)
+    sparsity = (settings.get("sparsity_config") or {}).get("format", "dense")
+    if sparsity != "dense":
+        raise ModelSourceError(f"compressed-tensors with sparsity {sparsity!r} are not supported")
+    _check_format(settings.get("format"))
+    for name, group in (settings.get("config_groups") or {}).items():
+        if not isinstance(group, Mapping):
+            raise ModelSourceError(
+                f"compressed-tensors: config_groups.{name} has no settings, only the name of a "
+                "preset; save the checkpoint again with a later version of the library"
+            )
+        check_settings(f"compressed-tensors, config_groups.{name}", group, _GROUP)
+        check_settings(
+            f"compressed-tensors, config_groups.{name}.weights",
+            group.get("weights") or {},
+            _WEIGHTS,
+        )
+        _check_format(group.get("format") or settings.get("format"))
+        ActivationScheme.of(group.get("input_activations"))
 
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
-) -> PackedMatrix | CheckpointLayer | None:
-    """Return the weight of a linear layer, or the layer if its inputs are rounded.
-
-    None if the checkpoint has it in floating point.
+) -> LayerWeight | None:
+    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
 
     Raises:
-        ModelSourceError: If the format is unsupported.
+        ModelSourceError: If a tensor is missing, or is not that of these settings.
     """
-    _check(settings)
-    scales = tensors.get(f"{path}.weight_scale")
-    if scales is None:
+    if any(_names(name, path) for name in settings.get("ignore") or ()):
         return None
-    rounding = _rounding(tensors, path, settings)
+    group = _group(path, settings)
+    stored = tensors.get(f"{path}.weight_scale")
+    if stored is None:
+        if group.get("input_activations") and not group.get("weights"):
+            raise ModelSourceError("rounded inputs of a layer with a float weight")
+        return None
+    weights = group.get("weights") or {}
     packed = tensors.get(f"{path}.weight_packed")
-    if packed is None:
-        return _layer_of_bytes(tensors, path, settings, scales, rounding)
-    outputs, columns = shape
-    bits = _bits(packed.shape[1], columns)
-    weight = PackedMatrix(packed_rows(packed, scales, bits, columns), scales, bits)
-    zeros = tensors.get(f"{path}.weight_zero_point")
-    if zeros is not None:
-        zeros = unpacked_rows(zeros.T, bits, outputs).T.contiguous()
-        weight = PackedMatrix(weight.codes, scales, bits, zeros)
-    return _rounded(weight.sorted_by(tensors.get(f"{path}.weight_g_idx")), rounding)
+    scales = _by_rows(scale_values(stored), shape[0])
+    if packed is not None and weights.get("type") == "float":
+        total = tensors.get(f"{path}.weight_global_scale")
+        scales = scales if total is None else scales / total.float()
+        matrix = float4_matrix(packed, scales, shape[1])
+    elif packed is not None:
+        matrix = _of_words(tensors, path, packed, scales, weights, shape)
+    else:
+        matrix = _of_bytes(tensors, path, scales, weights)
+    return LayerWeight(matrix, _rounding(tensors, path, group))
 
 
-def _layer_of_bytes(
+def _of_words(
     tensors: Checkpoint,
     path: str,
-    settings: Mapping[str, Any],
+    packed: torch.Tensor,
     scales: torch.Tensor,
-    rounding: Rounding | None,
-) -> PackedMatrix | CheckpointLayer:
-    """Return a weight that is stored in bytes, or its layer."""
+    weights: Mapping[str, Any],
+    shape: tuple[int, int],
+) -> PackedMatrix:
+    """Return a weight of integers that are packed in words."""
+    bits, (outputs, columns) = check_bits(weights.get("num_bits", 8)), shape
+    zeros = tensors.get(f"{path}.weight_zero_point")
+    zeros = None if zeros is None else _unpacked(zeros.T, bits, outputs).T.contiguous()
+    groups, size = tensors.get(f"{path}.weight_g_idx"), _group_size(weights)
+    if packed.shape[1] == -(-columns * bits // 32):
+        return of_stream(packed, scales, bits, columns, size, zero_points=zeros, groups=groups)
+    codes = _unpacked(packed, bits, columns)
+    return of_codes(codes, scales, bits, size, zero_points=zeros, groups=groups)
+
+
+def _unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+    """Return codes of a bit stream, or of words with as many whole codes as fit, as before 0.16."""
+    per = 32 // bits
+    if words.shape[1] == -(-count * bits // 32) or words.shape[1] != -(-count // per):
+        return unpacked_rows(words, bits, count)
+    places = torch.arange(per) * bits
+    codes = (words.long().unsqueeze(-1) >> places) & ((1 << bits) - 1)
+    return codes.flatten(1)[:, :count].to(torch.uint8).contiguous()
+
+
+def _of_bytes(
+    tensors: Checkpoint, path: str, scales: torch.Tensor, weights: Mapping[str, Any]
+) -> PackedMatrix:
+    """Return a weight that is stored in bytes, of perhaps fewer bits."""
     weight = tensors[f"{path}.weight"]
     if weight.dtype == FLOAT8:
-        return Float8Linear(weight, scales, rounding)
+        blocks = weights.get("block_structure") if scales.shape[0] != len(weight) else None
+        return float8_matrix(weight, scales, blocks)
     if weight.dtype != torch.int8:
         raise ModelSourceError(f"the weight is {weight.dtype}, not int8 or {FLOAT8}")
-    zeros = tensors.get(f"{path}.weight_zero_point")
-    if rounding is not None and zeros is None and scales.numel() in (1, len(weight)):
-        scheme = rounding.scheme
-        if not scheme.is_float and scheme.strategy != "group":
-            return IntegerLinear(weight, scales, rounding)
-    bits = int((_group(path, settings).get("weights") or {}).get("num_bits", 8))
-    matrix = _packed(weight, scales, zeros, bits)
-    return _rounded(matrix.sorted_by(tensors.get(f"{path}.weight_g_idx")), rounding)
-
-
-def _packed(
-    weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bits: int
-) -> PackedMatrix:
-    """Return a weight in int8, of perhaps fewer bits, as a packed one."""
-    check_bits(bits)
-    middle, (outputs, columns) = 1 << (bits - 1), weight.shape
-    scales = scales.reshape(-1, 1).expand(outputs, 1) if scales.numel() == 1 else scales
-    groups = scales.shape[1]
-    if scales.shape[0] != outputs or columns % groups or (columns // groups) * bits % 8:
-        raise ModelSourceError(
-            f"scales {list(scales.shape)} do not divide the weight {[outputs, columns]} into groups"
-        )
-    codes = (weight.to(torch.int16) + middle).reshape(outputs, groups, -1).numpy()
-    if codes.min() < 0 or codes.max() >= 2 * middle:
+    bits = check_bits(weights.get("num_bits", 8))
+    middle = 1 << (bits - 1)
+    codes = weight.to(torch.int16) + middle
+    if int(codes.min()) < 0 or int(codes.max()) >= 2 * middle:
         raise ModelSourceError(f"the weight has values that do not fit in {bits} bits")
-    packed = torch.from_numpy(np.ascontiguousarray(pack_codes(codes, bits)))
+    zeros = tensors.get(f"{path}.weight_zero_point")
     if zeros is not None:
-        zeros = (zeros.to(torch.int16) + middle).to(torch.uint8).expand(scales.shape).contiguous()
-    return PackedMatrix(packed, scales.contiguous(), bits, zeros)
+        zeros = (zeros.to(torch.int16) + middle).to(torch.uint8).reshape(-1, scales.shape[1])
+        zeros = zeros.expand(scales.shape).contiguous()
+    groups = tensors.get(f"{path}.weight_g_idx")
+    return of_codes(
+        codes.to(torch.uint8),
+        scales,
+        bits,
+        _group_size(weights),
+        zero_points=zeros,
+        groups=groups,
+    )
 
 
-def _rounded(weight: PackedMatrix, rounding: Rounding | None) -> PackedMatrix | CheckpointLayer:
-    return weight if rounding is None else PackedLinear(weight, rounding=rounding)
+def _by_rows(scales: torch.Tensor, outputs: int) -> torch.Tensor:
+    """Return scales as a matrix: a single one is that of each row."""
+    if scales.numel() == 1:
+        return scales.reshape(1, 1).expand(outputs, 1).contiguous()
+    return scales.unsqueeze(1) if scales.dim() == 1 else scales
 
 
-def _rounding(tensors: Checkpoint, path: str, settings: Mapping[str, Any]) -> Rounding | None:
+def _group_size(weights: Mapping[str, Any]) -> int | None:
+    """Return the size of a group that the settings name; None if they name none."""
+    size = weights.get("group_size")
+    return int(size) if size and weights.get("strategy", "group") in ("group", None) else None
+
+
+def _rounding(tensors: Checkpoint, path: str, group: Mapping[str, Any]) -> Rounding | None:
     """Return what rounds the inputs of a layer; None if they are not rounded."""
-    scheme = ActivationScheme.of(_group(path, settings).get("input_activations"))
+    scheme = ActivationScheme.of(group.get("input_activations"))
     if scheme is None:
         return None
-    return Rounding(
-        scheme, tensors.get(f"{path}.input_scale"), tensors.get(f"{path}.input_zero_point")
-    )
+    names = ("input_scale", "input_zero_point", "input_global_scale")
+    return Rounding(scheme, *(tensors.get(f"{path}.{name}") for name in names))
 
 
 def _group(path: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -143,27 +215,12 @@ def _names(target: str, path: str) -> bool:
     """Whether a target is the path of a layer, or an expression that matches it."""
     kind, colon, expression = target.partition(":")
     if colon and kind == "re":
-        return re.match(expression, path) is not None
+        return matches(expression, path)
     return target == path
 
 
-def _bits(words: int, columns: int) -> int:
-    """Return the size of a code, which may differ from layer to layer."""
-    fitting = [bits for bits in (8, 4, 2) if words == -(-columns // (32 // bits))]
-    if not fitting:
-        raise ModelSourceError(f"{words} words for {columns} inputs are not of 8, 4 or 2 bits")
-    return fitting[0]
-
-
-def _check(settings: Mapping[str, Any]) -> None:
-    given = settings.get("format")
-    if given not in _FORMATS:
+def _check_format(given: object) -> None:
+    if given not in FORMATS:
         raise ModelSourceError(
-            f"compressed-tensors in the format {given!r}, not {', '.join(map(repr, _FORMATS))}"
+            f"compressed-tensors in the format {given!r}, not {', '.join(map(repr, FORMATS))}"
         )
-    sparsity = (settings.get("sparsity_config") or {}).get("format", "dense")
-    if sparsity != "dense":
-        raise ModelSourceError(f"compressed-tensors with sparsity {sparsity!r} are not supported")
-    groups: Mapping[str, Any] = settings.get("config_groups") or {}
-    if any(group.get("output_activations") for group in groups.values()):
-        raise ModelSourceError("compressed-tensors with rounded outputs are not supported")

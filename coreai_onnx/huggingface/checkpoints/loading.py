@@ -1,50 +1,87 @@
-"""Loads quantized checkpoints: linear layers become layers with packed weights."""
+"""Loads quantized checkpoints: linear layers and experts become modules with packed weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers.initialization import no_init_weights
+from transformers.pytorch_utils import Conv1D
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.checkpoints import awq, bitsandbytes, compressed_tensors, gptq, mxfp4
+from coreai_onnx.huggingface.checkpoints import (
+    auto_round,
+    awq,
+    bitsandbytes,
+    compressed_tensors,
+    float8,
+    gptq,
+    hqq,
+    modelopt,
+    mxfp4,
+)
+from coreai_onnx.huggingface.checkpoints.byte_linear import IntegerLinear, multiplies_integers
+from coreai_onnx.huggingface.checkpoints.experts import PackedExperts, stacked
+from coreai_onnx.huggingface.checkpoints.names import WeightNames
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     CheckpointLayer,
+    LayerWeight,
     PackedLinear,
-    PackedMatrix,
 )
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
 
-Read = Callable[
-    [Checkpoint, str, Mapping[str, Any], tuple[int, int]], PackedMatrix | CheckpointLayer | None
-]
-METHODS: Mapping[str, Read | None] = {
-    "compressed-tensors": compressed_tensors.read,
-    "gptq": gptq.read,
-    "awq": awq.read,
-    "bitsandbytes": bitsandbytes.read,
-    "mxfp4": None,  # only its experts are packed
+Settings = Mapping[str, Any]
+
+
+class Method(NamedTuple):
+    """A format of checkpoints.
+
+    Attributes:
+        check: Raises an error for settings that are not supported.
+        read: Returns the weight of a linear layer, given the checkpoint, the path of the layer in
+            it, the settings, and outputs and inputs; None if it is in floating point.
+    """
+
+    check: Callable[[Settings], None]
+    read: Callable[[Checkpoint, str, Settings, tuple[int, int]], LayerWeight | None]
+
+
+METHODS: Mapping[str, Method] = {
+    "compressed-tensors": Method(compressed_tensors.check, compressed_tensors.read),
+    "gptq": Method(gptq.check, gptq.read),
+    "awq": Method(awq.check, awq.read),
+    "bitsandbytes": Method(bitsandbytes.check, bitsandbytes.read),
+    "mxfp4": Method(mxfp4.check, mxfp4.read),
+    "fp8": Method(float8.check, float8.read),
+    "fbgemm_fp8": Method(float8.check, float8.read),
+    "auto-round": Method(auto_round.check, auto_round.read),
+    "hqq": Method(hqq.check, hqq.read),
+    "modelopt": Method(modelopt.check, modelopt.read),
 }
 """How each ``quant_method`` of a configuration is read."""
 OTHERS = ("torchao",)
 """Methods whose weights transformers itself loads on a CPU, as tensor subclasses."""
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _SHOWN = 3
+_PARTS = re.compile(r"scale|zero_point|qzeros|absmax|codebook|packed|qweight|_blocks")
+"""WeightNames of tensors that are a part of a quantized value."""
 
 
-def quantization_of(config: Any) -> Mapping[str, Any] | None:
+def quantization_of(config: Any) -> Settings | None:
     """Return how a checkpoint is quantized; None if it is not, or if transformers loads it.
 
     Raises:
-        ModelSourceError: If the method is unknown.
+        ModelSourceError: If the method or a setting is unsupported.
     """
     settings = getattr(config, "quantization_config", None)
     if settings is None:
         return None
     settings = settings if isinstance(settings, Mapping) else settings.to_dict()
-    method = settings.get("quant_method")
+    method = str(settings.get("quant_method"))
     if method in OTHERS:
         return None
     if method not in METHODS:
@@ -53,17 +90,18 @@ def quantization_of(config: Any) -> Mapping[str, Any] | None:
             f"{', '.join((*METHODS, *OTHERS))}\n"
             "  load the model with its weights dequantized and give the model object"
         )
+    METHODS[method].check(settings)
     return settings
 
 
 def load_quantized(
     folder: Path,
     config: Any,
-    settings: Mapping[str, Any],
+    settings: Settings,
     build: Callable[[Any], Any],
     dtype: torch.dtype,
 ) -> Any:
-    """Load a model whose linear layers keep the packed weights of the checkpoint.
+    """Load a model whose linear layers and experts keep the packed weights of the checkpoint.
 
     Args:
         folder: The folder of the model.
@@ -73,8 +111,8 @@ def load_quantized(
         dtype: The dtype of all other weights.
 
     Raises:
-        ModelSourceError: If a tensor is missing, or its format is unsupported; the message names
-            the layer.
+        ModelSourceError: If a tensor is missing or not used, or its format is unsupported; the
+            message names the layer.
     """
     plain = type(config).from_dict(config.to_dict())
     if hasattr(plain, "quantization_config"):
@@ -82,56 +120,140 @@ def load_quantized(
     with no_init_weights():
         model = build(plain).to(dtype)
     tensors = Checkpoint.of(folder)
-    own = f"{model.base_model_prefix}."
-    if not any(name in tensors for name in model.state_dict()) and own != ".":
-        tensors = tensors.within(own)
-    for path, module in list(model.named_modules()):
-        made = _packed(tensors, path, module, settings, dtype)
-        if made is not None:
-            model.set_submodule(path, made)
-    _fill(model, tensors)
+    names = WeightNames(model, tensors)
+    loader = _Loader(tensors, names, settings, dtype)
+    layers = {
+        path: layer
+        for path, module in model.named_modules()
+        if (layer := loader.layer(path, module)) is not None
+    }
+    experts = loader.experts(model)
+    replaced = [f"{path}." for path in layers]
+    packed = {f"{path}.{name}" for path, weights in experts.items() for name in weights}
+    unpacked = {
+        name: weight
+        for name, weight in model.state_dict(keep_vars=True).items()
+        if name not in packed and not name.startswith(tuple(replaced))
+    }
+    _fill(unpacked, loader, tied=set(getattr(model, "all_tied_weights_keys", None) or ()))
+    _check_unread(model, names, tensors)
+    for path, layer in layers.items():
+        model.set_submodule(path, layer)
+    for path, weights in experts.items():
+        model.set_submodule(path, PackedExperts(model.get_submodule(path), weights))
     model.tie_weights()
     return model
 
 
-def _packed(
-    tensors: Checkpoint, path: str, module: Any, settings: Mapping[str, Any], dtype: torch.dtype
-) -> torch.nn.Module | None:
-    """Return the layer that replaces a module, or None."""
-    read = METHODS[settings["quant_method"]]
-    if read is None:
-        blocks = f"{path}.{mxfp4.PROJECTIONS[0]}_blocks"
-        return mxfp4.PackedExperts(tensors, path, module) if blocks in tensors else None
-    if not isinstance(module, torch.nn.Linear):
-        return None
+class _Loader(NamedTuple):
+    """Reads the weights of modules."""
+
+    tensors: Checkpoint
+    names: WeightNames
+    settings: Settings
+    dtype: torch.dtype
+
+    def layer(self, path: str, module: Any) -> CheckpointLayer | None:
+        """Return the layer that replaces a module; None if it is not packed."""
+        source = self.names.layers.get(path)
+        if source is None or not isinstance(module, torch.nn.Linear | Conv1D):
+            return None
+        shape = tuple(module.weight.shape)
+        weight = self._read(source, (shape[1], shape[0]) if isinstance(module, Conv1D) else shape)
+        if weight is None:
+            return None
+        matrix, rounding = weight
+        layer: CheckpointLayer = PackedLinear(matrix, rounding=rounding)
+        if rounding is not None and multiplies_integers(matrix, rounding):
+            layer = IntegerLinear(matrix, rounding)
+        layer.hold("bias", None)
+        if module.bias is not None:
+            layer.hold("bias", self.tensors[f"{source}.bias"].to(self.dtype))
+        return layer
+
+    def experts(self, model: Any) -> dict[str, dict[str, LayerWeight]]:
+        """Return the packed weights of experts, by the path of the module and their names."""
+        found: dict[str, dict[str, LayerWeight]] = {}
+        for path, module in model.named_modules():
+            if not hasattr(module, "has_gate"):
+                continue
+            for attribute, parameter in module.named_parameters(recurse=False):
+                if parameter.dim() != 3:  # a bias
+                    continue
+                name = f"{path}.{attribute}"
+                weight = self._expert(module, name, tuple(parameter.shape))
+                if weight is not None:
+                    found.setdefault(path, {})[attribute] = weight
+        return found
+
+    def _expert(self, experts: Any, name: str, shape: tuple[int, ...]) -> LayerWeight | None:
+        """Return the packed weight of experts; None if it is not packed."""
+        count, *sizes = shape
+        outputs, columns = sizes[::-1] if experts.is_transposed else sizes
+        whole, parts = self.names.layers.get(name), self.names.experts.get(name, [])
+        if whole is not None:
+            return self._read(whole, (outputs, columns))
+        if parts and (len(parts) != count or len({len(sources) for sources in parts}) > 1):
+            raise ModelSourceError(f"{name}: the checkpoint has only some of {count} experts")
+        read = [
+            [self._read(source, (outputs // len(sources), columns)) for source in sources]
+            for sources in parts
+        ]
+        found = [[weight for weight in one if weight is not None] for one in read]
+        if not any(found):
+            return None
+        with _named(name):
+            if any(len(one) != len(parts[0]) for one in found):
+                raise ModelSourceError(f"only some of {count} experts have quantized weights")
+            return stacked(found)
+
+    def floats(self, name: str) -> torch.Tensor | None:
+        """Return a weight in floating point; None if the checkpoint does not have it."""
+        if name in self.names.tensors:
+            return self.tensors[self.names.tensors[name]]
+        experts = self.names.experts.get(name)
+        if experts is None:
+            return None
+        return torch.stack(
+            [torch.cat([self.tensors[f"{source}.weight"] for source in one]) for one in experts]
+        )
+
+    def _read(self, source: str, shape: tuple[int, int]) -> LayerWeight | None:
+        with _named(source):
+            read = METHODS[self.settings["quant_method"]].read
+            return read(self.tensors, source, self.settings, shape)
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Add the path of a layer to errors."""
     try:
-        weight = read(tensors, path, settings, (module.out_features, module.in_features))
+        yield
     except ModelSourceError as error:
-        raise ModelSourceError(f"{path}: {error}") from error
-    if weight is None:
-        return None
-    layer = PackedLinear(weight) if isinstance(weight, PackedMatrix) else weight
-    layer.hold("bias", None if module.bias is None else tensors[f"{path}.bias"].to(dtype))
-    return layer
+        raise ModelSourceError(f"{path}: {error.args[0]}") from error
 
 
-def _fill(model: Any, tensors: Checkpoint) -> None:
+def _fill(weights: Mapping[str, torch.Tensor], loader: _Loader, tied: Collection[str]) -> None:
     """Copy all weights that are not packed.
 
     Raises:
-        ModelSourceError: If some are missing, or have another shape.
+        ModelSourceError: If some are missing, have another shape, or are codes.
     """
-    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
     missing = []
-    for name, target in _unpacked(model):
-        if name not in tensors:
+    for name, target in weights.items():
+        given = loader.floats(name)
+        if given is None:
             missing += [] if name in tied else [name]
             continue
-        given = tensors[name]
         if given.shape != target.shape:
             raise ModelSourceError(
                 f"{name} is {list(given.shape)} in the checkpoint, "
                 f"{list(target.shape)} in the model"
+            )
+        if target.dtype.is_floating_point and given.dtype not in _FLOATS:
+            raise ModelSourceError(
+                f"{name} is {given.dtype} in the checkpoint: the codes of a weight that is "
+                "neither of a linear layer nor of experts"
             )
         target.data.copy_(given)
     if missing:
@@ -139,13 +261,17 @@ def _fill(model: Any, tensors: Checkpoint) -> None:
         raise ModelSourceError(f"the checkpoint has no {', '.join(missing[:_SHOWN])}{more}")
 
 
-def _unpacked(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the weights and persistent buffers outside of packed layers."""
-    packed = [
-        f"{path}."
-        for path, module in model.named_modules()
-        if isinstance(module, CheckpointLayer | mxfp4.PackedExperts)
-    ]
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if not name.startswith(tuple(packed)):
-            yield name, tensor
+def _check_unread(model: Any, names: WeightNames, tensors: Checkpoint) -> None:
+    """Check that no tensor with a part of a quantized value was ignored.
+
+    Raises:
+        ModelSourceError: If one of a module of this model was.
+    """
+    paths = {path for path, _ in model.named_modules()}
+    for renamed, name in names.tensors.items():
+        path, _, attribute = renamed.rpartition(".")
+        if name in tensors.unread and path in paths and _PARTS.search(attribute):
+            raise ModelSourceError(
+                f"the checkpoint has {name}, which is not supported\n"
+                "  if it does not change what the model computes, remove it"
+            )

@@ -7,14 +7,19 @@ never dequantized: a layer calls the composite ``linear_nbits`` with the codes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from coreai_onnx.composite_ops.call import call
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.model.packed_codes import CODE_BITS, pack_codes, unpack_codes
+from coreai_onnx.huggingface.checkpoints.rounded_activations import Rounding
+from coreai_onnx.model.packed_codes import CODE_BITS, STREAM_BITS, pack_codes, unpack_codes
+
+_BYTE = 8
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class PackedMatrix:
         codes: uint8, ``[outputs, groups, group_size * bits / 8]``.
         scales: ``[outputs, groups]``, floating.
         bits: Size of a code.
-        zero_points: uint8, ``[outputs, groups]``; None for ``2 ** (bits - 1)``.
+        zero_points: uint8 or floating, ``[outputs, groups]``; None for ``2 ** (bits - 1)``.
         palette: ``[2 ** bits]``, floating; None if codes are numbers.
         order: The input of each column, if columns were sorted by group; int64, ``[inputs]``.
     """
@@ -42,70 +47,195 @@ class PackedMatrix:
         """The number of neighbors in a row with one scale."""
         return self.codes.shape[-1] * 8 // self.bits
 
-    def sorted_by(self, groups: torch.Tensor | None) -> PackedMatrix:
-        """Return the matrix with its columns in the order of their groups.
 
-        Args:
-            groups: The group of each column, ``[inputs]``; None, or ascending, changes nothing.
+class LayerWeight(NamedTuple):
+    """The weight of a linear layer in a checkpoint.
 
-        Raises:
-            ModelSourceError: If the groups have different numbers of columns.
-        """
-        if groups is None or bool((groups.diff() >= 0).all()):
-            return self
-        counts = groups.bincount()
-        if len(counts.unique()) != 1 or len(counts) != self.scales.shape[1]:
-            raise ModelSourceError("the groups of columns (g_idx) have different sizes")
-        order = groups.long().argsort(stable=True)
-        rows = unpack_codes(self.codes.flatten(1).numpy(), self.bits)[:, order.numpy()]
-        codes = torch.from_numpy(pack_codes(rows, self.bits)).view(self.codes.shape)
-        return replace(self, codes=codes, order=order)
+    Attributes:
+        matrix: The weight, ``[outputs, inputs]``.
+        rounding: Rounds the inputs of the layer; None for none.
+    """
+
+    matrix: PackedMatrix
+    rounding: Rounding | None = None
 
 
-def packed_rows(words: torch.Tensor, scales: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
-    """Return a bit stream in words or bytes ``[outputs, …]`` as codes in groups.
+def of_stream(
+    words: torch.Tensor,
+    scales: torch.Tensor,
+    bits: int,
+    columns: int,
+    group_size: int | None = None,
+    *,
+    zero_points: torch.Tensor | None = None,
+    palette: torch.Tensor | None = None,
+    groups: torch.Tensor | None = None,
+) -> PackedMatrix:
+    """Return the matrix of a bit stream.
 
     Args:
-        words: int32 or uint8; a row holds the codes of one row of the matrix, perhaps padded.
-        scales: ``[outputs, groups]``.
+        words: Integers ``[outputs, …]``; a row holds the codes of one row, perhaps padded.
+        scales: ``[outputs, groups]``, floating.
         bits: Size of a code.
         columns: The number of inputs.
+        group_size: As for `of_codes`.
+        zero_points: uint8, ``[outputs, groups]``, or None.
+        palette: The values of codes, or None.
+        groups: As for `of_codes`.
 
     Raises:
         ModelSourceError: If the size of a code is unsupported, or shapes contradict each other.
     """
     check_bits(bits)
-    groups = scales.shape[-1]
-    stream = words.contiguous().view(torch.uint8)[:, : columns * bits // 8]
-    if scales.shape[0] != len(words) or columns % groups or (columns // groups) * bits % 8:
+    stream = _stream(words, bits, columns)
+    size = _group_size(scales, columns, group_size)
+    _check_scales(scales, len(words), columns, size)
+    sorted_already = groups is None or torch.equal(groups.long(), torch.arange(columns) // size)
+    if bits in CODE_BITS and sorted_already and columns % size == 0 and size * bits % 8 == 0:
+        codes = stream[:, : columns * bits // 8].reshape(*scales.shape, -1).contiguous()
+        return PackedMatrix(codes, scales, bits, zero_points, palette)
+    codes = _unpacked(stream, bits, columns)
+    parts = {"zero_points": zero_points, "palette": palette, "groups": groups}
+    return of_codes(codes, scales, bits, size, **parts)
+
+
+def of_codes(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    bits: int,
+    group_size: int | None = None,
+    *,
+    zero_points: torch.Tensor | None = None,
+    palette: torch.Tensor | None = None,
+    groups: torch.Tensor | None = None,
+) -> PackedMatrix:
+    """Return a matrix of codes, packed in groups that `linear_nbits` can hold.
+
+    A group size that does not divide a row becomes its largest divisor that does, with repeated
+    scales. Where codes of a group do not fill whole bytes, or no kernel has their size, they are
+    stored in more bits. Values stay the same in every bit.
+
+    Args:
+        codes: uint8, ``[outputs, inputs]``.
+        scales: ``[outputs, groups]``, floating.
+        bits: Size of a code.
+        group_size: Number of neighbors in a row with one scale; the last group may be smaller.
+            None divides a row into equal groups.
+        zero_points: uint8 or floating, ``[outputs, groups]``; None for ``2 ** (bits - 1)``.
+        palette: ``[2 ** bits]``, floating; None if codes are numbers.
+        groups: The group of each column, ``[inputs]``; None for neighbors.
+
+    Raises:
+        ModelSourceError: If shapes contradict each other.
+    """
+    columns = codes.shape[1]
+    size = _group_size(scales, columns, group_size)
+    _check_scales(scales, len(codes), columns, size)
+    of = torch.arange(columns) // size if groups is None else groups.long()
+    if len(of) != columns or not 0 <= int(of.min()) <= int(of.max()) < scales.shape[1]:
         raise ModelSourceError(
-            f"{columns} inputs of {len(words)} outputs do not divide into the groups of scales "
-            f"{list(scales.shape)}"
+            f"the groups of columns (g_idx) are not {columns} numbers below {scales.shape[1]}"
         )
-    if stream.shape[1] * 8 != columns * bits:
-        raise ModelSourceError(f"{words.shape[1]} words do not hold {columns} codes of {bits} bits")
-    return stream.reshape(len(words), groups, -1).contiguous()
+    order = None if bool((of.diff() >= 0).all()) else of.argsort(stable=True)
+    if order is not None:
+        codes, of = codes[:, order], of[order]
+    starts = torch.nonzero(of.diff()).flatten().tolist()
+    step = math.gcd(columns, *(start + 1 for start in starts))
+    stored = min(n for n in CODE_BITS if n >= bits and step * n % 8 == 0)
+    if palette is not None:
+        palette = torch.nn.functional.pad(palette, (0, (1 << stored) - len(palette)))
+    elif zero_points is None:
+        codes = codes + ((1 << stored >> 1) - (1 << bits >> 1))
+    packed = torch.from_numpy(pack_codes(codes.numpy(), stored))
+    chosen = of[::step]
+    zeros = None if zero_points is None else zero_points[:, chosen].contiguous()
+    shape = (len(codes), columns // step, -1)
+    return PackedMatrix(
+        packed.view(shape), scales[:, chosen].contiguous(), stored, zeros, palette, order
+    )
+
+
+def by_rows(values: torch.Tensor, shape: tuple[int, int], group_size: int) -> torch.Tensor:
+    """Return the values of groups that continue from row to row, ``[outputs, groups]``.
+
+    Args:
+        values: One for each group of neighbors in the elements of a matrix.
+        shape: Outputs and inputs.
+        group_size: Size of a group; one that does not divide a row becomes its largest divisor
+            that does, with repeated values.
+
+    Raises:
+        ModelSourceError: If there are more or fewer groups.
+    """
+    rows, columns = shape
+    if len(values) != -(-rows * columns // group_size):
+        raise ModelSourceError(
+            f"{len(values)} scales for a weight {list(shape)} in groups of {group_size}"
+        )
+    part = math.gcd(columns, group_size)
+    starts = torch.arange(rows * columns // part) * part
+    return values[starts // group_size].view(rows, -1)
 
 
 def unpacked_rows(words: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
     """Return the codes in a bit stream in words ``[rows, …]``, uint8 ``[rows, columns]``.
 
     Raises:
-        ModelSourceError: If the size of a code is unsupported.
+        ModelSourceError: If the size of a code is unsupported, or there are more or fewer words.
     """
     check_bits(bits)
-    stream = words.contiguous().view(torch.uint8).numpy()
-    return torch.from_numpy(np.ascontiguousarray(unpack_codes(stream, bits)[:, :columns]))
+    return _unpacked(_stream(words, bits, columns), bits, columns)
 
 
-def check_bits(bits: object) -> None:
-    """Check the size of a code.
+def check_bits(bits: object) -> int:
+    """Return the size of a code, if a byte can hold it.
 
     Raises:
-        ModelSourceError: If no kernel has it.
+        ModelSourceError: If it cannot.
     """
-    if bits not in CODE_BITS:
-        raise ModelSourceError(f"weights of {bits} bits are not supported, only of {CODE_BITS}")
+    if not isinstance(bits, int) or not 2 <= bits <= _BYTE:
+        raise ModelSourceError(f"weights of {bits} bits are not supported, only of 2 to {_BYTE}")
+    return bits
+
+
+def _stream(words: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
+    """Return the bytes of words that hold codes of a row, and less than one word more."""
+    if words.dtype.is_floating_point or words.dtype.is_complex or words.dim() != 2:
+        raise ModelSourceError(
+            f"packed codes are {words.dtype} {list(words.shape)}, not a matrix of integers"
+        )
+    if words.shape[1] != -(-columns * bits // (words.element_size() * _BYTE)):
+        raise ModelSourceError(f"{words.shape[1]} words do not hold {columns} codes of {bits} bits")
+    return words.contiguous().view(torch.uint8)
+
+
+def _unpacked(stream: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
+    rows = stream.numpy()
+    if bits in STREAM_BITS:
+        rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % (math.lcm(bits, _BYTE) // _BYTE))))
+        return torch.from_numpy(np.ascontiguousarray(unpack_codes(rows, bits)[:, :columns]))
+    places = np.unpackbits(rows, axis=1, bitorder="little")[:, : columns * bits]
+    shifts = np.uint8(1) << np.arange(bits, dtype=np.uint8)
+    return torch.from_numpy(places.reshape(len(rows), columns, bits) @ shifts)
+
+
+def _group_size(scales: torch.Tensor, columns: int, given: int | None) -> int:
+    """Return the size of a group; what is given, or else a row divided by the number of scales."""
+    if scales.dim() != 2 or not scales.dtype.is_floating_point:
+        raise ModelSourceError(
+            f"scales are {scales.dtype} {list(scales.shape)}, not a matrix of floating-point values"
+        )
+    if given is not None:
+        return given if 0 < given < columns else columns
+    return max(1, columns // max(1, scales.shape[1]))
+
+
+def _check_scales(scales: torch.Tensor, rows: int, columns: int, size: int) -> None:
+    if tuple(scales.shape) != (rows, -(-columns // size)):
+        raise ModelSourceError(
+            f"{columns} inputs of {rows} outputs do not divide into groups of {size} with scales "
+            f"{list(scales.shape)}"
+        )
 
 
 class CheckpointLayer(torch.nn.Module):

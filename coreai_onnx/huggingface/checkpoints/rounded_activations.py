@@ -1,8 +1,9 @@
-"""Inputs of layers that are rounded to 8 bits, as compressed-tensors describes it.
+"""Inputs of layers that are rounded to 8 or 4 bits, as compressed-tensors describes it.
 
 A layer computes with ``(step - zero_point) * scale`` for each input. Static scales are in the
 checkpoint; dynamic ones cover the values of a tensor, of each token (a row), or of each group in a
-row, when the model runs.
+row, when the model runs. NVFP4 rounds dynamic scales of groups to float8, as multiples of a static
+scale of the tensor.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import torch
 import torch.ao.quantization.fx  # defines torch.ops.quantized_decomposed
 
 from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.checkpoints.settings import check_settings
 
 FLOAT8 = torch.float8_e4m3fn
-_LOW, _HIGH = -128, 127
-_LARGEST = torch.finfo(FLOAT8).max
-_STRATEGIES = {True: ("token", "tensor", "group"), False: ("tensor",)}
-"""What shares a scale, of dynamic and static ones."""
+_LARGEST = {8: torch.finfo(FLOAT8).max, 4: 6.0}
+"""The largest number of each floating-point format."""
+_STRATEGIES = {True: ("token", "tensor", "group"), False: ("tensor",), "local": ("tensor_group",)}
+"""What shares a scale, of dynamic and static ones, and of dynamic ones in parts of a static one."""
+_KNOWN = frozenset(
+    "num_bits type symmetric strategy group_size dynamic observer observer_kwargs zp_dtype".split()
+)
 
 
 @dataclass(frozen=True)
@@ -29,10 +34,11 @@ class ActivationScheme:
 
     Attributes:
         dynamic: Whether scales are those of the inputs.
-        strategy: What shares a scale: ``"tensor"``, ``"token"`` or ``"group"``.
+        strategy: What shares a scale: ``"tensor"``, ``"token"``, ``"group"`` or ``"tensor_group"``.
         group_size: Size of a group.
         symmetric: Whether zero points are 0.
-        is_float: Whether values are rounded to float8 (E4M3) instead of int8.
+        is_float: Whether values are rounded to floating-point numbers instead of integers.
+        bits: Their size.
     """
 
     dynamic: bool
@@ -40,6 +46,7 @@ class ActivationScheme:
     group_size: int
     symmetric: bool
     is_float: bool
+    bits: int = 8
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> ActivationScheme | None:
@@ -54,15 +61,25 @@ class ActivationScheme:
         dynamic = given.get("dynamic", False)
         strategy = str(given.get("strategy") or "tensor")
         symmetric = bool(given.get("symmetric", True))
-        known = isinstance(dynamic, bool) and strategy in _STRATEGIES[dynamic]
-        known = known and bits == 8 and kind in {"int", "float"}
-        if not known or (kind == "float" and not symmetric):
+        known = dynamic in (True, False, "local") and strategy in _STRATEGIES[dynamic]
+        # Parts of a static scale are those of NVFP4.
+        formats = [("float", 4)] if dynamic == "local" else [("int", 8), ("int", 4), ("float", 8)]
+        if (
+            not known
+            or (kind, bits) not in formats
+            or (kind == "float" and not symmetric)
+            or ((kind, bits) == ("int", 4) and not dynamic)
+        ):
             raise ModelSourceError(
                 f"inputs rounded to {kind} of {bits} bits, strategy {strategy!r}, "
-                f"dynamic={dynamic!r}, symmetric={symmetric} are not supported, only 8 bits with "
-                "dynamic scales per tensor, token or group, or a static one per tensor"
+                f"dynamic={dynamic!r}, symmetric={symmetric} are not supported, only 8 bits, "
+                "integers of 4 bits and NVFP4 with dynamic scales per tensor, token or group, or "
+                "8 bits with a static scale per tensor"
             )
-        return cls(dynamic, strategy, int(given.get("group_size") or 0), symmetric, kind == "float")
+        exact = _KNOWN | ({"scale_dtype"} if dynamic == "local" else set())
+        check_settings("input_activations", given, exact)
+        size = int(given.get("group_size") or 0)
+        return cls(bool(dynamic), strategy, size, symmetric, kind == "float", bits)
 
 
 class Rounding(torch.nn.Module):
@@ -72,28 +89,37 @@ class Rounding(torch.nn.Module):
         scheme: How.
         scale: The static scale, one element; None for dynamic ones.
         zero_point: The static zero point, one element; None for 0.
+        total: The static scale, one element, by which dynamic ones of NVFP4 are divided.
 
     Raises:
         ModelSourceError: If there is no static scale, or several.
     """
 
     def __init__(
-        self, scheme: ActivationScheme, scale: torch.Tensor | None, zero_point: torch.Tensor | None
+        self,
+        scheme: ActivationScheme,
+        scale: torch.Tensor | None,
+        zero_point: torch.Tensor | None,
+        total: torch.Tensor | None = None,
     ) -> None:
         """Keep static scales as numbers, which become constants."""
         super().__init__()
         self.scheme = scheme
         if not scheme.dynamic and (scale is None or scale.numel() != 1):
             raise ModelSourceError("inputs with a static scale need one number in input_scale")
+        if scheme.strategy == "tensor_group" and (total is None or total.numel() != 1):
+            raise ModelSourceError("inputs in NVFP4 need one number in input_global_scale")
         self.scale = 0.0 if scale is None else float(scale)
         self.zero_point = 0 if zero_point is None else int(zero_point)
+        self.total = 1.0 if total is None else float(total)
+        self.low, self.high = -(1 << (scheme.bits - 1)), (1 << (scheme.bits - 1)) - 1
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the rounded values of ``[..., inputs]``, in their dtype."""
         if not self.scheme.dynamic:
             return self._static(x.float()).to(x.dtype)
         wide = x.float()
-        if self.scheme.strategy == "group":
+        if self.scheme.strategy in ("group", "tensor_group"):
             wide = wide.unflatten(-1, (-1, self.scheme.group_size))
         steps, scale, zero = self.steps(wide)
         values = (steps if zero is None else steps - zero) * scale
@@ -101,9 +127,8 @@ class Rounding(torch.nn.Module):
 
     def _static(self, x: torch.Tensor) -> torch.Tensor:
         if self.scheme.is_float:
-            steps = (x / self.scale).clamp(-_LARGEST, _LARGEST).to(FLOAT8)
-            return steps.float() * self.scale
-        ops, limits = torch.ops.quantized_decomposed, (_LOW, _HIGH, torch.int8)
+            return self._floats(x / self.scale) * self.scale
+        ops, limits = torch.ops.quantized_decomposed, (self.low, self.high, torch.int8)
         steps = ops.quantize_per_tensor(x, self.scale, self.zero_point, *limits)
         values: torch.Tensor = ops.dequantize_per_tensor(
             steps, self.scale, self.zero_point, *limits
@@ -118,15 +143,30 @@ class Rounding(torch.nn.Module):
         """
         low, high = self._limits(x)
         if not self.scheme.symmetric:
-            scale = _positive((high - low) / (_HIGH - _LOW))
-            zero = torch.round(torch.clamp(_LOW - low / scale, _LOW, _HIGH))
-            return torch.round(torch.clamp(x / scale + zero, _LOW, _HIGH)), scale, zero
+            scale = _positive((high - low) / (self.high - self.low))
+            zero = torch.round(torch.clamp(self.low - low / scale, self.low, self.high))
+            return torch.round(torch.clamp(x / scale + zero, self.low, self.high)), scale, zero
         largest = torch.maximum(-low, high)
-        if self.scheme.is_float:
-            scale = _positive(largest / _LARGEST)
-            return (x / scale).clamp(-_LARGEST, _LARGEST).to(FLOAT8).float(), scale, None
-        scale = _positive(largest / ((_HIGH - _LOW) / 2))
-        return torch.round(torch.clamp(x / scale, _LOW, _HIGH)), scale, None
+        if not self.scheme.is_float:
+            scale = _positive(largest / ((self.high - self.low) / 2))
+            return torch.round(torch.clamp(x / scale, self.low, self.high)), scale, None
+        scale = largest / _LARGEST[self.scheme.bits]
+        if self.scheme.strategy == "tensor_group":
+            part = (self.total * scale).clamp(max=_LARGEST[8]).to(FLOAT8).float()
+            part = torch.where(part == 0, torch.finfo(FLOAT8).eps, part)
+            scale = part / self.total
+        scale = _positive(scale)
+        return self._floats(x / scale), scale, None
+
+    def _floats(self, x: torch.Tensor) -> torch.Tensor:
+        """Return values rounded to the floating-point numbers of the scheme."""
+        largest = _LARGEST[self.scheme.bits]
+        kept = x.clamp(-largest, largest)
+        if self.scheme.bits == 8:
+            return kept.to(FLOAT8).float()
+        size = kept.abs()
+        step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
+        return torch.round(kept / step) * step
 
     def _limits(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the smallest and the largest value that share a scale, and 0."""

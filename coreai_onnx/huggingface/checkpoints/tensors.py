@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -19,16 +19,17 @@ class Checkpoint:
 
     Args:
         files: The file of each tensor.
-        prefix: The path of the model that is loaded, in the names of the tensors: ``"model."`` if
-            the files hold a model that contains it.
+
+    Attributes:
+        unread: The names of tensors that were not read.
 
     Raises:
         ModelSourceError: On access, if a tensor is missing or cannot be read.
     """
 
-    def __init__(self, files: Mapping[str, Path], prefix: str = "") -> None:
+    def __init__(self, files: Mapping[str, Path]) -> None:
         """Keep the names; nothing is read yet."""
-        self._files, self._prefix = files, prefix
+        self._files, self.unread = files, set(files)
 
     @classmethod
     def of(cls, folder: Path) -> Checkpoint:
@@ -47,22 +48,22 @@ class Checkpoint:
         with failures_as(ModelSourceError, f"cannot read {path}"), safe_open(path, "pt") as file:
             return cls(dict.fromkeys(file.keys(), path))
 
-    def within(self, prefix: str) -> Checkpoint:
-        """Return the same tensors for a model whose paths begin with ``prefix`` in the files."""
-        return Checkpoint(self._files, prefix)
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of all tensors."""
+        return iter(self._files)
 
     def __contains__(self, name: str) -> bool:
         """Whether there is a tensor of this name."""
-        return self._prefix + name in self._files
+        return name in self._files
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """Read a tensor."""
-        full = self._prefix + name
-        if full not in self._files:
-            raise ModelSourceError(f"the checkpoint has no tensor {full}; is a file missing?")
-        path = self._files[full]
+        if name not in self._files:
+            raise ModelSourceError(f"the checkpoint has no tensor {name}; is a file missing?")
+        path = self._files[name]
         with failures_as(ModelSourceError, f"cannot read {path}"), safe_open(path, "pt") as file:
-            tensor: torch.Tensor = file.get_tensor(full)
+            tensor: torch.Tensor = file.get_tensor(name)
+        self.unread.discard(name)
         return tensor
 
     def get(self, name: str) -> torch.Tensor | None:

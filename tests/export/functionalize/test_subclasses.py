@@ -58,13 +58,13 @@ class Desugared(Int8Weight):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-def quantized(kind: type[Int8Weight]) -> torch.nn.Module:
+def quantized(kind: type[Int8Weight], *, requires_grad: bool = False) -> torch.nn.Module:
     module = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 4))
     for layer in (module[0], module[2]):
         weight = layer.weight.detach()
         scale = weight.abs().amax(1, keepdim=True) / 127
         values = (weight / scale).round().to(torch.int8)
-        layer.weight = torch.nn.Parameter(kind(values, scale), requires_grad=False)
+        layer.weight = torch.nn.Parameter(kind(values, scale), requires_grad=requires_grad)
     return module
 
 
@@ -82,6 +82,16 @@ def test_a_program_as_torch_exports_it(kind: type[Int8Weight]) -> None:
     compare(program, Plain(module), inputs).assert_close()
     compare(convert(module, X), Plain(module), (X,)).assert_close()
     assert isinstance(module[0].weight, kind)
+
+
+def test_weights_that_require_gradients() -> None:
+    """As transformers loads them."""
+    module = quantized(Desugared, requires_grad=True)
+    compare(convert(module, X), Plain(module), (X,)).assert_close()
+    assert module[0].weight.requires_grad
+    exported = torch.export.export(module, (X,))
+    compare(convert(exported), Plain(module), (X,)).assert_close()
+    assert all(weight.requires_grad for weight in exported.state_dict.values())
 
 
 class Plain(torch.nn.Module):

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from coreai_onnx.composite_ops.linear_nbits import dequantized
+from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
 from tests.huggingface_folders import llama
 
@@ -72,10 +73,10 @@ def compressed(bits: int, *, symmetric: bool, channel: bool = False, sort: bool 
     )
 
 
-def gptq(bits: int, *, version: str = "gptq", sort: bool = False) -> Any:
+def gptq(bits: int, *, version: str = "gptq", sort: bool = False, group: int = GROUP) -> Any:
     def write(shape: tuple[int, int]) -> Written:
-        codes, scales, zeros = random_codes(shape, bits, shape[1] // GROUP)
-        of = (torch.randperm(shape[1]) if sort else torch.arange(shape[1])) // GROUP
+        codes, scales, zeros = random_codes(shape, bits, -(-shape[1] // group))
+        of = (torch.randperm(shape[1]) if sort else torch.arange(shape[1])) // group
         stored = zeros - (1 if version == "gptq" else 0)
         tensors = {
             "qweight": stream(codes, bits).T.contiguous(),
@@ -85,7 +86,7 @@ def gptq(bits: int, *, version: str = "gptq", sort: bool = False) -> Any:
         }
         return tensors, values(codes, scales, zeros, of)
 
-    settings = {"quant_method": "gptq", "bits": bits, "group_size": GROUP, "desc_act": sort}
+    settings = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": sort}
     return {**settings, "checkpoint_format": version}, write
 
 
@@ -148,6 +149,87 @@ def bytes8() -> Any:
     return {"quant_method": "bitsandbytes", "load_in_8bit": True}, write
 
 
+def fp8(*, blocks: tuple[int, int] | None = (48, 40), powers: bool = False) -> Any:
+    """Scales of ``fp8`` for blocks, or of ``fbgemm_fp8`` for outputs."""
+
+    def write(shape: tuple[int, int]) -> Written:
+        weight = torch.randn(shape).to(torch.float8_e4m3fn)
+        rows, columns = blocks or (1, shape[1])
+        scales = torch.rand(-(-shape[0] // rows), -(-shape[1] // columns)) / 64
+        if powers:
+            scales = scales.to(torch.float8_e8m0fnu)
+        wide = scales.float().repeat_interleave(rows, 0).repeat_interleave(columns, 1)
+        name = "weight_scale" if blocks is None else "weight_scale_inv"
+        values = weight.float() * wide[: shape[0], : shape[1]]
+        return {"weight": weight, name: scales, "input_scale": torch.ones(1)}, values
+
+    if blocks is None:
+        return {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, write
+    settings = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
+    return {**settings, "weight_block_size": list(blocks)}, write
+
+
+def float4(*, inputs: bool = False) -> Any:
+    """``NVFP4`` of ModelOpt, with codes in the order of E2M1."""
+    numbers = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    numbers = torch.cat([numbers, -numbers])
+
+    def write(shape: tuple[int, int]) -> Written:
+        codes = torch.randint(0, 16, shape)
+        scales = (torch.rand(shape[0], shape[1] // 16) * 448).to(torch.float8_e4m3fn)
+        total = torch.rand(()) / 4096
+        tensors = {
+            "weight": (codes[:, ::2] + 16 * codes[:, 1::2]).to(torch.uint8),
+            "weight_scale": scales,
+            "weight_scale_2": total,
+        }
+        if inputs:
+            tensors["input_scale"] = torch.tensor(0.25)
+        return tensors, numbers[codes] * (scales.float() * total).repeat_interleave(16, 1)
+
+    return {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}, write
+
+
+def auto_round(layout: str) -> Any:
+    of = {"auto_awq": awq(), "auto_gptq": gptq(4), "auto_round": gptq(4, version="gptq_v2")}
+    _, written = of[layout]
+
+    def write(shape: tuple[int, int]) -> Written:
+        tensors, weight = written(shape)
+        return {name: x for name, x in tensors.items() if name != "g_idx"}, weight
+
+    packing = layout if layout == "auto_round" else f"auto_round:{layout}"
+    settings = {"quant_method": "auto-round", "packing_format": packing, "data_type": "int"}
+    return {**settings, "bits": 4, "group_size": GROUP, "sym": False}, write
+
+
+def hqq(bits: int, group: int = GROUP) -> Any:
+    """Groups of neighbors that continue from row to row."""
+
+    def write(shape: tuple[int, int]) -> Written:
+        codes = torch.randint(0, 1 << bits, shape)
+        count = codes.numel() // group
+        scales, zeros = torch.rand(count, 1).half() / 16, torch.rand(count, 1).half() * 4
+        per, last = (10, 27) if bits == 3 else (8 // bits, 8 - bits)
+        flat = codes.view(count, group)
+        flat = torch.nn.functional.pad(flat, (0, 0, 0, -count % per))
+        shifts = torch.arange(last, -1, -bits)
+        words = (flat.view(per, -1, group) << shifts.view(-1, 1, 1)).sum(0)
+        tensors = {
+            "W_q": words.to(torch.int32 if bits == 3 else torch.uint8),
+            "scale": scales,
+            "zero": zeros,
+            "nbits": torch.tensor(bits, dtype=torch.int32),
+            "axis": torch.tensor(1, dtype=torch.int32),
+            "shape": torch.tensor(shape),
+            "quant_scale": torch.tensor(0, dtype=torch.uint8),
+        }
+        values = (codes.view(count, group) - zeros.float()) * scales.float()
+        return tensors, values.view(shape)
+
+    return {"quant_method": "hqq", "quant_config": {}, "skip_modules": ["lm_head"]}, write
+
+
 FORMATS: dict[str, Any] = {
     "compressed-tensors 4": compressed(4, symmetric=True),
     "compressed-tensors 8": compressed(8, symmetric=True),
@@ -158,6 +240,11 @@ FORMATS: dict[str, Any] = {
     "gptq 8": gptq(8),
     "gptq 3": gptq(3),
     "gptq 2": gptq(2),
+    "gptq 5": gptq(5),
+    "gptq 6": gptq(6),
+    "gptq, groups that do not divide a row": gptq(4, group=40),
+    "gptq, odd groups": gptq(4, group=33),
+    "gptq, sorted groups that do not divide a row": gptq(3, sort=True, group=40),
     "gptq v2": gptq(4, version="gptq_v2"),
     "gptq sorted": gptq(4, sort=True),
     "awq": awq(),
@@ -166,6 +253,17 @@ FORMATS: dict[str, Any] = {
     "nf4 nested": nf4(32, nested=True),
     "fp4": nf4(32, kind="fp4"),
     "bitsandbytes 8": bytes8(),
+    "fp8": fp8(),
+    "fp8 with powers of 2": fp8(powers=True),
+    "fp8 of fbgemm": fp8(blocks=None),
+    "modelopt": float4(),
+    "auto-round": auto_round("auto_round"),
+    "auto-round gptq": auto_round("auto_gptq"),
+    "auto-round awq": auto_round("auto_awq"),
+    "hqq 8": hqq(8),
+    "hqq 4": hqq(4, group=64),
+    "hqq 3": hqq(3),
+    "hqq 2": hqq(2),
 }
 
 
@@ -198,16 +296,21 @@ def save_model(
 
 
 def read_back(
-    folder: Path, read: Any, form: tuple[dict[str, Any], Any], shape: tuple[int, int] = (64, 96)
+    folder: Path, reader: Any, form: tuple[dict[str, Any], Any], shape: tuple[int, int] = (64, 96)
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Write one layer and read it; return the values that were read, and those that were meant."""
     torch.manual_seed(0)
     settings, write = form
+    reader.check(settings)
     tensors, wanted = write(shape)
     save_file({f"fc.{name}": x for name, x in tensors.items()}, folder / "model.safetensors")
-    weight = read(Checkpoint.of(folder), "fc", settings, shape)
+    return values_of(reader.read(Checkpoint.of(folder), "fc", settings, shape).matrix), wanted
+
+
+def values_of(weight: PackedMatrix) -> torch.Tensor:
+    """Return the weight in float32, with its columns in the order of the inputs."""
     parts = (weight.codes, weight.scales, weight.zero_points, weight.palette)
     values = dequantized(*parts, weight.bits, torch.float32).flatten(1)
     if weight.order is None:
-        return values, wanted
-    return torch.empty_like(values).index_copy_(1, weight.order, values), wanted
+        return values
+    return torch.empty_like(values).index_copy_(1, weight.order, values)

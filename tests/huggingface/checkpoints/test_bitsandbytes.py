@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.checkpoints.bitsandbytes import read
+from coreai_onnx.huggingface.checkpoints import bitsandbytes as reader
 from tests.huggingface.checkpoints.formats import FORMATS, Written, nf4, read_back
 from tests.tolerances import assert_close
 
@@ -16,14 +17,17 @@ from tests.tolerances import assert_close
     "name", [name for name in FORMATS if name.startswith(("nf4", "fp4", "bitsandbytes"))]
 )
 def test_every_code_has_its_value(name: str, tmp_path: Path) -> None:
-    values, wanted = read_back(tmp_path, read, FORMATS[name])
-    assert_close(values.numpy(), wanted.numpy())
+    values, wanted = read_back(tmp_path, reader, FORMATS[name])
+    if name == "bitsandbytes 8":  # the library divides by 127 after the product with a code
+        assert_close(values, wanted)
+    else:
+        assert torch.equal(values, wanted)
 
 
 def test_a_layer_of_another_shape(tmp_path: Path) -> None:
     settings, write = nf4(32)
     with pytest.raises(ModelSourceError, match=r"fc is \[96, 64\] in the checkpoint"):
-        read_back(tmp_path, read, (settings, lambda shape: write(shape[::-1])))
+        read_back(tmp_path, reader, (settings, lambda shape: write(shape[::-1])))
 
 
 def test_a_state_that_is_not_json(tmp_path: Path) -> None:
@@ -35,4 +39,4 @@ def test_a_state_that_is_not_json(tmp_path: Path) -> None:
         return {**tensors, name: tensors[name][:-3].clone()}, weight
 
     with pytest.raises(ModelSourceError, match="quant_state of fc is not valid"):
-        read_back(tmp_path, read, (settings, broken))
+        read_back(tmp_path, reader, (settings, broken))

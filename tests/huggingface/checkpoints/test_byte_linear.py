@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.checkpoints.byte_linear import Float8Linear, IntegerLinear
-from coreai_onnx.huggingface.checkpoints.packed_matrices import CheckpointLayer
+from coreai_onnx.huggingface.checkpoints.byte_linear import IntegerLinear, multiplies_integers
+from coreai_onnx.huggingface.checkpoints.packed_matrices import (
+    CheckpointLayer,
+    PackedMatrix,
+    of_codes,
+)
 from coreai_onnx.model.inventory import graphs
 from tests.huggingface.checkpoints.test_rounded_activations import rounding
 from tests.tolerances import assert_close
@@ -20,6 +23,8 @@ GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(2, 5, 64, generator=GENERATOR)
 CODES = torch.randint(-127, 128, (48, 64), generator=GENERATOR).to(torch.int8)
 SCALES = (torch.rand(48, 1, generator=GENERATOR) + 0.5) / 512
+STEPS = (CODES.to(torch.int16) + 128).to(torch.uint8)
+MATRIX = of_codes(STEPS, SCALES, 8)
 BIAS = torch.randn(48, generator=GENERATOR)
 STATIC = {"dynamic": False, "strategy": "tensor", "scale": torch.tensor([0.03125])}
 
@@ -37,7 +42,6 @@ def checked(layer: CheckpointLayer, weight: torch.Tensor) -> list[str]:
     return [node.op_type for graph in graphs(program.model) for node in graph]
 
 
-@pytest.mark.parametrize("scales", [SCALES, torch.tensor([0.001])])
 @pytest.mark.parametrize(
     ("settings", "op"),
     [
@@ -49,27 +53,20 @@ def checked(layer: CheckpointLayer, weight: torch.Tensor) -> list[str]:
         ({**STATIC, "symmetric": False, "zero": torch.tensor([-9])}, "QuantizeLinear"),
     ],
 )
-def test_integers(settings: dict[str, Any], op: str, scales: torch.Tensor) -> None:
-    layer = IntegerLinear(CODES, scales, rounding(**settings))
-    assert op in checked(layer, CODES * scales)
+def test_integers(settings: dict[str, Any], op: str) -> None:
+    scheme = rounding(**settings)
+    assert multiplies_integers(MATRIX, scheme)
+    assert op in checked(IntegerLinear(MATRIX, scheme), CODES * SCALES)
 
 
-@pytest.mark.parametrize("settings", [None, {}, STATIC])
 @pytest.mark.parametrize(
-    "scales", [SCALES, torch.tensor(0.5), torch.tensor([[0.5, 0.25], [1, 2], [0.1, 1]])]
+    ("matrix", "settings"),
+    [
+        (of_codes(STEPS, SCALES.expand(48, 2).contiguous(), 8), {}),
+        (of_codes(STEPS, SCALES, 8, zero_points=STEPS[:, :1]), {}),
+        (MATRIX, {"type": "float"}),
+        (MATRIX, {"strategy": "group", "group_size": 32}),
+    ],
 )
-def test_float8(settings: dict[str, Any] | None, scales: torch.Tensor) -> None:
-    values = torch.randn(48, 64, generator=GENERATOR).to(torch.float8_e4m3fn)
-    given = None if settings is None else rounding(type="float", **settings)
-    if scales.dim():
-        rows, columns = (n // b for n, b in zip(values.shape, scales.shape, strict=True))
-        wide = scales.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
-    else:
-        wide = scales
-    checked(Float8Linear(values, scales, given), values.float() * wide)
-
-
-def test_blocks_that_do_not_divide() -> None:
-    values = torch.zeros(48, 64).to(torch.float8_e4m3fn)
-    with pytest.raises(ModelSourceError, match=r"scales \[5, 1\] do not divide the weight \[48"):
-        Float8Linear(values, torch.ones(5, 1), None)
+def test_scales_of_less_than_a_row(matrix: PackedMatrix, settings: dict[str, Any]) -> None:
+    assert not multiplies_integers(matrix, rounding(**settings))

@@ -11,9 +11,11 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from transformers.pytorch_utils import Conv1D
 
 from coreai_onnx import export_model
 from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.checkpoints.experts import PackedExperts
 from coreai_onnx.huggingface.checkpoints.loading import METHODS
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear
 from coreai_onnx.huggingface.sources import load_source
@@ -117,6 +119,100 @@ def test_experts_of_gpt_oss(tmp_path: Path) -> None:
     assert sorted(codes) == [4 * 64 * 32 // 2, 4 * 64 * 64 // 2]
 
 
+def mixture(folder: Path, form: Any, *, some: bool = False) -> Any:
+    """Write a Mixtral with quantized experts, under the names of its checkpoints."""
+    settings, write = form
+    config = transformers.MixtralConfig(
+        vocab_size=260,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+    )
+    model = transformers.MixtralForCausalLM(config).eval()
+    tensors = dict(model.state_dict())
+    experts = model.model.layers[0].mlp.experts
+    for name in ("gate_up_proj", "down_proj"):
+        del tensors[f"model.layers.0.mlp.experts.{name}"]
+    tensors["model.layers.0.block_sparse_moe.gate.weight"] = tensors.pop(
+        "model.layers.0.mlp.gate.weight"
+    )
+    for expert in range(4):
+        gate, up = experts.gate_up_proj.data[expert].chunk(2)
+        parts = {"w1": gate, "w3": up, "w2": experts.down_proj.data[expert]}
+        for name, part in parts.items():
+            if some and name == "w2":
+                made = {"weight": part}
+            else:
+                torch.manual_seed(expert)  # sorted groups are the same for w1 and w3
+                made, weight = write(tuple(part.shape))
+                part.copy_(weight)
+            path = f"model.layers.0.block_sparse_moe.experts.{expert}.{name}"
+            tensors |= {f"{path}.{key}": tensor for key, tensor in made.items()}
+    save_model(folder, model, settings, tensors)
+    return model
+
+
+@pytest.mark.parametrize(
+    "name", ["gptq 4", "gptq sorted", "awq", "nf4", "bitsandbytes 8", "fp8", "compressed-tensors 4"]
+)
+def test_experts_of_a_mixture(name: str, tmp_path: Path) -> None:
+    for some in (False, True):
+        model = mixture(tmp_path, FORMATS[name], some=some)
+        loaded = load_source(tmp_path).model
+        with torch.no_grad():
+            assert_close(loaded(IDS).logits, model(IDS).logits)
+        (experts,) = [m for m in loaded.modules() if isinstance(m, PackedExperts)]
+        assert set(experts.attributes) == {"gate_up_proj"} | (set() if some else {"down_proj"})
+
+
+@pytest.mark.slow
+def test_an_exported_mixture_keeps_its_codes(tmp_path: Path) -> None:
+    mixture(tmp_path / "model", FORMATS["gptq sorted"])
+    program = export_model(tmp_path / "model", tmp_path / "onnx").program
+    assert program.composites()["ai.coreai::gather_mm_nbits"] == 2
+
+
+def test_experts_that_differ(tmp_path: Path) -> None:
+    mixture(tmp_path, FORMATS["gptq 4"])
+    path = "model.layers.0.block_sparse_moe.experts.2.w1"
+    edited(tmp_path, lambda t: [t.pop(name) for name in list(t) if name.startswith(path)])
+    with pytest.raises(ModelSourceError, match="the checkpoint has only some of 4 experts"):
+        load_source(tmp_path)
+    edited(tmp_path, lambda t: t.update({f"{path}.weight": torch.ones(96, 64)}))
+    with pytest.raises(ModelSourceError, match="only some of 4 experts have quantized weights"):
+        load_source(tmp_path)
+    settings, _ = gptq(4)
+    dynamic = {r"+:.*experts\.2\.w1": {"bits": 8}}
+    mixture(tmp_path, ({**settings, "dynamic": dynamic}, gptq(4)[1]))
+    made, _ = gptq(8)[1]((96, 64))
+    edited(tmp_path, lambda t: t.update({f"{path}.{name}": x for name, x in made.items()}))
+    with pytest.raises(ModelSourceError, match=r"gate_up_proj: .* different sizes of codes"):
+        load_source(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gptq 4", "nf4", "bitsandbytes 8"])
+def test_layers_of_gpt2(name: str, tmp_path: Path) -> None:
+    """Its linear layers are ``Conv1D``, with transposed weights."""
+    settings, write = FORMATS[name]
+    config = transformers.GPT2Config(vocab_size=260, n_embd=64, n_layer=1, n_head=2)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    tensors = dict(model.state_dict())
+    for path, module in model.named_modules():
+        if isinstance(module, Conv1D):
+            made, weight = write(tuple(module.weight.T.shape))
+            del tensors[f"{path}.weight"]
+            tensors |= {f"{path}.{key}": tensor for key, tensor in made.items()}
+            module.weight.data.copy_(weight.T)
+    save_model(tmp_path, model, settings, tensors)
+    loaded = load_source(tmp_path).model
+    with torch.no_grad():
+        assert_close(loaded(IDS).logits, model(IDS).logits)
+    assert sum(isinstance(m, PackedLinear) for m in loaded.modules()) == 4
+
+
 def edited(folder: Path, change: Any) -> None:
     """Change the tensors of a folder."""
     file = folder / "model.safetensors"
@@ -139,14 +235,52 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
 def test_unsupported_settings(tmp_path: Path) -> None:
     settings, write = gptq(4)
     for change, message in [
-        ({"quant_method": "hqq"}, "'hqq' in quantization_config is none of compressed-tensors"),
-        ({"bits": 5}, "weights of 5 bits are not supported"),
+        ({"quant_method": "aqlm"}, "'aqlm' in quantization_config is none of compressed-tensors"),
+        ({"bits": 9}, "weights of 9 bits are not supported"),
         ({"checkpoint_format": "marlin"}, "GPTQ in the format 'marlin'"),
     ]:
         write_folder(tmp_path, ({**settings, **change}, write))
         with pytest.raises(ModelSourceError, match=message):
             load_source(tmp_path)
-    assert set(METHODS) == {"compressed-tensors", "gptq", "awq", "bitsandbytes", "mxfp4"}
+    methods = {form[0]["quant_method"] for form in FORMATS.values()}
+    assert set(METHODS) == methods | {"mxfp4"}
+
+
+def test_layers_with_settings_of_their_own(tmp_path: Path) -> None:
+    """GPTQModel's ``dynamic``: more bits for some layers, none for others."""
+    torch.manual_seed(1)
+    settings, usual = gptq(4)
+    _, wide = gptq(8, group=64)
+
+    def write(shape: tuple[int, int]) -> Any:
+        return (wide if shape[0] == 160 else usual)(shape)  # gate_proj and up_proj
+
+    dynamic = {r"+:.*\.mlp\.(gate|up)_proj": {"bits": 8, "group_size": 64}, "-:lm_head": {}}
+    model = write_folder(tmp_path, ({**settings, "dynamic": dynamic}, write))
+    with torch.no_grad():
+        assert_close(load_source(tmp_path).model(IDS).logits, model(IDS).logits)
+    write_folder(tmp_path, (settings, write))
+    with pytest.raises(ModelSourceError, match=r"mlp\.gate_proj: 40 words do not hold 160 codes"):
+        load_source(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["self_attn.k_scale", "self_attn.q_proj.weight_scale_2"])
+def test_a_tensor_that_nothing_reads(name: str, tmp_path: Path) -> None:
+    write_folder(tmp_path, FORMATS["gptq 4"])
+    edited(tmp_path, lambda t: t.update({f"model.layers.0.{name}": torch.ones(1)}))
+    with pytest.raises(ModelSourceError, match=rf"layers\.0\.{name}, which is not supported"):
+        load_source(tmp_path)
+
+
+def test_codes_of_other_modules(tmp_path: Path) -> None:
+    write_folder(tmp_path, FORMATS["gptq 4"])
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["model.embed_tokens.weight"] = torch.ones(260, 128, dtype=torch.int8)
+
+    edited(tmp_path, change)
+    with pytest.raises(ModelSourceError, match=r"embed_tokens\.weight is torch\.int8 in the check"):
+        load_source(tmp_path)
 
 
 def test_a_weight_of_another_shape(tmp_path: Path) -> None:

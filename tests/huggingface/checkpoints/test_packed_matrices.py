@@ -9,27 +9,42 @@ from coreai_onnx import convert
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     PackedLinear,
-    PackedMatrix,
-    packed_rows,
+    of_stream,
     unpacked_rows,
 )
-from tests.huggingface.checkpoints.formats import random_codes, stream, values
+from tests.huggingface.checkpoints.formats import random_codes, stream, values, values_of
 from tests.tolerances import assert_close
 
 
-@pytest.mark.parametrize("bits", [8, 4, 3, 2])
-def test_codes_of_a_stream(bits: int) -> None:
-    codes, scales, _ = random_codes((6, 64), bits, 2)
+@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize("columns", [64, 85, 96])
+def test_codes_of_a_stream(bits: int, columns: int) -> None:
+    codes, _, _ = random_codes((6, columns), bits, 1)
+    assert torch.equal(unpacked_rows(stream(codes, bits), bits, columns).long(), codes)
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize(("columns", "group"), [(64, 32), (64, 24), (85, 32), (90, 12), (64, 128)])
+def test_groups_of_any_size(bits: int, columns: int, group: int) -> None:
+    """A weight keeps its values, and its codes where a kernel has them in whole bytes."""
+    codes, scales, zeros = random_codes((6, columns), bits, -(-columns // group))
+    of = torch.arange(columns) // group
     words = stream(codes, bits)
-    assert packed_rows(words, scales, bits, 64).shape == (6, 2, 32 * bits // 8)
-    assert torch.equal(unpacked_rows(words, bits, 64).long(), codes)
+    for given in (None, zeros.to(torch.uint8)):
+        weight = of_stream(words, scales, bits, columns, group, zero_points=given)
+        wanted = values(codes, scales, 1 << (bits - 1) if given is None else zeros, of)
+        assert torch.equal(values_of(weight), wanted)
+        assert weight.bits == bits or bits in (5, 6, 7) or weight.group_size * bits % 8
+    palette = torch.randn(1 << bits)
+    weight = of_stream(words, scales, bits, columns, group, palette=palette)
+    assert torch.equal(values_of(weight), palette[codes] * scales.float()[:, of])
 
 
 def test_shapes_that_contradict() -> None:
     codes, scales, _ = random_codes((6, 64), 4, 2)
     for wrong in (scales[:5], scales[:, :1].expand(6, 3)):
-        with pytest.raises(ModelSourceError, match="do not divide into the groups of scales"):
-            packed_rows(stream(codes, 4), wrong, 4, 64)
+        with pytest.raises(ModelSourceError, match=r"do not divide into groups of .* with scales"):
+            of_stream(stream(codes, 4), wrong, 4, 64)
 
 
 @pytest.mark.parametrize("bias", [None, torch.randn(6)])
@@ -37,8 +52,8 @@ def test_shapes_that_contradict() -> None:
 def test_a_layer(sort: bool, bias: torch.Tensor | None) -> None:
     codes, scales, zeros = random_codes((6, 64), 4, 2)
     of = torch.randperm(64) // 32 if sort else None
-    packed = packed_rows(stream(codes, 4), scales, 4, 64)
-    weight = PackedMatrix(packed, scales, 4, zeros.to(torch.uint8)).sorted_by(of)
+    stored = zeros.to(torch.uint8)
+    weight = of_stream(stream(codes, 4), scales, 4, 64, zero_points=stored, groups=of)
     layer, x = PackedLinear(weight, bias), torch.randn(3, 64)
     wanted = torch.nn.functional.linear(x, values(codes, scales, zeros, of), bias)
     assert_close(layer(x).numpy(), wanted.numpy())
@@ -47,10 +62,9 @@ def test_a_layer(sort: bool, bias: torch.Tensor | None) -> None:
     assert sum(program.composites().values()) == 1
 
 
-def test_groups_of_different_sizes() -> None:
+def test_sorted_groups_of_different_sizes() -> None:
     codes, scales, _ = random_codes((6, 64), 4, 2)
-    weight = PackedMatrix(packed_rows(stream(codes, 4), scales, 4, 64), scales, 4)
     of = torch.tensor([1] * 30 + [0] * 34)
-    with pytest.raises(ModelSourceError, match="different sizes"):
-        weight.sorted_by(of)
-    assert weight.sorted_by(torch.arange(64) // 32) is weight
+    weight = of_stream(stream(codes, 4), scales, 4, 64, groups=of)
+    assert torch.equal(values_of(weight), values(codes, scales, 8, of))
+    assert weight.group_size == 2

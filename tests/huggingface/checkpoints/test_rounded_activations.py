@@ -15,10 +15,10 @@ X = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0)) * 3
 INT = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
 
 
-def rounding(scale: Any = None, zero: Any = None, **settings: Any) -> Rounding:
+def rounding(scale: Any = None, zero: Any = None, total: Any = None, **settings: Any) -> Rounding:
     scheme = ActivationScheme.of({**INT, **settings})
     assert scheme is not None
-    return Rounding(scheme, scale, zero)
+    return Rounding(scheme, scale, zero, total)
 
 
 def with_ends(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
@@ -65,6 +65,48 @@ def test_float8() -> None:
     assert_close(static(X), expected)
 
 
+def test_integers_of_4_bits() -> None:
+    scale = X.abs().amax(-1, keepdim=True) / 7.5
+    assert_close(rounding(num_bits=4)(X), (X / scale).round().clamp(-8, 7) * scale)
+
+
+NVFP4 = {
+    "num_bits": 4,
+    "type": "float",
+    "dynamic": "local",
+    "strategy": "tensor_group",
+    "group_size": 16,
+    "scale_dtype": "torch.float8_e4m3fn",
+}
+
+
+def test_nvfp4() -> None:
+    total = 448 * 6 / X.abs().max()
+    groups = X.unflatten(-1, (4, 16))
+    largest = groups.abs().amax(-1, keepdim=True)
+    scale = (total * largest / 6).to(torch.float8_e4m3fn).float() / total
+    numbers = torch.tensor([-6, -4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    nearest = ((groups / scale).unsqueeze(-1) - numbers).abs().argmin(-1)
+    assert_close(rounding(total=total, **NVFP4)(X), (numbers[nearest] * scale).flatten(-2))
+    zeros = torch.zeros(2, 64)
+    assert_close(rounding(total=total, **NVFP4)(zeros), zeros)
+    with pytest.raises(ModelSourceError, match="one number in input_global_scale"):
+        rounding(**NVFP4)
+
+
+def test_halves_of_float4_are_rounded_to_even() -> None:
+    halves = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0])
+    wanted = torch.tensor([0, 1, 1, 2, 2, 4, 4, 6.0])
+    layer = rounding(total=torch.tensor(448.0), **{**NVFP4, "group_size": 8})
+    assert torch.equal(layer(halves), wanted)
+    assert torch.equal(layer(-halves), -wanted)
+
+
+def test_unknown_settings() -> None:
+    with pytest.raises(ModelSourceError, match=r"setting scale_dtype = 'torch.uint8' is not"):
+        rounding(scale_dtype="torch.uint8")
+
+
 def test_a_static_scale() -> None:
     static = {"dynamic": False, "strategy": "tensor"}
     expected = (X / 0.03125).round().clamp(-128, 127) * 0.03125
@@ -82,7 +124,9 @@ def test_nothing_is_rounded() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"num_bits": 4},
+        {"num_bits": 5},
+        {"num_bits": 4, "type": "float"},
+        {"num_bits": 4, "dynamic": False, "strategy": "tensor"},
         {"type": "complex"},
         {"dynamic": "local"},
         {"strategy": "channel"},

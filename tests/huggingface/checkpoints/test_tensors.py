@@ -19,13 +19,13 @@ def test_several_files(tmp_path: Path) -> None:
     table = {"model.w1": "1.safetensors", "model.w2": "2.safetensors"}
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": table}))
-    tensors = Checkpoint.of(tmp_path).within("model.")
-    assert tensors["w2"].tolist() == [2, 2]
-    assert "w1" in tensors
-    assert "model.w1" not in tensors
-    assert tensors.get("w3") is None
+    tensors = Checkpoint.of(tmp_path)
+    assert tensors["model.w2"].tolist() == [2, 2]
+    assert set(tensors) == {"model.w1", "model.w2"}
+    assert tensors.unread == {"model.w1"}
+    assert tensors.get("model.w3") is None
     with pytest.raises(ModelSourceError, match=r"no tensor model\.w3"):
-        tensors["w3"]
+        tensors["model.w3"]
     index.write_text("{}")
     with pytest.raises(ModelSourceError, match="cannot read"):
         Checkpoint.of(tmp_path)

@@ -1,11 +1,10 @@
-"""MXFP4: the numbers of the codes, and errors."""
+"""Experts: products with the chosen matrices, also in the format MXFP4."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -14,7 +13,9 @@ from torch import nn
 
 from coreai_onnx import convert
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.checkpoints.mxfp4 import PALETTE, PackedExperts
+from coreai_onnx.huggingface.checkpoints import mxfp4
+from coreai_onnx.huggingface.checkpoints.experts import PackedExperts
+from coreai_onnx.huggingface.checkpoints.float_codes import FLOAT4
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
 from tests.tolerances import assert_close
 
@@ -22,11 +23,14 @@ from tests.tolerances import assert_close
 class Experts(nn.Module):
     """What the packed experts read of those of transformers."""
 
+    has_gate, has_bias, has_post_expert_norm, is_transposed = True, True, False, True
+
     def __init__(self, hidden: int, inner: int) -> None:
         super().__init__()
-        self.gate_up_proj = torch.zeros(3, hidden, 2 * inner)
-        self.gate_up_proj_bias = torch.zeros(3, 2 * inner)
-        self.down_proj, self.down_proj_bias = torch.zeros(3, inner, hidden), torch.zeros(3, hidden)
+        sizes = {"gate_up_proj": (hidden, 2 * inner), "down_proj": (inner, hidden)}
+        for name, (inputs, outputs) in sizes.items():
+            setattr(self, name, nn.Parameter(torch.zeros(3, inputs, outputs)))
+            setattr(self, f"{name}_bias", nn.Parameter(torch.zeros(3, outputs)))
 
     def _apply_gate(self, x: torch.Tensor) -> torch.Tensor:
         return x[..., ::2] * x[..., 1::2]
@@ -44,21 +48,28 @@ def written(folder: Path, **changes: Any) -> Checkpoint:
     return Checkpoint.of(folder)
 
 
-def test_codes_are_e2m1() -> None:
-    codes = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn)
-    np.testing.assert_array_equal(np.array(PALETTE, np.float32), codes.astype(np.float32))
+def packed(tensors: Checkpoint) -> PackedExperts:
+    """Return the experts of a checkpoint."""
+    like, weights = Experts(64, 32), {}
+    for name in ("gate_up_proj", "down_proj"):
+        shape = getattr(like, name).shape
+        weight = mxfp4.read(tensors, f"e.{name}", {}, (shape[2], shape[1]))
+        assert weight is not None
+        weights[name] = weight
+        getattr(like, f"{name}_bias").data.copy_(tensors[f"e.{name}_bias"])
+    return PackedExperts(like, weights).eval()
 
 
 def test_chosen_experts(tmp_path: Path) -> None:
     tensors = written(tmp_path)
-    experts = PackedExperts(tensors, "e", Experts(64, 32))
+    experts = packed(tensors)
     x, weights = torch.randn(5, 64).double(), torch.rand(5, 2).double()
     chosen = torch.tensor([[0, 1], [1, 2], [2, 0], [0, 2], [1, 0]])
 
     def matrix(name: str, expert: int) -> torch.Tensor:
         blocks, scales = tensors[f"e.{name}_blocks"][expert], tensors[f"e.{name}_scales"][expert]
         codes = torch.stack([blocks & 15, blocks >> 4], -1).flatten(-2)
-        grouped = torch.tensor(PALETTE).double()[codes.long()] * 2.0 ** (
+        grouped = torch.tensor(FLOAT4).double()[codes.long()] * 2.0 ** (
             scales.unsqueeze(-1) - 127.0
         )
         return grouped.flatten(-2)
@@ -70,12 +81,12 @@ def test_chosen_experts(tmp_path: Path) -> None:
             inner = up[::2] * up[1::2]
             made = matrix("down_proj", expert) @ inner + tensors["e.down_proj_bias"][expert]
             wanted[token] += weights[token, place] * made
-    assert_close(experts(x, chosen, weights).numpy(), wanted.numpy())
+    assert_close(experts(x, chosen, weights).detach().numpy(), wanted.detach().numpy())
 
 
 def test_codes_are_multiplied_and_never_dequantized_into_the_file(tmp_path: Path) -> None:
     tensors = written(tmp_path)
-    experts = PackedExperts(tensors, "e", Experts(64, 32))
+    experts = packed(tensors)
 
     def given(tokens: int) -> tuple[torch.Tensor, ...]:
         return torch.randn(tokens, 64), torch.randint(0, 3, (tokens, 2)), torch.rand(tokens, 2)
@@ -97,5 +108,5 @@ def test_codes_are_multiplied_and_never_dequantized_into_the_file(tmp_path: Path
 
 def test_blocks_of_another_shape(tmp_path: Path) -> None:
     blocks = torch.zeros(3, 64, 3, 16, dtype=torch.uint8)
-    with pytest.raises(ModelSourceError, match=r"gate_up_proj: blocks \[3, 64, 3, 16\]"):
-        PackedExperts(written(tmp_path, gate_up_proj_blocks=blocks), "e", Experts(64, 32))
+    with pytest.raises(ModelSourceError, match=r"blocks \[3, 64, 3, 16\]"):
+        packed(written(tmp_path, gate_up_proj_blocks=blocks))

@@ -1,0 +1,140 @@
+"""Experts of transformers with packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from coreai_onnx.composite_ops import torch_ops
+from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.export.compat.experts import expert_product, weighted_experts
+from coreai_onnx.huggingface.checkpoints.packed_matrices import LayerWeight, PackedMatrix
+from coreai_onnx.huggingface.checkpoints.rounded_activations import Rounding
+
+_PARTS = ("codes", "scales", "zero_points", "palette", "order")
+
+
+class PackedExperts(torch.nn.Module):
+    """The experts of a layer, with packed weights.
+
+    Args:
+        like: The experts of transformers. Their weights are removed; the rest is used: the
+            activation, biases and norms.
+        weights: The matrices of all experts, by the names of the weights that they replace: the
+            parts of a matrix have an axis for the experts in front.
+    """
+
+    def __init__(self, like: Any, weights: Mapping[str, LayerWeight]) -> None:
+        """Register the parts as buffers."""
+        super().__init__()
+        self.like, self.roundings = like, torch.nn.ModuleDict()
+        self.attributes: dict[str, tuple[int, int]] = {}
+        for name, (matrix, rounding) in weights.items():
+            delattr(like, name)
+            self.attributes[name] = (matrix.bits, matrix.group_size)
+            for part in _PARTS:
+                value = getattr(matrix, part)
+                if value is None:
+                    setattr(self, f"{name}_{part}", None)
+                else:
+                    self.register_buffer(f"{name}_{part}", value)
+            if rounding is not None:
+                self.roundings[name] = rounding
+
+    def forward(
+        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the weighted sum of the chosen experts; ``[tokens, hidden]``.
+
+        Args:
+            hidden_states: ``[tokens, hidden]``.
+            top_k_index: int64, ``[tokens, k]``.
+            top_k_weights: ``[tokens, k]``.
+        """
+        return weighted_experts(self.like, self._product, hidden_states, top_k_index, top_k_weights)
+
+    def _product(self, name: str, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """Return ``x [tokens, 1 or k, 1, in]`` times the chosen matrices, plus their biases."""
+        if name not in self.attributes:
+            return expert_product(self.like, name, x, chosen)
+        codes, scales, zeros, palette, order = (getattr(self, f"{name}_{p}") for p in _PARTS)
+        if name in self.roundings:
+            x = self.roundings[name](x)
+        if order is not None:
+            x = torch.take_along_dim(x, order[chosen].unsqueeze(2), -1)
+        product: torch.Tensor = torch_ops.gather_mm_nbits(
+            x, codes, scales, chosen, zeros, palette, *self.attributes[name], 0
+        )
+        if self.like.has_bias:
+            product = product + getattr(self.like, f"{name}_bias")[chosen].unsqueeze(2)
+        return product
+
+
+def stacked(experts: Sequence[Sequence[LayerWeight]]) -> LayerWeight:
+    """Return the matrices of experts as one.
+
+    Args:
+        experts: The matrices of each expert, whose outputs are those of one weight after another.
+
+    Raises:
+        ModelSourceError: If the matrices of experts differ in the size of codes or groups.
+    """
+    joined = [_joined([weight.matrix for weight in weights]) for weights in experts]
+    if any(matrix.order is not None for matrix in joined):
+        joined = [replace(matrix, order=_order(matrix)) for matrix in joined]
+    roundings = [weight.rounding for weights in experts for weight in weights]
+    rounding = _shared([r for r in roundings if isinstance(r, Rounding)], len(roundings))
+    parts = {part: _merged(joined, part, torch.stack) for part in _PARTS if part != "palette"}
+    matrix = PackedMatrix(**parts, bits=joined[0].bits, palette=joined[0].palette)
+    return LayerWeight(matrix, rounding)
+
+
+def _joined(matrices: Sequence[PackedMatrix]) -> PackedMatrix:
+    """Return matrices below each other."""
+    first = matrices[0]
+    if any(not _same(matrix.order, first.order) for matrix in matrices):
+        raise ModelSourceError("the matrices of an expert sort their inputs (g_idx) differently")
+    parts = {p: _merged(matrices, p, torch.cat) for p in ("codes", "scales", "zero_points")}
+    return PackedMatrix(**parts, bits=first.bits, palette=first.palette, order=first.order)
+
+
+def _merged(matrices: Sequence[PackedMatrix], part: str, merge: Any) -> Any:
+    values = [getattr(matrix, part) for matrix in matrices]
+    if all(value is None for value in values):
+        return None
+    sizes = {(matrix.bits, matrix.group_size) for matrix in matrices}
+    if len(sizes) > 1 or any(value is None for value in values):
+        raise ModelSourceError(
+            "the matrices of experts have different sizes of codes or groups: "
+            f"{', '.join(f'{bits} bits in groups of {size}' for bits, size in sorted(sizes))}"
+        )
+    return merge(values)
+
+
+def _order(matrix: PackedMatrix) -> torch.Tensor:
+    _, groups, _ = matrix.codes.shape
+    return torch.arange(groups * matrix.group_size) if matrix.order is None else matrix.order
+
+
+def _shared(roundings: Sequence[Rounding], count: int) -> Rounding | None:
+    """Return what rounds the inputs of all experts.
+
+    Raises:
+        ModelSourceError: If a scale depends on the expert or on the tokens that select it.
+    """
+    if not roundings:
+        return None
+    first = roundings[0].scheme
+    same = len(roundings) == count and all(r.scheme == first for r in roundings)
+    if not same or not first.dynamic or first.strategy not in ("token", "group"):
+        raise ModelSourceError(
+            "inputs of experts are rounded with dynamic scales per token or group only"
+        )
+    return roundings[0]
+
+
+def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    return a is b or (a is not None and b is not None and torch.equal(a, b))

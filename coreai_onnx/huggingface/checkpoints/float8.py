@@ -1,0 +1,90 @@
+"""Checkpoints in float8 (E4M3): ``fp8`` of DeepSeek and others, and ``fbgemm_fp8``.
+
+``weight`` is float8 ``[outputs, inputs]``. The scales of ``fp8`` are ``weight_scale_inv``, one, or
+one for each block of ``weight_block_size``; those of ``fbgemm_fp8`` are ``weight_scale``, one for
+each output. The kernels of GPUs also round the inputs of layers to float8. They stay as they are
+here, which is what transformers computes without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.checkpoints.float_codes import FLOAT8, float8_matrix, scale_values
+from coreai_onnx.huggingface.checkpoints.packed_matrices import (
+    LayerWeight,
+    PackedMatrix,
+    of_codes,
+)
+from coreai_onnx.huggingface.checkpoints.settings import COMMON, check_settings
+from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+
+_SCALES = ("weight_scale_inv", "weight_scale", "scale", "qscale_weight")
+_OF_INPUTS = ("activation_scale", "input_scale", "input_scale_ub", "qscale_act")
+_KNOWN = COMMON | frozenset(
+    "activation_scheme activation_scale_ub weight_block_size scale_fmt fmt ignored_layers "
+    "expert_dtype".split()
+)
+_VALUES = {"fmt": ("e4m3",), "scale_fmt": ("float", "ue8m0"), "expert_dtype": ("fp8",)}
+
+
+def check(settings: Mapping[str, Any]) -> None:
+    """Check the settings of a checkpoint.
+
+    Raises:
+        ModelSourceError: If one is unsupported.
+    """
+    check_settings("float8", settings, _KNOWN)
+    for name, values in _VALUES.items():
+        if settings.get(name, values[0]) not in values:
+            raise ModelSourceError(
+                f"float8: the setting {name} = {settings[name]!r} is none of {', '.join(values)}"
+            )
+
+
+def read(
+    tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
+) -> LayerWeight | None:
+    """Return the weight of a linear layer, or of all experts of a layer.
+
+    None if the checkpoint has it in floating point.
+
+    Raises:
+        ModelSourceError: If a tensor is missing, or is not that of these settings.
+    """
+    del shape  # that of the weight
+    blocks = settings.get("weight_block_size")
+    fused = tensors.get(f"{path}_scale_inv")
+    if fused is not None:
+        return LayerWeight(_of_experts(tensors[path], scale_values(fused), blocks))
+    scales = next((f"{path}.{name}" for name in _SCALES if f"{path}.{name}" in tensors), None)
+    if scales is None:
+        return None
+    for name in _OF_INPUTS:
+        tensors.get(f"{path}.{name}")
+    weight, factors = tensors[f"{path}.weight"], scale_values(tensors[scales])
+    whole = factors.numel() == 1 or tuple(factors.shape[:1]) == tuple(weight.shape[:1])
+    return LayerWeight(float8_matrix(weight, factors, None if whole else blocks))
+
+
+def _of_experts(weight: torch.Tensor, scales: torch.Tensor, blocks: Any) -> PackedMatrix:
+    """Return a weight ``[experts, outputs, inputs]``, with the experts as an axis in front."""
+    if weight.dtype != FLOAT8 or weight.dim() != 3 or len(scales) != len(weight):
+        raise ModelSourceError(
+            f"scales {list(scales.shape)} for a weight of {weight.dtype} {list(weight.shape)}"
+        )
+    wide = scales.reshape(len(weight), *(scales.shape[1:] if scales.dim() == 3 else (1, 1)))
+    rows, columns = blocks or (weight.shape[1] // wide.shape[1], weight.shape[2] // wide.shape[2])
+    places = torch.arange(weight.shape[1]) // int(rows)
+    spread = wide[:, places].flatten(0, 1)
+    palette = torch.arange(256).to(torch.uint8).view(FLOAT8).float()
+    flat = of_codes(
+        weight.flatten(0, 1).view(torch.uint8), spread, 8, int(columns), palette=palette
+    )
+    parts = (flat.codes, flat.scales)
+    codes, factors = (part.unflatten(0, weight.shape[:2]) for part in parts)
+    return PackedMatrix(codes, factors, 8, palette=palette)

@@ -1,0 +1,78 @@
+"""Weights of floating-point numbers with 8 or 4 bits, as palettes of all their values.
+
+E4M3 is ``torch.float8_e4m3fn``. E2M1 and the exponents of scales are those of Open Compute Project,
+"OCP Microscaling Formats (MX) Specification", version 1.0, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix, of_codes, of_stream
+
+FLOAT8 = torch.float8_e4m3fn
+FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+"""The numbers E2M1 in the order of their codes."""
+_BIAS = 127
+
+
+def float8_matrix(
+    weight: torch.Tensor, scales: torch.Tensor, blocks: Sequence[int] | None = None
+) -> PackedMatrix:
+    """Return a weight in float8.
+
+    Args:
+        weight: float8 (E4M3), ``[outputs, inputs]``.
+        scales: One element, or one for each row, group of a row or block of the weight.
+        blocks: Rows and columns of a block; the last ones may be smaller. None divides the weight
+            evenly.
+
+    Raises:
+        ModelSourceError: If the weight has another dtype, or the blocks do not divide it.
+    """
+    if weight.dtype != FLOAT8:
+        raise ModelSourceError(f"the weight is {weight.dtype}, not {FLOAT8}")
+    scales = scales.reshape(-1, 1) if scales.dim() < 2 else scales
+    rows, size = _block(scales, weight.shape, blocks)
+    spread = scales[torch.arange(len(weight)) // rows]
+    palette = torch.arange(256).to(torch.uint8).view(FLOAT8).float()
+    return of_codes(weight.view(torch.uint8), spread.contiguous(), 8, size, palette=palette)
+
+
+def float4_matrix(packed: torch.Tensor, scales: torch.Tensor, columns: int) -> PackedMatrix:
+    """Return a weight of numbers E2M1, ``[outputs, inputs]``.
+
+    Args:
+        packed: uint8, ``[outputs, inputs / 2]``; the first of two codes is in the low bits.
+        scales: ``[outputs, groups]``, floating.
+        columns: The number of inputs.
+
+    Raises:
+        ModelSourceError: If shapes contradict each other.
+    """
+    return of_stream(packed, scales, 4, columns, palette=torch.tensor(FLOAT4))
+
+
+def scale_values(scales: torch.Tensor) -> torch.Tensor:
+    """Return the values of scales: those in uint8 and E8M0 are exponents of 2 plus 127."""
+    if scales.dtype == torch.uint8:
+        return torch.ldexp(torch.ones(scales.shape), scales.int() - _BIAS)
+    wide = scales.dtype in (torch.float16, torch.bfloat16, torch.float32)
+    return scales if wide else scales.float()
+
+
+def _block(scales: torch.Tensor, shape: torch.Size, given: Sequence[int] | None) -> tuple[int, int]:
+    """Return the numbers of rows and columns of a block."""
+    counts = tuple(scales.shape)
+    if given is not None:
+        size = (int(given[0]), int(given[1]))
+    else:
+        size = (shape[0] // max(1, counts[0]), shape[1] // max(1, counts[1]))
+    if min(size) < 1 or counts != tuple(-(-n // k) for n, k in zip(shape, size, strict=True)):
+        raise ModelSourceError(
+            f"scales {list(counts)} do not divide the weight {list(shape)} into blocks"
+        )
+    return size
