@@ -63,7 +63,7 @@ MINMAX = Clipping()
 
 
 @dataclass
-class Histogram:
+class ValueHistogram:
     """The distribution of values, in buckets of one bfloat16 each.
 
     Buckets are exact to 0.8 %, whatever the range of later values, and an outlier makes the others
@@ -203,7 +203,7 @@ def value_ranges(
             if value.name in wanted and value not in graph.outputs:
                 graph.outputs.append(value)
     session = Session(probed)
-    found = {name: Histogram() for name in wanted}
+    found = {name: ValueHistogram() for name in wanted}
     for count, arrays in run_calls(session, feeds):
         for name, histogram in found.items():
             values = np.asarray(arrays[name]).astype(np.float32)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coreai_onnx.errors import QuantizationError
-from coreai_onnx.quantization.activation_ranges import Clipping, Histogram, value_ranges
+from coreai_onnx.quantization.activation_ranges import Clipping, ValueHistogram, value_ranges
 from tests.small_models import parse
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
@@ -36,7 +36,7 @@ def test_ranges_grow_over_the_calls() -> None:
 )
 @pytest.mark.parametrize("clipping", [Clipping("percentile"), Clipping("entropy")])
 def test_an_outlier_does_not_widen_a_range(values: np.ndarray, clipping: Clipping) -> None:
-    histogram = Histogram()
+    histogram = ValueHistogram()
     for part in np.split(values.astype(np.float32), 4):
         histogram.add(part)
     histogram.add(np.array([1e4, -3e4], np.float32))
@@ -47,7 +47,7 @@ def test_an_outlier_does_not_widen_a_range(values: np.ndarray, clipping: Clippin
 
 
 def test_percentiles() -> None:
-    histogram = Histogram()
+    histogram = ValueHistogram()
     histogram.add(np.arange(-1000, 1001, dtype=np.float32))
     low, high = histogram.range(Clipping("percentile", 90), 256)
     assert (low, high) == (pytest.approx(-800, rel=0.01), pytest.approx(800, rel=0.01))
@@ -57,7 +57,7 @@ def test_percentiles() -> None:
 @pytest.mark.parametrize("method", ["minmax", "percentile", "entropy"])
 @pytest.mark.parametrize("values", [[0.0, 0.0], [2.5], [-3.0, -3.0], [0.0, 1e-38], [-3e38, 3e38]])
 def test_few_values(method: str, values: list[float]) -> None:
-    histogram = Histogram()
+    histogram = ValueHistogram()
     histogram.add(np.array(values, np.float32))
     low, high = histogram.range(Clipping(method), 256)
     assert low == pytest.approx(min(values), rel=0.02)

@@ -82,9 +82,9 @@ def _activate(edit: Edit, bodies: Bodies, node: gs.Node, why: Why) -> bool:
     """Move the activation that a node computes into the add_bias before it."""
     found = activation_of(node.outputs[0]) if len(node.outputs) == 1 else None
     path = [] if found is None else _path_from_bias(edit, found.input)
-    if found is None or not path:
+    bias = maker(path[-1]) if path else None
+    if found is None or bias is None:
         return False
-    bias = maker(path[-1])
     op_type = _call(bodies, node, found.kind, why)
     if op_type is None:
         return False

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
 from coreai_onnx import convert
-from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints import mxfp4
 from coreai_onnx.huggingface.checkpoints.experts import PackedExperts
 from coreai_onnx.huggingface.checkpoints.float_codes import FLOAT4
@@ -104,9 +102,3 @@ def test_codes_are_multiplied_and_never_dequantized_into_the_file(tmp_path: Path
     for kernels in (False, True):
         found = torch.from_numpy(program.run(*again, kernels=kernels)[0])
         assert_close(found / largest, expected / largest)
-
-
-def test_blocks_of_another_shape(tmp_path: Path) -> None:
-    blocks = torch.zeros(3, 64, 3, 16, dtype=torch.uint8)
-    with pytest.raises(ModelSourceError, match=r"blocks \[3, 64, 3, 16\]"):
-        packed(written(tmp_path, gate_up_proj_blocks=blocks))
