@@ -91,6 +91,13 @@ class Pass(Protocol):
         """
 
 
+FINISH: Final[tuple[Pass, ...]] = (
+    decompose_dequantization,  # after products of few bits: what is left, onnxruntime would change
+    keep_float_layers,  # after the weights that the pass above leaves in float32
+    remove_dead_code,  # last: removes nodes that the other passes left unused
+)
+"""After the passes of a target."""
+
 ORDER: Final[tuple[Pass, ...]] = (
     remove_dead_code,  # first, so that no later pass works on dead nodes
     remove_unused_functions,  # before passes run on their bodies
@@ -121,8 +128,6 @@ ORDER: Final[tuple[Pass, ...]] = (
     matmul_add_to_gemm,  # after reshapes that added a batch of one
     unsigned_activations,  # after casts are merged: compares scales and zero points
     integer_products,  # before transposes are moved; products of rank 2 are Gemm
-    decompose_dequantization,  # after integer products: what is left, onnxruntime would change
-    keep_float_layers,  # after the weights that the pass above leaves in float32
     transposes_after_products,  # after transposes are merged and products of rank 2 are Gemm
     separate_transposes,  # after products inside of one graph are rewritten
     fuse_cache_updates,  # after neutral operands, which may separate positions from their use
@@ -136,7 +141,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     remove_repeated_heads,  # after shapes are known
     remove_expands_in_functions,  # after the calls have their final arguments
     attention_of_rows,  # likewise; changes bodies that earlier passes compare
-    remove_dead_code,  # last: removes nodes that the other passes left unused
+    *FINISH,  # last, also after the passes of a target
 )
 """For a stock onnxruntime on a CPU and for our kernels: no pass slows down either of them."""
 

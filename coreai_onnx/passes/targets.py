@@ -10,7 +10,6 @@ import onnx_ir as ir
 from coreai_onnx.errors import PassError, TargetError, failures_as
 from coreai_onnx.model.inventory import Release, contrib_since, release_of
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET
-from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.contrib.contrib_embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.passes.contrib.contrib_linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.contrib_moe import contrib_moe
@@ -19,7 +18,7 @@ from coreai_onnx.passes.contrib.contrib_qmoe import contrib_qmoe
 from coreai_onnx.passes.contrib.contrib_skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine.bodies import can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
-from coreai_onnx.passes.order import CONTRIB, KERNELS, ORDER, Pass
+from coreai_onnx.passes.order import CONTRIB, FINISH, KERNELS, ORDER, Pass
 from coreai_onnx.passes.portable import check_portable, make_portable
 from coreai_onnx.passes.runner import Verify, run_passes
 
@@ -58,15 +57,16 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
             on.
     """
     oldest = release_of(minimum_onnxruntime) or _NEWEST
+    common = ORDER[: -len(FINISH)]
     if target == "onnxruntime":
         return ORDER
     if target == "kernels":
-        return (*ORDER[:-1], *KERNELS, remove_dead_code)
+        return (*common, *KERNELS, *FINISH)
     if target == "portable":
         return tuple(one for one in ORDER if not can_make_functions(one))
     if target == "contrib":
         known = (one for one in CONTRIB if _since(one) <= oldest < _UNTIL.get(one, _NEVER))
-        return (*ORDER[:-1], *known, remove_dead_code)
+        return (*common, *known, *FINISH)
     raise TargetError(f"no target {target!r}; there are {', '.join(TARGETS)}")
 
 

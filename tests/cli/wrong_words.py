@@ -69,6 +69,11 @@ _QUANTIZATION = {
     "embeddings": [["--embeddings=yes"]],
     "convolutions": [["--convolutions=yes"]],
     "minimum_size": [["--minimum-size", value] for value in ("-1", "many", "9999", "")],
+    "calibration_method": [
+        ["--activations", "--calibration", "calls", "--calibration-method", value]
+        for value in ("largest", "")
+    ],
+    "percentile": [["--percentile", value] for value in ("101", "50", "nan", "many", "")],
     "layers": [["--layers=yes"]],
 }
 _WITH_BITS = {
