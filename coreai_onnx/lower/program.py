@@ -34,10 +34,12 @@ from coreai_onnx.lower.interface import IONames, arguments_entry, interface
 from coreai_onnx.lower.origins import nested_origins, value_origins
 from coreai_onnx.lower.scope import Names, Scope
 from coreai_onnx.lower.values import (
+    POWERS,
     Value,
     ir_dtype,
     is_complex,
     mark_complex,
+    mark_powers,
     no_output,
     set_dims,
     stored_as,
@@ -223,6 +225,8 @@ class ProgramLowering:
         set_dims(value, tuple(int(d) for d in stored.shape))
         if tensor.is_complex():
             mark_complex(value)
+        if tensor.dtype == POWERS:
+            mark_powers(value)
         self.scope.graph.register_initializer(value)
         self.weights_by_path[target] = value
         if state_name is not None:

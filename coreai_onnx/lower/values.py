@@ -44,6 +44,7 @@ _TORCH_TO_IR: dict[torch.dtype, ir.DataType] = {
     torch.float8_e5m2: ir.DataType.FLOAT8E5M2,
     torch.float8_e5m2fnuz: ir.DataType.FLOAT8E5M2FNUZ,
 }
+POWERS = torch.float8_e8m0fnu
 _IR_TO_TORCH = {ir_dtype: torch_dtype for torch_dtype, ir_dtype in _TORCH_TO_IR.items()}
 _REAL_PART = {
     torch.complex32: torch.float16,
@@ -72,7 +73,7 @@ def stored_as(tensor: torch.Tensor) -> torch.Tensor:
     """
     if tensor.is_complex():
         return torch.view_as_real(tensor)
-    if tensor.dtype == torch.float8_e8m0fnu:
+    if tensor.dtype == POWERS:
         return tensor.float()
     if tensor.dtype not in _TORCH_TO_IR and tensor.element_size() == 1:
         return tensor.view(torch.uint8)
@@ -121,6 +122,17 @@ def is_complex(x: object) -> bool:
 def mark_complex(x: Value) -> Value:
     """Record that a value with a trailing axis of 2 represents a complex tensor, and return it."""
     x.meta["complex"] = True
+    return x
+
+
+def is_powers(x: Value) -> bool:
+    """Whether a float32 value represents numbers E8M0: powers of two."""
+    return bool(x.meta.get("powers"))
+
+
+def mark_powers(x: Value) -> Value:
+    """Record that a float32 value represents numbers E8M0, and return it."""
+    x.meta["powers"] = True
     return x
 
 

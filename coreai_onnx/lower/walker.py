@@ -26,7 +26,7 @@ from coreai_onnx.lower.registry import (
     higher_order_lowering,
 )
 from coreai_onnx.lower.scope import TracedNode
-from coreai_onnx.lower.values import ir_dtype, is_complex, real_part
+from coreai_onnx.lower.values import POWERS, ir_dtype, is_complex, mark_powers, real_part
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _READS_ELEMENT = ("aten._local_scalar_dense.default", "aten.item.default")
@@ -301,7 +301,11 @@ class Walker:
             return None
         if not isinstance(x, ir.Value):
             x = self.op.const(x) if isinstance(x, int | float | bool) else self.op.dim(x)
-        wanted = ir_dtype(real_part(expected.dtype))
+        if expected.dtype == POWERS and x.dtype == ir.DataType.FLOAT:
+            wanted = x.dtype
+            mark_powers(x)
+        else:
+            wanted = ir_dtype(real_part(expected.dtype))
         if x.dtype is None:
             x.dtype = wanted
         x = self.op.cast(x, wanted)

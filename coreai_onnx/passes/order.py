@@ -61,6 +61,7 @@ from coreai_onnx.passes.fuse.integer_products import integer_products
 from coreai_onnx.passes.fuse.matmul_add_to_gemm import matmul_add_to_gemm
 from coreai_onnx.passes.fuse.remove_open_masks import remove_open_masks
 from coreai_onnx.passes.fuse.unsigned_activations import unsigned_activations
+from coreai_onnx.passes.fuse.unsigned_weights import unsigned_weights
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
 from coreai_onnx.passes.layout.decompose_dequantization import decompose_dequantization
 from coreai_onnx.passes.layout.keep_float_layers import keep_float_layers
@@ -94,6 +95,7 @@ class Pass(Protocol):
 FINISH: Final[tuple[Pass, ...]] = (
     decompose_dequantization,  # after products of few bits: what is left, onnxruntime would change
     keep_float_layers,  # after the weights that the pass above leaves in float32
+    unsigned_weights,  # after decompositions: products of integers are the ones that are left
     remove_dead_code,  # last: removes nodes that the other passes left unused
 )
 """After the passes of a target."""

@@ -41,6 +41,7 @@ pytestmark = [
 IMAGE = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 ROWS = torch.randn(5, 64, generator=torch.Generator().manual_seed(2))
 TOKENS = torch.randn(2, 7, 64, generator=torch.Generator().manual_seed(3))
+_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 class Cnn(nn.Module):
@@ -107,7 +108,7 @@ def has_integer_weights(program: OnnxProgram, count: int) -> bool:
     """Whether matrices and kernels are stored as bytes."""
     weights = [v.const_value for v in program.model.graph.initializers.values()]
     large = [w for w in weights if w is not None and w.size > 150]
-    return len(large) == count and all(w.dtype == ir.DataType.INT8 for w in large)
+    return len(large) == count and all(w.dtype in _BYTES for w in large)
 
 
 def raw_and_decomposed(model: Any, x: torch.Tensor) -> list[OnnxProgram]:

@@ -1,15 +1,18 @@
-"""Recognizes values that ``DequantizeLinear`` makes, and how they were quantized."""
+"""Recognizes values that ``DequantizeLinear`` makes, and how they were quantized; shifts them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     VIEWS,
     attribute_of,
+    constant_of,
     dtype_of,
     input_of,
     made_by,
@@ -18,6 +21,8 @@ from coreai_onnx.passes.engine.match import (
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+HALF_RANGE = 128
+"""Between the integers of int8 and those of uint8 that stand for the same values."""
 
 
 @dataclass(frozen=True)
@@ -87,3 +92,17 @@ def _keeps(source: np.dtype | None, target: np.dtype | None) -> bool:
 def is_zero(zero: gs.Tensor | None) -> bool:
     """Whether zero points are absent or all 0."""
     return zero is None or (isinstance(zero, gs.Constant) and not np.asarray(zero.values).any())
+
+
+def unsigned(edit: Edit, node: gs.Node, part: gs.Tensor) -> gs.Tensor:
+    """Return int8 integers plus 128, as uint8; ``node`` is their first reader."""
+    known = constant_of(part)
+    if known is not None:
+        codes = (known.astype(np.int16) + HALF_RANGE).astype(np.uint8)
+        return edit.constant(f"{part.name}_u8", codes)
+    wide = edit.node("Cast", node, [part], to=onnx.TensorProto.INT32).outputs[0]
+    shift = edit.constant("shift", np.array(HALF_RANGE, np.int32))
+    total = edit.node("Add", node, [wide, shift]).outputs[0]
+    result = edit.node("Cast", node, [total], to=onnx.TensorProto.UINT8).outputs[0]
+    result.dtype, result.shape = np.uint8, part.shape
+    return result

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.analysis.linear_quantization import unsigned
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     attribute_of,
-    constant_of,
     dtype_of,
     input_of,
     is_standard,
@@ -20,7 +19,6 @@ from coreai_onnx.passes.engine.match import (
 )
 from coreai_onnx.passes.engine.why import Why
 
-_SHIFT = 128
 _INT8 = np.dtype(np.int8)
 
 
@@ -42,7 +40,7 @@ def unsigned_activations(graph: gs.Graph, why: Why) -> int:
             why("something else than DequantizeLinear reads the int8 values", node)
             continue
         if id(zero) not in shifted:
-            shifted[id(zero)] = _unsigned(edit, node, zero)
+            shifted[id(zero)] = unsigned(edit, node, zero)
         for user in [node, *steps.outputs]:
             inputs = [user.inputs[0], user.inputs[1], shifted[id(zero)]]
             edit.become(user, user.op, inputs, **_without_dtype(user))
@@ -69,19 +67,6 @@ def _restores(reader: gs.Node, quantize: gs.Node, edit: Edit) -> bool:
 def _same(a: gs.Tensor, b: gs.Tensor) -> bool:
     value = scalar_of(a)
     return a is b or (value is not None and value == scalar_of(b) and dtype_of(a) == dtype_of(b))
-
-
-def _unsigned(edit: Edit, node: gs.Node, zero: gs.Tensor) -> gs.Tensor:
-    """Return a zero point plus 128, as uint8."""
-    known = constant_of(zero)
-    if known is not None:
-        return edit.constant(f"{zero.name}_u8", (known.astype(np.int16) + _SHIFT).astype(np.uint8))
-    wide = edit.node("Cast", node, [zero], to=onnx.TensorProto.INT32).outputs[0]
-    shift = edit.constant("shift", np.array(_SHIFT, np.int32))
-    total = edit.node("Add", node, [wide, shift]).outputs[0]
-    result = edit.node("Cast", node, [total], to=onnx.TensorProto.UINT8).outputs[0]
-    result.dtype, result.shape = np.uint8, zero.shape
-    return result
 
 
 def _without_dtype(node: gs.Node) -> dict[str, Any]:

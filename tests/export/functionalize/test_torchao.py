@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning"),
 ]
 X = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
-INTEGERS = (ir.DataType.INT8, ir.DataType.FLOAT8E4M3FN)
+INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.FLOAT8E4M3FN)
 Config = Callable[[], Any]
 
 

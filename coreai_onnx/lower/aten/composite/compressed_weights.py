@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import onnx_ir as ir
 import torch
 
 from coreai_onnx.composite_ops.activation_modules import limits
@@ -21,11 +20,10 @@ from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.shape.indices import constant_or_none
 from coreai_onnx.lower.builder import OpBuilder
 from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dims_of, dtype_of, is_float
+from coreai_onnx.lower.values import Value, dims_of, dtype_of, is_float, is_powers
 from coreai_onnx.model.packed_codes import STREAM_BITS
 
 _PALETTE = "coreai.palette"
-_POWERS = ir.DataType.FLOAT8E8M0
 _BYTE = 8
 
 
@@ -63,14 +61,12 @@ def constexpr_blockwise_shift_scale(
     output_dtype: torch.dtype | None = None,
 ) -> Value:
     """The composite ``blockwise_shift_scale``; ``lut_to_dense`` for palettes and narrow floats."""
-    powers = scale.dtype == _POWERS
-    given = torch.float32 if powers else dtype_of(scale)
-    target = output_dtype or given
-    computed = computed_dtype(given, target)
-    factors = _powers(op, scale, computed) if powers else op.cast(scale, computed)
+    target = output_dtype or dtype_of(scale)
+    computed = computed_dtype(dtype_of(scale), target)
+    factors = op.cast(scale, computed)
     shifted = zero_point is not None or minval is not None
     palette: _Palette | None = input.meta.get(_PALETTE)
-    pairs = input_dtype == PAIRS or (powers and not shifted and input_dtype is None)
+    pairs = input_dtype == PAIRS or (is_powers(scale) and not shifted and input_dtype is None)
     if pairs and dtype_of(input) == torch.uint8:
         dense = _float4(op, input, factors)
     elif palette is not None and not shifted:
@@ -142,16 +138,6 @@ def _looked_up(
     """Return values of one table for all blocks, times a factor for each block."""
     lut = op.const(table.to(dtype_of(factors)).reshape([1] * len(shape) + [-1, 1]))
     return op.composite("lut_to_dense", [lut, codes, factors], bits=bits, shape=shape, axis=0)
-
-
-def _powers(op: OpBuilder, scale: Value, dtype: torch.dtype) -> Value:
-    """Return constant powers of two, for which ONNX has no computation, in another dtype."""
-    if scale.const_value is None:
-        raise LoweringError(
-            "a scale of float8_e8m0fnu is not a constant",
-            advice="cast it to float32, or make it a buffer",
-        )
-    return op.const(torch.from_numpy(scale.const_value.numpy().astype("float32")).to(dtype))
 
 
 # ---------------------------------------------------------------------- layouts

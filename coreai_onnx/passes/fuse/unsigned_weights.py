@@ -1,0 +1,113 @@
+"""Stores weights of integer products as uint8: onnxruntime adds those exactly on every CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.linear_quantization import HALF_RANGE, unsigned
+from coreai_onnx.passes.analysis.quantized_layers import quantized_rows, steps_of
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.match import (
+    VIEWS,
+    constant_of,
+    dtype_of,
+    input_of,
+    is_standard,
+    made_by,
+    static_shape_of,
+)
+from coreai_onnx.passes.engine.why import Why
+
+_INT8, _UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
+_SAFE = 64
+"""The largest magnitude of a weight for which 255 * (|a| + |b|) fits in an int16."""
+_LAYERS = ("MatMul", "Gemm", "Conv")
+_PRODUCTS = ("MatMulInteger", "ConvInteger")
+
+
+def unsigned_weights(graph: gs.Graph, why: Why) -> int:
+    """Integer product of uint8 and int8 → with a uint8 weight and zero points that are 128 larger.
+
+    MatMulInteger(q, w:int8, z)     becomes     MatMulInteger(q, w + 128:uint8, z, 128)
+
+    The sums are equal. On x86 without VNNI, onnxruntime adds pairs of products of uint8 and int8 in
+    16 bits, which saturates; products of uint8 and uint8 are exact on every CPU, and as fast where
+    there is VNNI. Weights within ±64, which cannot saturate, stay. The weights of
+    ``DequantizeLinear`` around which onnxruntime selects integer products change likewise.
+    """
+    edit, count = Edit(graph), 0
+    weights: dict[int, gs.Tensor] = {}
+    for node in graph.nodes:
+        place = _place(node)
+        if place is None:
+            continue
+        reader, steps, zero = place
+        if _is_safe(reader.inputs[steps]):
+            why("the weights are within ±64", node)
+            continue
+        _shift(edit, reader, steps, zero, weights)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _place(node: gs.Node) -> tuple[gs.Node, int, int] | None:
+    """Return the reader of the weight of an integer product, and its inputs for it and its zero."""
+    if is_standard(node, *_PRODUCTS):
+        dtypes = [dtype_of(node.inputs[i]) for i in (0, 1)]
+        return (node, 1, 3) if dtypes == [_UINT8, _INT8] else None
+    if not is_standard(node, *_LAYERS):
+        return None
+    rows = quantized_rows(node.inputs[0])
+    given = None if rows is None else steps_of(rows)
+    if given is None or given.dtype != _UINT8:
+        return None
+    tensor = node.inputs[1]
+    while (moved := made_by(tensor, "Transpose", *VIEWS)) is not None:
+        tensor = moved.inputs[0]
+    reader = made_by(tensor, "DequantizeLinear")
+    held = None if reader is None else steps_of(reader)
+    if reader is None or held is None or held.dtype != _INT8 or held.block:
+        return None
+    return reader, 0, 2
+
+
+def _is_safe(tensor: gs.Tensor) -> bool:
+    while (moved := made_by(tensor, "Transpose", *VIEWS)) is not None:
+        tensor = moved.inputs[0]
+    codes = constant_of(tensor)
+    return codes is not None and -_SAFE <= codes.min(initial=0) <= codes.max(initial=0) <= _SAFE
+
+
+def _shift(
+    edit: Edit, reader: gs.Node, steps: int, zero: int, weights: dict[int, gs.Tensor]
+) -> None:
+    inputs = [*reader.inputs]
+    given = input_of(reader, zero)
+    inputs[steps] = _moved(edit, reader, inputs[steps], weights)
+    inputs += [gs.Variable.empty()] * (zero + 1 - len(inputs))
+    if given is None:
+        form = () if steps else static_shape_of(reader.inputs[1])
+        inputs[zero] = edit.constant("zero_u8", np.full(form or (), HALF_RANGE, np.uint8))
+    else:
+        inputs[zero] = unsigned(edit, reader, given)
+    edit.become(reader, reader.op, inputs, **reader.attrs)
+
+
+def _moved(
+    edit: Edit, reader: gs.Node, tensor: gs.Tensor, weights: dict[int, gs.Tensor]
+) -> gs.Tensor:
+    """Return integers as uint8, shifted before the transposes and views of a constant."""
+    if id(tensor) not in weights:
+        moved = made_by(tensor, "Transpose", *VIEWS)
+        if moved is None:
+            weights[id(tensor)] = unsigned(edit, reader, tensor)
+        else:
+            source = _moved(edit, reader, moved.inputs[0], weights)
+            (result,) = edit.node(
+                moved.op, reader, [source, *moved.inputs[1:]], **moved.attrs
+            ).outputs
+            result.dtype, result.shape = np.uint8, tensor.shape
+            weights[id(tensor)] = result
+    return weights[id(tensor)]

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coreai_onnx.passes.fuse.unsigned_weights import unsigned_weights
+from tests.passes.rewriting import fuses, leaves, rewrite, same_numbers
+
+INTEGER = """main (uint8[n, 2] q, uint8 z) => (int32[n, 3] y) <int8[2, 3] w = {127, -128, 3, 4, -65, 6}> {
+  y = MatMulInteger (q, w, z)
+}"""
+STATIC = """main (float[n, 2] x) => (float[n, 3] y) <int8[2, 3] w = {127, -2, 3, 4, -5, 6}, float[3] s = {1, 2, 3}, float t = {0.5}, uint8 u = {3}> {
+  q = QuantizeLinear (x, t, u)  d = DequantizeLinear (q, t, u)
+  v = DequantizeLinear <axis = 1> (w, s)  y = MatMul (d, v)
+}"""
+Q = np.array([[255, 255], [0, 7]], np.uint8)
+X = np.array([[-100, 1.3], [126, 126]], np.float32)
+
+
+def test_integer_products() -> None:
+    fuses(
+        INTEGER,
+        unsigned_weights,
+        1,
+        """main (uint8[n, 2] q, uint8 z) => (int32[n, 3] y) <uint8[2, 3] w_u8 = {255, 0, 131, 132, 63, 134}, uint8 zero_u8 = {128}> {
+          y = MatMulInteger (q, w_u8, z, zero_u8)
+        }""",
+        {"q": Q, "z": np.array(3, np.uint8)},
+    )
+
+
+def test_dequantized_weights() -> None:
+    fuses(
+        STATIC,
+        unsigned_weights,
+        1,
+        """main (float[n, 2] x) => (float[n, 3] y) <float[3] s = {1, 2, 3}, float t = {0.5}, uint8 u = {3}, uint8[2, 3] w_u8 = {255, 126, 131, 132, 123, 134}, uint8[3] zero_u8 = {128, 128, 128}> {
+          q = QuantizeLinear (x, t, u)  d = DequantizeLinear (q, t, u)
+          v = DequantizeLinear <axis = 1> (w_u8, s, zero_u8)  y = MatMul (d, v)
+        }""",
+        {"x": X},
+    )
+
+
+def test_zero_points() -> None:
+    text = STATIC.replace("(w, s)", "(w, s, c)").replace(
+        "float t =", "int8[3] c = {-128, 0, 127}, float t ="
+    )
+    rewrite(
+        text,
+        unsigned_weights,
+        1,
+        """main (float[n, 2] x) => (float[n, 3] y) <int8[2, 3] w = {127, -2, 3, 4, -5, 6}, float[3] s = {1, 2, 3}, int8[3] c = {-128, 0, 127}, float t = {0.5}, uint8 u = {3}, uint8[2, 3] w_u8 = {255, 126, 131, 132, 123, 134}, uint8[3] c_u8 = {0, 128, 255}> {
+          q = QuantizeLinear (x, t, u)  d = DequantizeLinear (q, t, u)
+          v = DequantizeLinear <axis = 1> (w_u8, s, c_u8)  y = MatMul (d, v)
+        }""",
+    )
+    same_numbers(text, unsigned_weights, {"x": X})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        INTEGER.replace("[2, 3] w", "[3, 2] w").replace(
+            "y = Mat", "int8[2, 3] t = Transpose <perm = [1, 0]> (w)  y = Mat"
+        ).replace("(q, w", "(q, t"),
+        INTEGER.replace("y = MatMulInteger (q, w, z)", "a = Cast <to = 6> (w)  c = ReduceSum <keepdims = 0> (a)  b = MatMulInteger (q, w, z)  y = Add (b, c)"),
+        INTEGER.replace(
+            "y = MatMulInteger (q, w, z)",
+            "a = MatMulInteger (q, w, z)  b = MatMulInteger (q, w)  y = Add (a, b)",
+        ),
+        INTEGER.replace(" <int8[2, 3] w = {127, -128, 3, 4, -65, 6}>", "").replace(
+            "uint8 z)", "uint8 z, int8[2, 3] w)"
+        ),
+    ],
+    ids=["transposed", "read by another", "shared", "computed"],
+)  # fmt: skip
+def test_the_sums_are_equal(text: str) -> None:
+    feeds = {"q": Q, "z": np.array(3, np.uint8)}
+    if "int8[2, 3] w)" in text:
+        feeds["w"] = np.array([[127, -128, 3], [4, -65, 6]], np.int8)
+    same_numbers(text, unsigned_weights, feeds)
+
+
+def test_a_shared_weight_is_stored_once() -> None:
+    text = INTEGER.replace(
+        "y = MatMulInteger (q, w, z)",
+        "a = MatMulInteger (q, w, z)  b = MatMulInteger (q, w)  y = Add (a, b)",
+    )
+    rewrite(
+        text,
+        unsigned_weights,
+        2,
+        """main (uint8[n, 2] q, uint8 z) => (int32[n, 3] y) <int8[2, 3] w = {127, -128, 3, 4, -65, 6}, uint8[2, 3] w_u8 = {255, 0, 131, 132, 63, 134}, uint8 zero_u8 = {128}, uint8 zero_u8_1 = {128}> {
+          a = MatMulInteger (q, w_u8, z, zero_u8)  b = MatMulInteger (q, w_u8, , zero_u8_1)  y = Add (a, b)
+        }""",
+    )
+
+
+def test_weights_of_seven_bits_stay() -> None:
+    small = INTEGER.replace("127, -128, 3, 4, -65", "64, -64, 3, 4, 0")
+    leaves(small, unsigned_weights, "the weights are within ±64")
+    leaves(STATIC.replace("127", "64"), unsigned_weights, "the weights are within ±64")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        INTEGER.replace("uint8[n, 2] q, uint8 z", "int8[n, 2] q, int8 z"),  # not the product
+        STATIC.replace("MatMul (d, v)", "MatMul (x, v)"),  # the other factor is not quantized
+    ],
+)
+def test_products_that_stay(text: str) -> None:
+    leaves(text, unsigned_weights)
