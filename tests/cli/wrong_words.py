@@ -50,7 +50,7 @@ _SHARED = {
 
 _QUANTIZATION = {
     "bits": [["--bits", value] for value in ("5", "0", "-4", "many", "")],
-    "group_size": [["--group-size", value] for value in ("3", "-1", "many", "")],
+    "group_size": [["--group-size", value] for value in ("-1", "many", "")],
     "method": [["--method", value] for value in ("best", "", "gptq", "awq")],
     "symmetric": [["--symmetric=yes"]],
     "activations": [["--activations"], ["--activations=yes"]],
