@@ -174,8 +174,13 @@ def _switch_router(original: Callable[..., Any]) -> Callable[..., Any]:
         return lambda layer, dtype: layer if layer.weight.dtype == dtype else convert(layer, dtype)
 
     def forward(self: Any, hidden_states: torch.Tensor) -> Any:
-        with patched(torch.nn.Linear, "to", wrap):
-            return original(self, hidden_states)
+        modules = vars(self)["_modules"]  # also of the proxy that stands for it while torch traces
+        layer = modules["classifier"]
+        try:
+            with patched(torch.nn.Linear, "to", wrap):
+                return original(self, hidden_states)
+        finally:  # it assigns the layer to itself: a proxy, which the next trace does not know
+            modules["classifier"] = layer
 
     return forward
 
