@@ -20,7 +20,7 @@ from coreai_onnx.generation.sampling import TokenRules
 GENERATION_CONFIG, CONFIG = "generation_config.json", "config.json"
 _OF_WHISPER = "no_timestamps_token_id"
 """A setting that every ``generation_config.json`` of Whisper has."""
-_CONTEXT = ("max_position_embeddings", "n_positions")
+_CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len")
 _LARGEST = 2**63 - 1
 """The largest int64."""
 _MOST_SEQUENCES = 64

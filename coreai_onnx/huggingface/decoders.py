@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.export import Dim
 
 from coreai_onnx.huggingface.caches import (
     EXAMPLE_PAST,
@@ -26,6 +27,8 @@ BATCH, SEQUENCE, PAST = "batch_size", "sequence_length", "past_sequence_length"
 TOTAL = f"{PAST} + {SEQUENCE}"
 TOTAL_DIM = "total_sequence_length"
 KEPT_DIM = "kept_length"
+_BIASES_OF_POSITIONS = ("mpt",)
+"""Models with a table of biases for ``max_seq_len`` positions, from which they cut a part."""
 
 
 class Decoder(torch.nn.Module):
@@ -104,12 +107,16 @@ class Decoder(torch.nn.Module):
         return ids, mask, positions if self.takes_positions else None, kept, cache
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
-        """Return the dynamic dims of `example`."""
-        ids = {0: BATCH, 1: SEQUENCE}
-        past = [cache_dims(slot) for slot in self.slots]
+        """Return the dynamic dims of `example`, bounded if the model computes no longer texts."""
+        ids: dict[int, Any] = {0: BATCH, 1: SEQUENCE}
+        past: list[dict[int, Any]] = [cache_dims(slot) for slot in self.slots]
+        mask: dict[int, Any] = {0: BATCH, 1: TOTAL_DIM} if self.slots else ids
+        config = self.model.config
+        if config.model_type in _BIASES_OF_POSITIONS:
+            ids[1] = Dim(SEQUENCE, min=0, max=config.max_seq_len)
+            past = [{**dims, 2: Dim(dims[2], min=0, max=config.max_seq_len)} for dims in past]
         positions = ids if self.takes_positions else None
         kept = {0: KEPT_DIM} if self.selects_logits else None
-        mask = {0: BATCH, 1: TOTAL_DIM} if self.slots else ids
         return ids, mask if self.takes_mask else None, positions, kept, past
 
 
