@@ -92,14 +92,6 @@ class Pass(Protocol):
         """
 
 
-FINISH: Final[tuple[Pass, ...]] = (
-    decompose_dequantization,  # after products of few bits: what is left, onnxruntime would change
-    keep_float_layers,  # after the weights that the pass above leaves in float32
-    unsigned_weights,  # after decompositions: products of integers are the ones that are left
-    remove_dead_code,  # last: removes nodes that the other passes left unused
-)
-"""After the passes of a target."""
-
 ORDER: Final[tuple[Pass, ...]] = (
     remove_dead_code,  # first, so that no later pass works on dead nodes
     remove_unused_functions,  # before passes run on their bodies
@@ -143,9 +135,15 @@ ORDER: Final[tuple[Pass, ...]] = (
     remove_repeated_heads,  # after shapes are known
     remove_expands_in_functions,  # after the calls have their final arguments
     attention_of_rows,  # likewise; changes bodies that earlier passes compare
-    *FINISH,  # last, also after the passes of a target
+    decompose_dequantization,  # after products of few bits: what is left, onnxruntime would change
+    keep_float_layers,  # after the weights that the pass above leaves in float32
+    unsigned_weights,  # after the pass above: the products of integers are those that are left
+    remove_dead_code,  # last: removes nodes that the other passes left unused
 )
 """For a stock onnxruntime on a CPU and for our kernels: no pass slows down either of them."""
+
+FINISH: Final = ORDER[ORDER.index(decompose_dequantization) :]
+"""The end of the order, which follows the passes of a target as well."""
 
 LAYOUT: Final[tuple[Pass, ...]] = (
     merge_projections,  # after norms are one node, whose output all projections read

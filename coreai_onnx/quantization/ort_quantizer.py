@@ -69,7 +69,8 @@ class OrtQuantizer(Quantizer):
         dynamic: Whether activations are quantized dynamically.
         training: Whether it is used with ``prepare_qat_pt2e``.
         reduce_range: Whether weights have 7 bits. For x86 CPUs with AVX2 or AVX-512, but without
-            VNNI: their instruction for products of bytes saturates with 8 bits.
+            VNNI: their fast instruction for products of bytes saturates with 8 bits, so that
+            onnxruntime is given uint8 weights and takes the slower one.
         skip: Paths of modules that stay in float32, ``"lm_head"``, with all that they contain.
 
     Raises:
