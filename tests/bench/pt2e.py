@@ -51,6 +51,8 @@ def main() -> None:
         "float32": loaded.model,
         "static": quantized(loaded, OrtQuantizer(), dims),
         "dynamic": quantized(loaded, OrtQuantizer(dynamic=True), dims),
+        "static, 7 bits": quantized(loaded, OrtQuantizer(reduce_range=True), dims),
+        "dynamic, 7 bits": quantized(loaded, OrtQuantizer(dynamic=True, reduce_range=True), dims),
     }
     inputs = loaded.inputs(SENTENCES)
     sessions, rows = {}, []

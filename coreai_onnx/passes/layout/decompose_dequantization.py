@@ -16,6 +16,7 @@ from coreai_onnx.passes.analysis.quantized_layers import (
     quantized_rows,
     steps_of,
 )
+from coreai_onnx.passes.analysis.quantized_products import before_transposes
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     attribute_of,
@@ -62,7 +63,8 @@ def decompose_dequantization(graph: gs.Graph, why: Why) -> int:
 
 def _is_replaced(node: gs.Node, steps: Steps, graph: gs.Graph) -> bool:
     """Whether onnxruntime would replace a node, for any of its readers."""
-    is_computed = not isinstance(node.inputs[0], gs.Constant)
+    source, _ = before_transposes(node.inputs[0], 0)
+    is_computed = not isinstance(source, gs.Constant)
     if is_computed and (steps.dtype == _INT32 or not steps.is_scalar):
         return True
     is_written_wrong = steps.dtype == _INT8 and (graph.opset or 0) >= _OUTPUT_DTYPE_SINCE

@@ -176,3 +176,11 @@ def test_float8_stays() -> None:
     model = linear(ml_dtypes.float8_e4m3fn, 16, COLUMNS, zeros=False)
     assert run_passes(model, [decompose_dequantization]).total == 0
     assert isinstance(model, ir.Model)
+
+
+def test_a_transposed_constant_is_a_weight() -> None:
+    text = static("y = MatMul (d, v)", 1).replace(
+        "v = DequantizeLinear <axis = 1> (w",
+        "t0 = Transpose <perm = [1, 0]> (w)  v = DequantizeLinear <axis = 1> (t0",
+    )
+    leaves(text, decompose_dequantization)
