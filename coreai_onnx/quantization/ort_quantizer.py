@@ -68,9 +68,9 @@ class OrtQuantizer(Quantizer):
     Args:
         dynamic: Whether activations are quantized dynamically.
         training: Whether it is used with ``prepare_qat_pt2e``.
-        reduce_range: Whether weights have 7 bits. For x86 CPUs with AVX2 or AVX-512, but without
-            VNNI: their fast instruction for products of bytes saturates with 8 bits, so that
-            onnxruntime is given uint8 weights and takes the slower one.
+        reduce_range: Whether weights have 7 bits, for which onnxruntime's fastest products are
+            exact on every CPU. With 8 bits, those of x86 CPUs without VNNI saturate: the weights
+            are written as uint8, whose products are exact, but slower there and with AMX.
         skip: Paths of modules that stay in float32, ``"lm_head"``, with all that they contain.
 
     Raises:
@@ -82,7 +82,7 @@ class OrtQuantizer(Quantizer):
         *,
         dynamic: bool = False,
         training: bool = False,
-        reduce_range: bool = False,
+        reduce_range: bool = True,
         skip: Iterable[str] = (),
     ) -> None:
         """Choose a configuration."""

@@ -51,8 +51,8 @@ def main() -> None:
         "float32": loaded.model,
         "static": quantized(loaded, OrtQuantizer(), dims),
         "dynamic": quantized(loaded, OrtQuantizer(dynamic=True), dims),
-        "static, 7 bits": quantized(loaded, OrtQuantizer(reduce_range=True), dims),
-        "dynamic, 7 bits": quantized(loaded, OrtQuantizer(dynamic=True, reduce_range=True), dims),
+        "static, 8 bits": quantized(loaded, OrtQuantizer(reduce_range=False), dims),
+        "dynamic, 8 bits": quantized(loaded, OrtQuantizer(dynamic=True, reduce_range=False), dims),
     }
     inputs = loaded.inputs(SENTENCES)
     sessions, rows = {}, []

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
@@ -41,7 +40,6 @@ pytestmark = [
 IMAGE = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 ROWS = torch.randn(5, 64, generator=torch.Generator().manual_seed(2))
 TOKENS = torch.randn(2, 7, 64, generator=torch.Generator().manual_seed(3))
-_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 class Cnn(nn.Module):
@@ -104,11 +102,11 @@ def same(program: OnnxProgram, model: Any, x: torch.Tensor, *, rounded: bool = F
     assert_close(got, wanted, exception="quantized_step" if rounded else None)
 
 
-def has_integer_weights(program: OnnxProgram, count: int) -> bool:
+def has_integer_weights(program: OnnxProgram, count: int, dtype: str = "INT8") -> bool:
     """Whether matrices and kernels are stored as bytes."""
     weights = [v.const_value for v in program.model.graph.initializers.values()]
     large = [w for w in weights if w is not None and w.size > 150]
-    return len(large) == count and all(w.dtype in _BYTES for w in large)
+    return len(large) == count and all(w.dtype.name == dtype for w in large)
 
 
 def raw_and_decomposed(model: Any, x: torch.Tensor) -> list[OnnxProgram]:
@@ -141,14 +139,17 @@ def test_a_cnn_stays_on_integers(training: bool, tmp_path: Path) -> None:
     ("dynamic", "op"),
     [(True, "DynamicQuantizeMatMul"), (False, "QGemm")],
 )
-def test_linear_layers(dynamic: bool, op: str, x: torch.Tensor, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reduce_range", [True, False])
+def test_linear_layers(
+    reduce_range: bool, dynamic: bool, op: str, x: torch.Tensor, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
-    made = quantized(Mlp().eval(), x, OrtQuantizer(dynamic=dynamic))
+    made = quantized(Mlp().eval(), x, OrtQuantizer(dynamic=dynamic, reduce_range=reduce_range))
     for program in raw_and_decomposed(made, x):
         ran = kernels(program, x, tmp_path)
         assert ran[op] + ran["MatMulIntegerToFloat"] == 2
         assert not {"MatMul", "Gemm", "FusedGemm"} & set(ran)
-        assert has_integer_weights(program, 2)
+        assert has_integer_weights(program, 2, "INT8" if reduce_range else "UINT8")
         same(program, made, x)
 
 
@@ -188,7 +189,7 @@ def test_xnnpacks_dynamic_quantizer(tmp_path: Path) -> None:
     for program in raw_and_decomposed(made, ROWS):
         same(program, made, ROWS)
         assert kernels(program, ROWS, tmp_path)["MatMulIntegerToFloat"] == 2
-        assert has_integer_weights(program, 2)
+        assert has_integer_weights(program, 2, "UINT8")
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
@@ -231,7 +232,7 @@ def test_a_skipped_convolution_keeps_its_weights() -> None:
         model[1].bias.zero_()
         model[2].weight *= torch.logspace(4, 0, 8)[None, :, None]
     x = torch.randn(2, 8, 40)
-    made = quantized(model, x, OrtQuantizer(skip=["1"], reduce_range=True))
+    made = quantized(model, x, OrtQuantizer(skip=["1"]))
     program = convert(torch.export.export(made, (x,)))
     session = onnxruntime.InferenceSession(program.to_proto().SerializeToString())
     (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
@@ -310,7 +311,7 @@ def test_a_module_that_is_not_there() -> None:
 
 
 def test_seven_bits() -> None:
-    made = quantized(Mlp().eval(), ROWS, OrtQuantizer(reduce_range=True))
+    made = quantized(Mlp().eval(), ROWS, OrtQuantizer())
     weights = [t for t in made.state_dict().values() if t.dtype == torch.int8]
     assert max(int(w.abs().max()) for w in weights) == 63
 
