@@ -42,7 +42,7 @@ quickstart: build
 test: build-tests test-programs
 	@$(PYTHON) tools/run_tests.py
 
-# Selects by the rules of tests/fast_lane.py.
+# Selects by the rules of tests/support/fast_lane.py.
 test-fast: build-tests
 	@$(PYTHON) tools/run_tests.py --fast
 

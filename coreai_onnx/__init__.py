@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from coreai_onnx.conversion import convert
     from coreai_onnx.converter import TorchConverter
     from coreai_onnx.debugging import blame, compare, profile
-    from coreai_onnx.export.externalize.externalize import ExternalizeSpec
+    from coreai_onnx.delegation.user_kernels import Kernel, kernel
+    from coreai_onnx.export.externalize.modules import ExternalizeSpec
     from coreai_onnx.export.externalize.two_step import (
         _patch_model_for_externalization,
         _subexport_and_restore,
@@ -18,11 +19,9 @@ if TYPE_CHECKING:
         subexport_and_restore,
     )
     from coreai_onnx.export.record import ExportRecord
-    from coreai_onnx.generation import generate, perplexity
     from coreai_onnx.huggingface import export_model
-    from coreai_onnx.kernels import Kernel, kernel
-    from coreai_onnx.lower.decomposition_table import get_decomp_table
-    from coreai_onnx.memory import memory_plan
+    from coreai_onnx.huggingface.generation import generate, perplexity
+    from coreai_onnx.lower.walk.decomposition_table import get_decomp_table
     from coreai_onnx.program import OnnxProgram
     from coreai_onnx.python_models import (
         DynamicShapes,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         torch_export_python,
     )
     from coreai_onnx.runtime import ops_library_path, required_operators, session
+    from coreai_onnx.runtime.memory import memory_plan
 
 __all__ = [
     "DynamicShapes",
@@ -77,8 +77,8 @@ _HOMES = {
     "DynamicShapes": "coreai_onnx.python_models",
     "ExportedKernel": "coreai_onnx.python_models",
     "ExportedModel": "coreai_onnx.python_models",
-    "ExternalizeSpec": "coreai_onnx.export.externalize.externalize",
-    "Kernel": "coreai_onnx.kernels",
+    "ExternalizeSpec": "coreai_onnx.export.externalize.modules",
+    "Kernel": "coreai_onnx.delegation.user_kernels",
     "OnnxProgram": "coreai_onnx.program",
     "ExportRecord": "coreai_onnx.export.record",
     "TorchConverter": "coreai_onnx.converter",
@@ -92,13 +92,13 @@ _HOMES = {
     "export_python": "coreai_onnx.python_models",
     "from_python": "coreai_onnx.python_models",
     "from_text": "coreai_onnx.python_models",
-    "generate": "coreai_onnx.generation",
-    "get_decomp_table": "coreai_onnx.lower.decomposition_table",
-    "memory_plan": "coreai_onnx.memory",
-    "kernel": "coreai_onnx.kernels",
+    "generate": "coreai_onnx.huggingface.generation",
+    "get_decomp_table": "coreai_onnx.lower.walk.decomposition_table",
+    "memory_plan": "coreai_onnx.runtime.memory",
+    "kernel": "coreai_onnx.delegation.user_kernels",
     "ops_library_path": "coreai_onnx.runtime",
     "patch_for_externalization": "coreai_onnx.export.externalize.two_step",
-    "perplexity": "coreai_onnx.generation",
+    "perplexity": "coreai_onnx.huggingface.generation",
     "postprocess": "coreai_onnx.python_models",
     "profile": "coreai_onnx.debugging",
     "required_operators": "coreai_onnx.runtime",
@@ -113,7 +113,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Import a public name from the module that defines it."""
     if name == "composite_ops":
-        return import_module("coreai_onnx.composite_ops")
+        return import_module("coreai_onnx.composites")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -12,38 +12,38 @@ import torch
 from torch.export import ExportedProgram
 from tqdm import tqdm
 
+from coreai_onnx.bodies import ModuleCalls, composite_functions
 from coreai_onnx.errors import (
     InvalidModelError,
     NothingToConvertError,
     RegistrationError,
     StagingError,
 )
-from coreai_onnx.export.capture.capture import capture, check_calls
 from coreai_onnx.export.capture.explain import warn_about_fixed_dims
 from coreai_onnx.export.capture.exported import check_program
+from coreai_onnx.export.capture.run import capture, check_calls
 from coreai_onnx.export.capture.subjects import as_module
 from coreai_onnx.export.compat.turns import turn
-from coreai_onnx.export.externalize.externalize import ExternalizeSpec, ModuleCall
+from coreai_onnx.export.externalize.modules import ExternalizeSpec, ModuleCall
 from coreai_onnx.export.functionalize.decompositions import functional
-from coreai_onnx.export.recognize.recognition import Recognition
+from coreai_onnx.export.recognize.blocks import Recognition
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.export.versions import warn_if_untested
-from coreai_onnx.files.program_files import MAIN
-from coreai_onnx.functions import ModuleCalls, composite_functions
 from coreai_onnx.lower import Context, IONames, ProgramLowering
-from coreai_onnx.lower.composites import CompositeCalls
-from coreai_onnx.lower.opsets import chosen_opset
-from coreai_onnx.lower.registry import Lowering, builtin_lowering, composite_form
-from coreai_onnx.lower.training import warn_about_training
-from coreai_onnx.model.debug_info import DebugInfo
+from coreai_onnx.lower.build.composite_calls import CompositeCalls
+from coreai_onnx.lower.walk.registry import Lowering, builtin_lowering, composite_form
+from coreai_onnx.lower.walk.training import warn_about_training
+from coreai_onnx.model.checks.violations import violations
+from coreai_onnx.model.files.program_files import MAIN
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
-from coreai_onnx.model.violations import violations
+from coreai_onnx.model.provenance.debug_info import DebugInfo
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.stages import begin
+from coreai_onnx.targets.opsets import chosen_opset
 from coreai_onnx.version import __version__
 
 if TYPE_CHECKING:
-    from coreai_onnx.debugging.pass_verification import PassVerifier
+    from coreai_onnx.debugging.blame.pass_verification import PassVerifier
 
 warn_if_untested(torch.__version__)
 Targets = Sequence[ExternalizeSpec | type | Literal["auto"]] | Literal["auto"] | None
@@ -65,7 +65,7 @@ class _Staged:
 
 def pass_verifier(record: ExportRecord, inputs: Any) -> PassVerifier:
     """Return what verifies passes; most conversions need none, and it imports onnxruntime."""
-    from coreai_onnx.debugging.pass_verification import PassVerifier
+    from coreai_onnx.debugging.blame.pass_verification import PassVerifier
 
     return PassVerifier(record, inputs)
 
@@ -363,6 +363,6 @@ def _as_lowering(function: Any) -> Lowering:
     """Return a function as a lowering; an onnxscript function takes no builder."""
     if type(function).__module__.partition(".")[0] != "onnxscript":
         return function  # type: ignore[no-any-return]  # the user guarantees it
-    from coreai_onnx.lower.script import as_lowering
+    from coreai_onnx.lower.walk.script import as_lowering
 
     return as_lowering(function)

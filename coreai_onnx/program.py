@@ -13,23 +13,23 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import StagingError
-from coreai_onnx.files.bundles import save_bundle
-from coreai_onnx.files.program_files import load_models, save_program
-from coreai_onnx.files.saving import to_proto
-from coreai_onnx.model.debug_info import DebugInfo
+from coreai_onnx.model.checks.verifier import Verifier, check_of
 from coreai_onnx.model.extraction import extracted
+from coreai_onnx.model.files.bundles import save_bundle
+from coreai_onnx.model.files.program_files import load_models, save_program
+from coreai_onnx.model.files.saving import to_proto
 from coreai_onnx.model.inventory import composite_calls
+from coreai_onnx.model.provenance.debug_info import DebugInfo
 from coreai_onnx.model.summary import summarize
-from coreai_onnx.model.verifier import Verifier, check_of
 from coreai_onnx.printable import printable
 from coreai_onnx.quantization.quantizable import Quantizable
-from coreai_onnx.runtime.custom_ops import CustomOps, library_paths
-from coreai_onnx.runtime.outputs import Outputs
-from coreai_onnx.runtime.session import Session
+from coreai_onnx.runtime.libraries.custom_ops import CustomOps, library_paths
+from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.tensors.outputs import Outputs
 from coreai_onnx.stages import begin
 
 if TYPE_CHECKING:
-    from coreai_onnx.export.recognize.recognition import Recognition
+    from coreai_onnx.export.recognize.blocks import Recognition
     from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.passes import Pass, PassReport, Target
 

@@ -19,7 +19,7 @@ os.environ.setdefault("COREAI_ONNX_CACHE", str(Path(__file__).resolve().parent.p
 import hypothesis
 import torch
 
-from tests import fast_lane, kernel_targets, quick_decompositions, quick_exports
+from tests.support import fast_lane, kernel_targets, quick_decompositions, quick_exports
 
 REPO = Path(__file__).resolve().parent.parent
 REQUIRE_KERNELS = "COREAI_REQUIRE_KERNELS"
@@ -39,7 +39,9 @@ quick_exports.install()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that selects the fast lane."""
-    parser.addoption("--fast", action="store_true", help="run the fast lane: tests/fast_lane.py")
+    parser.addoption(
+        "--fast", action="store_true", help="run the fast lane: tests/support/fast_lane.py"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -53,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what the kernels ran on, so that nobody takes another target for a tested one."""
-    from coreai_onnx.runtime.library import kernels_built, ops_library_path
+    from coreai_onnx.runtime.libraries.library import kernels_built, ops_library_path
 
     if kernels_built():
         targets = kernel_targets.targets_of_this_machine(ops_library_path())

@@ -8,7 +8,7 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.errors import StagingError
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 class Scaled(torch.nn.Module):

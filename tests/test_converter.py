@@ -20,7 +20,7 @@ from coreai_onnx.errors import (
     StagingError,
     UnsupportedOpsError,
 )
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 class Scaled(torch.nn.Module):

@@ -26,7 +26,7 @@ def test_a_public_name_is_what_its_home_has(name: str) -> None:
 
 
 def test_composite_ops_is_there_without_an_import_of_its_own() -> None:
-    code = "import coreai_onnx; print(coreai_onnx.composite_ops.RMSNorm.__name__)"
+    code = "import coreai_onnx; print(coreai_onnx.composites.RMSNorm.__name__)"
     result = subprocess.run(
         [sys.executable, "-c", code],
         cwd=Path(coreai_onnx.__file__).parent.parent,
@@ -50,7 +50,7 @@ import numpy as np
 import coreai_onnx
 from coreai_onnx.cli import main
 from coreai_onnx.debugging import inspect_model, time_interleaved
-from tests.small_models import counter_model
+from tests.support.small_models import counter_model
 program = coreai_onnx.OnnxProgram({"main": counter_model()})
 assert program.run(np.ones(2, np.float32), kernels=False)["y"].tolist() == [1, 1]
 assert coreai_onnx.session(program, kernels=False).states == ("count",)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.uninstalled import run_uninstalled
+from tests.support.uninstalled import run_uninstalled
 
 pytestmark = pytest.mark.slow
 LIBRARY = "coreai_onnx/runtime/lib/libcoreai_onnx_ops"
@@ -86,7 +86,7 @@ def kit_of(repo: Path) -> set[str]:
 
 COMPILE_A_KERNEL = """
 import coreai_onnx
-from coreai_onnx.composite_ops import Composite, Input
+from coreai_onnx.composites import Composite, Input
 print(coreai_onnx.__file__)
 twice = Composite(
     name="twice", inputs=(Input("x"),), outputs=("y",), attributes=(),

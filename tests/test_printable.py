@@ -8,11 +8,11 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.cli import main
-from coreai_onnx.files.saving import save_models
+from coreai_onnx.model.files.saving import save_models
 from coreai_onnx.printable import LINE_LIMIT, TEXT_LIMIT, printable, printable_lines
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.session import session
-from tests.small_models import layers_model
+from coreai_onnx.runtime.sessions.session import session
+from tests.support.small_models import layers_model
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from coreai_onnx.errors import InputError, LoadError, SaveError, StagingError
 from coreai_onnx.passes import Target
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime import library
-from tests.small_models import counter_model, layers_model, linear_model, parse, phase_model
-from tests.tolerances import assert_close
+from coreai_onnx.runtime.libraries import library
+from tests.support.small_models import counter_model, layers_model, linear_model, parse, phase_model
+from tests.support.tolerances import assert_close
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
 

@@ -15,7 +15,7 @@ from torch.export import Dim
 import coreai_onnx
 from coreai_onnx.errors import InputError, LoadError
 from tests.source.packages import imported_file
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 SHAPES = {"x": {0: Dim("B"), 1: Dim("T")}, "weight": {}}
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8,

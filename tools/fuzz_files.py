@@ -33,7 +33,7 @@ SHOWN = 2000
 def work(start: int, count: int) -> None:
     """Process the files of some seeds and print the findings; runs in the child."""
     sys.path.insert(0, str(REPO))
-    from tests.fuzzing.exercise import Exerciser, FoundError
+    from tools.fuzzing.exercise import Exerciser, FoundError
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     with tempfile.TemporaryDirectory() as name:

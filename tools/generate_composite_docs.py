@@ -14,9 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's declarations, whether or not it is installed
 
-from coreai_onnx.composite_ops import COMPOSITES, Composite  # noqa: E402
-from coreai_onnx.composite_ops.declaration import Attribute, Input  # noqa: E402
-from tests.composites.matrix import (  # noqa: E402
+from coreai_onnx.composites import COMPOSITES, Composite  # noqa: E402
+from coreai_onnx.composites.declaration import Attribute, Input  # noqa: E402
+from tests.composites.calls.matrix import (  # noqa: E402
     DTYPES,
     OPSET,
     OTHER_OPSETS,

@@ -3,7 +3,7 @@
 python tools/generate_foreign_doc.py           after a sweep with --record
 python tools/generate_foreign_doc.py --check   exit 1 if the file is stale
 
-It measures nothing: totals come from tests/foreign/results.json and tests/backend/results.json,
+It measures nothing: totals come from tools/foreign/results.json and tools/backend/results.json,
 which ``sweep_foreign.py --record`` and ``sweep_backend.py --record`` write.
 """
 

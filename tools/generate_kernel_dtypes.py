@@ -1,4 +1,4 @@
-"""Write coreai_onnx/lower/kernel_dtypes.py: the dtypes that onnxruntime's CPU kernels accept.
+"""Write coreai_onnx/targets/kernel_dtypes.py: the dtypes that onnxruntime's CPU kernels accept.
 
 python tools/generate_kernel_dtypes.py            write the file
 python tools/generate_kernel_dtypes.py --check    fail if it is stale
@@ -13,7 +13,7 @@ from pathlib import Path
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
-TARGET = Path(__file__).parents[1] / "coreai_onnx" / "lower" / "kernel_dtypes.py"
+TARGET = Path(__file__).parents[1] / "coreai_onnx" / "targets" / "kernel_dtypes.py"
 NEWEST = 2147483647
 HEADER = '''"""Dtypes that onnxruntime's CPU kernels take, per operator and opset range.
 

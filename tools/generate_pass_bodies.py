@@ -21,12 +21,12 @@ sys.path.insert(0, str(ROOT))  # the checkout's writers, whether or not it is in
 import onnx_ir as ir  # noqa: E402
 import torch  # noqa: E402
 
-from coreai_onnx.composite_ops import COMPOSITES  # noqa: E402
-from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES  # noqa: E402
-from coreai_onnx.functions.trace import Example  # noqa: E402
-from coreai_onnx.functions.writers import write_body  # noqa: E402
-from coreai_onnx.lower.opsets import OPSETS  # noqa: E402
-from coreai_onnx.model.fixed_attributes import FIXED  # noqa: E402
+from coreai_onnx.bodies.trace import Example  # noqa: E402
+from coreai_onnx.bodies.writers import write_body  # noqa: E402
+from coreai_onnx.composites import COMPOSITES  # noqa: E402
+from coreai_onnx.composites.declaration import FLOAT_DTYPES  # noqa: E402
+from coreai_onnx.model.checks.fixed_attributes import FIXED  # noqa: E402
+from coreai_onnx.targets.opsets import OPSETS  # noqa: E402
 
 TARGET = ROOT / "coreai_onnx" / "passes" / "engine" / "composite_bodies.py"
 PROLOGUE = '''"""Bodies of the composites that passes make.

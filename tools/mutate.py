@@ -26,7 +26,7 @@ REPO = Path(__file__).resolve().parent.parent
 if str(REPO) not in sys.path:
     sys.path.insert(0, str(REPO))
 
-from tests.fast_lane import test_files  # noqa: E402 - found through the line above
+from tests.support.fast_lane import test_files  # noqa: E402 - found through the line above
 
 AREAS = {  # where the sources are, and their tests
     "lowering": ("coreai_onnx/lower/aten", "*.py", "tests/lower/aten"),

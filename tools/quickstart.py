@@ -26,9 +26,9 @@ from torch import nn
 import coreai_onnx
 from coreai_onnx.errors import KernelsNotBuiltError
 from coreai_onnx.model.interface import interface
+from coreai_onnx.model.table import render, size_text
 from coreai_onnx.runtime import Session
-from coreai_onnx.runtime.timing import Timings, time_interleaved
-from coreai_onnx.table import render, size_text
+from coreai_onnx.runtime.profile.timing import Timings, time_interleaved
 
 REPO = Path(__file__).resolve().parent.parent
 SENTENCES = (

@@ -135,8 +135,8 @@ def read_report(path: Path) -> Result:
 
 def sweep(python: Path) -> Result:
     """Sweep the operators in float32; entries that fail with the usual torch do not count."""
-    from tests.coverage.measuring import PASS
-    from tests.coverage.results import RECORD, load
+    from tools.operators.measuring import PASS
+    from tools.operators.results import RECORD, load
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "sweep.json"

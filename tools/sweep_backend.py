@@ -21,13 +21,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or not it is installed
 
-from tests.backend.models import backend_models  # noqa: E402
-from tests.backend.records import RECORD, Job, Records  # noqa: E402
-from tests.coverage.crew import Found, measure_with_bar  # noqa: E402
-from tests.coverage.journal import Journal  # noqa: E402
-from tests.coverage.measuring import REFUSED  # noqa: E402
+from tools.backend.models import backend_models  # noqa: E402
+from tools.backend.records import RECORD, Job, Records  # noqa: E402
+from tools.operators.crew import Found, measure_with_bar  # noqa: E402
+from tools.operators.journal import Journal  # noqa: E402
+from tools.operators.measuring import REFUSED  # noqa: E402
 
-WORKER = (sys.executable, "-m", "tests.backend.worker")
+WORKER = (sys.executable, "-m", "tools.backend.worker")
 
 
 def main() -> int:
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fresh", action="store_true", help="discard earlier results")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "backend.jsonl")
-    parser.add_argument("--record", action="store_true", help="write tests/backend/results.json")
+    parser.add_argument("--record", action="store_true", help="write tools/backend/results.json")
     return parser
 
 

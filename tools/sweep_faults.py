@@ -25,13 +25,13 @@ import torch
 from torch._dynamo.exc import UserError
 
 from coreai_onnx.converter import TorchConverter
-from coreai_onnx.debugging.blaming import blame
-from coreai_onnx.debugging.torch_side import feeds_of
+from coreai_onnx.debugging.blame.blaming import blame
+from coreai_onnx.debugging.reference.torch_side import feeds_of
 from coreai_onnx.errors import CoreaiError
+from coreai_onnx.model.table import render
 from coreai_onnx.passes import Target
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.session import Session
-from coreai_onnx.table import render
+from coreai_onnx.runtime.sessions.session import Session
 from tests.debugging.faults import Fault, faults
 from tests.models.zoo import named
 

@@ -27,13 +27,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or not it is installed
 
-from tests.coverage.crew import Found, measure_with_bar  # noqa: E402
-from tests.coverage.journal import Journal  # noqa: E402
-from tests.foreign.cases import BESIDE, CASES, DTYPES, IN_BFLOAT16, LIBRARY  # noqa: E402
-from tests.foreign.measuring import SECONDS  # noqa: E402
-from tests.foreign.records import RECORD, Job, Records  # noqa: E402
+from tools.foreign.cases import BESIDE, CASES, DTYPES, IN_BFLOAT16, LIBRARY  # noqa: E402
+from tools.foreign.measuring import SECONDS  # noqa: E402
+from tools.foreign.records import RECORD, Job, Records  # noqa: E402
+from tools.operators.crew import Found, measure_with_bar  # noqa: E402
+from tools.operators.journal import Journal  # noqa: E402
 
-WORKER = (sys.executable, "-m", "tests.foreign.worker")
+WORKER = (sys.executable, "-m", "tools.foreign.worker")
 PATIENCE = 5 * SECONDS
 """Seconds without a line after which a worker counts as stuck."""
 BATCH = 40
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fresh", action="store_true", help="discard earlier results")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "foreign.jsonl")
-    parser.add_argument("--record", action="store_true", help="write tests/foreign/results.json")
+    parser.add_argument("--record", action="store_true", help="write tools/foreign/results.json")
     return parser
 
 

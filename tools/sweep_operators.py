@@ -22,10 +22,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or not it is installed
 
-from tests.coverage.crew import Found, Job, measure_with_bar  # noqa: E402
-from tests.coverage.entries import entries, has_a_value  # noqa: E402
-from tests.coverage.measuring import PASS  # noqa: E402
-from tests.coverage.results import Sweep, load, record, save, table  # noqa: E402
+from tools.operators.crew import Found, Job, measure_with_bar  # noqa: E402
+from tools.operators.entries import entries, has_a_value  # noqa: E402
+from tools.operators.measuring import PASS  # noqa: E402
+from tools.operators.results import Sweep, load, record, save, table  # noqa: E402
 
 
 def main() -> int:
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--merge", action="store_true", help="keep the other results of --out")
     parser.add_argument("--again", action="store_true", help="repeat what does not pass in --out")
     parser.add_argument("--report", type=Path, help="print the tables of an --out file")
-    parser.add_argument("--record", action="store_true", help="write tests/coverage/results.json")
+    parser.add_argument("--record", action="store_true", help="write tools/operators/results.json")
     return parser
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from coreai_onnx.cli import (
+from coreai_onnx.cli.commands import (
     annotate,
     blame,
     compare,

@@ -2,19 +2,19 @@
 
 from typing import TYPE_CHECKING, Any
 
-from coreai_onnx.debugging.histogram import histogram
-from coreai_onnx.debugging.inspection import Inspection, inspect_model
-from coreai_onnx.debugging.model_diff import Change, ModelDiff, diff_models
-from coreai_onnx.debugging.profiles import profile
-from coreai_onnx.runtime.node_times import Execution, NodeTime, Profile, Total
-from coreai_onnx.runtime.timing import Timing, Timings, time_interleaved
+from coreai_onnx.debugging.diff.histogram import histogram
+from coreai_onnx.debugging.diff.inspection import Inspection, inspect_model
+from coreai_onnx.debugging.diff.model_diff import Change, ModelDiff, diff_models
+from coreai_onnx.debugging.profile.profiles import profile
+from coreai_onnx.runtime.profile.node_times import Execution, NodeTime, Profile, Total
+from coreai_onnx.runtime.profile.timing import Timing, Timings, time_interleaved
 
 if TYPE_CHECKING:
-    from coreai_onnx.debugging.blaming import Blame, blame
-    from coreai_onnx.debugging.comparison import Comparison, compare
-    from coreai_onnx.debugging.pass_verification import PassVerifier
-    from coreai_onnx.debugging.search import Finding
-    from coreai_onnx.debugging.torch_side import Arguments
+    from coreai_onnx.debugging.blame.blaming import Blame, blame
+    from coreai_onnx.debugging.blame.pass_verification import PassVerifier
+    from coreai_onnx.debugging.blame.search import Finding
+    from coreai_onnx.debugging.compare.comparison import Comparison, compare
+    from coreai_onnx.debugging.reference.torch_side import Arguments
 
 __all__ = [
     "Arguments",
@@ -44,23 +44,23 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import names that need torch on first access, so that the others work without it."""
     if name in {"Comparison", "compare"}:
-        from coreai_onnx.debugging import comparison
+        from coreai_onnx.debugging.compare import comparison
 
         return getattr(comparison, name)
     if name in {"Blame", "blame"}:
-        from coreai_onnx.debugging import blaming
+        from coreai_onnx.debugging.blame import blaming
 
         return getattr(blaming, name)
     if name == "PassVerifier":
-        from coreai_onnx.debugging.pass_verification import PassVerifier
+        from coreai_onnx.debugging.blame.pass_verification import PassVerifier
 
         return PassVerifier
     if name == "Finding":
-        from coreai_onnx.debugging.search import Finding
+        from coreai_onnx.debugging.blame.search import Finding
 
         return Finding
     if name == "Arguments":
-        from coreai_onnx.debugging.torch_side import Arguments
+        from coreai_onnx.debugging.reference.torch_side import Arguments
 
         return Arguments
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from coreai_onnx.errors import DelegationError
 from coreai_onnx.export.externalize.delegate_call import Delegate
 from coreai_onnx.export.functionalize.replaced_graph import isolated
-from coreai_onnx.lower.location import where_of
+from coreai_onnx.lower.walk.location import where_of
 
 HANDLE = "debug_handle"
 """Key of a node's ``meta``: its number in the program, which a backend may write into its bytes."""

@@ -12,11 +12,11 @@ from torch.export import ExportedProgram
 from coreai_onnx.delegation.configs import FinishConfig
 from coreai_onnx.delegation.methods import FORWARD, Methods
 from coreai_onnx.errors import SaveError
-from coreai_onnx.files.saving import EXTERNAL_TENSOR_BYTES
-from coreai_onnx.memory.plan import MemoryPlan, memory_plan
+from coreai_onnx.model.files.saving import EXTERNAL_TENSOR_BYTES
 from coreai_onnx.model.inventory import weights
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.outputs import Outputs
+from coreai_onnx.runtime.memory.plan import MemoryPlan, memory_plan
+from coreai_onnx.runtime.tensors.outputs import Outputs
 
 
 class FinishedProgram(Methods):

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from torch import fx
 from torch.export import ExportedProgram
 
-from coreai_onnx.composite_ops import COMPOSITES
-from coreai_onnx.composite_ops.declaration import DOMAIN
+from coreai_onnx.composites import COMPOSITES
+from coreai_onnx.composites.declaration import DOMAIN
 from coreai_onnx.delegation.backends import (
     BackendDetails,
     CompileSpec,
@@ -20,7 +20,7 @@ from coreai_onnx.delegation.backends import (
 from coreai_onnx.delegation.claims import claimed
 from coreai_onnx.delegation.lowered_nodes import lowered_nodes
 from coreai_onnx.delegation.partitioning import DelegationSpec, Partitioner, PartitionResult
-from coreai_onnx.lower.values import dtype_of
+from coreai_onnx.lower.build.values import dtype_of
 from coreai_onnx.version import __version__
 
 KERNELS = "ai.coreai.kernels"

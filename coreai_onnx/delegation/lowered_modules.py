@@ -25,7 +25,7 @@ from coreai_onnx.export.externalize.delegate_call import (
     is_number,
 )
 from coreai_onnx.export.functionalize.replaced_graph import with_graph
-from coreai_onnx.lower.location import where_of
+from coreai_onnx.lower.walk.location import where_of
 
 
 class LoweredModule(torch.nn.Module):

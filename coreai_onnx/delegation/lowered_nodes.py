@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from torch.export import ExportedProgram
 
+from coreai_onnx.bodies.modules import ModuleCalls
 from coreai_onnx.delegation.methods import FORWARD
-from coreai_onnx.functions.modules import ModuleCalls
-from coreai_onnx.lower.composites import CompositeCalls
-from coreai_onnx.lower.context import Context
-from coreai_onnx.lower.interface import IONames
-from coreai_onnx.lower.opsets import DEFAULT_OPSET
-from coreai_onnx.lower.program import ProgramLowering
+from coreai_onnx.lower.build.composite_calls import CompositeCalls
+from coreai_onnx.lower.walk.context import Context
+from coreai_onnx.lower.walk.interface import IONames
+from coreai_onnx.lower.walk.program import ProgramLowering
+from coreai_onnx.targets.opsets import DEFAULT_OPSET
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coreai_onnx.errors import StagingError
-from coreai_onnx.memory.placement import ALIGNMENT, Algorithm, greedy
+from coreai_onnx.runtime.memory.placement import ALIGNMENT, Algorithm, greedy
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class MemoryPlanningPass:
         if not callable(self.memory_planning_algo):
             raise StagingError(
                 f"memory_planning_algo is {self.memory_planning_algo!r:.60}, not a function\n"
-                "  use coreai_onnx.memory.greedy, or a function of buffers and alignment"
+                "  use coreai_onnx.runtime.memory.greedy, or a function of buffers and alignment"
             )
         if type(self.alignment) is not int or self.alignment < 1:
             raise StagingError(f"the alignment is {self.alignment!r:.60}, not a positive number")

@@ -12,17 +12,17 @@ import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
-from coreai_onnx.debugging.true_values import tensor_of
+from coreai_onnx.bodies.onnx_bodies import OnnxBody, onnx_body
+from coreai_onnx.debugging.reference.true_values import tensor_of
 from coreai_onnx.delegation.onnx_shapes import check_dtype, input_sizes, results
 from coreai_onnx.errors import DelegationError, InputError
 from coreai_onnx.export.externalize.onnx_call import ONNX_CALL, tag_of
-from coreai_onnx.functions.onnx_bodies import OnnxBody, onnx_body
-from coreai_onnx.lower.values import has_torch_dtype, torch_dtype
+from coreai_onnx.lower.build.values import has_torch_dtype, torch_dtype
 from coreai_onnx.model.interface import value_type_text
 from coreai_onnx.model.metadata import read_states
-from coreai_onnx.runtime.custom_ops import CustomOps
-from coreai_onnx.runtime.opening import Source, model_of
-from coreai_onnx.runtime.session import Session
+from coreai_onnx.runtime.libraries.custom_ops import CustomOps
+from coreai_onnx.runtime.sessions.opening import Source, model_of
+from coreai_onnx.runtime.sessions.session import Session
 
 
 class OnnxModule(torch.nn.Module):

@@ -9,11 +9,11 @@ import onnx
 import onnx_ir as ir
 import torch
 
+from coreai_onnx.bodies.onnx_bodies import OnnxBody
 from coreai_onnx.errors import InputError
-from coreai_onnx.functions.onnx_bodies import OnnxBody
-from coreai_onnx.lower.values import torch_dtype
+from coreai_onnx.lower.build.values import torch_dtype
 from coreai_onnx.model.interface import value_type_text
-from coreai_onnx.runtime.expressions import evaluated
+from coreai_onnx.runtime.tensors.expressions import evaluated
 
 Sizes = Mapping[str, Any]
 """Sizes by name: integers or symbolic integers."""

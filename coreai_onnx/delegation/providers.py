@@ -21,9 +21,9 @@ from coreai_onnx.delegation.lowered_nodes import lowered_nodes
 from coreai_onnx.delegation.partitioning import DelegationSpec, Partitioner, PartitionResult
 from coreai_onnx.delegation.parts import part_of
 from coreai_onnx.errors import SessionError, reason_of
-from coreai_onnx.files.saving import to_proto
 from coreai_onnx.model.delegated_parts import PROVIDER, compiled_input, compiled_output, digest_of
-from coreai_onnx.runtime.providers import claimed_nodes, compiled, provider_version
+from coreai_onnx.model.files.saving import to_proto
+from coreai_onnx.runtime.libraries.providers import claimed_nodes, compiled, provider_version
 
 
 class ProviderPartitioner(Partitioner):

@@ -23,7 +23,7 @@ from coreai_onnx.export.compat.torch_names import (
 )
 from coreai_onnx.export.functionalize.in_place import mutates
 from coreai_onnx.export.functionalize.replaced_graph import nodes_of, with_graph
-from coreai_onnx.lower.location import where_of
+from coreai_onnx.lower.walk.location import where_of
 
 _NUMBER_MODULES = ("_operator", "math")
 """Modules of the functions that a program may apply to symbolic numbers."""

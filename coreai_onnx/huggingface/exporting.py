@@ -16,8 +16,6 @@ import torch
 from coreai_onnx.converter import TorchConverter
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
-from coreai_onnx.files.new_folders import check_new, new_folder
-from coreai_onnx.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
 from coreai_onnx.huggingface.caches import Slot
 from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder
 from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
@@ -30,15 +28,17 @@ from coreai_onnx.huggingface.quantizing import check_arguments, first_target, qu
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.verification import check_at_other_sizes
-from coreai_onnx.lower.opsets import chosen_opset
+from coreai_onnx.model.files.new_folders import check_new, new_folder
+from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
 from coreai_onnx.model.interface import CAPACITY
 from coreai_onnx.model.metadata import RELATIONS, STATES
+from coreai_onnx.model.table import render, size_text
 from coreai_onnx.passes.stored_weights import store_weights_as
 from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.library import ops_library_path
+from coreai_onnx.runtime.libraries.library import ops_library_path
 from coreai_onnx.stages import begin
-from coreai_onnx.table import render, size_text
+from coreai_onnx.targets.opsets import chosen_opset
 
 if TYPE_CHECKING:
     from coreai_onnx.passes import Target

@@ -17,7 +17,7 @@ from coreai_onnx.errors import ConversionError
 from coreai_onnx.huggingface.caches import STATE
 from coreai_onnx.huggingface.decoders import KEPT, Decoder
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.session import Session
+from coreai_onnx.runtime.sessions.session import Session
 
 SIZES = ((1, 5, 0), (1, 1, 5), (3, 8, 0), (3, 1, 8))
 """Batch, number of tokens and number of cached ones."""

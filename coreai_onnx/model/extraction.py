@@ -10,7 +10,6 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
 from coreai_onnx.errors import StagingError
-from coreai_onnx.model.debug_info import CLASS, SCOPE, SOURCE
 from coreai_onnx.model.metadata import (
     ARGUMENTS,
     COMPLEX,
@@ -22,10 +21,11 @@ from coreai_onnx.model.metadata import (
     read_ranges,
     read_states,
 )
-from coreai_onnx.model.model_protos import declared_type, subgraphs
-from coreai_onnx.model.model_types import ModelTypes
-from coreai_onnx.model.op_schemas import ONNX_DOMAINS
-from coreai_onnx.model.places import as_read
+from coreai_onnx.model.provenance.debug_info import CLASS, SCOPE, SOURCE
+from coreai_onnx.model.provenance.places import as_read
+from coreai_onnx.model.standard.model_protos import declared_type, subgraphs
+from coreai_onnx.model.standard.model_types import ModelTypes
+from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
 
 
 def extracted(model: ir.Model, module: str) -> ir.Model:

@@ -15,7 +15,7 @@ from coreai_onnx.errors import TargetError
 MODULE_DOMAIN = "ai.coreai.module"
 STANDARD_DOMAIN = "ai.coreai"
 COMPOSITE_DOMAINS = (STANDARD_DOMAIN, "ai.coreai.user", MODULE_DOMAIN)
-"""Same as in ``composite_ops/declaration.py``, which imports torch; a test compares the two."""
+"""Same as in ``composites/declaration.py``, which imports torch; a test compares the two."""
 
 CONTRIB_DOMAIN = "com.microsoft"
 Release = tuple[int, int]

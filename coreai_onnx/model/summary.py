@@ -13,8 +13,8 @@ from coreai_onnx.model.inventory import (
     weights,
 )
 from coreai_onnx.model.metadata import TARGET
+from coreai_onnx.model.table import render, size_text
 from coreai_onnx.printable import printable
-from coreai_onnx.table import render, size_text
 
 
 def summarize(name: str, model: ir.Model) -> str:

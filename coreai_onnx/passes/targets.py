@@ -10,12 +10,12 @@ import onnx_ir as ir
 from coreai_onnx.errors import PassError, TargetError, failures_as
 from coreai_onnx.model.inventory import Release, contrib_since, release_of
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET
-from coreai_onnx.passes.contrib.contrib_embedding_nbits import contrib_embedding_nbits
-from coreai_onnx.passes.contrib.contrib_linear_attention import contrib_linear_attention
-from coreai_onnx.passes.contrib.contrib_moe import contrib_moe
-from coreai_onnx.passes.contrib.contrib_open_attention import contrib_open_attention
-from coreai_onnx.passes.contrib.contrib_qmoe import contrib_qmoe
-from coreai_onnx.passes.contrib.contrib_skip_norms import contrib_skip_norms
+from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
+from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
+from coreai_onnx.passes.contrib.moe import contrib_moe
+from coreai_onnx.passes.contrib.open_attention import contrib_open_attention
+from coreai_onnx.passes.contrib.qmoe import contrib_qmoe
+from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine.bodies import can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
 from coreai_onnx.passes.order import CONTRIB, FINISH, KERNELS, ORDER, Pass

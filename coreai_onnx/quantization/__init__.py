@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coreai_onnx.quantization.ort_quantizer import OrtQuantizer
+    from coreai_onnx.quantization.activations.ort_quantizer import OrtQuantizer
 
 __all__ = ["OrtQuantizer"]
 
@@ -17,6 +17,6 @@ def __getattr__(name: str) -> Any:
     """Import the quantizer, which needs torchao."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from coreai_onnx.quantization.ort_quantizer import OrtQuantizer
+    from coreai_onnx.quantization.activations.ort_quantizer import OrtQuantizer
 
     return OrtQuantizer

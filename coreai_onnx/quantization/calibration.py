@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import CoreaiError, QuantizationError
-from coreai_onnx.quantization.products import Products, Root, origin
-from coreai_onnx.runtime.session import Session
+from coreai_onnx.quantization.weights.products import Products, Root, origin
+from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.stages import begin
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.quantization.calibration import Array, Feed, run_calls
-from coreai_onnx.quantization.packed_weights import decibels
-from coreai_onnx.runtime.session import Session
+from coreai_onnx.quantization.weights.packed_weights import decibels
+from coreai_onnx.runtime.sessions.session import Session
 
 FIRST_CALLS = 4
 """The number of calls of the calibration data that the change of the outputs is measured on."""

@@ -9,14 +9,14 @@ from typing import Any, TypedDict, Unpack
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError, failures_as
-from coreai_onnx.quantization.activation_ranges import PERCENTILE, CalibrationMethod, Clipping
+from coreai_onnx.quantization.activations.integer_models import quantize_activations
+from coreai_onnx.quantization.activations.ranges import PERCENTILE, CalibrationMethod, Clipping
 from coreai_onnx.quantization.calibration import Feed
 from coreai_onnx.quantization.evaluation import beginning, output_changes
-from coreai_onnx.quantization.integer_models import quantize_activations
 from coreai_onnx.quantization.quantizer import quantize_models
 from coreai_onnx.quantization.report import Quantized
 from coreai_onnx.quantization.rules import MINIMUM_SIZE, Rule, Rules
-from coreai_onnx.quantization.scheme import Method, ScaleDtype, Scheme, check_choice
+from coreai_onnx.quantization.weights.scheme import Method, ScaleDtype, Scheme, check_choice
 
 Metric = Callable[[Any], float]
 """Computes a number from an `OnnxProgram`."""
@@ -31,7 +31,7 @@ class QuantizeOptions(TypedDict, total=False):
 
     Attributes:
         method: ``"hqq"`` (the default), ``"rtn"``, ``"palette"``, or, with calibration data,
-            ``"gptq"`` or ``"awq"``; see `coreai_onnx.quantization.scheme.Scheme`.
+            ``"gptq"`` or ``"awq"``; see `coreai_onnx.quantization.weights.scheme.Scheme`.
         symmetric: Whether groups have no zero points; by default they have.
         scale_dtype: Dtype of the scales in the file, ``"float16"`` (the default) or ``"float32"``.
         activation_bits: 0 (the default), or 8 to round the inputs of the products to 8 bits when

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Self, Unpack
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError, StagingError, failures_as
-from coreai_onnx.files.program_files import MAIN
 from coreai_onnx.model.adoption import adopt
+from coreai_onnx.model.files.program_files import MAIN
 from coreai_onnx.stages import begin
 
 if TYPE_CHECKING:
     from coreai_onnx.quantization.evaluation import MetricChange
-    from coreai_onnx.quantization.half_precision import DtypeOptions
-    from coreai_onnx.quantization.half_report import DtypeReport
+    from coreai_onnx.quantization.half.precision import DtypeOptions
+    from coreai_onnx.quantization.half.report import DtypeReport
     from coreai_onnx.quantization.options import Metric, QuantizeOptions
     from coreai_onnx.quantization.report import QuantizationReport
 
@@ -93,7 +93,7 @@ class Quantizable:
         Args:
             dtype: The dtype.
             **options: ``keep_io``, ``keep`` and ``calibration``, as in
-                `coreai_onnx.quantization.half_precision.DtypeOptions`.
+                `coreai_onnx.quantization.half.precision.DtypeOptions`.
 
         Returns:
             The program itself. ``dtype_reports`` lists what keeps float32, and why.
@@ -101,7 +101,7 @@ class Quantizable:
         Raises:
             QuantizationError: If an argument does not fit; the program is unchanged.
         """
-        from coreai_onnx.quantization.half_precision import convert_models  # imports torch
+        from coreai_onnx.quantization.half.precision import convert_models  # imports torch
 
         calibrated = "" if options.get("calibration") is None else self._choose(None)
         self.dtype_reports = convert_models(self.models, calibrated, dtype, **options)

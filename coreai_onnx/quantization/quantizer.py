@@ -12,20 +12,20 @@ import onnx_ir as ir
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.model.inventory import weights
 from coreai_onnx.quantization.calibration import Array, Feed, second_moments
-from coreai_onnx.quantization.convolutions import convolution_weights, rewrite_convolutions
-from coreai_onnx.quantization.packed_weights import PackedWeight, pack_weight
-from coreai_onnx.quantization.products import MatrixWeight, Products
-from coreai_onnx.quantization.quantized_models import refuse_few_bits, refuse_integers
 from coreai_onnx.quantization.report import (
     KeptWeight,
     QuantizationReport,
     Quantized,
     QuantizedLayer,
 )
-from coreai_onnx.quantization.rewriting import Rewriting
 from coreai_onnx.quantization.rules import Rules
-from coreai_onnx.quantization.scheme import CALIBRATED, Scheme
-from coreai_onnx.quantization.specialization import specialize
+from coreai_onnx.quantization.weights.convolutions import convolution_weights, rewrite_convolutions
+from coreai_onnx.quantization.weights.packed_weights import PackedWeight, pack_weight
+from coreai_onnx.quantization.weights.products import MatrixWeight, Products
+from coreai_onnx.quantization.weights.quantized_models import refuse_few_bits, refuse_integers
+from coreai_onnx.quantization.weights.rewriting import Rewriting
+from coreai_onnx.quantization.weights.scheme import CALIBRATED, Scheme
+from coreai_onnx.quantization.weights.specialization import specialize
 from coreai_onnx.stages import begin
 
 

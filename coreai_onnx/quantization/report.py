@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from coreai_onnx.model.table import render, size_text
 from coreai_onnx.quantization.evaluation import MetricChange, OutputChange
-from coreai_onnx.quantization.scheme import Scheme
-from coreai_onnx.table import render, size_text
+from coreai_onnx.quantization.weights.scheme import Scheme
 
 WORST = 8
 """The number of layers that the text of a report lists."""

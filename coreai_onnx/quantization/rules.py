@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from coreai_onnx.errors import QuantizationError
-from coreai_onnx.model.debug_info import CLASS
-from coreai_onnx.quantization.convolutions import ConvolutionWeight
-from coreai_onnx.quantization.products import MatrixWeight
-from coreai_onnx.quantization.scheme import Scheme, fitting_sizes
+from coreai_onnx.model.provenance.debug_info import CLASS
+from coreai_onnx.quantization.weights.convolutions import ConvolutionWeight
+from coreai_onnx.quantization.weights.products import MatrixWeight
+from coreai_onnx.quantization.weights.scheme import Scheme, fitting_sizes
 
 Rule = int | Mapping[str, Any] | Scheme | None
 """What a pattern selects: bits, fields of the scheme that differ, a scheme, or None for none."""

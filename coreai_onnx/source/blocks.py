@@ -15,7 +15,7 @@ from itertools import groupby
 
 import onnx_ir as ir
 
-from coreai_onnx.model.debug_info import CLASS, SCOPE, SOURCE
+from coreai_onnx.model.provenance.debug_info import CLASS, SCOPE, SOURCE
 from coreai_onnx.source.constants import Constants
 from coreai_onnx.source.structure import described, operands
 

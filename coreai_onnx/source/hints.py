@@ -8,7 +8,7 @@ from itertools import groupby
 
 import onnx_ir as ir
 
-from coreai_onnx.model.debug_info import SCOPE, SOURCE
+from coreai_onnx.model.provenance.debug_info import SCOPE, SOURCE
 from coreai_onnx.source.blocks import BlockCall, BlockFunction, Item, components
 from coreai_onnx.source.identifiers import LONGEST, identifier, is_plain, stem
 

@@ -14,7 +14,7 @@ from onnxscript import onnx_types
 
 from coreai_onnx.errors import SaveError
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
-from coreai_onnx.model.source_lines import read_code
+from coreai_onnx.model.provenance.source_lines import read_code
 from coreai_onnx.model.standard_composites import KERNEL_FILES
 from coreai_onnx.source import builder
 from coreai_onnx.source.blocks import BlockCall, BlockFunction, Item, Loop, module_items

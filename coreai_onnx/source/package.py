@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, SaveError, failures_as
-from coreai_onnx.files.external_data import bring_in
+from coreai_onnx.model.files.external_data import bring_in
 from coreai_onnx.model.inventory import initializers
 from coreai_onnx.quiet import without_warnings
 from coreai_onnx.source import builder

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import SaveError
 from coreai_onnx.model.inventory import attribute_graphs
 from coreai_onnx.model.metadata import ENTRYPOINT, TARGET
-from coreai_onnx.model.source_lines import CODE
+from coreai_onnx.model.provenance.source_lines import CODE
 from coreai_onnx.source.builder.names import encoded_type
 from coreai_onnx.source.constants import Constants, spelling_of
 

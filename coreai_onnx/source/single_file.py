@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, SaveError
-from coreai_onnx.files.new_files import all_or_nothing
+from coreai_onnx.model.files.new_files import all_or_nothing
 from coreai_onnx.source import builder
 from coreai_onnx.source.model_text import ModelText, import_lines, imports_of
 from coreai_onnx.source.package import fault_of

@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError
-from coreai_onnx.files.external_data import FileTensor
-from coreai_onnx.files.saving import raw_bytes
+from coreai_onnx.model.files.external_data import FileTensor
+from coreai_onnx.model.files.saving import raw_bytes
 from coreai_onnx.model.inventory import initializers
 from coreai_onnx.source.package import read_package, write_frame, write_package
 from coreai_onnx.source.weights_file import AbsentTensor, write_weights

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError
-from coreai_onnx.files.external_data import FileTensor
-from coreai_onnx.files.mapped_memory import give_back_mapped_files
-from coreai_onnx.files.saving import HELD_BYTES, raw_bytes
+from coreai_onnx.model.files.external_data import FileTensor
+from coreai_onnx.model.files.mapped_memory import give_back_mapped_files
+from coreai_onnx.model.files.saving import HELD_BYTES, raw_bytes
 from coreai_onnx.source.builder.weights import DIGEST, DTYPES, TYPES
 
 _NAMES = {onnx: name for name, onnx in DTYPES.items()}

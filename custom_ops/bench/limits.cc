@@ -1,5 +1,5 @@
 // What this machine can do at most: fused multiply-adds from registers, reading, copying. Plain C++
-// with vector types, compiled for the machine it runs on by tests/bench/limits.py:
+// with vector types, compiled for the machine it runs on by tools/bench/limits.py:
 //
 //   c++ -O3 -march=native -ffp-contract=fast -shared -fPIC -pthread limits.cc -o liblimits.so
 //

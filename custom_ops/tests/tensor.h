@@ -164,7 +164,7 @@ inline std::vector<double> Normal(std::size_t count, unsigned seed, double mean 
   return values;
 }
 
-/// Tolerances of tests/tolerances.py, tighter for float64, whose kernels compute in double.
+/// Tolerances of tests/support/tolerances.py, tighter for float64, whose kernels compute in double.
 inline double RelativeTolerance(DType dtype) {
   static const double kTolerance[] = {1.3e-6, 1e-3, 1.6e-2, 1e-12};
   return kTolerance[static_cast<std::size_t>(dtype)];

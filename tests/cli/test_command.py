@@ -13,13 +13,14 @@ import onnx
 import pytest
 import torch
 
-from coreai_onnx.cli import inspect_file, main
+from coreai_onnx.cli import main
 from coreai_onnx.cli.command import parser
+from coreai_onnx.cli.commands import inspect_file
 from coreai_onnx.program import OnnxProgram
 from tests.cli.wrong_words import CASES, WRONG, words_of
 from tests.conftest import REPO
-from tests.huggingface_folders import BERT
-from tests.small_models import linear_model
+from tests.support.huggingface_folders import BERT
+from tests.support.small_models import linear_model
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from coreai_onnx import TorchConverter
 from coreai_onnx.export.compat.finite_checks import Repairs
 from tests.compat.older_onnxruntime import install
 from tests.models.architecture import Architecture, expected_outputs
-from tests.tolerances import as_numpy, tolerance
+from tests.support.tolerances import as_numpy, tolerance
 
 NARROW = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 RELEASES = (

@@ -14,7 +14,7 @@ from torch.export import Dim
 
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
-from coreai_onnx.composite_ops import (
+from coreai_onnx.composites import (
     COMPOSITES,
     SDPA,
     GatedDeltaUpdate,
@@ -26,7 +26,7 @@ from coreai_onnx.composite_ops import (
 from coreai_onnx.program import OnnxProgram
 from tests.compat import older_onnxruntime
 from tests.custom_ops.single_op import run_op, single_op_model
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 VERSIONS = ["1.21.1", "1.24.4", "1.26.0", "1.28.0"]
 pytestmark = pytest.mark.slow

@@ -10,11 +10,11 @@ import torch
 from torch.export import Dim
 
 import coreai_onnx
-from coreai_onnx.composite_ops import GatedDeltaUpdate
-from coreai_onnx.lower.opsets import OPSETS, oldest_onnxruntime
+from coreai_onnx.composites import GatedDeltaUpdate
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.targets.opsets import OPSETS, oldest_onnxruntime
 from tests.compat import older_onnxruntime
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 pytestmark = pytest.mark.slow
 

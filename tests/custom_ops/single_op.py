@@ -11,7 +11,7 @@ import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper
 
-from coreai_onnx.composite_ops.declaration import DOMAIN
+from coreai_onnx.composites.declaration import DOMAIN
 
 ORT_SILENT = 4
 ONNX_TYPES = {

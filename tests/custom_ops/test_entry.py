@@ -15,10 +15,10 @@ import pytest
 import torch
 from onnx import helper
 
-from coreai_onnx.composite_ops import COMPOSITES
-from coreai_onnx.composite_ops.declaration import DOMAIN, FLOAT_DTYPES
+from coreai_onnx.composites import COMPOSITES
+from coreai_onnx.composites.declaration import DOMAIN, FLOAT_DTYPES
 from tests.custom_ops.single_op import DTYPES, ORT_SILENT, open_session, run_op, single_op_model
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 OPS = ["layer_norm", "rms_norm", "scaled_dot_product_attention"]
 EVERY_OP = sorted(name for name, composite in COMPOSITES.items() if composite.kernel)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from coreai_onnx.composite_ops.declaration import DOMAIN
-from coreai_onnx.composite_ops.gated_delta_update import COMPOSITE
+from coreai_onnx.composites.declaration import DOMAIN
+from coreai_onnx.composites.gated_delta_update import COMPOSITE
 from tests.custom_ops.single_op import DTYPES, ONNX_TYPES, double, run_op_outputs
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 OP = "gated_delta_update"
 BOTH = (True, True)

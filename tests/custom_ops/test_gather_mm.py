@@ -6,7 +6,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from coreai_onnx.composite_ops.gather_mm import COMPOSITE
+from coreai_onnx.composites.gather_mm import COMPOSITE
 from tests.custom_ops.single_op import (
     DTYPES,
     double,
@@ -15,7 +15,7 @@ from tests.custom_ops.single_op import (
     run_op,
     single_op_model,
 )
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 I32, I64 = torch.int32, torch.int64
 

@@ -6,11 +6,11 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.composite_ops.gather_mm_nbits import COMPOSITE
-from tests.bench.composite_model import composite_model
+from coreai_onnx.composites.gather_mm_nbits import COMPOSITE
 from tests.custom_ops.single_op import DTYPES, double, run_op
 from tests.lower.checking import open_model, run_session
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
+from tools.bench.composite_model import composite_model
 
 NAME = "gather_mm_nbits"
 F32, I64 = torch.float32, torch.int64

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composite_ops.geglu import COMPOSITE
+from coreai_onnx.composites.geglu import COMPOSITE
 from tests.custom_ops.single_op import DTYPES, run_op
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 SHAPES = [(), (1,), (17,), (3, 5, 7), (2, 33000), (0,), (3, 0, 2)]
 

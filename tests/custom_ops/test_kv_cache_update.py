@@ -7,9 +7,9 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from coreai_onnx.composite_ops.kv_cache_update import COMPOSITE
+from coreai_onnx.composites.kv_cache_update import COMPOSITE
 from tests.custom_ops.single_op import DTYPES, open_session, run_op, single_op_model
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 OP = "kv_cache_update"
 I32, I64 = torch.int32, torch.int64

@@ -6,11 +6,11 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.composite_ops.linear_nbits import COMPOSITE
-from tests.bench.composite_model import composite_model
+from coreai_onnx.composites.linear_nbits import COMPOSITE
 from tests.custom_ops.single_op import DTYPES, double, run_op
 from tests.lower.checking import open_model, run_session
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
+from tools.bench.composite_model import composite_model
 
 NAME = "linear_nbits"
 F32 = torch.float32

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composite_ops.rope import COMPOSITE
+from coreai_onnx.composites.rope import COMPOSITE
 from tests.custom_ops.single_op import DTYPES, double, run_op
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 I32, I64 = torch.int32, torch.int64
 TABLES = [

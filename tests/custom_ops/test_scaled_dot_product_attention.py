@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coreai_onnx.composite_ops.sdpa import COMPOSITE
+from coreai_onnx.composites.sdpa import COMPOSITE
 from tests.custom_ops.single_op import DTYPES, double, run_op
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 OP = "scaled_dot_product_attention"
 SHAPES = [

@@ -14,8 +14,8 @@ import torch
 
 import coreai_onnx
 from tests.conftest import REPO
-from tests.own_process import with_library
-from tests.tolerances import assert_close
+from tests.support.own_process import with_library
+from tests.support.tolerances import assert_close
 
 pytestmark = pytest.mark.slow
 SOURCES = REPO / "custom_ops"

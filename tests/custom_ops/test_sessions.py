@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coreai_onnx.composite_ops.declaration import DOMAIN
+from coreai_onnx.composites.declaration import DOMAIN
 from tests.custom_ops import many_sessions, single_op
 
 REPO = Path(__file__).resolve().parent.parent.parent

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composite_ops.skip_layer_norm import COMPOSITE
+from coreai_onnx.composites.skip_layer_norm import COMPOSITE
 from tests.custom_ops.single_op import DTYPES, double, run_op, run_op_outputs
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 OP = "skip_layer_norm"
 CASES = [

@@ -20,10 +20,10 @@ import torch
 from onnx import helper
 
 import coreai_onnx
-from coreai_onnx.composite_ops.declaration import DOMAIN
+from coreai_onnx.composites.declaration import DOMAIN
 from coreai_onnx.errors import CoreaiError
 from tests.custom_ops.single_op import ONNX_TYPES
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 Inputs = Sequence[torch.Tensor]
 

@@ -22,7 +22,7 @@ from coreai_onnx.delegation import (
 )
 from coreai_onnx.errors import DelegationError
 from tests.delegation.demo_backend import DEMO
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 class LowerableModule(torch.nn.Module):

@@ -10,7 +10,7 @@ from torch.export import Dim, export
 
 from coreai_onnx.delegation import CapabilityPartitioner, DelegationSpec, delegates_of, to_edge
 from tests.delegation.demo_backend import DEMO
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 aten = torch.ops.aten
 

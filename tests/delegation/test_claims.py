@@ -10,7 +10,7 @@ from coreai_onnx.delegation.claims import claimed
 from coreai_onnx.delegation.lowered_nodes import lowered_nodes
 from coreai_onnx.delegation.partitioning import Partitioner
 from tests.delegation.demo_backend import DEMO
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 aten = torch.ops.aten
 

@@ -16,7 +16,7 @@ from coreai_onnx.delegation import (
     to_edge,
 )
 from coreai_onnx.errors import StagingError
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 X = torch.randn(2, 3)
 

@@ -29,7 +29,7 @@ from coreai_onnx.errors import (
     StagingError,
 )
 from tests.delegation.demo_backend import DEMO, Tagging
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ from torch.export import Dim, export
 from coreai_onnx.delegation import ExportPass, ProxyValue, edge_ops, to_edge
 from coreai_onnx.delegation.export_pass import inferred
 from coreai_onnx.export.compat.torch_names import pytree
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ from torch.export import export
 from coreai_onnx import OnnxProgram
 from coreai_onnx.delegation import FinishConfig, to_edge
 from coreai_onnx.errors import SaveError, StagingError
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 X = torch.randn(2, 3)
 METHODS = {"second": torch.nn.ReLU(), "first": torch.nn.Sigmoid(), "another": torch.nn.Tanh()}

@@ -11,7 +11,7 @@ from torch.export import export
 from coreai_onnx import session
 from coreai_onnx.delegation import KernelPartitioner, delegates_of, to_edge
 from coreai_onnx.delegation.kernels import KERNELS
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 class Block(torch.nn.Module):

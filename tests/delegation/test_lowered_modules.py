@@ -24,7 +24,7 @@ from coreai_onnx.delegation import (
 from coreai_onnx.errors import DelegationError, InputError
 from tests.delegation.demo_backend import DEMO
 from tests.delegation.foreign_models import example, with_functions
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 X = torch.randn(2, 3)
 

@@ -8,7 +8,7 @@ from torch.export import export
 
 from coreai_onnx.delegation import FinishConfig, MemoryPlanningPass, to_edge
 from coreai_onnx.errors import StagingError
-from coreai_onnx.memory import naive
+from coreai_onnx.runtime.memory import naive
 
 X = torch.ones(32, 32)
 
@@ -50,7 +50,10 @@ def test_a_plan_by_a_function_of_one_s_own() -> None:
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"memory_planning_algo": "greedy"}, r"'greedy', not a function\n  use coreai_onnx.memory"),
+        (
+            {"memory_planning_algo": "greedy"},
+            r"'greedy', not a function\n  use coreai_onnx.runtime.memory",
+        ),
         ({"alignment": 0}, "the alignment is 0, not a positive number"),
         ({"alignment": True}, "the alignment is True"),
     ],

@@ -11,10 +11,10 @@ from torch.export import Dim, export
 import coreai_onnx
 from coreai_onnx.delegation import OnnxModule
 from coreai_onnx.errors import DelegationError, LoadError
-from tests import my_ops
 from tests.delegation.foreign_models import example, parsed, with_functions
-from tests.small_models import counter_model
-from tests.tolerances import assert_close
+from tests.support import my_ops
+from tests.support.small_models import counter_model
+from tests.support.tolerances import assert_close
 
 
 class Larger(torch.nn.Module):

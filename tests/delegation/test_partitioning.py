@@ -23,7 +23,7 @@ from coreai_onnx.delegation import (
 )
 from coreai_onnx.errors import DelegationError, StagingError
 from tests.delegation.demo_backend import DEMO, Demo, Tagging
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 aten = torch.ops.aten
 OTHER = "delegation.other"

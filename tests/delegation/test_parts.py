@@ -8,7 +8,7 @@ from torch.export.graph_signature import InputKind
 
 from coreai_onnx.delegation import to_edge
 from coreai_onnx.delegation.parts import part_of
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 aten = torch.ops.aten
 

@@ -16,8 +16,8 @@ from torch.export import Dim, export
 from coreai_onnx import session
 from coreai_onnx.delegation import ProviderPartitioner, delegates_of, to_edge
 from coreai_onnx.errors import SessionError
-from coreai_onnx.runtime.providers import CPU
-from tests.tolerances import assert_close
+from coreai_onnx.runtime.libraries.providers import CPU
+from tests.support.tolerances import assert_close
 
 OPENVINO = "OpenVINOExecutionProvider"
 # OpenVINO computes in bfloat16 on CPUs that can

@@ -11,7 +11,7 @@ from torch.export import Dim, export
 
 from coreai_onnx.delegation import to_edge
 from coreai_onnx.errors import PassError, SpecViolationError
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 aten = torch.ops.aten
 

@@ -40,6 +40,6 @@ def test_commands_of_a_document_exist(name: str) -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    document = "```console\n$ python -m tests.bench.kernels --gone \\\n    --threads 2 # --no\n```"
-    assert missing(document) == ["tests.bench.kernels --gone"]
+    document = "```console\n$ python -m tools.bench.kernels --gone \\\n    --threads 2 # --no\n```"
+    assert missing(document) == ["tools.bench.kernels --gone"]
     assert missing("`python -m tests.bench.gone`") == ["tests.bench.gone"]

@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 REPO = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = REPO / "docs" / "examples"

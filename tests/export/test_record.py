@@ -11,7 +11,7 @@ from coreai_onnx.errors import LoadError, SaveError, StagingError
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import Small, converted
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 def test_a_record_comes_back_with_names_and_inputs(tmp_path: Path) -> None:

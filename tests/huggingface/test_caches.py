@@ -18,10 +18,10 @@ from coreai_onnx.huggingface.caches import (
     states_in_cache,
     tensors_of,
 )
-from tests.huggingface_folders import llama
 from tests.models.decoders import SHAPE
 from tests.models.generators import GENERATORS, RWKV
-from tests.tolerances import assert_close
+from tests.support.huggingface_folders import llama
+from tests.support.tolerances import assert_close
 
 PARTS = [f"{layer}.{kind}" for layer in (0, 1) for kind in ("key", "value")]
 

@@ -6,8 +6,8 @@ import torch
 
 from coreai_onnx.huggingface.caches import slots_of
 from coreai_onnx.huggingface.decoders import Decoder, cache_dims
-from tests.huggingface_folders import llama
-from tests.tolerances import assert_close
+from tests.support.huggingface_folders import llama
+from tests.support.tolerances import assert_close
 
 FIRST = ["input_ids", "attention_mask", "position_ids"]
 CACHE = ["0.key", "0.value", "1.key", "1.value"]

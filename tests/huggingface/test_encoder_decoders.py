@@ -11,7 +11,7 @@ import transformers
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.encoder_decoders import CrossCache, DecoderPart, EncoderPart
 from tests.models.sequence_to_sequence import SEQUENCE_TO_SEQUENCE
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 def parts(architecture: Any) -> tuple[Any, EncoderPart, DecoderPart, CrossCache]:

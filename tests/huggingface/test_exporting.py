@@ -21,12 +21,12 @@ from coreai_onnx.errors import (
 )
 from coreai_onnx.huggingface.exporting import export_model
 from coreai_onnx.model.inventory import weights
-from coreai_onnx.runtime import library
-from coreai_onnx.runtime.session import Session
+from coreai_onnx.runtime.libraries import library
+from coreai_onnx.runtime.sessions.session import Session
 from tests.huggingface.test_heads import VIT, model
-from tests.huggingface_folders import BERT, llama, llama_folder
 from tests.models.generators import GENERATORS, padded, tokens_of_transformers
-from tests.tolerances import assert_close
+from tests.support.huggingface_folders import BERT, llama, llama_folder
+from tests.support.tolerances import assert_close
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from coreai_onnx.huggingface.folders import copy_companions
-from tests.huggingface_folders import llama, llama_folder
+from tests.support.huggingface_folders import llama, llama_folder
 
 
 def test_what_is_copied(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import torch
 from coreai_onnx.huggingface.decoders import Decoder
 from coreai_onnx.huggingface.exporting import export_model
 from coreai_onnx.huggingface.genai import genai_config
-from tests.huggingface_folders import llama, llama_folder
 from tests.models.generators import GENERATORS, tokens_of_transformers
+from tests.support.huggingface_folders import llama, llama_folder
 
 PYTHON = "COREAI_GENAI_PYTHON"
 """The interpreter of an environment with onnxruntime-genai, which is not installed beside torch."""

@@ -11,7 +11,7 @@ import transformers
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.heads import Head
 from coreai_onnx.huggingface.tasks import TASKS
-from tests.huggingface_folders import BERT
+from tests.support.huggingface_folders import BERT
 
 VIT: dict[str, Any] = {
     **{name: size for name, size in BERT.items() if name != "vocab_size"},

@@ -10,8 +10,8 @@ import transformers
 
 import coreai_onnx
 from coreai_onnx.huggingface.last_logits import COUNT
-from coreai_onnx.runtime.session import Session
-from tests.tolerances import assert_close
+from coreai_onnx.runtime.sessions.session import Session
+from tests.support.tolerances import assert_close
 
 IDS = [[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]]
 

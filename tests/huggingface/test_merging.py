@@ -8,10 +8,10 @@ import pytest
 
 from coreai_onnx.errors import ConversionError
 from coreai_onnx.huggingface.merging import computed_in_first_call
-from coreai_onnx.model.violations import violations
-from coreai_onnx.runtime.session import Session
-from tests.small_models import parse
-from tests.tolerances import assert_close
+from coreai_onnx.model.checks.violations import violations
+from coreai_onnx.runtime.sessions.session import Session
+from tests.support.small_models import parse
+from tests.support.tolerances import assert_close
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "own": 1]>'
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from coreai_onnx.huggingface import export_model
-from tests.huggingface_folders import llama
 from tests.models.generators import tokens_of_transformers
 from tests.models.sequence_to_sequence import SEQUENCE_TO_SEQUENCE
+from tests.support.huggingface_folders import llama
 
 OPTIMUM = "COREAI_OPTIMUM_PYTHON"
 """The interpreter of an environment with optimum-onnx."""

@@ -10,7 +10,7 @@ from coreai_onnx.errors import QuantizationError
 from coreai_onnx.huggingface.exporting import export_model
 from coreai_onnx.model.inventory import graphs
 from coreai_onnx.program import OnnxProgram
-from tests.huggingface_folders import llama_folder
+from tests.support.huggingface_folders import llama_folder
 
 
 def kinds(path: Path) -> list[str]:

@@ -15,8 +15,8 @@ from coreai_onnx.huggingface import export_model
 from coreai_onnx.huggingface.sentences import Pooling, SentenceHead, pooling_of
 from coreai_onnx.huggingface.tasks import TASKS
 from tests.huggingface.test_heads import model
-from tests.huggingface_folders import BERT, tokenizer
-from tests.tolerances import assert_close
+from tests.support.huggingface_folders import BERT, tokenizer
+from tests.support.tolerances import assert_close
 
 IDS = torch.tensor([[5, 9, 7, 3], [4, 8, 0, 0]])
 MASK = (IDS != 0).long()

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.sources import load_source
-from tests.huggingface_folders import BERT, llama, llama_folder
-from tests.tolerances import assert_close
+from tests.support.huggingface_folders import BERT, llama, llama_folder
+from tests.support.tolerances import assert_close
 
 
 def test_a_folder(tmp_path: Path) -> None:

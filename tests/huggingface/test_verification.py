@@ -15,12 +15,12 @@ from coreai_onnx.huggingface import export_model, verification
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear, of_codes
 from coreai_onnx.huggingface.decoders import Decoder
 from coreai_onnx.huggingface.verification import check_at_other_sizes
-from coreai_onnx.runtime import opening
-from coreai_onnx.runtime.session import Session
+from coreai_onnx.runtime.sessions import opening
+from coreai_onnx.runtime.sessions.session import Session
 from tests.huggingface.checkpoints.test_rounded_activations import rounding
-from tests.huggingface_folders import llama
 from tests.models.generators import GENERATORS
-from tests.tolerances import assert_close
+from tests.support.huggingface_folders import llama
+from tests.support.tolerances import assert_close
 
 
 @pytest.fixture(scope="module")

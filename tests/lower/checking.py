@@ -15,10 +15,10 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.dlpack import from_dlpack
 
-from coreai_onnx.composite_ops.declaration import DOMAIN
+from coreai_onnx.composites.declaration import DOMAIN
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.lower import Context, IONames, ProgramLowering
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 class Wrapped(torch.nn.Module):
@@ -110,7 +110,7 @@ def check(
         others: More argument lists to run the same model on.
         opset: ONNX opset.
         decompose: Whether to run torch's default decompositions first.
-        exception: A named row of the exceptions in ``tests/tolerances.py``.
+        exception: A named row of the exceptions in ``tests/support/tolerances.py``.
 
     Returns:
         The model, for further assertions.

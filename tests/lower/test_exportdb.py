@@ -20,7 +20,7 @@ from coreai_onnx.errors import ConversionError
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.lower import Context, IONames, LoweredProgram, ProgramLowering
 from tests.lower.checking import run_model
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 EXAMPLES = {n: e for n, e in all_examples().items() if e.support_level is SupportLevel.SUPPORTED}
 

@@ -10,9 +10,9 @@ import torch
 import torch.ao.quantization.fx._decomposed  # registers its ops
 import torch.nn.modules.linear_cross_entropy  # likewise
 
-import coreai_onnx.composite_ops.call
+import coreai_onnx.composites.call
 import coreai_onnx.lower  # noqa: F401 - it registers all lowerings
-from coreai_onnx.lower.registry import (
+from coreai_onnx.lower.walk.registry import (
     builtin_lowering,
     builtin_names,
     composite_form,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coreai_onnx.model.adoption import adopt
-from tests.quantization.weights import heavy_tailed, linear
+from tests.quantization.example_weights import heavy_tailed, linear
 
 
 def test_graph_and_functions_of_the_copy() -> None:

@@ -11,9 +11,9 @@ import pytest
 from coreai_onnx.errors import StagingError
 from coreai_onnx.model.extraction import extracted, modules_of
 from coreai_onnx.model.interface import value_type_text
-from coreai_onnx.runtime.session import Session
-from tests.small_models import parse
-from tests.tolerances import assert_close
+from coreai_onnx.runtime.sessions.session import Session
+from tests.support.small_models import parse
+from tests.support.tolerances import assert_close
 
 
 def layered() -> ir.Model:

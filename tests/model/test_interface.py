@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coreai_onnx.model.interface import TensorInfo, as_complex, dtype_name, interface
-from tests.small_models import counter_model, phase_model
+from tests.support.small_models import counter_model, phase_model
 
 
 def test_interface_sets_states_apart() -> None:

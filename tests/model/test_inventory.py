@@ -6,7 +6,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.composite_ops.declaration import DOMAIN, MODULE_DOMAIN, USER_DOMAIN
+from coreai_onnx.composites.declaration import DOMAIN, MODULE_DOMAIN, USER_DOMAIN
 from coreai_onnx.model.inventory import (
     COMPOSITE_DOMAINS,
     MOST_CALLS,
@@ -18,7 +18,7 @@ from coreai_onnx.model.inventory import (
     weights,
 )
 from coreai_onnx.model.summary import summarize
-from tests.small_models import layers_model, linear_model, parse
+from tests.support.small_models import layers_model, linear_model, parse
 
 
 def test_domains_are_those_of_the_declarations() -> None:

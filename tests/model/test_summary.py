@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coreai_onnx.model.summary import summarize
-from tests.small_models import counter_model
+from tests.support.small_models import counter_model
 
 
 def test_interface_operators_and_sizes() -> None:

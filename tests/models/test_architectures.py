@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from coreai_onnx import OnnxProgram, TorchConverter, from_python, get_decomp_table
-from coreai_onnx.debugging.model_diff import diff_models
+from coreai_onnx.debugging.diff.model_diff import diff_models
 from coreai_onnx.passes import Target, optimize_for
 from coreai_onnx.runtime import kernels_built
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import ARCHITECTURES, named
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 DECOMPOSED = """
     bert deberta_v2 modernbert gpt2 llama gemma3_text gpt_oss deepseek_v3 qwen3_next mamba2 t5

@@ -29,8 +29,8 @@ from transformers.integrations.executorch import (
 import coreai_onnx
 from coreai_onnx import OnnxProgram, TorchConverter
 from coreai_onnx.errors import ExportError
-from tests.externalized import kernels_built
-from tests.tolerances import assert_close
+from tests.support.externalized import kernels_built
+from tests.support.tolerances import assert_close
 
 LENGTH = 16
 SHAPE: dict[str, Any] = {

@@ -11,8 +11,8 @@ import torch
 import transformers
 
 from coreai_onnx.errors import GenerationError
-from coreai_onnx.generation import LanguageModel, generate
 from coreai_onnx.huggingface import export_model
+from coreai_onnx.huggingface.generation import LanguageModel, generate
 from coreai_onnx.model.inventory import weights
 from coreai_onnx.passes.stored_weights import store_weights_as
 from coreai_onnx.program import OnnxProgram

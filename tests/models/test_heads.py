@@ -17,8 +17,8 @@ from coreai_onnx.cli import main
 from coreai_onnx.huggingface.heads import Head
 from coreai_onnx.huggingface.sources import load_source
 from tests.huggingface.test_heads import VIT
-from tests.huggingface_folders import BERT
-from tests.tolerances import assert_close
+from tests.support.huggingface_folders import BERT
+from tests.support.tolerances import assert_close
 
 _DISENTANGLED = {
     **BERT,

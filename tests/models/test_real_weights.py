@@ -18,7 +18,7 @@ from torch.export import Dim
 
 import coreai_onnx
 from coreai_onnx.runtime import kernels_built
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 def folder_of(package: str) -> Path:

@@ -10,7 +10,7 @@ from torch.export import Dim
 
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
-from coreai_onnx.composite_ops import SDPA, RMSNorm, RMSNormImpl
+from coreai_onnx.composites import SDPA, RMSNorm, RMSNormImpl
 from tests.netron import viewer
 
 pytestmark = pytest.mark.slow

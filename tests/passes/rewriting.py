@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from coreai_onnx.passes import Pass, PassReport, run_passes
 from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 HEAD = '<ir_version: 10, opset_import: ["": {opset}, "ai.coreai": 1]>\n'
 

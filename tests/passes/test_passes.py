@@ -10,7 +10,7 @@ import onnx_ir as ir
 from coreai_onnx.passes import TARGETS, optimize_for, run_passes
 from tests.passes.random_graphs import BINDINGS, ROUNDED, STEPS, inputs_of, models
 from tests.passes.rewriting import run, same_bytes
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 @hypothesis.given(models())

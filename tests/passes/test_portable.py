@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.errors import TargetError
-from coreai_onnx.model.violations import violations
+from coreai_onnx.model.checks.violations import violations
 from coreai_onnx.passes import optimize_for
 from coreai_onnx.passes.portable import make_portable
 from tests.passes.rewriting import parse, run, same_bytes

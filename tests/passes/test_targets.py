@@ -23,7 +23,7 @@ from tests.delegation.demo_backend import Tagging
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import named
 from tests.passes.rewriting import parse, same_bytes
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 NAMES = ("bert", "llama", "whisper", "resnet")
 

@@ -8,9 +8,9 @@ import pytest
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.quantization import calibration
 from coreai_onnx.quantization.calibration import Probes, second_moments
-from tests.quantization.weights import experts, heavy_tailed, linear
-from tests.small_models import parse
-from tests.tolerances import assert_close
+from tests.quantization.example_weights import experts, heavy_tailed, linear
+from tests.support.small_models import parse
+from tests.support.tolerances import assert_close
 
 NESTED = """<ir_version: 10, opset_import: ["": 21, "ai.coreai.module": 1]>
 agraph (float[n, 2] x) => (float[n, 2] y)

@@ -15,8 +15,8 @@ from coreai_onnx.quantization.evaluation import (
     beginning,
     output_changes,
 )
-from tests.quantization.weights import heavy_tailed, linear
-from tests.tolerances import assert_close
+from tests.quantization.example_weights import heavy_tailed, linear
+from tests.support.tolerances import assert_close
 
 X = np.random.default_rng(3).normal(size=(4, 5, 16)).astype(np.float32)
 FEEDS = [(x,) for x in X]

@@ -9,7 +9,7 @@ import pytest
 
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.quantization.options import quantize_entrypoints, rules_of
-from tests.quantization.weights import heavy_tailed, linear
+from tests.quantization.example_weights import heavy_tailed, linear
 
 
 def test_options_select_scheme_and_rules() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from coreai_onnx.errors import QuantizationError, StagingError
 from coreai_onnx.program import OnnxProgram
-from tests.quantization.weights import heavy_tailed, linear
+from tests.quantization.example_weights import heavy_tailed, linear
 
 
 def program(*names: str) -> OnnxProgram:

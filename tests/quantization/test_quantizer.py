@@ -12,10 +12,10 @@ import torch
 import coreai_onnx
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.quantization.scheme import METHODS
+from coreai_onnx.quantization.weights.scheme import METHODS
 from tests.models.mixtures import MIXTURES
-from tests.quantization.weights import heavy_tailed, linear
-from tests.tolerances import assert_close
+from tests.quantization.example_weights import heavy_tailed, linear
+from tests.support.tolerances import assert_close
 
 
 class Layer(torch.nn.Module):

@@ -11,7 +11,7 @@ from coreai_onnx.quantization.report import (
     QuantizationReport,
     QuantizedLayer,
 )
-from coreai_onnx.quantization.scheme import Scheme
+from coreai_onnx.quantization.weights.scheme import Scheme
 
 
 def layer(path: str, sqnr: float, output: float | None = None) -> QuantizedLayer:

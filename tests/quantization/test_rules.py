@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from coreai_onnx.errors import QuantizationError
-from coreai_onnx.quantization.products import Products
 from coreai_onnx.quantization.rules import MINIMUM_SIZE, Rules
-from coreai_onnx.quantization.scheme import Scheme
-from tests.quantization.weights import heavy_tailed, linear, weight_of
-from tests.small_models import parse
+from coreai_onnx.quantization.weights.products import Products
+from coreai_onnx.quantization.weights.scheme import Scheme
+from tests.quantization.example_weights import heavy_tailed, linear, weight_of
+from tests.support.small_models import parse
 
 
 def rules_of(rules=None, skip=(), *, embeddings=True, minimum_size=MINIMUM_SIZE) -> Rules:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.rules.tree import REPO
-from tests.uninstalled import run_uninstalled
+from tests.support.uninstalled import run_uninstalled
 
 LINT = "from importlinter.cli import lint_imports_command as command; command()"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 import coreai_onnx
-from coreai_onnx import composite_ops
+from coreai_onnx import composites as composite_ops
 
 CONTRACT = {
     "ExternalizeSpec",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.rules.tree import sources, text
-from tests.tolerances import DEFAULTS, EXCEPTIONS
+from tests.support.tolerances import DEFAULTS, EXCEPTIONS
 
 OWN_TOLERANCE = re.compile(r"assert_allclose|\ballclose\(|assert_array_almost")
 
@@ -23,7 +23,7 @@ def test_every_exception_is_used() -> None:
     tests = [
         text(source)
         for source in sources(".py")
-        if source.startswith("tests/") and source != "tests/tolerances.py"
+        if source.startswith("tests/") and source != "tests/support/tolerances.py"
     ]
     unused = [name for name in EXCEPTIONS if not any(f'"{name}"' in source for source in tests)]
     assert not unused, f"used by no test: {unused}"
@@ -37,4 +37,4 @@ def test_no_test_brings_its_own_comparison() -> None:
         for number, line in enumerate(text(name).splitlines(), 1)
         if OWN_TOLERANCE.search(line)
     ]
-    assert not own, f"use tests.tolerances.assert_close: {own}"
+    assert not own, f"use tests.support.tolerances.assert_close: {own}"

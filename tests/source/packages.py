@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx import OnnxProgram, from_python
-from coreai_onnx.debugging.model_diff import diff_models
+from coreai_onnx.debugging.diff.model_diff import diff_models
 from coreai_onnx.source.package import read_package, write_frame
 from coreai_onnx.source.weights_file import write_weights
 

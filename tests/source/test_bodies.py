@@ -7,11 +7,11 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.model.source_lines import CODE, code_entry
+from coreai_onnx.model.provenance.source_lines import CODE, code_entry
 from coreai_onnx.source.model_text import ModelText
-from tests.small_models import parse
 from tests.source.modules import layered
 from tests.source.packages import source
+from tests.support.small_models import parse
 
 
 def test_layers_are_a_loop_over_indexed_weights(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.small_models import parse
 from tests.source.packages import source
+from tests.support.small_models import parse
 
 
 @pytest.mark.parametrize(

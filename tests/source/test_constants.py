@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from coreai_onnx.source.constants import Constants, constant_of
 from coreai_onnx.source.layout import flat
-from tests.small_models import parse
+from tests.support.small_models import parse
 
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n] x) => (float[n] y)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.small_models import parse
 from tests.source.packages import source
+from tests.support.small_models import parse
 
 
 def body(nodes: str, folder: Path) -> list[str]:

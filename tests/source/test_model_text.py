@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.composite_ops import COMPOSITES
+from coreai_onnx.composites import COMPOSITES
 from coreai_onnx.model.standard_composites import KERNEL_FILES
 from coreai_onnx.source.model_text import ModelText
 from tests.rules.tree import REPO
-from tests.small_models import layers_model, phase_model
 from tests.source.modules import layered
+from tests.support.small_models import layers_model, phase_model
 
 
 def lines(model: ir.Model) -> list[str]:

@@ -18,10 +18,11 @@ import coreai_onnx
 from coreai_onnx import OnnxProgram, from_python
 from coreai_onnx.cli import main
 from coreai_onnx.errors import LoadError, SaveError
-from coreai_onnx.model.source_lines import CODE, code_entry
+from coreai_onnx.model.provenance.source_lines import CODE, code_entry
 from coreai_onnx.source.package import imported, skeleton
 from coreai_onnx.source.single_file import write_file
-from tests.small_models import (
+from tests.source.packages import rebuilt, source
+from tests.support.small_models import (
     add_model,
     cache_model,
     counter_model,
@@ -31,7 +32,6 @@ from tests.small_models import (
     parse,
     phase_model,
 )
-from tests.source.packages import rebuilt, source
 
 BRANCHES = """<ir_version: 10, opset_import: ["": 21]>
 agraph (float[n] x, bool c, int64 trips) => (float[n] y, float[k, n] zs)

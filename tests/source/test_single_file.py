@@ -17,10 +17,16 @@ from coreai_onnx.errors import LoadError, SaveError
 from coreai_onnx.source.builder import Fields, Fixed
 from coreai_onnx.source.package import skeleton
 from coreai_onnx.source.single_file import read_source, single_file, write_file
-from tests.small_models import add_model, counter_model, layers_model, linear_model, linear_weights
 from tests.source.modules import layered
 from tests.source.packages import imported_file
-from tests.tolerances import assert_close
+from tests.support.small_models import (
+    add_model,
+    counter_model,
+    layers_model,
+    linear_model,
+    linear_weights,
+)
+from tests.support.tolerances import assert_close
 
 CALL = """import numpy, sys; sys.path.insert(0, "."); from kernel import call
 assert not {"torch", "coreai_onnx"} & set(sys.modules)

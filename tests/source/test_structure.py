@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from coreai_onnx.source.constants import Constants
 from coreai_onnx.source.structure import captured, described, operands
-from tests.small_models import parse
+from tests.support.small_models import parse
 
 TWINS = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n] x, bool c) => (float[n] y)

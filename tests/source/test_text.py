@@ -8,8 +8,8 @@ import pytest
 from coreai_onnx import OnnxProgram, from_text
 from coreai_onnx.errors import LoadError
 from coreai_onnx.source.package import skeleton
-from tests.small_models import counter_model, layers_model, linear_model, parse
 from tests.source.modules import layered
+from tests.support.small_models import counter_model, layers_model, linear_model, parse
 
 DIGITS = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n] x) => (float[n] y) { a = LeakyRelu <alpha = 2.4e-7>(x)  y = Mul(a, c)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from coreai_onnx.debugging.blaming import blame
+from coreai_onnx.debugging.blame.blaming import blame
 from tests.debugging.faults import faults
 from tests.debugging.wrong_kernel import build_wrong_library
-from tests.own_process import with_library
+from tests.support.own_process import with_library
 from tools.sweep_faults import converted, kernel_outcomes, outcomes, tables
 
 

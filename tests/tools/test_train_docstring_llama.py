@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.huggingface_folders import DOCSTRING_LLAMA
+from tests.support.huggingface_folders import DOCSTRING_LLAMA
 from tools import train_docstring_llama as tool
 
 LONG = "A paragraph that is long enough to be taken only once."

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composite_ops import torch_ops
+from coreai_onnx.composites import torch_ops
 from coreai_onnx.export.compat.patches import patched
 
 IMPLEMENTATIONS = ("grouped_mm", "batched_mm", "eager")

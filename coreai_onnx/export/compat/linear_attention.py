@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composite_ops import torch_ops
+from coreai_onnx.composites import torch_ops
 from coreai_onnx.export.compat.patches import patched_in_forwards
 
 LOOPING = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
@@ -56,7 +56,7 @@ def gated_delta_rule(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the outputs of the gated delta rule, and the state after the last token.
 
-    This is :mod:`coreai_onnx.composite_ops.gated_delta_update` with the axes and the float32 state
+    This is :mod:`coreai_onnx.composites.gated_delta_update` with the axes and the float32 state
     of transformers.
 
     Args:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary, ref
 import torch
 from torch.export import ExportedProgram
 
-from coreai_onnx.composite_ops.declaration import computed_composite
+from coreai_onnx.composites.declaration import computed_composite
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
 from coreai_onnx.export.externalize.attribute_reads import AttributeReads, recording

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composite_ops import COMPOSITES, Composite, domain_of
-from coreai_onnx.composite_ops.user_composites import check_declaration
+from coreai_onnx.composites import COMPOSITES, Composite, domain_of
+from coreai_onnx.composites.user_composites import check_declaration
 
 
 @dataclass

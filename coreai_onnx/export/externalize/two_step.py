@@ -13,8 +13,8 @@ from tqdm import tqdm
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.turns import turn
 from coreai_onnx.export.externalize.bodies import BodyExport
-from coreai_onnx.export.externalize.externalize import Externalization
 from coreai_onnx.export.externalize.module_call import ModuleCall
+from coreai_onnx.export.externalize.modules import Externalization
 from coreai_onnx.export.externalize.specs import ExternalizeSpec
 
 __all__ = ["patch_for_externalization", "restore_externalization", "subexport_and_restore"]

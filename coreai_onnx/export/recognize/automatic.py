@@ -19,9 +19,9 @@ from coreai_onnx.export.compat import experts, linear_attention
 from coreai_onnx.export.compat.patches import exchanged, patched
 from coreai_onnx.export.externalize.equivalence import EQUIVALENCE_KEY, equivalence_key
 from coreai_onnx.export.recognize import eager_attention
+from coreai_onnx.export.recognize.blocks import Block, Recognition
 from coreai_onnx.export.recognize.norms import norm_block
 from coreai_onnx.export.recognize.numeric_probe import RAISES, first_line
-from coreai_onnx.export.recognize.recognition import Block, Recognition
 from coreai_onnx.export.recognize.rotary import is_rotary, rotary_block
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composite_ops.call import call
-from coreai_onnx.export.recognize.recognition import Block
+from coreai_onnx.composites.call import call
+from coreai_onnx.export.recognize.blocks import Block
 
 NAME = "eager_attention_forward"
 _PARAMETERS = ["module", "query", "key", "value", "attention_mask"]

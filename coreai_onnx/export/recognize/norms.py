@@ -10,10 +10,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.composite_ops import COMPOSITES
-from coreai_onnx.composite_ops.call import call
+from coreai_onnx.composites import COMPOSITES
+from coreai_onnx.composites.call import call
+from coreai_onnx.export.recognize.blocks import Block
 from coreai_onnx.export.recognize.numeric_probe import MAGNITUDES, SEED, probe
-from coreai_onnx.export.recognize.recognition import Block
 
 _EPS = ("eps", *COMPOSITES["rms_norm"].attribute("eps").aliases, "layer_norm_eps")
 Tensor = torch.Tensor

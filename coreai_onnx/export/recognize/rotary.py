@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composite_ops.call import call
+from coreai_onnx.composites.call import call
+from coreai_onnx.export.recognize.blocks import Block
 from coreai_onnx.export.recognize.numeric_probe import SEED, probe
-from coreai_onnx.export.recognize.recognition import Block
 
 _TENSORS = ("q", "k", "x")
 Tensor = torch.Tensor

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composite_ops import torch_ops
+from coreai_onnx.composites import torch_ops
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.export.compat.experts import expert_product, weighted_experts
 from coreai_onnx.huggingface.checkpoints.packed_matrices import LayerWeight, PackedMatrix

@@ -1,24 +1,20 @@
 """Lowerings of torch ops, one file per family; importing this package registers them."""
 
-from coreai_onnx.lower.aten.complex import complex_numbers, complex_shapes
-from coreai_onnx.lower.aten.composite import (
-    composite_activation,
-    composite_calls,
-    composite_normalization,
-    composite_pooling,
-    compressed_weights,
-    own_composites,
-)
-from coreai_onnx.lower.aten.indexing import indexing, partial_writes, scatter
-from coreai_onnx.lower.aten.linalg import (
-    grouped_matmul,
-    linalg_cholesky,
-    linalg_ldl,
-    linalg_lu,
-    linalg_qr,
-    linalg_spectral,
-    matmul,
-)
+from coreai_onnx.lower.aten.complex import numbers as complex_numbers
+from coreai_onnx.lower.aten.complex import shapes as complex_shapes
+from coreai_onnx.lower.aten.composite import activation as composite_activation
+from coreai_onnx.lower.aten.composite import calls as composite_calls
+from coreai_onnx.lower.aten.composite import compressed_weights, own_composites
+from coreai_onnx.lower.aten.composite import normalization as composite_normalization
+from coreai_onnx.lower.aten.composite import pooling as composite_pooling
+from coreai_onnx.lower.aten.indexing import partial_writes, scatter
+from coreai_onnx.lower.aten.indexing import selection as indexing
+from coreai_onnx.lower.aten.linalg import cholesky as linalg_cholesky
+from coreai_onnx.lower.aten.linalg import grouped_matmul, matmul
+from coreai_onnx.lower.aten.linalg import ldl as linalg_ldl
+from coreai_onnx.lower.aten.linalg import lu as linalg_lu
+from coreai_onnx.lower.aten.linalg import qr as linalg_qr
+from coreai_onnx.lower.aten.linalg import spectral as linalg_spectral
 from coreai_onnx.lower.aten.nn import (
     adaptive_pooling,
     batch_normalization,
@@ -49,15 +45,16 @@ from coreai_onnx.lower.aten.pointwise import (
     trigonometry,
     unary_math,
 )
-from coreai_onnx.lower.aten.random import hashing, randomness
+from coreai_onnx.lower.aten.random import draws as randomness
+from coreai_onnx.lower.aten.random import hashing
 from coreai_onnx.lower.aten.reduction import (
     cumulative,
     distance,
     extremes,
     moments,
     quantization_parameters,
-    reduction,
 )
+from coreai_onnx.lower.aten.reduction import sums as reduction
 from coreai_onnx.lower.aten.shape import (
     block_scales,
     combining,
@@ -69,12 +66,10 @@ from coreai_onnx.lower.aten.shape import (
     views,
 )
 from coreai_onnx.lower.aten.signal import fourier, fourier_calls, windows
-from coreai_onnx.lower.aten.special import (
-    special_airy,
-    special_bessel,
-    special_gamma,
-    special_polynomial,
-)
+from coreai_onnx.lower.aten.special import airy as special_airy
+from coreai_onnx.lower.aten.special import bessel as special_bessel
+from coreai_onnx.lower.aten.special import gamma as special_gamma
+from coreai_onnx.lower.aten.special import polynomial as special_polynomial
 
 __all__ = [
     "activation",

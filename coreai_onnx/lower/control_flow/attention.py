@@ -8,11 +8,11 @@ import torch
 from torch import fx
 
 from coreai_onnx.export.compat.torch_names import math_attention, pytree
-from coreai_onnx.lower.binding import resolve
 from coreai_onnx.lower.control_flow.nested import walk_graph
-from coreai_onnx.lower.decompose import trace
-from coreai_onnx.lower.registry import lowers_higher_order
-from coreai_onnx.lower.walker import Walker
+from coreai_onnx.lower.walk.binding import resolve
+from coreai_onnx.lower.walk.decompose import trace
+from coreai_onnx.lower.walk.registry import lowers_higher_order
+from coreai_onnx.lower.walk.walker import Walker
 
 
 @lowers_higher_order("flex_attention")

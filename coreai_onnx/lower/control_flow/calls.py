@@ -11,8 +11,8 @@ from torch import fx
 
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.export.compat.torch_names import pytree
-from coreai_onnx.lower.registry import lowers_higher_order
-from coreai_onnx.lower.walker import Walker
+from coreai_onnx.lower.walk.registry import lowers_higher_order
+from coreai_onnx.lower.walk.walker import Walker
 
 
 @lowers_higher_order("with_effects")

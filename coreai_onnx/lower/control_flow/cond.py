@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import fx
 
-from coreai_onnx.lower.binding import resolve
 from coreai_onnx.lower.control_flow.nested import (
     NestedGraph,
     append,
@@ -15,8 +14,9 @@ from coreai_onnx.lower.control_flow.nested import (
     results_of,
     walk_graph,
 )
-from coreai_onnx.lower.registry import lowers_higher_order
-from coreai_onnx.lower.walker import Walker
+from coreai_onnx.lower.walk.binding import resolve
+from coreai_onnx.lower.walk.registry import lowers_higher_order
+from coreai_onnx.lower.walk.walker import Walker
 
 
 @lowers_higher_order("cond")

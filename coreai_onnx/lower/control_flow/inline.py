@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from coreai_onnx.lower.binding import resolve
 from coreai_onnx.lower.control_flow.nested import walk_graph
-from coreai_onnx.lower.decompose import trace
-from coreai_onnx.lower.registry import lowers_higher_order
-from coreai_onnx.lower.walker import Walker
+from coreai_onnx.lower.walk.binding import resolve
+from coreai_onnx.lower.walk.decompose import trace
+from coreai_onnx.lower.walk.registry import lowers_higher_order
+from coreai_onnx.lower.walk.walker import Walker
 
 # The index of the graph among the arguments, and the index of the first operand, which may be a
 # list of all operands.

@@ -18,7 +18,7 @@ import onnx.parser
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.model.fixed_attributes import FIXED
+from coreai_onnx.model.checks.fixed_attributes import FIXED
 from coreai_onnx.passes.engine.calls import CallIndex, sorted_callers_first
 from coreai_onnx.passes.engine.composite_bodies import BODIES, FORMULAS, Body
 from coreai_onnx.passes.engine.context import context_of, with_subgraphs

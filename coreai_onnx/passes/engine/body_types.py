@@ -15,7 +15,7 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.model.model_types import ModelTypes
+from coreai_onnx.model.standard.model_types import ModelTypes
 from coreai_onnx.passes.engine.bodies import Bodies
 from coreai_onnx.passes.engine.exporter import Exporter
 from coreai_onnx.passes.engine.match import DOMAIN, Dim, dtype_of, shape_of

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.model.inventory import Release, contrib_since
-from coreai_onnx.model.op_schemas import schema_of
+from coreai_onnx.model.standard.op_schemas import schema_of
 from coreai_onnx.passes.engine.context import attribute_graphs, reads_in, reads_of, with_subgraphs
 from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, STANDARD_DOMAINS
 

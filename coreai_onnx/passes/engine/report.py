@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from coreai_onnx.model.table import CELL_LIMIT
 from coreai_onnx.passes.engine.why import NearMiss
 from coreai_onnx.printable import printable
-from coreai_onnx.table import CELL_LIMIT
 
 
 @dataclass(frozen=True)

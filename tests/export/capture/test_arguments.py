@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coreai_onnx import compare, convert
-from coreai_onnx.debugging.torch_side import Arguments
+from coreai_onnx.debugging.reference.torch_side import Arguments
 from coreai_onnx.errors import StagingError
 from coreai_onnx.export.capture.arguments import as_arguments, separated
 

@@ -72,7 +72,7 @@ def breaks(*_: Any) -> None:
 @pytest.mark.parametrize(
     ("broken", "stand_in", "place"),
     [
-        ("coreai_onnx.export.capture.capture.functional", breaks, "capture.py:"),
+        ("coreai_onnx.export.capture.run.functional", breaks, "capture.py:"),
         ("coreai_onnx.export.functionalize.attributes._holders", lambda _: 5, "attributes.py:"),
     ],
 )

@@ -18,7 +18,7 @@ from transformers.models.switch_transformers.modeling_switch_transformers import
 
 from coreai_onnx import convert
 from coreai_onnx.export.compat.experts import IMPLEMENTATIONS, experts_as_gather_mm
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 SIZES = {"hidden_size": 8, "intermediate_size": 12, "num_local_experts": 4}
 

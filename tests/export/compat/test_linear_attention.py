@@ -18,7 +18,7 @@ from coreai_onnx.export.compat.linear_attention import (
     gated_delta_rule,
     replacement_of,
 )
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 CHUNKS, LOOP = (getattr(qwen3_next, name) for name in LOOPING)
 

@@ -12,7 +12,7 @@ import coreai_onnx
 from coreai_onnx import TorchConverter, get_decomp_table
 from coreai_onnx.export.compat import recurrent
 from coreai_onnx.export.compat.recurrent import recurrent_layers_as_ops
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 DIMS = {"input": {0: Dim("batch"), 1: Dim("steps", max=4096)}}
 OPTIONS: list[dict[str, Any]] = [

@@ -15,7 +15,7 @@ from transformers.models.recurrent_gemma.modeling_recurrent_gemma import Recurre
 import coreai_onnx
 from coreai_onnx.export.compat.state_space import CHUNKED, scan, state_space_layers_as_ops
 from tests.models.mixtures import STATEFUL
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 CHUNKS = getattr(mamba2, CHUNKED)
 

@@ -18,7 +18,7 @@ def test_torchao_is_imported_in_silence() -> None:
 
 
 def test_generation_imports_transformers_in_silence() -> None:
-    program = "import sys, coreai_onnx.generation; assert 'transformers' in sys.modules"
+    program = "import sys, coreai_onnx.huggingface.generation; assert 'transformers' in sys.modules"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True
     )

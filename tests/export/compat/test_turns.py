@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import coreai_onnx
 from coreai_onnx.errors import ExportError
 from coreai_onnx.export.compat.turns import is_mine, turn
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 THREADS = 8
 

@@ -11,7 +11,7 @@ from torch.export import Dim
 import coreai_onnx
 from coreai_onnx.errors import ExportRetryWarning, ExternalizationError
 from coreai_onnx.export.externalize.bodies import ModuleBody, example_inputs
-from coreai_onnx.export.externalize.externalize import Externalization, ModuleCall
+from coreai_onnx.export.externalize.modules import Externalization, ModuleCall
 
 
 class Inner(torch.nn.Module):

@@ -15,7 +15,7 @@ from coreai_onnx.export.externalize.delegate_call import (
     delegate_of,
     is_number,
 )
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 class Scaled(torch.nn.Module):

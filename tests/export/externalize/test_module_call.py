@@ -11,12 +11,13 @@ from torch.export import Dim
 
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
-from coreai_onnx.composite_ops import RMSNormImpl
+from coreai_onnx.composites import RMSNormImpl
 from coreai_onnx.errors import ExternalizationError
-from coreai_onnx.export.externalize import externalize, module_call
-from coreai_onnx.export.externalize.externalize import Externalization
+from coreai_onnx.export.externalize import module_call
+from coreai_onnx.export.externalize import modules as externalize
 from coreai_onnx.export.externalize.module_call import OP
-from tests.externalized import calls, converted, functions
+from coreai_onnx.export.externalize.modules import Externalization
+from tests.support.externalized import calls, converted, functions
 
 Tensor = torch.Tensor
 

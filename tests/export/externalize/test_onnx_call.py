@@ -12,7 +12,7 @@ from coreai_onnx.delegation import OnnxModule
 from coreai_onnx.errors import DelegationError
 from coreai_onnx.export.externalize.onnx_call import ONNX_CALL
 from tests.delegation.foreign_models import RELU, parsed
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 def test_a_program_outlives_its_module() -> None:

@@ -10,10 +10,10 @@ import torch
 
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
-from coreai_onnx.composite_ops import COMPOSITES
+from coreai_onnx.composites import COMPOSITES
 from coreai_onnx.errors import DeclarationError
 from coreai_onnx.export.externalize.specs import as_specs
-from tests.kernels.declared import SCALED
+from tests.delegation.user_kernels.declared import SCALED
 
 
 class Square(torch.nn.Module):

@@ -20,8 +20,8 @@ from coreai_onnx import (
 )
 from coreai_onnx.errors import ExternalizationError, StagingError
 from coreai_onnx.export.externalize.module_call import _CALLS
-from tests.externalized import calls, functions, untouched
-from tests.tolerances import assert_close
+from tests.support.externalized import calls, functions, untouched
+from tests.support.tolerances import assert_close
 
 Tensor = torch.Tensor
 

@@ -13,7 +13,7 @@ import coreai_onnx
 from coreai_onnx import TorchConverter
 from coreai_onnx.errors import DroppedStateWarning
 from coreai_onnx.export.functionalize.attributes import Attributes
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 Tensor = torch.Tensor
 X = torch.tensor([[1.0, 2.0, 3.0]])

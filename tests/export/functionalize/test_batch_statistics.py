@@ -10,7 +10,7 @@ from torch import nn
 
 from coreai_onnx import convert
 from coreai_onnx.export.functionalize.in_place import without_in_place
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::coreai_onnx.errors.TrainingModeWarning"),

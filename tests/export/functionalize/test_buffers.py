@@ -14,8 +14,8 @@ import coreai_onnx
 from coreai_onnx import ExternalizeSpec
 from coreai_onnx.errors import DroppedStateWarning, ExternalizationError
 from coreai_onnx.program import OnnxProgram
-from tests.externalized import calls, functions, kernels_built, untouched
-from tests.tolerances import assert_close
+from tests.support.externalized import calls, functions, kernels_built, untouched
+from tests.support.tolerances import assert_close
 
 Tensor = torch.Tensor
 

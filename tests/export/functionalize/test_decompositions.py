@@ -6,7 +6,7 @@ import torch
 
 from coreai_onnx import TorchConverter, get_decomp_table
 from coreai_onnx.export.functionalize.decompositions import functional
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 aten = torch.ops.aten
 

@@ -43,7 +43,7 @@ from tests.export.writing import (
     two_views_of_one,
     written_by_index,
 )
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 aten = torch.ops.aten
 Function = Callable[[torch.Tensor], Any]

@@ -9,7 +9,7 @@ import coreai_onnx
 from coreai_onnx import TorchConverter
 from coreai_onnx.errors import ExportError
 from coreai_onnx.export.functionalize.lifted_constants import lifted_constants
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 Tensor = torch.Tensor
 X = torch.tensor([[1.0, 2.0, 3.0]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx.export.functionalize.replaced_graph import copy_of, nodes_of, with_graph
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 def test_a_program_with_another_graph() -> None:

@@ -25,7 +25,7 @@ from torchao.quantization import (
 from coreai_onnx import OnnxProgram, convert
 from coreai_onnx.errors import TargetError
 from coreai_onnx.passes.targets import Target
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 pytestmark = [
     pytest.mark.slow,

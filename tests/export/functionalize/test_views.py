@@ -11,7 +11,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coreai_onnx.export.functionalize.views import Write, undone
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 View = Callable[[torch.Tensor], torch.Tensor]
 VIEWS: dict[str, View] = {

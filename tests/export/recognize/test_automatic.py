@@ -18,8 +18,8 @@ from coreai_onnx.export.compat import experts
 from coreai_onnx.export.recognize import automatic
 from coreai_onnx.export.recognize.automatic import Automatic, wants
 from coreai_onnx.program import OnnxProgram
-from tests.externalized import functions, kernels_built, untouched
-from tests.tolerances import assert_close
+from tests.support.externalized import functions, kernels_built, untouched
+from tests.support.tolerances import assert_close
 
 Tensor = torch.Tensor
 SMALL = {

@@ -12,7 +12,7 @@ from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
 from transformers.models.llama import modeling_llama as llama
 
 from coreai_onnx.export.recognize.eager_attention import NAME, attention_block, is_eager_attention
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 def layer(**given: Any) -> Any:

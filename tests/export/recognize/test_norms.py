@@ -20,7 +20,7 @@ from transformers.models.qwen3_next.modeling_qwen3_next import (
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from coreai_onnx.export.recognize.norms import norm_block
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 Tensor = torch.Tensor
 

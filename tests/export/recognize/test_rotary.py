@@ -14,7 +14,7 @@ from transformers.models.llama import modeling_llama as llama
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
 from coreai_onnx.export.recognize.rotary import is_rotary, rotary_block
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 Tensor = torch.Tensor
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from coreai_onnx.composite_ops.linear_nbits import dequantized
+from coreai_onnx.composites.linear_nbits import dequantized
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
-from tests.huggingface_folders import llama
+from tests.support.huggingface_folders import llama
 
 GROUP = 32
 Written = tuple[dict[str, torch.Tensor], torch.Tensor]

@@ -10,7 +10,7 @@ import torch
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints import bitsandbytes as reader
 from tests.huggingface.checkpoints.formats import FORMATS, Written, nf4, read_back
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 @pytest.mark.parametrize(

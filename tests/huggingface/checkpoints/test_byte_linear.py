@@ -17,7 +17,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
 )
 from coreai_onnx.model.inventory import graphs
 from tests.huggingface.checkpoints.test_rounded_activations import rounding
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(2, 5, 64, generator=GENERATOR)

@@ -16,7 +16,7 @@ from coreai_onnx.huggingface.checkpoints.float_codes import FLOAT4
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
 from tests.huggingface.checkpoints.formats import FORMATS, GROUP, compressed, read_back, values_of
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith("compressed")])

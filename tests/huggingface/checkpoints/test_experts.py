@@ -15,7 +15,7 @@ from coreai_onnx.huggingface.checkpoints import mxfp4
 from coreai_onnx.huggingface.checkpoints.experts import PackedExperts
 from coreai_onnx.huggingface.checkpoints.float_codes import FLOAT4
 from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 class Experts(nn.Module):

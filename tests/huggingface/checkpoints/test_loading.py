@@ -20,7 +20,7 @@ from coreai_onnx.huggingface.checkpoints.loading import METHODS
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear
 from coreai_onnx.huggingface.sources import load_source
 from tests.huggingface.checkpoints.formats import FORMATS, gptq, save_model, write_folder
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 IDS = torch.tensor([[5, 9, 3, 17, 200]])
 

@@ -13,7 +13,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     unpacked_rows,
 )
 from tests.huggingface.checkpoints.formats import random_codes, stream, values, values_of
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 @pytest.mark.parametrize("bits", range(2, 9))

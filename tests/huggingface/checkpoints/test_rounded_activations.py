@@ -9,7 +9,7 @@ import torch
 
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.rounded_activations import ActivationScheme, Rounding
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 X = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0)) * 3
 INT = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}

@@ -9,7 +9,7 @@ import torch
 
 import coreai_onnx
 from tests.lower.checking import Wrapped
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 FORMS = ("training", "own_table", "torchs_table")
 """As exported; decomposed with our table; decomposed with torch's."""

@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.lower import Context, IONames, ProgramLowering
 from tests.lower.checking import check, run_model
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 def test_a_score_modification_with_grouped_heads() -> None:

@@ -12,11 +12,11 @@ from torch._higher_order_ops.out_dtype import out_dtype
 
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower import Context, IONames, ProgramLowering
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.values import Value
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Value
 from tests.lower.checking import check, run_model
 from tests.lower.control_flow.test_cond import X
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 @pytest.fixture

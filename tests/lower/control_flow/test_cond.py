@@ -11,10 +11,10 @@ import torch
 from torch.export import Dim
 
 from coreai_onnx.lower import Context, IONames, ProgramLowering
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.values import Value
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Value
 from tests.lower.checking import check, op_types, run_model
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 BATCH = ({0: Dim("batch")},)
 X = torch.randn(3, 4)

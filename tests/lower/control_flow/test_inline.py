@@ -14,7 +14,7 @@ from coreai_onnx.lower import Context, IONames, ProgramLowering
 from coreai_onnx.lower.control_flow.inline import INLINED
 from tests.lower.checking import check, op_types, run_model
 from tests.lower.control_flow.test_cond import BATCH, OTHERS, Model, X
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 def test_no_grad_region() -> None:

@@ -17,13 +17,13 @@ from torch.export import Dim
 
 from coreai_onnx import convert
 from coreai_onnx.lower import Context
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.scope import Names, Scope
-from coreai_onnx.lower.values import set_dims
-from coreai_onnx.lower.walker import Walker
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.scope import Names, Scope
+from coreai_onnx.lower.build.values import set_dims
+from coreai_onnx.lower.walk.walker import Walker
 from tests.lower.checking import check, lower_module, run_model
 from tests.lower.control_flow.test_cond import BATCH, OTHERS, Model, X, graphs_of
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 def loop_with_condition(x: torch.Tensor) -> Any:

@@ -6,7 +6,7 @@ import pytest
 from coreai_onnx.passes.analysis.quantized_weights import QuantizedWeight, quantized_weight
 from coreai_onnx.passes.engine.surgeon import open_model
 from tests.passes.rewriting import parse, run
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 STEPS = np.random.default_rng(0).integers(-8, 8, (4, 6)).astype(np.int8)
 HEAD = """main () => (float[{shape}] w) <{steps}, float[{form}] s = {{{scales}}}, int8[{form}] z = {{{zeros}}},

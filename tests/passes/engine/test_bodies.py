@@ -12,9 +12,8 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.composite_ops import COMPOSITES
-from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES
-from coreai_onnx.lower.opsets import OPSETS
+from coreai_onnx.composites import COMPOSITES
+from coreai_onnx.composites.declaration import FLOAT_DTYPES
 from coreai_onnx.passes import ORDER, passes_for, run_passes
 from coreai_onnx.passes.engine.bodies import Bodies, can_make_functions, makes_functions, outline
 from coreai_onnx.passes.engine.composite_bodies import BODIES
@@ -22,9 +21,10 @@ from coreai_onnx.passes.engine.context import context_of
 from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.engine.surgeon import open_model
 from coreai_onnx.passes.engine.why import Why
-from tests.composite_calls import Case as Call
+from coreai_onnx.targets.opsets import OPSETS
 from tests.passes.rewriting import parse, run
-from tests.tolerances import assert_close
+from tests.support.composite_calls import Case as Call
+from tests.support.tolerances import assert_close
 from tools.generate_pass_bodies import CALLS, function_of
 
 Case = tuple[str, list[tuple[int, ...]], dict[str, Any]]

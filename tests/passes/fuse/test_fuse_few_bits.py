@@ -17,7 +17,7 @@ from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
 from tests.lower.checking import open_model, run_session
 from tests.passes.quantized_products import COLUMNS, INT4, RNG, ROWS, UINT4, linear
 from tests.passes.rewriting import run, same_bytes
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 import coreai_onnx
 from coreai_onnx.passes import Target
 from tests.lower.checking import op_types, open_model, run_session
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 Size = tuple[int, ...]
 

@@ -15,7 +15,7 @@ from coreai_onnx.passes.cleanup.remove_noop_casts import remove_noop_casts
 from coreai_onnx.passes.fuse.fuse_narrow_products import fuse_narrow_products
 from tests.lower.checking import op_types, open_model, run_session
 from tests.passes.rewriting import fuses, leaves
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 TEXT = (
     "main (bfloat16[n, 2] x, bfloat16[2, 3] v, float[3] b) => ({y}) "

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.lower.opsets import OPSETS
 from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.cleanup.remove_identities import remove_identities
 from coreai_onnx.passes.fuse.fuse_rms_norm import fuse_rms_norm
-from tests.composite_calls import Case
+from coreai_onnx.targets.opsets import OPSETS
 from tests.passes.rewriting import fuses, leaves, parse, run
-from tests.tolerances import assert_close
+from tests.support.composite_calls import Case
+from tests.support.tolerances import assert_close
 
 HEAD = "main (float[b, 4] x) => (float[b, 4] y) <float[4] w = {1, 2, 3, 4}, float two = {2}, float half = {-0.5}, float one = {1}, float e = {0.01}, int64[1] ax = {-1}>"
 MEAN = "p = Pow (x, two)  m = ReduceMean <keepdims = 1> (p, ax)  s = Add (m, e)"

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.composite_ops.call import call
-from coreai_onnx.lower.opsets import OPSETS
+from coreai_onnx.composites.call import call
 from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
-from tests.composite_calls import Case
+from coreai_onnx.targets.opsets import OPSETS
 from tests.passes.rewriting import fuses, leaves, parse, run
-from tests.tolerances import assert_close
+from tests.support.composite_calls import Case
+from tests.support.tolerances import assert_close
 
 HEAD = "main (float[b, 2, s, 4] x, float[1, 1, s, 2] f) => (float[b, 2, s, 4] y) <int64[1] zero = {0}, int64[1] h = {2}, int64[1] end = {9223372036854775807}, int64[1] ax = {3}>"
 ANGLES = "float[1, 1, s, 4] g = Concat <axis = 3> (f, f)  float[1, 1, s, 4] c = Cos (g)  float[1, 1, s, 4] n = Sin (g)"

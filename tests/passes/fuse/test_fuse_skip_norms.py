@@ -6,15 +6,15 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.composite_ops.declaration import FLOAT_DTYPES
-from coreai_onnx.lower.opsets import OPSETS
+from coreai_onnx.composites.declaration import FLOAT_DTYPES
 from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.engine.bodies import outline
 from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
-from tests.composite_calls import CASES, Case
+from coreai_onnx.targets.opsets import OPSETS
 from tests.passes.rewriting import fuses, leaves, parse, run
-from tests.tolerances import assert_close
+from tests.support.composite_calls import CASES, Case
+from tests.support.tolerances import assert_close
 
 HEAD = "main (float[n, 2] x, float[{r}] r) => (float[n, 2] y, float[n, 2] z) <float[2] w = {{1, 2}}, float[2] b = {{3, 4}}> {{ {body} }}"
 RMS = """

@@ -6,7 +6,7 @@ import pytest
 from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.fuse.integer_products import integer_products
 from tests.passes.rewriting import fuses, leaves, parse, run
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 WEIGHT = "<int8[2, 3] w = {1, -2, 3, 4, -5, 6}, float[3] t = {1, 2, 3}"
 DYNAMIC = f"""main (float[n, 2] x) => (float[n, 3] y) {WEIGHT}, uint8[n, 2] i, float s, uint8 z> {{

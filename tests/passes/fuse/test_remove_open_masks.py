@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from coreai_onnx.composite_ops.sdpa import scaled_dot_product_attention
+from coreai_onnx.composites.sdpa import scaled_dot_product_attention
 from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.fuse.remove_open_masks import NAME, remove_open_masks
 from tests.passes.rewriting import fuses, leaves, parse, run
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 HEAD = "main (float[b, 2, s, 4] q, float[b, 2, s, 4] k, float[b, 2, s, 4] v, {kind}[b, 1, s, s] other) => (float[b, 2, s, 4] y, float[b, 2, s, 4] z) <{kind}[1, 1, 1, 1] true = {{{value}}}>"
 ATTRS = '<scale = 0.5, is_causal = 0, window_size = 0, causal_alignment = "lower_right", softcap = {}, version = 1>'

@@ -9,7 +9,7 @@ import pytest
 from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
 from tests.passes.rewriting import leaves, parse, run
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 NAME = "scaled_dot_product_attention"
 TURNED = "<perm = [0, 2, 1, 3]>"

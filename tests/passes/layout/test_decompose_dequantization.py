@@ -9,7 +9,7 @@ from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.layout.decompose_dequantization import decompose_dequantization
 from tests.passes.quantized_products import COLUMNS, INT4, ROWS, UINT4, linear
 from tests.passes.rewriting import fuses, leaves, parse, run, same_numbers
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3, 4)).astype(np.float32)

@@ -6,7 +6,7 @@ import pytest
 from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.layout.keep_float_layers import keep_float_layers
 from tests.passes.rewriting import leaves, parse, rewrite, run
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 RNG = np.random.default_rng(0)
 Q = "q = QuantizeLinear (x, t, u)  d = DequantizeLinear (q, t, u)"

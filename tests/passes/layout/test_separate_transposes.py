@@ -14,7 +14,7 @@ from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.layout.separate_transposes import separate_transposes
 from tests.passes.layout.test_transposes_after_products import OPEN
 from tests.passes.rewriting import leaves, parse, run
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 WEIGHT = "float16[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}"
 OPSETS = '<ir_version: 10, opset_import: ["": 23, "f": 1]>'

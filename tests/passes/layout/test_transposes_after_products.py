@@ -12,7 +12,7 @@ import pytest
 from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.layout.transposes_after_products import transposes_after_products
 from tests.passes.rewriting import leaves, parse, rewrite
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 OPEN = """
 import onnxruntime, sys

@@ -12,7 +12,7 @@ import torch
 import coreai_onnx
 from coreai_onnx import OnnxProgram, from_python
 from coreai_onnx.runtime import kernels_built
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 class Net(torch.nn.Module):

@@ -12,8 +12,8 @@ from coreai_onnx.source.builder.names import (
     encoded_type,
     same_attribute,
 )
-from tests.small_models import parse
 from tests.source.packages import rebuilt
+from tests.support.small_models import parse
 
 
 def test_explicit_defaults_and_their_order_come_back(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from coreai_onnx import OnnxProgram
 from coreai_onnx.source.package import imported
-from tests.small_models import (
+from tests.support.small_models import (
     add_model,
     counter_model,
     linear_model,
@@ -20,7 +20,7 @@ from tests.small_models import (
     parse,
     phase_model,
 )
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 def test_call_takes_arrays_in_order(tmp_path: Path) -> None:

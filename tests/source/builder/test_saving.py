@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from coreai_onnx import OnnxProgram
-from coreai_onnx.debugging.model_diff import diff_models
+from coreai_onnx.debugging.diff.model_diff import diff_models
 from coreai_onnx.source.builder.saving import command
 from coreai_onnx.source.package import imported
-from tests.small_models import linear_model
+from tests.support.small_models import linear_model
 
 
 @pytest.mark.parametrize("options", [[], ["--external-data"]])

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from coreai_onnx.composite_ops.activation_modules import limits
-from coreai_onnx.composite_ops.blocks import streamed
-from coreai_onnx.composite_ops.compressed_ops import (
+from coreai_onnx.composites.activation_modules import limits
+from coreai_onnx.composites.blocks import streamed
+from coreai_onnx.composites.compressed_ops import (
     COMPUTED,
     PAIRS,
     computed_dtype,
@@ -18,9 +18,9 @@ from coreai_onnx.composite_ops.compressed_ops import (
 )
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.shape.indices import constant_or_none
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dims_of, dtype_of, is_float, is_powers
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, is_float, is_powers
+from coreai_onnx.lower.walk.registry import lowers
 from coreai_onnx.model.packed_codes import STREAM_BITS
 
 _PALETTE = "coreai.palette"

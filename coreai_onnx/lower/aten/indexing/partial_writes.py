@@ -6,10 +6,19 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.lower.aten.indexing.indexing import flattened, index_put
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, dtype_of, is_static, rank_of, wrap
+from coreai_onnx.lower.aten.indexing.selection import flattened, index_put
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
+    Dim,
+    Value,
+    as_dim,
+    dims_of,
+    dtype_of,
+    is_static,
+    rank_of,
+    wrap,
+)
+from coreai_onnx.lower.walk.registry import lowers
 
 
 @lowers("aten.select_scatter.default")

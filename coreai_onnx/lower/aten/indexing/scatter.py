@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from coreai_onnx.lower.aten.indexing.advanced_index import reduction_dtype
-from coreai_onnx.lower.aten.indexing.indexing import index_put
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import as_value
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.aten.indexing.selection import index_put
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import as_value
+from coreai_onnx.lower.build.values import (
     Dim,
     Number,
     Value,
@@ -24,6 +23,7 @@ from coreai_onnx.lower.values import (
     set_dims,
     wrap,
 )
+from coreai_onnx.lower.walk.registry import lowers
 
 _REDUCTIONS = {
     "add": "add",

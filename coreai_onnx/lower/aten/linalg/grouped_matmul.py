@@ -6,9 +6,17 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.lower.aten.indexing.advanced_index import reduction_dtype
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import composes, lowers
-from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of, ir_dtype, rank_of, set_dims
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
+    Dim,
+    Value,
+    dims_of,
+    dtype_of,
+    ir_dtype,
+    rank_of,
+    set_dims,
+)
+from coreai_onnx.lower.walk.registry import composes, lowers
 
 
 @composes("transformers.grouped_mm_fallback.default")

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import as_value, promote
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import as_value, promote
+from coreai_onnx.lower.build.values import (
     Number,
     Value,
     dims_of,
@@ -18,6 +17,7 @@ from coreai_onnx.lower.values import (
     is_float,
     rank_of,
 )
+from coreai_onnx.lower.walk.registry import lowers
 
 
 # ---------------------------------------------------------------------- plain products

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from coreai_onnx.lower.aten.nn.normalization import wide
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
     Dim,
     Value,
     dims_of,
@@ -19,6 +18,7 @@ from coreai_onnx.lower.values import (
     rank_of,
     set_dims,
 )
+from coreai_onnx.lower.walk.registry import lowers
 
 _KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

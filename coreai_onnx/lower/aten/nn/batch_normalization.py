@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from coreai_onnx.lower.aten.nn.normalization import moments, wide
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dims_of, dtype_of, numel, rank_of
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, numel, rank_of
+from coreai_onnx.lower.walk.registry import lowers
 
 
 @lowers("aten.batch_norm.default")

@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Sequence
 
 from coreai_onnx.errors import LoweringError
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
     Dim,
     Value,
     as_dim,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import promote
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import promote
+from coreai_onnx.lower.build.values import (
     Dim,
     Value,
     dims_of,
@@ -17,6 +16,7 @@ from coreai_onnx.lower.values import (
     rank_of,
     set_dims,
 )
+from coreai_onnx.lower.walk.registry import lowers
 
 _NONE, _MEAN, _SUM = 0, 1, 2
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Value, dims_of, dtype_of, numel, rank_of
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Dim, Value, dims_of, dtype_of, numel, rank_of
+from coreai_onnx.lower.walk.registry import lowers
 
 
 # ---------------------------------------------------------------------- layer norm

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx.lower.aten.shape.indices import floor_div
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, as_dim, dims_of, dtype_of, rank_of
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Value, as_dim, dims_of, dtype_of, rank_of
+from coreai_onnx.lower.walk.registry import lowers
 
 _PADDINGS = ("zeros", "border", "reflection")
 _MODES = ("linear", "nearest", "cubic")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import promote_to_float
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dims_of, dtype_of, rank_of
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import promote_to_float
+from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, rank_of
+from coreai_onnx.lower.walk.registry import lowers
 
 
 def _along(op: OpBuilder, op_type: str, x: Value, dim: int, dtype: torch.dtype | None) -> Value:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from coreai_onnx.lower.aten.nn.resize import resize
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Value
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Dim, Value
+from coreai_onnx.lower.walk.registry import lowers
 
 Sizes = Sequence[Dim] | None
 Scales = Sequence[float] | None

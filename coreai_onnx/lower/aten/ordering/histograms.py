@@ -10,9 +10,8 @@ import torch
 from coreai_onnx.lower.aten.ordering.searching import insertion_index
 from coreai_onnx.lower.aten.shape.creation import filled
 from coreai_onnx.lower.aten.shape.indices import flat
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
     Dim,
     Number,
     Value,
@@ -22,6 +21,7 @@ from coreai_onnx.lower.values import (
     rank_of,
     set_dims,
 )
+from coreai_onnx.lower.walk.registry import lowers
 
 
 @lowers("aten.histc.default")

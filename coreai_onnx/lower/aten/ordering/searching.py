@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.aten.reduction.reduction import reduced
+from coreai_onnx.lower.aten.reduction.sums import reduced
 from coreai_onnx.lower.aten.shape.creation import filled
 from coreai_onnx.lower.aten.shape.indices import flat
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import promote
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import promote
+from coreai_onnx.lower.build.values import (
     Dim,
     Number,
     Value,
@@ -20,6 +19,7 @@ from coreai_onnx.lower.values import (
     rank_of,
     set_dims,
 )
+from coreai_onnx.lower.walk.registry import lowers
 
 
 # ---------------------------------------------------------------------- sorted sequences

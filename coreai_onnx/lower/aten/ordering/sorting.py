@@ -8,11 +8,10 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx.lower.aten.reduction.extremes import extreme_index, order_key
-from coreai_onnx.lower.aten.reduction.reduction import reduced
+from coreai_onnx.lower.aten.reduction.sums import reduced
 from coreai_onnx.lower.aten.shape.indices import flat, floor_div
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
     Dim,
     Value,
     dims_of,
@@ -21,6 +20,7 @@ from coreai_onnx.lower.values import (
     set_dims,
     wrap,
 )
+from coreai_onnx.lower.walk.registry import lowers
 
 
 @lowers("aten.topk.default")

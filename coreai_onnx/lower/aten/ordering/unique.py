@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx.lower.aten.shape.indices import flat, positions
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
     Value,
     dims_of,
     dtype_of,
@@ -18,6 +17,7 @@ from coreai_onnx.lower.values import (
     set_dims,
     wrap,
 )
+from coreai_onnx.lower.walk.registry import lowers
 
 Distinct = tuple[Value, Value | None, Value | None]
 """Distinct elements, the index of each element among them, and counts; None if not requested."""

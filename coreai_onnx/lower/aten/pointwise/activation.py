@@ -9,10 +9,9 @@ from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.pointwise.error_function import erf_of
 from coreai_onnx.lower.aten.pointwise.numerics import is_double, widen
 from coreai_onnx.lower.aten.pointwise.unary_math import expm1_of, log1p_of
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import promote
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import promote
+from coreai_onnx.lower.build.values import (
     Number,
     Value,
     dims_of,
@@ -22,6 +21,7 @@ from coreai_onnx.lower.values import (
     numel,
     rank_of,
 )
+from coreai_onnx.lower.walk.registry import lowers
 
 _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.composite_ops.activation_modules import limits, stored
+from coreai_onnx.composites.activation_modules import limits, stored
 from coreai_onnx.lower.aten.pointwise.quantization import (
     dequantize_per_channel,
     dequantize_per_tensor,
     quantize_per_channel,
     quantize_per_tensor,
 )
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dims_of, dtype_of
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Value, dims_of, dtype_of
+from coreai_onnx.lower.walk.registry import lowers
 
 
 @lowers("coreai.quantize.default")

@@ -7,10 +7,10 @@ from typing import Any
 import onnx_ir as ir
 
 from coreai_onnx.lower.aten.pointwise.numerics import remainder_of_truncation, truncated, widen
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import promote, promote_to_float
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Number, Value, dtype_of, is_bool, is_float
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import promote, promote_to_float
+from coreai_onnx.lower.build.values import Number, Value, dtype_of, is_bool, is_float
+from coreai_onnx.lower.walk.registry import lowers
 
 
 def _scaled(op: OpBuilder, x: Value, factor: Number) -> Value:

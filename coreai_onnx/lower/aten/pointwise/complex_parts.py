@@ -12,10 +12,17 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import as_value
-from coreai_onnx.lower.registry import Lowering, builtin_lowering, lowers
-from coreai_onnx.lower.values import Value, is_complex, promoted_dtype, rank_of, real_part, wrap
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import as_value
+from coreai_onnx.lower.build.values import (
+    Value,
+    is_complex,
+    promoted_dtype,
+    rank_of,
+    real_part,
+    wrap,
+)
+from coreai_onnx.lower.walk.registry import Lowering, builtin_lowering, lowers
 
 Parts = tuple[Value, Value]
 

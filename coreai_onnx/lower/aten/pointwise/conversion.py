@@ -8,9 +8,9 @@ import torch
 
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.pointwise.float_bits import bits_of, from_bits
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dtype_of, ir_dtype, is_float
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Value, dtype_of, ir_dtype, is_float
+from coreai_onnx.lower.walk.registry import lowers
 
 
 def converted(op: OpBuilder, x: Value, dtype: torch.dtype) -> Value:

@@ -6,10 +6,10 @@ import math
 
 from coreai_onnx.lower.aten.pointwise.numerics import horner, in_double, is_double
 from coreai_onnx.lower.aten.pointwise.unary_math import log1p_of
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import promote_to_float
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import promote_to_float
+from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.walk.registry import lowers
 
 # Rational approximations of S. L. Moshier, Cephes Mathematical Library, ndtr.c (double precision):
 # erf(x) = x T(x²) / U(x²) for |x| <= 1; erfc(x) = exp(-x²) P(x) / Q(x) for 1 <= x < 8 and

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 
 from coreai_onnx.lower.aten.pointwise.numerics import is_negative, with_sign_of
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import promote
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dtype_of
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import promote
+from coreai_onnx.lower.build.values import Value, dtype_of
+from coreai_onnx.lower.walk.registry import lowers
 
 INF, NAN = float("inf"), float("nan")
 

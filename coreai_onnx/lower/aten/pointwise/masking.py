@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.inference import broadcast_dims
-from coreai_onnx.lower.promotion import as_value
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Number, Value, dims_of, dtype_of, numel, rank_of
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.inference import broadcast_dims
+from coreai_onnx.lower.build.promotion import as_value
+from coreai_onnx.lower.build.values import Dim, Number, Value, dims_of, dtype_of, numel, rank_of
+from coreai_onnx.lower.walk.registry import lowers
 
 
 @lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import promote
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Number, Value, dims_of, dtype_of
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import promote
+from coreai_onnx.lower.build.values import Dim, Number, Value, dims_of, dtype_of
+from coreai_onnx.lower.walk.registry import lowers
 
 _BYTES = (torch.int8, torch.uint8)
 _WORDS = (torch.int16, torch.uint16)

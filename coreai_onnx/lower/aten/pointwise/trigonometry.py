@@ -12,10 +12,10 @@ import onnx_ir as ir
 
 from coreai_onnx.lower.aten.pointwise.numerics import is_double, is_negative, widen, with_sign_of
 from coreai_onnx.lower.aten.pointwise.unary_math import log1p_of
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import promote_to_float
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import promote_to_float
+from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.walk.registry import lowers
 
 
 @lowers("aten.tan.default", "prims.tan.default")

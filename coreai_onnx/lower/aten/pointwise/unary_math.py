@@ -13,10 +13,10 @@ from coreai_onnx.lower.aten.pointwise.numerics import (
     truncated,
     widen,
 )
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import promote_to_float
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, is_bool, is_float, is_integer
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import promote_to_float
+from coreai_onnx.lower.build.values import Value, is_bool, is_float, is_integer
+from coreai_onnx.lower.walk.registry import lowers
 
 _FLOATING = {
     "exp": "Exp",

@@ -8,9 +8,17 @@ import torch
 
 from coreai_onnx.lower.aten.loops.scanning import final_state
 from coreai_onnx.lower.aten.pointwise.float_bits import bits_of
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dims_of, is_float, numel, rank_of, set_dims, wrap_all
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
+    Value,
+    dims_of,
+    is_float,
+    numel,
+    rank_of,
+    set_dims,
+    wrap_all,
+)
+from coreai_onnx.lower.walk.registry import lowers
 
 
 @lowers("aten.hash_tensor.default")

@@ -10,9 +10,8 @@ from coreai_onnx.lower.aten.shape.combining import cat
 from coreai_onnx.lower.aten.shape.creation import filled
 from coreai_onnx.lower.aten.shape.indices import positions
 from coreai_onnx.lower.aten.shape.splitting import sliced
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
     Dim,
     Value,
     dims_of,
@@ -23,6 +22,7 @@ from coreai_onnx.lower.values import (
     set_dims,
     wrap,
 )
+from coreai_onnx.lower.walk.registry import lowers
 
 
 def _accumulated(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:

@@ -6,11 +6,11 @@ import math
 
 import torch
 
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.inference import broadcast_dims
-from coreai_onnx.lower.promotion import promote_to_float
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dims_of, dtype_of, wrap
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.inference import broadcast_dims
+from coreai_onnx.lower.build.promotion import promote_to_float
+from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, wrap
+from coreai_onnx.lower.walk.registry import lowers
 
 _BY_PRODUCT_IF_LARGE, _BY_PRODUCT = 0, 1
 _LARGE = 25

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.aten.reduction.reduction import Axes, reduced
+from coreai_onnx.lower.aten.reduction.sums import Axes, reduced
 from coreai_onnx.lower.aten.shape.indices import flat
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dims_of, dtype_of, is_float, rank_of, set_dims, wrap
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
+    Value,
+    dims_of,
+    dtype_of,
+    is_float,
+    rank_of,
+    set_dims,
+    wrap,
+)
+from coreai_onnx.lower.walk.registry import lowers
 
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
 

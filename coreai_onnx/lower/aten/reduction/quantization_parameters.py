@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value, dtype_of
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Value, dtype_of
+from coreai_onnx.lower.walk.registry import lowers
 
 _EPS = torch.finfo(torch.float32).eps
 _UNSIGNED_MIDDLE = 128

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Value, dims_of
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Dim, Value, dims_of
+from coreai_onnx.lower.walk.registry import lowers
 
 
 @lowers("torchao.quantize_affine_float8_non_decomposed.default")

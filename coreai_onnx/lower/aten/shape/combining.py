@@ -9,9 +9,8 @@ import torch
 
 from coreai_onnx.export.compat.torch_names import PythonMod
 from coreai_onnx.lower.aten.shape.indices import flat, reversed_along
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
     Dim,
     Value,
     as_dim,
@@ -23,6 +22,7 @@ from coreai_onnx.lower.values import (
     wrap,
     wrap_all,
 )
+from coreai_onnx.lower.walk.registry import lowers
 
 
 # ---------------------------------------------------------------------- concatenation

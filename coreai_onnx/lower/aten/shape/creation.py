@@ -14,9 +14,8 @@ import sympy
 import torch
 
 from coreai_onnx.lower.aten.shape.indices import LARGEST_CONSTANT
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import F, lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
     Dim,
     Number,
     Value,
@@ -28,6 +27,7 @@ from coreai_onnx.lower.values import (
     scalar_dtype,
     set_dims,
 )
+from coreai_onnx.lower.walk.registry import F, lowers
 
 Scalar: TypeAlias = Number | sympy.Expr
 

@@ -9,9 +9,8 @@ import torch
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.shape.indices import floor_div, positions
 from coreai_onnx.lower.aten.shape.splitting import sliced
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
     Dim,
     Number,
     Value,
@@ -21,6 +20,7 @@ from coreai_onnx.lower.values import (
     rank_of,
     set_dims,
 )
+from coreai_onnx.lower.walk.registry import lowers
 
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coreai_onnx.lower.aten.shape.indices import INT_MAX, ceil_div, floor_div
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Value, dims_of, rank_of, set_dims, wrap
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Dim, Value, dims_of, rank_of, set_dims, wrap
+from coreai_onnx.lower.walk.registry import lowers
 
 
 # ---------------------------------------------------------------------- one range

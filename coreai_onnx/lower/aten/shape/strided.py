@@ -16,9 +16,18 @@ from coreai_onnx.lower.aten.shape.indices import (
     move_last,
     positions,
 )
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, is_static, numel, set_dims, wrap
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
+    Dim,
+    Value,
+    as_dim,
+    dims_of,
+    is_static,
+    numel,
+    set_dims,
+    wrap,
+)
+from coreai_onnx.lower.walk.registry import lowers
 
 
 # ---------------------------------------------------------------------- windows

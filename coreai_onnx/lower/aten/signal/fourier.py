@@ -11,10 +11,19 @@ from coreai_onnx.export.compat.torch_names import FloorDiv
 from coreai_onnx.lower.aten.pointwise.complex_parts import as_pairs, join, split
 from coreai_onnx.lower.aten.shape.indices import reversed_along
 from coreai_onnx.lower.aten.shape.views import squeeze_dim, transpose
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.promotion import as_value
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Dim, Value, as_dim, dims_of, dtype_of, numel, set_dims, wrap
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.promotion import as_value
+from coreai_onnx.lower.build.values import (
+    Dim,
+    Value,
+    as_dim,
+    dims_of,
+    dtype_of,
+    numel,
+    set_dims,
+    wrap,
+)
+from coreai_onnx.lower.walk.registry import lowers
 
 _BY_ROOT, _BY_SIZE = 1, 2
 

@@ -8,9 +8,8 @@ import torch
 
 from coreai_onnx.lower.aten.pointwise.complex_parts import as_pairs, join, split
 from coreai_onnx.lower.aten.signal.fourier import dft, half, mirrored, normalized, part
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import Lowering, lowers
-from coreai_onnx.lower.values import (
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
     Dim,
     Value,
     as_dim,
@@ -22,6 +21,7 @@ from coreai_onnx.lower.values import (
     set_dims,
     wrap,
 )
+from coreai_onnx.lower.walk.registry import Lowering, lowers
 
 _FORWARD = {None: 0, "backward": 0, "ortho": 1, "forward": 2}
 _INVERSE = {None: 2, "backward": 2, "ortho": 1, "forward": 0}

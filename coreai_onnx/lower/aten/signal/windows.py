@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.registry import lowers
-from coreai_onnx.lower.values import Value
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.walk.registry import lowers
 
 _WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
     "bartlett_window": torch.bartlett_window,

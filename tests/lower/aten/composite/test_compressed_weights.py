@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.composite_ops.compressed_ops import POWERS
+from coreai_onnx.composites.compressed_ops import POWERS
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.program import OnnxProgram
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 Q = torch.ops.coreai
 I8, U8 = torch.int8, torch.uint8

@@ -6,9 +6,9 @@ import torch
 from torch.export import Dim
 
 from coreai_onnx import convert
-from coreai_onnx.composite_ops import torch_ops
+from coreai_onnx.composites import torch_ops
 from tests.lower.checking import Wrapped
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 def test_gather_mm_keeps_its_inputs_and_attributes() -> None:

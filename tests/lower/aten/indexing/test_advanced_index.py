@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from coreai_onnx.lower.aten.indexing.advanced_index import read, reduction_dtype, resolve
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.scope import Names, Scope
-from coreai_onnx.lower.values import Value, set_dims
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.scope import Names, Scope
+from coreai_onnx.lower.build.values import Value, set_dims
 
 I64, BOOL = ir.DataType.INT64, ir.DataType.BOOL
 

@@ -8,7 +8,7 @@ import transformers.integrations.moe  # noqa: F401 - defines transformers::group
 
 from coreai_onnx import convert
 from tests.lower.checking import Wrapped, check, op_types
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 OFFSETS = torch.tensor([2, 2, 5, 6], dtype=torch.int32)
 ROWS = torch.export.Dim("rows", min=2)

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from coreai_onnx.lower.aten.linalg.jacobi import eigen, rotations
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.scope import Names, Scope
-from coreai_onnx.lower.values import set_dims
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.scope import Names, Scope
+from coreai_onnx.lower.build.values import set_dims
 from tests.lower.checking import run_model
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 def _start(size: int) -> tuple[OpBuilder, ir.Value, ir.Graph]:

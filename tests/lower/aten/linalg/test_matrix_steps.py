@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from coreai_onnx.lower.aten.linalg import matrix_steps
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.scope import Names, Scope
-from coreai_onnx.lower.values import dims_of, set_dims
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.scope import Names, Scope
+from coreai_onnx.lower.build.values import dims_of, set_dims
 from tests.lower.checking import run_model
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 _SEED = torch.Generator().manual_seed(0)
 X = torch.randn(2, 4, 4, dtype=torch.float64, generator=_SEED) + 3 * torch.eye(4)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx.lower.aten.loops.iteration import any_true, repeat_while
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.values import Value, dims_of
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Value, dims_of
 from tests.lower.aten.pointwise.test_numerics import compute
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 
 def halve_until_below_one(op: OpBuilder, x: Value) -> Value:

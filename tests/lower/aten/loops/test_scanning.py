@@ -6,11 +6,11 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.lower.aten.loops.scanning import final_state, scan, scan_with_outputs
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.scope import Names, Scope
-from coreai_onnx.lower.values import Value, dims_of, set_dims
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.scope import Names, Scope
+from coreai_onnx.lower.build.values import Value, dims_of, set_dims
 from tests.lower.checking import run_model
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 X = torch.arange(12.0).view(3, 4)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.lower.checking import check, lower_module, op_types, run_model
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 NAN, INF = float("nan"), float("inf")
 X = torch.tensor([[3.0, NAN, INF, -0.0, 0.0, NAN, 1.0], [1.0, 1.0, 5.0, -INF, 1.0, 2.0, 5.0]])

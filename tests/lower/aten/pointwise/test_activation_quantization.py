@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from coreai_onnx.composite_ops import activation_modules  # noqa: F401 - it defines the ops
+from coreai_onnx.composites import activation_modules  # noqa: F401 - it defines the ops
 from tests.lower.checking import check, op_types
 
 Q = torch.ops.coreai

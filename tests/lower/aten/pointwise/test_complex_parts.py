@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from coreai_onnx.lower.aten.pointwise.complex_parts import along_axes, join, parts_of, split
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.scope import Names, Scope
-from coreai_onnx.lower.values import dims_of, set_dims
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.scope import Names, Scope
+from coreai_onnx.lower.build.values import dims_of, set_dims
 from tests.lower.checking import check, run_model
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 Z = torch.randn(2, 3, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from coreai_onnx.lower.aten.pointwise import numerics
-from coreai_onnx.lower.builder import OpBuilder
-from coreai_onnx.lower.scope import Names, Scope
-from coreai_onnx.lower.values import Value, dtype_of, set_dims
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.scope import Names, Scope
+from coreai_onnx.lower.build.values import Value, dtype_of, set_dims
 from tests.lower.checking import run_model
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 INF, NAN = float("inf"), float("nan")
 

@@ -11,7 +11,7 @@ import torch.ao.quantization.fx._decomposed  # defines quantized_decomposed
 
 import coreai_onnx
 from tests.lower.checking import check, op_types
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 Q = torch.ops.quantized_decomposed
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)) * 3

@@ -9,7 +9,7 @@ import torch
 
 from coreai_onnx.errors import LoweringError
 from tests.lower.checking import check, lower_module, run_model
-from tests.tolerances import assert_close
+from tests.support.tolerances import assert_close
 
 X = torch.randn(5, 6, 4)
 N = torch.export.Dim("n", min=4)

@@ -1,0 +1,230 @@
+"""The body of ``scaled_dot_product_attention``, written with ONNX nodes.
+
+Tracing the reference over symbolic sizes takes seconds, since every reshape of a five-dimensional
+tensor evaluates strides in sympy; this takes milliseconds. Head groups are multiplied as taller
+matrices, so that keys and values are read once per group. Tests compare it with the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from coreai_onnx.bodies.body import BodyBuilder
+from coreai_onnx.bodies.trace import Example
+from coreai_onnx.bodies.writers import Examples, present, writes
+from coreai_onnx.composites.declaration import Composite
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.scope import AttributeRef
+from coreai_onnx.lower.build.values import Value, ir_dtype
+
+NATIVE_SINCE = 23
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The variant of a body.
+
+    Attributes:
+        mask: ``"bool"``, ``"float"`` or empty.
+        sinks: Whether there is a column of attention sinks.
+        causal: Whether keys after the query's position are masked.
+        window: Size of the attention window; 0 for no window.
+        upper_left: Whether the diagonal of the causal mask starts in the upper left corner.
+        softcap: Bound of the scores; 0 for none.
+        wide: Dtype of the computation.
+        one_group: Whether keys and values have the same number of heads.
+    """
+
+    mask: str
+    sinks: bool
+    causal: bool
+    window: int
+    upper_left: bool
+    softcap: float
+    wide: torch.dtype
+    one_group: bool
+
+    @property
+    def positional(self) -> bool:
+        """Whether the positions imply a mask."""
+        return not self.mask and (self.causal or self.window > 0)
+
+
+def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    given = present(composite, examples)
+    words = []
+    if "attn_mask" in given:
+        words.append("mask" if given["attn_mask"].dtype == torch.bool else "bias")
+    else:
+        parts = ["causal"] if attributes["is_causal"] else []
+        parts += ["window"] if attributes["window_size"] > 0 else []
+        upper_left = attributes["causal_alignment"] == "upper_left"
+        parts += ["upper_left"] if parts and upper_left else []
+        words += ["_".join(parts)] if parts else []
+    if "sinks" in given:
+        words.append("sinks")
+    elif given["key"].dims[1] != given["value"].dims[1]:
+        words.append("value_heads")
+    words += ["softcap"] if attributes["softcap"] > 0 else []
+    return words
+
+
+@writes("scaled_dot_product_attention", words=_words)
+def write(
+    b: BodyBuilder,
+    examples: Sequence[Example | None],
+    attributes: Mapping[str, Any],
+) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.sdpa.scaled_dot_product_attention`."""
+    query, key, value, mask, sinks = (*examples, *[None] * 5)[:5]
+    assert query is not None
+    assert key is not None
+    assert value is not None
+    call = _Call(
+        mask="" if mask is None else ("bool" if mask.dtype == torch.bool else "float"),
+        sinks=sinks is not None,
+        causal=bool(attributes["is_causal"]),
+        window=max(int(attributes["window_size"]), 0),
+        upper_left=attributes["causal_alignment"] == "upper_left",
+        softcap=float(attributes["softcap"]),
+        wide=torch.float64 if query.dtype == torch.float64 else torch.float32,
+        one_group=key.dims[1] == value.dims[1],
+    )
+    computed = query.dtype != torch.float64  # onnxruntime has no float64 kernel of Attention
+    if b.opset >= NATIVE_SINCE and computed and call.one_group and not call.sinks:
+        return _as_onnx_attention(b, call)
+    return _in_basic_ops(b, call)
+
+
+def _as_onnx_attention(b: BodyBuilder, call: _Call) -> Value:
+    """Write ONNX's Attention, with a mask computed from positions, and zeros for rows without keys.
+
+    The inputs are cast to float32: onnxruntime accumulates float16 scores in float16, and does not
+    support bfloat16. The mask is expanded to all rows, since onnxruntime does not broadcast rows.
+    """
+    op, (query, key, value) = b.op, b.inputs[:3]
+    mask = b.inputs[3] if call.mask else None
+    corner = call.causal and call.upper_left and not call.window
+    if call.positional and not corner:
+        mask = _position_mask(op, query, key, call)
+    elif mask is not None:
+        mask = mask if call.mask == "bool" else _always_cast(op, mask, call)
+        rows, columns = op.Shape(query, start=2, end=3), op.Shape(key, start=2, end=3)
+        mask = op.Expand(mask, op.Concat(rows, columns, axis=0))
+        mask = mask if call.mask == "bool" else _above_lowest(op, mask)
+    wide = op.Attention(
+        op.cast(query, call.wide),
+        op.cast(key, call.wide),
+        op.cast(value, call.wide),
+        mask,
+        is_causal=int(corner and not call.mask),
+        scale=AttributeRef("scale", "float"),
+        softcap=AttributeRef("softcap", "float") if call.softcap > 0 else None,
+    )
+    if mask is not None:
+        wide = _empty_rows_to_zero(op, wide, mask, call)
+    return op.cast(wide, b.dtype)
+
+
+def _in_basic_ops(b: BodyBuilder, call: _Call) -> Value:
+    """Write matrix products, one per key head, and a softmax."""
+    op, (query, key, value) = b.op, b.inputs[:3]
+    scale = op.cast(b.scope.attribute(AttributeRef("scale", "float")), call.wide)
+    scaled = op.Mul(op.cast(query, call.wide), scale)
+    keys = op.Transpose(op.cast(key, call.wide), perm=[0, 1, 3, 2])
+    batch, heads = op.Shape(query, start=0, end=1), op.Shape(query, start=1, end=2)
+    length, lengths = op.Shape(query, start=2, end=3), op.Shape(key, start=2, end=3)
+    scores = op.MatMul(_by_group(op, scaled, key, batch, heads, length), keys)
+    scores = op.Reshape(scores, op.Concat(batch, heads, length, lengths, axis=0), allowzero=1)
+    if call.softcap > 0:
+        bound = op.cast(b.scope.attribute(AttributeRef("softcap", "float")), call.wide)
+        scores = op.Mul(op.Tanh(op.Div(scores, bound)), bound)
+    mask = b.inputs[3] if call.mask else None
+    if call.positional:
+        mask = _position_mask(op, query, key, call)
+    if mask is not None and mask.dtype == ir.DataType.BOOL:
+        scores = op.Where(mask, scores, float("-inf"))
+    elif mask is not None:
+        mask = _always_cast(op, mask, call)
+        scores = op.Add(scores, mask)
+    weights = _softmax(op, scores, b.inputs[4] if call.sinks else None, call)
+    product = op.MatMul(
+        _by_group(op, weights, value, batch, heads, length), op.cast(value, call.wide)
+    )
+    dims = op.Concat(batch, heads, length, op.Shape(value, start=3, end=4), axis=0)
+    result = op.Reshape(product, dims, allowzero=1)
+    if mask is not None and not call.sinks:
+        result = _empty_rows_to_zero(op, result, mask, call)
+    return op.cast(result, b.dtype)
+
+
+def _by_group(
+    op: OpBuilder, x: Value, shared: Value, batch: Value, heads: Value, length: Value
+) -> Value:
+    """Return ``[B, H, T, N]`` as ``[B, K, H / K * T, N]``: rows grouped by their key head."""
+    groups = op.Shape(shared, start=1, end=2)
+    rows = op.Mul(op.Div(heads, groups), length)
+    columns = op.Shape(x, start=3, end=4)
+    return op.Reshape(x, op.Concat(batch, groups, rows, columns, axis=0), allowzero=1)
+
+
+def _position_mask(op: OpBuilder, query: Value, key: Value, call: _Call) -> Value:
+    """Return the bool mask ``[T, S]`` of a causal or windowed attention."""
+    queries = op.squeeze(op.Shape(query, start=2, end=3), [0])
+    keys = op.squeeze(op.Shape(key, start=2, end=3), [0])
+    position = op.Range(0, queries, 1)
+    if not call.upper_left:
+        position = op.Add(position, op.Sub(keys, queries))
+    distance = op.Sub(op.Unsqueeze(position, [1]), op.Unsqueeze(op.Range(0, keys, 1), [0]))
+    window = op.scope.attribute(AttributeRef("window_size", "int")) if call.window else None
+    parts = []
+    if call.causal:
+        parts.append(op.GreaterOrEqual(distance, 0))
+    elif call.window:
+        parts.append(op.Greater(distance, op.Neg(window)))
+    if call.window:
+        parts.append(op.Less(distance, window))
+    return parts[0] if len(parts) == 1 else op.And(*parts)
+
+
+def _softmax(op: OpBuilder, scores: Value, sinks: Value | None, call: _Call) -> Value:
+    """Return the softmax over the keys; sinks are one more column, dropped afterwards."""
+    if sinks is None:
+        return op.Softmax(scores, axis=-1)
+    column = op.Unsqueeze(_always_cast(op, sinks, call), [0, 2, 3])
+    dims = op.Concat(op.Shape(scores, start=0, end=3), op.const([1]), axis=0)
+    weights = op.Softmax(op.Concat(scores, op.Expand(column, dims), axis=-1), axis=-1)
+    return op.Slice(weights, [0], [-1], [3])
+
+
+def _always_cast(op: OpBuilder, x: Value, call: _Call) -> Value:
+    """Cast a mask or sinks, even if redundant, so that one body holds for every dtype."""
+    return op.Cast(x, to=int(ir_dtype(call.wide)))
+
+
+def _above_lowest(op: OpBuilder, mask: Value) -> Value:
+    """Replace the lowest finite number with the next one, which gives the same scores.
+
+    From 1.29 on, onnxruntime treats the lowest number as a masked key, and returns zeros for a row
+    of them; torch does so for -inf only.
+    """
+    lowest = np.finfo(np.float32).min
+    hides = op.Equal(mask, float(lowest))
+    return op.Where(hides, float(np.nextafter(lowest, np.float32(0))), mask)
+
+
+def _empty_rows_to_zero(op: OpBuilder, result: Value, mask: Value, call: _Call) -> Value:
+    """Zero the rows that attend to nothing, for which softmax returns NaN or an average."""
+    if mask.dtype == ir.DataType.BOOL:
+        some = op.Greater(op.ReduceMax(op.cast(mask, torch.float32), [-1], keepdims=1), 0.0)
+    else:
+        highest = op.ReduceMax(op.cast(mask, call.wide), [-1], keepdims=1)
+        some = op.Greater(highest, float("-inf"))
+    zero = op.CastLike(op.const(0.0), result)
+    return op.Where(some, result, zero)

@@ -1,0 +1,105 @@
+"""The bodies of products with few-bit weights: the weight is unpacked by arithmetic on constants.
+
+onnxruntime computes everything that depends only on constants when it loads a model, so that a
+product with a constant weight runs as one MatMul in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from coreai_onnx.bodies.body import BodyBuilder, always_cast
+from coreai_onnx.bodies.writers import Examples, present, writes
+from coreai_onnx.composites.declaration import Composite
+from coreai_onnx.composites.linear_nbits import LARGEST_STEP, SMALLEST
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Value
+
+_DEFAULT_BITS = 4
+_BYTE = 8
+
+
+def few_bits_words(
+    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
+) -> list[str]:
+    """Return the variant words of a call of a composite with few-bit weights."""
+    given, bits = present(composite, examples), int(attributes["bits"])
+    words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
+    words += ["rounded"] if attributes.get("activation_bits") else []
+    return [*words, *(name for name in ("zero_points", "palette", "bias") if name in given)]
+
+
+@writes("linear_nbits", words=few_bits_words)
+def linear_nbits(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.linear_nbits.linear_nbits`."""
+    del examples
+    op, wide = b.op, torch.float64 if b.dtype == torch.float64 else torch.float32
+    codes, scales = b.inputs[1:3]
+    given = b.given("zero_points"), b.given("palette")
+    weight = dequantized(op, codes, scales, *given, int(attributes["bits"]), wide)  # [N, G, group]
+    sizes = op.Shape(weight)
+    x = always_cast(op, b.inputs[0], wide)
+    if attributes["activation_bits"]:
+        x = rounded(op, x, op.Slice(sizes, [1], [3], [0]))
+    rows = op.Reshape(weight, op.Concat(op.Slice(sizes, [0], [1], [0]), [-1], axis=0))
+    product = op.MatMul(x, op.Transpose(rows, perm=[1, 0]))
+    bias = b.given("bias")
+    total = product if bias is None else op.Add(product, always_cast(op, bias, wide))
+    return op.CastLike(total, b.inputs[0])
+
+
+def dequantized(
+    op: OpBuilder,
+    codes: Value,
+    scales: Value,
+    zeros: Value | None,
+    palette: Value | None,
+    bits: int,
+    wide: torch.dtype,
+) -> Value:
+    """Return packed codes as values in groups, ``[..., groups, group_size]``, in ``wide``."""
+    steps = unpacked(op, codes, bits)
+    if palette is not None:
+        values = op.Gather(always_cast(op, palette, wide), steps, axis=0)
+    elif zeros is not None:
+        values = op.Sub(
+            always_cast(op, steps, wide), op.Unsqueeze(always_cast(op, zeros, wide), [-1])
+        )
+    else:
+        values = op.Sub(always_cast(op, steps, wide), float(1 << (bits - 1)))
+    return op.Mul(values, op.Unsqueeze(always_cast(op, scales, wide), [-1]))
+
+
+def unpacked(op: OpBuilder, codes: Value, bits: int) -> Value:
+    """Return the codes in the last axis of bytes, as int32."""
+    if bits == _BYTE:
+        return op.cast(codes, torch.int32)
+    size = math.lcm(bits, _BYTE) // _BYTE
+    lead, count = op.Shape(codes, start=0, end=-1), op.Shape(codes, start=-1)
+    if size == 1:
+        units = op.Unsqueeze(codes, [-1])
+    else:
+        split = op.Concat(lead, op.Div(count, [size]), [size], axis=0)
+        units = op.Reshape(codes, split, allowzero=1)  # no rows may be looked up
+    words = op.cast(units, torch.int32)
+    if size > 1:
+        places = op.const([1 << (_BYTE * i) for i in range(size)], torch.int32)
+        words = op.Unsqueeze(op.MatMul(words, places), [-1])
+    shifts = op.const([1 << i for i in range(0, size * _BYTE, bits)], torch.int32)
+    steps = op.Mod(op.Div(words, shifts), op.const(1 << bits, torch.int32))
+    whole = op.Div(op.Mul(count, [_BYTE]), [bits])
+    return op.Reshape(steps, op.Concat(lead, whole, axis=0), allowzero=1)
+
+
+def rounded(op: OpBuilder, x: Value, groups: Value) -> Value:
+    """Return activations rounded to 255 steps per group; ``groups`` is their number and size."""
+    shape = op.Shape(x)
+    split = op.Concat(op.Slice(shape, [0], [-1], [0]), groups, axis=0)
+    grouped = op.Reshape(x, split, allowzero=1)
+    largest = op.Max(op.ReduceMax(op.Abs(grouped), [-1], keepdims=1), SMALLEST)
+    steps = op.Round(op.Mul(grouped, op.Div(float(LARGEST_STEP), largest)))
+    return op.Reshape(op.Mul(steps, op.Div(largest, float(LARGEST_STEP))), shape, allowzero=1)

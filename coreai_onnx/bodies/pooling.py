@@ -1,0 +1,131 @@
+"""The bodies of ``avg_pool_2d`` and ``avg_pool_3d``; calls give sizes, strides and padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from coreai_onnx.bodies.body import BodyBuilder
+from coreai_onnx.bodies.norms import widened
+from coreai_onnx.bodies.trace import Example
+from coreai_onnx.bodies.writers import Examples, writes
+from coreai_onnx.composites.declaration import Composite
+from coreai_onnx.lower.build.scope import AttributeRef
+from coreai_onnx.lower.build.values import Value
+
+
+def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
+    del composite, examples
+    return [] if attributes.get("divisor_override") is None else ["divisor"]
+
+
+@writes("avg_pool_2d", "avg_pool_3d", words=_words)
+def write(
+    b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
+) -> Value:
+    """AveragePool, or sums of windows for float64 and for a divisor that replaces the count."""
+    first = examples[0]
+    assert first is not None
+    x = widened(b, b.inputs[0])
+    has_divisor = attributes["divisor_override"] is not None
+    if not has_divisor and b.dtype != torch.float64:
+        averages = _average_pool(
+            b,
+            x,
+            pads=AttributeRef("padding", "ints"),
+            ceil_mode=AttributeRef("ceil_mode", "int"),
+            count_include_pad=AttributeRef("count_include_pad", "int"),
+        )
+        return b.op.cast(averages, b.dtype)
+    axes = [_Axis(b, x, i, count=len(first.dims) - 2) for i in range(len(first.dims) - 2)]
+    none = b.op.const([0, 0])
+    pads = b.op.Concat(none, *(a.before for a in axes), none, *(a.behind for a in axes), axis=0)
+    total = _window_sums(b, b.op.Pad(x, pads), axes)
+    if has_divisor:
+        divisor = b.scope.attribute(AttributeRef("divisor_override", "int"))
+    else:
+        divisor = axes[0].counted()
+        for axis in axes[1:]:
+            divisor = b.op.Mul(b.op.unsqueeze(divisor, [-1]), axis.counted())
+    return b.op.cast(b.op.Div(total, widened(b, divisor)), b.dtype)
+
+
+def _average_pool(b: BodyBuilder, x: Value, **options: Any) -> Value:
+    window: dict[str, Any] = {
+        "kernel_shape": AttributeRef("kernel_size", "ints"),
+        "strides": AttributeRef("stride", "ints"),
+    }
+    pooled: Value = b.op.node("AveragePool", x, **window, **options)
+    return pooled
+
+
+def _window_sums(b: BodyBuilder, x: Value, axes: Sequence[_Axis]) -> Value:
+    """Return the sum of every window that lies completely in the padded input.
+
+    onnxruntime has no float64 AveragePool: for float64 each axis in turn is gathered and summed.
+    """
+    if b.dtype != torch.float64:
+        size = b.op.ReduceProd(_vector(b, "kernel_size"), keepdims=0)
+        return b.op.Mul(_average_pool(b, x), widened(b, size))
+    for place, axis in enumerate(axes):
+        windows = b.op.Gather(x, axis.elements(), axis=2 + place)
+        x = b.op.ReduceSum(windows, [3 + place], keepdims=0)
+    return x
+
+
+class _Axis:
+    """The windows along one axis; every number is a value of shape [1].
+
+    Args:
+        b: Creates the nodes.
+        x: ``[N, C, *sizes]``.
+        index: The index of the axis among the sizes.
+        count: The number of sizes.
+    """
+
+    def __init__(self, b: BodyBuilder, x: Value, index: int, *, count: int) -> None:
+        """Count the windows: each begins in the input or in the padding before it."""
+        op = self.op = b.op
+        self.size = op.Shape(x, start=2 + index, end=3 + index)
+        self.kernel = op.Gather(_vector(b, "kernel_size"), [index])
+        self.stride = op.Gather(_vector(b, "stride"), [index])
+        padding = _vector(b, "padding")
+        self.before = op.Gather(padding, [index])
+        self.after = op.Gather(padding, [count + index])
+        self.include_pad = op.unsqueeze(
+            b.scope.attribute(AttributeRef("count_include_pad", "int")), [0]
+        )
+        ceil = b.scope.attribute(AttributeRef("ceil_mode", "int"))
+        front = op.Add(self.size, self.before)
+        room = op.Sub(op.Add(front, self.after), self.kernel)
+        rounding = op.Mul(op.Sub(self.stride, 1), ceil)
+        fitting = op.Div(op.Add(room, rounding), self.stride)
+        last = op.Min(fitting, op.Div(op.Sub(front, 1), self.stride))
+        self.windows = op.Add(last, 1)
+        end = op.Add(op.Mul(last, self.stride), self.kernel)
+        self.behind = op.Sub(end, front)
+
+    def starts(self) -> Value:
+        """Return the start of each window in the padded input."""
+        windows = self.op.squeeze(self.windows, [0])
+        return self.op.Mul(self.op.Range(0, windows, 1), self.stride)
+
+    def elements(self) -> Value:
+        """Return the indices of every window's elements, ``[windows, kernel]``."""
+        within = self.op.Range(0, self.op.squeeze(self.kernel, [0]), 1)
+        return self.op.Add(self.op.unsqueeze(self.starts(), [1]), within)
+
+    def counted(self) -> Value:
+        """Return the number of elements that each window averages, ``[windows]``."""
+        op = self.op
+        begin = op.Sub(self.starts(), self.before)
+        border = op.Mul(self.before, self.include_pad)
+        limit = op.Add(self.size, op.Mul(self.after, self.include_pad))
+        end = op.Min(op.Add(begin, self.kernel), limit)
+        return op.Sub(end, op.Max(begin, op.Neg(border)))
+
+
+def _vector(b: BodyBuilder, name: str) -> Value:
+    return b.scope.attribute(AttributeRef(name, "ints"))

@@ -1,0 +1,100 @@
+"""``coreai-onnx export``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from coreai_onnx.cli.options import quantization
+from coreai_onnx.cli.options.numbers import SEED
+from coreai_onnx.cli.options.output import TARGETS
+from coreai_onnx.cli.options.progress import stages_shown
+
+NAME = "export"
+DESCRIPTION = """\
+export a model of transformers to a folder with its tokenizer
+
+SOURCE is a local folder of transformers (config.json, weights, tokenizer), or a config.json alone,
+whose model gets random weights. The folder is run by coreai_onnx.generate, onnxruntime,
+onnxruntime-genai, optimum and transformers.js (docs/language_models.md).
+
+  coreai-onnx export my_llama -o my_llama_onnx
+  coreai-onnx export my_bert/config.json -o bert_onnx --task feature-extraction --seed 1
+  coreai-onnx export my_llama -o my_llama_onnx --dtype float16 --target contrib
+  coreai-onnx export my_llama -o my_llama_int4 --bits 4 --rule "*lm_head=8" --target kernels
+"""
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("source", metavar="SOURCE", type=Path)
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="FOLDER")
+    parser.add_argument("--task", help="the task (default: that of the configuration)")
+    parser.add_argument(
+        "--cache",
+        help="the cache of a decoder: growing (default), or static, which is updated in place",
+    )
+    parser.add_argument("--dtype", default="float32", help="of the computation: float32, float16")
+    parser.add_argument(
+        "--weights-dtype",
+        help="of the weights in the file: float32, float16, bfloat16 (default: as in the source)",
+    )
+    parser.add_argument(
+        "--target", choices=TARGETS, default=TARGETS[0], help="what will run the file"
+    )
+    parser.add_argument("--opset", type=int, help="ONNX opset, 18 to 26 (default: 23)")
+    parser.add_argument(
+        "--minimum-onnxruntime",
+        metavar="VERSION",
+        help="the oldest onnxruntime that must be able to run the file, 1.20",
+    )
+    parser.add_argument(
+        "--external-data",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="store weights in a data file beside the model (default: above 1.5 GiB)",
+    )
+    parser.add_argument(
+        "--include-kernels",
+        action="store_true",
+        help="add the kernel library, for onnxruntime-genai",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace an earlier export in FOLDER, when the new one is complete",
+    )
+    parser.add_argument(
+        "--no-check", action="store_true", help="do not compare a decoder with torch"
+    )
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of random weights (default: 0)")
+    quantization.declare(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Export the model and print what was written."""
+    bits = quantization.chosen(options)
+    with stages_shown():
+        from coreai_onnx.huggingface.exporting import export_model
+
+        exported = export_model(
+            options.source,
+            options.output,
+            task=options.task,
+            cache=options.cache,
+            dtype=options.dtype,
+            weights_dtype=options.weights_dtype,
+            target=options.target,
+            opset_version=options.opset,
+            minimum_onnxruntime=options.minimum_onnxruntime,
+            external_data=options.external_data,
+            include_kernels=options.include_kernels,
+            overwrite=options.overwrite,
+            check=not options.no_check,
+            seed=options.seed,
+            quantization=bits,
+        )
+    for program in exported.programs.values():
+        quantization.print_reports(program, layers=options.layers)
+    print(exported)
+    return 0

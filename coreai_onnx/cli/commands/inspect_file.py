@@ -1,0 +1,47 @@
+"""``coreai-onnx inspect``."""
+
+from __future__ import annotations
+
+import argparse
+
+from coreai_onnx.debugging.diff.histogram import histogram
+from coreai_onnx.debugging.diff.inspection import inspect_model
+
+NAME = "inspect"
+DESCRIPTION = """\
+print the contents of a .onnx file
+
+Prints files and sizes, inputs, states and outputs with dtypes and dims, composites with the number
+of calls, operators, functions and metadata. Weights are not loaded.
+
+  coreai-onnx inspect model.onnx
+  coreai-onnx inspect model.onnx --nodes
+  coreai-onnx inspect model.onnx --histogram
+  coreai-onnx inspect before.onnx --histogram after.onnx
+"""
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument(
+        "--nodes", action="store_true", help="print the nodes, with the lines of Python"
+    )
+    parser.add_argument(
+        "--histogram",
+        nargs="?",
+        const="",
+        metavar="OTHER.onnx",
+        help="only count operators, composites as one each; beside those of another file",
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Print the inspection, the nodes, or the histogram."""
+    if options.nodes:
+        print(inspect_model(options.model).nodes())
+    elif options.histogram is None:
+        print(inspect_model(options.model))
+    else:
+        print(histogram([options.model, *filter(None, [options.histogram])]))
+    return 0

@@ -1,0 +1,48 @@
+"""``coreai-onnx perplexity``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from coreai_onnx.cli.options.numbers import integer
+from coreai_onnx.errors import CommandError, failures_as
+
+NAME = "perplexity"
+DESCRIPTION = """\
+print the perplexity of a text for an exported language model
+
+FOLDER is what coreai-onnx export wrote, with a tokenizer; TEXT is a file in UTF-8. The smaller the
+number, the better the model predicts the text (docs/language_models.md).
+
+  coreai-onnx perplexity my_llama_onnx held_out.txt
+  coreai-onnx perplexity my_llama_onnx held_out.txt --window 512 --stride 128
+"""
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("folder", metavar="FOLDER", type=Path)
+    parser.add_argument("text", metavar="TEXT", type=Path)
+    parser.add_argument(
+        "--window",
+        type=integer(2),
+        metavar="TOKENS",
+        help="tokens in one call (default: the context of the model, at most 1024)",
+    )
+    parser.add_argument(
+        "--stride",
+        type=integer(1),
+        metavar="TOKENS",
+        help="how much further each window begins (default: half a window)",
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Print the perplexity."""
+    with failures_as(CommandError, f"cannot read {options.text}"):
+        text = options.text.read_text(encoding="utf-8")
+    from coreai_onnx.huggingface.generation import perplexity
+
+    print(f"{perplexity(options.folder, text, window=options.window, stride=options.stride):.4f}")
+    return 0

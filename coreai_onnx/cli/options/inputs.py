@@ -1,0 +1,95 @@
+"""Options of the commands that run a file: inputs, sizes of dims, threads."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from coreai_onnx.cli.options.numbers import SEED, integer
+from coreai_onnx.cli.options.tensors import (
+    fill_dims,
+    random_tensor,
+    read_tensor,
+    restore_dtype,
+    split_assignments,
+)
+from coreai_onnx.debugging.verdict.difference import Array
+from coreai_onnx.errors import CommandError
+from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.sessions.settings import MAX_THREADS
+from coreai_onnx.runtime.tensors.expressions import names_in
+
+_DEFAULT_SIZE = 2
+
+
+def declare_inputs(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `chosen_inputs`."""
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an input: FILE.npy, random, or a type such as float32[2,8] (random values)",
+    )
+    parser.add_argument(
+        "--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a dynamic dim"
+    )
+    parser.add_argument("--seed", type=SEED, default=0, help="seed of random inputs (default: 0)")
+
+
+def declare_threads(parser: argparse.ArgumentParser) -> None:
+    """Declare the number of threads."""
+    parser.add_argument(
+        "--threads",
+        type=integer(1, MAX_THREADS),
+        metavar="N",
+        help=f"number of threads per operator, at most {MAX_THREADS}",
+    )
+
+
+def chosen_inputs(session: Session, options: argparse.Namespace) -> dict[str, Array]:
+    """Return the inputs of a session that the options choose; the others are random.
+
+    Raises:
+        CommandError: If the model has no such input or dim, or a value cannot be read.
+    """
+    rng = np.random.default_rng(options.seed)
+    texts = split_assignments(options.input, "--input")
+    infos = {info.name: info for info in (*session.inputs, *session.state_inputs)}
+    given: dict[str, Array] = {}
+    for name, text in texts.items():
+        if name not in infos:
+            raise CommandError(f"--input {name}: the model has no such input\n{session!r}")
+        if text != "random":
+            given[name] = restore_dtype(read_tensor(text, rng), infos[name])
+    sizes = _sizes(session, given, options.dim)
+    for info in session.inputs:
+        if info.name not in given:
+            given[info.name] = random_tensor(info.dtype, fill_dims(info, sizes), rng)
+    return given
+
+
+def _dim_names(session: Session) -> dict[str, None]:
+    """Return the symbolic dims of the inputs, and the names in dims that are expressions."""
+    dims = [dim for info in session.inputs for dim in info.dims if isinstance(dim, str)]
+    return dict.fromkeys(name for dim in dims for name in (*names_in(dim), dim))
+
+
+def _sizes(session: Session, given: dict[str, Array], dims: list[str]) -> dict[str, int]:
+    """Return the sizes of symbolic dims: from the options, from the given inputs, or 2."""
+    sizes: dict[str, int] = {}
+    for info in session.inputs:
+        shape = given[info.name].shape if info.name in given else (None,) * len(info.dims)
+        for dim, size in zip(info.dims, shape, strict=False):
+            if isinstance(dim, str) and size is not None:
+                sizes.setdefault(dim, size)
+    known = _dim_names(session)
+    for name, text in split_assignments(dims, "--dim").items():
+        if name not in known:
+            there = f"there are {', '.join(known)}" if known else "all dims are fixed"
+            raise CommandError(f"--dim {name}: the inputs have no such dim; {there}")
+        if not text.isdecimal():
+            raise CommandError(f"--dim {name}={text}: the size must be a number")
+        sizes[name] = int(text)
+    return session.example_sizes(sizes, default=_DEFAULT_SIZE)

@@ -1,0 +1,199 @@
+"""The options of a quantization, which ``quantize``, ``convert`` and ``export`` share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coreai_onnx.cli.options.numbers import integer
+from coreai_onnx.errors import CommandError, failures_as
+from coreai_onnx.printable import printable
+from coreai_onnx.program import OnnxProgram
+
+_TEXTS = (
+    *("group_size", "method", "scale_dtype", "activation_bits", "embeddings", "minimum_size"),
+    *("calibration_method", "percentile"),
+)
+_FLAGS = ("symmetric", "activations", "convolutions")
+_DATA = ("calibration", "evaluation")
+
+
+def declare(parser: argparse.ArgumentParser, bits: int | None = None) -> None:
+    """Declare the options.
+
+    Args:
+        parser: The parser.
+        bits: The default of ``--bits``; without one, nothing is quantized by default.
+    """
+    group = parser.add_argument_group("quantization", "see docs/quantization.md")
+    usual = "4 (default)" if bits else "4"
+    more = "" if bits else "; store the weights of products and embeddings in so many bits"
+    group.add_argument(
+        "--bits", type=int, default=bits, help=f"size of a weight: 8, {usual}, 3, 2{more}"
+    )
+    group.add_argument(
+        "--group-size",
+        type=integer(0),
+        metavar="N",
+        help="neighbors that share a scale (default: 32); 0 for one scale per row",
+    )
+    group.add_argument(
+        "--method", help="hqq (default), rtn or palette; with calibration data, gptq or awq"
+    )
+    group.add_argument(
+        "--symmetric",
+        action="store_true",
+        help="without zero points, which take 8 bits per group",
+    )
+    group.add_argument("--scale-dtype", help="of the scales: float16 (default), float32")
+    group.add_argument(
+        "--activation-bits",
+        type=int,
+        help="8: round the inputs of products as well, when the model runs; 0 (default): do not; "
+        "with --activations: 8 (default) or 16",
+    )
+    group.add_argument(
+        "--activations",
+        action="store_true",
+        help="round inputs of products and convolutions to 8 bits as well; needs calibration data",
+    )
+    _declare_data(group)
+    _declare_rules(group)
+
+
+def _declare_data(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FOLDER",
+        help="a folder of .npz files, or one such file, each with the inputs of a call by name",
+    )
+    group.add_argument(
+        "--evaluation",
+        type=Path,
+        metavar="FOLDER",
+        help="as for --calibration: print how much the outputs change on these calls (default: on "
+        "the first 4 calls of the calibration data)",
+    )
+    group.add_argument(
+        "--calibration-method",
+        help="range of an input with --activations: minmax (default), percentile or entropy",
+    )
+    group.add_argument(
+        "--percentile",
+        type=float,
+        metavar="P",
+        help="with percentile: percent of the values inside of each end (default: 99.99)",
+    )
+    group.add_argument("--layers", action="store_true", help="print all layers")
+
+
+def _declare_rules(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--rule",
+        action="append",
+        default=[],
+        metavar="PATTERN=BITS[:GROUP]",
+        help="other bits for modules or weights whose name matches a shell pattern: '*lm_head=8'",
+    )
+    group.add_argument(
+        "--skip",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="modules or weights that keep their dtype",
+    )
+    group.add_argument(
+        "--embeddings",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="quantize embeddings (default: yes)",
+    )
+    group.add_argument(
+        "--convolutions", action="store_true", help="quantize weights of convolutions as well"
+    )
+    group.add_argument(
+        "--minimum-size",
+        type=integer(0),
+        metavar="N",
+        help="weights with fewer elements keep their dtype (default: 4096)",
+    )
+
+
+def chosen(options: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the arguments of `OnnxProgram.quantize`; None if nothing is to be quantized.
+
+    Raises:
+        CommandError: If a rule has another form, or options are given without ``--bits``.
+        QuantizationError: If a value is out of range.
+    """
+    from coreai_onnx.quantization.options import rules_of
+
+    values = vars(options)
+    given = {name: values[name] for name in _TEXTS if values[name] is not None}
+    given |= {name: True for name in _FLAGS if values[name]}
+    given |= {name: list(values[name]) for name in ("skip",) if values[name]}
+    given |= {"rules": dict(map(_rule, options.rule))} if options.rule else {}
+    data = {name: values[name] for name in _DATA if values[name] is not None}
+    if options.bits is None:
+        if unused := [*given, *data, *(["layers"] if options.layers else [])]:
+            name = {"rules": "rule"}.get(unused[0], unused[0]).replace("_", "-")
+            raise CommandError(f"--{name} is for a quantization; give --bits 8, 4, 3 or 2 as well")
+        return None
+    rules_of(bits=options.bits, **given)
+    calls = {name: feeds(path, f"--{name}") for name, path in data.items()}
+    return {"bits": options.bits, **given, **calls}
+
+
+def print_reports(program: OnnxProgram, *, layers: bool) -> None:
+    """Print the report of each entrypoint."""
+    for name, report in program.quantization_reports.items():
+        if len(program.entrypoints) > 1:
+            print(printable(f"entrypoint {name}"))
+        print(f"{report}\n")
+        if layers:
+            print(f"all layers:\n{report.table()}\n")
+
+
+def _rule(text: str) -> tuple[str, dict[str, int]]:
+    """Return a pattern with bits, and perhaps a group size.
+
+    Raises:
+        CommandError: The text has another form.
+    """
+    pattern, equals, value = text.rpartition("=")
+    bits, colon, group = value.partition(":")
+    if not (equals and bits.isdecimal() and (group.isdecimal() or not colon)):
+        raise CommandError(f"--rule {text}: write PATTERN=BITS or PATTERN=BITS:GROUP, '*lm_head=8'")
+    return pattern, {"bits": int(bits), **({"group_size": int(group)} if colon else {})}
+
+
+def feeds(path: Path, option: str = "--calibration") -> Iterator[dict[str, np.ndarray]]:
+    """Return the inputs of each call: the arrays of each ``.npz`` file, by the order of the names.
+
+    Args:
+        path: The folder, or one file.
+        option: The option that names it, for errors.
+
+    Raises:
+        CommandError: There is no such file, or, when its call is next, it cannot be read.
+    """
+    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    if not files:
+        raise CommandError(f"{option} {path}: the folder has no .npz file")
+    if not files[0].is_file():
+        raise CommandError(f"{option} {path}: cannot read {path}, there is no such file")
+    return (_call(file, f"{option} {path}") for file in files)
+
+
+def _call(file: Path, given: str) -> dict[str, np.ndarray]:
+    with failures_as(CommandError, f"{given}: cannot read {file}"):
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise CommandError(f"{given}: {file} is not an .npz file")
+        with archive:
+            return dict(archive)

@@ -1,0 +1,253 @@
+"""Modules whose results are decompressed weights, for parametrizations of users' models.
+
+```python
+torch.nn.utils.parametrize.register_parametrization(linear, "weight", PalettizeModule(indices, lut))
+```
+
+In an exported program, each call is one op, which becomes a composite. The weight stays compressed
+in the file.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import nn
+
+from coreai_onnx.composites.blocks import check_blocks, streamed
+from coreai_onnx.composites.call import call
+from coreai_onnx.composites.compressed_ops import PAIRS, POWERS, float_table, is_float4
+from coreai_onnx.composites.lut_to_dense import check_lut, dense_shape
+from coreai_onnx.model.packed_codes import STREAM_BITS
+
+_INTEGER = re.compile(r"torch\.(u?)int(\d+)")
+
+
+class PalettizeModule(nn.Module):
+    """A weight that is looked up in tables.
+
+    Args:
+        indices: uint8, of the shape of the weight, at least rank 1; for a table of vectors, the
+            size of ``vector_axis`` is divided by the size of a vector.
+        lut: ``[blocks of axis 0, ..., entries, vector]``, floating; ``entries`` is a power of two,
+            at most 256. Each block of the weight has a table; a size of 1 is one block.
+        vector_axis: Axis of the weight along which the elements of a vector lie; needed if vectors
+            have more than one element.
+
+    Raises:
+        ValueError: If dtypes or shapes do not match, ``entries`` is not a power of two, or an index
+            is out of range.
+    """
+
+    def __init__(
+        self, indices: torch.Tensor, lut: torch.Tensor, vector_axis: int | None = None
+    ) -> None:
+        """Pack the indices into as many bits as the table needs."""
+        super().__init__()
+        name = type(self).__name__
+        _require(indices.dtype == torch.uint8, name, f"indices are {indices.dtype}, not uint8")
+        _require(lut.is_floating_point(), name, f"lut is {lut.dtype}, not floating")
+        _require(indices.ndim >= 1, name, "indices have no axis")
+        rank = indices.ndim + 2
+        _require(lut.ndim == rank, name, f"lut has rank {lut.ndim}, not {rank}: indices + 2")
+        chosen = vector_axis is not None or lut.shape[-1] == 1
+        _require(chosen, name, f"vectors of {lut.shape[-1]} elements need a vector_axis")
+        self.shape, self.axis = list(indices.shape), vector_axis or 0
+        _refuse(check_lut(lut.shape, self.shape, self.axis), name)
+        entries = lut.shape[-2]
+        _require(entries <= 256, name, f"lut has {entries} entries, uint8 selects from 256")
+        largest = int(indices.max()) if indices.numel() else 0
+        _require(largest < entries, name, f"index {largest} is out of range of {entries} entries")
+        self.bits = min(b for b in STREAM_BITS if entries <= 1 << b)
+        self.axis %= indices.ndim
+        self.register_buffer("indices", streamed(indices, self.bits))
+        self.register_buffer("lut", lut)
+        self.register_buffer("scale", None)
+        self.indices: torch.Tensor
+        self.lut: torch.Tensor
+        self.scale: torch.Tensor | None
+
+    def forward(self, original: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the weight; ``original`` is that of a parametrization and has no effect."""
+        del original
+        given = (self.lut, self.indices, *([] if self.scale is None else [self.scale]))
+        return call("lut_to_dense", *given, bits=self.bits, shape=self.shape, axis=self.axis)
+
+
+class ScaledPalettizeModule(PalettizeModule):
+    """A weight that is looked up in tables and multiplied by a scale for each block.
+
+    Args:
+        indices: As in :class:`PalettizeModule`.
+        lut: As in :class:`PalettizeModule`, of any dtype; it is converted to the dtype of
+            ``scale``.
+        scale: ``[blocks of axis 0, ...]``, floating, of the rank of the weight, whose sizes it
+            divides.
+        vector_axis: As in :class:`PalettizeModule`.
+
+    Raises:
+        ValueError: As :class:`PalettizeModule`, and if ``scale`` does not divide the weight.
+    """
+
+    def __init__(
+        self,
+        indices: torch.Tensor,
+        lut: torch.Tensor,
+        scale: torch.Tensor,
+        vector_axis: int | None = None,
+    ) -> None:
+        """Store the scale in addition to the packed indices."""
+        name = type(self).__name__
+        _require(scale.is_floating_point(), name, f"scale is {scale.dtype}, not floating")
+        super().__init__(indices, lut.to(scale.dtype), vector_axis)
+        whole = dense_shape(self.shape, lut.shape[-1], self.axis)
+        _refuse(check_blocks(scale.shape, whole, "scale"), name)
+        self.scale = scale
+
+
+class SparseModule(nn.Module):
+    """A weight of which the elements that are not zero are stored.
+
+    Args:
+        nonzero_data: ``[count]``, floating: the values in C order.
+        mask: uint8 or bool, of the shape of the weight: 1 for each value.
+
+    Raises:
+        ValueError: If dtypes do not match, the mask has other values than 0 and 1, or their number
+            is not that of the values.
+    """
+
+    def __init__(self, nonzero_data: torch.Tensor, mask: torch.Tensor) -> None:
+        """Pack the mask into bits."""
+        super().__init__()
+        name, values = type(self).__name__, nonzero_data
+        _require(values.is_floating_point(), name, f"values are {values.dtype}, not floating")
+        _require(values.ndim == 1, name, f"values have rank {values.ndim}, not 1")
+        binary = mask.dtype in (torch.uint8, torch.bool) and mask.ndim >= 1
+        _require(binary, name, f"mask is {mask.dtype} of rank {mask.ndim}, not uint8 with axes")
+        _require(bool((mask <= 1).all()), name, "mask has values other than 0 and 1")
+        count = int(mask.sum())
+        _require(count == len(values), name, f"{len(values)} values for {count} ones in the mask")
+        self.shape = list(mask.shape)
+        self.register_buffer("nonzero_data", nonzero_data)
+        self.register_buffer("mask", streamed(mask, 1))
+        self.nonzero_data: torch.Tensor
+        self.mask: torch.Tensor
+
+    def forward(self, original: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the weight; ``original`` is that of a parametrization and has no effect."""
+        del original
+        return call("sparse_to_dense", self.nonzero_data, self.mask, shape=self.shape)
+
+
+class WeightDequantizeModule(nn.Module):
+    """A quantized weight with a scale, and a zero point or a minimum, for each block.
+
+    Integers become ``x * scale``, ``(x - zero_point) * scale``, or ``(x - qmin) * scale + minval``,
+    where ``qmin`` is the least value of ``input_dtype``. Floats become ``x * scale``.
+
+    Args:
+        quantized_data: int8 or uint8, with one value of ``input_dtype`` per element; float8; or
+            uint8 with two values of float4 per byte, the low half first.
+        scale: ``[blocks of axis 0, ...]``, floating, of the rank of the weight, whose sizes it
+            divides.
+        zero_point: The shape of ``scale``, the dtype of ``quantized_data``. Excludes ``minval``.
+        minval: The shape of ``scale``, floating.
+        input_dtype: ``torch.int4``, ``torch.uint3``, ``torch.float4_e2m1fn_x2`` …, of 8, 6, 4, 3, 2
+            or 1 bits; that of ``quantized_data`` by default.
+        output_dtype: Dtype of the weight; that of ``scale`` by default.
+
+    Raises:
+        ValueError: If dtypes or shapes do not match, both of ``zero_point`` and ``minval`` are
+            given or one of them for floats, ``minval`` is given without ``input_dtype``, or a scale
+            of float8_e8m0fnu without ``output_dtype``.
+    """
+
+    def __init__(
+        self,
+        quantized_data: torch.Tensor,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor | None = None,
+        minval: torch.Tensor | None = None,
+        input_dtype: torch.dtype | None = None,
+        output_dtype: torch.dtype | None = None,
+    ) -> None:
+        """Pack the data into as many bits as its dtype has."""
+        super().__init__()
+        name = type(self).__name__
+        _require(scale.is_floating_point(), name, f"scale is {scale.dtype}, not floating")
+        exact = scale.dtype != POWERS or output_dtype is not None
+        _require(exact, name, f"a scale of {POWERS} needs an output_dtype")
+        exclusive = zero_point is None or minval is None
+        _require(exclusive, name, "zero_point and minval exclude each other")
+        declared = minval is None or input_dtype is not None
+        _require(declared, name, "minval needs an input_dtype, whose least value it stands for")
+        self.register_buffer("scale", scale.to(output_dtype or scale.dtype))
+        self.register_buffer("zero_point", zero_point)
+        self.register_buffer("minval", None if minval is None else minval.to(self.scale.dtype))
+        self.scale: torch.Tensor
+        self.zero_point: torch.Tensor | None
+        self.minval: torch.Tensor | None
+        pairs = is_float4(quantized_data, scale, zero_point, minval, input_dtype)
+        dtype = PAIRS if pairs else input_dtype or quantized_data.dtype
+        values: PalettizeModule | None = None
+        if dtype == PAIRS or quantized_data.is_floating_point():
+            plain = zero_point is None and minval is None
+            _require(plain, name, f"{dtype} has neither zero_point nor minval")
+            values = _floats(quantized_data, self.scale, dtype, name)
+        self.floats = values
+        if values is None:
+            self._store_integers(quantized_data, dtype)
+
+    def _store_integers(self, data: torch.Tensor, dtype: torch.dtype) -> None:
+        name, known = type(self).__name__, _INTEGER.fullmatch(str(dtype))
+        bits = int(known[2]) if known else 0
+        stored = data.dtype in (torch.int8, torch.uint8) and data.ndim >= 1
+        _require(stored, name, f"data is {data.dtype} of rank {data.ndim}, not int8 or uint8")
+        _require(bits in STREAM_BITS, name, f"{dtype} is not an integer of {STREAM_BITS} bits")
+        self.minimum = 0 if known and known[1] else -(1 << (bits - 1))
+        self.bits, self.shape = bits, list(data.shape)
+        _refuse(check_blocks(self.scale.shape, self.shape, "scale"), name)
+        for what, given in (("zero_point", self.zero_point), ("minval", self.minval)):
+            fits = given is None or given.shape == self.scale.shape
+            _require(fits, name, f"{what} and scale differ in shape")
+        zeros = self.zero_point is None or self.zero_point.dtype == data.dtype
+        _require(zeros, name, f"zero_point is not {data.dtype}, as the data is")
+        try:
+            self.register_buffer("codes", streamed(data.to(torch.int64) - self.minimum, bits))
+        except ValueError as error:
+            raise ValueError(f"{name}: data is out of range of {dtype} ({error})") from None
+        self.codes: torch.Tensor
+
+    def forward(self, original: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the weight; ``original`` is that of a parametrization and has no effect."""
+        del original
+        if self.floats is not None:
+            weight: torch.Tensor = self.floats()
+            return weight
+        given = [self.scale, self.codes, self.zero_point, self.minval]
+        while given[-1] is None:
+            given.pop()
+        layout = {"bits": self.bits, "shape": self.shape, "minimum": self.minimum}
+        return call("blockwise_shift_scale", *given, **layout)
+
+
+def _floats(
+    data: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, name: str
+) -> ScaledPalettizeModule:
+    """Return narrow floats as indices into the table of all values of their dtype."""
+    narrow = dtype == PAIRS or (data.dtype.itemsize == 1 and dtype == data.dtype)
+    _require(narrow, name, f"data of {data.dtype} as {dtype} is not float8 or float4")
+    codes, table = float_table(data, dtype)
+    grid = [1] * codes.ndim
+    return ScaledPalettizeModule(codes, table.to(scale.dtype).reshape(*grid, -1, 1), scale)
+
+
+def _require(condition: bool, name: str, message: str) -> None:  # noqa: FBT001 - one condition
+    if not condition:
+        raise ValueError(f"{name}: {message}")
+
+
+def _refuse(wrong: str, name: str) -> None:
+    _require(not wrong, name, wrong)

@@ -1,0 +1,269 @@
+"""Torch ops that return decompressed weights, for modules that call them directly.
+
+```python
+weight = torch.ops.coreai.lut_to_dense(indices, lut, 0)
+weight = torch.ops.coreai.constexpr_blockwise_shift_scale(codes, scale, zero_point)
+weight = torch.ops.coreai.sparse_to_dense(nonzero, mask)
+```
+
+They take codes of one byte. In a converted program they become the composites of the same purpose,
+and constant codes are packed into as few bits as they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from coreai_onnx.composites import blockwise_shift_scale as scaled
+from coreai_onnx.composites import lut_to_dense as palettes
+from coreai_onnx.composites.activation_modules import limits
+from coreai_onnx.composites.blocks import check_blocks, tiled
+
+FLOAT4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+"""The magnitudes of float4_e2m1 (OCP Microscaling Formats 1.0, table 5)."""
+PAIRS = torch.float4_e2m1fn_x2
+POWERS = torch.float8_e8m0fnu
+COMPUTED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+"""The dtypes in which weights are computed."""
+_BYTES = (torch.int8, torch.uint8)
+_INDEXED = 256
+
+
+# ---------------------------------------------------------------------- palettes
+@torch.library.custom_op("coreai::lut_to_dense", mutates_args=())
+def lut_to_dense(indices: torch.Tensor, lut: torch.Tensor, axis: int | None = None) -> torch.Tensor:
+    """Return the weight whose elements are looked up in tables.
+
+    Args:
+        indices: uint8, at least rank 1.
+        lut: ``[blocks of axis 0, ..., entries, vector]``; ``entries`` is a power of two, at most
+            256.
+        axis: Axis of the weight along which the elements of a vector lie.
+
+    Returns:
+        The shape of ``indices`` with the size of ``axis`` multiplied by ``vector``, in the dtype of
+        ``lut``.
+
+    Raises:
+        ValueError: If dtypes or shapes do not match, or an index is out of range.
+    """
+    _check_palette(indices, lut, axis)
+    entries = lut.shape[-2]
+    largest = int(indices.max()) if indices.numel() else 0
+    if largest >= entries:
+        raise ValueError(f"lut_to_dense: index {largest} is out of range of {entries} entries")
+    return palettes.lut_to_dense(
+        lut, indices.reshape(-1), shape=indices.shape, axis=axis or 0
+    ).contiguous()
+
+
+@lut_to_dense.register_fake
+def _lut_to_dense_fake(
+    indices: torch.Tensor, lut: torch.Tensor, axis: int | None = None
+) -> torch.Tensor:
+    _check_palette(indices, lut, axis)
+    return lut.new_empty(palettes.dense_shape(indices.shape, lut.shape[-1], axis or 0))
+
+
+def _check_palette(indices: torch.Tensor, lut: torch.Tensor, axis: int | None) -> None:
+    wrong = ""
+    if indices.dtype != torch.uint8 or indices.ndim < 1:
+        wrong = f"indices are {indices.dtype} of rank {indices.ndim}, not uint8 with axes"
+    elif lut.ndim != indices.ndim + 2:
+        wrong = f"lut has rank {lut.ndim}, not {indices.ndim + 2}: indices + 2"
+    elif axis is None and lut.shape[-1] != 1:
+        wrong = f"vectors of {lut.shape[-1]} elements need an axis"
+    elif lut.shape[-2] > _INDEXED:
+        wrong = f"lut has {lut.shape[-2]} entries, uint8 selects from {_INDEXED}"
+    wrong = wrong or palettes.check_lut(lut.shape, indices.shape, axis or 0)
+    _refuse("lut_to_dense", wrong)
+
+
+# ---------------------------------------------------------------------- scales
+@torch.library.custom_op("coreai::constexpr_blockwise_shift_scale", mutates_args=())
+def constexpr_blockwise_shift_scale(
+    input: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor | None = None,
+    minval: torch.Tensor | None = None,
+    input_dtype: torch.dtype | None = None,
+    output_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Return a weight with a scale, and a zero point or a minimum, for each block.
+
+    Integers become ``x * scale``, ``(x - zero_point) * scale``, or ``(x - qmin) * scale + minval``,
+    where ``qmin`` is the least value of ``input_dtype``. Floats become ``x * scale``.
+
+    Args:
+        input: int8 or uint8, with one value of ``input_dtype`` per element; floating; or uint8 with
+            two values of float4 per byte, the low half first.
+        scale: ``[blocks of axis 0, ...]``, floating, of the rank of the weight, whose sizes it
+            divides.
+        zero_point: The shape of ``scale``, the dtype of ``input``. Excludes ``minval``.
+        minval: The shape of ``scale``, floating. Needs ``input_dtype``.
+        input_dtype: The dtype of the values; that of ``input`` by default, or float4 for uint8 with
+            a scale of float8_e8m0fnu alone.
+        output_dtype: The dtype of the result; that of ``scale`` by default.
+
+    Raises:
+        ValueError: If dtypes or shapes do not match, or parameters exclude each other.
+    """
+    shape = _check_scaled(input, scale, zero_point, minval, input_dtype, output_dtype)
+    target = output_dtype or scale.dtype
+    computed = computed_dtype(scale.dtype, target)
+    factors = scale.to(computed)
+    if is_float4(input, scale, zero_point, minval, input_dtype):
+        codes, table = float_table(input, PAIRS)
+        return (table[codes.long()] * tiled(factors, shape)).to(target)
+    if input.is_floating_point():
+        return (input.to(computed) * tiled(factors, shape)).to(target)
+    low, high = limits(input_dtype or input.dtype)
+    steps = input.to(torch.int16) - low
+    if steps.numel() and not 0 <= int(steps.min()) <= int(steps.max()) <= high - low:
+        raise ValueError(f"constexpr_blockwise_shift_scale: input is out of range of {input_dtype}")
+    return scaled.blockwise_shift_scale(
+        factors,
+        steps.to(torch.uint8).reshape(-1),
+        zero_point,
+        None if minval is None else minval.to(computed),
+        shape=shape,
+        minimum=low,
+    ).to(target)
+
+
+@constexpr_blockwise_shift_scale.register_fake
+def _constexpr_blockwise_shift_scale_fake(
+    input: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor | None = None,
+    minval: torch.Tensor | None = None,
+    input_dtype: torch.dtype | None = None,
+    output_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    shape = _check_scaled(input, scale, zero_point, minval, input_dtype, output_dtype)
+    return input.new_empty(shape, dtype=output_dtype or scale.dtype)
+
+
+def _check_scaled(
+    data: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor | None,
+    minval: torch.Tensor | None,
+    input_dtype: torch.dtype | None,
+    output_dtype: torch.dtype | None,
+) -> Sequence[int]:
+    """Return the shape of the weight.
+
+    Raises:
+        ValueError: If the arguments do not fit together.
+    """
+    shifted = zero_point is not None or minval is not None
+    pairs = is_float4(data, scale, zero_point, minval, input_dtype)
+    wrong = ""
+    if not scale.is_floating_point():
+        wrong = f"scale is {scale.dtype}, not floating"
+    elif (output_dtype or scale.dtype) not in COMPUTED:
+        wrong = f"a scale of {scale.dtype} needs an output_dtype of {COMPUTED}"
+    elif zero_point is not None and minval is not None:
+        wrong = "zero_point and minval exclude each other"
+    elif minval is not None and input_dtype is None:
+        wrong = "minval needs an input_dtype, whose least value it stands for"
+    elif shifted and (pairs or data.is_floating_point()):
+        wrong = f"{input_dtype or data.dtype} has neither zero_point nor minval"
+    elif not data.is_floating_point() and data.dtype not in _BYTES:
+        wrong = f"input is {data.dtype}, not int8, uint8 or floating"
+    elif zero_point is not None and zero_point.dtype != data.dtype:
+        wrong = f"zero_point is {zero_point.dtype}, not {data.dtype}, as the input is"
+    elif any(x is not None and x.shape != scale.shape for x in (zero_point, minval)):
+        wrong = "zero_point or minval and scale differ in shape"
+    shape = [*data.shape[:-1], 2 * data.shape[-1]] if pairs and data.ndim else list(data.shape)
+    _refuse("constexpr_blockwise_shift_scale", wrong or check_blocks(scale.shape, shape, "scale"))
+    return shape
+
+
+def is_float4(
+    data: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor | None,
+    minval: torch.Tensor | None,
+    input_dtype: torch.dtype | None,
+) -> bool:
+    """Return whether bytes are pairs of float4, declared or by the dtype of their only scale."""
+    if input_dtype is not None or zero_point is not None or minval is not None:
+        return input_dtype == PAIRS
+    return data.dtype == PAIRS or (data.dtype == torch.uint8 and scale.dtype == POWERS)
+
+
+def float_table(data: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return narrow floats as indices into the table of all values of their dtype.
+
+    Args:
+        data: float8, or bytes with two values of float4, the low half first.
+        dtype: ``torch.float4_e2m1fn_x2``, or the dtype of the data.
+
+    Returns:
+        uint8 indices in the shape of the values, and the values, float32.
+    """
+    if dtype == PAIRS:
+        packed = data.view(torch.uint8)
+        return torch.stack([packed & 15, packed >> 4], -1).flatten(-2), torch.cat([FLOAT4, -FLOAT4])
+    table = torch.arange(256, dtype=torch.uint8).view(data.dtype).float()
+    return data.view(torch.uint8), table
+
+
+def computed_dtype(*dtypes: torch.dtype) -> torch.dtype:
+    """Return the dtype in which a weight with a scale of one dtype and a result are computed."""
+    result = COMPUTED[0] if dtypes[0] not in COMPUTED else dtypes[0]
+    for dtype in dtypes[1:]:
+        result = torch.promote_types(result, dtype)
+    return result
+
+
+# ---------------------------------------------------------------------- sparsity
+@torch.library.custom_op("coreai::sparse_to_dense", mutates_args=())
+def sparse_to_dense(nonzero: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return the weight that has the given values where the mask is 1, and zeros elsewhere.
+
+    Args:
+        nonzero: ``[count]``: the values in C order.
+        mask: uint8 or bool, of the shape of the weight: 1 for each value.
+
+    Returns:
+        The shape of ``mask``, in the dtype of ``nonzero``.
+
+    Raises:
+        ValueError: If dtypes or ranks are wrong, the mask has other values than 0 and 1, or their
+            number is not that of the values.
+    """
+    _check_sparse(nonzero, mask)
+    if not bool((mask <= 1).all()):
+        raise ValueError("sparse_to_dense: mask has values other than 0 and 1")
+    if int(mask.sum()) != len(nonzero):
+        raise ValueError(
+            f"sparse_to_dense: {len(nonzero)} values for {int(mask.sum())} ones in the mask"
+        )
+    dense = nonzero.new_zeros(mask.shape)
+    dense[mask.bool()] = nonzero
+    return dense
+
+
+@sparse_to_dense.register_fake
+def _sparse_to_dense_fake(nonzero: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    _check_sparse(nonzero, mask)
+    return nonzero.new_empty(mask.shape)
+
+
+def _check_sparse(nonzero: torch.Tensor, mask: torch.Tensor) -> None:
+    wrong = ""
+    if nonzero.ndim != 1:
+        wrong = f"values have rank {nonzero.ndim}, not 1"
+    elif mask.dtype not in (torch.uint8, torch.bool) or mask.ndim < 1:
+        wrong = f"mask is {mask.dtype} of rank {mask.ndim}, not uint8 with axes"
+    _refuse("sparse_to_dense", wrong)
+
+
+def _refuse(op: str, wrong: str) -> None:
+    if wrong:
+        raise ValueError(f"{op}: {wrong}")

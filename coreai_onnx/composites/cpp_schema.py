@@ -1,0 +1,99 @@
+"""Declarations of composites as C++ headers, with which their kernels are compiled."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+
+from coreai_onnx.composites.declaration import FLOAT_DTYPES, Attribute, Composite
+
+_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3}
+_INPUT_KINDS = {"T": "kT", "any": "kAny", "index": "kIndex"}
+_PROLOGUE = """\
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ort/composite.h"
+
+namespace coreai::schema {
+
+inline constexpr char kDomain[] = "%s";
+"""
+
+
+def prologue(domain: str) -> str:
+    """Return the beginning of a header with declarations, inside ``namespace coreai::schema``."""
+    return _PROLOGUE % domain
+
+
+def composite_lines(composite: Composite) -> Iterable[str]:
+    """Yield the namespace of one composite."""
+    yield f"namespace {composite.name} {{"
+    yield "enum InputIndex : std::size_t {"
+    for declared_input in composite.inputs:
+        yield f"  k{_camel(declared_input.name)}Input,"
+    yield "  kInputCount"
+    yield "};"
+    for attribute in composite.attributes:
+        yield from _attribute_lines(attribute)
+    yield f"inline constexpr std::size_t kAttributeCount = {len(composite.attributes)};"
+    yield "inline constexpr Input kInputs[] = {"
+    for declared_input in composite.inputs:
+        optional = "true" if declared_input.optional else "false"
+        kind = _INPUT_KINDS.get(declared_input.dtype, "kAny")
+        yield f'    {{"{declared_input.name}", {optional}, InputKind::{kind}}},'
+    yield "};"
+    yield "inline constexpr OpType kOpTypes[] = {"
+    for op_type in composite.op_types():
+        yield f'    {{"{op_type}", {dtype_bits(composite, op_type)}}},'
+    yield "};"
+    yield "inline constexpr Composite kComposite = {"
+    yield f'    "{composite.name}", {composite.version}, kInputs, kInputCount,'
+    yield f"    {len(composite.outputs)}, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])}};"
+    yield f"}}  // namespace {composite.name}"
+
+
+def dtype_bits(composite: Composite, op_type: str) -> int:
+    """Return the dtypes of an op type as a bit set: one if its suffix names a dtype, else all."""
+    _, _, suffix = op_type.partition(".")
+    last = suffix.rpartition("_")[2]
+    dtypes = [d for d in composite.dtypes if last in ("", d) or last not in FLOAT_DTYPES]
+    return sum(1 << _DTYPES[dtype] for dtype in dtypes)
+
+
+def _literal(value: object) -> str:
+    """Return the C++ literal of an attribute's default."""
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value!r}f"
+    if isinstance(value, int):
+        return str(value)
+    raise TypeError(f"no C++ literal for {value!r}")
+
+
+def _attribute_lines(attribute: Attribute) -> Iterable[str]:
+    """Yield the declarations of an attribute's name and of its default, if it has one."""
+    constant = f"k{_camel(attribute.name)}"
+    yield f'inline constexpr char {constant}[] = "{attribute.name}";'
+    default = attribute.default
+    if default is None:
+        return
+    cpp_types = {"int": "std::int64_t", "ints": "std::int64_t", "float": "float", "floats": "float"}
+    cpp_type = cpp_types.get(attribute.type, "const char*")
+    if isinstance(default, Sequence) and not isinstance(default, str):
+        values = ", ".join(_literal(value) for value in default)
+        yield f"inline constexpr {cpp_type} {constant}Default[] = {{{values}}};"
+    elif cpp_type == "const char*":
+        yield f"inline constexpr char {constant}Default[] = {_literal(default)};"
+    else:
+        value = float(default) if attribute.type == "float" else default
+        yield f"inline constexpr {cpp_type} {constant}Default = {_literal(value)};"
+
+
+def _camel(name: str) -> str:
+    """Return ``attn_mask`` as ``AttnMask``."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))

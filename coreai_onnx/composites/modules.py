@@ -1,0 +1,201 @@
+"""Modules for users' models; each computes the reference of its composite."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import torch
+from torch import nn
+
+from coreai_onnx.composites.declaration import computes
+from coreai_onnx.composites.rms_norm import rms_norm
+from coreai_onnx.composites.rope import rope
+from coreai_onnx.composites.sdpa import scaled_dot_product_attention
+
+
+class Version(Enum):
+    """Version of a composite's semantics."""
+
+    v1 = 1
+
+
+class RMSNormImpl(nn.Module):
+    """Root-mean-square normalization over the last axis; the scale is an argument.
+
+    Args:
+        eps: Added to the mean square.
+    """
+
+    def __init__(self, eps: float = 1e-5) -> None:
+        """Store the attributes of the composite ``rms_norm``."""
+        super().__init__()
+        self.axes = -1
+        self.eps = eps
+        self.version = Version.v1
+
+    @computes("rms_norm")
+    def forward(self, input: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """Normalize ``input`` ``[..., dim]`` and multiply by ``scale``, broadcastable to it."""
+        torch._check(input.ndim >= 1, lambda: "rms_norm: input must have at least one axis")
+        return rms_norm(input, scale, axes=(self.axes,), eps=self.eps)
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square normalization that owns its scale.
+
+    Args:
+        dim: Size of the normalized axis.
+        eps: Added to the mean square.
+        n_heads: If given, the scale is ``[n_heads, 1, dim]`` instead of ``[dim]``.
+    """
+
+    def __init__(self, dim: int, eps: float = 1e-5, n_heads: int | None = None) -> None:
+        """Create a scale of ones."""
+        super().__init__()
+        shape = (dim,) if n_heads is None else (n_heads, 1, dim)
+        self.weight = nn.Parameter(torch.ones(shape))
+        self.rmsnorm_impl = RMSNormImpl(eps)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalize ``x`` ``[..., dim]``."""
+        result: torch.Tensor = self.rmsnorm_impl(x, self.weight)
+        return result
+
+
+class SDPA(nn.Module):
+    """Scaled dot-product attention; an explicit mask replaces ``is_causal`` and ``window_size``.
+
+    Args:
+        scale: Factor on the scores, ``head_dim ** -0.5`` by default.
+        is_causal: Whether the queries, as the trailing tokens, attend only to previous tokens.
+        window_size: If positive: attend only to keys nearer than this, the token included.
+        softcap: If positive: bound of the scores, ``softcap * tanh(scores / softcap)``.
+    """
+
+    def __init__(
+        self,
+        scale: float | None = None,
+        is_causal: bool = False,  # noqa: FBT001, FBT002 - coreai-torch's signature
+        window_size: int = 0,
+        softcap: float = 0.0,
+    ) -> None:
+        """Store the attributes of the composite ``scaled_dot_product_attention``."""
+        super().__init__()
+        self.scale = None if scale is None else float(scale)
+        self.is_causal = is_causal
+        self.window_size = window_size
+        self.softcap = softcap
+        self.version = Version.v1
+
+    @computes("scaled_dot_product_attention")
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Compute attention; shapes as in ``coreai_onnx.composites.sdpa``."""
+        _check_attention(query, key, value, sinks)
+        return scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask,
+            sinks,
+            scale=self.scale,
+            is_causal=int(self.is_causal),
+            window_size=self.window_size,
+            softcap=self.softcap,
+        )
+
+
+def _check_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None
+) -> None:
+    """Check ranks, heads, lanes and lengths; each message names the mismatch."""
+    named = {"query": query, "key": key, "value": value}
+    for name, x in named.items():
+        _check_shape(
+            x.ndim >= 3, f"{name} must be [..., heads, tokens, lanes], has shape {tuple(x.shape)}"
+        )
+    heads = query.shape[-3]
+    for name, x in list(named.items())[1:]:
+        groups = x.shape[-3]
+        _check_shape(
+            heads % groups == 0,
+            f"query has {heads} heads, not a multiple of the {groups} heads of {name}",
+        )
+    lanes = query.shape[-1], key.shape[-1]
+    _check_shape(lanes[0] == lanes[1], f"query has {lanes[0]} lanes, key {lanes[1]}")
+    tokens = key.shape[-2], value.shape[-2]
+    _check_shape(tokens[0] == tokens[1], f"key has {tokens[0]} tokens, value {tokens[1]}")
+    if sinks is not None:
+        fits = sinks.ndim == 1 and sinks.shape[0] == heads
+        _check_shape(fits, f"sinks must have shape ({heads},), has {tuple(sinks.shape)}")
+
+
+def _check_shape(condition: bool | torch.SymBool, message: str) -> None:  # noqa: FBT001 - one condition
+    torch._check(condition, lambda: f"scaled_dot_product_attention: {message}")
+
+
+class RoPE(nn.Module):
+    """Rotary position embedding.
+
+    Args:
+        scale: Factor on the frequencies.
+        base: Base of the default frequencies.
+        dims: Number of leading lanes that are rotated; all by default.
+        interleaved: Whether pairs are neighboring lanes instead of halves.
+    """
+
+    def __init__(
+        self,
+        scale: float = 1.0,
+        base: float = 10000.0,
+        dims: int | None = None,
+        interleaved: bool = False,  # noqa: FBT001, FBT002 - coreai-torch's signature
+    ) -> None:
+        """Store the attributes of the composite ``rope``."""
+        super().__init__()
+        self.scale = float(scale)
+        self.base = float(base)
+        self.dims = dims
+        self.interleaved = interleaved
+        self.version = Version.v1
+
+    @computes("rope")
+    def forward(
+        self,
+        input: torch.Tensor,
+        cos: torch.Tensor | None = None,
+        sin: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        freqs: torch.Tensor | None = None,
+        offset: int | torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Rotate ``input``; shapes as in :func:`coreai_onnx.composites.rope.rope`."""
+        torch._check(
+            input.ndim in (3, 4),
+            lambda: f"rope: input must have rank 3 or 4, has shape {tuple(input.shape)}",
+        )
+        rotated = input.shape[-1] if self.dims is None else min(self.dims, input.shape[-1])
+        torch._check(
+            rotated >= 2 and rotated % 2 == 0,
+            lambda: f"rope: the number of rotated lanes must be even and positive, is {rotated}",
+        )
+        if isinstance(offset, int | torch.SymInt):
+            offset = torch.full((), offset, dtype=torch.int64, device=input.device)
+        return rope(
+            input,
+            cos,
+            sin,
+            position_ids,
+            freqs,
+            offset,
+            scale=self.scale,
+            base=self.base,
+            dims=self.dims or 0,
+            interleaved=int(self.interleaved),
+        )

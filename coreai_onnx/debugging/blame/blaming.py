@@ -1,0 +1,187 @@
+"""Where a model differs from torch: the guilty nodes, and the user's lines that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+
+from coreai_onnx.debugging.blame.error_report import write_blame_page
+from coreai_onnx.debugging.blame.reproduction import write_reproduction
+from coreai_onnx.debugging.blame.search import Finding, Judged, RegionSearch
+from coreai_onnx.debugging.blame.suspects import Suspect
+from coreai_onnx.debugging.reference.eager_export import export_faults
+from coreai_onnx.debugging.reference.references import calls_of_record, record_of
+from coreai_onnx.debugging.reference.torch_side import InputSet
+from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgement
+from coreai_onnx.errors import ComparisonError
+from coreai_onnx.model.table import render
+from coreai_onnx.runtime.libraries.library import kernels_built
+from coreai_onnx.runtime.sessions.opening import Source, model_of
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Where a model differs from torch; prints as a table.
+
+    Attributes:
+        findings: The causes in graph order.
+        checked: Number of regions that were judged in each execution.
+        unchecked: The nodes that no judged region has, such as those that draw random numbers.
+        kernels_checked: Whether the kernels were run.
+        model: The model.
+    """
+
+    findings: tuple[Finding, ...]
+    checked: int
+    unchecked: tuple[Suspect, ...]
+    kernels_checked: bool
+    model: ir.Model = field(repr=False)
+    _runs: tuple[Judged, ...] = field(default=(), repr=False)
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    def assert_clean(self) -> None:
+        """Raise an error unless `clean`.
+
+        Raises:
+            ComparisonError: If something is wrong; an ``AssertionError`` with the table.
+        """
+        if not self.clean:
+            raise ComparisonError(str(self))
+
+    @property
+    def judgements(self) -> dict[str, Judgement]:
+        """The worst judgement of each value, by its name, over all calls and executions."""
+        found: dict[str, Judgement] = {}
+        for run in self._runs:
+            for value, judgement in run.judgements.items():
+                found[value] = max(found.get(value, judgement), judgement, key=lambda j: j.badness)
+        return found
+
+    def to_html(self, path: str | PathLike[str], title: str = "Blame") -> Path:
+        """Write a page with the graph, colored by error, the findings marked.
+
+        Raises:
+            SaveError: If it cannot be written.
+        """
+        return write_blame_page(self, path, title)
+
+    def reproduce(self, folder: str | PathLike[str]) -> tuple[Path, ...]:
+        """Write a folder for each finding: a model of its regions, their inputs, torch's outputs.
+
+        The files have the names of ONNX's own test cases: ``model.onnx``,
+        ``test_data_set_0/input_0.pb``, ``output_0.pb``; ``run.py`` runs them.
+
+        Args:
+            folder: Receives ``0``, ``1``, …; it is created.
+
+        Returns:
+            The folders.
+
+        Raises:
+            SaveError: If they cannot be written.
+        """
+        made = []
+        for index, finding in enumerate(self.findings):
+            if finding.regions:
+                run = self._runs[finding.call]
+                model = run.graph.alone(finding.regions)
+                made.append(write_reproduction(Path(folder) / str(index), model, run.known))
+        return tuple(made)
+
+    def __str__(self) -> str:
+        """Return the table of findings, and what was not checked."""
+        parts = [_verdict(self), STATEMENT]
+        if self.findings:
+            header = ("wrong", "node", "module", "line", "code", "values", "")
+            rows = [row for finding in self.findings for row in _rows(finding)]
+            parts.insert(1, render(header, rows))
+        if self.unchecked:
+            rows = [(node.op, node.name, node.where) for node in self.unchecked]
+            parts.append(render(("not checked", "node", "where"), rows))
+        if not self.kernels_checked:
+            parts.append("kernels: not run")
+        return "\n".join(parts)
+
+
+def blame(
+    model: Source,
+    reference: object = None,
+    inputs: InputSet | list[InputSet] | None = None,
+    *,
+    kernels: bool | None = None,
+) -> Blame:
+    """Find the nodes of a model that compute something else than torch.
+
+    The model is cut at every value that torch knows. Each region between two cuts is run on torch's
+    own values, and judged by torch's own error against float64, so that an error does not spread.
+
+    Args:
+        model: A file, a model or a program.
+        reference: An `ExportRecord` or ``ExportedProgram`` that the model was converted from. A
+            module is compared with the exported program as well; then ``model`` is a converted
+            program. None uses the record of a converted program.
+        inputs: As for `compare`; None for the example inputs of the export. The states of
+            consecutive calls are carried.
+        kernels: Whether the kernels are run as well; None if they are built.
+
+    Returns:
+        The findings: print them, or call ``assert_clean()``.
+
+    Raises:
+        ComparisonError: If there is no record, or the exported program cannot be run on the inputs.
+        LoadError: If the model cannot be read.
+        KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
+    """
+    read = model_of(model)
+    record = record_of(model, reference)
+    calls = calls_of_record(record, inputs)
+    with_kernels = kernels_built() if kernels is None else kernels
+    search = RegionSearch(read, record, kernels=with_kernels)
+    findings: list[Finding] = []
+    if isinstance(reference, torch.nn.Module):
+        faults = export_faults(reference, record.program, calls)
+        findings += [Finding("export", (), (name,), fault, i) for i, name, fault in faults]
+    for args, kwargs in calls:
+        search.call(args, kwargs)
+    return Blame(
+        (*findings, *search.findings),
+        search.checked,
+        search.unchecked(),
+        with_kernels,
+        read,
+        tuple(search.runs),
+    )
+
+
+def _verdict(result: Blame) -> str:
+    if result.clean:
+        return f"nothing is wrong: {result.checked} regions compute what torch does"
+    count = len(result.findings)
+    return f"{count} {'finding' if count == 1 else 'findings'} in {result.checked} regions"
+
+
+def _rows(finding: Finding) -> Iterator[Sequence[object]]:
+    values = ", ".join(finding.values[:3]) + (" …" if len(finding.values) > 3 else "")
+    if not finding.nodes:
+        yield finding.kind, "", "", "", "", values, finding.judgement
+    for index, node in enumerate(finding.nodes):
+        where = node.where
+        module = f"{where.module} ({where.module_class})" if where.module_class else where.module
+        last = (values, finding.judgement) if index == 0 else ("", "")
+        kind = finding.kind if index == 0 else ""
+        inside = ", ".join(f"{one.op} {one.name}" for one in finding.inside[:3])
+        inside += "".join(f" [{step}]" for step in finding.steps)
+        name = f"{node.op} {node.name}" + (f" → {inside}" if inside else "")
+        yield kind, name, module, where.source, where.code, *last
+        for handle, line in node.handles:
+            source, _, text = line.partition("   ")
+            yield "", f"  debug handle {handle}", "", source, text, "", ""

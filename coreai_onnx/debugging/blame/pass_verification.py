@@ -1,0 +1,75 @@
+"""Verification of graph passes: after each, every part of the model is compared with torch."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+
+import onnx_ir as ir
+
+from coreai_onnx.debugging.blame.blaming import Blame
+from coreai_onnx.debugging.blame.search import RegionSearch
+from coreai_onnx.debugging.reference.references import calls_of_record
+from coreai_onnx.debugging.reference.torch_side import InputSet
+from coreai_onnx.export.record import ExportRecord
+
+
+class PassVerifier:
+    """Compares a model with torch after each pass; for ``program.optimize(verify=...)``.
+
+    ```python
+    record = ExportRecord.load("model.pt2")
+    OnnxProgram.load("model.onnx").optimize(verify=PassVerifier(record))
+    ```
+    """
+
+    def __init__(
+        self,
+        record: ExportRecord,
+        inputs: InputSet | list[InputSet] | None = None,
+        folder: str | PathLike[str] | None = None,
+    ) -> None:
+        """Keep what to compare with.
+
+        Args:
+            record: What the model was converted from.
+            inputs: As for `compare`; None for the example inputs of the record.
+            folder: Receives the reproduction of a wrong result; None makes a temporary folder.
+
+        Raises:
+            ComparisonError: If there are no inputs.
+        """
+        self._record, self._folder = record, folder
+        self._calls = calls_of_record(record, inputs)
+
+    def check(self, model: ir.Model) -> Callable[[ir.Model], str]:
+        """Return a function that returns what a pass made wrong; empty for nothing.
+
+        Args:
+            model: The model before the passes. Values that are wrong in it are not attributed to
+                them.
+        """
+        known = {value for found in self._searched(model).findings for value in found.values}
+
+        def wrong(changed: ir.Model) -> str:
+            search = self._searched(changed)
+            found = tuple(one for one in search.findings if not known.issuperset(one.values))
+            if not found:
+                return ""
+            runs = tuple(search.runs)
+            blamed = Blame(
+                found, search.checked, (), kernels_checked=True, model=changed, _runs=runs
+            )
+            folder = self._folder or tempfile.mkdtemp(prefix="coreai_onnx_wrong_pass_")
+            places = blamed.reproduce(Path(folder))
+            return "\n".join([str(blamed), *(f"reproduced in {place}" for place in places)])
+
+        return wrong
+
+    def _searched(self, model: ir.Model) -> RegionSearch:
+        search = RegionSearch(model, self._record, kernels=False)
+        for args, kwargs in self._calls:
+            search.call(args, kwargs)
+        return search

@@ -1,0 +1,152 @@
+"""One result of a model against that of a reference: the numbers, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import ml_dtypes
+import numpy as np
+
+from coreai_onnx.debugging.reference.watched_values import ValuePair
+from coreai_onnx.debugging.verdict.difference import Array, Difference, difference
+from coreai_onnx.debugging.verdict.error_histogram import error_decades
+from coreai_onnx.debugging.verdict.tolerances import Tolerances, tolerance_of
+from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgement, is_floating, judge
+
+NUMBERS = ("max abs", "max rel", "ulps", "cosine", "SQNR dB", "error", "torch's")
+"""Titles of the columns of `cells`, without that of the verdict."""
+_ALL_NAN = "every element is NaN"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One output of one call in one execution, against the reference.
+
+    Attributes:
+        call: Index of the input set.
+        output: Output name; the name of a state has the prefix ``state``.
+        execution: ``"bodies"``, ``"kernels"``, or another runtime, ``"onnxruntime 1.24.1"``.
+        dtype: The dtype of the reference.
+        shape: The shape of the reference.
+        difference: The difference from the reference.
+        judgement: The result by torch's own error; None if a tolerance decides.
+        note: What is unusual about the reference's result.
+        decades: Number of errors of each power of ten.
+        module: Path of the module that computes a value; empty for outputs and states.
+        module_class: Class of that module.
+        step: The iteration of the loop that computes a value; None outside of loops.
+    """
+
+    call: int
+    output: str
+    execution: str
+    dtype: str
+    shape: tuple[int, ...]
+    difference: Difference
+    judgement: Judgement | None = None
+    note: str = ""
+    decades: Mapping[str, int] = field(default_factory=dict)
+    module: str = ""
+    module_class: str = ""
+    step: int | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether dtype and shape are equal, and every element is within what is allowed."""
+        if self.note.startswith(_ALL_NAN):
+            return False
+        return self.difference.ok if self.judgement is None else self.judgement.ok
+
+    @property
+    def mismatched(self) -> int:
+        """Number of elements that are not within what is allowed."""
+        return self.difference.mismatched if self.judgement is None else self.judgement.wrong
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges results by torch's own error, or by tolerances.
+
+    Attributes:
+        tolerances: The user's tolerances.
+    """
+
+    tolerances: Tolerances
+
+    def row(self, place: tuple[int, str, str], dtype: str, arrays: Sequence[Array | None]) -> Row:
+        """Return the row of a result.
+
+        Args:
+            place: Call, output and execution.
+            dtype: torch's dtype.
+            arrays: The result, that of the reference, and that in float64 or None.
+        """
+        actual, wanted, ideal = arrays
+        assert actual is not None
+        assert wanted is not None
+        tolerance = tolerance_of(place[1], dtype, self.tolerances)
+        found = None
+        if self.tolerances is None and ideal is not None:
+            found = judge(actual, wanted, ideal)
+        made = difference(actual, wanted, tolerance)
+        decades = error_decades(actual, wanted)
+        return Row(*place, dtype, wanted.shape, made, found, _note(wanted), decades)
+
+    def value(self, pair: ValuePair) -> Row:
+        """Return the row of a value inside of the graph."""
+        arrays = pair.actual, pair.expected, pair.ideal
+        place = pair.call, pair.name, pair.execution
+        row = self.row(place, pair.expected.dtype.name, arrays)
+        return replace(row, module=pair.module, module_class=pair.module_class, step=pair.step)
+
+    def statement(self, rows: Sequence[Row]) -> str:
+        """Return the allowed errors in words."""
+        if any(row.judgement is not None for row in rows):
+            return STATEMENT.removeprefix("allowed: ")
+        if self.tolerances is not None:
+            return f"the given tolerances, {self.tolerances}"
+        return "the tolerances of torch.testing.assert_close for each dtype"
+
+
+def _note(wanted: Array) -> str:
+    """Return what is unusual about a result of the reference."""
+    if not is_floating(wanted) or not wanted.size:
+        return ""
+    parts = wanted.real, wanted.imag
+    undefined = np.isnan(parts[0]) | np.isnan(parts[1])
+    if undefined.all():
+        return f"{_ALL_NAN}, in the reference too"
+    limit = ml_dtypes.finfo(parts[0].dtype).max
+    saturated = (np.abs(parts[0]) >= limit) | (np.abs(parts[1]) >= limit)
+    counts = {"NaN": undefined.sum(), "infinite or the largest number": saturated.sum()}
+    return ", ".join(f"{count} {what} in the reference" for what, count in counts.items() if count)
+
+
+def shape_text(row: Row) -> str:
+    """Return ``[2, 3]``."""
+    return f"[{', '.join(map(str, row.shape))}]"
+
+
+def value_text(row: Row) -> str:
+    """Return ``mul``, or ``mul[2]`` in the third iteration of a loop."""
+    return row.output if row.step is None else f"{row.output}[{row.step}]"
+
+
+def cells(row: Row) -> Sequence[object]:
+    """Return the numbers of a row, as many as `NUMBERS`, and its verdict."""
+    diff, found = row.difference, row.judgement
+    if diff.problem:
+        return *("-" for _ in NUMBERS), diff.problem
+    verdict = "ok" if row.ok else f"{row.mismatched} of {diff.size} differ"
+    numbers = [f"{diff.max_abs:.2e}", f"{diff.max_rel:.2e}", f"{diff.ulps:.1f}"]
+    numbers += [f"{diff.cosine:.6f}", f"{diff.sqnr:.1f}"]
+    numbers += ["-", "-"] if found is None else [f"{found.error:.1e}", f"{found.own:.1e}"]
+    return *numbers, "; ".join(filter(None, (verdict, row.note)))
+
+
+def badness(row: Row) -> tuple[bool, float]:
+    """Return a key that is larger for a row with a larger error, relative to torch's own."""
+    if row.judgement is None:
+        return not row.ok, row.difference.max_abs
+    return not row.ok, row.judgement.error / (row.judgement.own or 1e-30)

@@ -1,0 +1,238 @@
+"""The references of a comparison: what computes the expected results, and what they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Protocol
+
+import onnx
+import onnx_ir as ir
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from coreai_onnx.debugging.reference.random_inputs import random_inputs
+from coreai_onnx.debugging.reference.torch_side import (
+    EagerModule,
+    Expected,
+    InputSet,
+    arguments_of,
+    feeds_of,
+    reference_of,
+)
+from coreai_onnx.debugging.reference.true_values import tensor_of
+from coreai_onnx.errors import ComparisonError
+from coreai_onnx.export.functionalize.decompositions import functional
+from coreai_onnx.export.record import ExportRecord
+from coreai_onnx.model.interface import TensorInfo
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime.libraries.custom_ops import CustomOps
+from coreai_onnx.runtime.sessions.opening import HasModel
+from coreai_onnx.runtime.sessions.session import Session, Source
+
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Positional and keyword arguments."""
+ADVICE = "write it with program.save(path, record=...), and give ExportRecord.load(path)"
+_TRAINS = (
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+)
+"""Layers that compute something else in training mode."""
+
+
+class Reference(Protocol):
+    """Computes the expected results of each call."""
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Expected:
+        """Return the results of the next call."""
+
+    def feeds(
+        self, session: Session, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> dict[str, object]:
+        """Return the arguments by the names of a session's inputs."""
+
+    def leaves(self, session: Session, expected: Expected) -> Iterator[tuple[TensorInfo, object]]:
+        """Yield each output of a session with the value that the reference has for it.
+
+        Raises:
+            ComparisonError: If the reference has another number of outputs.
+        """
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What makes results of the reference unsuitable for a comparison."""
+
+
+class TorchReference:
+    """A module that is run eagerly."""
+
+    def __init__(self, subject: object) -> None:
+        """Copy the module.
+
+        Args:
+            subject: A module, an ``ExportedProgram``, or what else ``convert`` accepts.
+        """
+        self._module = reference_of(subject)
+        self._eager = EagerModule(self._module)
+        self._random: dict[str, None] = {}
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Expected:
+        """Return the results of the next call, in float64 too."""
+        expected = self._eager.call(args, kwargs)
+        if expected.widened is not None:
+            self._random |= expected.widened.random
+        return expected
+
+    def feeds(
+        self, session: Session, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> dict[str, object]:
+        """Return the leaves of the arguments by the names of a session's inputs."""
+        return feeds_of(session, self._module, args, kwargs)
+
+    def leaves(self, session: Session, expected: Expected) -> Iterator[tuple[TensorInfo, object]]:
+        """Yield each output with the value that torch returned or wrote to an input."""
+        mutated = session.mutated_inputs
+        returned = [info for info in session.outputs if info.name not in mutated]
+        _check_count(len(expected.outputs), returned, "the module returned {} values")
+        yield from zip(returned, expected.outputs, strict=True)
+        if mutated:
+            inputs = self.feeds(session, expected.args, dict(expected.kwargs))
+            written = [info for info in session.outputs if info.name in mutated]
+            yield from ((info, inputs[mutated[info.name]]) for info in written)
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """Random operators, and layers in training mode."""
+        if self._random:
+            names = ", ".join(self._random)
+            yield f"the reference draws random numbers ({names}), so results may differ"
+        training = [
+            name
+            for name, m in self._module.named_modules()
+            if m.training and isinstance(m, _TRAINS)
+        ]
+        if training:
+            yield f"{training[0]} is in training mode: call eval() before the conversion"
+
+
+class SessionReference:
+    """Another model, on its function bodies."""
+
+    notes: Iterator[str] = iter(())
+
+    def __init__(self, source: Source, custom_ops: Sequence[CustomOps] = ()) -> None:
+        """Open the model."""
+        self._session = Session(source, kernels=False, custom_ops=custom_ops)
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Expected:
+        """Return the results of the next call."""
+        outputs = self._session.run(*args, **kwargs)
+        states = dict(outputs.states) if self._session.states else {}
+        return Expected(tuple(outputs.values()), states, args, kwargs)
+
+    def feeds(
+        self, session: Session, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> dict[str, object]:
+        """Return positional arguments in the order of a session's inputs, others by name."""
+        names = (info.name for info in session.inputs)
+        return {**dict(zip(names, args, strict=False)), **kwargs}
+
+    def leaves(self, session: Session, expected: Expected) -> Iterator[tuple[TensorInfo, object]]:
+        """Yield each output with that of the other model: of the same name, or else in order."""
+        _check_count(len(expected.outputs), session.outputs, "the reference has {} outputs")
+        named = dict(zip((x.name for x in self._session.outputs), expected.outputs, strict=True))
+        if named.keys() == {info.name for info in session.outputs}:
+            yield from ((info, named[info.name]) for info in session.outputs)
+        else:
+            yield from zip(session.outputs, expected.outputs, strict=True)
+
+
+def _check_count(count: int, infos: Sequence[TensorInfo], text: str) -> None:
+    if count != len(infos):
+        names = ", ".join(info.name for info in infos)
+        raise ComparisonError(f"{text.format(count)}, the model has {len(infos)} outputs: {names}")
+
+
+def reference_for(
+    model: Source, subject: object, custom_ops: Sequence[CustomOps] = ()
+) -> Reference:
+    """Return the reference that a user gave.
+
+    Args:
+        model: The model that is compared.
+        subject: As for `compare`; None for the record of the model's conversion.
+        custom_ops: Libraries that another model needs.
+
+    Raises:
+        ComparisonError: If it is None, and the model has no record.
+        StagingError: If it is no reference.
+    """
+    if isinstance(subject, str | PathLike) and Path(subject).suffix == ".pt2":
+        subject = ExportRecord.load(subject)
+    if subject is None or isinstance(subject, ExportRecord):
+        return TorchReference(record_of(model, subject).program)
+    other = str | PathLike | bytes | onnx.ModelProto | ir.Model
+    if isinstance(subject, other) or (
+        isinstance(subject, HasModel) and not isinstance(subject, torch.nn.Module)
+    ):
+        return SessionReference(subject, custom_ops)
+    return TorchReference(subject)
+
+
+def record_of(model: Source, reference: object) -> ExportRecord:
+    """Return the record that is a reference, or that of the model's conversion.
+
+    Raises:
+        ComparisonError: If there is none.
+    """
+    if isinstance(reference, ExportRecord):
+        return reference
+    if isinstance(reference, ExportedProgram):
+        return ExportRecord(functional(reference))
+    if isinstance(model, OnnxProgram) and model.records:
+        return model.record()
+    raise ComparisonError(f"there is no record of the model's conversion\n  {ADVICE}")
+
+
+def calls_of_record(record: ExportRecord, inputs: InputSet | list[InputSet] | None) -> list[Call]:
+    """Return the calls that were given, or the example of a record.
+
+    Raises:
+        ComparisonError: If there are none.
+    """
+    if inputs is None and record.example is None:
+        raise ComparisonError("the record has no example inputs: give inputs=")
+    return _split(inputs, record.example)
+
+
+def _split(inputs: InputSet | list[InputSet] | None, example: Call | None) -> list[Call]:
+    """Return the calls that were given, or else the example."""
+    if inputs is None:
+        return [] if example is None else [example]
+    return [arguments_of(one) for one in (inputs if isinstance(inputs, list) else [inputs])]
+
+
+def calls_of(
+    model: Source,
+    reference: object,
+    inputs: InputSet | list[InputSet] | None,
+    custom_ops: Sequence[CustomOps] = (),
+) -> list[Call]:
+    """Return the calls to compare: those given, the example of the record, or a random one.
+
+    Raises:
+        ComparisonError: If there is no example, and random inputs cannot be made.
+    """
+    try:
+        known = record_of(model, reference)
+    except ComparisonError:
+        known = None
+    example = None if known is None else known.example
+    if inputs is not None or example is not None:
+        return _split(inputs, example)
+    made = random_inputs(Session(model, kernels=False, custom_ops=custom_ops))
+    torch_side = not isinstance(reference, str | PathLike | bytes | onnx.ModelProto | ir.Model)
+    arrays = made.values()
+    return [(tuple(map(tensor_of, arrays)) if torch_side else tuple(arrays), {})]

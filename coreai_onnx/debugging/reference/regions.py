@@ -1,0 +1,164 @@
+"""A graph that is cut at every value that torch knows, so that each region can be judged alone.
+
+A *region* is a value and the nodes that compute it from values that torch knows. In the cut graph,
+each of these values is an input, which is fed with torch's own result, and an output, which the
+region computes. One run of the cut graph runs all regions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedFunctionsPass
+
+from coreai_onnx.debugging.verdict.difference import Array
+from coreai_onnx.model.inventory import attribute_graphs
+
+COMPUTED = "#computed"
+"""Suffix of the name of a value that a region computes."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """The nodes that compute a value from values that torch knows.
+
+    Attributes:
+        value: Name of the value in the model.
+        nodes: Positions of the nodes in the main graph, in order.
+        inputs: Names of the values that the nodes read and torch knows.
+        results: Position and output index of each result of these nodes that the value depends on.
+    """
+
+    value: str
+    nodes: tuple[int, ...]
+    inputs: tuple[str, ...]
+    results: frozenset[tuple[int, int]] = frozenset()
+
+
+@dataclass(frozen=True)
+class CutGraph:
+    """A cut model and its regions.
+
+    Attributes:
+        model: The cut model; it shares the weights of the given one.
+        regions: The regions in graph order.
+    """
+
+    model: ir.Model
+    regions: tuple[Region, ...]
+
+    def alone(self, regions: Iterable[Region]) -> ir.Model:
+        """Return a model of some regions only."""
+        chosen = list(regions)
+        names = {region.value + COMPUTED for region in chosen}
+        positions = {position for region in chosen for position in region.nodes}
+        model = self.model.clone()
+        graph = model.graph
+        nodes = list(graph)
+        read = {value for position in positions for value in reads_of(nodes[position])}
+        outputs = [value for value in graph.outputs if value.name in names]
+        inputs = [value for value in graph.inputs if value in read]
+        for values, kept in ((graph.outputs, outputs), (graph.inputs, inputs)):
+            values.clear()
+            values.extend(kept)
+        graph.remove(node for i, node in enumerate(nodes) if i not in positions)
+        for name in [name for name, value in graph.initializers.items() if value not in read]:
+            del graph.initializers[name]
+        RemoveUnusedFunctionsPass()(model)
+        return model
+
+
+def cut(model: ir.Model, known: Mapping[str, Array]) -> CutGraph:
+    """Cut a model at values.
+
+    Args:
+        model: The model; it is not changed.
+        known: torch's results by value name. A value whose type in the model differs is not cut.
+    """
+    made = model.clone()
+    made.metadata_props.clear()
+    graph = made.graph
+    at = {node: index for index, node in enumerate(graph)}
+    made_values = {value.name or "": value for node in at for value in node.outputs}
+    cuts = {
+        name: value
+        for name, value in made_values.items()
+        if name in known and fits(value, known[name])
+    }
+    inputs = set(graph.inputs)
+    regions = [_region(name, value, cuts, inputs, at) for name, value in cuts.items()]
+    for value in graph.inputs:
+        name = value.name or ""
+        if name in graph.initializers:
+            del graph.initializers[name]
+        if name in known:
+            value.shape = ir.Shape(known[name].shape)
+    graph.outputs.clear()
+    for name, value in cuts.items():
+        _separate(graph, value, known[name])
+    return CutGraph(made, tuple(regions))
+
+
+def _separate(graph: ir.Graph, value: ir.Value, known: Array) -> None:
+    """Make a value an output, and let its readers read an input of its name."""
+    name = value.name
+    dtype = ir.DataType.from_numpy(known.dtype)
+    fed = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(known.shape))
+    value.replace_all_uses_with(fed)
+    if fed.uses():
+        graph.inputs.append(fed)
+    value.name = f"{name}{COMPUTED}"
+    value.type, value.shape = ir.TensorType(dtype), None
+    graph.outputs.append(value)
+
+
+def fits(value: ir.Value, known: Array) -> bool:
+    """Return whether the type of a value, as far as the model has it, is that of an array."""
+    if value.dtype is not None and value.dtype != ir.DataType.from_numpy(known.dtype):
+        return False
+    if value.shape is None:
+        return True
+    sizes = value.shape.dims
+    return len(sizes) == known.ndim and all(
+        not isinstance(size, int) or size == actual
+        for size, actual in zip(sizes, known.shape, strict=True)
+    )
+
+
+def _region(
+    name: str,
+    value: ir.Value,
+    cuts: Mapping[str, ir.Value],
+    inputs: Collection[ir.Value],
+    at: Mapping[ir.Node, int],
+) -> Region:
+    nodes: dict[ir.Node, None] = {}
+    results: set[tuple[int, int]] = set()
+    read: dict[str, None] = {}
+    waiting = [value]
+    while waiting:
+        current = waiting.pop()
+        if current is not value and (cuts.get(current.name or "") is current or current in inputs):
+            read[current.name or ""] = None
+            continue
+        node = current.producer()
+        if node is None or node not in at:
+            continue
+        results.add((at[node], current.index() or 0))
+        if node not in nodes:
+            nodes[node] = None
+            waiting += reads_of(node)
+    positions = tuple(sorted(at[node] for node in nodes))
+    return Region(name, positions, tuple(read), frozenset(results))
+
+
+def reads_of(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that a node reads, in its subgraphs too."""
+    yield from (value for value in node.inputs if value is not None)
+    for attribute in node.attributes.values():
+        for graph in attribute_graphs(attribute):
+            for inner in graph:
+                yield from reads_of(inner)
+            yield from (value for value in graph.outputs if value.producer() is None)

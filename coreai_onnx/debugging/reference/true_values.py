@@ -1,0 +1,383 @@
+"""The results of an exported program: those of torch, and those in float64.
+
+In float64, each node gets torch's own results as its inputs at the *anchors*. So the difference of
+the two is the error that torch makes between anchors, and not one that accumulates over the model.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind
+
+from coreai_onnx.debugging.reference.random_ops import draws
+from coreai_onnx.debugging.reference.widened import WIDE
+from coreai_onnx.debugging.verdict.difference import Array
+from coreai_onnx.errors import ComparisonError
+from coreai_onnx.export.compat.torch_names import OpOverload, pytree
+from coreai_onnx.model.interface import TensorInfo
+from coreai_onnx.runtime.tensors.values import to_numpy
+
+
+@dataclass
+class TrueValues:
+    """The results of one call.
+
+    Attributes:
+        own: torch's results, by FX node, or by node and position (``split:1``).
+        ideal: The same in float64.
+        undetermined: Results that depend, since the anchors, on random numbers, on memory that is
+            not initialized, or on the order of equal elements in a sort.
+        outputs: The user's outputs that are tensors, in order.
+        new_states: The new values of mutated buffers and inputs, by their placeholder's target.
+        inputs: The values of the placeholders, in order.
+    """
+
+    own: dict[str, torch.Tensor] = field(default_factory=dict)
+    ideal: dict[str, torch.Tensor] = field(default_factory=dict)
+    undetermined: set[str] = field(default_factory=set)
+    outputs: list[str] = field(default_factory=list)
+    new_states: dict[str, torch.Tensor] = field(default_factory=dict)
+    inputs: tuple[Any, ...] = ()
+
+
+def true_values(
+    program: ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    anchors: Collection[str] | None = None,
+    states: Mapping[str, torch.Tensor] | None = None,
+) -> TrueValues:
+    """Run an exported program node by node.
+
+    Args:
+        program: A program without in-place ops.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        anchors: Results that float64 starts again from; None for all, so that each node is judged
+            alone; empty for the error of the whole program.
+        states: Values of buffers that differ from those in the program, by their paths.
+
+    Raises:
+        ComparisonError: If the program cannot be run on the arguments.
+    """
+    found = own_values(program, args, kwargs, states)
+    widen(program, found, anchors, found.ideal.__setitem__)
+    return found
+
+
+def own_values(
+    program: ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    states: Mapping[str, torch.Tensor] | None = None,
+) -> TrueValues:
+    """Run an exported program node by node, without float64; see `true_values`."""
+    return _narrow(program, _flat_inputs(program, args, kwargs, states or {}))
+
+
+def widen(
+    program: ExportedProgram,
+    found: TrueValues,
+    anchors: Collection[str] | None,
+    each: Callable[[str, torch.Tensor], None],
+) -> None:
+    """Run an exported program in float64, and pass each result on, so that none has to be kept.
+
+    Args:
+        program: The program.
+        found: Its own results; ``undetermined`` is set.
+        anchors: As for `true_values`.
+        each: Called with name and result of each node, in order.
+
+    Raises:
+        ComparisonError: If the program cannot be run.
+    """
+    with _failures(), torch.no_grad():
+        wide = _Wide(program.graph_module, found, anchors, each)
+        wide.run(*(_wide(x) for x in found.inputs), enable_io_processing=False)
+
+
+def true_values_of(
+    program: ExportedProgram,
+    arrays: Sequence[Array],
+    anchors: Collection[str] | None,
+    states: Mapping[str, torch.Tensor],
+) -> TrueValues:
+    """Run an exported program node by node on its flat inputs, as a model stores them.
+
+    Args:
+        program: A program without in-place ops.
+        arrays: The flat inputs; more than it has are ignored.
+        anchors: As for `true_values`.
+        states: As for `true_values`.
+
+    Raises:
+        ComparisonError: If the program cannot be run on the inputs.
+    """
+    tensors = iter([tensor_of(array) for array in arrays])
+    specs = program.graph_signature.input_specs
+    try:
+        inputs = [_input(program, spec, tensors, states) for spec in specs]
+    except StopIteration:
+        raise ComparisonError("the exported program has more inputs than were given") from None
+    found = _narrow(program, inputs)
+    widen(program, found, anchors, found.ideal.__setitem__)
+    return found
+
+
+def true_values_in(graph: fx.GraphModule, operands: Sequence[Any]) -> TrueValues:
+    """Run a graph of control flow node by node, each in float64 from torch's own values.
+
+    Args:
+        graph: The graph, without in-place ops.
+        operands: The values of its placeholders.
+
+    Returns:
+        The results; ``outputs`` has an empty name for an output that is not a tensor.
+
+    Raises:
+        ComparisonError: If the graph cannot be run.
+    """
+    found = TrueValues(inputs=tuple(operands))
+    with _failures(), torch.no_grad():
+        _Narrow(graph, found).run(*operands, enable_io_processing=False)
+        wide = _Wide(graph, found, None, found.ideal.__setitem__)
+        wide.run(*map(_wide, operands), enable_io_processing=False)
+    leaves = pytree.tree_leaves(graph.graph.output_node().args[0])
+    names = (leaf.name if isinstance(leaf, fx.Node) else "" for leaf in leaves)
+    found.outputs = [name if name in found.own else "" for name in names]
+    return found
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # operators may raise anything
+        raise ComparisonError(
+            f"the exported program cannot be run: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _narrow(program: ExportedProgram, inputs: Sequence[Any]) -> TrueValues:
+    found = TrueValues(inputs=tuple(inputs))
+    with _failures(), torch.no_grad():
+        _Narrow(program.graph_module, found).run(*inputs, enable_io_processing=False)
+    for spec in program.graph_signature.output_specs:
+        name = getattr(spec.arg, "name", None)
+        if name not in found.own:
+            continue
+        if spec.kind == OutputKind.USER_OUTPUT:
+            found.outputs.append(name)
+        elif spec.target is not None:
+            found.new_states[spec.target] = found.own[name]
+    return found
+
+
+def as_stored(tensor: torch.Tensor) -> Array:
+    """Return a tensor as the model stores it: complex numbers as pairs."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    info = TensorInfo("", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+    return to_numpy(tensor, info)
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """Return an array as a tensor; numpy knows bfloat16 and float8 as extensions only."""
+    array = np.ascontiguousarray(array)
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(f"u{array.itemsize}")).view(getattr(torch, array.dtype.name))
+
+
+def results_of(program: ExportedProgram) -> Iterator[tuple[str, fx.Node]]:
+    """Yield every result that is a tensor by the name that `TrueValues` has for it."""
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            yield node.name, node
+        elif isinstance(value, list | tuple):
+            for i, entry in enumerate(value):
+                if isinstance(entry, torch.Tensor):
+                    yield f"{node.name}:{i}", node
+
+
+class _Narrow(fx.Interpreter):
+    """Keeps every result."""
+
+    def __init__(self, module: fx.GraphModule, found: TrueValues) -> None:
+        super().__init__(module)
+        self._found = found
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        for name, tensor in tensors_of(n, result):
+            self._found.own[name] = tensor.detach()
+        return result
+
+
+class _Wide(fx.Interpreter):
+    """Computes in float64, from torch's own results at the anchors."""
+
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        found: TrueValues,
+        anchors: Collection[str] | None,
+        each: Callable[[str, torch.Tensor], None],
+    ) -> None:
+        super().__init__(module)
+        self._found = found
+        self._anchors = anchors
+        self._each = each
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op in ("placeholder", "output", "get_attr"):
+            result = super().run_node(n)
+            result = _wide(result) if n.op == "get_attr" else result
+            for name, tensor in tensors_of(n, result) if n.op != "output" else ():
+                self._each(name, tensor)
+            return result
+        try:
+            result = _wide(self._in_float64(n))
+        except Exception:  # noqa: BLE001 - an op without float64 is taken to be exact
+            result = self._own(n)
+        names = [name for name, _ in tensors_of(n, result)]
+        if self._is_open(n) or any(self._reads_open(n, source) for source in n.all_input_nodes):
+            self._found.undetermined.update([n.name, *names])
+        elif self._has_ties(n):
+            self._found.undetermined.update(names[1:] or [n.name])
+        for name, tensor in tensors_of(n, result):
+            self._each(name, tensor.detach())
+        return self._anchored(n, result)
+
+    def _reads_open(self, n: fx.Node, source: fx.Node) -> bool:
+        name = f"{source.name}:{n.args[1]}" if n.target is operator.getitem else source.name
+        return name in self._found.undetermined and not self._is_anchor(name)
+
+    def _is_open(self, n: fx.Node) -> bool:
+        return draws(n.target, n.args, n.kwargs) or _name(n) in _UNINITIALIZED
+
+    def _has_ties(self, n: fx.Node) -> bool:
+        """Whether a sort has equal elements, whose order no operator promises."""
+        if _name(n) not in _SORTS:
+            return False
+        args, _ = self.fetch_args_kwargs_from_env(n)
+        ordered = args[0].reshape(-1) if args[0].dim() == 0 else args[0].sort(_sorted_dim(n))[0]
+        return bool((ordered.diff(dim=_sorted_dim(n) if args[0].dim() else 0) == 0).any())
+
+    def _is_anchor(self, name: str) -> bool:
+        return self._anchors is None or name in self._anchors
+
+    def _in_float64(self, n: fx.Node) -> Any:
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        args, kwargs = pytree.tree_map_only(torch.dtype, lambda d: WIDE.get(d, d), (args, kwargs))
+        return getattr(self, n.op)(n.target, args, kwargs)
+
+    def _elements(self, n: fx.Node) -> Iterator[tuple[str, torch.Tensor]]:
+        value = n.meta.get("val")
+        count = len(value) if isinstance(value, list | tuple) else 0
+        for i in range(count):
+            if f"{n.name}:{i}" in self._found.own:
+                yield f"{n.name}:{i}", self._found.own[f"{n.name}:{i}"]
+
+    def _own(self, n: fx.Node) -> Any:
+        """Return torch's own result of a node, in float64."""
+        if n.name in self._found.own:
+            return _wide(self._found.own[n.name])
+        return [_wide(tensor) for _, tensor in self._elements(n)]
+
+    def _anchored(self, n: fx.Node, result: Any) -> Any:
+        """Replace results by torch's own at the anchors, and always those that are not floats."""
+        if isinstance(result, torch.Tensor):
+            return self._start_of(n.name, result)
+        if isinstance(result, list | tuple):
+            return [
+                self._start_of(f"{n.name}:{i}", x) if isinstance(x, torch.Tensor) else x
+                for i, x in enumerate(result)
+            ]
+        return result
+
+    def _start_of(self, name: str, ideal: torch.Tensor) -> torch.Tensor:
+        own = self._found.own.get(name)
+        if own is None:
+            return ideal
+        exact = not (ideal.is_floating_point() or ideal.is_complex())
+        return _widened(own) if exact or self._is_anchor(name) else ideal
+
+
+def tensors_of(n: fx.Node, result: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a node's result by the names that `TrueValues` has for them."""
+    if isinstance(result, torch.Tensor):
+        yield n.name, result
+    elif isinstance(result, list | tuple):
+        entries = enumerate(result)
+        yield from ((f"{n.name}:{i}", x) for i, x in entries if isinstance(x, torch.Tensor))
+
+
+_UNINITIALIZED = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
+_SORTS = {"sort": 1, "argsort": 1, "topk": 2}
+"""Ops whose indices depend on the order of equal elements: the position of the dim."""
+
+
+def _name(n: fx.Node) -> str:
+    """Return ``sort`` for any overload of ``aten.sort``."""
+    name = str(n.target) if isinstance(n.target, OpOverload) else ""
+    return name.split(".")[1] if name.startswith("aten.") else ""
+
+
+def _sorted_dim(n: fx.Node) -> int:
+    place = _SORTS[_name(n)] + (str(n.target).endswith(".stable") and "stable" not in n.kwargs)
+    dim = n.kwargs.get("dim", n.args[place] if place < len(n.args) else -1)
+    return dim if isinstance(dim, int) else -1
+
+
+def _wide(result: Any) -> Any:
+    widened: Any = pytree.tree_map_only(torch.Tensor, _widened, result)
+    return widened
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(WIDE.get(tensor.dtype, tensor.dtype))
+
+
+def _flat_inputs(
+    program: ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    states: Mapping[str, torch.Tensor],
+) -> list[Any]:
+    """Return the value of every placeholder, in order."""
+    tree = program.call_spec.in_spec
+    names = tree.children()[1].context if tree is not None else tuple(kwargs)
+    if set(names) != set(kwargs):
+        raise ComparisonError(
+            f"the exported program has the keyword arguments {', '.join(names) or 'none'}, "
+            f"given are {', '.join(kwargs) or 'none'}"
+        )
+    flat = iter(pytree.tree_leaves((args, {name: kwargs[name] for name in names})))
+    try:
+        return [_input(program, s, flat, states) for s in program.graph_signature.input_specs]
+    except StopIteration:
+        raise ComparisonError("the exported program has more inputs than were given") from None
+
+
+def _input(
+    program: ExportedProgram, spec: InputSpec, flat: Iterator[Any], states: Mapping[str, Any]
+) -> Any:
+    if spec.kind == InputKind.USER_INPUT:
+        return next(flat)
+    target = str(spec.target)
+    for place in (states, program.state_dict, program.constants):
+        if target in place:
+            return place[target]
+    return None

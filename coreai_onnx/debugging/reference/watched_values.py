@@ -1,0 +1,171 @@
+"""The values inside of a model's graph, in a run of the whole model, beside those of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import torch
+
+from coreai_onnx.debugging.reference.references import Call, Reference
+from coreai_onnx.debugging.reference.regions import fits
+from coreai_onnx.debugging.reference.step_outputs import StepOutput, add_step_outputs
+from coreai_onnx.debugging.reference.step_values import Steps, step_values
+from coreai_onnx.debugging.reference.true_values import as_stored, results_of, true_values
+from coreai_onnx.debugging.verdict.difference import Array
+from coreai_onnx.export.record import ExportRecord
+from coreai_onnx.model.provenance.debug_info import CLASS, SCOPE
+from coreai_onnx.model.provenance.value_origins import read_inner_origins, read_origins
+from coreai_onnx.runtime.libraries.custom_ops import CustomOps
+from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.tensors.outputs import Outputs
+
+
+@dataclass(frozen=True)
+class ValuePair:
+    """A value in one call and execution, and torch's.
+
+    Attributes:
+        call: Index of the call.
+        name: Name of the value.
+        execution: ``"bodies"`` or ``"kernels"``.
+        module: Path of the module that computes it.
+        module_class: Class of that module.
+        actual: The value in the model.
+        expected: That of torch.
+        ideal: That of torch in float64, from the first operator on.
+        step: The iteration of the loop that computes it; None outside of loops.
+    """
+
+    call: int
+    name: str
+    execution: str
+    module: str
+    module_class: str
+    actual: Array
+    expected: Array
+    ideal: Array
+    step: int | None = None
+
+
+def value_pairs(
+    model: ir.Model,
+    record: ExportRecord,
+    calls: Sequence[Call],
+    reference: Reference,
+    executions: Mapping[str, bool],
+    custom_ops: Sequence[CustomOps] = (),
+) -> Iterator[ValuePair]:
+    """Run a model with its values as further outputs; yield each beside torch's, in graph order.
+
+    Values in the graphs of ``If``, ``Loop`` and ``Scan`` follow, with a pair for each step.
+    Results that depend on random numbers, or on memory that is not initialized, are left out.
+
+    Args:
+        model: The model; it is not changed.
+        record: What it was converted from.
+        calls: Consecutive calls, whose states are carried.
+        reference: Gives the arguments their names.
+        executions: Name of each execution, and whether it runs kernels.
+        custom_ops: Libraries that the model needs.
+
+    Raises:
+        ComparisonError: If the exported program cannot be run on the arguments.
+        SessionError: If the model cannot be run.
+    """
+    names = {value.name or "" for node in model.graph for value in node.outputs}
+    origins = read_origins(model.metadata_props, names, dict(results_of(record.program)))
+    states: dict[str, torch.Tensor] = {}
+    sessions: dict[str, Session] = {}
+    watched: dict[str, ir.Node] = {}
+    inner: list[StepOutput] = []
+    inside = _inner_origins(model)
+    for index, (args, kwargs) in enumerate(calls):
+        truth = true_values(record.program, args, kwargs, (), states)
+        states |= truth.new_states
+        known = {
+            name: as_stored(truth.own[of])
+            for name, of in origins.items()
+            if of in truth.own and of not in truth.undetermined
+        }
+        if not sessions:
+            made, watched = _watched(model, known)
+            inner = add_step_outputs(made.graph, inside)
+            made.graph.outputs.extend(one.outer for one in inner)
+            sessions = {
+                name: Session(made, kernels=k, custom_ops=custom_ops)
+                for name, k in executions.items()
+            }
+        steps = step_values(record.program, truth.inputs) if inner else {}
+        for execution, session in sessions.items():
+            outputs = session.run(**reference.feeds(session, args, kwargs))
+            for name, node in watched.items():
+                if name not in known:
+                    continue
+                module, kind = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS))
+                ideal = as_stored(truth.ideal[origins[name]])
+                pair = outputs[name], known[name], ideal
+                yield ValuePair(index, name, execution, module, kind, *pair)
+            yield from _step_pairs((index, execution), inner, inside, steps, outputs)
+
+
+def _inner_origins(model: ir.Model) -> dict[str, str]:
+    """Return the results that the values in the graphs of nodes are, by name."""
+    names = {
+        value.name or ""
+        for node in model.graph.all_nodes()
+        if node.graph is not model.graph
+        for value in node.outputs
+    }
+    return read_inner_origins(model.metadata_props, names)
+
+
+def _step_pairs(
+    run: tuple[int, str],
+    inner: Sequence[StepOutput],
+    origins: Mapping[str, str],
+    steps: Mapping[str, Steps],
+    outputs: Outputs,
+) -> Iterator[ValuePair]:
+    """Yield the values in the graphs of nodes, step by step.
+
+    Args:
+        run: Call and execution.
+        inner: The values.
+        origins: The result that each of them is.
+        steps: torch's results.
+        outputs: The outputs of the model.
+    """
+    index, execution = run
+    for one in inner:
+        name, node = one.inner.name or "", one.inner.producer()
+        assert node is not None
+        module, kind = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS))
+        actual = outputs[one.outer.name or ""]
+        for place, pair in steps.get(origins[name], {}).items():
+            own, ideal = map(as_stored, pair)
+            step = place[0] if one.stacked else None
+            found = actual if step is None else _step_of(actual, step)
+            yield ValuePair(index, name, execution, module, kind, found, own, ideal, step)
+
+
+def _step_of(stacked: Array, step: int) -> Array:
+    """Return one step; an empty array if the model has ended before."""
+    found: Array = stacked[step] if step < len(stacked) else stacked[:0]
+    return found
+
+
+def _watched(model: ir.Model, known: Mapping[str, Array]) -> tuple[ir.Model, dict[str, ir.Node]]:
+    """Return a model with known values as further outputs, and the nodes that compute them."""
+    made = model.clone()
+    present = set(made.graph.outputs)
+    watched = {}
+    for node in made.graph:
+        for value in node.outputs:
+            name = value.name or ""
+            if name in known and value not in present and fits(value, known[name]):
+                value.type = ir.TensorType(ir.DataType.from_numpy(known[name].dtype))
+                made.graph.outputs.append(value)
+                watched[name] = node
+    return made, watched

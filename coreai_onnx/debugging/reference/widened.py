@@ -1,0 +1,136 @@
+"""Eager torch with a result in float64 beside each of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from coreai_onnx.debugging.reference.control_flow import RUNS
+from coreai_onnx.debugging.reference.random_ops import draws
+from coreai_onnx.export.compat.torch_names import (
+    HigherOrderOperator,
+    OpOverload,
+    TorchDispatchMode,
+    pytree,
+)
+
+WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+"""The dtypes that are computed in another one, and that one."""
+
+
+def is_floating(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is real or complex."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+class Widened(TorchDispatchMode):
+    """While active, computes every operator in float64 too, from the float64 results before it.
+
+    An integer or boolean result is torch's own for the operators after it, so that both executions
+    make the same choices. An operator without float64, or that draws random numbers, is taken to
+    be exact.
+
+    Attributes:
+        random: The operators that drew random numbers, in order.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        """Start without results."""
+        super().__init__()
+        self.random: dict[str, None] = {}
+        self._ideals: Any = WeakTensorKeyDictionary()
+
+    def ideal(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the float64 result of a tensor; itself in float64 if no operator made it."""
+        found = self._ideals.get(tensor)
+        return tensor.to(WIDE.get(tensor.dtype, tensor.dtype)) if found is None else found
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy of a tensor whose float64 result is that of the tensor now."""
+        copied = tensor.clone()
+        self._ideals[copied] = self.ideal(tensor).clone()
+        return copied
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operator, and in float64 too."""
+        del types
+        kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return self._higher_order(func, args, kwargs)
+        written = [x for x in _written(func, args, kwargs) if isinstance(x, torch.Tensor)]
+        if draws(func, args, kwargs):
+            self.random[str(func)] = None
+            exact = True
+        else:
+            tensors = [x for x in pytree.tree_leaves((args, kwargs)) if _is_tensor(x)]
+            exact = not any(map(is_floating, tensors)) or not all(map(is_floating, written))
+        wide_args = None if exact else pytree.tree_map(self._argument, (args, kwargs))
+        own = func(*args, **kwargs)
+        wide = None if wide_args is None else _result(func, *wide_args)
+        if wide is None:
+            for tensor in written:
+                self._ideals.pop(tensor, None)
+        else:
+            self._keep(own, wide)
+        return own
+
+    def _higher_order(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run control flow, whose operators are computed in float64 too; others are exact."""
+        run = RUNS.get(str(func))
+        if run is None:
+            return func(*args, **kwargs)
+        with self:
+            return run(lambda graph, operands, _: graph(*operands), *args, **kwargs)
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, torch.dtype):
+            return WIDE.get(value, value)
+        if not isinstance(value, torch.Tensor) or not is_floating(value):
+            return value
+        found = self._ideals.get(value)
+        if found is None:
+            found = value.detach().to(WIDE.get(value.dtype, value.dtype), copy=True)
+            if not isinstance(value, torch.nn.Parameter):  # no forward changes these
+                self._ideals[value] = found
+        return found
+
+    def _keep(self, own: Any, wide: Any) -> None:
+        pairs = zip(pytree.tree_leaves(own), pytree.tree_leaves(wide), strict=False)
+        for tensor, ideal in pairs:
+            if _is_tensor(tensor) and _is_tensor(ideal) and tensor.shape == ideal.shape:
+                self._ideals[tensor] = ideal
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the arguments that an operator writes to."""
+    if not isinstance(func, OpOverload) or not func._schema.is_mutable:
+        return
+    given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
+    for argument in func._schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from pytree.tree_leaves(given.get(argument.name))
+
+
+def _result(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return the result in float64; None if the operator does not have it."""
+    try:
+        return func(*args, **kwargs)
+    except Exception:  # noqa: BLE001 - operators may raise anything
+        return None

@@ -1,0 +1,133 @@
+"""Export of a module with its externalized modules, recognized blocks and known loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from coreai_onnx.errors import CoreaiError, StagingError
+from coreai_onnx.export.capture.attempts import with_retries
+from coreai_onnx.export.capture.explain import explained
+from coreai_onnx.export.capture.exported import check_program
+from coreai_onnx.export.capture.failures import export_error
+from coreai_onnx.export.capture.sparse import dense_buffers
+from coreai_onnx.export.compat.user_table import table_of_the_user
+from coreai_onnx.export.externalize.bodies import BodyExport, known_loops, trust
+from coreai_onnx.export.externalize.module_call import OP, ModuleCall
+from coreai_onnx.export.externalize.modules import Externalization
+from coreai_onnx.export.externalize.specs import as_specs
+from coreai_onnx.export.functionalize.attributes import attributes_kept
+from coreai_onnx.export.functionalize.buffers import assignments_kept
+from coreai_onnx.export.functionalize.decompositions import functional
+from coreai_onnx.export.recognize.automatic import Automatic, wants
+from coreai_onnx.export.recognize.blocks import Recognition
+from coreai_onnx.export.torch_export import TorchExport, size_oblivious
+
+ExportFunction = Callable[[torch.nn.Module], ExportedProgram]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """An exported module.
+
+    Attributes:
+        program: Its program; functional.
+        calls: Calls of externalized modules, by tag.
+        recognized: The report, if ``"auto"`` was requested.
+    """
+
+    program: ExportedProgram
+    calls: Mapping[str, ModuleCall]
+    recognized: Recognition | None = None
+
+
+def capture(
+    model: torch.nn.Module, export_fn: ExportFunction, externalize_modules: Any = None
+) -> Captured:
+    """Export a module, and separately the modules in it that are externalized.
+
+    Args:
+        model: The module. It is restored when this returns or raises.
+        export_fn: Exports it. Called again if the check of known blocks refuses some.
+        externalize_modules: As for ``TorchConverter.add_pytorch_module``.
+
+    Raises:
+        ExportError: If the module cannot be exported.
+        ExternalizationError: If an externalized module cannot be exported separately.
+        TypeError: If a target is neither a module class nor a spec.
+    """
+    automatic, targets = wants(externalize_modules)
+    specs = as_specs(targets)
+    if automatic:
+        return _with_known_blocks(model, export_fn, specs)
+    externalization = Externalization(model, specs)
+    with externalization.patched():
+        with table_of_the_user() as decompositions:
+            program = _export(model, export_fn, trust)
+        externalization.export_bodies(program, BodyExport(decompositions))
+    return Captured(program, externalization.calls)
+
+
+def _with_known_blocks(model: torch.nn.Module, export_fn: ExportFunction, specs: Any) -> Captured:
+    """Export with known blocks as composites, and again without the blocks that are refused."""
+    found = Automatic(model, [spec.target_class for spec in specs])
+    while True:
+        externalization = Externalization(model, specs)
+        with found.patched(), externalization.patched(), table_of_the_user() as decompositions:
+            program = _export(model, export_fn, found.trusts)
+        if not found.refuses(program):
+            break
+    with found.patched(), externalization.patched():
+        externalization.export_bodies(program, BodyExport(decompositions, found.trusts))
+    return Captured(program, externalization.calls, found.report)
+
+
+def _export(
+    model: torch.nn.Module, export_fn: ExportFunction, trusts: Callable[[str], bool]
+) -> ExportedProgram:
+    return with_retries(export_fn, lambda export: _attempt(model, export, trusts))
+
+
+def _attempt(
+    model: torch.nn.Module, export_fn: ExportFunction, trusts: Callable[[str], bool]
+) -> ExportedProgram:
+    exported: ExportedProgram | None = None
+    try:
+        with (
+            torch.no_grad(),
+            known_loops(model, trusts),
+            attributes_kept(model) as attributes,
+            assignments_kept(model),
+            dense_buffers(model),
+            explained() as explanation,
+            size_oblivious(when=isinstance(export_fn, TorchExport) and export_fn.oblivious),
+        ):
+            exported = export_fn(model)
+            check_program(exported)
+            program = functional(exported, attributes.names)
+    except CoreaiError:
+        raise
+    except Exception as error:
+        raise export_error(error, after_export=exported is not None) from error
+    explanation.warn(exported)
+    return program
+
+
+def check_calls(program: ExportedProgram, given: Mapping[str, ModuleCall]) -> None:
+    """Check that every externalized module that a program calls was given.
+
+    Raises:
+        StagingError: If some are missing; the message lists their paths.
+    """
+    tags = {str(n.args[3]) for n in program.graph.nodes if n.target is OP}
+    missing = sorted(tags - given.keys())
+    if missing:
+        paths = ", ".join(tag.rpartition("#")[0] or "(root)" for tag in missing)
+        raise StagingError(
+            f"the program calls externalized modules ({paths}) that are not given: "
+            "pass externalized=subexport_and_restore(model, program)"
+        )

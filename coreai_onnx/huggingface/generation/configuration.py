@@ -1,0 +1,220 @@
+"""The settings of an exported folder that generation uses, checked once when it is opened.
+
+The files may have been edited, or come from anywhere: a value of another type would fail in the
+middle of the generation, in a library, without the name of the setting.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from coreai_onnx.errors import GenerationError, failures_as
+from coreai_onnx.huggingface.generation.sampling import TokenRules
+
+GENERATION_CONFIG, CONFIG = "generation_config.json", "config.json"
+_OF_WHISPER = "no_timestamps_token_id"
+"""A setting that every ``generation_config.json`` of Whisper has."""
+_CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len")
+_LARGEST = 2**63 - 1
+"""The largest int64."""
+_MOST_SEQUENCES = 64
+"""Beams and returned sequences, each of which multiplies the batch."""
+_MOST_POSITIONS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a setting may be.
+
+    Attributes:
+        name: For messages.
+        accepts: Whether a value is of this kind; None is accepted of every setting.
+    """
+
+    name: str
+    accepts: Callable[[Any], bool]
+
+
+def _whole(least: int, most: int = _LARGEST) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value <= most  # bool is a subclass of int
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < math.inf and float(value) == value
+
+
+_is_token = _whole(-1)  # some configurations have -1 for none
+
+
+def _tokens(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_token, value))
+
+
+def _token_table(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_whole(0), value.values()))
+
+
+_TOKEN = _Kind("a token id", _is_token)
+_TOKENS = _Kind("a list of token ids", _tokens)
+_ONE_OR_MORE = _Kind(
+    "a token id or a list of them", lambda x: _is_token(x) or (x != [] and _tokens(x))
+)
+_TABLE = _Kind("token ids by name", _token_table)
+_LENGTH = _Kind("an integer", _whole(-_LARGEST))
+_COUNT = _Kind("an integer of 0 or more", _whole(0))
+_POSITIONS = _Kind(f"an integer from 1 to {_MOST_POSITIONS:,}", _whole(1, _MOST_POSITIONS))
+_SEQUENCES = _Kind(f"an integer from 1 to {_MOST_SEQUENCES}", _whole(1, _MOST_SEQUENCES))
+_NUMBER = _Kind("a number", _number)
+_POSITIVE = _Kind("a number above 0", lambda x: _number(x) and x > 0)
+_SWITCH = _Kind("true or false", lambda x: isinstance(x, bool))
+_TEXT = _Kind("text", lambda x: isinstance(x, str))
+
+KINDS: Mapping[str, _Kind] = MappingProxyType(
+    {
+        "eos_token_id": _ONE_OR_MORE,
+        "pad_token_id": _TOKEN,
+        "bos_token_id": _TOKEN,
+        "decoder_start_token_id": _TOKEN,
+        "repetition_penalty": _POSITIVE,
+        "no_repeat_ngram_size": _COUNT,
+        "forced_bos_token_id": _TOKEN,
+        "forced_eos_token_id": _ONE_OR_MORE,
+        "suppress_tokens": _TOKENS,
+        "begin_suppress_tokens": _TOKENS,
+        **dict.fromkeys(_CONTEXT, _LENGTH),
+    }
+)
+"""The settings of every model, by name."""
+SPEECH_KINDS: Mapping[str, _Kind] = MappingProxyType(
+    {
+        _OF_WHISPER: _TOKEN,
+        "prev_sot_token_id": _TOKEN,
+        "lang_to_id": _TABLE,
+        "task_to_id": _TABLE,
+        "language": _TEXT,
+        "task": _TEXT,
+        "is_multilingual": _SWITCH,
+        "return_timestamps": _SWITCH,
+        "condition_on_prev_tokens": _SWITCH,
+        "do_sample": _SWITCH,
+        "max_length": _POSITIONS,
+        "max_new_tokens": _POSITIONS,
+        "max_target_positions": _POSITIONS,
+        "max_initial_timestamp_index": _COUNT,
+        "num_beams": _SEQUENCES,
+        "num_return_sequences": _SEQUENCES,
+        "temperature": _POSITIVE,
+        **dict.fromkeys(
+            ("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"), _NUMBER
+        ),
+    }
+)
+"""The settings of Whisper, which transformers reads, by name."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What ``generation_config.json`` and ``config.json`` say about the generation.
+
+    Attributes:
+        stop_ids: Tokens that end a sequence.
+        pad_id: The token for padding.
+        start_id: The token that the decoder of a model with an encoder starts from.
+        rules: What is said about its tokens.
+        context: The longest text that the model knows, in tokens; None if it is not known.
+        is_speech: Whether the folder has the generation settings of Whisper.
+    """
+
+    stop_ids: tuple[int, ...]
+    pad_id: int
+    start_id: int
+    rules: TokenRules
+    context: int | None
+    is_speech: bool
+
+    @classmethod
+    def read(cls, folder: Path) -> Configuration:
+        """Read the files of a folder; a file that is missing says nothing.
+
+        Raises:
+            GenerationError: If a file cannot be read, or a setting has a value of another kind; the
+                message names the file and the setting.
+        """
+        files = {name: _read(folder / name) for name in (GENERATION_CONFIG, CONFIG)}
+        generation, config = files.values()
+        is_speech = _OF_WHISPER in generation
+        for name, settings in files.items():
+            _check(folder / name, settings, {**KINDS, **(SPEECH_KINDS if is_speech else {})})
+
+        def first(*names: str) -> Any:
+            given = (one.get(name) for name in names for one in (generation, config))
+            return next((value for value in given if value is not None), None)
+
+        stops = first("eos_token_id")
+        stop_ids = tuple(stops) if isinstance(stops, list) else () if stops is None else (stops,)
+        pad, start = first("pad_token_id"), first("decoder_start_token_id", "bos_token_id")
+        context = first(*_CONTEXT)
+        return cls(
+            stop_ids,
+            pad if pad is not None else stop_ids[0] if stop_ids else 0,
+            0 if start is None else start,
+            _rules(generation or config),  # as transformers chooses them
+            context if context is not None and context > 0 else None,
+            is_speech,
+        )
+
+    def check_vocabulary(self, size: Any, *, starts: bool) -> None:
+        """Check the tokens that the model reads or is to generate.
+
+        Args:
+            size: The number of tokens that the model knows; nothing is checked if it is dynamic.
+            starts: Whether the decoder starts from `start_id`.
+
+        Raises:
+            GenerationError: If the model does not know one of them.
+        """
+        forced: dict[str, Any] = {
+            name: getattr(self.rules, name)
+            for name in ("forced_bos_token_id", "forced_eos_token_id")
+        }
+        forced |= {"decoder_start_token_id": self.start_id} if starts else {}
+        forced["pad_token_id"] = max(self.pad_id, 0)
+        for name, given in forced.items():
+            tokens = given if isinstance(given, list) else [] if given is None else [given]
+            if isinstance(size, int) and not all(0 <= token < size for token in tokens):
+                raise GenerationError(
+                    f"{name} is {given}, and the model has the tokens 0 to {size - 1}\n"
+                    f"  correct {GENERATION_CONFIG} of the folder"
+                )
+
+
+def _rules(settings: Mapping[str, Any]) -> TokenRules:
+    given = {field.name: settings.get(field.name) for field in fields(TokenRules)}
+    penalty = given.pop("repetition_penalty")  # transformers takes no integer
+    return TokenRules(None if penalty is None else float(penalty), **given)
+
+
+def _check(file: Path, settings: Mapping[str, Any], kinds: Mapping[str, _Kind]) -> None:
+    for name, kind in kinds.items():
+        value = settings.get(name)
+        if value is not None and not kind.accepts(value):
+            raise GenerationError(
+                f"{file}: {name} is {value!r:.80}, and must be {kind.name}\n"
+                "  correct the file, or export the model again"
+            )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    with failures_as(GenerationError, f"cannot read {file}"):
+        content = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise GenerationError(f"{file}: is a JSON {type(content).__name__}, not an object")
+    return content

@@ -1,0 +1,278 @@
+"""Generation of text: from a folder, a program or a session to tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import torch
+
+from coreai_onnx.errors import GenerationError, failures_as
+from coreai_onnx.huggingface.generation.configuration import Configuration
+from coreai_onnx.huggingface.generation.decoding import check_decoder, generated
+from coreai_onnx.huggingface.generation.encoding import Encoder
+from coreai_onnx.huggingface.generation.prompts import Prompt, read_prompt
+from coreai_onnx.huggingface.generation.sampling import Settings, TokenRules
+from coreai_onnx.huggingface.generation.speech import SPEECH_OPTIONS, Speech
+from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
+from coreai_onnx.runtime.sessions.opening import HasModel
+from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.tensors.outputs import Array
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+
+
+class Options(TypedDict, total=False):
+    """The options of `generate`, which describes them."""
+
+    max_new_tokens: int
+    attention_mask: Any
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    repetition_penalty: float | None
+    seed: int | None
+    stop_ids: Sequence[int] | None
+    language: str | Sequence[str] | None
+    task: str | None
+    return_timestamps: bool | None
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A decoder that is ready to generate, with its tokenizer.
+
+    Attributes:
+        session: The session of the decoder.
+        tokenizer: The tokenizer of transformers; None if there is none.
+        stop_ids: Tokens that end a sequence.
+        pad_id: The token for padding.
+        encoder: The encoder, of a model that has one; then the tokens are those of the decoder,
+            without the prompt.
+        rules: What the model's configuration says about its tokens.
+        speech: Whisper's own generation, of a folder with its ``generation_config.json``.
+        context: The longest text that the model knows, in tokens; None if it is not known.
+    """
+
+    session: Session
+    tokenizer: Any = None
+    stop_ids: tuple[int, ...] = ()
+    pad_id: int = 0
+    encoder: Encoder | None = None
+    rules: TokenRules = field(default_factory=TokenRules)
+    speech: Speech | None = None
+    context: int | None = None
+
+    @classmethod
+    def open(
+        cls, folder: str | PathLike[str], *, kernels: bool | None = None, threads: int | None = None
+    ) -> LanguageModel:
+        """Open a folder that `export_model` wrote.
+
+        Args:
+            folder: The folder.
+            kernels: As for `session`.
+            threads: As for `session`.
+
+        Raises:
+            GenerationError: If the folder has no ``model.onnx``, the model is not a decoder, its
+                tokenizer cannot be read, or a setting of its configuration has a value of another
+                kind.
+            SessionError: If the model cannot be opened.
+        """
+        path = Path(folder)
+        encodes = (path / ENCODER_FILE).is_file() and (path / MERGED_FILE).is_file()
+        if not (encodes or (path / MODEL_FILE).is_file()):
+            what = f"there is no {MODEL_FILE}" if path.is_dir() else "no such folder"
+            raise GenerationError(f"{path}: {what}; export the model with coreai_onnx.export_model")
+        settings = Configuration.read(path)
+        file = path / (MERGED_FILE if encodes else MODEL_FILE)
+        session = Session(file, kernels=kernels, threads=threads)
+        check_decoder(session)
+        settings.check_vocabulary(session.outputs[0].dims[-1], starts=encodes)
+        encoder = speech = None
+        if encodes:
+            encoding = Session(path / ENCODER_FILE, kernels=kernels, threads=threads)
+            encoder = Encoder(encoding, settings.start_id)
+            speech = Speech(path, encoding, session) if settings.is_speech else None
+        return cls(
+            session,
+            _tokenizer(path),
+            settings.stop_ids,
+            settings.pad_id,
+            encoder,
+            settings.rules,
+            speech,
+            settings.context,
+        )
+
+    def generate(self, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
+        """Generate; see :func:`generate`."""
+        if self.speech is not None:
+            _check_names(options)
+            return self.speech.generate(prompt, options)
+        asked, steps = self._started(prompt, options)
+        new = torch.stack(list(steps), dim=1)
+        if not asked.is_text:
+            ids: Array = torch.cat([asked.ids, new], dim=1).numpy()
+            return ids[0] if asked.is_single else ids
+        texts = [self._text(row) for row in new]
+        return texts[0] if asked.is_single else texts
+
+    def stream(self, prompt: Any, **options: Unpack[Options]) -> Iterator[Any]:
+        """Generate step by step; see :func:`stream`."""
+        asked, steps = self._started(prompt, options)
+        return self._pieces(steps, asked) if asked.is_text else _tokens(steps, asked)
+
+    def _started(self, prompt: Any, options: Options) -> tuple[Prompt, Iterator[torch.Tensor]]:
+        """Return the tokens that the decoder starts from, and the steps that follow."""
+        _check_names(options)
+        further: dict[str, Any] = dict(options)
+        asked_for = [name for name in SPEECH_OPTIONS if further.pop(name, None) is not None]
+        if self.speech is None and asked_for:
+            raise GenerationError(
+                f"{asked_for[0]} is an option of Whisper; the model is none, or its folder has no "
+                "generation_config.json of Whisper"
+            )
+        if self.speech is not None:
+            raise GenerationError("Whisper generates whole windows of audio; use generate")
+        mask, stops = further.pop("attention_mask", None), further.pop("stop_ids", None)
+        stop_ids = self.stop_ids if stops is None else tuple(stops)
+        settings = Settings(stop_ids=stop_ids, pad_id=self.pad_id, rules=self.rules, **further)
+        given: dict[str, Any] = {"mask": mask, "pad_id": self.pad_id}
+        if self.encoder is None:
+            asked = read_prompt(prompt, self.tokenizer, **given)
+            return asked, generated(self.session, asked, settings)
+        encoded = self.encoder.encode(prompt, self.tokenizer, **given)
+        return encoded.start, generated(self.session, encoded.start, settings, encoded.feeds)
+
+    def _pieces(self, steps: Iterator[torch.Tensor], asked: Prompt) -> Iterator[Any]:
+        """Yield the text that each step adds."""
+        rows = [_Text(self._text) for _ in asked.ids]
+        for tokens in steps:
+            pieces = [row.add(token) for row, token in zip(rows, tokens.tolist(), strict=True)]
+            yield pieces[0] if asked.is_single else pieces
+
+    def _text(self, tokens: Any) -> str:
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+@dataclass
+class _Text:
+    """The text of a sequence, token by token.
+
+    Attributes:
+        decode: Returns the text of tokens.
+        tokens: The tokens of the last piece and of the one that is not complete.
+        shown: How many of them are shown already. They are decoded again, because the text of a
+            token depends on the one before.
+    """
+
+    decode: Callable[[list[int]], str]
+    tokens: list[int] = field(default_factory=list)
+    shown: int = 0
+
+    def add(self, token: int) -> str:
+        """Return the text that a token adds; a character of several tokens comes with its last."""
+        self.tokens.append(token)
+        before, text = self.decode(self.tokens[: self.shown]), self.decode(self.tokens)
+        if text.endswith("\N{REPLACEMENT CHARACTER}"):
+            return ""
+        self.tokens = self.tokens[self.shown :]
+        self.shown = len(self.tokens)
+        return text[len(before) :]
+
+
+Model = str | PathLike[str] | Session | HasModel | LanguageModel
+"""What generates: an exported folder, a session, a program, or an open `LanguageModel`."""
+
+
+def generate(model: Model, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
+    """Generate text or tokens with a decoder.
+
+    ```python
+    coreai_onnx.generate("my_llama_onnx", "Once upon a time", max_new_tokens=100)
+    coreai_onnx.generate(session, [[1, 5, 9], [1, 7]], temperature=0.7, top_p=0.9, seed=0)
+    ```
+
+    Args:
+        model: A folder that `export_model` wrote, a program, a session, or a `LanguageModel`. The
+            states of a session do not change. A folder is opened at each call: for several calls
+            use `LanguageModel.open`.
+        prompt: Text or a list of texts; or token ids, as a list, array or tensor of one or two
+            axes. Shorter prompts of a batch are padded. For a speech model, a spectrogram
+            ``[batch, bins, frames]``.
+        **options: ``max_new_tokens`` (64); ``attention_mask`` for ids that are padded already;
+            ``temperature``, ``top_k`` and ``top_p``, of which any one turns on sampling;
+            ``repetition_penalty``; ``seed`` of the sampling; ``stop_ids``, by default those of the
+            folder's configuration. For Whisper also ``language``, ``task`` and
+            ``return_timestamps``, as in transformers.
+
+    Returns:
+        For text the new text, without the prompt, for a list of texts a list. For token ids the
+        prompt and the new tokens, int64 ``[length]`` or ``[batch, length]``; a sequence that ends
+        earlier is padded. A model with an encoder returns the tokens of its decoder; Whisper those
+        that follow the ones that its decoder starts from.
+
+    Raises:
+        GenerationError: If the model is not a decoder, the prompt is empty, does not fit the
+            model's cache, or is text without a tokenizer, or an option is out of range.
+        SessionError: If the model cannot be opened or run.
+    """
+    return language_model(model).generate(prompt, **options)
+
+
+def stream(model: Model, prompt: Any, **options: Unpack[Options]) -> Iterator[Any]:
+    """Generate step by step; the arguments are those of `generate`.
+
+    Returns:
+        An iterator: for text the new text of each step (a list for a list of texts), for token ids
+        the new token, an int or int64 ``[batch]``.
+
+    Raises:
+        GenerationError: As `generate`.
+        SessionError: As `generate`.
+    """
+    return language_model(model).stream(prompt, **options)
+
+
+def language_model(model: Model) -> LanguageModel:
+    """Return a model as a `LanguageModel`.
+
+    Raises:
+        GenerationError: If it is not one of the kinds of `Model`.
+    """
+    if isinstance(model, LanguageModel):
+        return model
+    if isinstance(model, Session):
+        return LanguageModel(model)
+    if isinstance(model, HasModel):
+        return LanguageModel(Session(model))
+    if isinstance(model, str | PathLike):
+        return LanguageModel.open(model)
+    raise GenerationError(
+        f"a {type(model).__name__} does not generate; give a folder, a program or a session"
+    )
+
+
+def _tokens(steps: Iterator[torch.Tensor], asked: Prompt) -> Iterator[Any]:
+    for tokens in steps:
+        yield int(tokens[0]) if asked.is_single else tokens.numpy()
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    if unknown := sorted(options.keys() - Options.__annotations__.keys()):
+        known = ", ".join(Options.__annotations__)
+        raise GenerationError(f"there is no option {unknown[0]!r}; there are {known}")
+
+
+def _tokenizer(folder: Path) -> Any:
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        return None
+    from transformers import AutoTokenizer
+
+    with failures_as(GenerationError, f"cannot read the tokenizer in {folder}"):
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -1,0 +1,189 @@
+"""Whisper's own generation: languages, tasks, timestamps, and audio of any length.
+
+transformers' ``generate`` of Whisper does all of it, with its logits processors and its windows of
+long audio. Here the encoder and the decoder that it calls run in sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from coreai_onnx.errors import GenerationError, failures_as
+from coreai_onnx.huggingface.generation.configuration import CONFIG
+from coreai_onnx.huggingface.generation.decoding import Decoding
+from coreai_onnx.huggingface.generation.encoding import read_features
+from coreai_onnx.huggingface.generation.prompts import Prompt
+from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.tensors.outputs import Array
+
+SPEECH_OPTIONS = ("language", "task", "return_timestamps")
+"""The options that only Whisper has."""
+_PASSED = (*SPEECH_OPTIONS, "max_new_tokens", "attention_mask", "repetition_penalty")
+_SAMPLING = ("temperature", "top_k", "top_p")
+
+
+class Speech:
+    """A Whisper whose encoder and decoder are in sessions.
+
+    Args:
+        folder: The exported folder, with its configurations.
+        encoder: The session of the encoder.
+        decoder: The session of the decoder.
+    """
+
+    def __init__(self, folder: Path, encoder: Session, decoder: Session) -> None:
+        """Read the configurations.
+
+        Raises:
+            GenerationError: If one cannot be read, or has other sizes than the model.
+        """
+        with failures_as(GenerationError, f"cannot read the configuration of {folder}"):
+            config = WhisperConfig.from_pretrained(folder, local_files_only=True)
+            settings = GenerationConfig.from_pretrained(folder, local_files_only=True)
+            _check_sizes(config, encoder, decoder)
+            # The layers run in the sessions, and padding needs no embedding here.
+            config.encoder_layers = config.decoder_layers = 0
+            config.pad_token_id = None
+            self._model = _Whisper(config, encoder, decoder)
+        if settings.repetition_penalty is not None:  # transformers takes no integer
+            settings.repetition_penalty = float(settings.repetition_penalty)
+        self._model.generation_config = settings
+
+    def generate(self, prompt: Any, options: Mapping[str, Any]) -> Array:
+        """Return the tokens that ``generate`` of transformers returns for the same settings.
+
+        Args:
+            prompt: A spectrogram ``[batch, bins, frames]`` or ``[bins, frames]``, of any length.
+            options: As for :func:`coreai_onnx.generate`; ``max_new_tokens`` is by default that of
+                the model.
+
+        Returns:
+            int64 ``[batch, length]`` or ``[length]``, without the tokens that the decoder starts
+            from.
+
+        Raises:
+            GenerationError: If the prompt is not a spectrogram, or an option is not valid.
+        """
+        features, is_single = read_features(prompt)
+        given = {name: options[name] for name in _PASSED if options.get(name) is not None}
+        sampling = {name: options[name] for name in _SAMPLING if options.get(name) is not None}
+        if sampling:
+            given |= {"temperature": 1.0, "do_sample": True, **sampling}
+        if options.get("stop_ids"):
+            given["eos_token_id"] = list(options["stop_ids"])
+        with failures_as(GenerationError, "Whisper's generation failed"), torch.no_grad():
+            tokens = self._seeded(features, given, options.get("seed"))
+        ids: Array = tokens.numpy()
+        return ids[0] if is_single else ids
+
+    def _seeded(self, features: Array, given: dict[str, Any], seed: int | None) -> torch.Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch.seed() if seed is None else seed)
+            tokens: torch.Tensor = self._model.generate(
+                torch.from_numpy(features), use_cache=False, **given
+            )
+        return tokens
+
+
+def _check_sizes(config: Any, encoder: Session, decoder: Session) -> None:
+    """Refuse sizes of which transformers would allocate windows and scores.
+
+    Raises:
+        GenerationError: If one is not that of the model.
+    """
+    _, bins, frames = encoder.inputs[0].dims
+    stride = 2  # of the encoder's second convolution
+    sizes = {
+        "num_mel_bins": bins,
+        "max_source_positions": frames // stride if isinstance(frames, int) else None,
+        "vocab_size": decoder.outputs[0].dims[-1],
+    }
+    for name, size in sizes.items():
+        if isinstance(size, int) and getattr(config, name) != size:
+            raise GenerationError(
+                f"{name} of {CONFIG} is {getattr(config, name)}, and that of the model is {size}\n"
+                "  correct the file, or export the model again"
+            )
+
+
+class _Whisper(WhisperForConditionalGeneration):
+    """The model that transformers' ``generate`` calls: it has modules, but no weights."""
+
+    def __init__(self, config: Any, encoder: Session, decoder: Session) -> None:
+        with torch.device("meta"):
+            super().__init__(config)
+        self._encoder_in_session, self._decoder = _Encoder(encoder), decoder
+        self._decoding: Decoding | None = None
+        self._state: torch.Tensor | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """The device of inputs and results."""
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of inputs and results."""
+        return torch.float32
+
+    def get_encoder(self, *_: Any, **__: Any) -> torch.nn.Module:
+        """Return the encoder."""
+        return self._encoder_in_session
+
+    def forward(
+        self,
+        input_features: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: Any = None,
+        **unused: Any,
+    ) -> Seq2SeqLMOutput:
+        """Return the logits after the last token, ``[batch, 1, vocabulary]``."""
+        del attention_mask, unused
+        assert decoder_input_ids is not None
+        if decoder_attention_mask is not None and not bool(decoder_attention_mask.all()):
+            raise GenerationError(
+                "earlier text of different lengths in a batch (condition_on_prev_tokens) is not "
+                "supported: give one spectrogram at a time"
+            )
+        if encoder_outputs is None:
+            encoder_outputs = self._encoder_in_session(input_features)
+        decoding = self._continued(decoder_input_ids, encoder_outputs.last_hidden_state)
+        return Seq2SeqLMOutput(logits=decoding.logits()[:, None])
+
+    def _continued(self, ids: torch.Tensor, state: torch.Tensor) -> Decoding:
+        """Return the decoding of these tokens: that of the last call, if they are one more."""
+        last = self._decoding
+        if last is not None and state is self._state and torch.equal(last.ids, ids[:, :-1]):
+            last.append(ids[:, -1])
+            return last
+        if last is not None:
+            last.close()
+        prompt = Prompt(ids, torch.ones_like(ids), is_text=False, is_single=False)
+        feeds = {"encoder_hidden_states": state.numpy()}
+        self._decoding = Decoding(self._decoder, prompt, self.config.max_target_positions, feeds)
+        self._state = state
+        return self._decoding
+
+
+class _Encoder(torch.nn.Module):
+    """The encoder in a session."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def forward(self, input_features: torch.Tensor, **unused: Any) -> BaseModelOutput:
+        """Return the last hidden state."""
+        del unused
+        info = self._session.inputs[0]
+        outputs = self._session.run(input_features.numpy().astype(info.numpy_dtype))
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(np.asarray(outputs[0])))

@@ -1,0 +1,273 @@
+"""Sums, products, means and truth over axes.
+
+torch sums integers and booleans in int64; an axis list that is empty or absent means all axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from coreai_onnx.lower.aten.pointwise.numerics import widen
+from coreai_onnx.lower.aten.reduction.exact_sums import exact_product, exact_sum
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import (
+    Dim,
+    Value,
+    dims_of,
+    dtype_of,
+    is_bool,
+    is_float,
+    is_integer,
+    is_static,
+    numel,
+    rank_of,
+    set_dims,
+    wrap_all,
+)
+from coreai_onnx.lower.walk.registry import lowers
+
+Axes = Sequence[int] | int | None
+
+
+def reduced(op: OpBuilder, op_type: str, x: Value, axes: Axes, *, keepdim: bool) -> Value:
+    """Return an ONNX reduction over axes; a 0-d tensor is returned unchanged."""
+    rank = rank_of(x)
+    if rank == 0:
+        return x
+    over = wrap_all(axes, rank)
+    kept = [1 if i in over else d for i, d in enumerate(dims_of(x)) if keepdim or i not in over]
+    if 0 in kept and is_static(kept):  # onnxruntime returns wrong sizes
+        return op.const(torch.zeros([int(d) for d in kept], dtype=dtype_of(x)))
+    operands = (x,) if len(over) == rank else (x, over)
+    return op.node(op_type, *operands, keepdims=int(keepdim))
+
+
+def reduced_count(x: Value, axes: Axes) -> Dim:
+    """Return the number of elements that are reduced to each result."""
+    dims = dims_of(x)
+    return numel([dims[a] for a in wrap_all(axes, len(dims))])
+
+
+# ---------------------------------------------------------------------- sums and products
+@lowers("aten.sum.default")
+def sum_all(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
+    """Sum of all elements."""
+    return sum_(op, self, None, dtype=dtype)
+
+
+@lowers("aten.sum.dim_IntList")
+def sum_(
+    op: OpBuilder,
+    self: Value,
+    dim: Axes,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    """Sum over axes, in ``dtype`` if given."""
+    if dtype == torch.bool:
+        return _any(op, self, dim, keepdim=keepdim)
+    x = _addends(op, self, dtype)
+    if dtype_of(x) == dtype_of(self) == torch.int64 and 0 not in dims_of(x):
+        return exact_sum(op, x, dim, keepdim=keepdim)
+    return reduced(op, "ReduceSum", x, dim, keepdim=keepdim)
+
+
+@lowers("prims.sum.default")
+def prims_sum(
+    op: OpBuilder, inp: Value, dims: Axes, *, output_dtype: torch.dtype | None = None
+) -> Value:
+    """Sum over axes."""
+    return sum_(op, inp, dims, dtype=output_dtype)
+
+
+@lowers("aten.sum_to_size.default")
+def sum_to_size(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
+    """Sum over the axes that broadcasting ``size`` to self would add or expand."""
+    dims = dims_of(self)
+    lead = len(dims) - len(size)
+    stretched = [i for i, d in enumerate(dims) if i >= lead and size[i - lead] == 1 and d != 1]
+    over = [*range(lead), *stretched]
+    if not over:
+        return self
+    total = sum_(op, self, over, keepdim=True)
+    return op.squeeze(total, list(range(lead)))
+
+
+def _addends(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
+    """Return ``x`` in the accumulation dtype: as in torch, int64 (with wraparound) for integers."""
+    if dtype is not None and dtype != dtype_of(x):
+        x = op.cast(x, dtype)
+    return x if is_float(x) else op.cast(x, torch.int64)
+
+
+@lowers("aten.prod.default")
+def prod_all(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
+    """Product of all elements."""
+    return _product(op, self, None, keepdim=False, dtype=dtype)
+
+
+@lowers("aten.prod.dim_int")
+def prod(
+    op: OpBuilder,
+    self: Value,
+    dim: int,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    """Product over an axis."""
+    return _product(op, self, dim, keepdim=keepdim, dtype=dtype)
+
+
+@lowers("prims.prod.default")
+def prims_prod(
+    op: OpBuilder, inp: Value, dims: Axes, *, output_dtype: torch.dtype | None = None
+) -> Value:
+    """Product over axes."""
+    return _product(op, inp, dims, keepdim=False, dtype=output_dtype)
+
+
+def _product(
+    op: OpBuilder, x: Value, axes: Axes, *, keepdim: bool, dtype: torch.dtype | None
+) -> Value:
+    if dtype == torch.bool:
+        return _all(op, x, axes, keepdim=keepdim)
+    factors = _addends(op, x, dtype)
+    if is_integer(factors) and not is_bool(x) and rank_of(x) and 0 not in dims_of(x):
+        return exact_product(op, factors, axes, keepdim=keepdim)
+    return reduced(op, "ReduceProd", factors, axes, keepdim=keepdim)
+
+
+# ---------------------------------------------------------------------- means
+@lowers("aten.mean.default")
+def mean_all(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
+    """Mean of all elements."""
+    return mean(op, self, None, dtype=dtype)
+
+
+@lowers("aten.mean.dim")
+def mean(
+    op: OpBuilder,
+    self: Value,
+    dim: Axes,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    """Sum over axes divided by the number of elements; NaN if there are none."""
+    x = self if dtype is None else op.cast(self, dtype)
+    if reduced_count(x, dim) == 0:  # onnxruntime's ReduceMean gives 0
+        return op.Div(reduced(op, "ReduceSum", x, dim, keepdim=keepdim), op.like(x, 0))
+    return reduced(op, "ReduceMean", x, dim, keepdim=keepdim)
+
+
+@lowers("aten.nansum.default")
+def nansum(
+    op: OpBuilder,
+    self: Value,
+    dim: Axes = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    """Sum over axes, with NaN counted as 0."""
+    return sum_(op, _without_nan(op, self), dim, keepdim, dtype=dtype)
+
+
+@lowers("aten.nanmean.default")
+def nanmean(
+    op: OpBuilder,
+    self: Value,
+    dim: Axes = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    """Mean of the elements that are not NaN."""
+    (x,) = widen(op, self)
+    there = op.cast(op.Not(op.IsNaN(x)), dtype_of(x))
+    count = reduced(op, "ReduceSum", there, dim, keepdim=keepdim)
+    total = reduced(op, "ReduceSum", _without_nan(op, x), dim, keepdim=keepdim)
+    return op.Div(total, count)
+
+
+def _without_nan(op: OpBuilder, x: Value) -> Value:
+    return op.Where(op.IsNaN(x), 0.0, x) if is_float(x) else x
+
+
+# ---------------------------------------------------------------------- truth
+@lowers("aten.any.default", "aten._is_any_true.default")
+def any_all(op: OpBuilder, self: Value) -> Value:
+    """Whether any element is not zero."""
+    return _any(op, self, None, keepdim=False)
+
+
+@lowers("aten.any.dim")
+def any_dim(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> Value:
+    """Whether any element along an axis is not zero."""
+    return _any(op, self, dim, keepdim=keepdim)
+
+
+@lowers("aten.any.dims")
+def any_dims(op: OpBuilder, self: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+    """Whether any element over axes is not zero; over no axes, whether each is."""
+    if dim is not None and not isinstance(dim, int) and len(dim) == 0:
+        return op.cast(self, torch.bool)
+    return _any(op, self, dim, keepdim=keepdim)
+
+
+@lowers("aten.all.default", "aten._is_all_true.default")
+def all_all(op: OpBuilder, self: Value) -> Value:
+    """Whether no element is zero."""
+    return _all(op, self, None, keepdim=False)
+
+
+@lowers("aten.all.dim")
+def all_dim(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> Value:
+    """Whether no element along an axis is zero."""
+    return _all(op, self, dim, keepdim=keepdim)
+
+
+@lowers("aten.all.dims")
+def all_dims(op: OpBuilder, self: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+    """Whether no element over axes is zero; over no axes, whether each is not."""
+    if dim is not None and not isinstance(dim, int) and len(dim) == 0:
+        return op.cast(self, torch.bool)
+    return _all(op, self, dim, keepdim=keepdim)
+
+
+def _any(op: OpBuilder, x: Value, axes: Axes, *, keepdim: bool) -> Value:
+    return _truth(op, x, axes, ("ReduceMax", "ReduceSum"), keepdim=keepdim)
+
+
+def _all(op: OpBuilder, x: Value, axes: Axes, *, keepdim: bool) -> Value:
+    return _truth(op, x, axes, ("ReduceMin", "ReduceProd"), keepdim=keepdim)
+
+
+def _truth(
+    op: OpBuilder, x: Value, axes: Axes, op_types: tuple[str, str], *, keepdim: bool
+) -> Value:
+    """Reduce truth values: as booleans, or as counts for empty tensors, for which that fails."""
+    extreme, count = op_types
+    true = op.cast(x, torch.bool)
+    if op.opset >= 20 and is_static(dims_of(x)) and numel(dims_of(x)) != 0:
+        return reduced(op, extreme, true, axes, keepdim=keepdim)
+    return op.cast(
+        reduced(op, count, op.cast(true, torch.int64), axes, keepdim=keepdim), torch.bool
+    )
+
+
+@lowers("aten.count_nonzero.default")
+def count_nonzero(op: OpBuilder, self: Value, dim: int | None = None) -> Value:
+    """The number of nonzero elements."""
+    return count_nonzero_dims(op, self, None if dim is None else [dim])
+
+
+@lowers("aten.count_nonzero.dim_IntList")
+def count_nonzero_dims(op: OpBuilder, self: Value, dim: Axes) -> Value:
+    """The number of nonzero elements over axes."""
+    ones = op.cast(op.cast(self, torch.bool), torch.int64)
+    return reduced(op, "ReduceSum", set_dims(ones, dims_of(self)), dim, keepdim=False)

@@ -1,0 +1,247 @@
+"""Bessel functions of order 0 and 1, and the Airy function, computed in float64.
+
+Integrals of analytic functions that are periodic, or vanish at both ends, are summed by the
+trapezoidal rule, which converges exponentially (L. N. Trefethen and J. A. C. Weideman, The
+exponentially convergent trapezoidal rule, SIAM Review 56, 2014); beyond them the asymptotic
+series of M. Abramowitz and I. Stegun, Handbook of Mathematical Functions ("A&S").
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from coreai_onnx.lower.aten.pointwise.numerics import in_double, power_series, weighted_sum
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.walk.registry import lowers
+
+_POINTS = 24
+_FAR = 25.0
+"""From here on J and Y are computed by their asymptotic series."""
+_ANGLES = (np.arange(40) + 0.5) * (math.pi / 2) / 40
+_EULER = 0.57721566490153286
+
+
+# ---------------------------------------------------------------- I
+def scaled_i(op: OpBuilder, x: Value, order: int) -> Value:
+    """Return exp(-x) I(x) for x >= 0: exp(x (cos t - 1)) cos(n t) / pi summed over [0, pi].
+
+    (A&S 9.6.19.) For large x the integrand is narrow: the points then cover only the part of the
+    interval where it is not zero.
+    """
+    share = np.arange(_POINTS + 1) / _POINTS
+    weights = np.where((share == 0) | (share == 1), 0.5, 1.0) / _POINTS
+    width = op.Sqrt(op.Min(op.Div(20.0, op.Max(x, 1e-300)), 1.0))
+    angles = op.Mul(op.unsqueeze(width, [-1]), op.const(share * math.pi))
+    half = op.Sin(op.Mul(angles, 0.5))
+    exponent = op.Mul(op.Mul(half, half), op.Mul(op.unsqueeze(op.Min(x, 1e300), [-1]), -2.0))
+    terms = op.Exp(exponent)
+    if order:
+        terms = op.Mul(terms, op.Cos(angles))
+    return op.Mul(weighted_sum(op, terms, weights), width)
+
+
+def _modified(op: OpBuilder, self: Value, order: int, *, scaled: bool) -> Value:
+    (x,) = in_double(op, self)
+    size = op.Abs(x)
+    value = scaled_i(op, size, order)
+    if not scaled:
+        half = op.Exp(op.Mul(size, 0.5))
+        value = op.Mul(op.Mul(value, half), half)
+    if order:
+        value = op.Mul(value, op.Sign(x))
+    return op.Where(op.IsNaN(x), x, value)
+
+
+@lowers(
+    "aten.i0.default",
+    "aten.special_i0.default",
+    "aten.special_modified_bessel_i0.default",
+    "prims.bessel_i0.default",
+)
+def i0(op: OpBuilder, self: Value) -> Value:
+    """Modified Bessel function of the first kind, order 0."""
+    return _modified(op, self, 0, scaled=False)
+
+
+@lowers("aten.special_i0e.default", "prims.bessel_i0e.default")
+def i0e(op: OpBuilder, self: Value) -> Value:
+    """exp(-abs(x)) * i0(x)."""
+    return _modified(op, self, 0, scaled=True)
+
+
+@lowers(
+    "aten.special_i1.default",
+    "aten.special_modified_bessel_i1.default",
+    "prims.bessel_i1.default",
+)
+def i1(op: OpBuilder, self: Value) -> Value:
+    """Modified Bessel function of the first kind, order 1."""
+    return _modified(op, self, 1, scaled=False)
+
+
+@lowers("aten.special_i1e.default", "prims.bessel_i1e.default")
+def i1e(op: OpBuilder, self: Value) -> Value:
+    """exp(-abs(x)) * i1(x)."""
+    return _modified(op, self, 1, scaled=True)
+
+
+# ---------------------------------------------------------------- K
+def scaled_k(op: OpBuilder, x: Value, order: float) -> Value:
+    """Return exp(x) K(x) for x >= 1: exp(-x (cosh t - 1)) cosh(n t) summed over t >= 0 (9.6.24)."""
+    x = op.Clip(x, 1.0, 1e300)
+    steps = np.arange(33, dtype=np.float64)
+    weights = np.where(steps == 0, 0.5, 1.0)
+    reach = op.Div(40.0, x)  # cosh(end) - 1, at which the integrand is exp(-40)
+    end = op.Log(op.Add(op.Add(reach, 1.0), op.Sqrt(op.Mul(reach, op.Add(reach, 2.0)))))
+    width = op.Mul(end, 1 / 32)
+    t = op.Mul(op.unsqueeze(width, [-1]), op.const(steps))
+    grown = op.Exp(op.Mul(t, 0.5))
+    sine = op.Sub(grown, op.Reciprocal(grown))  # 2 sinh(t / 2), and cosh t - 1 = half its square
+    terms = op.Exp(op.Mul(op.Mul(op.Mul(sine, sine), op.unsqueeze(x, [-1])), -0.5))
+    if order:
+        power = op.Exp(op.Mul(t, order))
+        terms = op.Mul(terms, op.Mul(op.Add(power, op.Reciprocal(power)), 0.5))
+    return op.Mul(weighted_sum(op, terms, weights), width)
+
+
+def _small_k(op: OpBuilder, x: Value, order: int) -> Value:
+    """Return K(x) for 0 < x <= 1 by its power series (A&S 9.6.11 and 9.6.13)."""
+    square = op.Mul(op.Mul(x, x), 0.25)
+    logarithm = op.Add(op.Log(op.Mul(x, 0.5)), _EULER)
+    k = range(12)
+    harmonic = [sum(1 / j for j in range(1, i + 1)) for i in range(14)]
+    factorial = [float(math.factorial(i)) for i in range(14)]
+    if order == 0:
+        first = power_series(op, square, [1 / factorial[i] ** 2 for i in k])
+        second = power_series(op, square, [harmonic[i] / factorial[i] ** 2 for i in k])
+        return op.Sub(second, op.Mul(logarithm, first))
+    half = op.Mul(x, 0.5)
+    first = power_series(op, square, [1 / (factorial[i] * factorial[i + 1]) for i in k])
+    middle = [(harmonic[i] + harmonic[i + 1]) / 2 / (factorial[i] * factorial[i + 1]) for i in k]
+    second = power_series(op, square, middle)
+    inner = op.Mul(half, op.Sub(op.Mul(logarithm, first), second))
+    return op.Add(op.Reciprocal(x), inner)
+
+
+def _second(op: OpBuilder, self: Value, order: int, *, scaled: bool) -> Value:
+    (x,) = in_double(op, self)
+    near, far = _small_k(op, op.Min(x, 1.0), order), scaled_k(op, x, order)
+    if scaled:
+        near = op.Mul(near, op.Exp(op.Min(x, 1.0)))
+    else:
+        far = op.Mul(far, op.Exp(op.Neg(x)))
+    value = op.Where(op.LessOrEqual(x, 1.0), near, far)
+    value = op.Where(op.Equal(x, 0.0), math.inf, value)
+    return op.Where(op.Or(op.Less(x, 0.0), op.IsNaN(x)), math.nan, value)
+
+
+@lowers("aten.special_modified_bessel_k0.default")
+def k0(op: OpBuilder, self: Value) -> Value:
+    """Modified Bessel function of the second kind, order 0."""
+    return _second(op, self, 0, scaled=False)
+
+
+@lowers("aten.special_modified_bessel_k1.default")
+def k1(op: OpBuilder, self: Value) -> Value:
+    """Modified Bessel function of the second kind, order 1."""
+    return _second(op, self, 1, scaled=False)
+
+
+@lowers("aten.special_scaled_modified_bessel_k0.default")
+def scaled_k0(op: OpBuilder, x: Value) -> Value:
+    """exp(x) * k0(x)."""
+    return _second(op, x, 0, scaled=True)
+
+
+@lowers("aten.special_scaled_modified_bessel_k1.default")
+def scaled_k1(op: OpBuilder, x: Value) -> Value:
+    """exp(x) * k1(x)."""
+    return _second(op, x, 1, scaled=True)
+
+
+# ---------------------------------------------------------------- J and Y
+def _near_j(op: OpBuilder, x: Value, order: int) -> Value:
+    """Return J(x) for abs(x) <= 25: cos(n t - x sin t) / pi summed over [0, pi] (A&S 9.1.21)."""
+    weights = (np.sin(_ANGLES) if order else np.ones(len(_ANGLES))) / len(_ANGLES)
+    phase = op.Mul(op.unsqueeze(x, [-1]), op.const(np.sin(_ANGLES)))
+    return weighted_sum(op, op.Sin(phase) if order else op.Cos(phase), weights)
+
+
+def _near_y(op: OpBuilder, x: Value, order: int) -> Value:
+    """Return Y(x) for 0 < x <= 25 by Neumann's series (A&S 9.1.88) and its derivative.
+
+    The series is one of J of even orders; their integrals have the same points, so that the
+    series can be summed into the weights.
+    """
+    k = np.arange(1, 37)[:, None]
+    weights = ((-1.0) ** k * np.cos(2 * k * _ANGLES) / k).sum(0) / len(_ANGLES)
+    logarithm = op.Add(op.Log(op.Mul(x, 0.5)), _EULER)
+    phase = op.Mul(op.unsqueeze(x, [-1]), op.const(np.sin(_ANGLES)))
+    if order == 0:
+        rest = weighted_sum(op, op.Cos(phase), weights)
+        main = op.Mul(logarithm, _near_j(op, x, 0))
+    else:
+        rest = weighted_sum(op, op.Sin(phase), weights * np.sin(_ANGLES))
+        main = op.Sub(op.Mul(logarithm, _near_j(op, x, 1)), op.Div(_near_j(op, x, 0), x))
+    return op.Mul(op.Sub(main, op.Mul(rest, 2.0)), 2 / math.pi)
+
+
+def _far_j_and_y(op: OpBuilder, x: Value, order: int) -> tuple[Value, Value]:
+    """Return J(x) and Y(x) for x >= 25 by Hankel's asymptotic series (A&S 9.2.5 to 9.2.10)."""
+    terms = [1.0]
+    for m in range(1, 20):
+        terms.append(terms[-1] * (4 * order**2 - (2 * m - 1) ** 2) / (8 * m))
+    signs = [(-1.0) ** (m // 2) * c for m, c in enumerate(terms)]
+    inverse = op.Reciprocal(op.Max(x, _FAR))
+    square = op.Mul(inverse, inverse)
+    p = power_series(op, square, signs[0::2])
+    q = op.Mul(power_series(op, square, signs[1::2]), inverse)
+    angle = op.Sub(x, (0.5 * order + 0.25) * math.pi)
+    sine, cosine = op.Sin(angle), op.Cos(angle)
+    front = op.Sqrt(op.Mul(inverse, 2 / math.pi))
+    j = op.Mul(front, op.Sub(op.Mul(p, cosine), op.Mul(q, sine)))
+    y = op.Mul(front, op.Add(op.Mul(p, sine), op.Mul(q, cosine)))
+    return j, y
+
+
+def _first_kind(op: OpBuilder, self: Value, order: int) -> Value:
+    (x,) = in_double(op, self)
+    size = op.Abs(x)
+    near = _near_j(op, op.Min(size, _FAR), order)
+    value = op.Where(op.Less(size, _FAR), near, _far_j_and_y(op, size, order)[0])
+    return op.Mul(value, op.Sign(x)) if order else value
+
+
+def _second_kind(op: OpBuilder, self: Value, order: int) -> Value:
+    (x,) = in_double(op, self)
+    near = _near_y(op, op.Min(x, _FAR), order)
+    value = op.Where(op.Less(x, _FAR), near, _far_j_and_y(op, x, order)[1])
+    value = op.Where(op.Equal(x, 0.0), -math.inf, value)
+    return op.Where(op.Less(x, 0.0), math.nan, value)
+
+
+@lowers("aten.special_bessel_j0.default", "prims.bessel_j0.default")
+def j0(op: OpBuilder, self: Value) -> Value:
+    """Bessel function of the first kind, order 0."""
+    return _first_kind(op, self, 0)
+
+
+@lowers("aten.special_bessel_j1.default", "prims.bessel_j1.default")
+def j1(op: OpBuilder, self: Value) -> Value:
+    """Bessel function of the first kind, order 1."""
+    return _first_kind(op, self, 1)
+
+
+@lowers("aten.special_bessel_y0.default")
+def y0(op: OpBuilder, self: Value) -> Value:
+    """Bessel function of the second kind, order 0."""
+    return _second_kind(op, self, 0)
+
+
+@lowers("aten.special_bessel_y1.default")
+def y1(op: OpBuilder, self: Value) -> Value:
+    """Bessel function of the second kind, order 1."""
+    return _second_kind(op, self, 1)

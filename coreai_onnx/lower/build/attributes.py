@@ -1,0 +1,75 @@
+"""Attributes of opaque nodes, from the arguments of torch operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from coreai_onnx.errors import LoweringError, Where
+from coreai_onnx.lower.build.scope import AttributeRef
+from coreai_onnx.lower.build.values import ir_dtype
+
+_READY = (AttributeRef, ir.Attr, ir.TensorProtocol)
+
+
+def onnx_attributes(
+    op_name: str, attributes: Mapping[str, Any], where: Where | None
+) -> dict[str, Any]:
+    """Return attributes in a form that a node can store; those that are None are omitted.
+
+    Bools become ints, dtypes the numbers of ONNX's dtypes, enums their values.
+
+    Args:
+        op_name: The operator, for the error.
+        attributes: Bools, numbers, strings, lists of these, dtypes, tensors and arrays.
+        where: The location in the user's model, for the error.
+
+    Raises:
+        LoweringError: If a value has no ONNX form: a symbolic size, or a list that is empty.
+    """
+    written = {}
+    for name, value in attributes.items():
+        if value is None:
+            continue
+        written[name] = _onnx_value(value)
+        if written[name] is None:
+            raise LoweringError(
+                f"{op_name}: attribute {name!r} is {value!r}, which has no ONNX form",
+                where,
+                "bools, numbers, strings, lists of these that are not empty, dtypes and tensors "
+                "can be attributes; a dynamic size can be an input: op.dim(size)",
+            )
+    return written
+
+
+def plain_value(value: Any) -> int | float | str | list[Any] | None:
+    """Return a bool, number, string, enum or list of them in ONNX form; None for anything else."""
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int | float | str):
+        return value
+    if not isinstance(value, list | tuple) or not value:
+        return None
+    if all(isinstance(v, str) for v in value):
+        return list(value)
+    if not all(isinstance(v, int | float) for v in value):
+        return None
+    return [int(v) if all(isinstance(w, int) for w in value) else float(v) for v in value]
+
+
+def _onnx_value(value: Any) -> Any:
+    """Return a value in ONNX form; None if it has none."""
+    if isinstance(value, _READY):
+        return value
+    if isinstance(value, torch.dtype):
+        return int(ir_dtype(value))
+    if isinstance(value, torch.Tensor):
+        return ir.tensor(value.detach().contiguous().cpu())
+    return ir.tensor(value) if isinstance(value, np.ndarray) else plain_value(value)

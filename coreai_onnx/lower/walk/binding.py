@@ -1,0 +1,81 @@
+"""Binds the arguments of an FX node to the parameters of the op's schema."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from coreai_onnx.lower.build.values import as_dim
+
+_DTYPE_NUMBERS = {4: torch.int64, 6: torch.float32, 24: torch.float8_e4m3fn}
+
+
+def bind_arguments(
+    node: fx.Node, value_of: Callable[[fx.Node], Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the positional and keyword arguments for the lowering of a node.
+
+    Every parameter of the schema is present, with its default if the node does not pass it. FX
+    nodes are replaced by their values.
+
+    Args:
+        node: A call of an ``OpOverload``.
+        value_of: Returns the value of a node that has been lowered.
+    """
+    schema = node.target._schema  # type: ignore[union-attr]  # the caller checked the target
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    for index, parameter in enumerate(schema.arguments):
+        if index < len(node.args) and not parameter.kwarg_only:
+            given = node.args[index]
+        elif parameter.name in node.kwargs:
+            given = node.kwargs[parameter.name]
+        else:
+            given = _default(parameter)
+        argument = resolve(given, value_of)
+        if parameter.kwarg_only:
+            keywords[parameter.name] = argument
+        else:
+            positional.append(argument)
+    return positional, keywords
+
+
+def _default(parameter: Any) -> Any:
+    """Return a parameter's default; schemas represent a default dtype as a number."""
+    if not parameter.has_default_value():
+        return None
+    value = parameter.default_value
+    return _DTYPE_NUMBERS.get(value, value) if parameter.name.endswith("dtype") else value
+
+
+def bind_by_name(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return those arguments of a torch op that a Python function accepts, by parameter name.
+
+    Positional arguments are matched by position, keyword-only ones by name. Arguments that the
+    function does not have are dropped, and so is None for a parameter with a default.
+    """
+    parameters = inspect.signature(function).parameters
+    given = dict(zip(parameters, args, strict=False)) | {
+        k: v for k, v in kwargs.items() if k in parameters
+    }
+    has_default = {k: p.default is not inspect.Parameter.empty for k, p in parameters.items()}
+    return {k: v for k, v in given.items() if v is not None or not has_default[k]}
+
+
+def resolve(argument: Any, value_of: Callable[[fx.Node], Any]) -> Any:
+    """Replace FX nodes in an argument by their values, in lists and tuples too."""
+    if isinstance(argument, fx.Node):
+        return value_of(argument)
+    if isinstance(argument, list | tuple):
+        return [resolve(a, value_of) for a in argument]
+    if isinstance(argument, dict):
+        return {k: resolve(a, value_of) for k, a in argument.items()}
+    if isinstance(argument, torch.SymInt):
+        return as_dim(argument)
+    return argument

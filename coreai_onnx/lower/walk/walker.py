@@ -1,0 +1,380 @@
+"""Walks an FX graph in order and lowers each node."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import sympy
+import torch
+from torch import fx
+
+from coreai_onnx.errors import ConversionError, CoreaiError, LoweringError, Where
+from coreai_onnx.export.compat.torch_names import HigherOrderOperator, OpOverload, pytree
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.scope import TracedNode
+from coreai_onnx.lower.build.values import POWERS, ir_dtype, is_complex, mark_powers, real_part
+from coreai_onnx.lower.walk import torchlib
+from coreai_onnx.lower.walk.binding import bind_arguments, resolve
+from coreai_onnx.lower.walk.context import Context
+from coreai_onnx.lower.walk.decompose import decompose
+from coreai_onnx.lower.walk.location import where_of
+from coreai_onnx.lower.walk.registry import (
+    Lowering,
+    builtin_lowering,
+    composite_form,
+    higher_order_lowering,
+)
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_READS_ELEMENT = ("aten._local_scalar_dense.default", "aten.item.default")
+IGNORED = frozenset(
+    {
+        "aten._assert_async.default",
+        "aten._assert_async.msg",
+        "aten._assert_scalar.default",
+        "aten._assert_tensor_metadata.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+        "aten._functional_sym_constrain_range.default",
+        "aten._functional_sym_constrain_range_for_size.default",
+        "aten._functional_assert_async.msg",
+        "aten._functional_assert_scalar.default",
+    }
+)
+"""Runtime checks of the exported program, which are not lowered."""
+
+
+class Walker:
+    """Lowers the nodes of FX graphs to one scope.
+
+    Args:
+        context: The conversion.
+        op: Creates nodes in the scope.
+        modules: Graph modules that ``get_attr`` nodes refer to.
+        weights: Values of the program's weights, by path and by storage.
+        inherited: The location of the decomposed op, for the nodes of a decomposition.
+        origin: The decomposed op.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        op: OpBuilder,
+        modules: torch.nn.Module,
+        weights: dict[Any, ir.Value] | None = None,
+        *,
+        inherited: Where | None = None,
+        origin: str = "",
+    ) -> None:
+        """Start without values."""
+        self.context, self.op, self.modules = context, op, modules
+        self.weights = {} if weights is None else weights
+        self._values: dict[fx.Node, Any] = {}
+        self._inherited = inherited
+        self._around: Where = op.scope.where or Where()
+        self._origin = origin
+
+    def walk(
+        self, graph: fx.Graph, inputs: Sequence[Any], step: Callable[[], Any] = lambda: None
+    ) -> Any:
+        """Lower every node.
+
+        Args:
+            graph: The graph; its placeholders are bound to ``inputs`` in order.
+            inputs: Values, dims, numbers or None.
+            step: Called after each node, for a progress bar.
+
+        Returns:
+            The result of the output node, with nodes replaced by values.
+        """
+        given = iter(inputs)
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._values[node] = next(given)
+            elif node.op == "output":
+                return resolve(node.args[0], self.value_of)
+            else:
+                self.op.scope.where = self._where(node)
+                self._values[node] = self._lower(node)
+                step()
+        raise ConversionError("the graph has no output node")
+
+    @property
+    def values(self) -> Mapping[fx.Node, Any]:
+        """The value, dim, number or list of them that each lowered node became."""
+        return self._values
+
+    def value_of(self, node: fx.Node) -> Any:
+        """Return the value of a node that has been lowered."""
+        return self._values[node]
+
+    def weight(self, path: str, storage: Any) -> ir.Value:
+        """Return the value of a weight by its path, or by its storage.
+
+        Raises:
+            ConversionError: If the program has no such weight.
+        """
+        for key in (path, storage):
+            if key is not None and key in self.weights:
+                return self.weights[key]
+        raise ConversionError(
+            f"the weight {path} of an externalized module is not a weight of the program",
+            self.op.scope.where,
+            "externalize a module that holds it",
+        )
+
+    def keep_weight(self, path: str, storage: Any, value: ir.Value) -> None:
+        """Register a value as a weight by its path and its storage."""
+        self.weights[path] = value
+        if storage is not None:
+            self.weights[storage] = value
+
+    def submodule(self, node: fx.Node) -> Any:
+        """Return what a ``get_attr`` node refers to: a graph module, or a tensor."""
+        found: Any = self.modules
+        for part in str(node.target).split("."):
+            found = getattr(found, part)
+        return found
+
+    def _where(self, node: fx.Node) -> Where:
+        """Return the location of a node; without metadata, that of the enclosing node."""
+        if self._inherited is not None:
+            return self._inherited
+        found = where_of(node)
+        return found if found != Where() else self._around
+
+    def inside(self, op: OpBuilder, modules: torch.nn.Module) -> Walker:
+        """Return a walker for a graph that a node of this walker's graph calls."""
+        return Walker(
+            self.context,
+            op,
+            modules,
+            self.weights,
+            inherited=self._inherited,
+            origin=self._origin,
+        )
+
+    # ------------------------------------------------------------------ one node
+    def _lower(self, node: fx.Node) -> Any:
+        if node.op == "get_attr":
+            found = self.submodule(node)
+            return self.op.const(found) if isinstance(found, torch.Tensor) else found
+        if node.op != "call_function":
+            raise ConversionError(
+                f"{node.op} {node.target} in an exported graph", self._where(node)
+            )
+        value = node.meta.get("val")
+        if node.target is operator.getitem:
+            source, index = node.args
+            return self.value_of(source)[index]  # type: ignore[arg-type]  # fx arguments
+        if node.target in (torch.ops.aten.size.default, torch.ops.aten.stride.default):
+            return self._layout(node)
+        if isinstance(value, _SYMBOLIC):
+            return self._symbolic(node, value)
+        if isinstance(value, int | float | bool) and not _is_op(node.target):
+            return value
+        name = str(node.target)
+        if name in IGNORED or (value is None and _computes_nothing(node)):
+            return None
+        examples = tuple(n.meta.get("val") for n in node.all_input_nodes)
+        self.op.scope.traced = TracedNode(examples, value, self._origin or name)
+        try:
+            result = self._call(node, name)
+        except CoreaiError:
+            if self.context.missing:
+                return self._settle(node, _MISSING)
+            raise
+        except Exception as error:
+            if self.context.missing:  # may be a consequence; missing ops are reported at the end
+                return self._settle(node, _MISSING)
+            raise LoweringError(
+                f"{name}: {type(error).__name__}: {error}",
+                self._where(node),
+                "this is a defect of its lowering: please report it with these lines",
+            ) from error
+        return self._settle(node, result)
+
+    def _layout(self, node: fx.Node) -> list[Any]:
+        """Return all sizes or strides of a tensor, which decompositions read."""
+        example = node.args[0].meta["val"]  # type: ignore[union-attr]  # fx arguments
+        found = example.shape if node.target is torch.ops.aten.size.default else example.stride()
+        return [self.context.expression(n) for n in found]
+
+    def _symbolic(self, node: fx.Node, value: Any) -> Any:
+        """Return the expression of a symbolic number; bind the symbol of one read from a tensor."""
+        found = self.context.expression(value)
+        if str(node.target) in _READS_ELEMENT and isinstance(found, sympy.Basic):
+            (symbol,) = found.free_symbols or (None,)
+            if symbol is not None and not self.op.scope.dims.knows(symbol):
+                element = self.op.reshape(self.value_of(node.args[0]), [])  # type: ignore[arg-type]
+                wide = (
+                    ir.DataType.DOUBLE if isinstance(value, torch.SymFloat) else ir.DataType.INT64
+                )
+                self.op.scope.dims.bind_scalar(symbol, self.op.cast(element, wide))
+        return found
+
+    def _call(self, node: fx.Node, name: str) -> Any:
+        if isinstance(node.target, HigherOrderOperator):
+            higher_order = higher_order_lowering(name)
+            if higher_order is not None:
+                return higher_order(self, node)
+        if not isinstance(node.target, OpOverload):
+            self.context.miss(name, self._where(node), self._origin)
+            return _MISSING
+        if self.context.module_calls is not None and name.startswith("coreai_onnx."):
+            args, kwargs = bind_arguments(node, self.value_of)
+            return self.context.module_calls(self, node, args, kwargs)
+        args, kwargs = bind_arguments(node, self.value_of)
+        if _is_number_for_tensor(node.target, args):
+            args[0] = self.op.const(args[0])
+        if self.context.composites is not None and name not in self.context.user_lowerings:
+            form = composite_form(name)
+            made = form(self.op, *args, **kwargs) if form and _only_first_used(node) else None
+            if made is not None:
+                return made
+        lowering = self._lowering(node, name, (args, kwargs))
+        if lowering is not None:
+            self.context.keep_functions(lowering)
+            return lowering(self.op, *args, **kwargs)
+        body = self._decomposition(node, name)
+        if body is not None:
+            return self._inline(node, body)
+        found = torchlib.lowering(node.target)
+        if found is not None:
+            return found(self.op, *args, **kwargs)
+        self.context.miss(name, self._where(node), self._origin)
+        return _MISSING
+
+    def _lowering(self, node: fx.Node, name: str, arguments: Any) -> Lowering | None:
+        """Return the user's lowering, or else the built-in one for real or complex tensors."""
+        user = self.context.user_lowerings.get(name)
+        if user is not None:
+            return user
+        outputs = pytree.tree_leaves(node.meta.get("val"))
+        complex_ = any(is_complex(x) for x in pytree.tree_leaves(arguments)) or any(
+            isinstance(x, torch.Tensor) and x.is_complex() for x in outputs
+        )
+        return builtin_lowering(name, complex=complex_)
+
+    # ------------------------------------------------------------------ decompositions
+    def _decomposition(self, node: fx.Node, name: str) -> fx.GraphModule | None:
+        leaves, _ = pytree.tree_flatten((node.args, dict(node.kwargs)))
+        key = (name, *(_signature(leaf) for leaf in leaves))
+        return self.context.decomposed(key, lambda: decompose(node))
+
+    def _inline(self, node: fx.Node, body: fx.GraphModule) -> Any:
+        leaves, _ = pytree.tree_flatten((node.args, dict(node.kwargs)))
+        inputs = [self.value_of(leaf) for leaf in leaves if isinstance(leaf, fx.Node)]
+        nested = Walker(
+            self.context,
+            self.op,
+            body,
+            self.weights,
+            inherited=self._where(node),
+            origin=self._origin or str(node.target),
+        )
+        return nested.walk(body.graph, inputs)
+
+    # ------------------------------------------------------------------ results
+    def _settle(self, node: fx.Node, result: Any) -> Any:
+        """Set the dtype, dims and name of results to those in the exported program."""
+        expected = node.meta.get("val")
+        if result is _MISSING:
+            return pytree.tree_map(self._stand_in, expected)
+        if isinstance(expected, torch.Tensor):
+            return self._settle_one(node.name, expected, result)
+        if isinstance(expected, list | tuple):
+            results = list(result) if isinstance(result, list | tuple) else [result]
+            if len(results) < len(expected):
+                results += [None] * (len(expected) - len(results))
+            return [
+                self._settle_one(f"{node.name}_{i}", e, r) if isinstance(e, torch.Tensor) else r
+                for i, (e, r) in enumerate(zip(expected, results, strict=False))
+            ]
+        return result
+
+    def _settle_one(self, name: str, expected: torch.Tensor, x: Any) -> Any:
+        if x is None:
+            return None
+        if not isinstance(x, ir.Value):
+            x = self.op.const(x) if isinstance(x, int | float | bool) else self.op.dim(x)
+        if expected.dtype == POWERS and x.dtype == ir.DataType.FLOAT:
+            wanted = x.dtype
+            mark_powers(x)
+        else:
+            wanted = ir_dtype(real_part(expected.dtype))
+        if x.dtype is None:
+            x.dtype = wanted
+        x = self.op.cast(x, wanted)
+        dims = self.context.stored_dims(expected)
+        known = x.meta.get("dims")
+        if known is not None and len(known) != len(dims):
+            raise LoweringError(
+                f"{name}: the lowering made rank {len(known)}, torch says {len(dims)}",
+                self.op.scope.where,
+                "this is a defect of the lowering: please report it",
+            )
+        self.context.describe(x, expected)
+        self.op.scope.dims.bind_axes(x, dims)
+        _rename(self.op, x, name)
+        return x
+
+    def _stand_in(self, expected: Any) -> Any:
+        """Return a placeholder value, so that the rest of the program can be checked."""
+        if not isinstance(expected, torch.Tensor):
+            return expected
+        x = self.context.value_like("missing", expected)
+        self.op.scope.dims.bind_axes(x, self.context.stored_dims(expected))
+        return x
+
+
+class _Missing:
+    """Marks the result of an op without a lowering."""
+
+
+_MISSING = _Missing()
+
+
+def _rename(op: OpBuilder, x: ir.Value, name: str) -> None:
+    """Rename a new value to its name in the exported program."""
+    if x.meta.pop("unnamed", False):
+        x.name = op.scope.names.unique(name)
+
+
+def _only_first_used(node: fx.Node) -> bool:
+    """Whether only the first of several results is used; composites return only that one."""
+    if isinstance(node.meta.get("val"), torch.Tensor):
+        return True
+    read = (u for u in node.users if u.users or u.target is not operator.getitem)
+    return all(u.target is operator.getitem and u.args[1] == 0 for u in read)
+
+
+def _is_number_for_tensor(target: OpOverload, args: Sequence[Any]) -> bool:
+    """Whether an op on tensors has only a number, which traces pass for a 0-d tensor."""
+    if not args or not isinstance(args[0], int | float):
+        return False
+    is_tensor = isinstance(target._schema.arguments[0].type, torch.TensorType)
+    return is_tensor and not any(isinstance(a, ir.Value) for a in args)
+
+
+def _is_op(target: Any) -> bool:
+    return isinstance(target, OpOverload | HigherOrderOperator)
+
+
+def _computes_nothing(node: fx.Node) -> bool:
+    """Whether a call has no result and can only be a check."""
+    return not isinstance(node.target, HigherOrderOperator) and not node.users
+
+
+def _signature(leaf: Any) -> Any:
+    """Return the properties of one argument on which a decomposition depends."""
+    if not isinstance(leaf, fx.Node):
+        return (type(leaf).__name__, str(leaf))
+    value = leaf.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        strides = tuple(str(s) for s in value.stride()) if value.layout == torch.strided else ()
+        return (value.dtype, tuple(str(d) for d in value.shape), strides)
+    return ("symbol", str(value))

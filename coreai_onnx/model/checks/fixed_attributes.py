@@ -1,0 +1,109 @@
+"""The attribute values that a composite's body was written for, and the calls with other values.
+
+A body reads some attributes of a call. The others are fixed: the body is the one for a causal
+attention, or for two axes. A kernel reads all attributes from the call, so a call with another
+value of a fixed attribute would have two meanings: one where functions run, one where kernels run.
+The metadata of a body has its fixed attributes, and calls with other values are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from coreai_onnx.model.inventory import STANDARD_DOMAIN, op_name
+from coreai_onnx.model.provenance.debug_info import SCOPE, SOURCE, restore
+
+FIXED = "coreai.fixed_attributes"
+"""Function metadata: the fixed attributes of a body, ``{"is_causal": 1, "window_size": ">0"}``. A
+body reads a number that is ``>0`` or ``<=0`` from the call, but holds only for these numbers. An
+attribute that is ``null`` is absent from calls."""
+POSITIVE, NOT_POSITIVE = ">0", "<=0"
+
+
+def sign(number: float) -> str:
+    """Return ``>0`` or ``<=0``."""
+    return POSITIVE if number > 0 else NOT_POSITIVE
+
+
+def write_fixed(function: ir.Function, attributes: Mapping[str, Any]) -> None:
+    """Keep the fixed attributes of a body in its metadata.
+
+    Args:
+        function: The body.
+        attributes: Name to value, `sign`, or None for an absent attribute.
+    """
+    if attributes:
+        function.metadata_props[FIXED] = json.dumps(dict(attributes), sort_keys=True)
+
+
+def fixed_attributes_fault(model: ir.Model) -> str:
+    """Return which call has another value of an attribute than its body; empty if none has.
+
+    Only the calls of standard composites are checked, and only those whose body has the metadata.
+
+    Args:
+        model: The model; if a call is at fault, its nodes get their debug information.
+    """
+    fixed = {key: _fixed(f) for key, f in model.functions.items() if key[0] == STANDARD_DOMAIN}
+    for root in (model.graph, *(function.graph for function in model.functions.values())):
+        for node in root.all_nodes():
+            wanted = fixed.get(node.op_identifier()) if node.domain == STANDARD_DOMAIN else None
+            if wanted and (wrong := _fault(node, model.functions[node.op_identifier()], wanted)):
+                restore(model)
+                return f"{_place(node)} {wrong}\n  {_ADVICE}"
+    return ""
+
+
+_ADVICE = "kernels and the body would compute different results: convert the module with this value"
+
+
+def _fixed(function: ir.Function) -> dict[str, Any]:
+    """Return the fixed attributes of a function; empty if unknown."""
+    try:
+        found = json.loads(function.metadata_props.get(FIXED, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _fault(node: ir.Node, function: ir.Function, wanted: Mapping[str, Any]) -> str:
+    for name, expected in wanted.items():
+        attribute = node.attributes.get(name) or function.attributes.get(name)
+        if attribute is not None and attribute.is_ref():
+            return f"has {name} of its caller, its body is for {_text(expected)}"
+        given = None if attribute is None else attribute.value
+        if not _fits(given, expected):
+            return f"has {name} = {_text(given)}, its body is for {_text(expected)}"
+    return ""
+
+
+def _fits(given: Any, expected: Any) -> bool:
+    if isinstance(given, int | float):
+        if expected in (POSITIVE, NOT_POSITIVE):
+            return bool(sign(given) == expected)
+        if not isinstance(expected, int | float):
+            return False
+        given, expected = (float(np.float32(number)) for number in (given, expected))
+    if isinstance(given, list | tuple):
+        given = list(given)
+    same: bool = given == expected
+    return same
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "no value"
+    return str(list(value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _place(node: ir.Node) -> str:
+    """Return the op, name, module and source line of a node."""
+    module, line = (node.metadata_props.get(key, "") for key in (SCOPE, SOURCE))
+    where = ", ".join(text for text in (module, line) if text)
+    name = op_name(node.domain, node.op_type)
+    return f"{name} node {node.name!r}" + (f" ({where})" if where else "")

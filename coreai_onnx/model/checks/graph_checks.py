@@ -1,0 +1,225 @@
+"""Structural checks of a graph; passes and runtimes rely on them.
+
+* Every value has a producer, and the nodes form no cycle.
+* No function calls itself, and no call has more inputs or outputs than the function.
+* Nodes of ONNX operators have the inputs, outputs and attributes of their schema.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+
+import onnx_ir as ir
+
+from coreai_onnx.model.inventory import STANDARD_DOMAIN, attribute_graphs, graphs, op_name
+from coreai_onnx.model.standard.op_schemas import (
+    ONNX_DOMAINS,
+    imported_version,
+    schema_fault,
+    schema_of,
+    too_few,
+    too_many,
+)
+from coreai_onnx.model.standard_composites import COMPOSITE_SIZES
+
+_Body = ir.Graph | ir.Function
+_MOST_BITS = 1 << 66
+"""Sizes are signed 64-bit numbers of bytes."""
+_UNSIZED = (ir.DataType.STRING, ir.DataType.UNDEFINED)
+
+
+def arrange(model: ir.Model) -> str:
+    """Sort the nodes of every graph topologically, and check the graphs.
+
+    Args:
+        model: The model; its nodes are sorted in place if they are out of order.
+
+    Returns:
+        What is wrong with the model; empty if it is valid.
+    """
+    functions = model.functions
+    order = _callees_first(functions)
+    if isinstance(order, ir.Function):
+        return f"function {op_name(order.domain, order.name)} is broken: it calls itself"
+    needed: dict[ir.OperatorIdentifier, AbstractSet[ir.Value]] = {}
+    for key in order:
+        needed[key] = _needed(functions[key], functions, needed)
+    bodies: list[tuple[str, _Body]] = [("the graph", model.graph)]
+    bodies += [(f"function {op_name(f.domain, f.name)}", f) for f in functions.values()]
+    for name, body in bodies:
+        checked = _Checked(functions, body.opset_imports, needed)
+        if wrong := checked.fault(body, ()):
+            return f"{name} is broken: {wrong}"
+        if not checked.in_order and not _sorted(body):
+            return f"{name} is broken: its nodes read each other in a circle"
+    return ""
+
+
+def size_fault(model: ir.Model) -> str:
+    """Return which value is declared larger than any memory; empty if none is."""
+    for graph in graphs(model):
+        values = (*graph.inputs, *graph.initializers.values())
+        for value in (*values, *(result for node in graph for result in node.outputs)):
+            shape = value.shape if value.const_value is None else value.const_value.shape
+            dims = [dim for dim in shape or () if isinstance(dim, int)]
+            if min(dims, default=0) < -1 or exceeds_memory(dims, value.dtype):
+                return f"{value.name!r} has the shape {dims}, which no memory can hold"
+    return ""
+
+
+def exceeds_memory(dims: Iterable[int], dtype: ir.DataType | None) -> bool:
+    """Return whether a tensor has more bytes than a signed 64-bit number counts.
+
+    Sizes beside a 0 count: numpy and onnxruntime multiply them, too.
+    """
+    bits = 8 if dtype is None or dtype in _UNSIZED else dtype.bitwidth
+    return math.prod(max(dim, 1) for dim in dims) * bits >= _MOST_BITS
+
+
+class _Checked:
+    """One body with its subgraphs.
+
+    Attributes:
+        in_order: Whether every node so far comes after the nodes whose results it reads.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[ir.OperatorIdentifier, ir.Function],
+        opsets: Mapping[str, int],
+        needed: Mapping[ir.OperatorIdentifier, AbstractSet[ir.Value]],
+    ) -> None:
+        self.in_order = True
+        self._functions = functions
+        self._opsets = opsets
+        self._needed = needed
+
+    def fault(self, graph: _Body, outer: tuple[AbstractSet[ir.Value], ...]) -> str:
+        """Return what is wrong with a graph.
+
+        Args:
+            graph: The graph.
+            outer: The values of the enclosing graphs, one set per graph.
+        """
+        ready = set(graph.inputs)
+        if isinstance(graph, ir.Graph):
+            ready |= set(graph.initializers.values())
+        every = ready | {value for node in graph for value in node.outputs}
+        for node in graph:
+            if wrong := self._interface_fault(node):
+                return f"{node.op_type} node {node.name!r} {wrong}"
+            for value in node.inputs:
+                if value is None or value in ready or any(value in values for values in outer):
+                    continue
+                if value not in every:
+                    return (
+                        f"{node.op_type} node {node.name!r} reads {value.name!r}, "
+                        "which nothing produces"
+                    )
+                self.in_order = False
+            for attribute in node.attributes.values():
+                for inner in attribute_graphs(attribute):
+                    if wrong := self.fault(inner, (*outer, every)):
+                        return wrong
+            ready |= set(node.outputs)
+        for value in graph.outputs:
+            if value not in every and not any(value in values for values in outer):
+                return f"nothing produces the output {value.name!r}"
+        return ""
+
+    def _interface_fault(self, node: ir.Node) -> str:
+        """Return what is wrong with the inputs, outputs and attributes of a node."""
+        if any(a.type == ir.AttributeType.UNDEFINED for a in node.attributes.values()):
+            return "has an attribute without a type"
+        if node.domain == STANDARD_DOMAIN:
+            sizes = COMPOSITE_SIZES.get(node.op_type.partition(".")[0])
+            if sizes is not None and (wrong := _composite_fault(node, *sizes)):
+                return wrong
+        function = self._functions.get(node.op_identifier())
+        if function is not None:
+            return self._call_fault(node, function)
+        version = imported_version(node.domain, self._opsets)
+        if version is None and node.domain in ONNX_DOMAINS:
+            return "is an operator of ONNX, of which no opset is imported"
+        return "" if version is None else schema_fault(node, version)
+
+    def _call_fault(self, node: ir.Node, function: ir.Function) -> str:
+        """Return what is wrong with a call of a function."""
+        if wrong := too_many(node, len(function.inputs), len(function.outputs)):
+            return wrong
+        needed = self._needed[function.identifier()]
+        for index, parameter in enumerate(function.inputs):
+            given = index < len(node.inputs) and node.inputs[index] is not None
+            if not given and parameter in needed:
+                return f"lacks the input {parameter.name!r}, which the function needs"
+        return ""
+
+
+def _composite_fault(node: ir.Node, least: int, most: int, outputs: int) -> str:
+    return too_few(node, least, 1) or too_many(node, most, outputs)
+
+
+def _sorted(body: _Body) -> bool:
+    """Sort the nodes of a body; return False if they form a cycle."""
+    try:
+        body.sort()
+    except ValueError:
+        return False
+    return True
+
+
+_Functions = Mapping[ir.OperatorIdentifier, ir.Function]
+
+
+def _callees_first(functions: _Functions) -> list[ir.OperatorIdentifier] | ir.Function:
+    """Return the functions with callees before callers, or a function that calls itself."""
+    done: dict[ir.OperatorIdentifier, None] = {}
+    for root in functions:
+        path: dict[ir.OperatorIdentifier, Iterator[ir.OperatorIdentifier]] = {}
+        entered: ir.OperatorIdentifier | None = root
+        while entered is not None or path:
+            if entered in path:
+                return functions[entered]
+            if entered is not None and entered not in done:
+                path[entered] = iter(_called(functions[entered], functions))
+            if not path:
+                break
+            last, called = next(reversed(path.items()))
+            entered = next(called, None)
+            if entered is None:
+                del path[last]
+                done[last] = None
+    return list(done)
+
+
+def _called(function: ir.Function, functions: _Functions) -> list[ir.OperatorIdentifier]:
+    calls = dict.fromkeys(node.op_identifier() for node in function.all_nodes())
+    return [key for key in calls if key in functions]
+
+
+def _needed(
+    function: ir.Function,
+    functions: _Functions,
+    needed: Mapping[ir.OperatorIdentifier, AbstractSet[ir.Value]],
+) -> AbstractSet[ir.Value]:
+    """Return the inputs of a function that its body requires.
+
+    Args:
+        function: The function.
+        functions: All functions.
+        needed: The required inputs of the functions that it calls.
+    """
+    found: set[ir.Value | None] = set()
+    for node in function.all_nodes():
+        key = node.op_identifier()
+        if key in functions:
+            pairs = zip(functions[key].inputs, node.inputs, strict=False)
+            found.update(given for parameter, given in pairs if parameter in needed[key])
+            continue
+        version = imported_version(node.domain, function.opset_imports)
+        schema = None if version is None else schema_of(node.op_type, version, node.domain)
+        if schema is not None:
+            found.update(node.inputs[: schema.min_input])
+    return {value for value in found if value is not None}

@@ -1,0 +1,153 @@
+"""Finds violations of the ONNX specification in a finished model, before a runtime does.
+
+Every node of the standard domain is checked against the schema of its op at the model's opset
+(known op, arity, attributes), and its types and shapes against those that ONNX infers: in the main
+graph, in subgraphs, and in function bodies for the types of each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import onnx
+import onnx_ir as ir
+
+from coreai_onnx.errors import Where
+from coreai_onnx.model.inventory import op_name
+from coreai_onnx.model.provenance.debug_info import CLASS, SCOPE, SOURCE
+from coreai_onnx.model.standard.model_protos import is_large_constant, node_proto
+from coreai_onnx.model.standard.model_types import Fault, ModelTypes
+from coreai_onnx.model.standard.onnx_rules import schema_faults
+from coreai_onnx.model.standard.op_schemas import SCHEMA_DOMAINS, imported_version
+
+TORCH_OP = "coreai.torch_op"
+"""Key of a node's ``meta``, which is not saved: the exported op that it was lowered from."""
+WHERE = "coreai.where"
+"""Key of a node's ``meta``: the ``Where`` of that op."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A node that violates the ONNX specification.
+
+    Attributes:
+        fault: The node and what is wrong with it.
+        opset: The version of the node's domain.
+    """
+
+    fault: Fault
+    opset: int
+
+    @property
+    def node(self) -> ir.Node:
+        """The node."""
+        return self.fault.node
+
+    @property
+    def torch_op(self) -> str:
+        """The op of the exported program that the node was lowered from; empty if unknown."""
+        nodes = (self.node, *reversed(self.fault.callers))
+        return next((str(node.meta[TORCH_OP]) for node in nodes if TORCH_OP in node.meta), "")
+
+    @property
+    def where(self) -> Where | None:
+        """The place of the node in the user's model, or else of the call that leads to it."""
+        for node in (self.node, *reversed(self.fault.callers)):
+            if WHERE in node.meta:
+                return cast(Where, node.meta[WHERE])
+            found = [node.metadata_props.get(key, "") for key in (SCOPE, CLASS, SOURCE)]
+            if any(found):
+                return Where(*found)
+        return None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The fault without names: equal for the same fault before and after a pass."""
+        return self.node.domain, self.node.op_type, self.fault.what
+
+    def __str__(self) -> str:
+        """Return op, node, function, types of the inputs and what is wrong, on one line."""
+        node, function = self.node, self.fault.function
+        inside = f" in the function {op_name(function.domain, function.name)}" if function else ""
+        inputs = f"({', '.join(map(_type_text, self.fault.inputs))})" if self.fault.inputs else ""
+        name = f"{op_name(node.domain, node.op_type)}{inputs}"
+        return f"{name}, node {node.name!r}{inside}, at opset {self.opset}: {self.fault.what}"
+
+
+def violations(model: ir.Model) -> list[Violation]:
+    """Return the violations of the ONNX specification in a model, in node order.
+
+    Types are checked only if every node conforms to its schema. The time is linear in the number of
+    nodes, and weights are not read.
+
+    Args:
+        model: The model, its nodes in topological order.
+    """
+    found = [
+        Violation(fault, _opset(fault.node, root))
+        for root in _roots(model)
+        for fault in _schema_faults(root, model)
+    ]
+    if found:
+        return found
+    types = ModelTypes(lambda node: model.functions.get(node.op_identifier()), model.ir_version)
+    types.of_graph(model.graph)
+    return [Violation(f, _opset(f.node, f.function or model.graph)) for f in types.faults]
+
+
+def new_violations(before: ir.Model, after: ir.Model) -> list[Violation]:
+    """Return the violations in a model that were absent before it was changed.
+
+    A model whose types already contradicted each other is checked against the schemas only: one
+    contradiction leads to others.
+    """
+    found = violations(after)
+    if not found:
+        return []
+    known = violations(before)
+    keys = {one.key for one in known}
+    if known and not any(_breaks_schema(one) for one in (*known, *found)):
+        return []
+    return [one for one in found if one.key not in keys]
+
+
+def _roots(model: ir.Model) -> list[ir.Graph | ir.Function]:
+    return [model.graph, *model.functions.values()]
+
+
+def _breaks_schema(violation: Violation) -> bool:
+    return not violation.fault.inputs
+
+
+def _schema_faults(root: ir.Graph | ir.Function, model: ir.Model) -> Iterator[Fault]:
+    nodes = [
+        node
+        for node in root.all_nodes()
+        if node.domain in SCHEMA_DOMAINS
+        and node.op_identifier() not in model.functions
+        and not is_large_constant(node)
+    ]
+    protos = [node_proto(node, str(number)) for number, node in enumerate(nodes)]
+    function = root if isinstance(root, ir.Function) else None
+    for fault in schema_faults(protos, root.opset_imports, model.ir_version):
+        yield Fault(nodes[fault.number], fault.what, function=function)
+
+
+def _opset(node: ir.Node, root: ir.Graph | ir.Function) -> int:
+    return imported_version(node.domain, root.opset_imports) or 1
+
+
+def _type_text(given: onnx.TypeProto | None) -> str:
+    if given is None or not given.HasField("tensor_type"):
+        return "?" if given is None else str(given.WhichOneof("value")).removesuffix("_type")
+    tensor = given.tensor_type
+    dtype = str(onnx.TensorProto.DataType.Name(tensor.elem_type)).lower()
+    if not tensor.HasField("shape"):
+        return dtype
+    dims = (
+        str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?"
+        for d in tensor.shape.dim
+    )
+    return f"{dtype}[{', '.join(dims)}]"

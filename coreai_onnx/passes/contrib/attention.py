@@ -1,0 +1,278 @@
+"""Replaces attention with ops that onnxruntime runs fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.affine import affine_expr
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
+from coreai_onnx.passes.contrib.rope import Tables
+from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.head_layout import become_heads, side_by_side
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
+    Dim,
+    attribute_of,
+    composite,
+    dtype_of,
+    input_of,
+    maker,
+    shape_of,
+)
+from coreai_onnx.passes.engine.tensor_table import TensorTable
+from coreai_onnx.passes.engine.why import Why
+from coreai_onnx.passes.fuse.fuse_causal_masks import is_causal
+
+_NAME = "scaled_dot_product_attention"
+_FLOAT, _INT32 = 1, 6
+
+
+@dataclass(frozen=True)
+class _AttentionShapes:
+    """The dims of an attention."""
+
+    batch: Dim
+    heads: int
+    key_heads: int
+    queries: Dim
+    keys: Dim
+    head_dim: int
+    value_dim: int
+
+
+def contrib_attention(graph: gs.Graph, why: Why) -> int:
+    """Attention → 3D Attention; with grouped heads → GroupQueryAttention with its rotations.
+
+    ai.coreai::scaled_dot_product_attention(q:[b, h, s, d], k, v) → y
+    becomes     Attention<q_num_heads = h>(q:[b, s, h * d], k, v) → y:[b, s, h * d]
+
+    The transposes between the two layouts cancel those of the model. A mask is converted to a bias,
+    and rows without a key are set to zero. GroupQueryAttention needs as many keys as queries.
+    Below opset 23 the replacement is MultiHeadAttention, which was measured to be slower than
+    ONNX's own op.
+    """
+    return write_attentions(graph, why, open_groups=False)
+
+
+def write_attentions(graph: gs.Graph, why: Why, *, open_groups: bool) -> int:
+    """Replace attentions with onnxruntime's ops; return how many were replaced.
+
+    Args:
+        graph: The graph.
+        why: Receives the near misses, unless ``open_groups`` is set.
+        open_groups: Whether to replace only the attentions that become a ``GroupQueryAttention``
+            that is not causal, which newer releases have, or only all others.
+    """
+    edit, count = Edit(graph), 0
+    bodies = bodies_of(graph)
+    writer = _AttentionWriter(edit, of_rows=bodies is not None and bodies.opset >= 23)
+    for node in graph.nodes:
+        if composite(node, _NAME) is None:
+            continue
+        shapes = _shapes(node)
+        reason = "the dims are not known" if shapes is None else _obstacle(node, shapes)
+        if shapes is None or reason:
+            if not open_groups:
+                why(reason, node)
+            continue
+        causal = writer.is_causal(node, shapes)
+        grouped = shapes.heads != shapes.key_heads
+        is_open = not causal and (grouped or _rotated(node, shapes) is not None)
+        if open_groups and not is_open:
+            continue
+        if is_open and grouped and not open_groups:
+            why("groups of heads that are not causal need onnxruntime 1.30", node)
+            continue
+        writer.write(node, shapes, is_causal=causal, rotates=causal or open_groups)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _shapes(node: gs.Node) -> _AttentionShapes | None:
+    query, key, value = (shape_of(tensor) for tensor in node.inputs[:3])
+    if query is None or key is None or value is None:
+        return None
+    if {len(query), len(key), len(value)} != {4} or None in (*query, *key, *value):
+        return None
+    batch, heads, queries, head_dim = query
+    _, key_heads, keys, _ = key
+    whole = (heads, key_heads, head_dim, value[3])
+    if not all(isinstance(dim, int) for dim in whole) or value[1] != key_heads:
+        return None
+    return _AttentionShapes(batch, whole[0], whole[1], queries, keys, whole[2], whole[3])  # type: ignore[arg-type]
+
+
+def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
+    """Return why none of onnxruntime's ops is equivalent; empty if one is."""
+    if dtype_of(node.inputs[0]) != np.dtype(np.float32):
+        return "the dtype is not float32"
+    if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):
+        return "there is a soft cap or a window"
+    if input_of(node, 4) is not None:
+        return "there are sinks"
+    grouped, causal = shapes.heads != shapes.key_heads, attribute_of(node, "is_causal", 0)
+    if (grouped or causal) and shapes.queries != shapes.keys:
+        return "there may be more keys than queries"
+    if grouped and shapes.head_dim != shapes.value_dim:
+        return "values have another size than keys"
+    if grouped and shapes.head_dim % 8:
+        return "the size of a head is no multiple of 8"
+    mask = input_of(node, 3)
+    if mask is None:
+        return ""
+    dims = shape_of(mask)
+    if dims is None or len(dims) != 4 or dims[1] != 1:
+        return "the mask is not one for all heads"
+    if dims[2:] != (shapes.queries, shapes.keys) or dims[0] not in (1, shapes.batch):
+        return "the mask has not all its rows"
+    return ""
+
+
+def _rotated(node: gs.Node, shapes: _AttentionShapes) -> list[gs.Node] | None:
+    """Return the rotations of queries and keys, if GroupQueryAttention can apply them."""
+    ropes = [maker(tensor) for tensor in node.inputs[:2]]
+    known = [rope for rope in ropes if rope is not None and composite(rope, "rope") is not None]
+    if shapes.queries != shapes.keys or shapes.head_dim != shapes.value_dim:
+        return None
+    return known if len(known) == len(ropes) and shapes.head_dim % 16 == 0 else None
+
+
+class _AttentionWriter:
+    """Writes the ops; nodes that several attentions share are created once."""
+
+    def __init__(self, edit: Edit, *, of_rows: bool) -> None:
+        """Write to ``edit``; ``of_rows`` says whether the opset has Attention."""
+        self._edit, self._of_rows = edit, of_rows
+        self._tables = Tables(edit)
+        self._biases: TensorTable[tuple[gs.Tensor, gs.Tensor]] = TensorTable()
+        self._lengths: dict[tuple[Dim, Dim], list[gs.Tensor]] = {}
+        self._positions = AffineAnalysis()
+
+    def is_causal(self, node: gs.Node, shapes: _AttentionShapes) -> bool:
+        """Whether the attribute is set, or the mask is causal and therefore not needed."""
+        mask = input_of(node, 3)
+        if mask is None:
+            return bool(attribute_of(node, "is_causal", 0))
+        return self._says_causal(mask, shapes)
+
+    def write(
+        self, node: gs.Node, shapes: _AttentionShapes, *, is_causal: bool, rotates: bool
+    ) -> None:
+        """Replace ``node`` with onnxruntime's op and the changes of layout around it."""
+        edit, mask, causal = self._edit, input_of(node, 3), int(is_causal)
+        bias, some = (None, None) if mask is None or is_causal else self._bias(mask, node)
+        sources, tables = list(node.inputs[:3]), None
+        if rotates:
+            sources, tables = self._unrotated(node, shapes)
+        rows = [side_by_side(edit, tensor, node) for tensor in sources]
+        empty, domain = gs.Variable.empty(), CONTRIB_DOMAIN
+        attrs: dict[str, Any] = {"num_heads": shapes.heads}
+        if shapes.heads != shapes.key_heads or tables is not None:
+            op = "GroupQueryAttention"
+            inputs = [*rows, empty, empty, *self._sizes(node, shapes)]
+            inputs += [*(tables or (empty, empty)), empty, bias]
+            attrs |= {"kv_num_heads": shapes.key_heads, "do_rotary": int(tables is not None)}
+            if not causal:
+                attrs["causal"] = 0
+        elif self._of_rows:
+            op, domain, inputs = "Attention", "", [*rows, bias]
+            attrs = {"q_num_heads": shapes.heads, "kv_num_heads": shapes.heads, "is_causal": causal}
+        else:
+            op, inputs = "MultiHeadAttention", [*rows, empty, empty, bias]
+            attrs["unidirectional"] = causal
+        if bias is None:
+            inputs = inputs[:-1]
+        while inputs[-1].is_empty():
+            inputs.pop()
+        if attribute_of(node, "scale", None) is not None:
+            attrs["scale"] = node.attrs["scale"]
+        made = edit.node(op, node, inputs, domain=domain or None, **attrs).outputs[0]
+        if op == "GroupQueryAttention":
+            self._add_caches(made)
+        wide: list[Dim] = [shapes.batch, shapes.queries, shapes.heads * shapes.value_dim]
+        made.dtype, made.shape = node.inputs[0].dtype, wide
+        if some is not None:
+            zero = edit.constant(f"{made.name}_zero", np.zeros((), np.float32))
+            made = self._typed(edit.node("Where", node, [some, made, zero]), wide)
+        become_heads(edit, node, made, shapes.heads)
+
+    def _says_causal(self, mask: gs.Tensor, shapes: _AttentionShapes) -> bool:
+        queries, keys = affine_expr(shapes.queries), affine_expr(shapes.keys)
+        if queries is None or keys is None or queries != keys:
+            return False
+        return is_causal(self._positions.of(mask), queries, keys)
+
+    def _add_caches(self, result: gs.Tensor) -> None:
+        """Declare the op's two other outputs, which are unused: before 1.28 they are required."""
+        names = context_of(self._edit.graph).names
+        for what in ("keys", "values"):
+            self._edit.produce(result.inputs[0], gs.Variable(names.claim(f"{result.name}_{what}")))
+
+    def _typed(self, node: gs.Node, shape: list[Dim]) -> gs.Tensor:
+        tensor = node.outputs[0]
+        tensor.dtype, tensor.shape = np.dtype(np.float32), shape
+        return tensor
+
+    def _bias(self, mask: gs.Tensor, like: gs.Node) -> tuple[gs.Tensor, gs.Tensor]:
+        """Return a mask as a bias, and a mask ``[b, s, 1]`` of the queries that have a key."""
+        if mask in self._biases:
+            return self._biases[mask]
+        edit, shape = self._edit, list(mask.shape)
+        lowest = edit.constant(f"{mask.name}_low", np.array(np.finfo(np.float32).min))
+        if dtype_of(mask) == np.dtype(np.float32):  # onnxruntime hides keys with the lowest number
+            least, above = -np.inf, np.nextafter(np.finfo(np.float32).min, np.float32(0))
+            next_one = edit.constant(f"{mask.name}_above", np.array(above))
+            hides = edit.node("Equal", like, [mask, lowest]).outputs[0]
+            bias = self._typed(edit.node("Where", like, [hides, next_one, mask]), shape)
+        else:
+            least = float(np.finfo(np.float32).min)
+            zero = edit.constant(f"{mask.name}_zero", np.zeros((), np.float32))
+            bias = self._typed(edit.node("Where", like, [mask, zero, lowest]), shape)
+        last = edit.constant(f"{mask.name}_axis", np.array([-1], np.int64))
+        low = edit.constant(f"{mask.name}_least", np.array(least, np.float32))
+        best = edit.node("ReduceMax", like, [bias, last], keepdims=1)
+        known = edit.node("Greater", like, [best.outputs[0], low]).outputs[0]
+        head = edit.constant(f"{mask.name}_head", np.array([1], np.int64))
+        some = edit.node("Squeeze", like, [known, head]).outputs[0]
+        some.dtype, some.shape = np.dtype(np.bool_), [shape[0], shape[2], 1]
+        self._biases[mask] = bias, some
+        return bias, some
+
+    def _unrotated(
+        self, node: gs.Node, shapes: _AttentionShapes
+    ) -> tuple[list[gs.Tensor], tuple[gs.Tensor, gs.Tensor] | None]:
+        """Return queries, keys and values, and the angles shared by queries and keys."""
+        sources, ropes = list(node.inputs[:3]), _rotated(node, shapes)
+        if ropes is None:
+            return sources, None
+        first, second = (self._tables.of(rope) for rope in ropes)
+        if first is None or second is None:
+            return sources, None
+        if any(a is not b for a, b in zip(first, second, strict=True)):
+            return sources, None
+        return [*(rope.inputs[0] for rope in ropes), sources[2]], first
+
+    def _sizes(self, node: gs.Node, shapes: _AttentionShapes) -> list[gs.Tensor]:
+        """Return the last position of each batch item, and the length, in int32."""
+        key = shapes.batch, shapes.keys
+        if key not in self._lengths:
+            edit, tensor = self._edit, node.inputs[2]
+            sizes = [
+                edit.size(dim, node)
+                or edit.node("Shape", node, [tensor], start=axis, end=axis + 1).outputs[0]
+                for dim, axis in ((shapes.batch, 0), (shapes.keys, 2))
+            ]
+            first = edit.constant(f"{tensor.name}_first", np.array([0], np.int64))
+            whole = edit.node("Squeeze", node, [sizes[1], first]).outputs[0]
+            total = edit.node("Cast", node, [whole], to=_INT32).outputs[0]
+            one = edit.constant(f"{tensor.name}_one", np.array(1, np.int32))
+            last = edit.node("Sub", node, [total, one]).outputs[0]
+            self._lengths[key] = [edit.node("Expand", node, [last, sizes[0]]).outputs[0], total]
+        return self._lengths[key]

@@ -1,0 +1,166 @@
+"""Replaces attention over a cache with an op that concatenates cache and new tokens itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor, affine_expr
+from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
+from coreai_onnx.passes.analysis.attention_bodies import NAME
+from coreai_onnx.passes.contrib.rope import Tables
+from coreai_onnx.passes.engine.bodies import bodies_of
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.head_layout import become_heads, side_by_side
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
+    attribute_of,
+    composite,
+    dtype_of,
+    input_of,
+    made_by,
+    maker,
+    shape_of,
+)
+from coreai_onnx.passes.engine.why import Why
+from coreai_onnx.passes.fuse.fuse_causal_masks import is_causal
+
+_FLOAT = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Keys or values of past tokens and of new ones, and the node that concatenates them."""
+
+    past: gs.Tensor
+    new: gs.Tensor
+    whole: gs.Tensor
+    concat: gs.Node
+
+
+def contrib_cached_attention(graph: gs.Graph, why: Why) -> int:
+    """Causal attention over past and new tokens → ONNX's Attention, which concatenates them.
+
+    Concat(past:[b, h, p, d], k:[b, h, s, d]) → keys, attention(q, keys, values, j <= i + p)
+    becomes     Attention(q:[b, s, h * d], k, v, , past, past_values, is_causal=1) → y, keys, values
+
+    The op reads ``[b, s, h * d]``, so that the transposes cancel those of the model. A rotation in
+    between is replaced with com.microsoft's. From opset 23.
+    """
+    bodies = bodies_of(graph)
+    if bodies is None:
+        return 0
+    edit, count, positions = Edit(graph), 0, AffineAnalysis()
+    writer = _CachedAttentionWriter(edit)
+    for node in graph.nodes:
+        if composite(node, NAME) is None:
+            continue
+        joined = [_joined(tensor, node, edit) for tensor in node.inputs[1:3]]
+        keys, values = joined
+        if keys is None or values is None:
+            continue
+        reason = _obstacle(node, keys, values, positions)
+        if reason or bodies.opset < 23:
+            why(reason or "the opset has no Attention", node)
+            continue
+        writer.write(node, keys, values)
+        count += 1
+    edit.finish()
+    return count
+
+
+def _joined(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Joined | None:
+    """Return the parts of keys or values if nothing reads them but this attention or the caller."""
+    concat = made_by(tensor, "Concat")
+    if concat is None or len(concat.inputs) != 2 or not edit.holds(concat):
+        return None
+    if attribute_of(concat, "axis", 0) not in (2, -2) or edit.is_removed(concat):
+        return None
+    if any(other is not reader for other in tensor.outputs):
+        return None
+    past, new = concat.inputs
+    if any(len(shape_of(one) or ()) != 4 for one in (past, new, tensor)):
+        return None
+    return _Joined(past, new, tensor, concat)
+
+
+def _obstacle(node: gs.Node, keys: _Joined, values: _Joined, positions: AffineAnalysis) -> str:
+    """Return why Attention is not equivalent; empty if it is."""
+    query, new_keys, new_values = (shape_of(t) for t in (node.inputs[0], keys.new, values.new))
+    if query is None or new_keys is None or new_values is None or None in query:
+        return "the dims are not known"
+    sizes = (*query[1::2], *new_keys[1::2], *new_values[1::2])
+    if not all(isinstance(size, int) for size in sizes):
+        return "heads and their sizes are not known"
+    if not query[2] == new_keys[2] == new_values[2]:
+        return "there are not as many new keys as queries"
+    if any(dtype_of(t) != _FLOAT for t in (node.inputs[0], keys.whole, values.whole)):
+        return "the dtype is not float32"
+    if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):
+        return "there is a soft cap or a window"
+    if input_of(node, 4) is not None:
+        return "there are sinks"
+    return "" if _is_causal(node, keys, positions) else "the mask is not known to be causal"
+
+
+def _is_causal(node: gs.Node, keys: _Joined, positions: AffineAnalysis) -> bool:
+    """Whether each query attends to all earlier positions and to its own."""
+    mask = input_of(node, 3)
+    queries = affine_expr((shape_of(node.inputs[0]) or (None,) * 4)[2])
+    past = affine_expr((shape_of(keys.past) or (None,) * 4)[2])
+    if mask is None:
+        aligned = attribute_of(node, "causal_alignment", "lower_right") == "lower_right"
+        return aligned if attribute_of(node, "is_causal", 0) else queries == AffineExpr(1)
+    known = positions.of(mask)
+    if isinstance(known, AffineTensor):
+        return known.splat == 1 and queries == AffineExpr(1)
+    return past is not None and queries is not None and is_causal(known, queries, queries + past)
+
+
+class _CachedAttentionWriter:
+    """Writes the ops; the tables of angles are created once."""
+
+    def __init__(self, edit: Edit) -> None:
+        self._edit = edit
+        self._tables = Tables(edit)
+
+    def write(self, node: gs.Node, keys: _Joined, values: _Joined) -> None:
+        """Replace ``node`` with Attention and the changes of layout around it."""
+        edit, (batch, heads, length, _) = self._edit, list(node.inputs[0].shape)
+        size = values.new.shape[3]
+        rows = [self._row(node.inputs[0], node), self._row(keys.new, node)]
+        rows.append(side_by_side(edit, values.new, node))
+        inputs = [*rows, gs.Variable.empty(), keys.past, values.past]
+        wide = gs.Variable(f"{node.outputs[0].name}_row", _FLOAT, [batch, length, heads * size])
+        attrs = {"q_num_heads": heads, "kv_num_heads": keys.new.shape[1], "is_causal": 1}
+        if attribute_of(node, "scale", None) is not None:
+            attrs["scale"] = node.attrs["scale"]
+        for joined in (keys, values):
+            edit.remove(joined.concat)
+        edit.node("Attention", node, inputs, outputs=[wide, keys.whole, values.whole], **attrs)
+        become_heads(edit, node, wide, heads)
+
+    def _row(self, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
+        """Return ``[b, h, s, d]`` as ``[b, s, h * d]``; a rotation moves to the new layout."""
+        rope = maker(tensor)
+        angles = None if rope is None or tensor.shape[3] % 16 else self._angles(rope)
+        if rope is None or angles is None:
+            return side_by_side(self._edit, tensor, like)
+        row = side_by_side(self._edit, rope.inputs[0], like)
+        made = self._edit.node("RotaryEmbedding", like, [row, *angles], domain=CONTRIB_DOMAIN)
+        turned = made.outputs[0]
+        turned.dtype, turned.shape = row.dtype, row.shape
+        return turned
+
+    def _angles(self, rope: gs.Node) -> list[gs.Tensor] | None:
+        """Return the first position and the tables of a rotation by either op."""
+        if (rope.domain, rope.op) == (CONTRIB_DOMAIN, "RotaryEmbedding"):
+            return list(rope.inputs[1:]) if len(rope.inputs) == 4 and not rope.attrs else None
+        if composite(rope, "rope") is None:
+            return None
+        tables = self._tables.of(rope)
+        if tables is None:
+            return None
+        return [self._edit.constant(f"{rope.name}_start", np.zeros(1, np.int64)), *tables]

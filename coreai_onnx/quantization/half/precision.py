@@ -1,0 +1,180 @@
+"""Converts finished float32 models to float16 or bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict, Unpack
+
+import onnx_ir as ir
+
+from coreai_onnx.errors import QuantizationError, failures_as
+from coreai_onnx.model.adoption import adopt
+from coreai_onnx.model.checks.violations import new_violations
+from coreai_onnx.model.inventory import graphs, op_name, weights
+from coreai_onnx.model.metadata import read_complex, read_states
+from coreai_onnx.model.provenance.debug_info import SCOPE
+from coreai_onnx.quantization.calibration import Feed
+from coreai_onnx.quantization.half.bodies import bodies, matching
+from coreai_onnx.quantization.half.choices import Choices, Isolated
+from coreai_onnx.quantization.half.constants import DTYPES
+from coreai_onnx.quantization.half.magnitudes import Label, largest_magnitudes, module_function
+from coreai_onnx.quantization.half.report import DtypeReport, KeptNode
+from coreai_onnx.quantization.half.rewriting import HalfRewriting
+from coreai_onnx.stages import begin
+
+_OLDEST = 13
+_SUFFIX = ".float32"
+
+
+class DtypeOptions(TypedDict, total=False):
+    """The options of a conversion to another dtype; all have defaults.
+
+    Attributes:
+        keep_io: Whether inputs and outputs stay float32; by default they are converted. States are
+            always converted.
+        keep: Patterns of module paths, names of nodes or op types that keep float32.
+        calibration: The inputs of typical calls of the only entrypoint, or of ``main``, as for
+            `OnnxProgram.quantize`: nodes whose values exceed float16's range keep float32.
+    """
+
+    keep_io: bool
+    keep: Sequence[str]
+    calibration: Iterable[Feed] | None
+
+
+def convert_models(
+    models: Mapping[str, ir.Model],
+    calibrated: str,
+    dtype: str,
+    **options: Unpack[DtypeOptions],
+) -> dict[str, DtypeReport]:
+    """Convert the models of a program, in place.
+
+    Args:
+        models: The models by entrypoint. An error leaves all of them unchanged.
+        calibrated: The entrypoint of the calibration data.
+        dtype: ``"float16"`` or ``"bfloat16"``.
+        **options: The options.
+
+    Returns:
+        The reports, by entrypoint.
+
+    Raises:
+        QuantizationError: The dtype is unknown, a pattern matches nothing, the opset is too old,
+            the calibration data does not fit, or nothing in the models is float32.
+    """
+    if unknown := set(options) - DtypeOptions.__optional_keys__:
+        known = ", ".join(sorted(DtypeOptions.__optional_keys__))
+        raise QuantizationError(f"there is no option {min(unknown)!r}; there are {known}")
+    keep, feeds = options.get("keep", ()), options.get("calibration")
+    if dtype not in DTYPES:
+        raise QuantizationError(f"dtype={dtype!r}; choose from {', '.join(DTYPES)}")
+    if isinstance(keep, str):
+        raise QuantizationError(f"keep={keep!r} is a text\n  give a list of patterns")
+    reports: dict[str, DtypeReport] = {}
+    copies: dict[str, ir.Model] = {}
+    used: set[str] = set()
+    with failures_as(QuantizationError, "the model cannot be converted"):
+        for name, model in models.items():
+            given = feeds if name == calibrated else None
+            found = {} if given is None else largest_magnitudes(model, given)
+            begin(f"convert {name} to {dtype}")
+            copies[name], reports[name], matched = _converted(model, dtype, options, found)
+            used |= matched
+    if unused := [pattern for pattern in keep if pattern not in used]:
+        raise QuantizationError(
+            f"the pattern {unused[0]!r} matches no module, node or op type\n"
+            "  `print(program.to_text())` shows the names of nodes"
+        )
+    if not any(r.converted or r.bytes_after < r.bytes_before for r in reports.values()):
+        raise QuantizationError(
+            f"there is nothing to convert to {dtype}: no node computes in it, and no weight is "
+            "stored in it"
+        )
+    for name, copy in copies.items():
+        adopt(copy, models[name])
+    return reports
+
+
+def _converted(
+    model: ir.Model, dtype: str, options: DtypeOptions, magnitudes: Mapping[Label, float]
+) -> tuple[ir.Model, DtypeReport, set[str]]:
+    """Return a converted copy of a model, its report, and the patterns that matched."""
+    keep = options.get("keep", ())
+    opset = model.graph.opset_imports.get("", 1)
+    if opset < _OLDEST:
+        raise QuantizationError(f"the model has opset {opset}; {dtype} needs {_OLDEST} or later")
+    copy = model.clone()
+    isolated = _isolate(copy, keep)
+    choices = Choices(copy, DTYPES[dtype], keep, magnitudes, isolated)
+    count = HalfRewriting(
+        choices, _wide(copy, choices, keep_io=options.get("keep_io", False))
+    ).run()
+    if wrong := new_violations(model, copy):
+        raise QuantizationError(f"the result would not be valid: {wrong[0]}\n  keep this node")
+    kept = tuple(
+        KeptNode(
+            node.metadata_props.get(SCOPE, "") or node.name or "",
+            op_name(node.domain, node.op_type),
+            reason.text,
+        )
+        for node, reason in choices.kept.items()
+    )
+    report = DtypeReport(dtype, count, kept, weights(model)[1], weights(copy)[1])
+    return copy, report, choices.used | set(isolated.calls.values())
+
+
+def _isolate(model: ir.Model, keep: Sequence[str]) -> Isolated:
+    """Give calls that keep float32 functions of their own.
+
+    These are the calls that a pattern selects, and those in the bodies of nodes that it selects.
+    """
+    isolated = Isolated(set(), {})
+    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for root in roots:
+        converted = {node for graph in (root, *bodies(root, keep)) for node in graph}
+        for node in root.all_nodes():
+            if module_function(model, node) is None:
+                continue
+            found = matching(node, keep)
+            if found:
+                isolated.calls[node] = found[0]
+            if found or node not in converted:
+                _copy_function(model, node, isolated.functions)
+    called = {node.op_identifier() for graph in graphs(model) for node in graph}
+    for domain, name, overload in isolated.functions:
+        original = (domain, name.removesuffix(_SUFFIX), overload)
+        if original not in called:
+            model.functions.pop(original, None)
+    return isolated
+
+
+def _copy_function(model: ir.Model, call: ir.Node, done: set[ir.OperatorIdentifier]) -> None:
+    """Let a call have a copy of its function, and of those that this calls."""
+    function = module_function(model, call)
+    if function is None or function.identifier() in done:
+        return
+    key = (function.domain, f"{function.name}{_SUFFIX}", function.overload)
+    if key not in done:
+        copy = function.clone()
+        copy.name = key[1]
+        model.functions[key] = copy
+        done.add(key)
+        for inner in copy.all_nodes():
+            _copy_function(model, inner, done)
+    call.op_type = key[1]
+
+
+def _wide(model: ir.Model, choices: Choices, *, keep_io: bool) -> set[str]:
+    """Return the names of inputs and outputs that stay float32."""
+    graph = model.graph
+    ends = {value.name or "": value for value in (*graph.inputs, *graph.outputs)}
+    states = read_states(model.metadata_props)
+    flagged = {name for name, value in ends.items() if value in choices.values.flagged}
+    wide = flagged | set(read_complex(model.metadata_props))
+    if keep_io:
+        wide |= ends.keys() - {name for s in states for name in (s.input, s.output)}
+    for state in states:
+        if {state.input, state.output} & flagged:
+            wide |= {state.input, state.output}
+    return wide

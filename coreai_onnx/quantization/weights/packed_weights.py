@@ -1,0 +1,205 @@
+"""Quantizes one weight, some rows at a time, so that memory stays bounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coreai_onnx.errors import QuantizationError
+from coreai_onnx.model.packed_codes import pack_codes
+from coreai_onnx.quantization.weights.activation_scales import scaled_by_activations
+from coreai_onnx.quantization.weights.gptq import Corrections, corrected_codes
+from coreai_onnx.quantization.weights.grids import Grid, extreme_grid, representable
+from coreai_onnx.quantization.weights.half_quadratic import half_quadratic_grid
+from coreai_onnx.quantization.weights.palettes import (
+    Histogram,
+    clusters,
+    largest_magnitudes,
+    palette_codes,
+    refit_scales,
+)
+from coreai_onnx.quantization.weights.products import MatrixWeight
+from coreai_onnx.quantization.weights.scheme import Scheme
+
+CHUNK = 1 << 21
+"""Elements that are quantized at a time; a method holds about ten arrays of that size."""
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class PackedWeight:
+    """A weight ``[N, K]`` in the layout of ``linear_nbits``.
+
+    The arrays of experts, in the layout of ``gather_mm_nbits``, have an axis of experts before.
+
+    Attributes:
+        scheme: How it was quantized.
+        codes: uint8 ``[N, groups, bytes]``.
+        scales: ``[N, groups]`` in the scheme's dtype.
+        zeros: uint8 ``[N, groups]``; None if all are the middle.
+        palette: float32 ``[2 ** bits]``; None without one.
+        divisors: float32 ``[K]`` that the inputs are divided by; None for none.
+        sqnr: Ratio of signal to rounding error in decibels; infinite without an error.
+        output_sqnr: That of the product's result on the calibration data; None without data.
+    """
+
+    scheme: Scheme
+    codes: Array
+    scales: Array
+    zeros: Array | None
+    palette: Array | None
+    divisors: Array | None
+    sqnr: float
+    output_sqnr: float | None
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        parts = (self.codes, self.scales, self.zeros, self.palette, self.divisors)
+        return sum(part.nbytes for part in parts if part is not None)
+
+
+def pack_weight(weight: MatrixWeight, scheme: Scheme, moments: Array | None = None) -> PackedWeight:
+    """Quantize a weight.
+
+    Args:
+        weight: The weight.
+        scheme: Bits, groups and method.
+        moments: ``X^T X`` of the inputs, ``[K, K]``, or ``[experts, K, K]``; methods that need
+            calibration data use it.
+
+    Raises:
+        QuantizationError: The weight has values that are not finite.
+    """
+    return _WeightPacking(weight, scheme, moments).result()
+
+
+class _WeightPacking:
+    """The work on one weight."""
+
+    def __init__(self, weight: MatrixWeight, scheme: Scheme, moments: Array | None) -> None:
+        self.weight, self.scheme = weight, scheme
+        self.outputs, self.inputs = weight.shape[-2:]
+        self.moments = None if moments is None else moments.reshape(-1, self.inputs, self.inputs)
+        self.group = scheme.group_of(self.inputs)
+        self.groups = self.inputs // self.group
+        self.divisors = self._divisors()
+        self.palette = self._palette() if scheme.method == "palette" else None
+
+    def result(self) -> PackedWeight:
+        """Quantize all rows."""
+        rows, quantize = math.prod(self.weight.shape[:-1]), self._method(0)
+        codes = np.empty((rows, self.groups, self.group * self.scheme.bits // 8), np.uint8)
+        scales = np.empty((rows, self.groups), self.scheme.scale_dtype)
+        zeros = np.empty((rows, self.groups), np.uint8)
+        signal, noise, current = np.zeros(2), np.zeros(2), 0
+        for start, part in self._chunks():
+            if start // self.outputs != current:
+                current = start // self.outputs
+                quantize = self._method(current)
+            here = slice(start, start + len(part))
+            original = part if self.divisors is None else part * self._grouped(self.divisors)
+            found, grid = quantize(original)
+            codes[here] = pack_codes(found.astype(np.uint8), self.scheme.bits)
+            scales[here], zeros[here] = grid.scales, grid.zeros
+            values = self._values(found, grid)
+            if self.divisors is not None:
+                values /= self._grouped(self.divisors)
+            signal += self._power(part, current)
+            noise += self._power(part - values, current)
+        lead = self.weight.shape[:-1]
+        return PackedWeight(
+            self.scheme,
+            codes.reshape(*lead, *codes.shape[1:]),
+            scales.reshape(*lead, self.groups),
+            None if self.scheme.is_symmetric else zeros.reshape(*lead, self.groups),
+            self.palette,
+            self.divisors,
+            decibels(signal[0], noise[0]),
+            None if self.moments is None else decibels(signal[1], noise[1]),
+        )
+
+    def _chunks(self) -> Iterator[tuple[int, Array]]:
+        """Yield the number of the first row and rows, float32 ``[rows, groups, size]``."""
+        matrices = self.weight.matrix()
+        step = max(1, CHUNK // self.inputs)
+        for number, matrix in enumerate(matrices.reshape(-1, *matrices.shape[-2:])):
+            for start in range(0, self.outputs, step):
+                values = np.ascontiguousarray(matrix[start : start + step].astype(np.float32))
+                if not np.isfinite(values).all():
+                    raise QuantizationError(
+                        f"{self.weight.path}: the weight {self.weight.name!r} has values that are "
+                        "not finite\n  mend them, or leave it out with "
+                        f'skip=["{self.weight.path}"]'
+                    )
+                rows = values.reshape(len(values), self.groups, self.group)
+                yield number * self.outputs + start, rows
+
+    def _method(self, matrix: int) -> Callable[[Array], tuple[Array, Grid]]:
+        """Return what quantizes rows of one of the matrices."""
+        scheme = self.scheme
+        if self.palette is not None:
+            return self._with_palette
+        if scheme.method == "gptq":
+            assert self.moments is not None
+            corrections = Corrections(self.moments[matrix])
+            return lambda part: corrected_codes(part, scheme, corrections, half_quadratic_grid)
+        grid_of = extreme_grid if scheme.method == "rtn" else half_quadratic_grid
+
+        def rounded(part: Array) -> tuple[Array, Grid]:
+            grid = grid_of(part, scheme)
+            return grid.codes(part, scheme.levels), grid
+
+        return rounded
+
+    def _divisors(self) -> Array | None:
+        if self.scheme.method != "awq":
+            return None
+        assert self.moments is not None
+        rows = np.concatenate([part for _, part in self._chunks()])
+        return scaled_by_activations(rows, self.moments.sum(0), self.scheme)
+
+    def _palette(self) -> Array:
+        histogram = Histogram()
+        for _, part in self._chunks():
+            scales = largest_magnitudes(part)
+            units = np.where(scales == 0, np.float32(1), scales)[..., None]
+            histogram.add(part / units, np.broadcast_to(np.square(scales)[..., None], part.shape))
+        return clusters(histogram, self.scheme.levels)
+
+    def _with_palette(self, part: Array) -> tuple[Array, Grid]:
+        assert self.palette is not None
+        scales = representable(largest_magnitudes(part), self.scheme)
+        codes = palette_codes(part, scales, self.palette)
+        scales = refit_scales(part, codes, scales, self.palette, self.scheme)
+        codes = palette_codes(part, scales, self.palette)
+        return codes, Grid(scales, np.zeros_like(scales))
+
+    def _values(self, codes: Array, grid: Grid) -> Array:
+        if self.palette is None:
+            return grid.values(codes)
+        values: Array = self.palette[codes] * grid.scales[..., None]
+        return values
+
+    def _grouped(self, columns: Array) -> Array:
+        return columns.reshape(self.groups, self.group)
+
+    def _power(self, values: Array, matrix: int) -> Array:
+        """Return the sum of squares, and that of the product with the inputs of a matrix."""
+        rows = values.reshape(len(values), -1)
+        own = float(np.square(rows, dtype=np.float64).sum())
+        if self.moments is None:
+            return np.array([own, 0.0])
+        return np.array([own, float(((rows @ self.moments[matrix]) * rows).sum(dtype=np.float64))])
+
+
+def decibels(signal: float, noise: float) -> float:
+    """Return ``10 log10(signal / noise)``; infinite without noise, negative without a signal."""
+    if noise <= 0:
+        return float("inf")
+    ratio = signal / noise
+    return float(10 * np.log10(ratio)) if ratio > 0 else float("-inf")

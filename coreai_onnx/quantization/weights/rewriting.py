@@ -1,0 +1,242 @@
+"""Replaces products by calls of few-bit composites, also in functions that get the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from coreai_onnx.composites.declaration import DOMAIN
+from coreai_onnx.model.delegated_parts import BACKEND
+from coreai_onnx.quantization.weights.bodies import FewBitBodies
+from coreai_onnx.quantization.weights.packed_weights import PackedWeight
+from coreai_onnx.quantization.weights.products import MatrixWeight, Product, Products, Root, origin
+
+Parts = dict[str, ir.Value]
+"""The values of a packed weight in one graph, by the names of the inputs of the composites."""
+DIVISORS = "input_scales"
+"""The part that inputs are multiplied by before the product."""
+_BIAS = 2
+
+
+class Rewriting:
+    """The rewriting of one model.
+
+    Args:
+        products: The products of the model.
+        packed: The packed weights.
+    """
+
+    def __init__(self, products: Products, packed: Mapping[MatrixWeight, PackedWeight]) -> None:
+        """Nothing is changed yet."""
+        self.products = products
+        self.packed = {weight.value: done for weight, done in packed.items()}
+        self._by_rows = {weight.value: weight.by_rows for weight in packed}
+        self.bodies = FewBitBodies(products.model)
+        self._dtypes = {
+            value: product.dtype
+            for product in products.products
+            for value in self._constants(product)
+        }
+        self._parts: dict[object, Parts] = {}
+        self._replaced: set[ir.OperatorIdentifier] = set()
+
+    def run(self) -> None:
+        """Replace every product whose weight is packed, and remove what is no longer used."""
+        for product in self.products.products:
+            packed = [self._packed_for(value, product) for value in self._constants(product)]
+            if packed and packed[0] is not None and None not in packed:
+                self._rewrite(product, packed[0])
+        for product in self.products.products:
+            self._remove_unused(product.weight)
+        self._remove_bodies()
+
+    def _constants(self, product: Product) -> list[ir.Value]:
+        return self.products.constants(product.weight) or []
+
+    def _packed_for(self, value: ir.Value, product: Product) -> PackedWeight | None:
+        """Return the packed weight of an initializer; None if the product needs its transpose."""
+        same = self._by_rows.get(value) == product.by_rows
+        return self.packed.get(value) if same else None
+
+    def _remove_bodies(self) -> None:
+        """Remove the bodies of composites that were replaced, if nothing else calls them."""
+        functions = self.products.model.functions
+        roots: list[Root] = [self.products.model.graph, *functions.values()]
+        called = {node.op_identifier() for root in roots for node in root.all_nodes()}
+        for key in self._replaced - called:
+            functions.pop(key, None)
+
+    def _rewrite(self, product: Product, packed: PackedWeight) -> None:
+        node, parts = product.node, self._parts_of(product.weight)
+        source = node.inputs[1] if not product.is_lookup else node.inputs[0]
+        attributes = {"bits": packed.scheme.bits, "group_size": _group_of(packed)}
+        if product.is_lookup:
+            self._lookup(node, parts, product.dtype, attributes)
+        else:
+            attributes["activation_bits"] = packed.scheme.activation_bits
+            self._product(product, parts, attributes)
+        for root in (product.root, self.products.model.graph):  # onnxruntime inlines functions
+            root.opset_imports.setdefault(DOMAIN, 1)
+        if source is not None:
+            remove_makers(source)
+
+    def _product(self, product: Product, parts: Parts, attributes: dict[str, int]) -> None:
+        node, inputs = product.node, product.inputs
+        x = inputs[0]
+        if DIVISORS in parts:
+            x = self._before(node, "Mul", x, parts[DIVISORS])
+        if product.is_gathered:
+            given: dict[str, ir.Value | None] = {"lhs": x, **parts, "indices": inputs[1]}
+            self._call(node, "gather_mm_nbits", given, product.dtype, attributes)
+            return
+        bias = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+        given = {"input": x, **parts, "bias": bias}
+        self._call(node, "linear_nbits", given, product.dtype, attributes)
+
+    def _lookup(
+        self, node: ir.Node, parts: Parts, dtype: ir.DataType, attributes: dict[str, int]
+    ) -> None:
+        scales = self._before(node, "Cast", parts["scales"], to=int(dtype))
+        given = {**parts, "scales": scales, "indices": node.inputs[1]}
+        self._call(node, "embedding_nbits", given, dtype, attributes)
+
+    def _call(
+        self,
+        node: ir.Node,
+        name: str,
+        given: Mapping[str, ir.Value | None],
+        dtype: ir.DataType,
+        attributes: dict[str, int],
+    ) -> None:
+        """Turn a node into a call; it keeps its name, outputs and source."""
+        present = [key for key, value in given.items() if value is not None]
+        op_type = self.bodies.op_type(name, dtype, present, attributes)
+        function = self.products.model.functions[DOMAIN, op_type, ""]
+        self._replaced.add(node.op_identifier())
+        node.domain, node.op_type, node.version = DOMAIN, op_type, None
+        node.resize_inputs(len(function.inputs))
+        for index, declared in enumerate(function.inputs):
+            node.replace_input_with(index, given.get(declared.name or ""))
+        node.attributes.clear()
+        node.attributes.update({k: ir.AttrInt64(k, v) for k, v in attributes.items()})
+
+    def _before(
+        self, node: ir.Node, op: str, *inputs: ir.Value | None, **attributes: int
+    ) -> ir.Value:
+        """Insert a node before another one, and return its result."""
+        made = ir.node(op, inputs, attributes, name=f"{node.name}.{op}")
+        made.metadata_props.update(node.metadata_props)
+        made.outputs[0].name = f"{node.outputs[0].name}.{op}"
+        source = inputs[0]
+        if source is not None and source.type is not None:  # bodies of functions have no types
+            to = attributes.get("to")
+            own = source.type if to is None else ir.TensorType(ir.DataType(to))
+            made.outputs[0].type, made.outputs[0].shape = own, source.shape
+        node.prepend(made)
+        return made.outputs[0]
+
+    # ------------------------------------------------------------------ values
+    def _parts_of(self, weight: ir.Value) -> Parts:
+        """Return the parts of a weight where it is an initializer or an input of a function."""
+        function = self.products.owner(weight)
+        if function is not None:
+            if weight not in self._parts:
+                self._parts[weight] = self._inputs(weight, function)
+            return self._parts[weight]
+        key = (id(self.packed[weight]), id(weight.graph))
+        if key not in self._parts:
+            self._parts[key] = self._initializers(weight, self.packed[weight])
+        return self._parts[key]
+
+    def _initializers(self, weight: ir.Value, packed: PackedWeight) -> Parts:
+        graph, arrays = weight.graph, arrays_of(packed, self._dtypes[weight])
+        assert isinstance(graph, ir.Graph)
+        parts: Parts = {}
+        for part, array in arrays.items():
+            name = _unused(f"{(weight.name or '').removesuffix('.T')}.{part}", graph)
+            parts[part] = ir.val(name, const_value=ir.tensor(array, name=name))
+            graph.register_initializer(parts[part])
+        return parts
+
+    def _inputs(self, weight: ir.Value, function: ir.Function) -> Parts:
+        """Add inputs for the parts to a function, and pass them in all calls."""
+        calls = self.products.calls[function.identifier()]
+        arguments = [value for value in self.products.arguments(weight) if value is not None]
+        passed = [self._parts_of(origin(value)) for value in arguments]
+        parts: Parts = {}
+        for part in passed[0]:
+            parts[part] = ir.Value(name=f"{weight.name}.{part}")
+            # The last input of a delegated part is what its backend made of it.
+            index = len(function.inputs) - (BACKEND in function.metadata_props)
+            function.inputs.insert(index, parts[part])
+            for (call, _), values in zip(calls, passed, strict=True):
+                inputs = [*call.inputs[:index], values[part], *call.inputs[index:]]
+                call.resize_inputs(len(inputs))
+                for at in range(index, len(inputs)):
+                    call.replace_input_with(at, inputs[at])
+        return parts
+
+    def _remove_unused(self, weight: ir.Value) -> None:
+        if weight.uses() or weight.is_graph_output():
+            return
+        function = self.products.owner(weight)
+        if function is None:
+            graph = weight.graph
+            if isinstance(graph, ir.Graph):
+                graph.initializers.pop(weight.name or "", None)
+            return
+        arguments, index = self.products.arguments(weight), list(function.inputs).index(weight)
+        for call, _ in self.products.calls[function.identifier()]:
+            rest = [value for at, value in enumerate(call.inputs) if at != index]
+            call.resize_inputs(len(rest))
+            for at, value in enumerate(rest):
+                call.replace_input_with(at, value)
+        del function.inputs[index]
+        for value in arguments:
+            if value is not None:
+                source = origin(value)
+                remove_makers(value)
+                self._remove_unused(source)
+
+
+def arrays_of(packed: PackedWeight, dtype: ir.DataType) -> dict[str, np.ndarray]:
+    """Return the arrays of a packed weight, by the names of the inputs of the composites.
+
+    Args:
+        packed: The weight.
+        dtype: The dtype of the inputs of the product.
+    """
+    divisors = packed.divisors
+    arrays = {
+        "codes": packed.codes,
+        "scales": packed.scales,
+        "zero_points": packed.zeros,
+        "palette": packed.palette,
+        DIVISORS: None if divisors is None else (1 / divisors).astype(dtype.numpy()),
+    }
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def _group_of(packed: PackedWeight) -> int:
+    return int(packed.codes.shape[-1]) * 8 // packed.scheme.bits
+
+
+def remove_makers(value: ir.Value) -> None:
+    """Remove the Transposes and Casts that make a value, as far as nothing else reads them."""
+    node = value.producer()
+    while node is not None and not value.uses() and not value.is_graph_output():
+        above = node.inputs[0]
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
+        if above is None:
+            return
+        value, node = above, above.producer()
+
+
+def _unused(name: str, graph: ir.Graph) -> str:
+    taken = graph.initializers
+    if name not in taken:
+        return name
+    return next(n for i in range(2, len(taken) + 3) if (n := f"{name}.{i}") not in taken)

@@ -1,0 +1,81 @@
+"""Copies functions whose calls pass weights that are quantized in different ways."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+import onnx_ir as ir
+
+from coreai_onnx.quantization.weights.products import Call, Products, origin
+
+
+def specialize(products: Products, kinds: Mapping[ir.Value, Hashable]) -> Products:
+    """Give calls that pass weights of different kinds functions of their own.
+
+    A function serves several layers. If a rule selects other bits for one of them, the function is
+    copied, as ``Layer.2``, and the call of that layer calls the copy.
+
+    Args:
+        products: The products of a model, which is changed.
+        kinds: The kind of each initializer that is quantized.
+
+    Returns:
+        The products of the model afterwards.
+    """
+    while (split := _first_mixed(products, kinds)) is not None:
+        function, groups = split
+        for calls in groups[1:]:
+            copy = function.clone()
+            copy.name = _unused(function, products.model)
+            products.model.functions[copy.identifier()] = copy
+            for node, _ in calls:
+                node.op_type = copy.name
+        products = Products(products.model)
+    return products
+
+
+def _first_mixed(
+    products: Products, kinds: Mapping[ir.Value, Hashable]
+) -> tuple[ir.Function, list[list[Call]]] | None:
+    """Return a function with calls of different kinds, and its calls by kind."""
+    weights = _parameters(products)
+    for function in products.model.functions.values():
+        places = [i for i, value in enumerate(function.inputs) if value in weights]
+        if not places:
+            continue
+        groups: dict[Hashable, list[Call]] = {}
+        for call in products.calls[function.identifier()]:
+            groups.setdefault(_kind(products, call[0], places, kinds), []).append(call)
+        if len(groups) > 1:
+            return function, list(groups.values())
+    return None
+
+
+def _parameters(products: Products) -> set[ir.Value]:
+    """Return the inputs of functions that reach products as weights."""
+    waiting = [product.weight for product in products.products]
+    found: set[ir.Value] = set()
+    while waiting:
+        value = waiting.pop()
+        if value in found or products.owner(value) is None:
+            continue
+        found.add(value)
+        waiting += [origin(passed) for passed in products.arguments(value) if passed is not None]
+    return found
+
+
+def _kind(
+    products: Products, call: ir.Node, places: list[int], kinds: Mapping[ir.Value, Hashable]
+) -> Hashable:
+    kind = []
+    for place in places:
+        value = call.inputs[place] if place < len(call.inputs) else None
+        constants = (products.constants(value) if value is not None else None) or []
+        kind.append(frozenset(kinds.get(constant) for constant in constants))
+    return tuple(kind)
+
+
+def _unused(function: ir.Function, model: ir.Model) -> str:
+    known = {(one.domain, one.name) for one in model.functions.values()}
+    names = (f"{function.name}.{i}" for i in range(2, len(known) + 3))
+    return next(name for name in names if (function.domain, name) not in known)

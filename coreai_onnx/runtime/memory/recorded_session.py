@@ -1,0 +1,212 @@
+"""Sessions that record the nodes that onnxruntime runs: their order, results and memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import ceil, prod
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from coreai_onnx.errors import SessionError
+from coreai_onnx.runtime.profile.trace import Executed, read_runs, request_trace
+from coreai_onnx.runtime.sessions.entrypoints import HasModels
+from coreai_onnx.runtime.sessions.opening import Source
+from coreai_onnx.runtime.sessions.session import Session
+
+
+@dataclass(frozen=True)
+class RecordedNode:
+    """A node of the graph that onnxruntime ran, after its own optimizations.
+
+    Attributes:
+        name: Its name; onnxruntime prefixes nodes of a function with ``_inlfunc_`` and the name of
+            the function.
+        domain: The domain of its operator; empty for ONNX's own.
+        op: Its operator.
+        inputs: Names of the values that it reads, in its subgraphs too.
+        outputs: Names of its results, without those that are omitted.
+        bytes: Bytes of each result; None for one that is not a tensor.
+        in_use: Bytes of onnxruntime's arena that were in use after it; None if this onnxruntime
+            does not count them.
+    """
+
+    name: str
+    domain: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    bytes: tuple[int | None, ...]
+    in_use: int | None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One run of a model.
+
+    Attributes:
+        nodes: The nodes of the main graph in the order in which they ran.
+        inputs: Names of the inputs and of the weights.
+        outputs: Names of the outputs.
+        shapes: The dims of values as onnxruntime knew them before the run, by name: sizes and names
+            of symbolic dims, empty if a dim has no name. Values of unknown rank are missing.
+        weights: Bytes of the weights.
+        before: Bytes of onnxruntime's arena that were in use before the run.
+        arena: Bytes that the arena held after the run.
+    """
+
+    nodes: tuple[RecordedNode, ...]
+    inputs: frozenset[str]
+    outputs: frozenset[str]
+    shapes: dict[str, tuple[int | str, ...]]
+    weights: int
+    before: int
+    arena: int
+
+
+class RecordedSession:
+    """A session whose first run is recorded; a context manager, which closes it.
+
+    Attributes:
+        session: The session.
+    """
+
+    def __init__(
+        self,
+        source: Source | HasModels,
+        *,
+        entrypoint: str | None = None,
+        kernels: bool | None = None,
+        threads: int | None = None,
+        low_memory: bool = False,
+    ) -> None:
+        """Open the model; the arguments are those of `coreai_onnx.session`.
+
+        Raises:
+            SessionError: As `coreai_onnx.session`.
+        """
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="coreai_onnx_", ignore_cleanup_errors=True
+        )
+        self._open = True
+        try:
+            self.session = Session(
+                source,
+                entrypoint=entrypoint,
+                kernels=kernels,
+                threads=threads,
+                low_memory=low_memory,
+                configure=self._configure,
+            )
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def _configure(self, options: ort.SessionOptions) -> None:
+        self._graph = request_trace(options, Path(self._folder.name))
+
+    def recording(self) -> Recording:
+        """Return what the session's first run did; afterwards the session records nothing.
+
+        Raises:
+            SessionError: If the session has not run, or its record was returned already.
+        """
+        if not self._open:
+            raise SessionError("the recording of this session has ended")
+        runs = read_runs(Path(self._end()))
+        if not runs:
+            raise SessionError("the session has not run: there is nothing to record")
+        graph = onnx.load(self._graph, load_external_data=False).graph
+        executed = runs[0].executed
+        nodes = tuple(_matched(graph.node, executed))
+        values = (*graph.value_info, *graph.input, *graph.output)
+        return Recording(
+            nodes=nodes,
+            inputs=frozenset(v.name for v in (*graph.input, *graph.initializer)),
+            outputs=frozenset(value.name for value in graph.output),
+            shapes={v.name: dims for v in values if (dims := _dims(v)) is not None},
+            weights=sum(_bytes_of(weight) for weight in graph.initializer),
+            before=(executed[0].in_use or 0) - executed[0].change if executed else 0,
+            arena=executed[-1].held if executed else 0,
+        )
+
+    def _end(self) -> str:
+        self._open = False
+        path: str = self.session.ort.end_profiling()
+        return path
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the session and remove its files."""
+        if self._open:
+            self._end()
+        self.session.close()
+        self._folder.cleanup()
+
+
+def _matched(
+    nodes: Iterable[onnx.NodeProto], executed: Iterable[Executed]
+) -> Iterator[RecordedNode]:
+    """Yield the first execution of each node; those in subgraphs lie between them."""
+    rest = iter(executed)
+    for node in nodes:
+        one = next((e for e in rest if _is_run_of(e, node)), None)
+        if one is None:
+            return
+        outputs = tuple(filter(None, node.output))
+        yield RecordedNode(
+            node.name, node.domain, node.op_type, tuple(_read(node)), outputs,
+            _sizes(one, len(outputs)), one.in_use,
+        )  # fmt: skip
+
+
+def _read(node: onnx.NodeProto) -> Iterator[str]:
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            own = {name for inner in graph.node for name in inner.output}
+            for inner in graph.node:
+                yield from (name for name in _read(inner) if name not in own)
+            yield from (v.name for v in graph.output if v.name and v.name not in own)
+
+
+def _is_run_of(one: Executed, node: onnx.NodeProto) -> bool:
+    """Return whether a node was executed; onnxruntime names nodes without a name."""
+    return one.op == node.op_type and (one.name == node.name or not node.name)
+
+
+def _sizes(one: Executed, count: int) -> tuple[int | None, ...]:
+    """Return the bytes of each result; onnxruntime lists the results that are tensors."""
+    if len(one.outputs) != count:
+        return (None,) * count
+    return tuple(ceil(output.nbytes) for output in one.outputs)
+
+
+def _bytes_of(weight: onnx.TensorProto) -> int:
+    if weight.data_type == onnx.TensorProto.STRING:
+        return sum(map(len, weight.string_data))
+    size: int = ceil(prod(weight.dims) * ir.DataType(weight.data_type).bitwidth / 8)
+    return size
+
+
+def _dims(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim
+    )

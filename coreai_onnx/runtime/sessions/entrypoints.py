@@ -1,0 +1,99 @@
+"""The models of the entrypoints of a program, which are opened when they are first used."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Protocol, TypeGuard, runtime_checkable
+
+import onnx_ir as ir
+
+from coreai_onnx.errors import LoadError, SessionError
+from coreai_onnx.model.files.bundles import difference
+from coreai_onnx.model.files.program_files import MAIN, bundled_files
+from coreai_onnx.runtime.sessions.opening import OpenModel, Source, model_of
+from coreai_onnx.runtime.sessions.settings import SessionSettings
+from coreai_onnx.runtime.tensors.signature import Signature
+
+
+@runtime_checkable
+class HasModels(Protocol):
+    """A program: anything that has the onnx_ir models of its entrypoints."""
+
+    @property
+    def models(self) -> Mapping[str, ir.Model]:
+        """Entrypoint to model."""
+
+
+class OpenProgram:
+    """The entrypoints of a file, a bundle, or a program in memory.
+
+    Attributes:
+        names: The names of the entrypoints, in the order in which they were staged.
+        main: The entrypoint of a session that names none: ``main``, or else the first.
+    """
+
+    def __init__(self, source: Source | HasModels, settings: SessionSettings) -> None:
+        """Find the entrypoints; see `coreai_onnx.session`."""
+        self._sources = _sources(source)
+        several = _is_folder(source) and len(self._sources) > 1
+        prepack = True if settings.prepack is None and not several else settings.prepack
+        self._settings = replace(settings, prepack=prepack)
+        self._opened: dict[str, OpenModel] = {}
+        self._lock = threading.Lock()
+        self.names = tuple(self._sources)
+        self.main = MAIN if MAIN in self.names else self.names[0]
+
+    def model_of(self, name: str) -> ir.Model:
+        """Return the onnx_ir model of an entrypoint.
+
+        Raises:
+            LoadError: If it cannot be read.
+        """
+        return model_of(self._sources[name])
+
+    def __getitem__(self, name: str) -> OpenModel:
+        """Return the model of an entrypoint.
+
+        Raises:
+            SessionError: If there is no such entrypoint, it cannot be opened, or one of its states
+                has the name, but not the type, of a state of another one.
+        """
+        if name not in self._sources:
+            raise SessionError(f"no entrypoint {name!r}; there are {', '.join(self.names)}")
+        with self._lock:
+            if name not in self._opened:
+                model = OpenModel(self._sources[name], self._settings)
+                for other, opened in self._opened.items():
+                    _check_states(name, model.signature, other, opened.signature)
+                self._opened[name] = model
+            return self._opened[name]
+
+
+def _sources(source: Source | HasModels) -> dict[str, Source]:
+    if _is_folder(source):
+        try:
+            return dict(bundled_files(Path(source)))
+        except LoadError as error:
+            raise SessionError(f"cannot load {error}") from error
+    if isinstance(source, HasModels):
+        return dict(source.models)
+    return {MAIN: source}
+
+
+def _is_folder(source: Source | HasModels) -> TypeGuard[str | PathLike[str]]:
+    return isinstance(source, str | PathLike) and Path(source).is_dir()
+
+
+def _check_states(name: str, own: Signature, other_name: str, other: Signature) -> None:
+    """Check that entrypoints can share their states of the same names."""
+    for state, info in own.state_inputs.items():
+        there = other.state_inputs.get(state)
+        if there is not None and difference(info, there):
+            raise SessionError(
+                f"state {state!r} is {there.type_text} in the entrypoint {other_name} and "
+                f"{info.type_text} in {name}\n  give one of them another name"
+            )

@@ -1,0 +1,328 @@
+"""Opening of models in onnxruntime: from files, bytes, or models in memory."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+import warnings
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from coreai_onnx.errors import LoadError, SessionError, failures_as
+from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
+from coreai_onnx.model.checks.graph_checks import size_fault
+from coreai_onnx.model.delegated_parts import PROVIDER
+from coreai_onnx.model.files.loading import check_file, check_places, fault, load_model, read_model
+from coreai_onnx.model.files.saving import save_models, to_proto
+from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
+from coreai_onnx.model.metadata import read_states
+from coreai_onnx.runtime.libraries.compiled_parts import (
+    IDENTITIES,
+    provider_settings,
+    with_compiled_parts,
+)
+from coreai_onnx.runtime.libraries.custom_ops import (
+    HasLibrary,
+    advice_for_unknown_op,
+    check_kernels,
+    library_paths,
+    register_libraries,
+)
+from coreai_onnx.runtime.libraries.library import kernels_built, ops_library_path
+from coreai_onnx.runtime.libraries.parts import Parts, add_entries, opened_with, usable_parts
+from coreai_onnx.runtime.libraries.providers import CPU, add_providers
+from coreai_onnx.runtime.profile.node_times import Profile
+from coreai_onnx.runtime.profile.profiling import Profiling
+from coreai_onnx.runtime.sessions.optimizers import READ_BYTES, disabled_optimizers, read_graph
+from coreai_onnx.runtime.sessions.settings import SessionSettings
+from coreai_onnx.runtime.states.undo import UndoLog
+from coreai_onnx.runtime.tensors.signature import Signature
+
+
+@runtime_checkable
+class HasModel(Protocol):
+    """A program: anything that has the onnx_ir model of its main entrypoint."""
+
+    @property
+    def model(self) -> ir.Model:
+        """The model to run."""
+
+
+Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
+"""The source of a session: a file, its bytes, a model in memory, or a converted program."""
+
+_OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+ [^\n]*?\) (?=[A-Z])")
+_EXACT_FACTORS = "session.qdq_matmulnbits_accuracy_level", "1"
+"""onnxruntime makes a MatMulNBits of a product with a quantized weight. By default its accuracy
+level is 4, which rounds the other factor to 8 bits, although the file does not say so."""
+_QUANTIZED = re.compile("Quantize|QLinear|Integer|NBits")
+TEMPORARY_FILE_BYTES = 1 << 29
+"""A model in memory with more than 512 MiB of weights is passed in a temporary file, which
+onnxruntime maps, instead of as bytes, of which there would briefly be three copies."""
+
+
+def model_of(source: Source) -> ir.Model:
+    """Return the model of a source, with the origin of its nodes.
+
+    Raises:
+        LoadError: If it cannot be read.
+    """
+    if isinstance(source, HasModel):
+        return source.model
+    if isinstance(source, ir.Model):
+        return source
+    return load_model(source) if isinstance(source, str | PathLike) else read_model(source)
+
+
+class OpenModel:
+    """A model that is open in onnxruntime; several streams may run it.
+
+    Attributes:
+        ort: The ``onnxruntime.InferenceSession``.
+        kernels: Whether the native kernels are registered.
+        signature: Inputs, outputs and states.
+        undo: The undo log of updates in place; None if no state is updated in place.
+        initial: The values in the file that the states start from, by the states' names.
+    """
+
+    def __init__(self, source: Source, settings: SessionSettings) -> None:
+        """Open the model; see `coreai_onnx.session`."""
+        if isinstance(source, str | PathLike):
+            _check_file(Path(source))
+        self._settings, self._libraries = settings, library_paths(settings.custom_ops)
+        whole = settings.providers or any(isinstance(o, HasLibrary) for o in settings.custom_ops)
+        graph = _graph(source, most=math.inf if whole else READ_BYTES)
+        self._providers = provider_settings(graph, settings.providers)
+        self._prepacks = _is_quantized(graph) if settings.prepack is None else settings.prepack
+        if graph is not None:
+            check_kernels(settings.custom_ops, graph)
+            if wrong := size_fault(graph) or fixed_attributes_fault(graph):
+                raise SessionError(f"cannot load the model: {wrong}")
+        self._disabled = disabled_optimizers(graph) + [IDENTITIES] * bool(settings.providers)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._profiling: Profiling | None = None
+        self.kernels = False
+        backends = bool(self._libraries or settings.providers)
+        parts = usable_parts(graph, settings.providers) if graph and backends else {}
+
+        def opened(usable: Parts) -> ort.InferenceSession:
+            made = graph and with_compiled_parts(graph, usable, self._providers)
+            return self._open_with(made or source, self._options(_op_types(source), usable))
+
+        self.ort = opened_with(parts, opened)
+        self.signature = _signature(self.ort, source)
+        self.undo: UndoLog | None = None
+        self.initial: Mapping[str, ir.TensorProtocol] = {}
+        if graph is not None and self.signature.states:
+            self.undo, self.initial = UndoLog(graph), _initial(graph)
+
+    @property
+    def in_place(self) -> frozenset[str]:
+        """The states that may be updated in place."""
+        return frozenset() if self.undo is None else self.undo.states
+
+    def finish_profile(self, skip: int) -> Profile:
+        """Return the profile of the runs, once; see `Session.profile`."""
+        if self._profiling is None:
+            raise SessionError(
+                "the session records no profile, or its profile was returned before\n"
+                "  open it with session(..., profile=True)"
+            )
+        profiling, self._profiling = self._profiling, None
+        return profiling.finish(self.ort, skip)
+
+    def _open_with(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
+        """Open the model, with a profile if it is wanted."""
+        if not self._settings.profile:
+            return self._open(source, options)
+        profiling = Profiling(
+            _read(source),
+            kernels=self.kernels,
+            threads=self._settings.threads,
+            custom_ops=bool(self._libraries or self._providers),
+        )
+        profiling.configure(options)
+        opened = self._open(profiling.model, options)
+        profiling.opened()
+        self._profiling = profiling
+        return opened
+
+    def _options(self, op_types: list[str] | None, parts: Parts) -> ort.SessionOptions:
+        """Return session options with the kernels, the libraries, and the parts these may run."""
+        settings, options = self._settings, ort.SessionOptions()
+        # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
+        options.log_severity_level = 4
+        if settings.threads is not None:
+            options.intra_op_num_threads = settings.threads
+        options.enable_mem_reuse = options.enable_mem_pattern = not settings.low_memory
+        options.add_session_config_entry(*_EXACT_FACTORS)
+        if not self._prepacks:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        elif settings.configure is None:  # a mapped file has no huge pages
+            options.add_session_config_entry("coreai.huge_pages", "1")
+        self.kernels = _register_kernels(options, op_types, kernels=settings.kernels)
+        add_entries(options, parts)
+        register_libraries(options, self._libraries)
+        # what a provider refused to load runs on the CPU
+        used = {n: s for n, s in self._providers.items() if parts.get(PROVIDER + n) != []}
+        add_providers(options, used or {CPU: {}} if self._providers else {})
+        if settings.configure is not None:
+            settings.configure(options)
+        return options
+
+    def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
+        if isinstance(source, str | PathLike):
+            with failures_as(SessionError, f"cannot load {source}"):
+                _check_places(Path(source))
+            return self._load(str(source), options, str(source))
+        if isinstance(source, bytes):
+            _check_places(source)
+            return self._load(source, options, "the given bytes")
+        if isinstance(source, onnx.ModelProto):
+            _check_places(source)
+            return self._load(source.SerializeToString(), options, "the given model")
+        model = source.model if isinstance(source, HasModel) else source
+        if not isinstance(model, ir.Model):
+            raise SessionError(
+                f"cannot open a {type(source).__name__}; give a path, a model or a program"
+            )
+        if weights(model)[1] <= TEMPORARY_FILE_BYTES:
+            return self._load(to_proto(model).SerializeToString(), options, "the program")
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="coreai_onnx_", ignore_cleanup_errors=True
+        )
+        path = Path(self._folder.name) / "model.onnx"
+        save_models({path: model}, path.with_name("model.onnx.data"), external_data=True)
+        return self._load(str(path), options, "the program")
+
+    def _load(
+        self, model: str | bytes, options: ort.SessionOptions, what: str
+    ) -> ort.InferenceSession:
+        try:
+            return ort.InferenceSession(
+                model,
+                options,
+                providers=None if self._providers else [CPU],
+                disabled_optimizers=self._disabled,
+            )
+        except Exception as error:  # onnxruntime's exceptions share no base class below Exception
+            wrong = fault(Path(model)) if isinstance(model, str) else ""
+            if wrong:
+                raise SessionError(f"cannot load {wrong}") from error
+            advice = _advice(str(error), kernels=self.kernels)
+            raise SessionError(
+                f"onnxruntime {ort.__version__} cannot load {what}\n  {_plain(error)}{advice}"
+            ) from error
+
+
+def _initial(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    """Return the initial values of the states, which are read when they are used."""
+    found = {}
+    for state in read_states(model.metadata_props):
+        value = model.graph.initializers.get(state.input)
+        if value is not None and value.const_value is not None:
+            found[state.input] = value.const_value
+    return found
+
+
+def _check_file(path: Path) -> None:
+    try:
+        check_file(path)
+    except LoadError as error:
+        raise SessionError(str(error)) from error
+
+
+def _check_places(source: Path | bytes | onnx.ModelProto) -> None:
+    """Check the location of weights first: some versions of onnxruntime read any file."""
+    try:
+        check_places(source)
+    except LoadError as error:
+        raise SessionError(f"cannot load {error}") from error
+
+
+def _signature(session: ort.InferenceSession, source: Source) -> Signature:
+    try:
+        return Signature.of(session)
+    except ValueError as error:
+        wrong = fault(Path(source)) if isinstance(source, str | PathLike) else ""
+        raise SessionError(
+            wrong or f"the metadata of coreai_onnx cannot be read\n  {error!r}"
+        ) from error
+
+
+def _plain(error: Exception) -> str:
+    """Return onnxruntime's message without the location in its own sources."""
+    return _OWN_SOURCE.sub("", str(error)).strip()
+
+
+def _advice(message: str, *, kernels: bool) -> str:
+    if advice := advice_for_unknown_op(message):
+        return advice
+    if "IR version" in message or "opset" in message.lower():
+        return (
+            "\n  update onnxruntime, or convert the model with minimum_onnxruntime="
+            f'"{ort.__version__}"'
+        )
+    return "\n  kernels=False runs the function bodies instead" if kernels else ""
+
+
+def _graph(source: Source, *, most: float) -> ir.Model | None:
+    """Return the model; None if it is broken, or in a file of more than ``most`` bytes."""
+    if isinstance(source, HasModel):
+        return source.model
+    return source if isinstance(source, ir.Model) else read_graph(source, most=most)
+
+
+def _read(source: Source) -> ir.Model:
+    try:
+        return model_of(source)
+    except LoadError as error:
+        raise SessionError(f"cannot load {error}") from error
+
+
+def _is_quantized(model: ir.Model | None) -> bool:
+    """Return whether a model may have quantized weights, whose products need prepacking."""
+    return model is None or any(_QUANTIZED.search(name) for name in op_histogram(model))
+
+
+def _op_types(source: Source) -> list[str] | None:
+    """Return the composites that a model calls; None if that would require reading weights."""
+    if isinstance(source, HasModel):
+        return standard_op_types(source.model)
+    return standard_op_types(source) if isinstance(source, ir.Model) else None
+
+
+def _register_kernels(
+    options: ort.SessionOptions, op_types: list[str] | None, *, kernels: bool | None
+) -> bool:
+    """Register the kernel library if it is requested; return whether it is registered.
+
+    Args:
+        options: The options to register the library with.
+        op_types: The composites of the model. Only their kernels are registered, because
+            onnxruntime creates a schema for each one (20 ms for all). None registers all.
+        kernels: As for `session`.
+    """
+    if kernels is False or (kernels is None and not kernels_built()):
+        return False
+    path = ops_library_path()
+    if op_types is not None:
+        options.add_session_config_entry("coreai.op_types", ",".join(op_types))
+    try:
+        options.register_custom_ops_library(str(path))
+    except Exception as error:  # onnxruntime's exceptions share no base class below Exception
+        message = f"onnxruntime {ort.__version__} cannot register the kernels in {path}\n  {error}"
+        if kernels:
+            raise SessionError(message) from error
+        warnings.warn(
+            f"{message}\n  the function bodies are used instead", RuntimeWarning, stacklevel=4
+        )
+        return False
+    return True

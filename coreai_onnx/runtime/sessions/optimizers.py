@@ -1,0 +1,75 @@
+"""Optimizers of onnxruntime that must be disabled for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
+from coreai_onnx.quiet import without_warnings
+
+READ_BYTES = 1 << 28
+"""Files of more than 256 MiB are not inspected; the optimizer is disabled for them."""
+
+_CRASHES = "MatmulTransposeFusion"
+
+
+def disabled_optimizers(model: ir.Model | None) -> list[str]:
+    """Return the names of the optimizers of onnxruntime that crash on a model.
+
+    ``MatmulTransposeFusion`` swaps a Transpose and the Cast after it, including a Cast that
+    onnxruntime itself inserts for float16. It loses the edge to the MatMul that reads the result if
+    the Transpose moves the first axis and the operands have different ranks (seen in 1.21 to 1.31).
+    The pass ``transposes_after_products`` leaves no such product inside a graph.
+
+    Args:
+        model: The model; None if it is not known.
+    """
+    return [_CRASHES] if model is None or any(map(_may_crash, _transposes(model))) else []
+
+
+def read_graph(
+    source: str | PathLike[str] | bytes | onnx.ModelProto, *, most: float = READ_BYTES
+) -> ir.Model | None:
+    """Return the model in a file, bytes or a proto; None if it is large or broken."""
+    try:
+        with without_warnings():
+            if isinstance(source, str | PathLike):
+                small = Path(source).stat().st_size <= most
+                return ir.load(source) if small else None
+            proto = onnx.ModelProto.FromString(source) if isinstance(source, bytes) else source
+            return ir.from_proto(proto)
+    except Exception:  # noqa: BLE001 - onnxruntime reports the fault
+        return None
+
+
+def _transposes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the Transpose nodes whose first output axis is input axis 1."""
+    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for node in (node for root in roots for node in root.all_nodes()):
+        if node.op_type == "Transpose" and node.domain in ONNX_DOMAINS:
+            perm = node.attributes.get("perm")
+            if perm is not None and not perm.is_ref() and [*perm.as_ints()][:1] == [1]:
+                yield node
+
+
+def _may_crash(transpose: ir.Node) -> bool:
+    """Whether a product of another rank, or a function, reads it directly or through a Cast."""
+    result = transpose.outputs[0]
+    if result.dtype in (None, ir.DataType.FLOAT16) and any(map(_mixed, result.consumers())):
+        return True
+    casts = [node for node in result.consumers() if node.op_type == "Cast"]
+    return any(_mixed(reader) for cast in casts for reader in cast.outputs[0].consumers())
+
+
+def _mixed(reader: ir.Node) -> bool:
+    """Whether a node is a product of operands of different or unknown ranks, or a function call."""
+    if reader.domain not in ONNX_DOMAINS:
+        return True
+    shapes = [None if x is None else x.shape for x in reader.inputs]
+    ranks = {None if shape is None else len(shape) for shape in shapes}
+    return reader.op_type == "MatMul" and (None in ranks or len(ranks) > 1)

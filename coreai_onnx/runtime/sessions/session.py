@@ -1,0 +1,394 @@
+"""Sessions: models in onnxruntime, with checked inputs and carried state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import onnx_ir as ir
+import onnxruntime as ort
+
+from coreai_onnx.errors import InputError, SessionError, failures_as
+from coreai_onnx.model.interface import TensorInfo
+from coreai_onnx.printable import printable_lines
+from coreai_onnx.runtime.libraries.custom_ops import CustomOps
+from coreai_onnx.runtime.profile.node_times import Profile
+from coreai_onnx.runtime.sessions.deadline import checked_timeout, deadline
+from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
+from coreai_onnx.runtime.sessions.execution import execute
+from coreai_onnx.runtime.sessions.given_outputs import output_arrays, output_targets
+from coreai_onnx.runtime.sessions.opening import HasModel, Source
+from coreai_onnx.runtime.sessions.settings import SessionSettings
+from coreai_onnx.runtime.states.streams import CallStream, Memory, Stream
+from coreai_onnx.runtime.states.undo import undone_if_it_fails
+from coreai_onnx.runtime.tensors.outputs import Array, Outputs
+from coreai_onnx.runtime.tensors.values import described, from_ort, to_numpy, to_ort
+
+__all__ = ["HasModel", "Session", "Source", "session"]
+
+
+def session(
+    path_or_program: Source | HasModels,
+    *,
+    entrypoint: str | None = None,
+    kernels: bool | None = None,
+    threads: int | None = None,
+    timeout: float | None = None,
+    prepack: bool | None = None,
+    profile: bool = False,
+    custom_ops: Sequence[CustomOps] = (),
+    low_memory: bool = False,
+    providers: Sequence[str] = (),
+) -> Session:
+    """Open a model in onnxruntime.
+
+    Args:
+        path_or_program: A ``.onnx`` file, a folder of `OnnxProgram.save_bundle`, or a program or
+            model in memory.
+        entrypoint: The entrypoint to run; None is ``main``, or else the first. `Session.entrypoint`
+            returns the sessions of the others.
+        kernels: Whether composites run on the native kernels (True) or on their function bodies
+            (False); None uses the kernels if they are built.
+        threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
+        timeout: Maximum time of one run in seconds, checked before each node; None means no limit.
+            An endless ``Loop`` ends after it.
+        prepack: Whether each entrypoint holds its weights in the layout of onnxruntime's matrix
+            products, which is faster for many rows. Otherwise all read them from the mapped data
+            file, and they are in memory once. None is False for a bundle of several entrypoints
+            without quantized weights, and True for anything else.
+        profile: Whether onnxruntime records the time of each node, for `Session.profile`.
+        custom_ops: Custom op libraries to register beside the kernels: files, or what
+            `coreai_onnx.kernel` returned.
+        low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
+            keeps it for later results of the same shape, which takes up to three times the memory;
+            see `coreai_onnx.memory_plan`.
+        providers: Execution providers to use before the CPU, in order of preference. The library of
+            a plugin must be registered with onnxruntime.
+
+    Returns:
+        The session.
+
+    Raises:
+        KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
+        SessionError: If the model is missing, broken, or rejected by onnxruntime, or calls an
+            operator that no library in ``custom_ops`` implements; or ``threads`` or ``timeout`` is
+            out of range.
+    """
+    return Session(
+        path_or_program,
+        entrypoint=entrypoint,
+        kernels=kernels,
+        threads=threads,
+        timeout=timeout,
+        prepack=prepack,
+        profile=profile,
+        custom_ops=custom_ops,
+        low_memory=low_memory,
+        providers=providers,
+    )
+
+
+class Session:
+    """A model that is ready to run; create one with `session`.
+
+    ```python
+    s = coreai_onnx.session("model.onnx")
+    (logits,) = s.run(ids, mask)  # by position, in the order of s.inputs
+    s.run(input_ids=ids, attention_mask=mask)  # or by name
+    ```
+
+    Inputs are torch tensors, numpy arrays or Python numbers; dtypes are never converted silently.
+    Complex inputs, outputs and states are complex tensors and arrays, though the file stores pairs.
+    A state keeps its value between calls, starting from the value stored in the model. A session of
+    a model with states is one stream of calls, for one thread at a time; `stream` and `fork` return
+    further streams on the same loaded model.
+
+    Attributes:
+        ort: The plain ``onnxruntime.InferenceSession``.
+        kernels: Whether the native kernels are registered.
+        timeout: Maximum time of one run in seconds; None means no limit.
+    """
+
+    def __init__(
+        self,
+        source: Source | HasModels,
+        *,
+        entrypoint: str | None = None,
+        timeout: float | None = None,
+        **settings: Any,
+    ) -> None:
+        """Open the model; see `session`, and `SessionSettings` for the other settings."""
+        self.timeout = checked_timeout(timeout)
+        with failures_as(SessionError, "the model cannot be opened"):
+            program = OpenProgram(source, SessionSettings(**settings))
+        self._begin(program, program.main if entrypoint is None else entrypoint, CallStream())
+
+    def _begin(self, program: OpenProgram, name: str, calls: CallStream) -> None:
+        with failures_as(SessionError, "the model cannot be opened"):
+            model = program[name]
+        self.ort, self.kernels = model.ort, model.kernels
+        self._program, self._name, self._calls = program, name, calls
+        self._model, self._signature = model, model.signature
+        self._stream = Stream(model.signature, model.in_place, calls.states)
+
+    @property
+    def entrypoints(self) -> tuple[str, ...]:
+        """The entrypoints of the program, in the order in which they were staged."""
+        return self._program.names
+
+    def entrypoint(self, name: str) -> Session:
+        """Return the session of another entrypoint in the same stream of calls.
+
+        Both have the states of the same names: one reads a prompt into a cache, and the other
+        continues from it. An input with the name of a state of another entrypoint is optional; it
+        takes the value of that state.
+
+        Raises:
+            SessionError: If there is no such entrypoint, it cannot be opened, or a state of the
+                same name has another type; or the session is closed.
+        """
+        self._check_open()
+        return self if name == self._name else self._on(self._calls, name)
+
+    @property
+    def model(self) -> ir.Model:
+        """The model, as it was before onnxruntime optimized it.
+
+        Raises:
+            LoadError: If its file has disappeared or changed.
+        """
+        return self._program.model_of(self._name)
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """The inputs of `run`, in order, without states."""
+        return self._signature.inputs
+
+    @property
+    def optional_inputs(self) -> tuple[TensorInfo, ...]:
+        """The inputs with a default value in the file; `run` accepts them by name."""
+        return tuple(self._signature.optional_inputs.values())
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """The outputs of `run`, in order, without states."""
+        return self._signature.outputs
+
+    @property
+    def mutated_inputs(self) -> Mapping[str, str]:
+        """The input that the module changes in place, by the output with what it wrote to it."""
+        return self._signature.mutated_inputs
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the states. `run` accepts a value for each by name; all are optional."""
+        return tuple(state.input for state in self._signature.states)
+
+    @property
+    def state_inputs(self) -> tuple[TensorInfo, ...]:
+        """Name, dtype and dims of each state."""
+        return tuple(self._signature.state_inputs[name] for name in self.states)
+
+    def example_sizes(self, sizes: Mapping[str, int], *, default: int = 2) -> dict[str, int]:
+        """Return a size for every symbolic dim of the inputs.
+
+        Args:
+            sizes: Sizes that are already fixed, by dim name.
+            default: Size of the others, clamped to their bounds; dims that are expressions follow
+                from the names in them.
+        """
+        return self._signature.example_sizes(sizes, default)
+
+    def output_arrays(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """Return uninitialized arrays for `run_into`, by name of the output.
+
+        Outputs whose shapes do not follow from the shapes of the inputs, by name, are left out.
+        """
+        return output_arrays(self._signature, inputs)
+
+    def run(self, *args: object, **named: object) -> Outputs:
+        """Run the model once, and keep the new states for the next call.
+
+        Args:
+            *args: The arguments of the module that was exported, nested as there, or the inputs in
+                order. Numbers, texts and flags must have the values of the export, or are omitted.
+            **named: Arguments or inputs by name, and states to use instead of the carried ones.
+
+        Returns:
+            The outputs; their ``.states`` holds the new states.
+
+        Raises:
+            InputError: If a name, dtype, rank or shape is wrong; the model was not run and no state
+                has changed.
+            SessionError: If onnxruntime fails, or does not finish within the session's timeout; no
+                state has changed. Also if another thread uses the session, or it is closed.
+        """
+        with self._used("run"), failures_as(SessionError, "the model cannot be run"):
+            return self._run({}, args, named)
+
+    def run_into(self, into: Mapping[str, Array], /, *args: object, **named: object) -> Outputs:
+        """Run the model once as `run` does, and write outputs to the caller's memory.
+
+        Inputs are read where they are, so that a call with the same arrays allocates neither.
+
+        Args:
+            into: Arrays of the dtype and shape of the outputs, by name; onnxruntime allocates those
+                that are missing. They are writable and C-contiguous, and share no memory with the
+                inputs.
+            *args: As for `run`.
+            **named: As for `run`.
+
+        Raises:
+            InputError: As `run`, and if an array is not as described; the model was not run.
+            SessionError: As `run`, and if an output has another shape than its array, which then
+                has no meaningful content.
+        """
+        with self._used("run"), failures_as(SessionError, "the model cannot be run"):
+            return self._run(into, args, named)
+
+    def _run(
+        self, into: Mapping[str, Array], args: tuple[object, ...], named: Mapping[str, object]
+    ) -> Outputs:
+        given = self._signature.bind(args, named)
+        info = self._signature.info
+        arrays = {name: to_numpy(value, info(name)) for name, value in given.items()}
+        carried = self._stream.carried(arrays)
+        self._signature.require((*arrays, *carried))
+        values: dict[str, Array | ort.OrtValue] = {**arrays, **carried}
+        types = {name: described(value, info(name)) for name, value in values.items()}
+        sizes = self._signature.check(types, frozenset(carried))
+        feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | carried
+        given_outputs = output_targets(self.outputs, into, arrays)
+        targets = self._stream.targets(arrays, sizes)
+        with undone_if_it_fails(self._model.undo, self._stream.overwritten(targets), feeds, sizes):
+            with deadline(self.timeout) as options:
+                results = execute(self.ort, feeds, self._bound(targets) | given_outputs, options)
+            outputs = {
+                x.name: into[x.name] if x.name in into else from_ort(results[x.name], x)
+                for x in self.outputs
+            }
+        states = {state.input: results[state.output] for state in self._signature.states}
+        self._stream.advance(states, targets)
+        return Outputs(outputs, self._stream.reader(states))
+
+    def profile(self, *, skip: int = 0) -> Profile:
+        """Return the time of each node in the runs so far, and end the recording.
+
+        Args:
+            skip: Number of first runs that are left out.
+
+        Raises:
+            SessionError: If the session was opened without ``profile=True``, there is no run, or
+                the profile was returned before.
+        """
+        return self._model.finish_profile(skip)
+
+    # ------------------------------------------------------------------ state
+    @property
+    def state(self) -> dict[str, Array]:
+        """Copies of the present states by name; assign a mapping to replace some or all of them.
+
+        A state that has no value yet, because the file has none to start from, is left out.
+
+        Raises:
+            InputError: When assigned, if a name, dtype, rank or shape is wrong; no state has
+                changed.
+            SessionError: If another thread uses the session, or it is closed.
+        """
+        with self._used("read"), failures_as(SessionError, "the states cannot be read"):
+            values = {name: self._value_of(name) for name in self.states}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @state.setter
+    def state(self, values: Mapping[str, object]) -> None:
+        with self._used("set"), failures_as(SessionError, "the states cannot be set"):
+            known = self._signature.state_inputs
+            for name in values:
+                if name not in known:
+                    there = ", ".join(known) or "none"
+                    raise InputError(f"the model has no state {name!r}; there are {there}")
+            arrays = {name: to_numpy(value, known[name]) for name, value in values.items()}
+            types = {name: described(array, known[name]) for name, array in arrays.items()}
+            self._signature.check(types, frozenset())
+            self._stream.set(arrays)
+
+    def _value_of(self, name: str) -> Array | None:
+        value = self._stream.read(name)
+        if value is None and name in self._model.initial:
+            info = self._signature.info(name)
+            return from_ort(to_ort(self._model.initial[name].numpy().copy()), info)
+        return value
+
+    def reset(self) -> None:
+        """Reset every state to its initial value."""
+        with self._used("reset"):
+            self._calls.states.reset()
+
+    def fork(self) -> Session:
+        """Return a session on the same loaded model that continues from copies of the states.
+
+        Raises:
+            SessionError: If another thread uses the session, or it is closed.
+        """
+        with self._used("forked"):
+            return self._on(CallStream(self._calls.states.fork()), self._name)
+
+    def stream(self) -> Session:
+        """Return a session on the same loaded model with all states at their initial values."""
+        self._check_open()
+        return self._on(CallStream(), self._name)
+
+    def _on(self, calls: CallStream, name: str) -> Session:
+        other = Session.__new__(Session)
+        other.timeout = self.timeout
+        other._begin(self._program, name, calls)  # noqa: SLF001 - an instance of this class
+        return other
+
+    def close(self) -> None:
+        """Release the states, also for the sessions of other entrypoints in the same stream.
+
+        The loaded model is released with the last session that uses it.
+        """
+        if not self._calls.closed:
+            with self._used("closed"):
+                self._calls.states.clear()
+            self._calls.closed = True
+
+    @contextmanager
+    def _used(self, how: str) -> Iterator[None]:
+        """While active, refuse other threads; a model without states may run in any number."""
+        self._check_open()
+        if not self._calls.states.by_name:
+            yield
+            return
+        if not self._calls.lock.acquire(blocking=False):
+            raise SessionError(
+                f"the session cannot be {how}: another thread uses it, and its states have one "
+                "order of calls\n  give each thread a session of its own: session.stream(), or "
+                "session.fork() to continue from the present states"
+            )
+        try:
+            yield
+        finally:
+            self._calls.lock.release()
+
+    def _check_open(self) -> None:
+        if self._calls.closed:
+            raise SessionError("the session is closed; open another one, or keep it open")
+
+    def __repr__(self) -> str:
+        """Return a text with the interface and the way composites run."""
+        how = "kernels" if self.kernels else "bodies"
+        lines = [f"Session ({how})", *(f"  input   {info}" for info in self.inputs)]
+        lines += [f"  state   {info}" for info in self.state_inputs]
+        return printable_lines("\n".join([*lines, *(f"  output  {info}" for info in self.outputs)]))
+
+    # ------------------------------------------------------------------ onnxruntime
+    def _bound(self, targets: Mapping[str, tuple[ort.OrtValue, Memory]]) -> dict[str, ort.OrtValue]:
+        """Return the values that new states are written to, by the names of the outputs."""
+        return {
+            state.output: targets[state.input][0]
+            for state in self._signature.states
+            if state.input in targets
+        }

@@ -1,0 +1,44 @@
+"""How a model is opened in onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnxruntime as ort
+
+from coreai_onnx.errors import SessionError
+from coreai_onnx.runtime.libraries.custom_ops import CustomOps
+
+MAX_THREADS = 1024
+"""Maximum number of threads: onnxruntime starts all of them before it reads the model."""
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """The settings of `coreai_onnx.session` that hold for all entrypoints of a program.
+
+    ``configure`` changes onnxruntime's options before a model is opened. Such a session has
+    onnxruntime's own arena instead of huge pages: only the arena counts the memory in use.
+
+    Raises:
+        SessionError: If ``threads`` is out of range.
+    """
+
+    kernels: bool | None = None
+    threads: int | None = None
+    prepack: bool | None = None
+    profile: bool = False
+    custom_ops: Sequence[CustomOps] = ()
+    low_memory: bool = False
+    providers: Sequence[str] = ()
+    configure: Callable[[ort.SessionOptions], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the number of threads."""
+        threads = self.threads
+        if threads is not None and not (isinstance(threads, int) and 1 <= threads <= MAX_THREADS):
+            raise SessionError(
+                f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
+                "or None to let onnxruntime choose"
+            )

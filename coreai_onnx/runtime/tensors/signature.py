@@ -1,0 +1,349 @@
+"""The signature of a model, and the check of a call against it before onnxruntime runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import onnxruntime as ort
+
+from coreai_onnx.errors import InputError
+from coreai_onnx.model.interface import Dim, TensorInfo, as_complex, type_text
+from coreai_onnx.model.metadata import (
+    Relation,
+    StateInfo,
+    read_arguments,
+    read_complex,
+    read_mutated_inputs,
+    read_ranges,
+    read_relations,
+    read_states,
+)
+from coreai_onnx.runtime.tensors.arguments import ModuleArguments
+from coreai_onnx.runtime.tensors.expressions import evaluate, holds, names_in, solve
+from coreai_onnx.runtime.tensors.values import dtype_of
+
+
+@dataclass(frozen=True)
+class Range:
+    """The sizes that a symbolic dim may have; None means no bound."""
+
+    min: int | None = None
+    max: int | None = None
+
+    def __contains__(self, size: int) -> bool:
+        """Return whether ``size`` is within the bounds."""
+        return (self.min is None or size >= self.min) and (self.max is None or size <= self.max)
+
+    def nearest(self, size: int) -> int:
+        """Return the size within the bounds that is nearest to ``size``."""
+        size = size if self.min is None else max(size, self.min)
+        return size if self.max is None else min(size, self.max)
+
+    def __str__(self) -> str:
+        """Return ``between 1 and 8``, ``at least 2`` or ``at most 8``."""
+        if self.max is None:
+            return f"at least {self.min}"
+        return f"at most {self.max}" if self.min is None else f"between {self.min} and {self.max}"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs, outputs and states of a session, in the order of the model.
+
+    Attributes:
+        inputs: The inputs of a call, without states.
+        outputs: The outputs of a call, without states.
+        states: The pairs of graph input and output that carry state.
+        state_inputs: Dtype and dims of each state.
+        required_states: Names of the states that have no initial value in the file.
+        ranges: Bounds of symbolic dims.
+        relations: Further conditions on them.
+        mutated_inputs: The input that the module changes, by the output with what it wrote.
+        new_states: Dtype and dims of the new value of each state, by the state's name.
+        optional_inputs: The inputs that have a default value in the file, by name.
+        arguments: The arguments of the module, if they are not the inputs in order.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    states: tuple[StateInfo, ...]
+    state_inputs: Mapping[str, TensorInfo]
+    required_states: frozenset[str]
+    ranges: Mapping[str, Range]
+    relations: tuple[Relation, ...] = ()
+    mutated_inputs: Mapping[str, str] = field(default_factory=dict)
+    new_states: Mapping[str, TensorInfo] = field(default_factory=dict)
+    optional_inputs: Mapping[str, TensorInfo] = field(default_factory=dict)
+    arguments: ModuleArguments | None = None
+
+    @classmethod
+    def of(cls, session: ort.InferenceSession) -> Signature:
+        """Read the signature of an onnxruntime session and the model's metadata.
+
+        Raises:
+            ValueError: The metadata has another form, or names a state that the model does not
+                have.
+        """
+        metadata = session.get_modelmeta().custom_metadata_map
+        states, pairs = read_states(metadata), read_complex(metadata)
+        olds, news = {state.input for state in states}, {s.output: s.input for s in states}
+        given = [_info(node, pairs) for node in session.get_inputs()]
+        defaults = [_info(node, pairs) for node in session.get_overridable_initializers()]
+        results = [_info(node, pairs) for node in session.get_outputs()]
+        if strangers := olds - {info.name for info in (*given, *defaults)}:
+            raise ValueError(f"the states {sorted(strangers)} are not inputs of the model")
+        if unknown := pairs - {info.name for info in (*given, *defaults, *results)}:
+            raise ValueError(f"{sorted(unknown)} are not inputs or outputs of the model")
+        trees = read_arguments(metadata)
+        arguments = None if trees is None else ModuleArguments(*trees)
+        if arguments and not arguments.inputs <= {info.name for info in (*given, *defaults)}:
+            arguments = None  # the inputs were renamed
+        return cls(
+            arguments=arguments,
+            inputs=tuple(info for info in given if info.name not in olds),
+            outputs=tuple(info for info in results if info.name not in news),
+            states=states,
+            state_inputs={info.name: info for info in (*given, *defaults) if info.name in olds},
+            required_states=frozenset(info.name for info in given if info.name in olds),
+            mutated_inputs=read_mutated_inputs(metadata),
+            new_states={news[info.name]: info for info in results if info.name in news},
+            optional_inputs={info.name: info for info in defaults if info.name not in olds},
+            ranges={name: Range(*bounds) for name, bounds in read_ranges(metadata).items()},
+            relations=read_relations(metadata),
+        )
+
+    def bind(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
+        """Return the arguments by the names of their inputs.
+
+        Arguments of the module that are nested or constant are accepted, and so are the inputs of
+        the model one by one.
+
+        Raises:
+            InputError: If there are too many arguments, or a name is unknown or given twice.
+        """
+        if self.arguments is None or (not args and self.arguments.names.isdisjoint(named)):
+            return self._bound(args, named)
+        try:
+            return self._bound((), self.arguments.bind(args, named))
+        except InputError as error:
+            if self.arguments.takes(args, named):
+                raise
+            try:
+                return self._bound(args, named)
+            except InputError:
+                if len(args) == len(self.arguments.positional):
+                    raise error from None
+                raise
+
+    def _bound(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
+        """Return the inputs of a call by name."""
+        if len(args) > len(self.inputs):
+            raise InputError(
+                f"{len(args)} positional inputs given, {len(self.inputs)} expected\n"
+                f"{self._expected()}"
+            )
+        bound = dict(zip((info.name for info in self.inputs), args, strict=False))
+        for name, value in named.items():
+            if name in bound:
+                raise InputError(
+                    f"input {name!r} is given twice, by position and by name\n{self._expected()}"
+                )
+            if self._find(name) is None:
+                raise InputError(f"unexpected input {name!r}\n{self._expected()}")
+            bound[name] = value
+        return bound
+
+    def require(self, names: Iterable[str]) -> None:
+        """Check that every input, and every state without an initial value, is among ``names``.
+
+        Raises:
+            InputError: If some are missing; the message names all of them.
+        """
+        there = set(names)
+        missing = [info.name for info in self.inputs if info.name not in there]
+        missing += [name for name in self.state_inputs if name in self.required_states - there]
+        if missing:
+            what = "input" if len(missing) == 1 else "inputs"
+            raise InputError(f"missing {what} {', '.join(map(repr, missing))}\n{self._expected()}")
+
+    def info(self, name: str) -> TensorInfo:
+        """Return the expected dtype and dims of an input or state."""
+        found = self._find(name)
+        assert found is not None, name
+        return found
+
+    def _find(self, name: str) -> TensorInfo | None:
+        known = self.state_inputs.get(name) or self.optional_inputs.get(name)
+        return known or next((info for info in self.inputs if info.name == name), None)
+
+    def check(
+        self, given: Mapping[str, tuple[str, tuple[int, ...]]], carried: frozenset[str]
+    ) -> dict[str, int]:
+        """Check dtypes, ranks and dims; a symbolic dim must have one size throughout the call.
+
+        Bounds of dims and conditions on several of them must hold.
+
+        Args:
+            given: Name to (dtype name, shape).
+            carried: Names of the states that are carried from the previous call.
+
+        Returns:
+            The sizes of the symbolic dims.
+
+        Raises:
+            InputError: If a check fails; the message names the input, its actual and its expected
+                type.
+        """
+        sizes = _SizeBindings(self.ranges)
+        for name, (dtype, shape) in given.items():
+            info = self.info(name)
+            complain = _Complaint(info, dtype, shape, name in carried)
+            if dtype != info.dtype:
+                raise complain(f"dtype is {dtype}, expected {info.dtype}", _advice(dtype, info))
+            if len(shape) != len(info.dims):
+                raise complain(f"rank is {len(shape)}, expected {len(info.dims)}")
+            for axis, (size, dim) in enumerate(zip(shape, info.dims, strict=True)):
+                sizes.see(complain, axis, size, dim)
+        sizes.check_expressions()
+        for relation in self.relations:
+            sizes.check_relation(relation)
+        return sizes.bound
+
+    def example_sizes(self, sizes: Mapping[str, int], default: int) -> dict[str, int]:
+        """Return a size for every symbolic dim of the inputs; see `Session.example_sizes`."""
+        found = dict(sizes)
+        dims = [dim for info in self.inputs for dim in info.dims if isinstance(dim, str)]
+        for name in (dim for dim in dims if dim.isidentifier()):
+            found.setdefault(name, self.ranges.get(name, Range()).nearest(default))
+        for expression in (dim for dim in dims if not dim.isidentifier()):
+            size = evaluate(expression, found)
+            found.setdefault(expression, default if size is None else size)
+        return found
+
+    def _expected(self) -> str:
+        lines = [f"  expected  {info}" for info in self.inputs] or ["  expected  no inputs"]
+        lines += [f"  state     {info}" for info in self.state_inputs.values()]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Complaint:
+    """Builds the error about one input."""
+
+    info: TensorInfo
+    dtype: str
+    shape: tuple[int, ...]
+    carried: bool
+
+    def __call__(self, what: str, advice: str = "") -> InputError:
+        kind, origin = "input", ""
+        if self.carried:
+            kind, origin = "state", ", carried from the call before"
+            advice = "reset() returns every state to its initial value"
+        lines = [
+            f"{kind} {self.info.name!r}{origin}: {what}",
+            f"  got       {type_text(self.dtype, self.shape)}",
+            f"  expected  {self.info.type_text}",
+        ]
+        return InputError("\n".join([*lines, f"  {advice}"] if advice else lines))
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """The axis that a size was read from."""
+
+    complain: _Complaint
+    axis: int
+
+
+@dataclass
+class _SizeBindings:
+    """The sizes bound to symbolic dims so far, and the axes that they were read from."""
+
+    ranges: Mapping[str, Range]
+    bound: dict[str, int] = field(default_factory=dict)
+    origin: dict[str, _Origin] = field(default_factory=dict)
+    expressions: list[tuple[_Complaint, int, int, str]] = field(default_factory=list)
+
+    def see(self, complain: _Complaint, axis: int, size: int, dim: Dim) -> None:
+        """Check one dim of one input."""
+        if isinstance(dim, int):
+            if size != dim:
+                raise complain(f"dimension {axis} is {size}, expected {dim}")
+        elif isinstance(dim, str):
+            self._see_name(complain, axis, size, dim)
+
+    def _see_name(self, complain: _Complaint, axis: int, size: int, name: str) -> None:
+        if not name.isidentifier():
+            self.expressions.append((complain, axis, size, name))
+        self._check_range(complain, axis, size, name)
+        self._bind(complain, axis, size, name)
+
+    def _check_range(self, complain: _Complaint, axis: int, size: int, name: str) -> None:
+        if name in self.ranges and size not in self.ranges[name]:
+            raise complain(f"dimension {axis} ({name}) is {size}, expected {self.ranges[name]}")
+
+    def _bind(self, complain: _Complaint, axis: int, size: int, name: str) -> None:
+        if self.bound.setdefault(name, size) != size:
+            raise complain(
+                f"dimension {axis} is {size}, expected {name} = {self.bound[name]} "
+                f"(from {self.origin[name].complain.info.name!r})"
+            )
+        self.origin.setdefault(name, _Origin(complain, axis))
+
+    def check_expressions(self) -> None:
+        """Check dims such as ``past + seq`` against the sizes of their names."""
+        for complain, axis, size, text in self.expressions:
+            self._solve(complain, axis, size, text)
+        for complain, axis, size, text in self.expressions:
+            expected = evaluate(text, self.bound)
+            if expected is not None and expected != size:
+                raise complain(f"dimension {axis} is {size}, expected {text} = {expected}")
+
+    def _solve(self, complain: _Complaint, axis: int, size: int, text: str) -> None:
+        """Solve an expression such as ``2*seq`` for a name that is not itself a dim."""
+        solved = solve(text, size)
+        if solved is None or solved[0] in self.bound:
+            return
+        name, value = solved
+        if value.denominator != 1 or value < 0:
+            raise complain(
+                f"dimension {axis} is {size}, but no integer {name} gives {text} = {size}"
+            )
+        if name in self.ranges and int(value) not in self.ranges[name]:
+            raise complain(
+                f"dimension {axis} is {size}, so that {name} is {int(value)}, "
+                f"expected {self.ranges[name]}"
+            )
+        self._bind(complain, axis, int(value), name)
+
+    def check_relation(self, relation: Relation) -> None:
+        """Check a condition, unless it has unknown names."""
+        if holds(relation.holds, self.bound) is not False:
+            return
+        names = [n for n in names_in(relation.holds) if n in self.origin]
+        last = self.origin[names[-1]]
+        sizes = ", ".join(self._described(name) for name in names)
+        source = f"asked for by {relation.source}" if relation.source else ""
+        raise last.complain(f"{sizes}; expected {relation.holds}", source)
+
+    def _described(self, name: str) -> str:
+        origin = self.origin[name]
+        where = f"dimension {origin.axis} of {origin.complain.info.name!r}"
+        return f"{name} is {self.bound[name]} ({where})"
+
+
+def _info(node: ort.NodeArg, pairs: frozenset[str]) -> TensorInfo:
+    info = TensorInfo(node.name, dtype_of(node.type), tuple(node.shape))
+    return as_complex(info) if info.name in pairs else info
+
+
+def _advice(given: str, info: TensorInfo) -> str:
+    """Return advice on the expected dtype; a cast that drops the imaginary part is not advised."""
+    if given.startswith("complex") and not info.is_complex:
+        return "the input is real: give tensor.real, tensor.abs() or torch.view_as_real(tensor)"
+    cast = f"cast it: tensor.to(torch.{info.dtype}) or array.astype({info.numpy_dtype!r})"
+    if info.is_complex and not given.startswith("complex"):
+        return f"{cast}; pairs of numbers: torch.view_as_complex(tensor)"
+    return cast

@@ -1,0 +1,145 @@
+"""Conversion of values to and from onnxruntime.
+
+numpy has no bfloat16 and float8. They are ``ml_dtypes`` arrays in this package, and raw memory with
+an ONNX element type in onnxruntime.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any, cast
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from coreai_onnx.errors import InputError
+from coreai_onnx.model.interface import TensorInfo, as_complex, dtype_name
+from coreai_onnx.runtime.tensors.outputs import Array
+
+
+def dtype_of(ort_type: str) -> str:
+    """Return the numpy dtype name for onnxruntime's type name ``tensor(float16)``.
+
+    A type that is not a tensor (``seq(tensor(float))``) is returned unchanged.
+    """
+    if not ort_type.startswith("tensor("):
+        return ort_type
+    return dtype_name(ort_type.removeprefix("tensor(").removesuffix(")"))
+
+
+def to_numpy(value: object, info: TensorInfo) -> Array:
+    """Return a user's value as a C-contiguous array without converting its dtype.
+
+    torch tensors (without importing torch), numpy arrays and numpy scalars keep their dtype; a
+    complex32 tensor becomes a complex64 array. A Python number takes the input's dtype if the
+    conversion is allowed: bool to any, int to all but bool, float to floats and complex, complex to
+    complex.
+
+    Raises:
+        InputError: If the value is none of these, a tensor has no data that can be read, or a
+            Python number does not fit.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _from_torch(torch, value, info)
+    if isinstance(value, np.ndarray | np.generic):
+        return cast(Array, np.asarray(value, dtype=value.dtype.newbyteorder("="), order="C"))
+    if isinstance(value, bool | int | float | complex):
+        return _from_number(value, info)
+    given = type(value).__name__
+    hint = "; pass inputs of a dictionary as run(**inputs)" if isinstance(value, dict) else ""
+    raise InputError(
+        f"input {info.name!r}: {given} is not a tensor\n"
+        f"  expected  {info.type_text}\n"
+        f"  pass a torch tensor, a numpy array or a Python number{hint}"
+    )
+
+
+def described(value: Array | ort.OrtValue, info: TensorInfo) -> tuple[str, tuple[int, ...]]:
+    """Return the dtype and the shape of a value, in the form of the input's own.
+
+    A complex64 array counts as complex32 where that is expected: numpy has no complex32.
+    """
+    if isinstance(value, np.ndarray):
+        name = value.dtype.name
+        return info.dtype if name == info.numpy_dtype else name, value.shape
+    stored = TensorInfo(info.name, dtype_of(value.data_type()), tuple(value.shape()))
+    found = as_complex(stored) if info.is_complex else stored
+    return found.dtype, tuple(value.shape())[: len(found.dims)]
+
+
+def to_ort(array: Array, info: TensorInfo | None = None) -> ort.OrtValue:
+    """Return an OrtValue over the array's memory; keep the array while the value is in use.
+
+    A complex array becomes pairs of real numbers for a complex input, rounded to float16 for
+    complex32.
+    """
+    if info is not None and info.is_complex:
+        pairs = array[..., np.newaxis].view(array.real.dtype)
+        array = pairs.astype(np.float16) if info.dtype == "complex32" else pairs
+    if array.dtype.isbuiltin == 1:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    raw = array.view(f"uint{8 * array.itemsize}")
+    element = ir.DataType.from_numpy(array.dtype).value
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, element)
+
+
+def from_ort(value: ort.OrtValue, info: TensorInfo | None = None) -> Array:
+    """Return a copy of an OrtValue's tensor as a numpy (or ``ml_dtypes``) array.
+
+    The pairs of a complex output become a complex array, complex64 for complex32.
+    """
+    if info is not None and info.is_complex:
+        whole = np.dtype(info.numpy_dtype)
+        pairs = from_ort(value).astype(np.zeros(0, whole).real.dtype, copy=False)
+        return cast(Array, pairs.view(whole)[..., 0])
+    dtype = ir.DataType(value.element_type())
+    target = dtype.numpy()
+    if target.isbuiltin == 1:
+        array = value.numpy()
+        # onnxruntime's array keeps its own memory alive, but not that of the numpy array behind.
+        return cast(Array, array if value._numpy_obj is None else array.copy())  # noqa: SLF001
+    shape = tuple(value.shape())
+    size = value.tensor_size_in_bytes()
+    if not size:
+        return np.empty(shape, target)
+    raw = (ctypes.c_uint8 * size).from_address(value.data_ptr())
+    return cast(Array, np.frombuffer(raw, dtype=target).reshape(shape).copy())
+
+
+def _from_torch(torch: Any, tensor: Any, info: TensorInfo) -> Array:
+    if tensor.layout != torch.strided or tensor.is_meta:
+        what = "a meta tensor, without data" if tensor.is_meta else f"of layout {tensor.layout}"
+        raise InputError(f"input {info.name!r}: the tensor is {what}\n  expected  {info.type_text}")
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if tensor.dtype == torch.complex32:
+        tensor = tensor.to(torch.complex64)
+    try:
+        return cast(Array, tensor.numpy())
+    except TypeError:  # bfloat16 and float8: no numpy type
+        raw = tensor.view({1: torch.uint8, 2: torch.int16}[tensor.element_size()]).numpy()
+        name = str(tensor.dtype).removeprefix("torch.")
+        names = {"float8_e4m3fnuz": "FLOAT8E4M3FNUZ", "float8_e5m2fnuz": "FLOAT8E5M2FNUZ"}
+        onnx_name = names.get(name, name.replace("_", "").upper())
+        return cast(Array, raw.view(ir.DataType[onnx_name].numpy()))
+
+
+def _from_number(value: complex, info: TensorInfo) -> Array:
+    dtype = np.dtype(info.numpy_dtype)
+    floating = dtype.name.startswith(("float", "bfloat"))
+    if isinstance(value, bool) or info.is_complex:
+        fits = True
+    elif isinstance(value, int):
+        fits = floating or (
+            dtype.kind in "iu" and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+        )
+    else:
+        fits = floating and isinstance(value, float)
+    if not fits:
+        raise InputError(
+            f"input {info.name!r}: the {type(value).__name__} {value} does not fit its dtype\n"
+            f"  expected  {info.type_text}"
+        )
+    return np.asarray(value).astype(dtype)

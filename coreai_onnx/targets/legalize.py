@@ -1,0 +1,93 @@
+"""Legalizes ops for onnxruntime: dtypes that have kernels, and non-negative axes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from coreai_onnx.model.standard.op_schemas import schema_of
+from coreai_onnx.targets.kernel_dtypes import KERNEL_DTYPES
+
+_NAMES = {ir.DataType.FLOAT: "float", ir.DataType.DOUBLE: "double"}
+_D = ir.DataType
+# Wider dtypes hold every value of the narrow one. The last resort for float64 is float32, with
+# which a stock onnxruntime at least runs the op; for int64 it is float64, exact below 2**53.
+_WIDER: dict[ir.DataType, tuple[ir.DataType, ...]] = {
+    _D.BFLOAT16: (_D.FLOAT,),
+    _D.DOUBLE: (_D.FLOAT,),
+    _D.BOOL: (_D.UINT8, _D.INT32, _D.INT64, _D.FLOAT),
+    _D.UINT8: (_D.INT32, _D.INT64, _D.FLOAT),
+    _D.INT8: (_D.INT32, _D.INT64, _D.FLOAT),
+    _D.INT16: (_D.INT32, _D.INT64, _D.FLOAT),
+    _D.UINT16: (_D.INT32, _D.INT64, _D.FLOAT),
+    _D.FLOAT16: (_D.FLOAT, _D.DOUBLE),
+    _D.INT32: (_D.INT64, _D.DOUBLE, _D.FLOAT),
+    _D.UINT32: (_D.INT64, _D.DOUBLE),
+    _D.INT64: (_D.INT32, _D.DOUBLE, _D.FLOAT),
+    _D.UINT64: (_D.INT64, _D.DOUBLE),
+}
+_LOSSY = {(_D.INT64, _D.INT32), (_D.INT64, _D.FLOAT), (_D.INT32, _D.FLOAT), (_D.DOUBLE, _D.FLOAT)}
+
+
+@functools.cache
+def kernel_dtypes(op_type: str, opset: int, variable: str) -> frozenset[str] | None:
+    """Return the dtypes that onnxruntime's CPU kernels support for a type variable, if known."""
+    found: set[str] = set()
+    for first, last, variables in KERNEL_DTYPES.get(op_type, ()):
+        if first <= opset <= last and variable in variables:
+            found |= set(variables[variable].split())
+    return frozenset(found) or None
+
+
+@functools.cache
+def compute_dtype(
+    op_type: str, opset: int, variable: str, dtype: ir.DataType
+) -> ir.DataType | None:
+    """Return the dtype to cast to before the op, or None if the op supports ``dtype``.
+
+    float16 is cast only if ONNX's op does not have it: onnxruntime itself computes it in float32 if
+    it has no kernel.
+    """
+    known = kernel_dtypes(op_type, opset, variable)
+    if known is None or _name(dtype) in known:
+        return None
+    if dtype == ir.DataType.FLOAT16 and _has_float16(op_type, opset, variable):
+        return None
+    options = [wide for wide in _WIDER.get(dtype, ()) if _name(wide) in known]
+    exact = [wide for wide in options if (dtype, wide) not in _LOSSY]
+    return next(iter(exact or options), None)
+
+
+def _has_float16(op_type: str, opset: int, variable: str) -> bool:
+    schema = schema_of(op_type, opset)
+    constraints = () if schema is None else schema.type_constraints
+    types = {one.type_param_str: one.allowed_type_strs for one in constraints}
+    return "tensor(float16)" in types.get(variable, ("tensor(float16)",))
+
+
+def axes_from_the_front(
+    op_type: str, operands: Sequence[Any], attributes: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return the operands and attributes of a node, with non-negative axes for reductions.
+
+    onnxruntime does not reduce an empty tensor over negative axes: a ReduceSum of [0, 3] over -1
+    returns [0, 3]. Axes are unchanged if the rank is unknown.
+    """
+    if not op_type.startswith(("Reduce", "Arg")):
+        return operands, attributes
+    dims = operands[0].meta.get("dims")
+    if not dims:
+        return operands, attributes
+    rank = len(dims)
+    if "axis" in attributes:
+        attributes = {**attributes, "axis": attributes["axis"] % rank}
+    if len(operands) > 1 and isinstance(operands[1], list | tuple):
+        operands = (operands[0], [axis % rank for axis in operands[1]], *operands[2:])
+    return operands, attributes
+
+
+def _name(dtype: ir.DataType) -> str:
+    return _NAMES.get(dtype, dtype.name.lower())

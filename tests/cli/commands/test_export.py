@@ -1,0 +1,52 @@
+"""``coreai-onnx export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coreai_onnx.cli import main
+from coreai_onnx.program import OnnxProgram
+from tests.support.huggingface_folders import llama_folder
+
+
+def test_a_folder_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    llama_folder(tmp_path / "llama")
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "llama"), "-o", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "text-generation" in printed
+    for name in ("model.onnx", "genai_config.json", "tokenizer.json"):
+        assert name in printed
+        assert (tmp_path / "out" / name).is_file()
+    command = ["export", str(tmp_path / "llama"), "-o", str(tmp_path / "out"), "--no-check"]
+    assert main(command) == 2
+    assert (
+        "exists and is not empty; give a new folder, or overwrite=True" in capsys.readouterr().err
+    )
+    assert main([*command, "--overwrite", "--cache", "static"]) == 0
+
+
+def test_a_folder_with_weights_of_few_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llama_folder(tmp_path / "llama")
+    words = ["export", str(tmp_path / "llama"), "-o", str(tmp_path / "out"), "--no-check"]
+    assert main([*words, "--bits", "4", "--rule", "*lm_head=8", "--layers"]) == 0
+    printed = capsys.readouterr().out
+    assert "times smaller)" in printed
+    assert "8 bits, groups of 32, hqq" in printed
+    model = OnnxProgram.load(tmp_path / "out" / "model.onnx").model
+    assert {n.op_type.partition(".")[0] for n in model.graph} >= {"linear_nbits", "embedding_nbits"}
+    assert main([*words, "--overwrite", "--rule", "*lm_head=8"]) == 2
+    assert "--rule is for a quantization; give --bits" in capsys.readouterr().err
+
+
+def test_errors_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(["export", str(tmp_path / "nowhere"), "-o", str(out)]) == 2
+    assert "no such folder or file" in capsys.readouterr().err
+    assert main(["export", str(tmp_path), "-o", str(out)]) == 2
+    assert "there is no config.json" in capsys.readouterr().err
+    assert not out.exists()

@@ -1,0 +1,67 @@
+"""Average pooling of planes: windows counted one by one, and what windows may be."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from coreai_onnx.composites.avg_pool_2d import COMPOSITE, averages, avg_pool_2d
+from tests.support.tolerances import assert_close
+
+
+def by_hand(x: torch.Tensor, kernel: int, stride: int, pad: int, **options: Any) -> torch.Tensor:
+    """Average windows of one axis element by element."""
+    size, include = x.shape[0], options["count_include_pad"]
+    extra = stride - 1 if options["ceil_mode"] else 0
+    count = (size + 2 * pad - kernel + extra) // stride + 1
+    if options["ceil_mode"] and (count - 1) * stride >= size + pad:
+        count -= 1
+    found = []
+    for start in (i * stride - pad for i in range(count)):
+        inside = [x[i] for i in range(start, start + kernel) if 0 <= i < size]
+        padded = len([i for i in range(start, start + kernel) if -pad <= i < size + pad])
+        divisor = options["divisor_override"] or (padded if include else len(inside))
+        found.append(sum(inside, torch.zeros((), dtype=x.dtype)) / divisor)
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize(
+    ("ceil", "include", "divisor"), list(itertools.product((0, 1), (0, 1), (None, 4)))
+)
+@pytest.mark.parametrize("window", [(3, 2, 1), (2, 3, 1), (3, 1, 0)], ids=str)
+def test_counts_what_the_options_say(
+    window: tuple[int, int, int], ceil: int, include: int, divisor: int | None
+) -> None:
+    kernel, stride, pad = window
+    x = torch.randn(8, dtype=torch.float64)
+    options = {"ceil_mode": ceil, "count_include_pad": include, "divisor_override": divisor}
+    result = avg_pool_2d(
+        x.reshape(1, 1, 1, 8),
+        kernel_size=(1, kernel),
+        stride=(1, stride),
+        padding=(0, pad, 0, pad),
+        **options,
+    )
+    assert_close(result.flatten(), by_hand(x, kernel, stride, pad, **options))
+
+
+def test_paddings_of_one_axis_are_equal() -> None:
+    with pytest.raises(ValueError, match="the same at both ends"):
+        averages(torch.nn.functional.avg_pool2d, torch.ones(1, 1, 4, 4), (2, 2), (1, 1), (0, 0, 1, 0), 0, 1, None)  # fmt: skip  # noqa: E501
+
+
+def test_windows_must_make_sense() -> None:
+    good = {"kernel_size": (2, 2), "stride": (1, 1), "padding": (1, 1, 1, 1)}
+    good |= {"divisor_override": None}
+
+    def check(**changed: Any) -> str:
+        return COMPOSITE.check({"input": (1, 2, 5, 5)}, {**good, **changed})
+
+    assert check() == ""
+    assert check(stride=(1,)) == "stride has 1 numbers, 2 are needed"
+    assert "at least 1 is needed" in check(kernel_size=(0, 2))
+    assert "at most half of kernel_size" in check(padding=(2, 1, 2, 1))
+    assert check(divisor_override=0) == "divisor_override is 0"

@@ -1,0 +1,85 @@
+"""Differences of arrays."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from coreai_onnx.debugging.verdict.difference import difference
+
+EXACT = (0.0, 0.0)
+
+
+def f32(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def test_equal_arrays() -> None:
+    d = difference(f32(1, np.nan, np.inf, -0.0), f32(1, np.nan, np.inf, 0.0), EXACT)
+    assert d.ok
+    assert (d.max_abs, d.max_rel, d.ulps, d.mismatched, d.size) == (0, 0, 0, 0, 4)
+
+
+def test_numbers() -> None:
+    d = difference(f32(1.5, 4, 0), f32(1, 4, 0), (0.0, 0.25))
+    assert (d.max_abs, d.max_rel, d.mismatched, d.size) == (0.5, 0.5, 1, 3)
+    assert not d.ok
+    assert difference(f32(1.5, 4, 0), f32(1, 4, 0), (0.5, 0.0)).ok
+
+
+def test_an_error_where_zero_is_expected_is_infinitely_large_relatively() -> None:
+    assert difference(f32(1e-7), f32(0), (0, 1e-6)).max_rel == np.inf
+
+
+@pytest.mark.parametrize(
+    ("dtype", "step"),
+    [("float32", 2.0**-23), ("float16", 2.0**-10), ("bfloat16", 2.0**-7), ("float64", 2.0**-52)],
+)
+def test_one_rounding_is_one_ulp(dtype: str, step: float) -> None:
+    expected = np.array([1.0, 0.25], ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    actual = expected.copy()
+    actual[0] += expected.dtype.type(step)
+    assert difference(actual, expected, EXACT).ulps == 1.0
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_not_finite_in_one_only_is_a_mismatch_at_any_tolerance(wrong: float) -> None:
+    for actual, expected in ((wrong, 1.0), (1.0, wrong), (-np.inf, np.inf)):
+        d = difference(f32(actual), f32(expected), (1e9, 1e9))
+        assert d.mismatched == 1, (actual, expected)
+
+
+def test_dtypes_and_shapes_have_to_be_equal() -> None:
+    d = difference(f32(1).astype(np.float64), f32(1), (1.0, 1.0))
+    assert not d.ok
+    assert d.problem == "is float64[1], expected float32[1]"
+    assert (
+        difference(f32(1), f32(1)[None], (1, 1)).problem == "is float32[1], expected float32[1, 1]"
+    )
+
+
+def test_integers_beyond_what_a_double_can_tell_apart() -> None:
+    big = np.array([2**53 + 1])
+    d = difference(big, big - 1, EXACT)
+    assert not d.ok
+    assert (d.max_abs, d.ulps) == (1, 0)
+    assert difference(big, big, EXACT).ok
+
+
+def test_booleans_complex_and_empty_arrays() -> None:
+    d = difference(np.array([True, False]), np.array([True, True]), EXACT)
+    assert (d.mismatched, d.max_abs) == (1, 1)
+    c = np.array([1 + 1j], np.complex64)
+    assert difference(c + np.complex64(3 + 4j), c, EXACT).max_abs == 5
+    empty = difference(f32(), f32(), EXACT)
+    assert empty.ok
+    assert empty.size == 0
+
+
+def test_cosine_and_signal_to_noise() -> None:
+    d = difference(f32(1, 0), f32(0, 1), EXACT)
+    assert (d.cosine, d.sqnr) == (0.0, pytest.approx(-3.0103, abs=1e-4))
+    equal = difference(f32(3, 4), f32(3, 4), EXACT)
+    assert (equal.cosine, equal.sqnr) == (pytest.approx(1.0), np.inf)
+    assert difference(f32(3.03, 4.04), f32(3, 4), EXACT).sqnr == pytest.approx(40, abs=0.01)

@@ -1,0 +1,75 @@
+"""Steps of decoders with a growing cache, with a static cache and without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
+
+import coreai_onnx
+from coreai_onnx import TorchConverter
+from coreai_onnx.errors import GenerationError
+from coreai_onnx.huggingface.generation.decoding import check_decoder, generated
+from coreai_onnx.huggingface.generation.prompts import read_prompt
+from coreai_onnx.huggingface.generation.sampling import Settings
+from coreai_onnx.runtime.sessions.session import Session
+from tests.models.generators import tokens_of_transformers
+from tests.models.test_caches import LENGTH, decoder, exported
+from tests.support.huggingface_folders import llama
+from tests.support.small_models import add_model
+
+
+def steps(session: Session, prompt: Any, count: int, **settings: Any) -> list[list[int]]:
+    found = generated(session, read_prompt(prompt, None), Settings(count, **settings))
+    return [tokens.tolist() for tokens in found]
+
+
+def test_a_decoder_without_a_cache() -> None:
+    model, ids = llama(use_cache=False), torch.tensor([[5, 9, 17]])
+    dims = {"input_ids": {0: "batch", 1: "seq"}}
+    example = {"input_ids": ids.repeat(2, 1)}
+    program = coreai_onnx.convert(model, (), example, dynamic_shapes=dims)
+    wanted = tokens_of_transformers(model, ids, torch.ones_like(ids), max_new_tokens=8)
+    session = program.session()
+    assert steps(session, [5, 9, 17], 8) == wanted[0, 3:, None].tolist()
+    with pytest.raises(GenerationError, match="different lengths, and the model has no attention"):
+        steps(session, [[5, 9, 17], [5]], 8)
+
+
+def test_a_static_cache() -> None:
+    model, ids = decoder("llama"), torch.tensor([[5, 9, 17]])
+    module = TorchExportableModuleWithStaticCache(model)
+    converter = TorchConverter()
+    converter.add_pytorch_module(module, export_fn=lambda m: exported(m, strict=False))
+    session = converter.to_onnx().optimize().session()
+    wanted = tokens_of_transformers(
+        decoder("llama"), ids, torch.ones_like(ids), max_new_tokens=LENGTH - 2,
+        cache_implementation=None,
+    )  # fmt: skip
+    for _ in range(2):
+        assert steps(session, [5, 9, 17], LENGTH - 2) == wanted[0, 3:, None].tolist()
+    with pytest.raises(GenerationError, match=f"need a cache of 17, and that .* has {LENGTH}"):
+        steps(session, [5, 9, 17], LENGTH - 1)
+    with pytest.raises(GenerationError, match="need a cache of 18"):
+        steps(session, list(range(18)), 1)
+
+
+def test_generation_stops() -> None:
+    model, ids = llama(use_cache=False), torch.tensor([[5, 9, 17], [8, 3, 44]])
+    dims = {"input_ids": {0: "batch", 1: "seq"}}
+    program = coreai_onnx.convert(model, (), {"input_ids": ids}, dynamic_shapes=dims)
+    wanted = tokens_of_transformers(model, ids, torch.ones_like(ids), max_new_tokens=8)[:, 3:]
+    first, second = wanted.tolist()
+    assert first[2] not in first[:2] + second
+    stopped = steps(program.session(), ids, 8, stop_ids=(first[2],), pad_id=99)
+    assert [row[0] for row in stopped] == first[:3] + [99] * 5
+    assert [row[1] for row in stopped] == second
+    both = steps(program.session(), ids, 8, stop_ids=(first[2], second[1]), pad_id=99)
+    assert len(both) == 3
+
+
+def test_models_that_are_no_decoders() -> None:
+    with pytest.raises(GenerationError, match=r"is not a decoder(.|\n)*ids: int64(.|\n)*export_m"):
+        check_decoder(Session(add_model(), kernels=False))

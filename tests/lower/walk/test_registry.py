@@ -1,0 +1,81 @@
+"""Registration of lowerings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from coreai_onnx.errors import RegistrationError
+from coreai_onnx.lower.walk import registry
+from coreai_onnx.lower.walk.registry import (
+    CallsFunctions,
+    builtin_lowering,
+    builtin_names,
+    composes,
+    composite_form,
+    composite_names,
+    higher_order_lowering,
+    is_whole,
+    lowers,
+    lowers_higher_order,
+)
+
+
+@pytest.fixture
+def empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registries of this test's own."""
+    for table in ("_REAL", "_COMPLEX", "_COMPOSITE", "_HIGHER_ORDER"):
+        monkeypatch.setattr(registry, table, {})
+    monkeypatch.setattr(registry, "_WHOLE", set())
+
+
+@pytest.mark.usefixtures("empty")
+def test_real_complex_and_composite_are_apart() -> None:
+    @lowers("a.b.c", "a.b.d")
+    def real() -> None: ...
+
+    @lowers("a.b.c", complex=True)
+    def pairs() -> None: ...
+
+    @composes("a.b.c")
+    def whole() -> None: ...
+
+    @lowers_higher_order("a.b.c")
+    def with_graphs() -> None: ...
+
+    assert builtin_lowering("a.b.c") is real
+    assert higher_order_lowering("a.b.c") is with_graphs
+    assert higher_order_lowering("a.b.d") is None
+    assert builtin_lowering("a.b.c", complex=True) is pairs
+    assert composite_form("a.b.c") is whole
+    assert builtin_lowering("a.b.d", complex=True) is None
+    assert builtin_names() == ("a.b.c", "a.b.d")
+    assert composite_names() == ("a.b.c",)
+
+
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize("register", [lowers, composes])
+def test_an_op_is_whole_if_its_lowering_says_so(register: Callable[..., Any]) -> None:
+    register("a.b.c")(lambda: None)
+    register("a.b.d", whole=True)(lambda: None)
+    assert [name for name in ("a.b.c", "a.b.d", "a.b.e") if is_whole(name)] == ["a.b.d"]
+
+
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize("register", [lowers, composes, lowers_higher_order])
+def test_a_second_registration_is_an_error(register: object) -> None:
+    assert callable(register)
+    register("a.b.c")(lambda: None)
+    with pytest.raises(RegistrationError, match=r"a\.b\.c already has a .*<lambda> in "):
+        register("a.b.c")(lambda: None)
+
+
+def test_what_calls_functions() -> None:
+    class Calls:
+        def functions_at(self, opset: int) -> list[object]:
+            return []
+
+    assert isinstance(Calls(), CallsFunctions)
+    assert not isinstance(lambda: None, CallsFunctions)

@@ -1,0 +1,52 @@
+"""Grids cover the weights of a group, and codes are the nearest ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coreai_onnx.quantization.weights.grids import Grid, extreme_grid, representable
+from coreai_onnx.quantization.weights.scheme import Scheme
+from tests.quantization.example_weights import grouped
+
+
+@pytest.mark.parametrize("bits", [8, 4, 3, 2])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_no_weight_is_further_than_half_a_step(bits: int, symmetric: bool) -> None:
+    weight, scheme = grouped(16, 3), Scheme(bits, 32, "rtn", symmetric, "float32")
+    grid = extreme_grid(weight, scheme)
+    codes = grid.codes(weight, scheme.levels)
+    assert 0 == codes.min() < codes.max() <= scheme.levels - 1
+    steps = np.abs(weight - grid.values(codes)) / np.abs(grid.scales)[..., None]
+    # At the ends of the range: the negative of the largest value has no code if symmetric, and the
+    # rounding of the zero point moves the range otherwise.
+    assert steps.max() <= 1 + 1e-4
+    assert np.quantile(steps, 0.9) <= 0.5
+
+
+def test_a_symmetric_grid_has_the_largest_magnitude_as_code_zero() -> None:
+    weight = np.array([[[-1.0, 0.5, 0.25, 3.0]]], np.float32)
+    grid = extreme_grid(weight, Scheme(2, 4, "rtn", symmetric=True))
+    assert grid.scales.tolist() == [[-1.5]]
+    assert grid.codes(weight, 4).tolist() == [[[3, 2, 2, 0]]]
+    assert grid.rounded(weight, 4).tolist() == [[[-1.5, 0.0, 0.0, 3.0]]]
+
+
+def test_an_asymmetric_grid_has_zero_and_both_ends() -> None:
+    weight = np.array([[[1.0, 3.0], [0.0, 0.0]]], np.float32)
+    grid = extreme_grid(weight, Scheme(2, 4, "rtn"))
+    assert grid.scales.tolist() == [[1.0, 0.0]]
+    assert grid.zeros.tolist() == [[0.0, 0.0]]
+    assert grid.rounded(weight, 4).tolist() == weight.tolist()
+
+
+def test_scales_are_rounded_to_the_dtype_of_the_file() -> None:
+    scheme = Scheme(scale_dtype="float16")
+    scales = np.array([1 / 3, 1e6, -1e6], np.float32)
+    assert representable(scales, scheme).tolist() == [np.float32(np.float16(1 / 3)), 65504, -65504]
+    assert representable(scales, Scheme(scale_dtype="float32")).tolist() == scales.tolist()
+
+
+def test_codes_are_limited() -> None:
+    grid = Grid(np.array([[1.0]], np.float32), np.array([[2.0]], np.float32))
+    assert grid.codes(np.array([[[-9.0, 9.0]]], np.float32), 4).tolist() == [[[0, 3]]]

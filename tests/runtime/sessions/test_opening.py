@@ -1,0 +1,123 @@
+"""Opening of models: files and models in memory, kernels, threads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coreai_onnx.errors import KernelsNotBuiltError, LoadError, SessionError
+from coreai_onnx.model.files import saving
+from coreai_onnx.model.files.loading import load_model
+from coreai_onnx.model.files.saving import save_models, to_proto
+from coreai_onnx.runtime.libraries import library
+from coreai_onnx.runtime.sessions import opening
+from coreai_onnx.runtime.sessions.session import session
+from tests.support.small_models import add_model, layers_model, linear_model, linear_weights
+from tests.support.tolerances import assert_close
+
+
+def test_a_large_model_goes_through_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "TEMPORARY_FILE_BYTES", 100)
+    monkeypatch.setattr(saving, "PROTOBUF_LIMIT", 100)  # as if it did not fit into a message
+    s = session(linear_model())
+    x, weights = np.ones((2, 8), np.float32), linear_weights()
+    assert_close(s.run(x)["y"], x @ weights["weight"] + weights["bias"])
+    folder = Path(s._model._folder.name)
+    assert sorted(file.name for file in folder.iterdir()) == ["model.onnx", "model.onnx.data"]
+    s._model._folder.cleanup()
+    assert_close(s.run(x)["y"], x @ weights["weight"] + weights["bias"])
+    assert not folder.exists()
+
+
+def test_missing_and_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(SessionError, match=r"nowhere.onnx: no such file"):
+        session(tmp_path / "nowhere.onnx")
+    with pytest.raises(SessionError, match="is a folder"):
+        session(tmp_path)
+    broken = tmp_path / "broken.onnx"
+    for content in (b"", b"not a model", to_proto(linear_model()).SerializeToString()[:700]):
+        broken.write_bytes(content)
+        with pytest.raises(SessionError, match=rf"cannot load {broken}"):
+            session(broken)
+    with pytest.raises(SessionError, match="cannot load the given bytes"):
+        session(b"not a model")
+    with pytest.raises(SessionError, match="cannot open a int"):
+        session(3)
+
+
+@pytest.mark.parametrize("source", ["pipe", "/dev/zero"])
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path, source: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SessionError, match="is not a regular file"):
+        session(tmp_path / source)
+
+
+def test_a_file_larger_than_a_message_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "m.onnx").open("wb") as file:
+        file.truncate(1 << 41)
+    with pytest.raises(SessionError, match="larger than 2 GiB; weights belong in a data file"):
+        session(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("size", [2**63 - 1, -(2**63), 2**62])
+@pytest.mark.parametrize("place", ["input", "output", "initializer"])
+def test_declared_sizes_that_no_memory_can_hold(tmp_path: Path, size: int, place: str) -> None:
+    proto = to_proto(linear_model())
+    value = getattr(proto.graph, place)[0]
+    if place == "initializer":
+        value.dims[0] = size
+    else:
+        value.type.tensor_type.shape.dim[0].dim_value = size
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(SessionError, match=r"cannot load the model: .* which no memory can hold"):
+        session(tmp_path / "m.onnx")
+    with pytest.raises(LoadError, match="has the shape"):
+        load_model(tmp_path / "m.onnx")
+
+
+def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    save_models({path: linear_model()}, tmp_path / "m.onnx.data", external_data=True)
+    (tmp_path / "m.onnx.data").unlink()
+    with pytest.raises(SessionError, match=r"m\.onnx\.data"):
+        session(path)
+
+
+def test_threads() -> None:
+    s = session(add_model(), threads=2)
+    assert s.ort.get_session_options().intra_op_num_threads == 2
+    for wrong in (0, 1025, 10**6, 1.5):
+        with pytest.raises(SessionError, match=rf"threads={wrong}; give a number from 1 to 1024"):
+            session(add_model(), threads=wrong)
+
+
+def test_kernels_that_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(library.ENVIRONMENT_VARIABLE, "/nowhere/ops.so")
+    with pytest.raises(KernelsNotBuiltError):
+        session(layers_model(), kernels=True)
+    assert not session(layers_model()).kernels
+    assert not session(layers_model(), kernels=False).kernels
+
+
+def test_a_library_that_onnxruntime_refuses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bad = tmp_path / "ops.so"
+    bad.write_bytes(b"not a library")
+    monkeypatch.setenv(library.ENVIRONMENT_VARIABLE, str(bad))
+    with pytest.raises(SessionError, match="cannot register the kernels"):
+        session(layers_model(), kernels=True)
+    with pytest.warns(RuntimeWarning, match="function bodies are used instead"):
+        assert not session(layers_model()).kernels
+
+
+def test_kernels_run_when_they_are_built(kernels: Path) -> None:
+    assert kernels.is_file()
+    s = session(layers_model())
+    assert s.kernels
+    assert repr(s).startswith("Session (kernels)")
+    x = np.full((1, 4), 1.5, np.float32)
+    assert_close(s.run(x)["y"], session(layers_model(), kernels=False).run(x)["y"])
