@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from coreai_onnx import moved
 from coreai_onnx.version import __version__
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ _HOMES = {
     "torch_export_python": "coreai_onnx.python_models",
 }
 """Imported on first access: an app that only runs models needs no torch."""
+
+moved.install()
 
 
 def __getattr__(name: str) -> Any:

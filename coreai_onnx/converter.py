@@ -43,7 +43,7 @@ from coreai_onnx.targets.opsets import chosen_opset
 from coreai_onnx.version import __version__
 
 if TYPE_CHECKING:
-    from coreai_onnx.debugging.blame.pass_verification import PassVerifier
+    from coreai_onnx.debugging.blaming.pass_verification import PassVerifier
 
 warn_if_untested(torch.__version__)
 Targets = Sequence[ExternalizeSpec | type | Literal["auto"]] | Literal["auto"] | None
@@ -65,7 +65,7 @@ class _Staged:
 
 def pass_verifier(record: ExportRecord, inputs: Any) -> PassVerifier:
     """Return what verifies passes; most conversions need none, and it imports onnxruntime."""
-    from coreai_onnx.debugging.blame.pass_verification import PassVerifier
+    from coreai_onnx.debugging.blaming.pass_verification import PassVerifier
 
     return PassVerifier(record, inputs)
 

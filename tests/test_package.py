@@ -26,7 +26,7 @@ def test_a_public_name_is_what_its_home_has(name: str) -> None:
 
 
 def test_composite_ops_is_there_without_an_import_of_its_own() -> None:
-    code = "import coreai_onnx; print(coreai_onnx.composites.RMSNorm.__name__)"
+    code = "import coreai_onnx; print(coreai_onnx.composite_ops.RMSNorm.__name__)"
     result = subprocess.run(
         [sys.executable, "-c", code],
         cwd=Path(coreai_onnx.__file__).parent.parent,

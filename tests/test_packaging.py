@@ -81,7 +81,8 @@ def kit_of(repo: Path) -> set[str]:
         included = re.findall(r'^#include "(.+)"', file.read_text(), re.MULTILINE)
         known = (sources / name for name in included if (sources / name).is_file())
         waiting += (header for header in known)
-    return {f"coreai_onnx/kernels/cpp/{file.relative_to(sources).as_posix()}" for file in found}
+    folder = "coreai_onnx/delegation/user_kernels/cpp"
+    return {f"{folder}/{file.relative_to(sources).as_posix()}" for file in found}
 
 
 COMPILE_A_KERNEL = """

@@ -19,8 +19,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "foreign_models.md"
-FOREIGN = ROOT / "tests" / "foreign" / "results.json"
-BACKEND = ROOT / "tests" / "backend" / "results.json"
+FOREIGN = ROOT / "tools" / "foreign" / "results.json"
+BACKEND = ROOT / "tools" / "backend" / "results.json"
 PINS = ROOT / "tools" / "foreign_requirements.txt"
 LIBRARIES = {
     "transformers": "families that are not in [models](models.md)",

@@ -29,7 +29,7 @@ from coreai_onnx.lower.walk.registry import (  # noqa: E402
 )
 
 TARGET = ROOT / "docs" / "operators.md"
-RECORD = ROOT / "tests" / "coverage" / "results.json"
+RECORD = ROOT / "tools" / "operators" / "results.json"
 
 HEAD = """\
 # Operators
@@ -191,7 +191,8 @@ def _families() -> str:
             continue
         about = (importlib.import_module(module).__doc__ or "").strip().splitlines()[0]
         listed = " ".join(f"`{n}`" for n in sorted(set(names)))
-        lines += [f"**{module.rpartition('.')[2]}**: {about}", f"{listed}", ""]
+        family = module.removeprefix(f"{aten.__name__}.").replace(".", "/")
+        lines += [f"**{family}**: {about}", f"{listed}", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -25,7 +25,7 @@ import torch
 from torch._dynamo.exc import UserError
 
 from coreai_onnx.converter import TorchConverter
-from coreai_onnx.debugging.blame.blaming import blame
+from coreai_onnx.debugging.blaming.blame import blame
 from coreai_onnx.debugging.reference.torch_side import feeds_of
 from coreai_onnx.errors import CoreaiError
 from coreai_onnx.model.table import render

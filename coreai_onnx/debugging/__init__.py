@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 from coreai_onnx.debugging.diff.histogram import histogram
 from coreai_onnx.debugging.diff.inspection import Inspection, inspect_model
 from coreai_onnx.debugging.diff.model_diff import Change, ModelDiff, diff_models
-from coreai_onnx.debugging.profile.profiles import profile
+from coreai_onnx.debugging.profiling.profiles import profile
 from coreai_onnx.runtime.profile.node_times import Execution, NodeTime, Profile, Total
 from coreai_onnx.runtime.profile.timing import Timing, Timings, time_interleaved
 
 if TYPE_CHECKING:
-    from coreai_onnx.debugging.blame.blaming import Blame, blame
-    from coreai_onnx.debugging.blame.pass_verification import PassVerifier
-    from coreai_onnx.debugging.blame.search import Finding
-    from coreai_onnx.debugging.compare.comparison import Comparison, compare
+    from coreai_onnx.debugging.blaming.blame import Blame, blame
+    from coreai_onnx.debugging.blaming.pass_verification import PassVerifier
+    from coreai_onnx.debugging.blaming.search import Finding
+    from coreai_onnx.debugging.comparing.comparison import Comparison, compare
     from coreai_onnx.debugging.reference.torch_side import Arguments
 
 __all__ = [
@@ -44,19 +44,19 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import names that need torch on first access, so that the others work without it."""
     if name in {"Comparison", "compare"}:
-        from coreai_onnx.debugging.compare import comparison
+        from coreai_onnx.debugging.comparing import comparison
 
         return getattr(comparison, name)
     if name in {"Blame", "blame"}:
-        from coreai_onnx.debugging.blame import blaming
+        from coreai_onnx.debugging.blaming import blame as blaming
 
         return getattr(blaming, name)
     if name == "PassVerifier":
-        from coreai_onnx.debugging.blame.pass_verification import PassVerifier
+        from coreai_onnx.debugging.blaming.pass_verification import PassVerifier
 
         return PassVerifier
     if name == "Finding":
-        from coreai_onnx.debugging.blame.search import Finding
+        from coreai_onnx.debugging.blaming.search import Finding
 
         return Finding
     if name == "Arguments":

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from coreai_onnx import ExternalizeSpec, TorchConverter, get_decomp_table
-from coreai_onnx.composites import SDPA, RMSNormImpl
+from coreai_onnx.composite_ops import SDPA, RMSNormImpl
 from tests.support.tolerances import assert_close
 
 FROM_EXPORTED_PROGRAM = """
@@ -63,7 +63,7 @@ import torch
 import torch.nn as nn
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec, TorchConverter
-from coreai_onnx.composites import RMSNormImpl
+from coreai_onnx.composite_ops import RMSNormImpl
 
 class RMSNorm(nn.Module):
     """Convenience wrapper that owns the learnable scale parameter."""
@@ -119,7 +119,7 @@ spec = ExternalizeSpec(
 
 SPEC_EXAMPLE = """
 from coreai_onnx import TorchConverter, ExternalizeSpec
-from coreai_onnx.composites import SDPA
+from coreai_onnx.composite_ops import SDPA
 
 converter = TorchConverter().add_pytorch_module(
     model,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coreai_onnx.debugging.blame.blaming import blame
+from coreai_onnx.debugging.blaming.blame import blame
 from tests.debugging.faults import faults
 from tests.debugging.wrong_kernel import build_wrong_library
 from tests.support.own_process import with_library

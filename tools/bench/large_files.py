@@ -4,7 +4,7 @@
 
 Nothing is asserted beyond the results being right. The weights are one tensor of 2.3 GiB and others
 of 512 MiB, all of them pages of zeros that the system does not hold, so that what is measured is
-what saving needs. `tests/model/files/test_saving.py` holds the offsets and contents to the same bounds.
+what saving needs. `tests/model/files/test_saving.py` checks the offsets and contents.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ def execute(options: argparse.Namespace) -> int:
 
 def _errors(options: argparse.Namespace) -> dict[str, tuple[str, str, str]]:
     """Return the error, torch's error and a mark for each line."""
-    from coreai_onnx.debugging.blame.blaming import blame
-    from coreai_onnx.debugging.blame.error_report import line_errors
+    from coreai_onnx.debugging.blaming.blame import blame
+    from coreai_onnx.debugging.blaming.error_report import line_errors
     from coreai_onnx.export.record import ExportRecord
 
     found = blame(options.model, ExportRecord.load(options.record), kernels=options.kernels)

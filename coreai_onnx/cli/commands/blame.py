@@ -41,7 +41,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Print the findings; return 1 if there are any."""
-    from coreai_onnx.debugging.blame.blaming import blame
+    from coreai_onnx.debugging.blaming.blame import blame
 
     html = chosen_place(options.html, ".html") if options.html else None
     Session(options.model, kernels=False)  # report a bad file before torch is imported

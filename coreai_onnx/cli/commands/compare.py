@@ -14,7 +14,7 @@ from coreai_onnx.errors import CommandError
 from coreai_onnx.runtime.sessions.session import Session
 
 if TYPE_CHECKING:
-    from coreai_onnx.debugging.compare.comparison import Comparison
+    from coreai_onnx.debugging.comparing.comparison import Comparison
 
 NAME = "compare"
 DESCRIPTION = """\
@@ -58,7 +58,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Print the comparison; return 1 if outputs differ."""
-    from coreai_onnx.debugging.compare.comparison import compare
+    from coreai_onnx.debugging.comparing.comparison import compare
     from coreai_onnx.debugging.reference.torch_side import Arguments
 
     if options.html is not None:

@@ -69,6 +69,6 @@ def _verifier(program: OnnxProgram, record: str | None) -> Verifier | None:
             f"--verify: a record is of one entrypoint, the file has several: {names}\n"
             "  optimize the file of each entrypoint with its own record"
         )
-    from coreai_onnx.debugging.blame.pass_verification import PassVerifier
+    from coreai_onnx.debugging.blaming.pass_verification import PassVerifier
 
     return PassVerifier(load_record(record))

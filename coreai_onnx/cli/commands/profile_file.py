@@ -9,7 +9,7 @@ from typing import Any
 from coreai_onnx.cli.options.inputs import chosen_inputs, declare_inputs, declare_threads
 from coreai_onnx.cli.options.numbers import integer
 from coreai_onnx.cli.options.output import chosen_place
-from coreai_onnx.debugging.profile.profiles import profile
+from coreai_onnx.debugging.profiling.profiles import profile
 from coreai_onnx.errors import CommandError
 from coreai_onnx.model.pages.overlay import write_overlay
 from coreai_onnx.runtime.profile.node_times import GROUPINGS, Profile

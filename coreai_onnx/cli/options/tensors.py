@@ -76,7 +76,7 @@ def read_tensor(text: str, rng: np.random.Generator) -> Array:
 
 
 def random_tensor(dtype: str, dims: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Return a random tensor, as :func:`coreai_onnx.debugging.reference.random_inputs.random_array`.
+    """Return a random tensor, as ``debugging.reference.random_inputs.random_array`` does.
 
     Raises:
         CommandError: If there is no such dtype, or the tensor does not fit into memory.

@@ -19,8 +19,8 @@ CACHE_VARIABLE = "COREAI_ONNX_CACHE"
 _HEADER = "onnxruntime_c_api.h"
 _API_VERSION = re.compile(r"^#define ORT_API_VERSION (\d+)", re.MULTILINE)
 _OLDEST_API = 21
-_PACKAGE = Path(__file__).resolve().parent.parent
-_INSTALLED_KIT = _PACKAGE / "kernels" / "cpp"
+_PACKAGE = Path(__file__).resolve().parents[2]
+_INSTALLED_KIT = Path(__file__).resolve().parent / "cpp"
 _CHECKOUT_KIT = _PACKAGE.parent / "custom_ops"
 _SUFFIXES = ("", "onnxruntime", "onnxruntime/core/session")
 

@@ -55,7 +55,7 @@ def test_a_line_of_this_package_is_not_the_users() -> None:
         assert where_of(node).code == "return self.norm(x)"
     program = torch.export.export(RMSNorm(2), (torch.ones(2, 2),))
     node = next(n for n in program.graph.nodes if n.op == "call_function")
-    assert where_of(node).source.startswith("coreai_onnx/composite_ops/")  # the model itself
+    assert where_of(node).source.startswith("coreai_onnx/composites/")  # the model itself
 
 
 @pytest.mark.parametrize(

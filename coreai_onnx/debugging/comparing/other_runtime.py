@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from coreai_onnx.debugging.compare import runtime_process
+from coreai_onnx.debugging.comparing import runtime_process
 from coreai_onnx.debugging.verdict.difference import Array
 from coreai_onnx.errors import InputError, SessionError, failures_as
 from coreai_onnx.model.files.saving import save_models

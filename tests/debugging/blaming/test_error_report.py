@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import coreai_onnx
-from coreai_onnx.debugging.blame.error_report import line_errors
+from coreai_onnx.debugging.blaming.error_report import line_errors
 from tests.debugging.small_reference import converted
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.debugging.blame.blaming import blame
-from coreai_onnx.debugging.blame.descent import opened_call
-from coreai_onnx.debugging.blame.execution import run_all
+from coreai_onnx.debugging.blaming.blame import blame
+from coreai_onnx.debugging.blaming.descent import opened_call
+from coreai_onnx.debugging.blaming.execution import run_all
 from coreai_onnx.debugging.reference.regions import CutGraph
 from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import Small

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.debugging.blame.search import RegionSearch
+from coreai_onnx.debugging.blaming.search import RegionSearch
 from coreai_onnx.errors import ComparisonError
 from tests.debugging.small_reference import converted
 from tests.support.small_models import linear_model

@@ -65,7 +65,7 @@ def profile(
             calls[_name(session)] = _call(session, *arguments)
         time_interleaved(calls, repeats=runs, warmup=warmup)
         return _merged([session.profile(skip=warmup) for session in sessions])
-    from coreai_onnx.debugging.profile.torch_times import TorchTimes
+    from coreai_onnx.debugging.profiling.torch_times import TorchTimes
 
     torch_side = TorchTimes(reference, inputs)
     for session in sessions:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from coreai_onnx.debugging.blame.reproduction import write_reproduction
+from coreai_onnx.debugging.blaming.reproduction import write_reproduction
 from coreai_onnx.debugging.reference.regions import cut
 from coreai_onnx.errors import SaveError
 from tests.support.small_models import echo_model

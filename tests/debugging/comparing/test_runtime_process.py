@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from coreai_onnx.debugging.compare import runtime_process
+from coreai_onnx.debugging.comparing import runtime_process
 from coreai_onnx.program import OnnxProgram
 from tests.support.small_models import linear_model, linear_weights
 from tests.support.tolerances import assert_close

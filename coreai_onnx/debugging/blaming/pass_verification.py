@@ -9,8 +9,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from coreai_onnx.debugging.blame.blaming import Blame
-from coreai_onnx.debugging.blame.search import RegionSearch
+from coreai_onnx.debugging.blaming.blame import Blame
+from coreai_onnx.debugging.blaming.search import RegionSearch
 from coreai_onnx.debugging.reference.references import calls_of_record
 from coreai_onnx.debugging.reference.torch_side import InputSet
 from coreai_onnx.export.record import ExportRecord

@@ -10,10 +10,10 @@ from pathlib import Path
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.debugging.blame.error_report import write_blame_page
-from coreai_onnx.debugging.blame.reproduction import write_reproduction
-from coreai_onnx.debugging.blame.search import Finding, Judged, RegionSearch
-from coreai_onnx.debugging.blame.suspects import Suspect
+from coreai_onnx.debugging.blaming.error_report import write_blame_page
+from coreai_onnx.debugging.blaming.reproduction import write_reproduction
+from coreai_onnx.debugging.blaming.search import Finding, Judged, RegionSearch
+from coreai_onnx.debugging.blaming.suspects import Suspect
 from coreai_onnx.debugging.reference.eager_export import export_faults
 from coreai_onnx.debugging.reference.references import calls_of_record, record_of
 from coreai_onnx.debugging.reference.torch_side import InputSet

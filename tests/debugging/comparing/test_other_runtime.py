@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.debugging.compare.other_runtime import OtherRuntime
+from coreai_onnx.debugging.comparing.other_runtime import OtherRuntime
 from coreai_onnx.errors import InputError, SessionError
 from coreai_onnx.program import OnnxProgram
 from tests.debugging.reference.test_watched_values import Counter

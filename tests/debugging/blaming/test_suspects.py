@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coreai_onnx.debugging.blame.suspects import Suspect, groups
+from coreai_onnx.debugging.blaming.suspects import Suspect, groups
 from coreai_onnx.debugging.reference.regions import Region
 from tests.support.small_models import linear_model
 

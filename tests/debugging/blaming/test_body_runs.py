@@ -11,9 +11,9 @@ from torch._higher_order_ops import scan, while_loop
 from torch._higher_order_ops.map import map as map_
 
 import coreai_onnx
-from coreai_onnx.debugging.blame.blaming import Blame, blame
+from coreai_onnx.debugging.blaming.blame import Blame, blame
 from coreai_onnx.program import OnnxProgram
-from tests.debugging.blame.test_descent import other_op
+from tests.debugging.blaming.test_descent import other_op
 
 X = torch.linspace(-1, 2, 12).reshape(3, 4)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.debugging.blame.blaming import blame
+from coreai_onnx.debugging.blaming.blame import blame
 from coreai_onnx.delegation import to_edge
 from coreai_onnx.errors import ComparisonError, LoadError, SaveError
 from coreai_onnx.export.record import ExportRecord

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from coreai_onnx.debugging.blame.error_report import write_comparison_page
-from coreai_onnx.debugging.compare.other_runtime import OtherRuntime
+from coreai_onnx.debugging.blaming.error_report import write_comparison_page
+from coreai_onnx.debugging.comparing.other_runtime import OtherRuntime
 from coreai_onnx.debugging.reference.compared_row import (
     NUMBERS,
     Judge,

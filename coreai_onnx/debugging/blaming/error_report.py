@@ -9,7 +9,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-from coreai_onnx.debugging.blame.search import Finding
+from coreai_onnx.debugging.blaming.search import Finding
 from coreai_onnx.debugging.reference.compared_row import Row, cells
 from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgement
 from coreai_onnx.model.pages.graph_page import Column, Key, write_page

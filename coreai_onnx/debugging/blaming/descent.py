@@ -16,9 +16,9 @@ import onnx_ir as ir
 
 from coreai_onnx.bodies.library import body_of
 from coreai_onnx.composites import COMPOSITES
-from coreai_onnx.debugging.blame.body_runs import TorchSide, Truth, captured_by, opened_body
-from coreai_onnx.debugging.blame.execution import run_all
-from coreai_onnx.debugging.blame.suspects import groups
+from coreai_onnx.debugging.blaming.body_runs import TorchSide, Truth, captured_by, opened_body
+from coreai_onnx.debugging.blaming.execution import run_all
+from coreai_onnx.debugging.blaming.suspects import groups
 from coreai_onnx.debugging.reference.regions import CutGraph, cut
 from coreai_onnx.debugging.reference.true_values import as_stored, results_of, true_values_of
 from coreai_onnx.debugging.verdict.difference import Array

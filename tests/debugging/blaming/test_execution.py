@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.debugging.blame.execution import run_all
+from coreai_onnx.debugging.blaming.execution import run_all
 from coreai_onnx.debugging.reference.regions import CutGraph, cut
 from coreai_onnx.errors import SessionError
 from tests.support.small_models import parse

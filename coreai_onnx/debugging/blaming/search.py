@@ -10,10 +10,10 @@ from typing import Any, Literal
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.debugging.blame.body_runs import TorchSide
-from coreai_onnx.debugging.blame.descent import GuiltyCall, guilty_call
-from coreai_onnx.debugging.blame.execution import run_all
-from coreai_onnx.debugging.blame.suspects import Suspect, groups
+from coreai_onnx.debugging.blaming.body_runs import TorchSide
+from coreai_onnx.debugging.blaming.descent import GuiltyCall, guilty_call
+from coreai_onnx.debugging.blaming.execution import run_all
+from coreai_onnx.debugging.blaming.suspects import Suspect, groups
 from coreai_onnx.debugging.reference.control_flow import body_calls
 from coreai_onnx.debugging.reference.regions import CutGraph, Region, cut
 from coreai_onnx.debugging.reference.true_values import (

@@ -15,7 +15,7 @@ import torch
 
 from coreai_onnx.conversion import convert
 from coreai_onnx.converter import TorchConverter
-from coreai_onnx.debugging.compare.comparison import compare
+from coreai_onnx.debugging.comparing.comparison import compare
 from coreai_onnx.errors import ComparisonError, CoreaiError
 from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import converted as small
