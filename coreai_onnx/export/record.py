@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from coreai_onnx.errors import LoadError, SaveError, failures_as
 from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.model.files.new_files import all_or_nothing
+from coreai_onnx.model.files.regular_files import file_fault
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,6 @@ class ExportRecord:
             LoadError: If the file is missing or is no file of ``torch.export.save``.
         """
         with failures_as(LoadError, f"{path}: is not a record"):
-            if not Path(path).is_file():  # a read of a pipe may never end
-                raise LoadError(f"{path}: no such file")
+            if fault := file_fault(Path(path)):
+                raise LoadError(f"{path}: {fault}")
             return cls(torch.export.load(Path(path)))

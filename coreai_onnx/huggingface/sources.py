@@ -19,6 +19,7 @@ from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.export.compat.torchao_import import import_torchao
 from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
 from coreai_onnx.huggingface.folders import check_companions
+from coreai_onnx.huggingface.settings import setting_fault
 from coreai_onnx.huggingface.tasks import Task, task_of
 from coreai_onnx.stages import begin
 
@@ -204,7 +205,7 @@ def _config(path: Path) -> Any:
         raise ModelSourceError(f"{path.parent}: there is no {path.name}; is it a model's folder?")
     try:
         content = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelSourceError(f"{path}: is not JSON, or incomplete: {error}") from error
     kind = content.get("model_type") if isinstance(content, dict) else None
     if not isinstance(kind, str):
@@ -214,6 +215,8 @@ def _config(path: Path) -> Any:
             f"{path}: transformers {transformers.__version__} does not know the architecture "
             f"{kind!r}\n  update transformers; code from a model's folder is not run"
         )
+    if fault := setting_fault(content):
+        raise ModelSourceError(f"{path}: {fault}")
     with failures_as(ModelSourceError, f"{path}: the configuration is not valid"):
         return transformers.AutoConfig.from_pretrained(path, local_files_only=True)
 
@@ -262,7 +265,7 @@ def _shards(folder: Path) -> list[Path]:
     index = folder / _INDEX
     try:
         names = json.loads(index.read_text())["weight_map"].values()
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise ModelSourceError(f"{index}: is not an index of weights: {error!r}") from error
     return [folder / name for name in dict.fromkeys(names)]
 

@@ -106,7 +106,7 @@ def release_of(version: str | None) -> Release | None:
     """
     if version is None:
         return None
-    found = re.match(r"(\d+)\.(\d+)", version)
+    found = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
     if found is None:
         raise TargetError(f"minimum_onnxruntime must be a version like '1.22', is {version!r}")
     release = int(found[1]), int(found[2])

@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, SaveError, failures_as
 from coreai_onnx.model.files.external_data import bring_in
+from coreai_onnx.model.files.regular_files import file_fault
 from coreai_onnx.model.inventory import initializers
 from coreai_onnx.quiet import without_warnings
 from coreai_onnx.source import builder
@@ -33,7 +34,9 @@ BUILDER = "_builder"
 """The folder of a written package that builds the model."""
 Weights = Mapping[str, ir.TensorProtocol]
 _numbers = itertools.count()
-_importing = threading.RLock()  # sys.dont_write_bytecode belongs to all threads
+_importing = threading.RLock()
+"""Held while packages are written and read: ``sys.dont_write_bytecode`` belongs to all threads, and
+``ast.parse`` of Python 3.11 may fail while two threads are in it."""
 
 
 def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Weights]:
@@ -52,13 +55,14 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Wei
     """
     if not folder.name.isidentifier():
         raise SaveError(f"{folder}: the name of a package must be a name in Python")
-    if folder.exists() and not _is_replaceable(folder):
-        raise SaveError(f"{folder}: is there already, and is no package of a model")
     try:
+        if folder.exists() and not _is_replaceable(folder):
+            raise SaveError(f"{folder}: is there already, and is no package of a model")
         with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
             made = Path(temporary) / folder.name
             made.mkdir()
-            with failures_as(SaveError, f"{folder}: the model cannot be written as Python"):
+            what = f"{folder}: the model cannot be written as Python"
+            with _importing, failures_as(SaveError, what):
                 weights = _write(models, made)
             folder.mkdir(exist_ok=True)
             shutil.rmtree(folder / BUILDER, ignore_errors=True)
@@ -177,7 +181,7 @@ def imported(folder: Path) -> Iterator[Any]:
     finally:
         sys.dont_write_bytecode = before
         _importing.release()
-        for key in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:
+        for key in [key for key in list(sys.modules) if key == name or key.startswith(f"{name}.")]:
             del sys.modules[key]
 
 
@@ -191,7 +195,7 @@ def read_package(folder: Path) -> dict[str, ir.Model]:
     Raises:
         LoadError: If the folder is no such package, or its Python is wrong; names the line.
     """
-    if not (folder / "__init__.py").is_file() or not (folder / BUILDER).is_dir():
+    if file_fault(folder / "__init__.py") or not (folder / BUILDER).is_dir():
         raise LoadError(f"{folder}: is no package that to_python wrote")
     try:
         with imported(folder.absolute()) as package:

@@ -20,7 +20,7 @@ def newest_opset(onnxruntime: str) -> int:
     Raises:
         StagingError: If the text is not a version, or the release is older than 1.18.
     """
-    found = re.match(r"(\d+)\.(\d+)", onnxruntime)
+    found = re.match(r"(\d+)\.(\d+)", onnxruntime) if isinstance(onnxruntime, str) else None
     if found is None:
         raise StagingError(f"minimum_onnxruntime must be a version like '1.22', is {onnxruntime!r}")
     release = int(found[1]), int(found[2])

@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <string>
 
 #include "memory/huge_page_pool.h"
 #include "ort/error.h"
@@ -21,15 +23,29 @@ void* AllocateSmall(std::size_t size) {
   return std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment);
 }
 
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(std::size_t size)
+      : what_("cannot allocate " + std::to_string(size) + " bytes") {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  std::string what_;
+};
+
+// Throws as onnxruntime's own allocators do: it writes to a null pointer without a check.
+void* Allocate(OrtAllocator*, std::size_t size) {
+  void* const block = size >= kPooled ? SharedHugePages().Allocate(size) : AllocateSmall(size);
+  if (block == nullptr && size != 0) throw OutOfMemory(size);
+  return block;
+}
+
 // The allocator of one onnxruntime, which holds it until the process ends.
 class Allocator : public OrtAllocator {
  public:
   explicit Allocator(const OrtApi& api) : OrtAllocator{} {
     version = kOrtApiVersion;
-    Alloc = [](OrtAllocator*, std::size_t size) {
-      return size >= kPooled ? SharedHugePages().Allocate(size) : AllocateSmall(size);
-    };
-    Reserve = Alloc;
+    Alloc = Reserve = Allocate;
     Free = [](OrtAllocator*, void* block) {
       if (!SharedHugePages().Free(block)) std::free(block);
     };

@@ -141,3 +141,21 @@ def test_the_allocator_outlives_the_sessions_of_its_library(first, kernels, tmp_
             for each in (opened, kept):
                 each.run(None, {{"x": np.ones((1, SIZE), np.float32)}})
     """)
+
+
+@pytest.mark.skipif(not LINUX, reason="huge pages of Linux")
+def test_a_result_that_no_memory_holds_is_an_error():
+    run_in_new_process("""
+        rows = numpy_helper.from_array(np.array([1 << 44, 4]), "rows")
+        graph = helper.make_graph(
+            [helper.make_node("Expand", ["x", "rows"], ["y"])],
+            "large",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
+            [rows],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        opened = ort.InferenceSession(model.SerializeToString(), options_with("1"))
+        with pytest.raises(Exception, match="cannot allocate 281474976710656 bytes"):
+            opened.run(None, {"x": np.ones(4, np.float32)})
+    """)

@@ -45,6 +45,8 @@ def test_what_is_not_a_record(tmp_path: Path) -> None:
     (tmp_path / "r.pt2").write_bytes(b"no")
     with pytest.raises(LoadError, match="is not a record"):
         ExportRecord.load(tmp_path / "r.pt2")
+    with pytest.raises(LoadError, match="is not a regular file"):
+        ExportRecord.load("/dev/zero")
     converted().save(tmp_path / "m.onnx")
     with pytest.raises(StagingError, match="there is no record of main"):
         OnnxProgram.load(tmp_path / "m.onnx").record()

@@ -137,6 +137,9 @@ def test_unknown_targets_are_refused() -> None:
     model = parse("main (float[n] x) => (float[n] y) { y = Neg (x) }")
     with pytest.raises(TargetError, match="no target 'gpu'; there are onnxruntime, portable"):
         optimize_for(model, "gpu")
+    for version in (1.22, (1, 22), "new"):
+        with pytest.raises(TargetError, match=r"must be a version like '1\.22'"):
+            optimize_for(model, "contrib", minimum_onnxruntime=version)
     assert TARGET not in model.metadata_props
 
 

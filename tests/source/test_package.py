@@ -328,6 +328,8 @@ def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
         program.to_python(tmp_path / "my-model")
     with pytest.raises(SaveError, match="cannot write"):
         program.to_python(tmp_path / "missing" / "written")
+    with pytest.raises(SaveError, match="File name too long"):
+        program.to_python(tmp_path / ("x" * 300))
 
 
 def test_a_failure_leaves_the_earlier_package(tmp_path: Path) -> None:
@@ -346,6 +348,8 @@ def test_a_failure_leaves_the_earlier_package(tmp_path: Path) -> None:
 def test_what_is_no_package_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="is no package that to_python wrote"):
         from_python(tmp_path)
+    with pytest.raises(LoadError, match="is no package that to_python wrote"):
+        from_python(tmp_path / ("x" * 300))
 
 
 def test_the_names_file_may_be_missing(tmp_path: Path) -> None:

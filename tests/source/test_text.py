@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import onnx_ir as ir
 import pytest
 
@@ -63,3 +66,19 @@ def test_a_fault_names_its_line() -> None:
     text = OnnxProgram({"main": linear_model()}).to_text().replace("op.MatMul", "op.MatMull")
     with pytest.raises(LoadError, match=r"model.py:\d+: there is no operator 'MatMull'.*MatMul\?"):
         from_text(text)
+
+
+def test_texts_in_several_threads() -> None:
+    program = OnnxProgram({"main": linear_model()})
+    text = program.to_text()
+
+    def again(_: int) -> str:
+        return from_text(program.to_text()).to_text()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert set(threads.map(again, range(24))) == {text}
+    finally:
+        sys.setswitchinterval(interval)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coreai_onnx.errors import StagingError
@@ -33,8 +35,8 @@ def test_every_opset_has_an_oldest_release() -> None:
     assert oldest_onnxruntime(24) == "1.24"
 
 
-@pytest.mark.parametrize("text", ["", "new", "1", "v1.22"])
-def test_what_is_no_version(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "new", "1", "v1.22", 1.22, (1, 22)])
+def test_what_is_no_version(text: Any) -> None:
     with pytest.raises(StagingError, match="must be a version"):
         newest_opset(text)
 

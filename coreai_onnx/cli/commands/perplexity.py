@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coreai_onnx.cli.options.numbers import integer
 from coreai_onnx.errors import CommandError, failures_as
+from coreai_onnx.model.files.regular_files import file_fault
 
 NAME = "perplexity"
 DESCRIPTION = """\
@@ -40,9 +41,20 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Print the perplexity."""
-    with failures_as(CommandError, f"cannot read {options.text}"):
-        text = options.text.read_text(encoding="utf-8")
+    text = read_text(options.text)
     from coreai_onnx.huggingface.generation import perplexity
 
     print(f"{perplexity(options.folder, text, window=options.window, stride=options.stride):.4f}")
     return 0
+
+
+def read_text(path: Path) -> str:
+    """Read a text.
+
+    Raises:
+        CommandError: If the path is not a file with a text.
+    """
+    if fault := file_fault(path):
+        raise CommandError(f"cannot read {path}: {fault}")
+    with failures_as(CommandError, f"cannot read {path}"):
+        return path.read_text(encoding="utf-8")

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coreai_onnx.cli.commands.perplexity import read_text
 from coreai_onnx.cli.options import output, quantization
 from coreai_onnx.cli.options.progress import stages_shown
-from coreai_onnx.errors import CommandError, failures_as
 from coreai_onnx.model.metadata import TARGET
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.stages import begin
@@ -83,8 +83,7 @@ def _perplexity(options: argparse.Namespace) -> Callable[[OnnxProgram], float]:
         CommandError: If the text cannot be read.
         GenerationError: If the folder is not that of an exported language model.
     """
-    with failures_as(CommandError, f"cannot read {options.perplexity}"):
-        text = options.perplexity.read_text(encoding="utf-8")
+    text = read_text(options.perplexity)
     from coreai_onnx.huggingface.generation import LanguageModel, perplexity
 
     opened = LanguageModel.open(Path(options.model).parent)

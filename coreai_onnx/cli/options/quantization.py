@@ -11,6 +11,7 @@ import numpy as np
 
 from coreai_onnx.cli.options.numbers import integer
 from coreai_onnx.errors import CommandError, failures_as
+from coreai_onnx.model.files.regular_files import file_fault
 from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 
@@ -185,8 +186,9 @@ def feeds(path: Path, option: str = "--calibration") -> Iterator[dict[str, np.nd
     files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
     if not files:
         raise CommandError(f"{option} {path}: the folder has no .npz file")
-    if not files[0].is_file():
-        raise CommandError(f"{option} {path}: cannot read {path}, there is no such file")
+    for file in files:
+        if fault := file_fault(file):
+            raise CommandError(f"{option} {path}: cannot read {file}: {fault}")
     return (_call(file, f"{option} {path}") for file in files)
 
 

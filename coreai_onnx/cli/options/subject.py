@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coreai_onnx.errors import CommandError
+from coreai_onnx.model.files.regular_files import file_fault
 
 if TYPE_CHECKING:
     import torch
@@ -111,8 +112,8 @@ def _start_random_numbers(seed: int) -> None:
 def _exported(path: Path) -> Subject:
     import torch
 
-    if not path.is_file():
-        raise CommandError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+    if fault := file_fault(path):
+        raise CommandError(f"{path}: {fault}")
     try:
         with _without_log("torch.export"):
             program = torch.export.load(path)

@@ -13,6 +13,7 @@ import numpy as np
 from coreai_onnx.debugging.reference.random_inputs import random_array
 from coreai_onnx.debugging.verdict.difference import Array
 from coreai_onnx.errors import CommandError
+from coreai_onnx.model.files.regular_files import file_fault
 from coreai_onnx.model.interface import TensorInfo, type_text
 
 _DTYPES = {
@@ -59,8 +60,8 @@ def read_tensor(text: str, rng: np.random.Generator) -> Array:
         CommandError: If the text is neither, or the file cannot be read.
     """
     if text.endswith(".npy"):
-        if not Path(text).is_file():  # a read of a pipe may never end
-            raise CommandError(f"cannot read {text}: no such file")
+        if fault := file_fault(Path(text)):
+            raise CommandError(f"cannot read {text}: {fault}")
         try:
             loaded: Array = np.load(Path(text), allow_pickle=False)
         except (EOFError, MemoryError, OSError, ValueError) as error:

@@ -18,6 +18,7 @@ from coreai_onnx.huggingface.generation.prompts import Prompt, read_prompt
 from coreai_onnx.huggingface.generation.sampling import Settings, TokenRules
 from coreai_onnx.huggingface.generation.speech import SPEECH_OPTIONS, Speech
 from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
+from coreai_onnx.model.files.regular_files import file_fault
 from coreai_onnx.runtime.sessions.opening import HasModel
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Array
@@ -84,9 +85,10 @@ class LanguageModel:
             SessionError: If the model cannot be opened.
         """
         path = Path(folder)
-        encodes = (path / ENCODER_FILE).is_file() and (path / MERGED_FILE).is_file()
-        if not (encodes or (path / MODEL_FILE).is_file()):
-            what = f"there is no {MODEL_FILE}" if path.is_dir() else "no such folder"
+        encodes = not (file_fault(path / ENCODER_FILE) or file_fault(path / MERGED_FILE))
+        if not encodes and file_fault(path / MODEL_FILE):
+            is_folder = file_fault(path) == "is a folder"
+            what = f"there is no {MODEL_FILE}" if is_folder else "no such folder"
             raise GenerationError(f"{path}: {what}; export the model with coreai_onnx.export_model")
         settings = Configuration.read(path)
         file = path / (MERGED_FILE if encodes else MODEL_FILE)

@@ -15,6 +15,7 @@ from coreai_onnx.errors import LoadError, failures_as, reason_of
 from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.checks.graph_checks import arrange, size_fault
 from coreai_onnx.model.files.external_data import bring_in, check_strings_and_tensors
+from coreai_onnx.model.files.regular_files import file_fault
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import graphs
 from coreai_onnx.model.metadata import (
@@ -190,17 +191,12 @@ def check_file(path: Path) -> None:
     Raises:
         LoadError: If there is none.
     """
-    try:
-        if not path.is_file():
-            what = "is not a regular file" if path.exists() else "no such file"
-            raise LoadError(f"{path}: {'is a folder' if path.is_dir() else what}")
-        if path.stat().st_size >= _MESSAGE_LIMIT:
-            raise LoadError(
-                f"{path}: is not an ONNX model: it is larger than 2 GiB; weights belong in a data "
-                "file"
-            )
-    except OSError as error:
-        raise LoadError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if fault := file_fault(path):
+        raise LoadError(f"{path}: {fault}")
+    if path.stat().st_size >= _MESSAGE_LIMIT:
+        raise LoadError(
+            f"{path}: is not an ONNX model: it is larger than 2 GiB; weights belong in a data file"
+        )
 
 
 def _start(path: Path) -> bytes:

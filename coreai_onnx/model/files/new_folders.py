@@ -53,6 +53,8 @@ def check_new(folder: Path, *, replaces: Sequence[str] = ()) -> None:
     Raises:
         SaveError: If ``folder`` has files that may not be replaced, or its parent does not exist.
     """
+    if "\0" in str(folder):
+        raise SaveError(f"cannot write {folder}: a folder name cannot hold a NUL character")
     if not folder.parent.is_dir():
         raise SaveError(f"cannot write {folder}: there is no folder {folder.parent}")
     if folder.exists() and not folder.is_dir():

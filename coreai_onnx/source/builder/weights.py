@@ -68,7 +68,9 @@ class WeightsFile:
         try:
             with self.path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")
-                header: dict[str, Any] = json.loads(file.read(size))
+                header: dict[str, Any] = json.loads(
+                    file.read(min(size, self.path.stat().st_size))
+                )
             metadata = header.pop("__metadata__", {})
             self.digest = metadata.get(DIGEST, "")
             for entry in header.values():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from coreai_onnx.cli import main
+from coreai_onnx.cli.commands.perplexity import read_text
+from coreai_onnx.errors import CommandError
 from coreai_onnx.huggingface import export_model
 from coreai_onnx.huggingface.generation import perplexity
 from tests.support.huggingface_folders import DOCSTRING_LLAMA, HELD_OUT
@@ -24,3 +27,14 @@ def test_the_perplexity_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == f"{perplexity(folder, text, window=64, stride=16):.4f}\n"
     assert main([*command[:2], str(tmp_path / "nothing")]) == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+def test_what_is_no_text(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CommandError, match=r"cannot read .*pipe: is not a regular file"):
+        read_text(tmp_path / "pipe")
+    with pytest.raises(CommandError, match="cannot read /dev/zero: is not a regular file"):
+        read_text(Path("/dev/zero"))
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(CommandError, match=r"cannot read .*bytes\n"):
+        read_text(tmp_path / "bytes")

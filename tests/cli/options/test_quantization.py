@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import numpy as np
@@ -63,3 +64,10 @@ def test_calls_come_in_the_order_of_the_names_of_files(tmp_path: Path) -> None:
     np.save(tmp_path / "3.npy", np.zeros(2))
     with pytest.raises(CommandError, match=r"3\.npy is not an \.npz file"):
         list(feeds(tmp_path / "3.npy"))
+
+
+def test_a_pipe_among_the_files_is_not_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "0.npz", x=np.zeros(1))
+    os.mkfifo(tmp_path / "1.npz")
+    with pytest.raises(CommandError, match=r"cannot read .*1\.npz: is not a regular file"):
+        feeds(tmp_path)

@@ -137,6 +137,9 @@ def test_what_is_no_exported_program(tmp_path: Path, capfd: pytest.CaptureFixtur
             load_subject(str(path))
     with pytest.raises(CommandError, match="no such file"):
         load_subject(str(tmp_path / "nowhere.pt2"))
+    (tmp_path / "zeros.pt2").symlink_to("/dev/zero")
+    with pytest.raises(CommandError, match=r"zeros\.pt2: is not a regular file"):
+        load_subject(str(tmp_path / "zeros.pt2"))
     assert "raceback" not in capfd.readouterr().err
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import ml_dtypes
@@ -41,6 +42,11 @@ def test_files(tmp_path: Path, rng: np.random.Generator) -> None:
     assert read_tensor(str(tmp_path / "x.npy"), rng).tolist() == [0, 1, 2]
     with pytest.raises(CommandError, match=r"cannot read .*nowhere.npy"):
         read_tensor(str(tmp_path / "nowhere.npy"), rng)
+    os.mkfifo(tmp_path / "pipe.npy")
+    with pytest.raises(CommandError, match=r"pipe\.npy: is not a regular file"):
+        read_tensor(str(tmp_path / "pipe.npy"), rng)
+    with pytest.raises(CommandError, match="File name too long"):
+        read_tensor("x" * 5000 + ".npy", rng)
     np.save(tmp_path / "object.npy", np.array([{}], dtype=object))
     with pytest.raises(CommandError, match="cannot read"):
         read_tensor(str(tmp_path / "object.npy"), rng)

@@ -105,6 +105,7 @@ def test_what_is_refused(decoder: tuple[Any, ExportedFolder], tmp_path: Path) ->
     program = decoder[1].program
     cases: list[tuple[Any, Any, dict[str, Any], str]] = [
         (tmp_path / "nowhere", PROMPT, {}, "no such folder"),
+        (tmp_path / ("x" * 300), PROMPT, {}, "no such folder"),
         (tmp_path, PROMPT, {}, "there is no model.onnx; export"),
         (3, PROMPT, {}, "a int does not generate"),
         (program, "text", {}, "there is no tokenizer"),

@@ -48,6 +48,7 @@ def test_places_that_are_refused(tmp_path: Path) -> None:
         tmp_path: "exists and is not empty",
         tmp_path / "file": "is a file",
         tmp_path / "no" / "where": "there is no folder",
+        tmp_path / "a\0b": "a folder name cannot hold a NUL character",
     }
     for place, message in cases.items():
         with pytest.raises(SaveError, match=message), new_folder(place):

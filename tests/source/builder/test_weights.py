@@ -38,11 +38,12 @@ def test_a_missing_weight_names_similar_ones(path: Path, name: str) -> None:
         Weights(WeightsFile(path))[name]
 
 
-@pytest.mark.parametrize("damage", ["empty", "header", "short", "shape"])
+@pytest.mark.parametrize("damage", ["empty", "header", "length", "short", "shape"])
 def test_damaged_files(path: Path, damage: str) -> None:
     data = path.read_bytes()
     path.write_bytes(
         {"empty": data[:4], "header": data[:8] + b"{" + data[9:20], "short": data[:-4],
+         "length": b"\xff" * 8 + data[8:],
          "shape": data.replace(b"[4]", b"[5]", 1)}[damage]
     )  # fmt: skip
     with pytest.raises(BuildError, match=r"w\.safetensors"):
