@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))  # the checkout's declarations, whether or not it 
 
 from coreai_onnx.composites import COMPOSITES, Composite  # noqa: E402
 from coreai_onnx.composites.declaration import Attribute, Input  # noqa: E402
-from tests.composites.calls.matrix import (  # noqa: E402
+from tests.composites.matrix import (  # noqa: E402
     DTYPES,
     OPSET,
     OTHER_OPSETS,

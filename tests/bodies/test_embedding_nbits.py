@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.composites.calls.one_model import model_of
+from tests.composites.one_model import model_of
 from tests.support.composite_calls import CASES
 
 

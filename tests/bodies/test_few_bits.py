@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
-from tests.composites.calls.one_model import model_of
+from tests.composites.one_model import model_of
 from tests.support.composite_calls import CASES, Case
 
 CASE = Case(

@@ -7,8 +7,8 @@ import onnxruntime
 import pytest
 import torch
 
-from tests.composites.calls.expert_cases import EXPERT_CASES
-from tests.composites.calls.one_model import model_of
+from tests.composites.expert_cases import EXPERT_CASES
+from tests.composites.one_model import model_of
 from tests.lower.checking import run_model
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close

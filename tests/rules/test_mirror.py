@@ -1,7 +1,7 @@
-"""Tests mirror the tree: ``coreai_onnx/a/b.py`` is tested in ``tests/a/test_b.py``.
+"""Tests mirror the folders: what is in ``coreai_onnx/a`` is tested in ``tests/a``.
 
-Exceptions: ``__init__.py`` and ``__main__.py``, which only name things; generated files, which
-``test_generated.py`` keeps fresh. C++: ``custom_ops/<folder>/x.cc`` is tested in
+A test file is about a behavior, so it may test several source files; a source file that has a test
+file of its own name has it in the mirrored folder. C++: ``custom_ops/<folder>/x.cc`` is tested in
 ``custom_ops/tests/<folder>/x_test.cc`` where it is math that runs without onnxruntime (``kernels``,
 ``memory``, ``simd``); ``ops`` and ``ort`` are tested through sessions, in
 ``tests/custom_ops/test_x.py``.
@@ -13,25 +13,41 @@ from pathlib import PurePosixPath
 
 from tests.rules.tree import files, sources
 
-ONLY_NAMES = ("__init__.py", "__main__.py")
+ABOUT_NO_FOLDER = {
+    "backend", "compat", "custom_ops", "docs", "examples", "models", "netron", "rules", "support",
+    "tools",
+}  # fmt: skip
+"""Folders of ``tests`` that are about the whole project or other parts of it."""
 
 
-def python_test_of(source: str) -> str:
-    """Where the tests of a source file of the package live."""
-    path = PurePosixPath(source).relative_to("coreai_onnx")
-    return str(PurePosixPath("tests") / path.parent / f"test_{path.name}")
+def source_folders() -> set[PurePosixPath]:
+    """Return the folders of the package that have code, relative to it."""
+    return {
+        PurePosixPath(name).parent.relative_to("coreai_onnx")
+        for name in sources(".py")
+        if name.startswith("coreai_onnx/") and not name.endswith("__init__.py")
+    }
 
 
-def test_every_python_source_has_its_test_file() -> None:
-    there = set(files())
-    missing = [
-        f"{source} → {python_test_of(source)}"
-        for source in sources(".py")
-        if source.startswith("coreai_onnx/")
-        and not source.endswith(ONLY_NAMES)
-        and python_test_of(source) not in there
-    ]
-    assert not missing, "sources without a test file:\n" + "\n".join(missing)
+def folders_of_tests() -> set[PurePosixPath]:
+    """Return the folders of ``tests`` that have test files, relative to it."""
+    return {
+        PurePosixPath(name).parent.relative_to("tests")
+        for name in files()
+        if name.startswith("tests/") and PurePosixPath(name).match("test_*.py")
+    }
+
+
+def test_every_folder_of_the_package_has_tests() -> None:
+    assert not source_folders() - folders_of_tests()
+
+
+def test_every_folder_of_tests_is_about_a_folder_of_the_package() -> None:
+    folders = {
+        path for path in folders_of_tests() if path.parts and path.parts[0] not in ABOUT_NO_FOLDER
+    }
+    parents = {parent for folder in source_folders() for parent in (folder, *folder.parents)}
+    assert not folders - parents
 
 
 def test_every_kernel_has_its_test_file() -> None:
@@ -42,8 +58,3 @@ def test_every_kernel_has_its_test_file() -> None:
         and f"{source.replace('/', '/tests/', 1).removesuffix('.cc')}_test.cc" not in files()
     ]
     assert not missing, f"kernels without a <name>_test.cc under custom_ops/tests: {missing}"
-
-
-def test_the_mirror_of_a_nested_file() -> None:
-    assert python_test_of("coreai_onnx/lower/aten/reduce.py") == "tests/lower/aten/test_reduce.py"
-    assert python_test_of("coreai_onnx/errors.py") == "tests/test_errors.py"

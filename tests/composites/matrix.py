@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from coreai_onnx.composites import COMPOSITES
-from tests.composites.calls.aten_cases import ATEN_CASES
-from tests.composites.calls.expert_cases import EXPERT_CASES
-from tests.composites.calls.optional_cases import OPTIONAL_CASES
+from tests.composites.aten_cases import ATEN_CASES
+from tests.composites.expert_cases import EXPERT_CASES
+from tests.composites.optional_cases import OPTIONAL_CASES
 from tests.support.composite_calls import CASES, Case
 
 ALL_CASES: Sequence[Case] = (*CASES, *OPTIONAL_CASES, *EXPERT_CASES, *ATEN_CASES)

@@ -9,7 +9,7 @@ import pytest
 
 from coreai_onnx.composites import COMPOSITES
 from coreai_onnx.composites.declaration import Composite
-from tests.composites.calls.matrix import (
+from tests.composites.matrix import (
     ALL_CASES,
     DTYPES,
     KERNELS,
