@@ -92,13 +92,29 @@ def backend(backend_id: str) -> Callable[[type[BackendDetails]], type[BackendDet
 
     Args:
         backend_id: Its id, which is also the domain of the functions of its parts.
+
+    Raises:
+        DelegationError: If the id is not a text, or what is registered is not a subclass of
+            `BackendDetails`.
     """
+    check_id(backend_id)
 
     def register(details: type[BackendDetails]) -> type[BackendDetails]:
+        if not isinstance(details, type) or not issubclass(details, BackendDetails):
+            raise DelegationError(
+                f"the backend {backend_id} is {details!r:.60}, not a subclass of BackendDetails\n"
+                "  derive it: class Backend(BackendDetails)"
+            )
         _BACKENDS[backend_id] = details
         return details
 
     return register
+
+
+def check_id(backend_id: Any) -> None:
+    """Raise DelegationError for anything but the id of a backend."""
+    if not isinstance(backend_id, str) or not backend_id:
+        raise DelegationError(f"a backend_id is a text, not {backend_id!r:.40}")
 
 
 def settings_of(compile_specs: Any) -> tuple[tuple[str, bytes], ...]:

@@ -17,6 +17,7 @@ from coreai_onnx.delegation.partitioning import (
     PartitionResult,
     unfit_nodes,
 )
+from coreai_onnx.errors import DelegationError
 from coreai_onnx.export.functionalize.replaced_graph import copy_of, with_graph
 
 Capability = Callable[[fx.Node], str]
@@ -39,9 +40,19 @@ class CapabilityPartitioner(Partitioner):
         self.spec, self.capability = spec, capability
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Return a copy with tagged nodes, and the reasons for the others."""
+        """Return a copy with tagged nodes, and the reasons for the others.
+
+        Raises:
+            DelegationError: If the capability returns something else than a text.
+        """
         calls = [n for n in exported_program.graph.nodes if n.op == "call_function"]
         reasons = {node.name: self.capability(node) for node in calls}
+        for name, reason in reasons.items():
+            if not isinstance(reason, str):
+                raise DelegationError(
+                    f"the capability returned {reason!r:.40} for {name}, not a text\n"
+                    "  return why the node is not supported, or '' if it is"
+                )
         return tagged(exported_program, self.spec, reasons)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coreai_onnx.delegation.memory_planning import MemoryPlanningPass
 from coreai_onnx.errors import StagingError
+from coreai_onnx.export.compat.torch_names import OpOverload
 
 if TYPE_CHECKING:
     from coreai_onnx.passes import Target
@@ -22,13 +23,25 @@ class EdgeCompileConfig:
 
     Attributes:
         preserve_ops: Operators that are not decomposed, overloads of ``torch.ops``.
+
+    Raises:
+        StagingError: If an operator is not an overload.
     """
 
-    preserve_ops: Collection[Any] = ()
+    preserve_ops: Collection[OpOverload] = ()
     _check_ir_validity: bool = True
     _skip_dim_order: bool = False
     _core_aten_ops_exception_list: Collection[Any] = ()
     _use_edge_ops: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the operators."""
+        ops: Any = self.preserve_ops
+        if not isinstance(ops, Collection) or not all(isinstance(op, OpOverload) for op in ops):
+            raise StagingError(
+                f"preserve_ops is {ops!r:.60}, not a list of operators\n"
+                "  name overloads: [torch.ops.aten.softplus.default]"
+            )
 
 
 _REFUSED = {
@@ -110,13 +123,28 @@ class FinishConfig:
         return chosen
 
 
+def check_configuration(given: Any, wanted: type, setting: str) -> None:
+    """Raise StagingError for anything but a configuration of one class.
+
+    Args:
+        given: The configuration.
+        wanted: Its class.
+        setting: A field, for the message.
+    """
+    if not isinstance(given, wanted):
+        raise StagingError(
+            f"the configuration is {given!r:.60}, not a {wanted.__name__}\n"
+            f"  name the settings: {wanted.__name__}({setting}=...)"
+        )
+
+
 def _check_planning(one: Any) -> None:
     if not isinstance(one, MemoryPlanningPass):
         raise StagingError(
             f"memory_planning_pass is {one!r:.60}, not a MemoryPlanningPass\n"
             "  use MemoryPlanningPass(memory_planning_algo=...) for a plan of your own"
         )
-    own = [name for name in ("run", "call", "__call__") if hasattr(one, name)]
+    own = [name for name in ("run", "run_multimethod", "call", "__call__") if hasattr(one, name)]
     if own:
         raise StagingError(
             f"{type(one).__name__}.{own[0]} would never be called: exported programs have no "

@@ -12,7 +12,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from coreai_onnx.converter import TorchConverter
-from coreai_onnx.delegation.configs import EdgeCompileConfig, FinishConfig
+from coreai_onnx.delegation.configs import EdgeCompileConfig, FinishConfig, check_configuration
 from coreai_onnx.delegation.finished import FinishedProgram
 from coreai_onnx.delegation.lowered_modules import with_lowered_modules
 from coreai_onnx.delegation.methods import FORWARD, Methods
@@ -24,7 +24,6 @@ from coreai_onnx.errors import (
     ExportError,
     NothingToConvertError,
     PassError,
-    StagingError,
     failures_as,
 )
 from coreai_onnx.export.capture.exported import check_program
@@ -42,6 +41,7 @@ the graph module, which is a copy, in place."""
 Passes = Sequence[ProgramPass | Pass] | Mapping[str, Sequence[ProgramPass | Pass]]
 """Passes for all methods, or by method."""
 _Partitioners = Partitioner | Mapping[str, Partitioner]
+_PartitionerLists = Sequence[_Partitioners] | Mapping[str, Sequence[Partitioner]]
 
 
 @turn()
@@ -62,13 +62,14 @@ def to_edge(
 
     Raises:
         NothingToConvertError: If there is no program.
-        StagingError: If one is not an ``ExportedProgram``.
+        StagingError: If one is not an ``ExportedProgram``, or the configuration is something else.
         ExportError: If torch cannot decompose one.
     """
     named = programs if isinstance(programs, Mapping) else {FORWARD: programs}
     if not named:
         raise NothingToConvertError("to_edge needs at least one program")
-    config = compile_config or EdgeCompileConfig()
+    config = EdgeCompileConfig() if compile_config is None else compile_config
+    check_configuration(config, EdgeCompileConfig, "preserve_ops")
     made = {str(name): _decomposed(program, name, config) for name, program in named.items()}
     return EdgeProgramManager(made, converter or TorchConverter())
 
@@ -76,7 +77,7 @@ def to_edge(
 def to_edge_transform_and_lower(
     programs: ExportedProgram | Mapping[str, ExportedProgram],
     transform_passes: Passes | None = None,
-    partitioner: _Partitioners | Sequence[_Partitioners] | None = None,
+    partitioner: _Partitioners | _PartitionerLists | None = None,
     *,
     compile_config: EdgeCompileConfig | None = None,
     converter: TorchConverter | None = None,
@@ -86,8 +87,8 @@ def to_edge_transform_and_lower(
     Args:
         programs: As for `to_edge`.
         transform_passes: As for `EdgeProgramManager.transform`.
-        partitioner: A partitioner or several, in order, each for all methods or by method; each
-            sees what those before it left.
+        partitioner: A partitioner or several, in order, for all methods or by method; each sees
+            what those before it left.
         compile_config: As for `to_edge`.
         converter: As for `to_edge`.
 
@@ -96,10 +97,18 @@ def to_edge_transform_and_lower(
     """
     made = to_edge(programs, compile_config=compile_config, converter=converter)
     made = made.transform(transform_passes or ())
-    several: Any = partitioner if isinstance(partitioner, list | tuple) else [partitioner]
-    for one in several:
-        made = made if one is None else made.to_backend(one)
+    if partitioner is None:
+        return made
+    for one in _each(partitioner):
+        by_method: Any = one if isinstance(one, Mapping) else dict.fromkeys(made.methods, one)
+        for name, own in by_method.items():
+            for single in _each(own):
+                made = made.to_backend({name: single})
     return made
+
+
+def _each(given: Any) -> Sequence[Any]:
+    return given if isinstance(given, list | tuple) else [given]
 
 
 def _decomposed(program: ExportedProgram, name: str, config: EdgeCompileConfig) -> ExportedProgram:
@@ -201,14 +210,13 @@ class EdgeProgramManager(Methods):
             UnsupportedOpsError: If ops have no lowering.
             ConversionError: If a program cannot be expressed in ONNX.
             PassError: If a pass fails; nothing is changed.
-            StagingError: If the configuration is something else.
+            StagingError: If the configuration is something else, or names an unknown method.
         """
-        config = config or FinishConfig()
-        if not isinstance(config, FinishConfig):
-            raise StagingError(
-                f"the configuration is a {type(config).__name__}, not a FinishConfig\n"
-                "  name the settings: FinishConfig(passes=...)"
-            )
+        config = FinishConfig() if config is None else config
+        check_configuration(config, FinishConfig, "passes")
+        if isinstance(config.memory_planning_pass, Mapping):
+            for name in config.memory_planning_pass:
+                self.exported_program(name)
         if config.passes:
             return self.transform(config.passes).finish(replace(config, passes=()))
         program = self._lowered(config)
@@ -234,6 +242,10 @@ class EdgeProgramManager(Methods):
 
 def _check_passes(passes: Any) -> None:
     """Raise PassError for anything but several passes."""
+    kinds = [one for one in passes if isinstance(one, type)] if isinstance(passes, Sequence) else []
+    if kinds:
+        name = kinds[0].__name__
+        raise PassError(f"the pass {name} is a class\n  pass an instance: {name}(...)")
     if not isinstance(passes, Sequence) or not all(callable(one) for one in passes):
         raise PassError(
             f"passes are a list of functions, or such lists by method, not {passes!r:.60}\n"
@@ -247,10 +259,12 @@ def _check_partitioner(one: Any) -> None:
         return
     if isinstance(one, str):
         advice = "for a whole program: to_backend(backend_id, manager.exported_program(), specs)"
-    elif isinstance(one, type):
+    elif isinstance(one, type) and issubclass(one, Partitioner):
         advice = f"pass an instance: {one.__name__}(...)"
-    else:
+    elif isinstance(one, list | tuple):
         advice = "call to_backend for each partitioner"
+    else:
+        advice = "such as CapabilityPartitioner(DelegationSpec(backend_id), capability)"
     raise DelegationError(f"{one!r:.60} is not a Partitioner\n  {advice}")
 
 

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, OutputKind, TensorArgument
 
 from coreai_onnx.converter import TorchConverter
-from coreai_onnx.delegation.backends import HANDLE, CompileSpec, processed, settings_of
+from coreai_onnx.delegation.backends import HANDLE, CompileSpec, check_id, processed, settings_of
 from coreai_onnx.errors import DelegationError, InputError, Where, failures_as
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.delegate_call import (
@@ -76,8 +76,10 @@ class LoweredModule(torch.nn.Module):
             holds_weights: Whether the bytes contain the values of the weights of the reference.
 
         Raises:
-            DelegationError: If the reference has states, or there are no bytes.
+            DelegationError: If the id is not a text, the reference has states, or there are no
+                bytes.
         """
+        check_id(backend_id)
         if not isinstance(processed_bytes, bytes):
             raise DelegationError(f"processed_bytes is not bytes, but {processed_bytes!r:.80}")
         _check_whole(reference)
@@ -165,24 +167,37 @@ class LoweredModule(torch.nn.Module):
         """The delegate that the op of this module's calls runs."""
         return self._delegate
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: Any, **named: Any) -> Any:
         """Run the program.
 
         Raises:
-            InputError: If the number of inputs, a dtype or a size is not that of the program.
+            InputError: If the inputs, a dtype or a size are not those of the program.
         """
         leaves = pytree.tree_leaves(args)
+        rest = self._user_inputs[len(leaves) :]
+        if named and sorted(named) == sorted(rest):
+            leaves += [named[name] for name in rest]
+        elif named:
+            raise InputError(
+                f"the part {self._tag} takes {', '.join(rest) or 'none'} by name, "
+                f"not {', '.join(named)}"
+            )
         if len(leaves) != len(self._user_inputs):
             wanted = ", ".join(self._user_inputs) or "none"
             raise InputError(
                 f"the part {self._tag} takes {len(self._user_inputs)} inputs ({wanted}), "
                 f"not {len(leaves)}"
             )
-        user_inputs = iter(leaves)
+        user_inputs = zip(self._user_inputs, leaves, strict=True)
         tensors: list[Any] = []
         numbers: list[Any] = []
         for weight, number in self._inputs:
-            value = getattr(self, weight) if weight else next(user_inputs)
+            name, value = (weight, getattr(self, weight)) if weight else next(user_inputs)
+            if not isinstance(value, torch.SymInt | int if number else torch.Tensor):
+                raise InputError(
+                    f"the part {self._tag} takes {'an integer' if number else 'a tensor'} as "
+                    f"{name}, not a {type(value).__name__}"
+                )
             (numbers if number else tensors).append(value)
         outputs = DELEGATE(tensors, numbers, self._tag)
         return pytree.tree_unflatten(list(outputs), self._out_spec)

@@ -9,6 +9,7 @@ import torch
 from torch.export import Dim, export
 
 from coreai_onnx.delegation import CapabilityPartitioner, DelegationSpec, delegates_of, to_edge
+from coreai_onnx.errors import DelegationError
 from tests.delegation.demo_backend import DEMO
 from tests.support.tolerances import assert_close
 
@@ -100,3 +101,10 @@ def test_results_that_are_not_tensors_stay_in_their_part_or_outside(left_out, re
         x = torch.randn(rows, 4)
         for given, expected in zip(finished.run(x), Sizes()(x), strict=True):
             assert_close(given, expected)
+
+
+@pytest.mark.parametrize("answer", [None, True])
+def test_a_capability_that_returns_no_text_is_an_error(answer) -> None:
+    manager = to_edge(export(Model(), (torch.randn(4),)))
+    with pytest.raises(DelegationError, match=rf"returned {answer} for sin, not a text\n  return"):
+        manager.to_backend(CapabilityPartitioner(DelegationSpec(DEMO), lambda _: answer))

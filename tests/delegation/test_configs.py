@@ -61,12 +61,18 @@ def test_fields_that_are_refused(fields, fault) -> None:
         FinishConfig(**fields)
 
 
+@pytest.mark.parametrize("ops", [["aten.sin"], torch.ops.aten.sin.default, torch.ops.aten.sin])
+def test_operators_to_keep_are_overloads(ops) -> None:
+    with pytest.raises(StagingError, match=r"not a list of operators\n  name overloads"):
+        EdgeCompileConfig(preserve_ops=ops)
+
+
 def test_an_unknown_field_is_an_error_with_its_name() -> None:
     with pytest.raises(TypeError, match="'memory_planning'"):
         FinishConfig(memory_planning=MemoryPlanningPass())
 
 
-@pytest.mark.parametrize("name", ["run", "call", "__call__"])
+@pytest.mark.parametrize("name", ["run", "run_multimethod", "call", "__call__"])
 def test_a_planning_pass_with_a_method_that_is_never_called_is_an_error(name) -> None:
     own = type("Own", (MemoryPlanningPass,), {name: lambda self, graph_module: graph_module})
     with pytest.raises(StagingError, match=rf"Own\.{name} would never be called.*\n.*algo="):

@@ -8,6 +8,7 @@ from torch.export import ExportedProgram, export
 
 from coreai_onnx import TorchConverter
 from coreai_onnx.delegation import (
+    BackendDetails,
     CapabilityPartitioner,
     DelegationSpec,
     EdgeCompileConfig,
@@ -15,6 +16,7 @@ from coreai_onnx.delegation import (
     ExportPass,
     FinishConfig,
     FinishedProgram,
+    MemoryPlanningPass,
     delegates_of,
     to_edge,
     to_edge_transform_and_lower,
@@ -226,6 +228,8 @@ def relu() -> EdgeProgramManager:
         ([RELU], "is not a Partitioner\n  call to_backend for each partitioner"),
         (None, "None is not a Partitioner"),
         ({"forward": DEMO}, f"'{DEMO}' is not a Partitioner"),
+        (DelegationSpec(DEMO), r"not a Partitioner\n  such as CapabilityPartitioner\(Delegation"),
+        (BackendDetails, r"not a Partitioner\n  such as CapabilityPartitioner\(Delegation"),
     ],
 )
 def test_what_is_not_a_partitioner_is_an_error(partitioner, advice) -> None:
@@ -239,15 +243,38 @@ def test_what_are_not_passes_is_an_error(passes) -> None:
         relu().transform(passes)
 
 
-@pytest.mark.parametrize("config", [{"passes": []}, [], FinishConfig])
+def test_a_pass_that_is_a_class_is_an_error() -> None:
+    with pytest.raises(PassError, match=r"is a class\n  pass an instance: ConvertReluToSigmoid\("):
+        relu().transform([ConvertReluToSigmoid])
+
+
+@pytest.mark.parametrize("config", [{"passes": []}, {}, [], FinishConfig, EdgeCompileConfig()])
 def test_what_is_not_a_configuration_is_an_error(config) -> None:
     with pytest.raises(StagingError, match=r"not a FinishConfig\n  name the settings"):
-        relu().to_executorch(config or {"optimize": False})
+        relu().to_executorch(config)
+
+
+@pytest.mark.parametrize("config", [{"preserve_ops": []}, {}, FinishConfig(), EdgeCompileConfig])
+def test_what_is_not_a_configuration_of_to_edge_is_an_error(config) -> None:
+    with pytest.raises(StagingError, match=r"EdgeCompileConfig\n  .*EdgeCompileConfig\(preserve"):
+        to_edge(export(torch.nn.ReLU(), (torch.randn(2),)), compile_config=config)
+
+
+def test_a_memory_plan_of_an_unknown_method_is_an_error() -> None:
+    config = FinishConfig(memory_planning_pass={"encode": MemoryPlanningPass()})
+    with pytest.raises(StagingError, match="no method 'encode'; there are forward"):
+        relu().finish(config)
 
 
 @pytest.mark.parametrize(
     "partitioner",
-    [RELU, [RELU], (RELU, CapabilityPartitioner(DelegationSpec(DEMO), str)), {"forward": RELU}],
+    [
+        RELU,
+        [RELU],
+        (RELU, CapabilityPartitioner(DelegationSpec(DEMO), str)),
+        {"forward": RELU},
+        {"forward": [RELU]},
+    ],
 )
 def test_one_partitioner_or_several(partitioner) -> None:
     made = to_edge_transform_and_lower(

@@ -156,6 +156,34 @@ def test_another_number_of_inputs_is_an_error(count: int) -> None:
         part(*[torch.randn(2, 3)] * count)
 
 
+@pytest.mark.parametrize("value", [X.numpy(), None, 3])
+def test_inputs_are_tensors(value) -> None:
+    with pytest.raises(InputError, match=f"takes a tensor as x, not a {type(value).__name__}$"):
+        lowered(LowerableModule(), X)(value)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_inputs_by_name(strict: bool) -> None:
+    class Difference(torch.nn.Module):
+        def forward(self, a, b):
+            return a - b
+
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = part
+
+        def forward(self, x, y):
+            return self.part(x, b=y) + self.part(b=x, a=y.exp())
+
+    part, y = lowered(Difference(), X, X.clone()), torch.randn(2, 3)
+    assert_close(part(b=y, a=X), X - y)
+    finished = to_edge(export(Outer(), (X, y), strict=strict)).finish()
+    assert_close(finished.run(X, y)[0], X - y + y.exp() - X)
+    with pytest.raises(InputError, match="takes b by name, not c"):
+        part(X, c=y)
+
+
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_program_owns_its_lowered_modules(strict: bool) -> None:
     def exported():

@@ -21,6 +21,13 @@ def test_options_select_scheme_and_rules() -> None:
     assert (scheme.symmetric, scheme.scale_dtype) == (True, "float32")
 
 
+def test_integers_of_numpy_are_integers() -> None:
+    models = {"main": linear(heavy_tailed(8, 32))}
+    made = quantize_entrypoints(models, "", np.int64(4), np.int32(16), method="rtn", minimum_size=0)
+    (layer,) = made["main"].report.layers
+    assert (layer.scheme.bits, layer.scheme.group_size) == (4, 16)
+
+
 def test_an_unknown_option_is_an_error() -> None:
     with pytest.raises(
         QuantizationError,

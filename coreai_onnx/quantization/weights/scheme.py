@@ -58,7 +58,7 @@ class Scheme:
         if not isinstance(self.symmetric, bool):
             raise QuantizationError(f"symmetric={self.symmetric!r}; give True or False")
         size = self.group_size
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        if isinstance(size, bool) or not isinstance(size, Integral) or size < 0:
             raise QuantizationError(
                 f"group_size={size!r}; give a positive number, or 0 for one scale per row"
             )
@@ -67,6 +67,8 @@ class Scheme:
                 f"group_size={size}: the {self.bits}-bit codes of a group do not fill whole bytes\n"
                 f"  choose a multiple of {_whole(self.bits)}"
             )
+        for name in ("bits", "group_size", "activation_bits"):  # files take no integers of numpy
+            object.__setattr__(self, name, int(getattr(self, name)))
 
     @property
     def is_symmetric(self) -> bool:
