@@ -1,9 +1,14 @@
 """PyTorch to ONNX converter that keeps composite ops as functions, which native kernels can run."""
 
+import sys
+import warnings
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from coreai_onnx import moved
 from coreai_onnx.version import __version__
 
 if TYPE_CHECKING:
@@ -110,7 +115,43 @@ _HOMES = {
 }
 """Imported on first access: an app that only runs models needs no torch."""
 
-moved.install()
+_MOVED = {
+    "coreai_onnx.generation": "coreai_onnx.huggingface.generation",
+    "coreai_onnx.kernels": "coreai_onnx.delegation.user_kernels",
+    "coreai_onnx.memory": "coreai_onnx.runtime.memory",
+}
+"""Modules under the names that they had in version 0.1."""
+
+
+class _MovedModules(MetaPathFinder, Loader):
+    """Finds modules by the names of `_MOVED`, and their submodules."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return a spec for a name that has moved."""
+        del path, target
+        return None if _present_name(fullname) is None else ModuleSpec(fullname, self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the module of the present name in place of the empty one."""
+        name = module.__name__
+        present = _present_name(name)
+        assert present is not None
+        warnings.warn(f"{name} is deprecated: import {present}", DeprecationWarning, stacklevel=2)
+        # importlib takes the module from here after this call.
+        sys.modules[name] = import_module(present)
+
+
+def _present_name(name: str) -> str | None:
+    for old, new in _MOVED.items():
+        if name == old or name.startswith(f"{old}."):
+            return new + name[len(old) :]
+    return None
+
+
+# First: the path finder would find a submodule in the folder of the module, and load it twice.
+sys.meta_path.insert(0, _MovedModules())
 
 
 def __getattr__(name: str) -> Any:

@@ -33,12 +33,12 @@ from coreai_onnx.lower import Context, IONames, ProgramLowering
 from coreai_onnx.lower.build.composite_calls import CompositeCalls
 from coreai_onnx.lower.walk.registry import Lowering, builtin_lowering, composite_form
 from coreai_onnx.lower.walk.training import warn_about_training
+from coreai_onnx.messages import begin_stage
 from coreai_onnx.model.checks.violations import violations
 from coreai_onnx.model.files.program_files import MAIN
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
 from coreai_onnx.model.provenance.debug_info import DebugInfo
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.stages import begin
 from coreai_onnx.targets.opsets import chosen_opset
 from coreai_onnx.version import __version__
 
@@ -187,7 +187,7 @@ class TorchConverter:
         """
         self._check_free(entrypoint_name)
         names = IONames(input_names, output_names, state_names)
-        begin("export")
+        begin_stage("export")
         captured = capture(as_module(model), export_fn, externalize_modules)
         self._staged[entrypoint_name] = _Staged(
             captured.program, names, captured.calls, captured.recognized
@@ -295,7 +295,7 @@ class TorchConverter:
         return self.to_onnx(entrypoints)
 
     def _convert(self, name: str, staged: _Staged, opset: int) -> ir.Model:
-        begin("lower")
+        begin_stage("lower")
         bodies = (call.body for call in staged.module_calls.values() if call.body is not None)
         warn_about_training([staged.program, *bodies])
         ends = ("placeholder", "output")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from coreai_onnx.printable import printable_lines
+from coreai_onnx.messages import printable_lines
 
 
 class CoreaiError(Exception):

@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import StagingError
+from coreai_onnx.messages import begin_stage, printable
 from coreai_onnx.model.checks.verifier import Verifier, check_of
 from coreai_onnx.model.extraction import extracted
 from coreai_onnx.model.files.bundles import save_bundle
@@ -21,12 +22,10 @@ from coreai_onnx.model.files.saving import to_proto
 from coreai_onnx.model.inventory import composite_calls
 from coreai_onnx.model.provenance.debug_info import DebugInfo
 from coreai_onnx.model.summary import summarize
-from coreai_onnx.printable import printable
 from coreai_onnx.quantization.quantizable import Quantizable
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps, library_paths
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Outputs
-from coreai_onnx.stages import begin
 
 if TYPE_CHECKING:
     from coreai_onnx.export.recognize.blocks import Recognition
@@ -176,7 +175,7 @@ class OnnxProgram(Quantizable):
         """
         from coreai_onnx.passes import optimize_for  # graph-surgeon is slow to import
 
-        begin("optimize")
+        begin_stage("optimize")
         self._sessions.clear()
         for name, model in self.models.items():
             record = self.records.get(name)
@@ -223,7 +222,7 @@ class OnnxProgram(Quantizable):
             StagingError: If there is no such entrypoint, or no record of it.
             SaveError: If a file cannot be written.
         """
-        begin("save")
+        begin_stage("save")
         if record is not None:
             self.record(entrypoint).save(record)
         together = entrypoint is None and len(self.models) > 1
@@ -258,7 +257,7 @@ class OnnxProgram(Quantizable):
             SaveError: If the folder cannot be written or replaced, an entrypoint's name cannot be
                 that of a file, or a state of one name differs between entrypoints.
         """
-        begin("save")
+        begin_stage("save")
         level = self.debug_info if debug_info is None else debug_info
         return save_bundle(self.models, Path(folder), overwrite=overwrite, debug_info=level)
 
@@ -275,9 +274,9 @@ class OnnxProgram(Quantizable):
         Raises:
             SaveError: If it cannot be written, or a model has what Python source cannot express.
         """
-        from coreai_onnx.source.package import write_package  # onnxscript is slow to import
+        from coreai_onnx.model.python.package import write_package  # onnxscript is slow to import
 
-        begin("save")
+        begin_stage("save")
         write_package(self.models, Path(folder))
         return Path(folder)
 
@@ -291,7 +290,7 @@ class OnnxProgram(Quantizable):
             StagingError: If there is no such entrypoint.
             SaveError: If the model has what Python source cannot express.
         """
-        from coreai_onnx.source.text import to_text
+        from coreai_onnx.model.python.text import to_text
 
         return to_text(self.models[self._choose(entrypoint)])
 

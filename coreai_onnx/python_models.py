@@ -61,7 +61,7 @@ class ExportedModel:
             SaveError: If the model has what Python source cannot express.
         """
         if not self._source:
-            from coreai_onnx.source.single_file import single_file
+            from coreai_onnx.model.python.single_file import single_file
 
             self._source = single_file(self.program.model, self._takes)[0]
         return self._source
@@ -72,7 +72,7 @@ class ExportedModel:
         Raises:
             SaveError: If a file cannot be written, or does not end in ``.py``.
         """
-        from coreai_onnx.source.single_file import write_file
+        from coreai_onnx.model.python.single_file import write_file
 
         write_file(self.program.model, Path(path), self._takes)
 
@@ -115,7 +115,7 @@ class ExportedModel:
         return self._run(args, {})
 
     def _run(self, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
-        from coreai_onnx.source.builder import arguments, errors, values
+        from coreai_onnx.model.python.builder import arguments, errors, values
 
         takes = self._takes
         if takes is None:
@@ -168,7 +168,7 @@ def _parameters_of(program: OnnxProgram) -> dict[str, Any] | None:
 
 
 def _parameters(program: ExportedProgram) -> dict[str, Any] | None:
-    from coreai_onnx.source.builder import Fixed
+    from coreai_onnx.model.python.builder import Fixed
 
     call = program.module_call_graph[0].signature
     tree = program.call_spec.in_spec
@@ -193,7 +193,7 @@ def _template(tree: pytree.TreeSpec, leaves: Iterator[Any]) -> Any:
     Raises:
         TypeError: If a container is neither a list, tuple, dict or dataclass.
     """
-    from coreai_onnx.source.builder import Fields
+    from coreai_onnx.model.python.builder import Fields
 
     if tree.is_leaf():
         return next(leaves)
@@ -211,7 +211,7 @@ def _template(tree: pytree.TreeSpec, leaves: Iterator[Any]) -> Any:
 
 def _inputs_in(item: Any) -> Iterator[str]:
     """Yield the names of the inputs in a part of the arguments, in order."""
-    from coreai_onnx.source.builder import Fields
+    from coreai_onnx.model.python.builder import Fields
 
     if isinstance(item, str):
         yield item
@@ -276,7 +276,7 @@ def postprocess(
         LoadError: If the source is wrong, needs weights, which are not in it, or has other
             dims or another number of tensors.
     """
-    from coreai_onnx.source.single_file import read_source
+    from coreai_onnx.model.python.single_file import read_source
 
     model, takes = read_source(raw_src)
     kernel = ExportedModel(OnnxProgram({"main": model}).optimize(), takes)
@@ -296,7 +296,7 @@ def from_python(folder: str | PathLike[str]) -> OnnxProgram:
     Raises:
         LoadError: If the folder is no such package, or its Python is wrong; names the line.
     """
-    from coreai_onnx.source.package import read_package
+    from coreai_onnx.model.python.package import read_package
 
     return OnnxProgram(read_package(Path(folder)))
 
@@ -309,6 +309,6 @@ def from_text(text: str) -> OnnxProgram:
     Raises:
         LoadError: If it is no such text, or its Python is wrong; names the line.
     """
-    from coreai_onnx.source.text import from_text as read
+    from coreai_onnx.model.python.text import from_text as read
 
     return OnnxProgram({"main": read(text)})

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from coreai_onnx.moved import MOVED
+from coreai_onnx import _MOVED as MOVED
 
 
 @pytest.mark.parametrize("old", sorted(MOVED))

@@ -14,7 +14,7 @@ from torch.export import Dim
 
 import coreai_onnx
 from coreai_onnx.errors import InputError, LoadError
-from tests.source.packages import imported_file
+from tests.model.python.packages import imported_file
 from tests.support.tolerances import assert_close
 
 SHAPES = {"x": {0: Dim("B"), 1: Dim("T")}, "weight": {}}

@@ -25,8 +25,8 @@ from torch import nn
 
 import coreai_onnx
 from coreai_onnx.errors import KernelsNotBuiltError
+from coreai_onnx.messages import render, size_text
 from coreai_onnx.model.interface import interface
-from coreai_onnx.model.table import render, size_text
 from coreai_onnx.runtime import Session
 from coreai_onnx.runtime.profile.timing import Timings, time_interleaved
 

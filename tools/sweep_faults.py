@@ -28,7 +28,7 @@ from coreai_onnx.converter import TorchConverter
 from coreai_onnx.debugging.blaming.blame import blame
 from coreai_onnx.debugging.reference.torch_side import feeds_of
 from coreai_onnx.errors import CoreaiError
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from coreai_onnx.passes import Target
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.sessions.session import Session

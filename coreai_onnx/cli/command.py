@@ -30,7 +30,7 @@ from coreai_onnx.cli.commands import (
 )
 from coreai_onnx.cli.interrupt import interrupted
 from coreai_onnx.errors import CommandError, CoreaiError
-from coreai_onnx.printable import printable_lines
+from coreai_onnx.messages import printable_lines
 
 FAILED = 2
 """Exit code if a command fails; 1: ``compare``, ``blame`` or ``diff`` found a difference."""

@@ -28,16 +28,14 @@ from coreai_onnx.huggingface.quantizing import check_arguments, first_target, qu
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.verification import check_at_other_sizes
+from coreai_onnx.messages import begin_stage, printable, render, size_text
 from coreai_onnx.model.files.new_folders import check_new, new_folder
 from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
 from coreai_onnx.model.interface import CAPACITY
 from coreai_onnx.model.metadata import RELATIONS, STATES
-from coreai_onnx.model.table import render, size_text
 from coreai_onnx.passes.stored_weights import store_weights_as
-from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.libraries.library import ops_library_path
-from coreai_onnx.stages import begin
 from coreai_onnx.targets.opsets import chosen_opset
 
 if TYPE_CHECKING:
@@ -249,7 +247,7 @@ class _Conversion:
         if self.loaded.model.dtype == torch.float32 and stored != torch.float32:
             store_weights_as(program.model, str(stored).removeprefix("torch."))
         if self.check and isinstance(part, Decoder):
-            begin("check")
+            begin_stage("check")
             check_at_other_sizes(part, program)
         return program
 

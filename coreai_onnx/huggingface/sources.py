@@ -21,7 +21,7 @@ from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantiza
 from coreai_onnx.huggingface.folders import check_companions
 from coreai_onnx.huggingface.settings import setting_fault
 from coreai_onnx.huggingface.tasks import Task, task_of
-from coreai_onnx.stages import begin
+from coreai_onnx.messages import begin_stage
 
 CONFIG, SENTENCES = "config.json", "modules.json"
 _INDEX = "model.safetensors.index.json"
@@ -73,7 +73,7 @@ def load_source(
             transformers does not know, the model has no head for the task, or a weight exceeds the
             range of a dtype.
     """
-    begin("load")
+    begin_stage("load")
     import_torchao()
     if isinstance(source, torch.nn.Module):
         loaded = _of_object(source, task)

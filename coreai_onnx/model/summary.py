@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from coreai_onnx.messages import printable, render, size_text
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import (
     composite_calls,
@@ -13,8 +14,6 @@ from coreai_onnx.model.inventory import (
     weights,
 )
 from coreai_onnx.model.metadata import TARGET
-from coreai_onnx.model.table import render, size_text
-from coreai_onnx.printable import printable
 
 
 def summarize(name: str, model: ir.Model) -> str:

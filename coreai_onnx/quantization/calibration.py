@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import CoreaiError, QuantizationError
+from coreai_onnx.messages import begin_stage
 from coreai_onnx.quantization.weights.products import Products, Root, origin
 from coreai_onnx.runtime.sessions.session import Session
-from coreai_onnx.stages import begin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Feed = Mapping[str, object] | Sequence[object]
@@ -193,7 +193,7 @@ def run_calls(
     """
     number, filled = 0, False
     for number, feed in enumerate(feeds, 1):
-        begin(f"{what}{label}: call {number}")
+        begin_stage(f"{what}{label}: call {number}")
         arrays = _run_call(session, feed, f"{what} call {number}")
         filled = filled or any(arrays[info.name].size for info in session.outputs)
         yield number, arrays

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Self, Unpack
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError, StagingError, failures_as
+from coreai_onnx.messages import begin_stage
 from coreai_onnx.model.adoption import adopt
 from coreai_onnx.model.files.program_files import MAIN
-from coreai_onnx.stages import begin
 
 if TYPE_CHECKING:
     from coreai_onnx.quantization.evaluation import MetricChange
@@ -70,7 +70,7 @@ class Quantizable:
         """
         from coreai_onnx.quantization.options import quantize_entrypoints  # imports torch
 
-        begin("quantize")
+        begin_stage("quantize")
         data = [options.get("calibration"), options.get("evaluation")]
         has_calls = any(calls is not None and not isinstance(calls, Mapping) for calls in data)
         calibrated = self._choose(None) if has_calls else ""
@@ -129,6 +129,6 @@ def _change(name: str, metric: Metric, before: Quantizable, after: Quantizable) 
     """
     from coreai_onnx.quantization.evaluation import MetricChange
 
-    begin(f"metric {name}")
+    begin_stage(f"metric {name}")
     with failures_as(QuantizationError, f"the metric {name!r} cannot be computed"):
         return MetricChange(name, float(metric(before)), float(metric(after)))

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError
+from coreai_onnx.messages import begin_stage
 from coreai_onnx.model.inventory import weights
 from coreai_onnx.quantization.calibration import Array, Feed, second_moments
 from coreai_onnx.quantization.report import (
@@ -26,7 +27,6 @@ from coreai_onnx.quantization.weights.quantized_models import refuse_few_bits, r
 from coreai_onnx.quantization.weights.rewriting import Rewriting
 from coreai_onnx.quantization.weights.scheme import CALIBRATED, Scheme
 from coreai_onnx.quantization.weights.specialization import specialize
-from coreai_onnx.stages import begin
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _packed(
     """Quantize the weights of a plan; equal weights with one scheme are quantized once."""
     packed: dict[MatrixWeight, PackedWeight] = {}
     for number, (weight, scheme) in enumerate(plan.schemes.items(), 1):
-        begin(f"quantize {number}/{len(plan.schemes)} {weight.path}")
+        begin_stage(f"quantize {number}/{len(plan.schemes)} {weight.path}")
         key = scheme, _digest(weight)
         if key not in done:
             data = None if weight.is_lookup else moments.get(id(weight.tensor))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from coreai_onnx.model.table import render, size_text
+from coreai_onnx.messages import render, size_text
 from coreai_onnx.quantization.evaluation import MetricChange, OutputChange
 from coreai_onnx.quantization.weights.scheme import Scheme
 

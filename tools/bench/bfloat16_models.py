@@ -29,7 +29,7 @@ import torch
 import transformers
 
 import coreai_onnx
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from coreai_onnx.passes.stored_weights import store_weights_as
 from coreai_onnx.runtime.sessions.session import Session
 

@@ -17,7 +17,7 @@ import transformers
 
 import coreai_onnx
 from coreai_onnx.debugging import diff_models
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from coreai_onnx.program import OnnxProgram
 from tools.bench.generation_models import config
 from tools.bench.large_graphs import chain

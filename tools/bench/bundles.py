@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from coreai_onnx.runtime.libraries.library import ops_library_path
 
 NAMES = ("prefill", "decode")

@@ -30,7 +30,7 @@ import transformers
 
 import coreai_onnx
 from coreai_onnx import TorchConverter
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from tests.models.zoo import named
 
 Exporter = Callable[[torch.export.ExportedProgram, Path], None]

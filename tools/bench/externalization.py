@@ -25,7 +25,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
-from coreai_onnx.model.table import render, size_text
+from coreai_onnx.messages import render, size_text
 from tools.bench.conversion import Logits
 
 WAYS: dict[str, Any] = {

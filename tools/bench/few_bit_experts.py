@@ -19,7 +19,7 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.composites import GatherMM
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime import ops_library_path
 from tools.bench.few_bits import milliseconds

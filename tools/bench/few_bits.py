@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from coreai_onnx.runtime import ops_library_path
 from tools.bench.composite_model import composite_model, feeds_of
 from tools.bench.fused_ops import MICROSOFT, one_node

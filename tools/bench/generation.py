@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from tools.bench.generation_models import SOURCE, Peer, peers, prepare, write_source
 from tools.bench.generation_worker import CACHED, PROMPT
 

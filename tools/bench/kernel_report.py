@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from tools.bench.limits import REPO
 
 KEPT = REPO / "build" / "kernel_bench"

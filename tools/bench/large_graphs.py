@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from coreai_onnx import OnnxProgram
 from coreai_onnx.debugging import inspect_model
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 
 OPSETS = [helper.make_opsetid("", 21), helper.make_opsetid("d", 1)]
 

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 import coreai_onnx
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from coreai_onnx.runtime.sessions.session import Session
 
 

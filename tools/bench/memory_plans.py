@@ -12,7 +12,7 @@ import sys
 import warnings
 
 from coreai_onnx.converter import TorchConverter
-from coreai_onnx.model.table import render, size_text
+from coreai_onnx.messages import render, size_text
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.libraries.library import kernels_built
 from coreai_onnx.runtime.memory import MemoryPlan, memory_plan

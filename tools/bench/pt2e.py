@@ -18,7 +18,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 import coreai_onnx
-from coreai_onnx.model.table import render, size_text
+from coreai_onnx.messages import render, size_text
 from coreai_onnx.quantization import OrtQuantizer
 from coreai_onnx.runtime.profile.timing import time_interleaved
 from tools.quickstart import MAX_POSITIONS, SENTENCES, Loaded, load

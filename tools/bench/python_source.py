@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import coreai_onnx
 from coreai_onnx import OnnxProgram
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from tests.models.decoders import SHAPE
 from tests.models.zoo import named
 from tools import quickstart
@@ -59,7 +59,7 @@ def measured(program: OnnxProgram, folder: Path) -> tuple[int, int, float, float
 
 
 def main() -> None:
-    from coreai_onnx.source import package  # noqa: F401  the imports are not measured
+    from coreai_onnx.model.python import package  # noqa: F401  the imports are not measured
 
     rows = []
     for name, make in PROGRAMS.items():

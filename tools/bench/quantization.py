@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 import coreai_onnx
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.quantization.weights.scheme import CALIBRATED, METHODS
 from tests.support.huggingface_folders import DOCSTRING_LLAMA, docstring_llama

@@ -17,7 +17,7 @@ import torch
 
 from coreai_onnx import OnnxProgram, TorchConverter
 from coreai_onnx.errors import CoreaiError
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from coreai_onnx.passes import TARGETS, optimize_for
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import ARCHITECTURES

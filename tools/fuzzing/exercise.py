@@ -13,8 +13,8 @@ import numpy as np
 from coreai_onnx.debugging import diff_models, inspect_model
 from coreai_onnx.debugging.diff.histogram import histogram
 from coreai_onnx.errors import CoreaiError
+from coreai_onnx.messages import TEXT_LIMIT
 from coreai_onnx.model.files.loading import fault
-from coreai_onnx.printable import TEXT_LIMIT
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.sessions.session import Session
 from tools.fuzzing.mutation import mutated

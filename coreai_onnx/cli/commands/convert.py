@@ -28,9 +28,8 @@ from coreai_onnx.cli.options.tensors import (
 )
 from coreai_onnx.debugging.verdict.difference import Array
 from coreai_onnx.errors import CommandError
-from coreai_onnx.printable import printable
+from coreai_onnx.messages import begin_stage, printable
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.stages import begin
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +111,7 @@ def execute(options: argparse.Namespace) -> int:
         options.record = output.chosen_place(options.record, PROGRAM_SUFFIX)
     bits = quantization.chosen(options)
     with stages_shown():
-        begin("import")
+        begin_stage("import")
         subject = load_subject(options.factory, options.seed)
         if subject.program is None:
             program = _convert_module(subject, given, dynamic, options)

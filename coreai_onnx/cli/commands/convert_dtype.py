@@ -8,9 +8,8 @@ from pathlib import Path
 from coreai_onnx.cli.options import output
 from coreai_onnx.cli.options.progress import stages_shown
 from coreai_onnx.cli.options.quantization import feeds
-from coreai_onnx.printable import printable
+from coreai_onnx.messages import begin_stage, printable
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.stages import begin
 
 NAME = "convert-dtype"
 DESCRIPTION = """\
@@ -54,7 +53,7 @@ def execute(options: argparse.Namespace) -> int:
     """Convert, save, and print the report."""
     options.output = output.chosen_place(options.output)
     with stages_shown():
-        begin("load")
+        begin_stage("load")
         program = OnnxProgram.load(options.model)
         program.convert_dtype(
             options.dtype,

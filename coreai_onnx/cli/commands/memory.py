@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coreai_onnx.cli.options.inputs import chosen_inputs, declare_inputs
 from coreai_onnx.cli.options.output import chosen_place
-from coreai_onnx.model.table import size_text
+from coreai_onnx.messages import size_text
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.memory.plan import planned_run
 from coreai_onnx.runtime.memory.reordering import reordered

@@ -9,8 +9,8 @@ from coreai_onnx.cli.options import output
 from coreai_onnx.cli.options.progress import stages_shown
 from coreai_onnx.cli.options.subject import load_record
 from coreai_onnx.errors import CommandError
+from coreai_onnx.messages import begin_stage
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.stages import begin
 
 if TYPE_CHECKING:
     from coreai_onnx.model.checks.verifier import Verifier
@@ -47,7 +47,7 @@ def execute(options: argparse.Namespace) -> int:
     """Optimize, save, and print the report."""
     options.output = output.chosen_place(options.output)
     with stages_shown():
-        begin("load")
+        begin_stage("load")
         program = OnnxProgram.load(options.model)
         output.optimize(program, options, _verifier(program, options.verify))
         output.save(program, options)

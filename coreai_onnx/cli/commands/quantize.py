@@ -11,9 +11,9 @@ from typing import Any
 from coreai_onnx.cli.commands.perplexity import read_text
 from coreai_onnx.cli.options import output, quantization
 from coreai_onnx.cli.options.progress import stages_shown
+from coreai_onnx.messages import begin_stage
 from coreai_onnx.model.metadata import TARGET
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.stages import begin
 
 NAME = "quantize"
 DESCRIPTION = """\
@@ -59,7 +59,7 @@ def execute(options: argparse.Namespace) -> int:
         assert arguments is not None  # --bits has a default
         if options.perplexity is not None:
             arguments["metrics"] = {"perplexity": _perplexity(options)}
-        begin("load")
+        begin_stage("load")
         program = OnnxProgram.load(options.model)
         program.quantize(**arguments)
         target = options.target or _target_of(program)

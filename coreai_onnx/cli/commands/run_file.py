@@ -12,8 +12,8 @@ from coreai_onnx.cli.options.inputs import chosen_inputs, declare_inputs, declar
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.cli.options.tensors import describe
 from coreai_onnx.errors import CommandError
+from coreai_onnx.messages import render
 from coreai_onnx.model.files.new_files import all_or_nothing
-from coreai_onnx.model.table import render
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Outputs
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 from coreai_onnx.cli.options.subject import load_object
 from coreai_onnx.errors import CommandError
+from coreai_onnx.messages import printable, size_text
 from coreai_onnx.model.provenance.debug_info import LEVELS
-from coreai_onnx.model.table import size_text
-from coreai_onnx.printable import printable
 from coreai_onnx.program import OnnxProgram
 
 if TYPE_CHECKING:

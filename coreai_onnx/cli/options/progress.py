@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from coreai_onnx.stages import reported_to
+from coreai_onnx.messages import reported_to
 
 
 @contextmanager

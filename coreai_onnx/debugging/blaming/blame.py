@@ -19,7 +19,7 @@ from coreai_onnx.debugging.reference.references import calls_of_record, record_o
 from coreai_onnx.debugging.reference.torch_side import InputSet
 from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgement
 from coreai_onnx.errors import ComparisonError
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 from coreai_onnx.runtime.libraries.library import kernels_built
 from coreai_onnx.runtime.sessions.opening import Source, model_of
 

@@ -37,8 +37,8 @@ from coreai_onnx.debugging.verdict.tolerances import Tolerances
 from coreai_onnx.debugging.verdict.yardstick import STATEMENT
 from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.export.record import ExportRecord
+from coreai_onnx.messages import render
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.model.table import render
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps
 from coreai_onnx.runtime.libraries.library import kernels_built
 from coreai_onnx.runtime.sessions.opening import model_of

@@ -7,8 +7,8 @@ from os import PathLike
 from pathlib import Path
 
 from coreai_onnx.errors import LoadError, failures_as
+from coreai_onnx.messages import render
 from coreai_onnx.model.inventory import op_histogram
-from coreai_onnx.model.table import render
 from coreai_onnx.program import OnnxProgram
 
 _WIDTH = 40

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from coreai_onnx.debugging.diff.node_listing import node_listing
 from coreai_onnx.errors import LoadError, failures_as
+from coreai_onnx.messages import render, size_text
 from coreai_onnx.model.files.external_data import data_files
 from coreai_onnx.model.files.program_files import files_of
-from coreai_onnx.model.table import render, size_text
 from coreai_onnx.program import OnnxProgram
 
 

@@ -18,9 +18,9 @@ from coreai_onnx.debugging.diff.fingerprints import (
     tensor_digest,
 )
 from coreai_onnx.errors import LoadError, failures_as
+from coreai_onnx.messages import render
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import op_histogram, op_name
-from coreai_onnx.model.table import render
 from coreai_onnx.program import OnnxProgram
 
 SECTIONS = ("model", "interface", "operators", "functions", "nodes", "weights")

@@ -8,12 +8,12 @@ import onnx_ir as ir
 
 from coreai_onnx.debugging.diff.fingerprints import attribute_texts
 from coreai_onnx.errors import Where
+from coreai_onnx.messages import printable
 from coreai_onnx.model.interface import value_type_text
 from coreai_onnx.model.inventory import op_name
 from coreai_onnx.model.provenance.places import where_of
 from coreai_onnx.model.provenance.source_lines import read_code
 from coreai_onnx.model.standard.model_protos import subgraphs
-from coreai_onnx.printable import printable
 
 
 def node_listing(model: ir.Model) -> str:

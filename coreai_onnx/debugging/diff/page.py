@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from coreai_onnx.debugging.diff.model_diff import SECTIONS, ModelDiff
+from coreai_onnx.messages import printable
 from coreai_onnx.model.pages.page_frame import framed
-from coreai_onnx.printable import printable
 
 
 def page(diff: ModelDiff, before: str, after: str) -> str:

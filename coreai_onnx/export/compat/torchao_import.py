@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import importlib.util
 
-from coreai_onnx.quiet import without_warnings
+from coreai_onnx.messages import without_warnings
 
 _MODULES = ("torchao.quantization", "torchao.prototype.safetensors.safetensors_support")
 """What transformers imports."""

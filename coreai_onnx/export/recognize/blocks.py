@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from coreai_onnx.export.recognize.numeric_probe import RAISES, difference, first_line
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 
 
 @dataclass(eq=False)

@@ -14,8 +14,8 @@ import torch
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.huggingface.generation.prompts import Prompt
 from coreai_onnx.huggingface.generation.sampling import Sampler, Settings
+from coreai_onnx.messages import size_text
 from coreai_onnx.model.interface import CAPACITY, TensorInfo
-from coreai_onnx.model.table import size_text
 from coreai_onnx.runtime.sessions.session import Session
 
 _ENCODED = {"encoder_hidden_states", "encoder_attention_mask", "use_cache_branch"}

@@ -22,9 +22,9 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, reason_of
+from coreai_onnx.messages import size_text
 from coreai_onnx.model.checks.graph_checks import exceeds_memory
 from coreai_onnx.model.inventory import graphs, initializers
-from coreai_onnx.model.table import size_text
 
 _STRING_FIELD, _MESSAGE_FIELD = 9, 11
 """Numbers of field types in protobuf's descriptors."""

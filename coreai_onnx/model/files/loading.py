@@ -12,6 +12,7 @@ import onnx.defs
 import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError, failures_as, reason_of
+from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.checks.graph_checks import arrange, size_fault
 from coreai_onnx.model.files.external_data import bring_in, check_strings_and_tensors
@@ -34,7 +35,6 @@ from coreai_onnx.model.metadata import (
     read_states,
 )
 from coreai_onnx.model.provenance.debug_info import restore
-from coreai_onnx.quiet import without_warnings
 
 _STARTS = {
     b"version https://git-lfs": "is a pointer of Git LFS, not the model: run git lfs pull",

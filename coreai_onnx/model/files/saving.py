@@ -14,13 +14,12 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import CoreaiError, SaveError, reason_of
+from coreai_onnx.messages import size_text, without_warnings
 from coreai_onnx.model.files.external_data import FileTensor
 from coreai_onnx.model.files.mapped_memory import give_back_mapped_files
 from coreai_onnx.model.files.new_files import all_or_nothing
 from coreai_onnx.model.inventory import initializers, weights
 from coreai_onnx.model.provenance.debug_info import DebugInfo, written_as
-from coreai_onnx.model.table import size_text
-from coreai_onnx.quiet import without_warnings
 
 AUTO_EXTERNAL_BYTES = 3 << 29
 """A model with more than 1.5 GiB of weights gets a data file; protobuf's limit is 2 GiB."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from coreai_onnx.printable import printable
+from coreai_onnx.messages import printable
 
 _AROUND = 2
 """Lines that are shown before and after a line with numbers."""

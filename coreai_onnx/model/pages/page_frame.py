@@ -11,7 +11,7 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 
-from coreai_onnx.printable import printable
+from coreai_onnx.messages import printable
 
 
 def framed(title: str, body: str, *, styles: Sequence[str], scripts: Sequence[str] = ()) -> str:

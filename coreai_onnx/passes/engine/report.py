@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coreai_onnx.model.table import CELL_LIMIT
+from coreai_onnx.messages import CELL_LIMIT, printable
 from coreai_onnx.passes.engine.why import NearMiss
-from coreai_onnx.printable import printable
 
 
 @dataclass(frozen=True)

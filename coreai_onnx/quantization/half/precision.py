@@ -8,6 +8,7 @@ from typing import TypedDict, Unpack
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError, failures_as
+from coreai_onnx.messages import begin_stage
 from coreai_onnx.model.adoption import adopt
 from coreai_onnx.model.checks.violations import new_violations
 from coreai_onnx.model.inventory import graphs, op_name, weights
@@ -20,7 +21,6 @@ from coreai_onnx.quantization.half.constants import DTYPES
 from coreai_onnx.quantization.half.magnitudes import Label, largest_magnitudes, module_function
 from coreai_onnx.quantization.half.report import DtypeReport, KeptNode
 from coreai_onnx.quantization.half.rewriting import HalfRewriting
-from coreai_onnx.stages import begin
 
 _OLDEST = 13
 _SUFFIX = ".float32"
@@ -78,7 +78,7 @@ def convert_models(
         for name, model in models.items():
             given = feeds if name == calibrated else None
             found = {} if given is None else largest_magnitudes(model, given)
-            begin(f"convert {name} to {dtype}")
+            begin_stage(f"convert {name} to {dtype}")
             copies[name], reports[name], matched = _converted(model, dtype, options, found)
             used |= matched
     if unused := [pattern for pattern in keep if pattern not in used]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from coreai_onnx.model.table import render, size_text
+from coreai_onnx.messages import render, size_text
 
 
 @dataclass(frozen=True)

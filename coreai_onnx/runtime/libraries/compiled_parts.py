@@ -8,13 +8,13 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import SessionError
+from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.delegated_parts import (
     PROVIDER,
     DelegatedPart,
     delegated_parts,
     number_of,
 )
-from coreai_onnx.quiet import without_warnings
 from coreai_onnx.runtime.libraries.providers import provider_version
 
 CONTEXT = "EPContext"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from coreai_onnx.model.table import size_text
+from coreai_onnx.messages import size_text
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 

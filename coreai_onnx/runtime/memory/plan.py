@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import InputError, Where
+from coreai_onnx.messages import render, size_text
 from coreai_onnx.model.inventory import op_name
-from coreai_onnx.model.table import render, size_text
 from coreai_onnx.runtime.memory.chart import chart
 from coreai_onnx.runtime.memory.lifetimes import Buffer, buffers, live_bytes
 from coreai_onnx.runtime.memory.origins import Origins

@@ -12,9 +12,9 @@ from typing import Literal, TypeVar
 import onnx_ir as ir
 
 from coreai_onnx.errors import Where
+from coreai_onnx.messages import render
 from coreai_onnx.model.pages.graph_page import Column, Key, write_page
 from coreai_onnx.model.provenance.places import Place
-from coreai_onnx.model.table import render
 from coreai_onnx.runtime.profile.peaks import Peaks
 from coreai_onnx.runtime.profile.timing import Timing
 

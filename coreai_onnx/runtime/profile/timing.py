@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from coreai_onnx.model.table import render
+from coreai_onnx.messages import render
 
 
 @dataclass(frozen=True)

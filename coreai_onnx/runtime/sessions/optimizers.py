@@ -9,8 +9,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
-from coreai_onnx.quiet import without_warnings
 
 READ_BYTES = 1 << 28
 """Files of more than 256 MiB are not inspected; the optimizer is disabled for them."""

@@ -17,7 +17,7 @@ from typing import Any
 import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError, failures_as
-from coreai_onnx.printable import printable
+from coreai_onnx.messages import printable
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps
 from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.sessions.opening import Source

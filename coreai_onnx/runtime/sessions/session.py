@@ -10,8 +10,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import InputError, SessionError, failures_as
+from coreai_onnx.messages import printable_lines
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.printable import printable_lines
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.sessions.deadline import checked_timeout, deadline

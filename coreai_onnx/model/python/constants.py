@@ -1,0 +1,153 @@
+"""The constants of a model: which are written in place, and what the others are called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from coreai_onnx.model.inventory import graphs
+from coreai_onnx.model.python.builder.tensors import constant, content_key
+from coreai_onnx.model.python.layout import Expression
+from coreai_onnx.model.python.literals import literal
+
+MOST_FLOATS = 4
+"""Fractions in a constant that is written in place: more of them are weights."""
+MOST_INDICES = 8
+"""Whole numbers in a list that is written in place although it has the name of a weight."""
+_SPELLINGS = ("value_int", "value_ints", "value_float", "value_floats", "value_string",
+              "value_strings")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Known:
+    """A constant.
+
+    Attributes:
+        key: What identifies its content; the name of a weight.
+        text: It in Python; None for a weight.
+    """
+
+    key: str
+    text: Expression | None
+
+
+class Constants:
+    """The constants of a model, in all its graphs and functions."""
+
+    def __init__(self, model: ir.Model) -> None:
+        """Sort the initializers and Constant nodes of a model."""
+        self.weights: dict[str, ir.TensorProtocol] = {}
+        self._names: dict[int, str] = {}  # of the tensors in weights
+        self._known: dict[ir.Value, Known] = {}
+        self._nodes: set[ir.Node] = set()
+        inputs = set(model.graph.inputs)
+        taken = self._taken = {name for graph in graphs(model) for name in graph.initializers}
+        for graph in graphs(model):
+            for name, value in graph.initializers.items():
+                if value.const_value is not None:
+                    unique = name if graph is model.graph else _unused(f"{name}.inner", taken)
+                    by_name = value in inputs or not value.uses()
+                    by_name |= "." in name and not _is_index(value.const_value)
+                    self._add(value, value.const_value, unique, by_name=by_name)
+            for node in graph:
+                tensor = constant_of(node)
+                if tensor is not None and _is_only_used(node.outputs[0]):
+                    self._nodes.add(node)
+                    name = node.outputs[0].name or "constant"
+                    self._add(node.outputs[0], tensor, _unused(name, taken), by_name=False)
+
+    def _add(self, value: ir.Value, tensor: ir.TensorProtocol, name: str, *, by_name: bool) -> None:
+        text = None if by_name or not _is_small(tensor) else literal(tensor)
+        if text is None:
+            self._add_weight(name, tensor)
+        self._known[value] = Known(name if text is None else content_key(tensor), text)
+
+    def attribute_weight(self, node: ir.Node, attribute: ir.Attr) -> str:
+        """Return the name of a large tensor in an attribute; it becomes a weight."""
+        tensor = attribute.as_tensor()
+        if id(tensor) not in self._names:
+            name = _unused(f"{node.name or node.op_type}.{attribute.name}", self._taken)
+            self._add_weight(name, tensor)
+        return self._names[id(tensor)]
+
+    def _add_weight(self, name: str, tensor: ir.TensorProtocol) -> None:
+        self.weights[name] = tensor
+        self._names.setdefault(id(tensor), name)
+
+    def of(self, value: ir.Value | None) -> Known | None:
+        """Return what is known of a value; None if it is no constant."""
+        return None if value is None else self._known.get(value)
+
+    def is_literal_node(self, node: ir.Node) -> bool:
+        """Whether a node is a Constant that is written where it is used."""
+        return node in self._nodes
+
+    def is_weight(self, name: str) -> bool:
+        """Whether there is a weight of this name."""
+        return name in self.weights
+
+    def relative(self, value: ir.Value, path: tuple[str, ...]) -> str | None:
+        """Return what a constant is within a module; None if it comes from outside."""
+        known = self._known.get(value)
+        if known is None:
+            return None
+        if known.text is not None:
+            return f"c:{known.key}"
+        prefix = ".".join(path) + "."
+        return f"w:{known.key[len(prefix) :]}" if known.key.startswith(prefix) else None
+
+    def under(self, path: tuple[str, ...], values: Iterable[ir.Value | None]) -> bool:
+        """Whether one of the values is a weight of a module."""
+        prefix = ".".join(path) + "."
+        known = (self.of(value) for value in values)
+        return any(k is not None and k.text is None and k.key.startswith(prefix) for k in known)
+
+
+def _is_only_used(value: ir.Value) -> bool:
+    """Whether a value is used, and is no output itself."""
+    return bool(value.uses()) and not value.is_graph_output()
+
+
+def _is_index(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor is what operators take as axes, sizes or an index."""
+    size = math.prod(tensor.shape.numpy())
+    return tensor.dtype == ir.DataType.INT64 and len(tensor.shape) <= 1 and size <= MOST_INDICES
+
+
+def _is_small(tensor: ir.TensorProtocol) -> bool:
+    size = math.prod(tensor.shape.numpy())
+    return size <= MOST_FLOATS or not tensor.dtype.is_floating_point()
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    """Return a name that nothing has; it is taken from then on."""
+    unique, count = name, 1
+    while unique in taken:
+        count += 1
+        unique = f"{name}_{count}"
+    taken.add(unique)
+    return unique
+
+
+def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
+    """Return the tensor of a Constant node; None of others, and of an attribute's value."""
+    if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
+        return None
+    name = spelling_of(node)
+    attribute = node.attributes[name]
+    if attribute.is_ref():
+        return None
+    if name == "value":
+        return attribute.as_tensor()
+    if name not in _SPELLINGS:
+        return None
+    items = attribute.value
+    return constant(list(items) if name.endswith("s") else items) if items != () else None
+
+
+def spelling_of(node: ir.Node) -> str:
+    """Return the attribute of a Constant node that holds its value: ``value_ints``."""
+    return next(iter(node.attributes))

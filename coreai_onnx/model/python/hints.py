@@ -1,0 +1,108 @@
+"""Names for values, from the user's code and modules; and where nodes come from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import groupby
+
+import onnx_ir as ir
+
+from coreai_onnx.model.provenance.debug_info import SCOPE, SOURCE
+from coreai_onnx.model.python.blocks import BlockCall, BlockFunction, Item, components
+from coreai_onnx.model.python.identifiers import LONGEST, identifier, is_plain, stem
+
+_TARGET = re.compile(r"([A-Za-z_]\w*)\s*(?::[^=]*)?(?:[-+*/@%&|^]|//|\*\*|<<|>>)?=(?!=)")
+
+
+class Hints:
+    """What is known of the user's code.
+
+    Attributes:
+        results: Names that values have as outputs of the function.
+        several: Nodes of functions that are called for modules on different lines.
+        given: Names that values have where they are made, in the function of a module.
+        returned: Names of what functions of modules return, by position.
+    """
+
+    def __init__(self, codes: Mapping[str, str], graph: ir.Graph) -> None:
+        """Find the nodes that end a line of the user's code.
+
+        Args:
+            codes: Text of source lines, ``moe.py:41`` to ``out = self.gate(x)``.
+            graph: The graph.
+        """
+        lines = groupby(graph, lambda node: node.metadata_props.get(SOURCE, ""))
+        self._ends = {list(nodes)[-1] for source, nodes in lines if source}
+        self._codes = codes
+        self.results: dict[ir.Value, str] = {}
+        self.several: set[ir.Node] = set()
+        self.given: dict[ir.Value, str] = {}
+        self.returned: dict[BlockFunction, list[str]] = {}
+
+    def source(self, item: Item) -> str:
+        """Return the line that an item comes from; empty if there are several."""
+        if isinstance(item, ir.Node):
+            return item.metadata_props.get(SOURCE, "")
+        nodes = item.nodes if isinstance(item, BlockCall) else []
+        found = {node.metadata_props.get(SOURCE, "") for node in nodes}
+        return found.pop() if len(found) == 1 else ""
+
+    def shown_source(self, item: Item) -> str:
+        """Return the line that a comment names; empty if an item stands for several."""
+        nodes = item.nodes if isinstance(item, BlockCall) else [item]
+        return "" if any(node in self.several for node in nodes) else self.source(item)
+
+    def code(self, source: str) -> str:
+        """Return the text of a line; empty if it is unknown."""
+        return self._codes.get(source, "").strip()
+
+    def stem(self, value: ir.Value, path: tuple[str, ...] = ()) -> str:
+        """Return a name for a value wherever it is used.
+
+        Args:
+            value: The value.
+            path: The module that uses it.
+        """
+        if value in self.given:
+            return self.given[value]
+        node = value.producer()
+        if node is None:
+            name = value.name or "value"
+            return name if is_plain(name) else stem(name)
+        return (
+            self.assigned(node)
+            or self._module(node, path)
+            or stem(value.name or node.op_type, node.op_type)
+        )
+
+    def variable(self, item: Item, value: ir.Value, path: tuple[str, ...]) -> str:
+        """Return a name for a value where it is made: of a module, an operator, or its own."""
+        if isinstance(item, BlockCall):
+            if len(item.outputs) > 1:
+                names = self.returned.get(item.function, [])
+                place = item.outputs.index(value)
+                return (names[place] if names else "") or self.stem(value, path)
+            name, _, index = item.path[-1].partition(".")
+            return identifier(name.removesuffix("s") if index else name)
+        assert isinstance(item, ir.Node)
+        if value.index():
+            return stem(value.name or item.op_type)
+        return self._module(item, path) or stem(value.name or item.op_type, item.op_type)
+
+    def assigned(self, item: Item) -> str:
+        """Return the name that the user assigns the last value of a line to; empty for others."""
+        last = item.nodes[-1] if isinstance(item, BlockCall) else item
+        found = _TARGET.match(self.code(self.source(item))) if last in self._ends else None
+        if found is None or found[1].startswith("__") or found[1] == "_":
+            return ""
+        is_usual = is_plain(found[1]) and found[1].islower() and len(found[1]) <= LONGEST
+        return found[1] if is_usual else identifier(found[1])
+
+    def _module(self, node: ir.Node, path: tuple[str, ...]) -> str:
+        """Return the name of the module that a node comes from, unless it is around ``path``."""
+        scope = components(node.metadata_props.get(SCOPE, ""))
+        if scope == path[: len(scope)]:
+            return ""
+        name, _, index = scope[-1].partition(".")
+        return identifier(name.removesuffix("s") if index else name)

@@ -1,0 +1,142 @@
+"""A model as one Python file that needs no other: the model, then the code that builds it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from coreai_onnx.errors import LoadError, SaveError
+from coreai_onnx.model.files.new_files import all_or_nothing
+from coreai_onnx.model.python import builder
+from coreai_onnx.model.python.model_text import ModelText, import_lines, imports_of
+from coreai_onnx.model.python.package import fault_of
+from coreai_onnx.model.python.weights_file import digest_of, write_weights
+
+_ORDER = ("errors tensors schemas weights attributes names tracing checking functions arguments "
+          "model saving values running").split()  # fmt: skip
+"""Files of the builder, each after those that it imports."""
+_TITLE = '''"""An ONNX model as Python: `call(...)` runs it.
+
+The model is above the line RUNTIME; what follows is the same in every file.
+"""'''
+_MARK = "# " + "-" * 70 + " RUNTIME"
+_HEAD = '''def declared() -> Model:
+    """Declare the functions and the graph of the model."""'''
+_END = "model = declared()\ncall = Runner(model)"
+
+
+def single_file(
+    model: ir.Model, takes: Mapping[str, Any] | None = None
+) -> tuple[str, dict[str, ir.TensorProtocol]]:
+    """Return one Python file with a function ``call(...)`` that runs a model.
+
+    Args:
+        model: The model.
+        takes: The arguments of ``call(...)``, as `builder.arguments.flattened` takes them; None
+            for one for each input.
+
+    Returns:
+        The file, and the weights, which are not in it.
+    """
+    folder = Path(builder.__file__).parent
+    sources = [(folder / f"{name}.py").read_text("utf-8") for name in _ORDER]
+    text = ModelText(model, depth=1, takes=takes)
+    parts = text.parts()
+    mine = imports_of([line for part in parts for line in part])
+    trees = [ast.parse(source) for source in [*sources, "\n".join(mine)]]
+    head = [_TITLE, "", "from __future__ import annotations", "", *_imports(trees), "", _HEAD]
+    lines = [line for part in parts for line in ["", *part]]
+    below = [_without_imports(source, ast.parse(source)) for source in sources]
+    whole = "\n".join([*head, *lines[1:], "", "    return model"])
+    return "\n\n".join(p.strip("\n") + "\n" for p in [whole, _MARK, *below, _END]), (
+        text.constants.weights
+    )
+
+
+def _imports(trees: list[ast.Module]) -> Iterator[str]:
+    """Yield the imports from elsewhere: those of one module once, Python's own first."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for item in (item for tree in trees for item in tree.body):
+        if isinstance(item, ast.Import):
+            names[ast.unparse(item)] = set()
+        elif isinstance(item, ast.ImportFrom) and not item.level and item.module != "__future__":
+            names[item.module or ""] |= {alias.name for alias in item.names} - {"TYPE_CHECKING"}
+    is_python = {
+        module: module.removeprefix("import ").partition(".")[0] in sys.stdlib_module_names
+        for module in names
+    }
+    for wanted in (True, False):
+        found = [module for module in names if is_python[module] == wanted]
+        for module in sorted(found, key=lambda module: (bool(names[module]), module)):
+            items = sorted(names[module])
+            yield from import_lines(module, items) if items else [module]
+        yield ""
+
+
+def _without_imports(source: str, tree: ast.Module) -> str:
+    """Return a file without its documentation and imports."""
+    lines = source.splitlines()
+    for number, item in enumerate(tree.body):
+        is_import = isinstance(item, ast.Import | ast.ImportFrom)
+        is_for_types = isinstance(item, ast.If) and ast.unparse(item.test) == "TYPE_CHECKING"
+        is_title = number == 0 and isinstance(item, ast.Expr)
+        if is_import or is_for_types or is_title:
+            for line in range(item.lineno - 1, item.end_lineno or item.lineno):
+                lines[line] = ""
+    return "\n".join(lines).strip("\n")
+
+
+def write_file(model: ir.Model, path: Path, takes: Mapping[str, Any] | None = None) -> None:
+    """Write a model as one Python file, and its weights beside it under the same name.
+
+    Raises:
+        SaveError: If a file cannot be written, or does not end in ``.py``.
+    """
+    if path.suffix != ".py":
+        raise SaveError(f"{path}: the name of a Python file must end in .py")
+    source, weights = single_file(model, takes)
+    try:
+        with all_or_nothing() as files:
+            files.create(path).write(source.encode())
+            if weights:
+                file = files.create(path.with_suffix(".safetensors"))
+                write_weights(file, weights, digest_of(weights))
+    except OSError as error:
+        if isinstance(error, SaveError):
+            raise
+        raise SaveError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def read_source(text: str) -> tuple[ir.Model, dict[str, Any] | None]:
+    """Build the model of a file that needs no weights; it runs the Python above the line RUNTIME.
+
+    Returns:
+        The model, and the arguments of ``call(...)``.
+
+    Raises:
+        LoadError: If the text is not such a file, or its Python is wrong; names the line.
+    """
+    source, mark, _ = text.partition(_MARK)
+    if not mark:
+        raise LoadError(f"the source is not what export_and_codegen returns: no line {_MARK!r}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "source.py"
+        path.write_text(source, "utf-8")
+        space = {name: getattr(builder, name) for name in builder.__all__}
+        space["__file__"] = str(path)
+        try:
+            exec(compile(source, path, "exec"), space)  # noqa: S102 - as documented
+            declared = space["declared"]()
+            return declared.build(), declared.takes
+        except Exception as error:  # the text may hold any Python
+            what = fault_of(error, path.parent)
+            if path.with_suffix(".safetensors").name in what:
+                what = "its weights are not in it; export_python(...) keeps them with the source"
+            raise LoadError(f"the source cannot be built: {what}") from error
