@@ -54,12 +54,17 @@ def state_space_layers_as_ops(model: torch.nn.Module) -> Iterator[None]:
         patches.enter_context(patched_in_forwards(model, {CHUNKED: _replacement, WKV: _wkv}))
         for cls in classes:
             home = globals_of_forward(cls)
-            calls = inspect.unwrap(cls.forward).__code__.co_names
-            if SELECTIVE in calls and _is_of_transformers(home.get(SELECTIVE)):
+            if _calls_selective_scan(cls) and _is_of_transformers(home.get(SELECTIVE)):
                 patches.enter_context(patched(cls, "forward", functools.partial(_mixer, home)))
             if _is_of_transformers(getattr(cls, LINEAR, None)):
                 patches.enter_context(patched(cls, LINEAR, _linear_recurrence))
         yield
+
+
+def _calls_selective_scan(module_class: type) -> bool:
+    # The class of a traced module has no forward: torch raises an error when it is read.
+    forward = inspect.unwrap(getattr(module_class, "forward", module_class))
+    return inspect.isfunction(forward) and SELECTIVE in forward.__code__.co_names
 
 
 @torch.library.custom_op(f"{NAMESPACE}::scan", mutates_args=())

@@ -51,14 +51,19 @@ def mm_dtype(op: OpBuilder, self: Value, mat2: Value, out_dtype: torch.dtype) ->
 
 @lowers("aten._int_mm.default")
 def int_mm(op: OpBuilder, self: Value, mat2: Value) -> Value:
-    """self @ mat2 of int8 matrices, in int32.
+    """self @ mat2 of int8 or uint8 matrices, in int32.
 
-    Both are shifted to uint8: onnxruntime's product of int8 by int8 is ten times slower, and that
-    of uint8 by int8 saturates on x86 without VNNI.
+    int8 is shifted to uint8: onnxruntime's product of int8 by int8 is ten times slower, and that of
+    uint8 by int8 saturates on x86 without VNNI.
     """
-    zero = op.const(128, torch.uint8)
-    left, right = (op.BitwiseXor(op.cast(one, torch.uint8), zero) for one in (self, mat2))
-    return op.MatMulInteger(left, right, zero, zero)
+    operands, zero_points = [], []
+    for matrix in (self, mat2):
+        # torchao passes uint8 on CPUs with VNNI.
+        zero = op.const(0 if dtype_of(matrix) == torch.uint8 else 128, torch.uint8)
+        shifted = op.cast(matrix, torch.uint8)
+        operands.append(shifted if shifted is matrix else op.BitwiseXor(shifted, zero))
+        zero_points.append(zero)
+    return op.MatMulInteger(*operands, *zero_points)
 
 
 @lowers("aten.mv.default")

@@ -179,10 +179,12 @@ def test_matmul_with_a_dynamic_batch() -> None:
     )
 
 
-def test_products_of_bytes_are_exact() -> None:
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_products_of_bytes_are_exact(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     a = torch.randint(-128, 128, (20, 2048), dtype=torch.int8, generator=generator)
     b = torch.randint(-128, 128, (2048, 8), dtype=torch.int8, generator=generator)
     a[0], b[:, 0] = -128, -128
+    a = a.to(dtype)
     model = check(torch._int_mm, a, b)
     assert "MatMulInteger" in op_types(model)
