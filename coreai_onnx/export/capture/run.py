@@ -15,6 +15,7 @@ from coreai_onnx.export.capture.explain import explained
 from coreai_onnx.export.capture.exported import check_program
 from coreai_onnx.export.capture.failures import export_error
 from coreai_onnx.export.capture.sparse import dense_buffers
+from coreai_onnx.export.compat.transforms import transforms_restored
 from coreai_onnx.export.compat.user_table import table_of_the_user
 from coreai_onnx.export.externalize.bodies import BodyExport, known_loops, trust
 from coreai_onnx.export.externalize.module_call import OP, ModuleCall
@@ -99,6 +100,7 @@ def _attempt(
     try:
         with (
             torch.no_grad(),
+            transforms_restored(),
             known_loops(model, trusts),
             attributes_kept(model) as attributes,
             assignments_kept(model),
