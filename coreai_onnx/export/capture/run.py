@@ -24,6 +24,7 @@ from coreai_onnx.export.externalize.specs import as_specs
 from coreai_onnx.export.functionalize.attributes import attributes_kept
 from coreai_onnx.export.functionalize.buffers import assignments_kept
 from coreai_onnx.export.functionalize.decompositions import functional
+from coreai_onnx.export.functionalize.replaced_graph import nodes_of
 from coreai_onnx.export.recognize.automatic import Automatic, wants
 from coreai_onnx.export.recognize.blocks import Recognition
 from coreai_onnx.export.torch_export import TorchExport, size_oblivious
@@ -125,7 +126,7 @@ def check_calls(program: ExportedProgram, given: Mapping[str, ModuleCall]) -> No
     Raises:
         StagingError: If some are missing; the message lists their paths.
     """
-    tags = {str(n.args[3]) for n in program.graph.nodes if n.target is OP}
+    tags = {str(n.args[3]) for n in nodes_of(program.graph_module) if n.target is OP}
     missing = sorted(tags - given.keys())
     if missing:
         paths = ", ".join(tag.rpartition("#")[0] or "(root)" for tag in missing)

@@ -25,6 +25,7 @@ try:
     )
     from torch._decomp import core_aten_decompositions
     from torch._decomp import decomposition_table as all_decompositions
+    from torch._dynamo import assume_constant_result, nonstrict_trace
     from torch._dynamo.exc import UserError, UserErrorType
     from torch._dynamo.source import ConstantSource
     from torch._export.verifier import SpecViolationError
@@ -127,6 +128,7 @@ __all__ = [
     "UserError",
     "UserErrorType",
     "all_decompositions",
+    "assume_constant_result",
     "bound_sympy",
     "core_aten_decompositions",
     "detect_fake_mode",
@@ -140,6 +142,7 @@ __all__ = [
     "make_fx",
     "math_attention",
     "mkldnn_layout",
+    "nonstrict_trace",
     "pytree",
     "require",
     "resolve_packet",
