@@ -165,8 +165,8 @@ def _reasons(message: str, environments: list[ShapeEnv]) -> str:
     env = environments[-1] if environments else None
     unrolled = next((g for g in env.guards if _is_unrolled(g)), None) if env else None
     if unrolled is not None:
-        place = place_of(unrolled.sloc)
-        return "\n".join([*lines, _UNROLLED.format(line=place.line if place else "")])
+        where = place_of(unrolled.sloc)
+        return "\n".join([*lines, _UNROLLED.format(line=where.line if where else "")])
     if env is not None:
         lines += [f"  {advice}" for advice in larger_examples(text, env)]
     for reason in dict.fromkeys(re.findall(r"^\s*- (.*)$", text, re.MULTILINE)):

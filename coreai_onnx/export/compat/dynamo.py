@@ -27,7 +27,9 @@ def called_by_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@assume_constant_result
-def _is_strict() -> bool:
+def _exports_strictly() -> bool:
     """Whether Dynamo traces a whole model for ``torch.export``."""
     return any(frame.f_code.co_name == "_strict_export" for frame, _ in traceback.walk_stack(None))
+
+
+_is_strict: Callable[[], bool] = assume_constant_result(_exports_strictly)

@@ -82,7 +82,7 @@ class ExternalizeSpec:
 
 def _is_mixin(base: type) -> bool:
     """Whether a module class has a base class among its own."""
-    subclasses = list(type.__subclasses__(base)) if base is not object else []
+    subclasses: list[type] = list(type.__subclasses__(base)) if base is not object else []
     return any(issubclass(each, torch.nn.Module) or _is_mixin(each) for each in subclasses)
 
 

@@ -53,7 +53,7 @@ def in_a_loop(model: Around, x: torch.Tensor) -> Any:
 
 
 def in_a_map(model: Around, x: torch.Tensor) -> Any:
-    return map_rows(lambda row: model.first(row), x)
+    return map_rows(lambda row: model.first(row) * 2, x)
 
 
 def in_a_scan(model: Around, x: torch.Tensor) -> Any:
