@@ -23,6 +23,7 @@ from coreai_onnx.export.capture.explain import warn_about_fixed_dims
 from coreai_onnx.export.capture.exported import check_program
 from coreai_onnx.export.capture.run import capture, check_calls
 from coreai_onnx.export.capture.subjects import as_module
+from coreai_onnx.export.compat.torch_names import OpOverload
 from coreai_onnx.export.compat.turns import turn
 from coreai_onnx.export.externalize.modules import ExternalizeSpec, ModuleCall
 from coreai_onnx.export.functionalize.decompositions import functional
@@ -33,6 +34,7 @@ from coreai_onnx.lower import Context, IONames, ProgramLowering
 from coreai_onnx.lower.build.composite_calls import CompositeCalls
 from coreai_onnx.lower.walk.registry import Lowering, builtin_lowering, composite_form
 from coreai_onnx.lower.walk.training import warn_about_training
+from coreai_onnx.lower.walk.user_lowerings import check_form, registered_name
 from coreai_onnx.messages import begin_stage
 from coreai_onnx.model.checks.violations import violations
 from coreai_onnx.model.files.program_files import MAIN
@@ -93,7 +95,13 @@ class TorchConverter:
         Args:
             mode: DEBUG writes module path, class and source line on every node, RELEASE on none;
                 None keeps them in a compact table. See `OnnxProgram.save`.
+
+        Raises:
+            StagingError: If ``mode`` is something else.
         """
+        if mode is not None and not isinstance(mode, TorchConverter.Mode):
+            names = " or ".join(f"TorchConverter.{each}" for each in TorchConverter.Mode)
+            raise StagingError(f"mode is {names}, not {mode!r}")
         self.mode = mode
         self._staged: dict[str, _Staged] = {}
         self._lowerings: dict[str, Lowering] = {}
@@ -202,7 +210,7 @@ class TorchConverter:
 
     def register_torch_lowering(
         self,
-        qualified_name: str,
+        qualified_name: str | OpOverload,
         allow_override: bool = False,  # noqa: FBT001, FBT002 - coreai-torch's API
     ) -> Callable[[_F], _F]:
         """Return a decorator that registers a function as the lowering of an op in this converter.
@@ -212,19 +220,14 @@ class TorchConverter:
         it has the schema's parameters only, and becomes a function of the model.
 
         Args:
-            qualified_name: ``"namespace::op.overload"``.
+            qualified_name: ``"namespace::op.overload"``, or ``torch.ops.namespace.op.overload``.
             allow_override: Whether it may replace a built-in or earlier lowering.
 
         Raises:
-            RegistrationError: If the name is malformed or the op has a lowering already.
+            RegistrationError: If the name is malformed, the op has a lowering already, or the
+                function has the form of coreai-torch's lowerings, ``(values_map, node, loc)``.
         """
-        namespace, separator, rest = qualified_name.partition("::")
-        if not (separator and namespace and rest.count(".") == 1 and all(rest.split("."))):
-            raise RegistrationError(
-                f"{qualified_name!r} is not of the form namespace::op.overload "
-                '(for instance "my_lib::my_op.default")'
-            )
-        key = f"{namespace}.{rest}"
+        key = registered_name(qualified_name)
         taken = key in self._lowerings or builtin_lowering(key) or composite_form(key)
         if taken and not allow_override:
             raise RegistrationError(
@@ -362,6 +365,7 @@ _DEBUG_INFO: dict[TorchConverter.Mode | None, DebugInfo] = {
 def _as_lowering(function: Any) -> Lowering:
     """Return a function as a lowering; an onnxscript function takes no builder."""
     if type(function).__module__.partition(".")[0] != "onnxscript":
+        check_form(function)
         return function  # type: ignore[no-any-return]  # the user guarantees it
     from coreai_onnx.lower.walk.script import as_lowering
 

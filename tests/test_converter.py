@@ -222,6 +222,12 @@ def test_registering_a_lowering_checks_its_name() -> None:
     assert_close(actual, -torch.ones(2))
 
 
+@pytest.mark.parametrize("mode", ["debug", 1, True])
+def test_a_mode_is_one_of_the_enumeration(mode: Any) -> None:
+    with pytest.raises(StagingError, match=r"mode is TorchConverter.Mode.DEBUG or .*, not"):
+        TorchConverter(mode=mode)
+
+
 class Outer(torch.nn.Module):
     def forward(self, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         return torch.outer(x, i) + 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,12 +21,13 @@ class ModuleAttributeTypeError(ExternalizationError, TypeError):
 def composite_attributes(call: ModuleCall) -> dict[str, Any]:
     """Return the attributes that the spec names, in ONNX form, and the version.
 
-    None is left out; a bool becomes an int, an ``Enum`` its value, a tuple a list.
+    None is left out; a bool becomes an int, an ``Enum`` its value, a scalar of numpy a number, a
+    tuple a list, and a dict its text in JSON. An empty list is one of integers.
 
     Raises:
         ExternalizationError: If the module has no such attribute.
-        ModuleAttributeTypeError: If the value is not a bool, int, float, str, or a list of one of
-            these.
+        ModuleAttributeTypeError: If the value is not a bool, int of 64 bits, float, str, a list of
+            one of these, or a dict that JSON can hold.
     """
     names = call.spec.composite_attrs
     if call.spec.composite_op_name is None:
@@ -47,9 +50,14 @@ def _onnx_value(call: ModuleCall, name: str, value: Any) -> Any:
     plain = plain_value(value)
     if plain is not None:
         return plain
+    if isinstance(value, list | tuple) and not value:
+        return ir.AttrInt64s(name, [])  # without a type, onnx_ir warns
+    if isinstance(value, dict):
+        with contextlib.suppress(TypeError, ValueError):
+            return json.dumps(value, allow_nan=False)
     raise ModuleAttributeTypeError(
         f"{call.path}: attribute {name!r} of type {type(value).__name__} has no ONNX form",
-        advice="bool, int, float, str and lists of these can be attributes",
+        advice="bool, int, float, str, lists of these and dicts in JSON form can be attributes",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -43,6 +44,11 @@ GIVEN: dict[str, Any] = {
     "labels": ["a", "b"],
     "kind": Kind.FAST,
     "absent": None,
+    "scalar": np.float32(0.5),
+    "flag": np.bool_(True),
+    "scalars": [np.int64(4), 5],
+    "none": [],
+    "table": {"a": [1, None], "b": {"c": "d"}},
 }
 WRITTEN: dict[str, Any] = {
     "count": 3,
@@ -54,6 +60,11 @@ WRITTEN: dict[str, Any] = {
     "flags": [1, 0],
     "labels": ["a", "b"],
     "kind": "fast",
+    "scalar": 0.5,
+    "flag": 1,
+    "scalars": [4, 5],
+    "none": [],
+    "table": '{"a": [1, null], "b": {"c": "d"}}',
     "version": 1,
 }
 
@@ -80,7 +91,7 @@ def test_the_modules_version_is_the_composites() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [{"a": 1}, torch.ones(2), [], [1, "a"], object(), [[1]], 1j],
+    [{"a": object()}, {"a": float("nan")}, torch.ones(2), [1, "a"], object(), [[1]], 1j, 2**63],
     ids=lambda v: type(v).__name__,
 )
 def test_other_types_are_refused_by_name(value: Any) -> None:

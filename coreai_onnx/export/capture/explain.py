@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch.export import ExportedProgram
 
@@ -144,11 +145,28 @@ def _zero_or_one(explanation: Explanation) -> Iterator[None]:
         logger.removeFilter(collect)
 
 
+_UNROLLED = (
+    "  torch unrolls associative_scan for the length of the example: it cannot be dynamic\n"
+    "    by {line}\n"
+    "  give a fixed length, or use torch._higher_order_ops.scan, which takes every length"
+)
+
+
+def _is_unrolled(guard: Any) -> bool:
+    """Whether a guard is on the length that ``associative_scan`` halves again and again."""
+    place = place_of(guard.sloc)
+    return place is not None and "associative_scan(" in place.line
+
+
 def _reasons(message: str, environments: list[ShapeEnv]) -> str:
     """Return torch's reasons, each with the line of the model, and torch's suggested fixes."""
     text, _, _ = message.partition(_FIXES)
     lines = ["dynamic_shapes asks for more than the model allows"]
     env = environments[-1] if environments else None
+    unrolled = next((g for g in env.guards if _is_unrolled(g)), None) if env else None
+    if unrolled is not None:
+        where = place_of(unrolled.sloc)
+        return "\n".join([*lines, _UNROLLED.format(line=where.line if where else "")])
     if env is not None:
         lines += [f"  {advice}" for advice in larger_examples(text, env)]
     for reason in dict.fromkeys(re.findall(r"^\s*- (.*)$", text, re.MULTILINE)):

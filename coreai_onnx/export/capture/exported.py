@@ -11,10 +11,11 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from coreai_onnx.errors import AliasedInputsWarning, StagingError
+from coreai_onnx.errors import AliasedInputsWarning, ExportError, StagingError
 from coreai_onnx.export.capture.explain import outside
+from coreai_onnx.export.capture.failures import DATA_ADVICE, refuse_derivatives
 from coreai_onnx.export.capture.subjects import refuse_without_values
-from coreai_onnx.export.compat.torch_names import pytree
+from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
 
 
 def check_program(program: Any) -> None:
@@ -22,6 +23,8 @@ def check_program(program: Any) -> None:
 
     Raises:
         StagingError: If it is not an ``ExportedProgram``, or its weights have no values.
+        ExportError: If it contains what torch.export traces wrongly: ``torch.func.grad``, or
+            under ``strict``, ``tensor.data``.
 
     Warns:
         AliasedInputsWarning: If it was exported with one tensor for several inputs.
@@ -31,6 +34,8 @@ def check_program(program: Any) -> None:
             f"a {type(program).__name__} is not a torch.export.ExportedProgram\n"
             "  convert a module with convert() or TorchConverter.add_pytorch_module()"
         )
+    refuse_derivatives(program)
+    _refuse_data_writes(program)
     refuse_without_values({**program.state_dict, **program.constants})
     for used, unused in _aliases(program):
         warnings.warn(
@@ -39,6 +44,13 @@ def check_program(program: Any) -> None:
             AliasedInputsWarning,
             stacklevel=outside(),
         )
+
+
+def _refuse_data_writes(program: ExportedProgram) -> None:
+    """Reject constants that Dynamo made of ``tensor.data``: they are fake, without values."""
+    for name, x in program.constants.items():
+        if isinstance(x, FakeTensor) and name.startswith("lifted_tensor"):
+            raise ExportError(f"Your model failed to export: {DATA_ADVICE}")
 
 
 def _aliases(program: ExportedProgram) -> Iterator[tuple[str, str]]:

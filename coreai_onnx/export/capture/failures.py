@@ -6,21 +6,27 @@ import re
 import traceback
 from types import TracebackType
 
+from torch.export import ExportedProgram
+
 from coreai_onnx.errors import ExportError, InternalError, Where
 from coreai_onnx.export.compat.torch_names import (
     DataDependentOutputException,
     GuardOnDataDependentSymNode,
+    is_functorch_wrapped,
 )
 from coreai_onnx.export.source_files import is_ours, is_torch, is_users, relative_path
 
+DATA_ADVICE = "torch.export cannot follow tensor.data: write tensor.detach()"
 _ADVICE = {
     "transformers.cache_utils.DynamicCache": (
         "torch.export takes a DynamicCache once transformers.integrations.executorch."
         "register_dynamic_cache_export_support() was called"
     ),
-    "found a fake tensor in the exported program constant's list": (
-        "torch.export cannot follow tensor.data: write tensor.detach()"
+    "Cannot access data pointer of Tensor that doesn't have storage": (
+        "where forward computes derivatives by torch.func, trace the model first: "
+        "make_fx(model)(*args)"
     ),
+    "found a fake tensor in the exported program constant's list": DATA_ADVICE,
 }
 """Advice by a part of torch's message."""
 _UNSUPPORTED = re.compile(
@@ -29,7 +35,12 @@ _UNSUPPORTED = re.compile(
 )
 _UNKNOWN_OUTPUT = re.compile(r"^'(?P<type>\w+)' object has no attribute 'meta'$")
 """How torch fails on an output of a type that the export's pytree keeps whole, such as an enum."""
-_CALLS = ("capture.py", "attempts.py", "torch_export.py", "subjects.py")
+DERIVATIVES = (
+    "Your model failed to export: torch.export does not trace torch.func's derivatives "
+    "(grad, vjp, jacrev, jacfwd, hessian)\n"
+    "  trace the model first: model = torch.fx.experimental.proxy_tensor.make_fx(model)(*args)"
+)
+_CALLS = ("capture/run.py", "attempts.py", "torch_export.py", "subjects.py")
 """Files of this package that only call torch or the user's code."""
 
 
@@ -43,6 +54,8 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
     if isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException):
         return ExportError(_on_data(error))
     frames = traceback.extract_tb(error.__traceback__)
+    if any("eager_transforms.py" in text for text in (str(error), *(f.filename for f in frames))):
+        return ExportError(DERIVATIVES)
     if after_export or _is_by_us(frames):
         place = next((f for f in reversed(frames) if is_ours(f.filename)), frames[-1])
         return InternalError(
@@ -62,6 +75,16 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
     return ExportError(
         f"Your model failed to export: {error}" + (f"\n  {advice}" if advice else "")
     )
+
+
+def refuse_derivatives(program: ExportedProgram) -> None:
+    """Reject a program of ``torch.func.grad``: it has a tensor of the trace as a constant.
+
+    Raises:
+        ExportError: If it has some.
+    """
+    if any(is_functorch_wrapped(x) for x in program.constants.values()):
+        raise ExportError(DERIVATIVES)
 
 
 def _is_by_us(frames: traceback.StackSummary) -> bool:

@@ -15,6 +15,7 @@ from coreai_onnx.export.capture.explain import explained
 from coreai_onnx.export.capture.exported import check_program
 from coreai_onnx.export.capture.failures import export_error
 from coreai_onnx.export.capture.sparse import dense_buffers
+from coreai_onnx.export.compat.transforms import transforms_restored
 from coreai_onnx.export.compat.user_table import table_of_the_user
 from coreai_onnx.export.externalize.bodies import BodyExport, known_loops, trust
 from coreai_onnx.export.externalize.module_call import OP, ModuleCall
@@ -23,6 +24,7 @@ from coreai_onnx.export.externalize.specs import as_specs
 from coreai_onnx.export.functionalize.attributes import attributes_kept
 from coreai_onnx.export.functionalize.buffers import assignments_kept
 from coreai_onnx.export.functionalize.decompositions import functional
+from coreai_onnx.export.functionalize.replaced_graph import nodes_of
 from coreai_onnx.export.recognize.automatic import Automatic, wants
 from coreai_onnx.export.recognize.blocks import Recognition
 from coreai_onnx.export.torch_export import TorchExport, size_oblivious
@@ -99,6 +101,7 @@ def _attempt(
     try:
         with (
             torch.no_grad(),
+            transforms_restored(),
             known_loops(model, trusts),
             attributes_kept(model) as attributes,
             assignments_kept(model),
@@ -123,7 +126,7 @@ def check_calls(program: ExportedProgram, given: Mapping[str, ModuleCall]) -> No
     Raises:
         StagingError: If some are missing; the message lists their paths.
     """
-    tags = {str(n.args[3]) for n in program.graph.nodes if n.target is OP}
+    tags = {str(n.args[3]) for n in nodes_of(program.graph_module) if n.target is OP}
     missing = sorted(tags - given.keys())
     if missing:
         paths = ", ".join(tag.rpartition("#")[0] or "(root)" for tag in missing)

@@ -15,11 +15,20 @@ from coreai_onnx.export.versions import lacks
 try:
     from torch import _int_mm as integer_product
     from torch import _mkldnn as mkldnn_layout  # type: ignore[attr-defined]
+    from torch._C import _enter_dual_level as enter_dual_level
+    from torch._C import _exit_dual_level as exit_dual_level
     from torch._C import _jit_resolve_packet as resolve_packet
+    from torch._C._functorch import get_dynamic_layer_stack_depth as transform_depth
+    from torch._C._functorch import is_functorch_wrapped_tensor as is_functorch_wrapped
+    from torch._C._functorch import (
+        pop_dynamic_layer_stack_and_undo_to_depth as undo_transforms_to,
+    )
     from torch._decomp import core_aten_decompositions
     from torch._decomp import decomposition_table as all_decompositions
+    from torch._dynamo import assume_constant_result, nonstrict_trace
     from torch._dynamo.exc import UserError, UserErrorType
     from torch._dynamo.source import ConstantSource
+    from torch._export.verifier import SpecViolationError
     from torch._guards import detect_fake_mode
     from torch._higher_order_ops.flex_attention import math_attention
     from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
@@ -114,24 +123,32 @@ __all__ = [
     "PythonReferenceAnalysis",
     "ShapeEnv",
     "ShapeGuardPythonPrinter",
+    "SpecViolationError",
     "TorchDispatchMode",
     "UserError",
     "UserErrorType",
     "all_decompositions",
+    "assume_constant_result",
     "bound_sympy",
     "core_aten_decompositions",
     "detect_fake_mode",
     "disable_current_modes",
+    "enter_dual_level",
+    "exit_dual_level",
     "export_trace",
     "integer_product",
+    "is_functorch_wrapped",
     "is_traceable_wrapper_subclass",
     "make_fx",
     "math_attention",
     "mkldnn_layout",
+    "nonstrict_trace",
     "pytree",
     "require",
     "resolve_packet",
     "symbolic_shapes_config",
     "sympy_interp",
+    "transform_depth",
+    "undo_transforms_to",
     "uninteresting_files",
 ]

@@ -12,9 +12,11 @@ from types import MethodType
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.export.compat.dynamo import called_by_dynamo
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.attribute_reads import AttributeReads, is_recording, recording
 from coreai_onnx.export.externalize.bodies import ModuleBody, example_inputs
@@ -28,6 +30,7 @@ from coreai_onnx.export.externalize.equivalence import (
 from coreai_onnx.export.externalize.module_call import OP, ModuleCall, classify, fill
 from coreai_onnx.export.externalize.specs import ExternalizeSpec, as_specs
 from coreai_onnx.export.functionalize.buffers import buffer_paths, buffers_of
+from coreai_onnx.export.functionalize.replaced_graph import nodes_of
 
 __all__ = ["Externalization", "ExternalizeSpec", "ModuleCall"]
 
@@ -148,7 +151,8 @@ class Externalization:
 
     # ------------------------------------------------------------------ bodies
     def _calls_in(self, program: ExportedProgram) -> list[tuple[torch.fx.Node, ModuleCall]]:
-        return [(n, self.calls[n.args[3]]) for n in program.graph.nodes if n.target is OP]
+        nodes = [node for node in nodes_of(program.graph_module) if node.target is OP]
+        return [(node, self.calls[str(node.args[3])]) for node in nodes]
 
     def _shares(self, leader: ModuleCall, module: torch.nn.Module) -> bool:
         """Whether all attributes that a body and its nested bodies read are equal in a module."""
@@ -220,14 +224,10 @@ class Externalization:
         kind = (type(module), *alike, structure(module))
         buffers = buffer_paths(module)
 
-        @functools.wraps(code)
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            if not self._patches or (self._inside and self._inside[-1] is module):
-                return original(*args, **kwargs)
+        def run(given: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Any:
             arguments = dict(signature.bind(*args, **kwargs).arguments)
             flat, tree = pytree.tree_flatten(arguments)
             leaves, tensors, numbers = classify(flat)
-            given = buffers_of(module)
             call = self._call(
                 ModuleCall(
                     module, path, spec, original, tree, leaves, buffers,
@@ -236,6 +236,16 @@ class Externalization:
             )  # fmt: skip
             outputs = OP(tensors, given, numbers, call.tag)
             return _result(call.leader, module, outputs)
+
+        as_one_node = called_by_dynamo(run)
+
+        @functools.wraps(code)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling():
+                return as_one_node([module.get_buffer(path) for path in buffers], args, kwargs)
+            if not self._patches or (self._inside and self._inside[-1] is module):
+                return original(*args, **kwargs)
+            return run(buffers_of(module), args, kwargs)
 
         vars(forward)[EQUIVALENCE_KEY] = alike
         vars(forward).pop("__wrapped__", None)

@@ -17,7 +17,8 @@ class ExternalizeSpec:
     """Specifies modules to externalize as functions.
 
     Attributes:
-        target_class: Every module that is an instance of this class is externalized.
+        target_class: Every module that is an instance of this class is externalized; a module class
+            or a base of one (a mixin).
         composite_op_name: Name of the composite op; None for a plain function.
         composite_attrs: Attributes of the module that become attributes of the node.
         composite: The declaration of a composite of the user's own. The modules are then checked
@@ -44,16 +45,19 @@ class ExternalizeSpec:
                 f"target_class must be a module class, not {self.target_class!r} "
                 "(give the class itself, not its name or an instance)"
             )
-        if not issubclass(self.target_class, torch.nn.Module):
+        if not (issubclass(self.target_class, torch.nn.Module) or _is_mixin(self.target_class)):
             raise TypeError(
-                f"target_class {self.target_class.__name__} is not a subclass of torch.nn.Module"
+                f"target_class {self.target_class.__name__} is not a subclass of torch.nn.Module, "
+                "nor a base of one"
             )
         if self.composite_attrs is not None and self.composite_op_name is None:
             raise ValueError("composite_attrs requires composite_op_name")
         names: Any = self.composite_attrs or ()
-        if isinstance(names, str) or not all(isinstance(n, str) for n in names):
+        if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
             raise TypeError(f"composite_attrs must be a list of attribute names, not {names!r}")
         name = self.composite_op_name
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"composite_op_name must be a name, not {name!r}")
         if name is not None and not (name.isascii() and name.isidentifier()):
             raise ValueError(
                 f"composite_op_name {name!r} is not a name: use letters, digits and _ "
@@ -74,6 +78,12 @@ class ExternalizeSpec:
     def declaration(self) -> Composite | None:
         """The declaration of the composite, of the user or of this package; None without one."""
         return self.composite or COMPOSITES.get(self.composite_op_name or "")
+
+
+def _is_mixin(base: type) -> bool:
+    """Whether a module class has a base class among its own."""
+    subclasses: list[type] = list(type.__subclasses__(base)) if base is not object else []
+    return any(issubclass(each, torch.nn.Module) or _is_mixin(each) for each in subclasses)
 
 
 def as_specs(targets: Iterable[ExternalizeSpec | type]) -> list[ExternalizeSpec]:

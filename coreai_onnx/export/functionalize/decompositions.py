@@ -10,7 +10,12 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import ExportError
-from coreai_onnx.export.compat.torch_names import VMAP_MARKS, OpOverloadPacket, resolve_packet
+from coreai_onnx.export.compat.torch_names import (
+    VMAP_MARKS,
+    OpOverloadPacket,
+    SpecViolationError,
+    resolve_packet,
+)
 from coreai_onnx.export.functionalize.in_place import mutates, without_in_place
 from coreai_onnx.export.functionalize.lifted_constants import lifted_constants, mutated_constants
 from coreai_onnx.export.functionalize.replaced_graph import copy_of, nodes_of, with_graph
@@ -31,7 +36,8 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
             placeholders.
 
     Raises:
-        ExportError: A tensor in a plain attribute is mutated in a way that cannot be traced.
+        ExportError: A tensor in a plain attribute is mutated in a way that cannot be traced, or a
+            branch or loop mutates a tensor from outside.
     """
     program = _with_settled_overloads(unwrapped(program))
     if not _needs_work(program):
@@ -47,8 +53,15 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
             "be followed; torch treats these tensors as constants\n  register them with "
             "register_buffer, and take views of them inside forward"
         )
-    with torch.no_grad():
-        retraced: ExportedProgram = program.run_decompositions({})
+    try:
+        with torch.no_grad():
+            retraced: ExportedProgram = program.run_decompositions({})
+    except SpecViolationError as error:  # only the graphs of branches and loops are not functional
+        raise ExportError(
+            "a branch of torch.cond or the body of a loop changes a tensor from outside in place, "
+            "which torch.export does not follow\n  return the new value from the branch, and "
+            "assign it after: value, new = torch.cond(...); self.buffer.copy_(new)"
+        ) from error
     return retraced
 
 

@@ -48,15 +48,23 @@ def onnx_attributes(
 
 
 def plain_value(value: Any) -> int | float | str | list[Any] | None:
-    """Return a bool, number, string, enum or list of them in ONNX form; None for anything else."""
+    """Return a bool, number, string, enum or list of them in ONNX form; None for anything else.
+
+    Scalars of numpy are numbers; ONNX has no integers of more than 64 bits.
+    """
     if isinstance(value, Enum):
         value = value.value
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, bool):
         return int(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return None
     if isinstance(value, int | float | str):
         return value
     if not isinstance(value, list | tuple) or not value:
         return None
+    value = [v.item() if isinstance(v, np.generic) else v for v in value]
     if all(isinstance(v, str) for v in value):
         return list(value)
     if not all(isinstance(v, int | float) for v in value):

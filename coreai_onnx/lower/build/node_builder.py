@@ -231,9 +231,8 @@ class NodeBuilder:
         try:
             schema = op_schema(op_type, self.opset)
         except KeyError as error:
-            raise LoweringError(
-                str(error.args[0]), self.scope.where, "choose a higher opset_version"
-            ) from None
+            what, advice = error.args
+            raise LoweringError(what, self.scope.where, advice) from None
         operands, attributes = axes_from_the_front(op_type, operands, attributes)
         bound = _bind_types(schema, operands)
         narrowed: dict[str, ir.DataType] = {}

@@ -39,18 +39,26 @@ class OpSchema:
         return self.only.get(type_name) or _parse_tensor_type(type_name)
 
 
+_NO_OPERATOR = 'op.node("Name", x, domain="my.domain") calls an operator of another domain'
+
+
 @functools.cache
 def op_schema(op_type: str, opset: int) -> OpSchema:
     """Return the schema of an ``ai.onnx`` operator at an opset.
 
     Raises:
-        KeyError: If the operator is not in that opset; the message names the first opset with it.
+        KeyError: If the operator is not in that opset; its arguments are the message, which names
+            the first opset with it, and the advice.
     """
     schema = schema_of(op_type, opset)
     if schema is None:
         first = first_version(op_type)
-        since = "no opset" if first is None else f"opset {first}"
-        raise KeyError(f"ONNX has {op_type} in {since}, not in opset {opset}")
+        if first is None:
+            raise KeyError(f"ONNX has no operator {op_type}", _NO_OPERATOR)
+        raise KeyError(
+            f"ONNX has {op_type} in opset {first}, not in opset {opset}",
+            "choose a higher opset_version",
+        )
     constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
     only = {
         name: parsed

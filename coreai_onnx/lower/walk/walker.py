@@ -27,6 +27,8 @@ from coreai_onnx.lower.walk.registry import (
     composite_form,
     higher_order_lowering,
 )
+from coreai_onnx.lower.walk.user_lowerings import ADVICE as CORRECT_IT
+from coreai_onnx.lower.walk.user_lowerings import call_lowering
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _READS_ELEMENT = ("aten._local_scalar_dense.default", "aten.item.default")
@@ -191,9 +193,7 @@ class Walker:
             if self.context.missing:  # may be a consequence; missing ops are reported at the end
                 return self._settle(node, _MISSING)
             raise LoweringError(
-                f"{name}: {type(error).__name__}: {error}",
-                self._where(node),
-                "this is a defect of its lowering: please report it with these lines",
+                f"{name}: {type(error).__name__}: {error}", self._where(node), self._advice(name)
             ) from error
         return self._settle(node, result)
 
@@ -238,7 +238,10 @@ class Walker:
         lowering = self._lowering(node, name, (args, kwargs))
         if lowering is not None:
             self.context.keep_functions(lowering)
-            return lowering(self.op, *args, **kwargs)
+            if name not in self.context.user_lowerings:
+                return lowering(self.op, *args, **kwargs)
+            call = (self.op, args, kwargs)
+            return call_lowering(lowering, name, call, _read_results(node), self._where(node))
         body = self._decomposition(node, name)
         if body is not None:
             return self._inline(node, body)
@@ -247,6 +250,12 @@ class Walker:
             return found(self.op, *args, **kwargs)
         self.context.miss(name, self._where(node), self._origin)
         return _MISSING
+
+    def _advice(self, name: str) -> str:
+        """Return who can correct an op's lowering."""
+        if name in self.context.user_lowerings:
+            return CORRECT_IT
+        return "this is a defect of its lowering: please report it with these lines"
 
     def _lowering(self, node: fx.Node, name: str, arguments: Any) -> Lowering | None:
         """Return the user's lowering, or else the built-in one for real or complex tensors."""
@@ -315,7 +324,7 @@ class Walker:
             raise LoweringError(
                 f"{name}: the lowering made rank {len(known)}, torch says {len(dims)}",
                 self.op.scope.where,
-                "this is a defect of the lowering: please report it",
+                self._advice(self.op.scope.traced.op),
             )
         self.context.describe(x, expected)
         self.op.scope.dims.bind_axes(x, dims)
@@ -350,6 +359,15 @@ def _only_first_used(node: fx.Node) -> bool:
         return True
     read = (u for u in node.users if u.users or u.target is not operator.getitem)
     return all(u.target is operator.getitem and u.args[1] == 0 for u in read)
+
+
+def _read_results(node: fx.Node) -> Any:
+    """Return a node's example result, with None for those of several that nothing reads."""
+    value = node.meta.get("val")
+    if not isinstance(value, list | tuple):
+        return value
+    read = {u.args[1] for u in node.users if u.target is operator.getitem and u.users}
+    return [each if index in read else None for index, each in enumerate(value)]
 
 
 def _is_number_for_tensor(target: OpOverload, args: Sequence[Any]) -> bool:

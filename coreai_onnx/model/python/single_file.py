@@ -123,7 +123,7 @@ def read_source(text: str) -> tuple[ir.Model, dict[str, Any] | None]:
     Raises:
         LoadError: If the text is not such a file, or its Python is wrong; names the line.
     """
-    source, mark, _ = text.partition(_MARK)
+    source, mark, _ = text.partition(_MARK) if isinstance(text, str) else ("", "", "")
     if not mark:
         raise LoadError(f"the source is not what export_and_codegen returns: no line {_MARK!r}")
     with tempfile.TemporaryDirectory() as folder:

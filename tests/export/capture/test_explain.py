@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops import associative_scan, scan
 from torch.export import Dim
 
-from coreai_onnx import TorchConverter, convert
+from coreai_onnx import TorchConverter, compare, convert
 from coreai_onnx.errors import DynamicShapesError, ExportError, SpecializationWarning
 from coreai_onnx.export.capture.explain import explained, suggested_fixes, warn_about_fixed_dims
 from tests.export.sizes import line_of
@@ -152,3 +153,40 @@ def test_what_torch_suggests() -> None:
     text = "broken\nSuggested fixes:\n  n = Dim('n', min=2)\n  m = 2*n\n\nThe error above = this"
     assert suggested_fixes(text) == ["n = Dim('n', min=2)", "m = 2*n"]
     assert suggested_fixes("  n = 3") == []
+
+
+class AssociativeScan(torch.nn.Module):
+    """Sums that torch computes by halves of the length."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total: torch.Tensor = associative_scan(torch.add, x, 0, combine_mode="generic")
+        return total
+
+
+class Scan(torch.nn.Module):
+    """The same sums, step by step."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def step(total: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return total + row, (total + row).clone()
+
+        sums: torch.Tensor = scan(step, torch.zeros(4), x)[1]
+        return sums
+
+
+@pytest.mark.parametrize("length", [3, 12, 24])
+def test_the_length_of_an_associative_scan_is_fixed(length: int) -> None:
+    shapes = ({0: Dim("n", min=2, max=100)},)
+    with pytest.raises(DynamicShapesError, match="associative_scan for the length") as caught:
+        convert(AssociativeScan(), (torch.randn(length, 4),), dynamic_shapes=shapes)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 4
+    assert "associative_scan(torch.add, x" in lines[2]
+    assert "an example of at least" not in str(caught.value)
+
+
+def test_the_advice_for_an_associative_scan_works() -> None:
+    x = torch.randn(5, 4)
+    program = convert(Scan(), (x,), dynamic_shapes=({0: Dim("n", min=2, max=100)},))
+    for length in (2, 5, 31):
+        compare(program, Scan(), (torch.randn(length, 4),)).assert_close()

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from coreai_onnx import convert
+from coreai_onnx import TorchConverter, compare, convert
 from coreai_onnx.errors import ExportError, InternalError
 from coreai_onnx.export.capture.failures import export_error
+from coreai_onnx.export.compat.transforms import transforms_restored
 from tests.export.sizes import line_of
 
 X = torch.randn(2, 4)
@@ -72,7 +73,7 @@ def breaks(*_: Any) -> None:
 @pytest.mark.parametrize(
     ("broken", "stand_in", "place"),
     [
-        ("coreai_onnx.export.capture.run.functional", breaks, "capture.py:"),
+        ("coreai_onnx.export.capture.run.functional", breaks, "run.py:"),
         ("coreai_onnx.export.functionalize.attributes._holders", lambda _: 5, "attributes.py:"),
     ],
 )
@@ -127,3 +128,49 @@ def test_an_output_without_a_form_is_named_in_one_line(extra: Any, name: str) ->
     assert first.startswith("Your model failed to export: forward returns a ")
     assert first.endswith(f"{name}, which has no form in ONNX")
     assert len(rest) == 1
+
+
+class Derivative(torch.nn.Module):
+    """A derivative of a function of the input."""
+
+    def __init__(self, transform: Any) -> None:
+        super().__init__()
+        self.transform = transform
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.transform(lambda y: (y**2).sum())(x)
+        return result
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", ["grad", "jacrev", "jacfwd", "hessian"])
+def test_derivatives_of_torch_func_are_a_limit_of_torch(name: str, strict: bool) -> None:
+    model = Derivative(getattr(torch.func, name))
+    with pytest.raises(ExportError, match=r"does not trace torch\.func's derivatives") as caught:
+        convert(model, (X,), strict=strict)
+    assert type(caught.value) is ExportError
+    traced = torch.fx.experimental.proxy_tensor.make_fx(model)(X)
+    compare(convert(traced, (X,)), model, (X,)).assert_close()
+
+
+def test_a_program_of_a_derivative_is_refused() -> None:
+    with transforms_restored():
+        program = torch.export.export(Derivative(torch.func.grad), (X,))
+    with pytest.raises(ExportError, match=r"does not trace torch\.func's derivatives"):
+        TorchConverter().add_exported_program(program)
+
+
+class WritesData(torch.nn.Module):
+    """Writes to a tensor behind torch's back."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y.data[0, 0] = 3
+        return y
+
+
+def test_a_write_to_data_under_strict_is_named() -> None:
+    with pytest.raises(ExportError, match=r"tensor\.data: write tensor\.detach\(\)"):
+        convert(WritesData(), (X,), strict=True)
+    compare(convert(WritesData(), (X,)), WritesData(), (X,)).assert_close()

@@ -35,7 +35,27 @@ def test_a_composite_name_is_a_name(name: str) -> None:
         ExternalizeSpec(Square, name)
 
 
-@pytest.mark.parametrize("attributes", ["eps", [1], [None]])
+@pytest.mark.parametrize("name", [5, b"square", Square])
+def test_a_composite_name_is_text(name: Any) -> None:
+    with pytest.raises(TypeError, match="composite_op_name must be a name, not"):
+        ExternalizeSpec(Square, name)
+
+
+class Marked:
+    """A base class that is no module."""
+
+
+class MarkedSquare(Square, Marked):
+    """A module with that base class."""
+
+
+def test_a_base_of_a_module_class_is_a_target() -> None:
+    model = torch.nn.Sequential(MarkedSquare(), Square())
+    program = coreai_onnx.convert(model, (torch.ones(2),), externalize_modules=[Marked])
+    assert [f.name for f in program.model.functions.values()] == ["MarkedSquare"]
+
+
+@pytest.mark.parametrize("attributes", ["eps", [1], [None], 5, {"eps": 1}])
 def test_attributes_are_names(attributes: Any) -> None:
     with pytest.raises(TypeError, match="must be a list of attribute names"):
         ExternalizeSpec(Square, "square", attributes)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+import coreai_onnx
 from coreai_onnx import TorchConverter, get_decomp_table
+from coreai_onnx.errors import ExportError
 from coreai_onnx.export.functionalize.decompositions import functional
 from tests.support.tolerances import assert_close
 
@@ -71,3 +74,28 @@ def test_an_element_taken_by_an_index_without_axes() -> None:
     program = torch.export.export(Model(), (x, index)).run_decompositions(get_decomp_table())
     converted = TorchConverter().add_exported_program(program).to_onnx()
     assert_close(converted.run(x, index)[0], x[1, 1])
+
+
+class CountsInBranch(torch.nn.Module):
+    """Changes a buffer in a branch of cond."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def counted(x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)
+            return x + self.count
+
+        result: torch.Tensor = torch.cond(x.sum() > 0, counted, lambda x: x - 1, (x,))
+        return result
+
+
+@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects:UserWarning")
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_mutation_in_a_branch_is_a_limit_of_torch(strict: bool) -> None:
+    with pytest.raises(ExportError, match=r"a branch of torch\.cond or the body") as caught:
+        coreai_onnx.convert(CountsInBranch(), (torch.ones(3),), strict=strict)
+    assert "self.buffer.copy_(new)" in str(caught.value)
+    assert type(caught.value) is ExportError

@@ -221,6 +221,7 @@ for _suffix, _number in (("zeros", 0), ("ones", 1)):
     _register_sized(f"{_suffix}.default", _number)
     _register_like(f"{_suffix}_like.default", _number)
     _register_new(f"new_{_suffix}.default", _number)
+_register_sized("_efficientzerotensor.default", 0)  # the zeros of forward-mode derivatives
 _register_like("empty_like.default", 0)
 _register_new("new_empty.default", 0)
 

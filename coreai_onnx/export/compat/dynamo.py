@@ -1,0 +1,35 @@
+"""Functions that Dynamo calls while it traces, instead of tracing them."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from coreai_onnx.export.compat.torch_names import assume_constant_result, nonstrict_trace
+
+
+def called_by_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose calls Dynamo keeps as one node each; it runs when the graph is run.
+
+    Under ``strict`` its results are tensors or lists of them. The bodies of ``cond`` and loops,
+    which Dynamo traces in every export, may return anything that pytrees hold.
+    """
+    # A graph of nonstrict_trace has attributes that only exports without strict accept, and one
+    # of allow_in_graph runs with the weights in a fake mode that only Dynamo's own export has.
+    kept, traced = torch.compiler.allow_in_graph(function), nonstrict_trace(function)
+
+    def call(*args: Any) -> Any:
+        return kept(*args) if _is_strict() else traced(*args)
+
+    return call
+
+
+def _exports_strictly() -> bool:
+    """Whether Dynamo traces a whole model for ``torch.export``."""
+    return any(frame.f_code.co_name == "_strict_export" for frame, _ in traceback.walk_stack(None))
+
+
+_is_strict: Callable[[], bool] = assume_constant_result(_exports_strictly)
