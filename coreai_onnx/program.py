@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import StagingError
 from coreai_onnx.messages import begin_stage, printable
-from coreai_onnx.model.checks.verifier import Verifier, check_of
+from coreai_onnx.model.checks.violations import Verifier, check_of
 from coreai_onnx.model.extraction import extracted
 from coreai_onnx.model.files.bundles import save_bundle
 from coreai_onnx.model.files.program_files import load_models, save_program

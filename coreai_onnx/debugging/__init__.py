@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from coreai_onnx.debugging.diff.histogram import histogram
-from coreai_onnx.debugging.diff.inspection import Inspection, inspect_model
+from coreai_onnx.debugging.diff.inspection import Inspection, histogram, inspect_model
 from coreai_onnx.debugging.diff.model_diff import Change, ModelDiff, diff_models
 from coreai_onnx.debugging.profiling.profiles import profile
 from coreai_onnx.runtime.profile.node_times import Execution, NodeTime, Profile, Total

@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.errors import Where
 from coreai_onnx.export.compat.torch_names import FakeTensor, PythonPrinter, ShapeEnv
-from coreai_onnx.export.source_files import is_torch, relative_path
+from coreai_onnx.export.versions import is_torch, relative_path
 
 _LINE = re.compile(r"^(?P<file>.*):(?P<line>\d+) in ")
 _SIZE = re.compile(r"^(?P<input>.*)\.size\(\)\[(?P<axis>\d+)\]$")

@@ -13,8 +13,7 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.errors import LoadError, SaveError, failures_as
 from coreai_onnx.export.externalize.module_call import ModuleCall
-from coreai_onnx.model.files.new_files import all_or_nothing
-from coreai_onnx.model.files.regular_files import file_fault
+from coreai_onnx.model.files.new_files import all_or_nothing, file_fault
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The entries of coreai_onnx in a model's metadata: their keys, and their values."""
+"""The metadata of a model, and models that adopt a changed copy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import onnx_ir as ir
 
 ENTRYPOINT = "coreai.entrypoint"
 """Model metadata: the name of the program."""
@@ -205,3 +207,17 @@ def read_complex(metadata: Mapping[str, str]) -> frozenset[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("it is not a list of names")
     return frozenset(names)
+
+
+def adopt(result: ir.Model, model: ir.Model) -> None:
+    """Move the graph and the functions of a copy into a model.
+
+    Work on a copy leaves the model as it was if it fails. The metadata of the model stays.
+
+    Args:
+        result: The changed copy.
+        model: The model, which is changed in place.
+    """
+    model.graph = result.graph
+    model.functions.clear()
+    model.functions.update(result.functions)

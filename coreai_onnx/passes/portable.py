@@ -9,8 +9,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from coreai_onnx.errors import TargetError
-from coreai_onnx.model.adoption import adopt
 from coreai_onnx.model.checks.violations import new_violations
+from coreai_onnx.model.metadata import adopt
 from coreai_onnx.model.standard.model_types import ModelTypes
 from coreai_onnx.passes.opsets import OLDER_FORMS, call_older_form, obstacle
 

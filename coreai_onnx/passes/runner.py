@@ -9,11 +9,10 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, SpecViolationError, WrongPassError
-from coreai_onnx.model.adoption import adopt
 from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.checks.violations import new_violations
 from coreai_onnx.model.inventory import release_of
-from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
+from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, adopt
 from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.engine.bodies import Bodies
 from coreai_onnx.passes.engine.body_types import BodyTypes, forget_types, untyped

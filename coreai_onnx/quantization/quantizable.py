@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError, StagingError, failures_as
 from coreai_onnx.messages import begin_stage
-from coreai_onnx.model.adoption import adopt
 from coreai_onnx.model.files.program_files import MAIN
+from coreai_onnx.model.metadata import adopt
 
 if TYPE_CHECKING:
     from coreai_onnx.quantization.evaluation import MetricChange

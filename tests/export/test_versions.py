@@ -1,16 +1,25 @@
-"""Untested versions of torch: a warning, and an error that says what is missing."""
+"""Tests of the versions of torch that are tested, and which source files are whose."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
 
+import coreai_onnx
 from coreai_onnx.errors import CoreaiError
-from coreai_onnx.export.versions import TESTED, lacks, warn_if_untested
+from coreai_onnx.export.versions import (
+    TESTED,
+    is_torch,
+    is_users,
+    lacks,
+    relative_path,
+    warn_if_untested,
+)
 from tests.rules.tree import REPO
 
 
@@ -42,3 +51,22 @@ def test_what_a_torch_lacks_is_an_import_error_that_says_what_to_install() -> No
     assert f"torch {torch.__version__} lacks" in str(error)
     assert "cannot import name 'x'" in str(error)
     assert "2.12, 2.13 and 2.15; install one of these" in str(error)
+
+
+def test_files_are_relative() -> None:
+    assert relative_path(torch.nn.__file__) == "torch/nn/__init__.py"
+    assert relative_path(str(Path.cwd() / "model.py")) == "model.py"
+    assert relative_path("/somewhere/else/model.py") == "model.py"
+
+
+def test_what_is_torchs() -> None:
+    assert is_torch(torch.nn.__file__)
+    assert is_torch("<eval_with_key>.12")
+    assert not is_torch(__file__)
+    assert not is_torch("<stdin>")
+
+
+def test_what_is_the_users() -> None:
+    assert is_users(__file__)
+    assert not is_users(coreai_onnx.__file__)
+    assert not is_users(torch.nn.__file__)

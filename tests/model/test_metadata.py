@@ -1,4 +1,4 @@
-"""Entries of coreai_onnx in a model's metadata."""
+"""Tests of the metadata of a model, and models that adopt a changed copy."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from coreai_onnx.model.metadata import (
     STATES,
     Relation,
     StateInfo,
+    adopt,
     argument_inputs,
     read_arguments,
     read_complex,
@@ -26,6 +27,7 @@ from coreai_onnx.model.metadata import (
     read_relations,
     read_states,
 )
+from tests.quantization.example_weights import heavy_tailed, linear
 
 Reader = Callable[[Mapping[str, str]], Any]
 
@@ -100,3 +102,13 @@ def test_deep_arguments_are_refused() -> None:
     deep = "[" * 200 + "]" * 200
     with pytest.raises(ValueError, match="nested too deeply"):
         read_arguments({ARGUMENTS: f'{{"positional": [["x", {deep}]]}}'})
+
+
+def test_graph_and_functions_of_the_copy() -> None:
+    model, copy = (linear(heavy_tailed(4, 8, seed)) for seed in (0, 1))
+    model.metadata_props["key"] = "value"
+    graph = copy.graph
+    adopt(copy, model)
+    assert model.graph is graph
+    assert model.functions == copy.functions
+    assert model.metadata_props["key"] == "value"

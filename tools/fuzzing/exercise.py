@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from coreai_onnx.debugging import diff_models, inspect_model
-from coreai_onnx.debugging.diff.histogram import histogram
+from coreai_onnx.debugging.diff.inspection import histogram
 from coreai_onnx.errors import CoreaiError
 from coreai_onnx.messages import TEXT_LIMIT
 from coreai_onnx.model.files.loading import fault

@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coreai_onnx.cli.options.numbers import SEED, SEED_HELP, tolerance
+from coreai_onnx.cli.options.numbers import SEED, SEED_HELP, random_weights, tolerance
 from coreai_onnx.cli.options.output import chosen_place
-from coreai_onnx.cli.options.random_weights import random_weights
 from coreai_onnx.cli.options.subject import load_subject
 from coreai_onnx.errors import CommandError
 from coreai_onnx.runtime.sessions.session import Session

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coreai_onnx.cli.options import output, quantization
-from coreai_onnx.cli.options.numbers import SEED, SEED_HELP
-from coreai_onnx.cli.options.progress import stages_shown
+from coreai_onnx.cli.options.numbers import SEED, SEED_HELP, stages_shown
 from coreai_onnx.cli.options.subject import (
     FACTORY_HELP,
     PROGRAM_SUFFIX,

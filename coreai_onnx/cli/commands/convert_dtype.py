@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from coreai_onnx.cli.options import output
-from coreai_onnx.cli.options.progress import stages_shown
+from coreai_onnx.cli.options.numbers import stages_shown
 from coreai_onnx.cli.options.quantization import feeds
 from coreai_onnx.messages import begin_stage, printable
 from coreai_onnx.program import OnnxProgram

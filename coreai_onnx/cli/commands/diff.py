@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from coreai_onnx.cli.options.numbers import integer
-from coreai_onnx.debugging.diff.model_diff import diff_models
-from coreai_onnx.debugging.diff.page import page
+from coreai_onnx.debugging.diff.model_diff import diff_models, page
 from coreai_onnx.errors import CommandError
 from coreai_onnx.model.files.saving import write_text
 

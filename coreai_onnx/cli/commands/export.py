@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 
 from coreai_onnx.cli.options import quantization
-from coreai_onnx.cli.options.numbers import SEED
+from coreai_onnx.cli.options.numbers import SEED, stages_shown
 from coreai_onnx.cli.options.output import TARGETS
-from coreai_onnx.cli.options.progress import stages_shown
 
 NAME = "export"
 DESCRIPTION = """\

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from coreai_onnx.debugging.diff.histogram import histogram
-from coreai_onnx.debugging.diff.inspection import inspect_model
+from coreai_onnx.debugging.diff.inspection import histogram, inspect_model
 
 NAME = "inspect"
 DESCRIPTION = """\

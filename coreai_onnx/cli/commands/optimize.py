@@ -6,14 +6,14 @@ import argparse
 from typing import TYPE_CHECKING
 
 from coreai_onnx.cli.options import output
-from coreai_onnx.cli.options.progress import stages_shown
+from coreai_onnx.cli.options.numbers import stages_shown
 from coreai_onnx.cli.options.subject import load_record
 from coreai_onnx.errors import CommandError
 from coreai_onnx.messages import begin_stage
 from coreai_onnx.program import OnnxProgram
 
 if TYPE_CHECKING:
-    from coreai_onnx.model.checks.verifier import Verifier
+    from coreai_onnx.model.checks.violations import Verifier
 
 NAME = "optimize"
 DESCRIPTION = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coreai_onnx.cli.options.numbers import integer
 from coreai_onnx.errors import CommandError, failures_as
-from coreai_onnx.model.files.regular_files import file_fault
+from coreai_onnx.model.files.new_files import file_fault
 
 NAME = "perplexity"
 DESCRIPTION = """\

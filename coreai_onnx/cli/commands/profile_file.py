@@ -11,7 +11,7 @@ from coreai_onnx.cli.options.numbers import integer
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.debugging.profiling.profiles import profile
 from coreai_onnx.errors import CommandError
-from coreai_onnx.model.pages.overlay import write_overlay
+from coreai_onnx.model.pages.graph_page import write_overlay
 from coreai_onnx.runtime.profile.node_times import GROUPINGS, Profile
 from coreai_onnx.runtime.sessions.session import Session
 

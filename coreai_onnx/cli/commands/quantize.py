@@ -10,7 +10,7 @@ from typing import Any
 
 from coreai_onnx.cli.commands.perplexity import read_text
 from coreai_onnx.cli.options import output, quantization
-from coreai_onnx.cli.options.progress import stages_shown
+from coreai_onnx.cli.options.numbers import stages_shown
 from coreai_onnx.messages import begin_stage
 from coreai_onnx.model.metadata import TARGET
 from coreai_onnx.program import OnnxProgram

@@ -14,7 +14,7 @@ from coreai_onnx.model.provenance.debug_info import LEVELS
 from coreai_onnx.program import OnnxProgram
 
 if TYPE_CHECKING:
-    from coreai_onnx.model.checks.verifier import Verifier
+    from coreai_onnx.model.checks.violations import Verifier
     from coreai_onnx.passes import Pass, Target
 
 TARGETS = ("onnxruntime", "kernels", "contrib", "portable")

@@ -12,7 +12,7 @@ import numpy as np
 from coreai_onnx.cli.options.numbers import integer
 from coreai_onnx.errors import CommandError, failures_as
 from coreai_onnx.messages import printable
-from coreai_onnx.model.files.regular_files import file_fault
+from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.program import OnnxProgram
 
 _TEXTS = (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coreai_onnx.errors import CommandError
-from coreai_onnx.model.files.regular_files import file_fault
+from coreai_onnx.model.files.new_files import file_fault
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.debugging.blaming.error_report import write_blame_page
-from coreai_onnx.debugging.blaming.reproduction import write_reproduction
+from coreai_onnx.debugging.blaming.regions_run import write_reproduction
 from coreai_onnx.debugging.blaming.search import Finding, Judged, RegionSearch
 from coreai_onnx.debugging.blaming.suspects import Suspect
 from coreai_onnx.debugging.reference.eager_export import export_faults

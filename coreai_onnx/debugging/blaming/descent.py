@@ -17,7 +17,7 @@ import onnx_ir as ir
 from coreai_onnx.bodies.library import body_of
 from coreai_onnx.composites import COMPOSITES
 from coreai_onnx.debugging.blaming.body_runs import TorchSide, Truth, captured_by, opened_body
-from coreai_onnx.debugging.blaming.execution import run_all
+from coreai_onnx.debugging.blaming.regions_run import run_all
 from coreai_onnx.debugging.blaming.suspects import groups
 from coreai_onnx.debugging.reference.regions import CutGraph, cut
 from coreai_onnx.debugging.reference.true_values import as_stored, results_of, true_values_of
@@ -29,7 +29,7 @@ from coreai_onnx.lower.build.composite_calls import CompositeCall
 from coreai_onnx.lower.build.values import set_dims
 from coreai_onnx.model.inventory import MODULE_DOMAIN, STANDARD_DOMAIN, attribute_graphs
 from coreai_onnx.model.provenance.debug_info import SCOPE
-from coreai_onnx.model.provenance.value_origins import read_origins
+from coreai_onnx.model.provenance.source_lines import read_origins
 from coreai_onnx.model.standard.model_protos import subgraphs
 
 _MOST_CALLS = 8

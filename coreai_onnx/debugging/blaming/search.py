@@ -12,7 +12,7 @@ import torch
 
 from coreai_onnx.debugging.blaming.body_runs import TorchSide
 from coreai_onnx.debugging.blaming.descent import GuiltyCall, guilty_call
-from coreai_onnx.debugging.blaming.execution import run_all
+from coreai_onnx.debugging.blaming.regions_run import run_all
 from coreai_onnx.debugging.blaming.suspects import Suspect, groups
 from coreai_onnx.debugging.reference.control_flow import body_calls
 from coreai_onnx.debugging.reference.regions import CutGraph, Region, cut
@@ -27,8 +27,7 @@ from coreai_onnx.debugging.verdict.difference import Array
 from coreai_onnx.debugging.verdict.yardstick import Judgement, judge
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.export.record import ExportRecord
-from coreai_onnx.model.provenance.source_lines import read_code
-from coreai_onnx.model.provenance.value_origins import read_inner_origins, read_origins
+from coreai_onnx.model.provenance.source_lines import read_code, read_inner_origins, read_origins
 
 Kind = Literal["graph", "body", "kernel", "export"]
 """What is wrong: nodes, attributes or weights of the main graph; the body of a function, where the

@@ -31,9 +31,13 @@ from coreai_onnx.debugging.reference.references import (
 )
 from coreai_onnx.debugging.reference.torch_side import Expected, InputSet, as_array
 from coreai_onnx.debugging.reference.watched_values import value_pairs
-from coreai_onnx.debugging.verdict.difference import Array, Difference
-from coreai_onnx.debugging.verdict.error_histogram import UNDEFINED, histogram_rows
-from coreai_onnx.debugging.verdict.tolerances import Tolerances
+from coreai_onnx.debugging.verdict.difference import (
+    UNDEFINED,
+    Array,
+    Difference,
+    Tolerances,
+    histogram_rows,
+)
 from coreai_onnx.debugging.verdict.yardstick import STATEMENT
 from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.export.record import ExportRecord

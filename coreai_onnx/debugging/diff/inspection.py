@@ -1,16 +1,24 @@
-"""Human-readable contents of a model file."""
+"""The contents of a model as text: parts, nodes, operators."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from coreai_onnx.debugging.diff.node_listing import node_listing
-from coreai_onnx.errors import LoadError, failures_as
-from coreai_onnx.messages import render, size_text
+import onnx_ir as ir
+
+from coreai_onnx.debugging.diff.fingerprints import attribute_texts
+from coreai_onnx.errors import LoadError, Where, failures_as
+from coreai_onnx.messages import printable, render, size_text
 from coreai_onnx.model.files.external_data import data_files
 from coreai_onnx.model.files.program_files import files_of
+from coreai_onnx.model.interface import value_type_text
+from coreai_onnx.model.inventory import op_histogram, op_name
+from coreai_onnx.model.provenance.places import where_of
+from coreai_onnx.model.provenance.source_lines import read_code
+from coreai_onnx.model.standard.model_protos import subgraphs
 from coreai_onnx.program import OnnxProgram
 
 
@@ -87,3 +95,90 @@ def _size(file: Path) -> int | None:
 
 def _short(text: str, limit: int = 100) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def node_listing(model: ir.Model) -> str:
+    """Return a line for each node of the main graph, of its subgraphs, and of the functions.
+
+    Nodes of one module and line have a heading: ``# Module``, ``# File …, line …, code: …``.
+    """
+    code = read_code(model.metadata_props)
+    parts = ["\n".join(_lines(model.graph, code, ""))]
+    for function in model.functions.values():
+        given = ", ".join(value.name or "?" for value in function.inputs)
+        head = f"function {op_name(function.domain, function.name)}({given})"
+        parts.append("\n".join([printable(head), *_lines(function.graph, code, "  ")]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _lines(graph: ir.Graph, code: dict[str, str], indent: str) -> Iterator[str]:
+    before: Where | None = None
+    for node in graph:
+        where = where_of(node, code)
+        if where != before:
+            if before is not None:
+                yield ""
+            yield from (f"{indent}# {printable(text)}" for text in _heading(where))
+        before = where
+        yield f"{indent}{printable(_node(node))}"
+        for inner in subgraphs(node):
+            yield from _lines(inner, code, f"{indent}    ")
+
+
+def _heading(where: Where) -> Iterator[str]:
+    if where.module or where.module_class:
+        kind = f" ({where.module_class})" if where.module_class else ""
+        yield f"Module {where.module or '(root)'}{kind}"
+    if where.source:
+        file, _, line = where.source.rpartition(":")
+        yield f"File {file}, line {line}" + (f", code: {where.code}" if where.code else "")
+
+
+def _node(node: ir.Node) -> str:
+    """Return ``y: float32[2, 4] = Gemm(x, w, b, alpha=0.5)``."""
+    typed = ((value.name, value_type_text(value)) for value in node.outputs if value.name)
+    results = ", ".join(f"{name}: {text}" if text else str(name) for name, text in typed)
+    inputs = ["" if value is None else value.name or "?" for value in node.inputs]
+    attributes = [f"{name}={text}" for name, text in sorted(attribute_texts(node).items())]
+    call = f"{op_name(node.domain, node.op_type)}({', '.join([*inputs, *attributes])})"
+    return f"{results} = {call}"
+
+
+_WIDTH = 40
+
+
+def histogram(paths: Sequence[str | PathLike[str]]) -> str:
+    """Return a table of operators: with bars for one file, with the difference for two.
+
+    Args:
+        paths: One or two files.
+
+    Raises:
+        LoadError: If a file is missing or not an ONNX model.
+        ValueError: If there are not one or two files.
+    """
+    if len(paths) not in (1, 2):
+        raise ValueError(f"a histogram takes one or two files, not {len(paths)}")
+    counts = [_counts(path) for path in paths]
+    totals = [sum(count.values()) for count in counts]
+    if len(counts) == 1:
+        largest = max(counts[0].values(), default=1)
+        rows: list[tuple[object, ...]] = [
+            (name, n, "█" * max(1, round(_WIDTH * n / largest))) for name, n in counts[0].items()
+        ]
+        return render(("operator", "count", ""), [*rows, ("all", totals[0], "")])
+    first, second = counts
+    names = sorted({**first, **second}, key=lambda name: (-first.get(name, 0), name))
+    rows = [(name, a := first.get(name, 0), b := second.get(name, 0), b - a) for name in names]
+    header = ("operator", *(Path(path).name for path in paths), "difference")
+    return render(header, [*rows, ("all", *totals, totals[1] - totals[0])])
+
+
+def _counts(path: str | PathLike[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    program = OnnxProgram.load(path, data=False)
+    with failures_as(LoadError, f"{path}: its operators cannot be counted"):
+        for model in program.models.values():
+            for name, count in op_histogram(model).items():
+                counts[name] = counts.get(name, 0) + count
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -1,10 +1,11 @@
-"""Differences of two models: interface, operators, functions, nodes, weights."""
+"""Differences of two models, as text and as a page."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from html import escape
 from os import PathLike
 from typing import Literal, TypeVar
 
@@ -18,9 +19,10 @@ from coreai_onnx.debugging.diff.fingerprints import (
     tensor_digest,
 )
 from coreai_onnx.errors import LoadError, failures_as
-from coreai_onnx.messages import render
+from coreai_onnx.messages import printable, render
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import op_histogram, op_name
+from coreai_onnx.model.pages.graph_page import framed
 from coreai_onnx.program import OnnxProgram
 
 SECTIONS = ("model", "interface", "operators", "functions", "nodes", "weights")
@@ -303,3 +305,36 @@ def _aligned(
 ) -> list[tuple[str, _Named | None, _Named | None]]:
     """Return every name in either mapping with both values."""
     return [(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])]
+
+
+def page(diff: ModelDiff, before: str, after: str) -> str:
+    """Return the page.
+
+    Args:
+        diff: The differences.
+        before: Title of the first model.
+        after: Title of the second model.
+    """
+    counts = ", ".join(
+        f'{len(diff.section(name))} in <a href="#{name}">{name}</a>'
+        for name in SECTIONS
+        if diff.section(name)
+    )
+    title = f"{before} → {after}"
+    summary = "The models are the same." if diff.same else f"Changes: {counts}."
+    parts = [
+        f"<header><h1>{escape(printable(title))}</h1>",
+        f'<ul class="facts"><li>{summary}</li></ul></header><main>',
+    ]
+    for name in SECTIONS:
+        changes = diff.section(name)
+        if not changes:
+            continue
+        parts.append(f'<h2 id="{name}">{name} ({len(changes)})</h2><table>')
+        parts.append("<tr><th></th><th>name</th><th>before</th><th>after</th></tr>")
+        for change in changes:
+            cells = (change.kind, change.name, change.before, change.after)
+            row = "".join(f"<td>{escape(printable(cell))}</td>" for cell in cells)
+            parts.append(f'<tr class="{change.kind} mono">{row}</tr>')
+        parts.append("</table>")
+    return framed(title, "\n".join([*parts, "</main>"]), styles=("diff.css",))

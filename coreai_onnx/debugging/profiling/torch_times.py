@@ -24,7 +24,7 @@ from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.lower.walk.location import where_of
 from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.provenance.places import Marked, Place, as_read, places_by_value
-from coreai_onnx.model.provenance.value_origins import read_origins
+from coreai_onnx.model.provenance.source_lines import read_origins
 from coreai_onnx.runtime.profile.node_times import TORCH, Execution, NodeTime
 from coreai_onnx.runtime.profile.timing import Timing, Timings
 from coreai_onnx.runtime.sessions.session import Session

@@ -9,9 +9,14 @@ import ml_dtypes
 import numpy as np
 
 from coreai_onnx.debugging.reference.watched_values import ValuePair
-from coreai_onnx.debugging.verdict.difference import Array, Difference, difference
-from coreai_onnx.debugging.verdict.error_histogram import error_decades
-from coreai_onnx.debugging.verdict.tolerances import Tolerances, tolerance_of
+from coreai_onnx.debugging.verdict.difference import (
+    Array,
+    Difference,
+    Tolerances,
+    difference,
+    error_decades,
+    tolerance_of,
+)
 from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgement, is_floating, judge
 
 NUMBERS = ("max abs", "max rel", "ulps", "cosine", "SQNR dB", "error", "torch's")

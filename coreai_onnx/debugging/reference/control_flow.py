@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from coreai_onnx.debugging.reference.random_ops import draws
+from coreai_onnx.debugging.reference.random_inputs import draws
 from coreai_onnx.errors import ComparisonError, failures_as
 
 Call = Callable[[Any, Sequence[Any], int | None], Any]

@@ -10,13 +10,17 @@ import torch
 
 from coreai_onnx.debugging.reference.references import Call, Reference
 from coreai_onnx.debugging.reference.regions import fits
-from coreai_onnx.debugging.reference.step_outputs import StepOutput, add_step_outputs
-from coreai_onnx.debugging.reference.step_values import Steps, step_values
+from coreai_onnx.debugging.reference.step_outputs import (
+    StepOutput,
+    Steps,
+    add_step_outputs,
+    step_values,
+)
 from coreai_onnx.debugging.reference.true_values import as_stored, results_of, true_values
 from coreai_onnx.debugging.verdict.difference import Array
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.provenance.debug_info import CLASS, SCOPE
-from coreai_onnx.model.provenance.value_origins import read_inner_origins, read_origins
+from coreai_onnx.model.provenance.source_lines import read_inner_origins, read_origins
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Outputs

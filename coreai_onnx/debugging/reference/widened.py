@@ -9,7 +9,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from coreai_onnx.debugging.reference.control_flow import RUNS
-from coreai_onnx.debugging.reference.random_ops import draws
+from coreai_onnx.debugging.reference.random_inputs import draws
 from coreai_onnx.export.compat.torch_names import (
     HigherOrderOperator,
     OpOverload,

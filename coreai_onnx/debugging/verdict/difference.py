@@ -1,14 +1,14 @@
-"""Metrics of the difference between two arrays."""
+"""Differences of arrays: numbers, tolerances by dtype, decades of errors."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from coreai_onnx.debugging.verdict.tolerances import Tolerance
 from coreai_onnx.model.interface import type_text
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -113,3 +113,65 @@ def _ulps(error: float, magnitude: float, dtype: np.dtype[Any]) -> float:
     smallest = {"float16": 2.0**-14}.get(base, 2.0**-126 if base != "float64" else 2.0**-1022)
     exponent = np.floor(np.log2(max(magnitude, smallest)))
     return float(error / 2.0 ** (exponent - bits))
+
+
+Tolerance = tuple[float, float]
+"""(relative, absolute): ``|actual - expected| <= absolute + relative * |expected|``."""
+
+DEFAULT_TOLERANCES: Mapping[str, Tolerance] = {
+    "float64": (1e-7, 1e-7),
+    "float32": (1.3e-6, 1e-5),
+    "float16": (1e-3, 1e-5),
+    "bfloat16": (1.6e-2, 1e-5),
+    "complex32": (1e-3, 1e-5),
+    "complex64": (1.3e-6, 1e-5),
+    "complex128": (1e-7, 1e-7),
+}
+"""The defaults of ``torch.testing.assert_close``; other dtypes must be equal."""
+
+Tolerances = Tolerance | Mapping[str, Tolerance] | None
+"""One tolerance for all outputs, tolerances by output or dtype name, or None for the defaults."""
+
+
+def tolerance_of(output: str, dtype: str, chosen: Tolerances) -> Tolerance:
+    """Return the tolerance of an output: chosen by its name, by its dtype, or the default."""
+    if isinstance(chosen, tuple):
+        return chosen
+    default = DEFAULT_TOLERANCES.get(dtype, (0.0, 0.0))
+    chosen = chosen or {}
+    return chosen.get(output, chosen.get(dtype, default))
+
+
+EXACT, UNDEFINED = "0", "not finite"
+_WIDTH = 40
+
+
+def error_decades(actual: Array, expected: Array) -> dict[str, int]:
+    """Return how many elements have an error of each power of ten, the largest errors first.
+
+    Args:
+        actual: The computed array.
+        expected: The reference, of the same shape.
+
+    Returns:
+        ``1e-6`` to the number of errors from 1e-6 to 1e-5; ``0`` to that of exact elements, and
+        ``not finite`` to that of errors that are not numbers. Without the powers that no error has.
+    """
+    if actual.shape != expected.shape:
+        return {}
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        error = np.abs(actual.astype(wide) - expected.astype(wide)).reshape(-1)
+        same = (actual.reshape(-1) == expected.reshape(-1)) | (error == 0)
+        powers = np.floor(np.log10(error[np.isfinite(error) & ~same])).astype(int)
+    found, counts = np.unique(powers, return_counts=True)
+    lost = int(np.count_nonzero(~np.isfinite(error) & ~same))
+    made = {UNDEFINED: lost} if lost else {}
+    made |= {f"1e{p}": int(n) for p, n in zip(found[::-1], counts[::-1], strict=True)}
+    return made | ({EXACT: int(np.count_nonzero(same))} if same.any() else {})
+
+
+def histogram_rows(decades: Mapping[str, int]) -> list[tuple[object, ...]]:
+    """Return rows for a table: power of ten, count, and a bar."""
+    largest = max(decades.values(), default=1)
+    return [(name, n, "█" * max(1, round(_WIDTH * n / largest))) for name, n in decades.items()]

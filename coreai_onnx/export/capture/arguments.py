@@ -1,15 +1,15 @@
-"""The example arguments of an export, in the form that ``torch.export`` takes."""
+"""The arguments of an export: nested, baked in, sparse."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from coreai_onnx.errors import StagingError
-from coreai_onnx.export.capture.sparse import dense
-from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
+from coreai_onnx.export.compat.torch_names import FakeTensor, mkldnn_layout, pytree
 
 
 def as_arguments(args: Any, kwargs: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -68,3 +68,36 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     else:
         own = dense(given).clone()
     return own.requires_grad_(tensor.requires_grad)
+
+
+@contextmanager
+def dense_buffers(model: torch.nn.Module) -> Iterator[None]:
+    """While active, every sparse buffer and parameter of a model is dense."""
+    replaced: list[tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]] = []
+    for registry in _registries(model):
+        for name, tensor in registry.items():
+            if tensor is not None and (made := dense(tensor)) is not tensor:
+                replaced.append((registry, name, tensor, made))
+    try:
+        for registry, name, _, made in replaced:
+            registry[name] = made
+        yield
+    finally:
+        for registry, name, tensor, _ in replaced:
+            registry[name] = tensor
+
+
+def _registries(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
+    for module in model.modules():
+        yield vars(module).get("_buffers", {})
+        yield vars(module).get("_parameters", {})
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a sparse tensor as a dense one of the same class, and other tensors unchanged."""
+    if tensor.layout in (torch.strided, mkldnn_layout):
+        return tensor
+    values = tensor.detach().to_dense()
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(values, requires_grad=tensor.requires_grad)
+    return values

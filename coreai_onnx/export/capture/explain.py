@@ -16,7 +16,6 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.errors import DynamicShapesError, SpecializationWarning
 from coreai_onnx.export.capture.larger_examples import larger_examples
-from coreai_onnx.export.compat.graph_dumps import without_graph_dumps
 from coreai_onnx.export.compat.source_lines import user_lines
 from coreai_onnx.export.compat.torch_names import (
     EXPORT_LOGGER,
@@ -26,6 +25,7 @@ from coreai_onnx.export.compat.torch_names import (
     UserError,
     UserErrorType,
 )
+from coreai_onnx.export.compat.torch_warnings import without_graph_dumps
 from coreai_onnx.export.guards import (
     FixedDim,
     fixed_dims,

@@ -14,7 +14,7 @@ from coreai_onnx.export.compat.torch_names import (
     GuardOnDataDependentSymNode,
     is_functorch_wrapped,
 )
-from coreai_onnx.export.source_files import is_ours, is_torch, is_users, relative_path
+from coreai_onnx.export.versions import is_ours, is_torch, is_users, relative_path
 
 DATA_ADVICE = "torch.export cannot follow tensor.data: write tensor.detach()"
 _ADVICE = {

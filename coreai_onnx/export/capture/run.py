@@ -10,13 +10,13 @@ import torch
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import CoreaiError, StagingError
+from coreai_onnx.export.capture.arguments import dense_buffers
 from coreai_onnx.export.capture.attempts import with_retries
 from coreai_onnx.export.capture.explain import explained
 from coreai_onnx.export.capture.exported import check_program
 from coreai_onnx.export.capture.failures import export_error
-from coreai_onnx.export.capture.sparse import dense_buffers
+from coreai_onnx.export.compat.attribute_access import table_of_the_user
 from coreai_onnx.export.compat.transforms import transforms_restored
-from coreai_onnx.export.compat.user_table import table_of_the_user
 from coreai_onnx.export.externalize.bodies import BodyExport, known_loops, trust
 from coreai_onnx.export.externalize.module_call import OP, ModuleCall
 from coreai_onnx.export.externalize.modules import Externalization

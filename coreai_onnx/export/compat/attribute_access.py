@@ -1,7 +1,9 @@
-"""Records reads of module attributes while a forward is traced."""
+"""Attribute reads and tables of decompositions that are the user's, during an export."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from coreai_onnx.export.compat.patches import patched
 
@@ -43,3 +46,40 @@ def _is_infrastructure(frame: FrameType) -> bool:
     """Whether the reader is torch or this package: both read the ``__dict__`` of every module."""
     home = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return home in ("torch", __name__.partition(".")[0])
+
+
+Table = dict[Any, Callable[..., Any]]
+
+
+@contextmanager
+def table_of_the_user() -> Iterator[Table]:
+    """While active, collect the user's decompositions that ``run_decompositions`` is given.
+
+    torch's decompositions are left out: their ops are lowered, or kept as composites.
+
+    Yields:
+        A table that is filled while the block runs.
+    """
+    found: Table = {}
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_decompositions(
+            self: ExportedProgram, decomp_table: Table | None = None, *args: Any, **kwargs: Any
+        ) -> ExportedProgram:
+            given = {} if decomp_table is None else dict(decomp_table.items())
+            found.update({op: rule for op, rule in given.items() if not _is_torchs(rule)})
+            made: ExportedProgram = original(self, decomp_table, *args, **kwargs)
+            return made
+
+        return run_decompositions
+
+    with patched(ExportedProgram, "run_decompositions", wrap):
+        yield found
+
+
+def _is_torchs(rule: Any) -> bool:
+    """Whether a decomposition belongs to torch."""
+    while isinstance(rule, functools.partial):
+        rule = rule.func
+    home = str(getattr(inspect.unwrap(rule), "__module__", "") or "torch")
+    return home.partition(".")[0] == "torch"

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from coreai_onnx.export.source_files import is_users
+from coreai_onnx.export.versions import is_users
 
 _WHEN_FINITE = {
     torch.isfinite: True,

@@ -16,7 +16,7 @@ import torch
 from torch import _VF  # the functions behind the layers of torch.nn
 
 from coreai_onnx.export.compat.patches import patched
-from coreai_onnx.export.compat.warning_filters import ignored
+from coreai_onnx.export.compat.torch_warnings import ignored
 
 NAMESPACE = "coreai_recurrent"
 LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")

@@ -13,7 +13,7 @@ from typing import Any
 
 from coreai_onnx.export.compat.patches import patched
 from coreai_onnx.export.compat.torch_names import ShapeEnv, uninteresting_files
-from coreai_onnx.export.source_files import is_torch
+from coreai_onnx.export.versions import is_torch
 
 _LOCATES = "_get_sloc"
 """The method of ``ShapeEnv`` that returns the source location of a guard."""

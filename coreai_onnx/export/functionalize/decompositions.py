@@ -1,8 +1,9 @@
-"""Programs without in-place ops, mutations and marks of ``vmap``."""
+"""Decompositions, and tensor subclasses that they unwrap."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,12 +15,13 @@ from coreai_onnx.export.compat.torch_names import (
     VMAP_MARKS,
     OpOverloadPacket,
     SpecViolationError,
+    is_traceable_wrapper_subclass,
+    pytree,
     resolve_packet,
 )
 from coreai_onnx.export.functionalize.in_place import mutates, without_in_place
 from coreai_onnx.export.functionalize.lifted_constants import lifted_constants, mutated_constants
 from coreai_onnx.export.functionalize.replaced_graph import copy_of, nodes_of, with_graph
-from coreai_onnx.export.functionalize.subclasses import unwrapped
 
 
 def functional(program: ExportedProgram, names: Mapping[int, str] | None = None) -> ExportedProgram:
@@ -98,3 +100,42 @@ def _needs_work(program: ExportedProgram) -> bool:
 def _marks_batch(node: fx.Node) -> bool:
     """Whether a node is a batch-axis marker of ``vmap``."""
     return getattr(node.target, "__module__", "") == VMAP_MARKS
+
+
+def unwrapped(program: ExportedProgram) -> ExportedProgram:
+    """Return the program with each subclass among its weights replaced by the tensors inside.
+
+    A weight with int8 values and a scale becomes two weights, and the operators that its class uses
+    become nodes of the program. A program without subclasses is returned unchanged.
+
+    Args:
+        program: The program; it is not changed.
+    """
+    if not _has_subclasses(program):
+        return program
+    with torch.no_grad(), _without_gradients(program.state_dict.values()):
+        made: ExportedProgram = program.run_decompositions({})
+    return made
+
+
+def _has_subclasses(program: ExportedProgram) -> bool:
+    placeholders = (node for node in program.graph.nodes if node.op == "placeholder")
+    values = pytree.tree_leaves([node.meta.get("val") for node in placeholders])
+    return any(isinstance(x, torch.Tensor) and is_traceable_wrapper_subclass(x) for x in values)
+
+
+@contextmanager
+def _without_gradients(weights: Iterable[torch.Tensor]) -> Iterator[None]:
+    """While active, subclasses do not require gradients.
+
+    transformers loads parameters that require them. torch replaces such a subclass by parameters
+    that require them as well, which tensors of integers cannot.
+    """
+    changed = [x for x in weights if x.requires_grad and is_traceable_wrapper_subclass(x)]
+    for weight in changed:
+        weight.requires_grad = False
+    try:
+        yield
+    finally:
+        for weight in changed:
+            weight.requires_grad = True

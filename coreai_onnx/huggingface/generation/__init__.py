@@ -1,6 +1,6 @@
 """Generation of text and tokens with decoders in sessions, and the perplexity of texts."""
 
-from coreai_onnx.export.compat.torchao_import import import_torchao
+from coreai_onnx.export.compat.torch_warnings import import_torchao
 
 import_torchao()  # the imports below import transformers, which imports it
 

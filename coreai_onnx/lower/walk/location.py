@@ -8,7 +8,7 @@ import re
 from torch import fx
 
 from coreai_onnx.errors import Where
-from coreai_onnx.export.source_files import is_torch, is_users, relative_path
+from coreai_onnx.export.versions import is_torch, is_users, relative_path
 
 _FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>.*)'

@@ -47,8 +47,7 @@ from coreai_onnx.lower.walk.origins import nested_origins, value_origins
 from coreai_onnx.lower.walk.walker import Walker
 from coreai_onnx.model.checks.violations import WHERE
 from coreai_onnx.model.metadata import ARGUMENTS, COMPLEX, MUTATED_INPUTS, STATES, Relation
-from coreai_onnx.model.provenance.source_lines import CODE, code_entry
-from coreai_onnx.model.provenance.value_origins import VALUES, values_entry
+from coreai_onnx.model.provenance.source_lines import CODE, VALUES, code_entry, values_entry
 
 IR_VERSION = 10
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)

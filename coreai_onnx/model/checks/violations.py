@@ -1,20 +1,15 @@
-"""Finds violations of the ONNX specification in a finished model, before a runtime does.
-
-Every node of the standard domain is checked against the schema of its op at the model's opset
-(known op, arity, attributes), and its types and shapes against those that ONNX infers: in the main
-graph, in subgraphs, and in function bodies for the types of each call.
-"""
+"""Violations of the ONNX standard in a model, after each pass too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.errors import Where
+from coreai_onnx.errors import ComparisonError, Where
 from coreai_onnx.model.inventory import op_name
 from coreai_onnx.model.provenance.debug_info import CLASS, SCOPE, SOURCE
 from coreai_onnx.model.standard.model_protos import is_large_constant, node_proto
@@ -151,3 +146,40 @@ def _type_text(given: onnx.TypeProto | None) -> str:
         for d in tensor.shape.dim
     )
     return f"{dtype}[{', '.join(dims)}]"
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Verifies the results of passes."""
+
+    def check(self, model: ir.Model) -> Callable[[ir.Model], str]:
+        """Return a function that returns what a pass made wrong in a model; empty for nothing.
+
+        Args:
+            model: The model before the passes; what is wrong in it is not attributed to them.
+        """
+
+
+def check_of(
+    verify: object, model: ir.Model, make: Callable[[Any], Verifier] | None
+) -> Callable[[ir.Model], str] | None:
+    """Return the check of a model after each pass; None without one.
+
+    Args:
+        verify: A verifier; inputs; True for the example inputs of the export; None for no check.
+        model: The model before the passes.
+        make: Makes the verifier of the model's own record from inputs; None without a record.
+
+    Raises:
+        ComparisonError: If inputs are given, but there is no record.
+    """
+    if verify is None or verify is False:
+        return None
+    if isinstance(verify, Verifier):
+        return verify.check(model)
+    if make is None:
+        raise ComparisonError(
+            "there is no record of the conversion to verify the passes with\n"
+            "  give verify=coreai_onnx.debugging.PassVerifier(ExportRecord.load(path))"
+        )
+    return make(None if verify is True else verify).check(model)

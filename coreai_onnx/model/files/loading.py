@@ -16,7 +16,7 @@ from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.checks.graph_checks import arrange, size_fault
 from coreai_onnx.model.files.external_data import bring_in, check_strings_and_tensors
-from coreai_onnx.model.files.regular_files import file_fault
+from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import graphs
 from coreai_onnx.model.metadata import (

@@ -1,23 +1,23 @@
-"""Numbers of the nodes of a model as one self-contained HTML page: tree, graph, table and source.
-
-The page needs no network and no server. Everything from the model is data, in one JSON element, and
-is shown as text.
-"""
+"""A model as an HTML page, and as node data for Model Explorer."""
 
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import onnx_ir as ir
 
+from coreai_onnx.messages import printable
 from coreai_onnx.model.files.saving import write_text
 from coreai_onnx.model.interface import value_type_text
-from coreai_onnx.model.pages.page_frame import framed
 from coreai_onnx.model.provenance.places import Marked, as_read
 
 Key = tuple[int, str]
@@ -156,3 +156,72 @@ def _embedded(data: object) -> str:
     """Return JSON that no text in it can end: it has no ``<`` and no lone surrogate."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def framed(title: str, body: str, *, styles: Sequence[str], scripts: Sequence[str] = ()) -> str:
+    """Return a page with the colors and fonts of all pages.
+
+    Args:
+        title: Title; text.
+        body: Content; markup.
+        styles: Names of files in this package, after ``frame.css``.
+        scripts: Names of files in this package, after ``theme.js``; they run after the content.
+    """
+    style = "".join(map(_asset, ("frame.css", *styles)))
+    script = "\n".join(map(_asset, ("theme.js", *scripts)))
+    policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'"
+    head = (
+        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(printable(title))}</title><style>{style}</style>"
+    )
+    content = f"{body}<script>{script}</script>"
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{content}</body></html>\n'
+
+
+def _asset(name: str) -> str:
+    return (files("coreai_onnx.model.pages") / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    """Return the hash by which a content security policy names an inline script or style."""
+    return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
+
+
+_GRADIENT = ({"stop": 0, "bgColor": "#fff4e6"}, {"stop": 1, "bgColor": "#e8590c"})
+
+
+def overlay(model: ir.Model, column: Column) -> dict[str, Any]:
+    """Return the data of one number.
+
+    Args:
+        model: The model, as it is in the file.
+        column: The number. Nodes without a name, which Model Explorer leaves out, are absent.
+    """
+    nodes = list(model.graph)
+    values: dict[str, float] = {}
+    for (position, _), value in column.values.items():
+        name = nodes[position].name or ""
+        if name and abs(value) < float("inf"):
+            known = values.get(name)
+            values[name] = value if known is None else _joined(known, value, column)
+    results = {name: {"value": value} for name, value in values.items()}
+    graph = model.graph.name or ""
+    return {graph: {"name": column.name, "results": results, "gradient": list(_GRADIENT)}}
+
+
+def write_overlay(path: str | PathLike[str], model: ir.Model, column: Column) -> Path:
+    """Write the data of one number as JSON; see `overlay`.
+
+    Raises:
+        SaveError: If it cannot be written.
+    """
+    target = Path(path)
+    write_text(target, json.dumps(overlay(model, column), allow_nan=False, indent=1) + "\n")
+    return target
+
+
+def _joined(known: float, value: float, column: Column) -> float:
+    """Return the number of a call whose nodes have numbers."""
+    return max(known, value) if column.unit == "error" else known + value

@@ -21,8 +21,7 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
-from coreai_onnx.model.provenance.source_lines import CODE
-from coreai_onnx.model.provenance.value_origins import VALUES
+from coreai_onnx.model.provenance.source_lines import CODE, VALUES
 
 DebugInfo = Literal["full", "compact", "none"]
 """``full``: on each node; ``compact``: in the model's metadata; ``none``: nowhere."""

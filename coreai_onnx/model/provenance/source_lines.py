@@ -1,9 +1,10 @@
-"""The text of the user's source lines that nodes come from, in a model's metadata."""
+"""Source lines of users, and values that are results of the exported program."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 CODE = "coreai.code"
 """Model metadata: file to line number to text, ``{"moe.py": {"41": "out = self.gate(x)"}}``."""
@@ -34,4 +35,54 @@ def read_code(metadata: Mapping[str, str]) -> dict[str, str]:
             for line, code in dict(lines).items()
         }
     except (ValueError, TypeError, RecursionError):
+        return {}
+
+
+VALUES = "coreai.values"
+"""Model metadata: value to the result of the exported program, ``{"output": "softmax"}``."""
+
+
+def values_entry(origins: Mapping[str, str]) -> str:
+    """Return the entry of the metadata; empty if every value has the name of its result.
+
+    Args:
+        origins: Value name to result.
+    """
+    counts = Counter(origins.values())
+    kept = {name: of for name, of in origins.items() if name != of or counts[of] > 1}
+    return json.dumps(kept, ensure_ascii=False, separators=(",", ":")) if kept else ""
+
+
+def read_origins(
+    metadata: Mapping[str, str], values: Collection[str], results: Collection[str]
+) -> dict[str, str]:
+    """Return the result that each value is; values without one are left out.
+
+    Args:
+        metadata: The metadata of the model. An entry that another tool changed is ignored.
+        values: Names of the values in the model.
+        results: Names of the results of the exported program.
+    """
+    entry = _entry(metadata)
+    renamed = set(entry.values())
+    found = {name: entry.get(name, "" if name in renamed else name) for name in values}
+    return {name: of for name, of in found.items() if of in results}
+
+
+def read_inner_origins(metadata: Mapping[str, str], values: Collection[str]) -> dict[str, str]:
+    """Return the result that each value in the graphs of nodes is; others are left out.
+
+    Args:
+        metadata: As for `read_origins`.
+        values: Names of the values in graphs of nodes.
+    """
+    return {name: of for name, of in _entry(metadata).items() if name in values and "/" in of}
+
+
+def _entry(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the entry of the metadata; empty if another tool has changed it."""
+    try:
+        found = json.loads(metadata.get(VALUES) or "{}").items()
+        return {str(name): str(of) for name, of in found}
+    except (AttributeError, ValueError, RecursionError):
         return {}

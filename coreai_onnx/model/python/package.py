@@ -21,7 +21,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import LoadError, SaveError, failures_as
 from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.files.external_data import bring_in
-from coreai_onnx.model.files.regular_files import file_fault
+from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.inventory import initializers
 from coreai_onnx.model.python import builder
 from coreai_onnx.model.python.identifiers import IdentifierScope, identifier

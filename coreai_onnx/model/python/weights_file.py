@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import LoadError
 from coreai_onnx.model.files.external_data import FileTensor
-from coreai_onnx.model.files.mapped_memory import give_back_mapped_files
-from coreai_onnx.model.files.saving import HELD_BYTES, raw_bytes
+from coreai_onnx.model.files.saving import HELD_BYTES, give_back_mapped_files, raw_bytes
 from coreai_onnx.model.python.builder.weights import DIGEST, DTYPES, TYPES
 
 _NAMES = {onnx: name for name, onnx in DTYPES.items()}

@@ -9,10 +9,9 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError, failures_as
 from coreai_onnx.messages import begin_stage
-from coreai_onnx.model.adoption import adopt
 from coreai_onnx.model.checks.violations import new_violations
 from coreai_onnx.model.inventory import graphs, op_name, weights
-from coreai_onnx.model.metadata import read_complex, read_states
+from coreai_onnx.model.metadata import adopt, read_complex, read_states
 from coreai_onnx.model.provenance.debug_info import SCOPE
 from coreai_onnx.quantization.calibration import Feed
 from coreai_onnx.quantization.half.bodies import bodies, matching

@@ -1,8 +1,4 @@
-"""Lifetimes of the buffers of a run: from the node that writes one to its last reader.
-
-The rules are those of onnxruntime's planner (``allocation_planner.cc``): a view has the buffer of
-its input, and some operators write their result over an input that nothing else reads.
-"""
+"""Lifetimes and origins of buffers, and the nodes that overwrite one."""
 
 from __future__ import annotations
 
@@ -10,7 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coreai_onnx.runtime.memory.in_place import is_view, overwritten
+import onnx_ir as ir
+
+from coreai_onnx.errors import Where
+from coreai_onnx.model.provenance.places import where_of
+from coreai_onnx.model.provenance.source_lines import read_code
 from coreai_onnx.runtime.memory.recorded_session import RecordedNode, Recording
 
 _Key = tuple[tuple[int | str, ...], int]
@@ -133,3 +133,73 @@ class _Allocation:
         """Return what two values of one shape have in common, as far as it is known."""
         dims = self._recording.shapes.get(name)
         return None if dims is None or "" in dims else (dims, size)
+
+
+VIEWS = frozenset("Reshape Flatten Squeeze Unsqueeze Identity".split())
+"""Operators whose result is the memory of the first input, whoever else reads it."""
+
+IN_PLACE = frozenset(
+    """
+    Cast Celu Clip Elu HardSigmoid LeakyRelu LogSoftmax Relu ScatterElements Selu Shrink Sigmoid
+    Softmax Softplus Softsign Tanh ThresholdedRelu Trilu
+    """.split()
+)
+"""Operators whose result takes the memory of the first input, if that has the same size and no
+other reader."""
+
+_KERNELS = "kv_cache_update rope geglu swiglu add_bias".split()
+_OTHERS = {
+    **{("ai.coreai", name): 0 for name in _KERNELS},  # they declare it with InPlace()
+    ("com.microsoft", "FusedConv"): 3,  # the summand
+    ("com.microsoft.nchwc", "Conv"): 3,
+}
+_ONNX = ("", "ai.onnx")
+
+
+def is_view(node: RecordedNode) -> bool:
+    """Return whether the result of a node is the memory of its first input."""
+    return node.domain in _ONNX and node.op in VIEWS
+
+
+def overwritten(node: RecordedNode) -> str | None:
+    """Return the input whose memory the result of a node may take; None if there is none."""
+    if node.domain in _ONNX:
+        index = 0 if node.op in IN_PLACE else None
+    else:
+        index = _OTHERS.get((node.domain, node.op.partition(".")[0]))
+    return None if index is None or index >= len(node.inputs) else node.inputs[index]
+
+
+_UNKNOWN = Where("", "", "", "")
+
+
+class Origins:
+    """The places in the user's code that the values of a model come from."""
+
+    def __init__(self, model: ir.Model) -> None:
+        """Read the places from the model, as it was before onnxruntime optimized it."""
+        code = read_code(model.metadata_props)
+        self._places = {
+            value.name: where_of(node, code) for node in model.graph for value in node.outputs
+        }
+
+    def of(self, name: str, recording: Recording) -> Where:
+        """Return the place of a value, or of the first known value that is computed from it.
+
+        onnxruntime gives new names to values in the bodies of functions and to those in another
+        layout; the results of functions, and the nodes in another layout, keep theirs.
+        """
+        derived = {name}
+        for node in recording.nodes:
+            if derived & {*node.inputs}:
+                derived |= {*node.outputs}
+            for value in node.outputs:
+                known = self._places.get(value) or self._places.get(_fused_from(node.name))
+                if value in derived and known is not None:
+                    return known
+        return _UNKNOWN
+
+
+def _fused_from(node: str) -> str:
+    """Return the value that a node of a convolution in onnxruntime's own layout is named after."""
+    return node.removesuffix("_nchwc")

@@ -14,8 +14,7 @@ from coreai_onnx.errors import InputError, Where
 from coreai_onnx.messages import render, size_text
 from coreai_onnx.model.inventory import op_name
 from coreai_onnx.runtime.memory.chart import chart
-from coreai_onnx.runtime.memory.lifetimes import Buffer, buffers, live_bytes
-from coreai_onnx.runtime.memory.origins import Origins
+from coreai_onnx.runtime.memory.lifetimes import Buffer, Origins, buffers, live_bytes
 from coreai_onnx.runtime.memory.placement import ALIGNMENT, Algorithm, PlannedBuffer, greedy, place
 from coreai_onnx.runtime.memory.recorded_session import RecordedSession, Recording
 from coreai_onnx.runtime.sessions.entrypoints import HasModels

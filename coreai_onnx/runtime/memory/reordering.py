@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from coreai_onnx.runtime.memory.ordering import apply_order, smaller_first
+import onnx_ir as ir
+
+from coreai_onnx.model.inventory import attribute_graphs
 from coreai_onnx.runtime.memory.plan import MemoryPlan, example_inputs, planned_run
 from coreai_onnx.runtime.sessions.entrypoints import HasModels
 from coreai_onnx.runtime.sessions.session import Session
@@ -80,3 +83,74 @@ def reordered(
         return before.plan, after.plan
     apply_order(graph, present)
     return before.plan, before.plan
+
+
+def smaller_first(graph: ir.Graph, sizes: Mapping[str, int]) -> list[ir.Node]:
+    """Return the nodes in an order that releases memory as soon as possible.
+
+    Of the nodes whose inputs are computed, the next is the one that adds the fewest bytes: those of
+    its results, less those of the values that it is the last to read. Ties keep the present order.
+
+    Args:
+        graph: The graph, in topological order.
+        sizes: Bytes of values by name; others count nothing.
+    """
+    return _Schedule(graph, sizes).nodes
+
+
+def apply_order(graph: ir.Graph, nodes: list[ir.Node]) -> None:
+    """Put the nodes of a graph into another topological order."""
+    graph.remove(nodes)
+    graph.extend(nodes)
+
+
+class _Schedule:
+    def __init__(self, graph: ir.Graph, sizes: Mapping[str, int]) -> None:
+        self.nodes: list[ir.Node] = []
+        self._sizes, self._kept = sizes, {id(value) for value in graph.outputs}
+        self._position = {node: index for index, node in enumerate(graph)}
+        self._reads = {node: Counter(map(id, _values_read(node))) for node in graph}
+        self._readers: Counter[int] = Counter()
+        for reads in self._reads.values():
+            self._readers += reads
+        self._names = {id(v): v.name or "" for node in graph for v in _values_read(node)}
+        self._made = {id(value) for node in graph for value in node.outputs}
+        self._run({node: self._makers(node) for node in graph})
+
+    def _makers(self, node: ir.Node) -> set[ir.Node]:
+        made = (value.producer() for value in _values_read(node))
+        return {maker for maker in made if maker in self._position}
+
+    def _run(self, waits: dict[ir.Node, set[ir.Node]]) -> None:
+        users: dict[ir.Node, list[ir.Node]] = {node: [] for node in waits}
+        for node, makers in waits.items():
+            for maker in makers:
+                users[maker].append(node)
+        ready = [node for node, makers in waits.items() if not makers]
+        while ready:
+            node = min(ready, key=lambda n: (self._added(n), self._position[n]))
+            ready.remove(node)
+            self.nodes.append(node)
+            self._readers -= self._reads[node]
+            for user in users[node]:
+                waits[user].discard(node)
+                if not waits[user]:
+                    ready.append(user)
+
+    def _added(self, node: ir.Node) -> int:
+        made = sum(self._sizes.get(value.name or "", 0) for value in node.outputs)
+        return made - sum(
+            self._sizes.get(self._names[value], 0)
+            for value, count in self._reads[node].items()
+            if value in self._made and value not in self._kept and self._readers[value] == count
+        )
+
+
+def _values_read(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the inputs of a node and those of the nodes in its subgraphs."""
+    yield from (value for value in node.inputs if value is not None)
+    for attribute in node.attributes.values():
+        for graph in attribute_graphs(attribute):
+            for inner in graph:
+                yield from _values_read(inner)
+            yield from graph.outputs

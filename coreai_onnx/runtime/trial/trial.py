@@ -1,7 +1,9 @@
-"""Runs of models with a custom op library in another process, which the library may crash."""
+"""Runs that may crash: in a process of their own, between guard pages."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import pickle
 import signal
@@ -20,7 +22,6 @@ import numpy as np
 from coreai_onnx.errors import SessionError
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Array
-from coreai_onnx.runtime.trial.guarded_memory import Edge, guarded_input, guarded_output
 
 How = Literal["guarded", "once", "again", "concurrent"]
 """How a call is made: between guard pages, in onnxruntime's memory, a further time after calls with
@@ -301,3 +302,46 @@ def main(given: Path, results: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]))
+
+
+Edge = Literal["start", "end"]
+"""The edge of an array that lies at a page without access."""
+
+_GUARD = 1 << 22
+"""Bytes without access on each side: an index that misses by a row misses them rarely. They take
+addresses, not memory."""
+_NO_ACCESS, _READ_ONLY = 0, mmap.PROT_READ
+_UNWRITTEN = {"start": 0x7F, "end": 0x5A}
+"""What outputs hold before a call, by the edge: large numbers, which no result is by chance."""
+
+
+def guarded_input(array: Array, edge: Edge) -> Array:
+    """Return a copy that cannot be written to, with guard pages around it."""
+    copy, memory = _guarded(array.shape, array.dtype, edge)
+    copy[...] = array
+    _protect(memory, _GUARD, len(memory) - 2 * _GUARD, _READ_ONLY)
+    return copy
+
+
+def guarded_output(shape: Sequence[int], dtype: np.dtype[Any], edge: Edge) -> Array:
+    """Return an array of large numbers, with guard pages around it."""
+    array, _ = _guarded(shape, dtype, edge)
+    ctypes.memset(array.ctypes.data, _UNWRITTEN[edge], array.nbytes)
+    return array
+
+
+def _guarded(shape: Sequence[int], dtype: np.dtype[Any], edge: Edge) -> tuple[Array, mmap.mmap]:
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    room = max(-(-size // mmap.PAGESIZE), 1) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, room + 2 * _GUARD, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    _protect(memory, 0, _GUARD, _NO_ACCESS)
+    _protect(memory, _GUARD + room, _GUARD, _NO_ACCESS)
+    start = _GUARD + (room - size if edge == "end" else 0)
+    return np.ndarray(tuple(shape), dtype, buffer=memory, offset=start), memory
+
+
+def _protect(memory: mmap.mmap, start: int, size: int, access: int) -> None:
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + start
+    call = ctypes.CDLL(None, use_errno=True).mprotect
+    if call(ctypes.c_void_p(address), ctypes.c_size_t(size), access):
+        raise OSError(ctypes.get_errno(), "mprotect failed")

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from coreai_onnx.cli import main
-from coreai_onnx.debugging.diff.histogram import histogram
-from coreai_onnx.debugging.diff.inspection import inspect_model
+from coreai_onnx.debugging.diff.inspection import histogram, inspect_model
 from coreai_onnx.program import OnnxProgram
 from tests.support.small_models import layers_model
 

@@ -12,7 +12,7 @@ import torch
 import coreai_onnx
 from coreai_onnx.debugging.blaming.blame import blame
 from coreai_onnx.debugging.blaming.descent import opened_call
-from coreai_onnx.debugging.blaming.execution import run_all
+from coreai_onnx.debugging.blaming.regions_run import run_all
 from coreai_onnx.debugging.reference.regions import CutGraph
 from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import Small

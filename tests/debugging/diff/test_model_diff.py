@@ -1,16 +1,18 @@
-"""Differences are found, named, and nothing else is."""
+"""Tests of differences of two models, as text and as a page."""
 
 from __future__ import annotations
 
 import time
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.debugging.diff.model_diff import Change, diff_models
+from coreai_onnx.debugging.diff.model_diff import Change, ModelDiff, diff_models, page
 from coreai_onnx.errors import LoadError
+from coreai_onnx.model.pages.graph_page import graph_page
 from coreai_onnx.program import OnnxProgram
 from tests.support.small_models import layers_model, linear_model, parse
 
@@ -165,3 +167,35 @@ def test_the_time_is_linear_in_renamed_weights() -> None:
 
     seconds(100)
     assert seconds(12_000) < 8 * max(seconds(3_000), 0.05)
+
+
+def test_every_change_is_on_the_page() -> None:
+    changes = tuple(Change("nodes", "changed", f"node {i}", "1", "2") for i in range(50))
+    text = page(ModelDiff(changes), "a.onnx", "b.onnx")
+    assert 'Changes: 50 in <a href="#nodes">nodes</a>.' in text
+    assert '<h2 id="nodes">nodes (50)</h2>' in text
+    assert all(f"<td>node {i}</td>" in text for i in range(50))
+    assert text.count('<tr class="changed mono">') == 50
+
+
+def test_names_are_text_not_markup() -> None:
+    change = Change("weights", "added", "<script>alert(1)</script>", "", "&")
+    text = page(ModelDiff((change,)), "<b>", "c")
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;" in text
+    assert "<title>&lt;b&gt; → c</title>" in text
+
+
+def test_same_models() -> None:
+    assert "The models are the same." in page(ModelDiff(()), "a", "b")
+
+
+def test_the_page_has_the_style_of_all_pages() -> None:
+    text = page(ModelDiff((Change("nodes", "added", "n\ud800", "", "2"),)), "a", "b")
+    model = parse("""<ir_version: 10, opset_import: ["": 21]>
+    g (float[n] x) => (float[n] y) { y = Abs(x) }""")
+    shared = (files("coreai_onnx.model.pages") / "frame.css").read_text(encoding="utf-8")
+    assert f"<style>{shared}" in graph_page(model, [], title="t")
+    assert f"<style>{shared}" in text
+    assert "script-src 'sha256-" in text
+    text.encode()

@@ -1,11 +1,12 @@
-"""Inputs made from a signature."""
+"""Tests of random inputs, and operators whose results are random."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from coreai_onnx.debugging.reference.random_inputs import random_array, random_inputs
+from coreai_onnx.debugging.reference.random_inputs import draws, random_array, random_inputs
 from coreai_onnx.runtime.sessions.session import Session
 from tests.support.small_models import parse
 
@@ -32,3 +33,23 @@ def test_arrays(dtype: str) -> None:
         assert set(array.reshape(-1).tolist()) == {0, 1}
     else:
         assert array.real.std() > 0.5
+
+
+ATEN = torch.ops.aten
+
+
+def test_random_operators() -> None:
+    x = torch.ones(2)
+    assert draws(ATEN.rand_like.default, (x,), {})
+    assert draws(ATEN.dropout.default, (x, 0.5, True), {})
+    assert not draws(ATEN.dropout.default, (x, 0.5, False), {})
+    assert not draws(ATEN.add.Tensor, (x, x), {})
+    assert not draws(len, (x,), {})
+
+
+def test_attention_draws_for_its_dropout_only() -> None:
+    attention = ATEN.scaled_dot_product_attention.default
+    q = torch.ones(1, 1, 2, 2)
+    assert not draws(attention, (q, q, q), {})
+    assert draws(attention, (q, q, q), {"dropout_p": 0.1})
+    assert draws(attention, (q, q, q, None, 0.1), {})

@@ -1,12 +1,20 @@
-"""Differences of arrays."""
+"""Tests of differences of arrays: numbers, tolerances by dtype, decades of errors."""
 
 from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
-from coreai_onnx.debugging.verdict.difference import difference
+from coreai_onnx.debugging.verdict.difference import (
+    DEFAULT_TOLERANCES,
+    difference,
+    error_decades,
+    histogram_rows,
+    tolerance_of,
+)
+from tests.support.tolerances import tolerance
 
 EXACT = (0.0, 0.0)
 
@@ -83,3 +91,52 @@ def test_cosine_and_signal_to_noise() -> None:
     equal = difference(f32(3, 4), f32(3, 4), EXACT)
     assert (equal.cosine, equal.sqnr) == (pytest.approx(1.0), np.inf)
     assert difference(f32(3.03, 4.04), f32(3, 4), EXACT).sqnr == pytest.approx(40, abs=0.01)
+
+
+@pytest.mark.parametrize("dtype", sorted(DEFAULT_TOLERANCES))
+def test_the_defaults_are_those_of_torch_and_of_our_tests(dtype: str) -> None:
+    from torch.testing._comparison import default_tolerances
+
+    relative, absolute = default_tolerances(getattr(torch, dtype))
+    assert DEFAULT_TOLERANCES[dtype] == (relative, absolute)
+    assert (tolerance(dtype).rtol, tolerance(dtype).atol) == (relative, absolute)
+
+
+def test_integers_are_exact() -> None:
+    assert tolerance_of("y", "int64", None) == (0.0, 0.0)
+    assert tolerance_of("y", "bool", None) == (0.0, 0.0)
+
+
+def test_an_output_comes_before_its_dtype_before_the_default() -> None:
+    chosen = {"y": (1.0, 2.0), "float32": (3.0, 4.0)}
+    assert tolerance_of("y", "float32", chosen) == (1.0, 2.0)
+    assert tolerance_of("z", "float32", chosen) == (3.0, 4.0)
+    assert tolerance_of("z", "float16", chosen) == DEFAULT_TOLERANCES["float16"]
+    assert tolerance_of("z", "float16", (5.0, 6.0)) == (5.0, 6.0)
+
+
+def test_decades() -> None:
+    expected = np.zeros(6)
+    actual = np.array([0.0, 2e-6, 9e-6, 0.5, np.nan, -1e-5])
+    assert error_decades(actual, expected) == {
+        "not finite": 1,
+        "1e-1": 1,
+        "1e-5": 1,
+        "1e-6": 2,
+        "0": 1,
+    }
+
+
+def test_arrays_that_are_equal_or_have_other_shapes() -> None:
+    infinite = np.array([np.inf, 1.0], np.float16)
+    assert error_decades(infinite, infinite) == {"0": 2}
+    assert error_decades(infinite, np.ones((2, 1))) == {}
+    assert error_decades(np.ones(0), np.ones(0)) == {}
+
+
+def test_complex_errors_are_distances() -> None:
+    assert error_decades(np.array([3 + 4j]), np.array([0j])) == {"1e0": 1}
+
+
+def test_bars_are_relative_to_the_largest() -> None:
+    assert histogram_rows({"1e-1": 1, "0": 40}) == [("1e-1", 1, "█"), ("0", 40, "█" * 40)]

@@ -7,7 +7,7 @@ import torch
 
 from coreai_onnx import compare, convert
 from coreai_onnx.errors import ExportError
-from coreai_onnx.export.capture.sparse import dense, dense_buffers
+from coreai_onnx.export.capture.arguments import dense, dense_buffers
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 X = torch.randn(3, 4)

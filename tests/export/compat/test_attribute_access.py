@@ -1,12 +1,14 @@
-"""Reads of modules, and who reads."""
+"""Tests of attribute reads and tables of decompositions that are the user's, during an export."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
-from coreai_onnx.export.compat.attribute_access import access_reported
+from coreai_onnx import get_decomp_table
+from coreai_onnx.export.compat.attribute_access import access_reported, table_of_the_user
 
 Seen = list[tuple[str, str]]
 
@@ -54,3 +56,34 @@ def test_torch_itself_may_look_into_dict() -> None:
 def test_what_is_missing_is_missing_all_the_same() -> None:
     owner = Owner()
     assert noted(lambda: getattr(owner, "nothing", None)) == [("Owner", "nothing")]
+
+
+aten = torch.ops.aten
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """Return twice the tensor: no rule of torch's."""
+    return x + x
+
+
+def exported(table: Any = None) -> torch.export.ExportedProgram:
+    program = torch.export.export(torch.nn.ReLU(), (torch.randn(3),))
+    return program.run_decompositions(table)
+
+
+def test_only_rules_of_the_users_own_are_kept() -> None:
+    rule = functools.partial(doubled)
+    with table_of_the_user() as found:
+        exported()
+        assert not found
+        exported(get_decomp_table() | {aten.relu.default: rule})
+    assert found == {aten.relu.default: rule}
+
+
+def test_the_program_is_decomposed_as_it_would_be() -> None:
+    table = {aten.relu.default: doubled}
+    with table_of_the_user():
+        inside = exported(table)
+    targets = [[str(n.target) for n in p.graph.nodes] for p in (inside, exported(table))]
+    assert targets[0] == targets[1]
+    assert "aten.add.Tensor" in targets[0]

@@ -9,8 +9,7 @@ import torch
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from coreai_onnx import TorchConverter, compare, convert
-from coreai_onnx.export.functionalize.decompositions import functional
-from coreai_onnx.export.functionalize.subclasses import unwrapped
+from coreai_onnx.export.functionalize.decompositions import functional, unwrapped
 
 aten = torch.ops.aten
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx import TorchConverter, convert
-from coreai_onnx.model.provenance.value_origins import read_inner_origins, read_origins
+from coreai_onnx.model.provenance.source_lines import read_inner_origins, read_origins
 
 
 class Named(torch.nn.Module):

@@ -1,14 +1,22 @@
-"""Models that break the rules of ONNX, and models that do not."""
+"""Tests of violations of the ONNX standard in a model, after each pass too."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.errors import Where
-from coreai_onnx.model.checks.violations import TORCH_OP, WHERE, new_violations, violations
+from coreai_onnx.errors import ComparisonError, Where
+from coreai_onnx.model.checks.violations import (
+    TORCH_OP,
+    WHERE,
+    check_of,
+    new_violations,
+    violations,
+)
 from coreai_onnx.model.provenance.debug_info import CLASS, SCOPE, SOURCE
-from tests.support.small_models import parse
+from tests.support.small_models import linear_model, parse
 
 HEAD = '<ir_version: 10, opset_import: ["": 23, "d": 1, "com.microsoft": 1]>\n'
 FUNCTION = """
@@ -111,3 +119,37 @@ def test_weights_are_not_read() -> None:
 )
 def test_what_was_wrong_before_is_not_new(before: str, after: str, new: int) -> None:
     assert len(new_violations(model(before), model(after))) == new
+
+
+class Named:
+    """A verifier that reports its own name."""
+
+    def __init__(self, name: object) -> None:
+        self.name = name
+
+    def check(self, model: ir.Model) -> Callable[[ir.Model], str]:
+        del model
+        return lambda _: str(self.name)
+
+
+def said(verify: object) -> str:
+    model = linear_model()
+    check = check_of(verify, model, Named)
+    assert check is not None
+    return check(model)
+
+
+def test_inputs_verifiers_and_examples() -> None:
+    assert said(Named("own")) == "own"
+    assert said((1, 2)) == "(1, 2)"
+    assert said(True) == "None"
+
+
+def test_no_check() -> None:
+    assert check_of(None, linear_model(), Named) is None
+    assert check_of(False, linear_model(), Named) is None
+
+
+def test_no_record() -> None:
+    with pytest.raises(ComparisonError, match="there is no record"):
+        check_of(True, linear_model(), None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coreai_onnx.model.files.mapped_memory import LARGE, give_back_mapped_files
+from coreai_onnx.model.files.saving import LARGE, give_back_mapped_files
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what is mapped")
 COUNT = 4 * LARGE

@@ -1,4 +1,4 @@
-"""What becomes of the file that was there: its permissions, links to it, and what is no file."""
+"""Tests of atomic writes of files, and files that are no pipes or devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from coreai_onnx.errors import SaveError
 from coreai_onnx.model.files.loading import fault
-from coreai_onnx.model.files.new_files import all_or_nothing
+from coreai_onnx.model.files.new_files import all_or_nothing, file_fault
 from coreai_onnx.program import OnnxProgram
 from tests.support.small_models import linear_model
 
@@ -142,3 +142,15 @@ def test_a_model_and_its_data_are_two_files(tmp_path: Path) -> None:
     with pytest.raises(SaveError, match="a model and a data file would have this name"):
         two.save(tmp_path / "m", external_data=True)
     assert not names_in(tmp_path)
+
+
+def test_what_a_path_names(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    assert file_fault(tmp_path / "file") == ""
+    assert file_fault(tmp_path / "pipe") == "is not a regular file"
+    assert file_fault(tmp_path / "link") == "is not a regular file"
+    assert file_fault(tmp_path) == "is a folder"
+    assert file_fault(tmp_path / "nowhere") == "no such file"
+    assert file_fault(tmp_path / ("x" * 5000)) == "cannot be read: File name too long"

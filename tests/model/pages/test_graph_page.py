@@ -1,10 +1,12 @@
-"""The page: what it holds, and what a reader can do with it in a browser."""
+"""Tests of a model as an HTML page, and as node data for Model Explorer."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,14 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from coreai_onnx.model.pages.graph_page import Column, graph_page, write_page
+from coreai_onnx.model.pages.graph_page import (
+    Column,
+    framed,
+    graph_page,
+    overlay,
+    write_overlay,
+    write_page,
+)
 from coreai_onnx.model.provenance.places import as_read
 from tests.model.pages.browser import opened
 from tests.support.small_models import parse
@@ -203,3 +212,43 @@ def test_ten_thousand_nodes(tmp_path: Path, per_layer: int) -> None:
             page.evaluate(step)
             assert page.evaluate("document.querySelectorAll('*').length") < 3000
         assert page.inner_text(".found") == "11 of 10000 nodes"
+
+
+def test_titles_are_text_and_the_policy_allows_what_the_page_has() -> None:
+    text = framed("<b>\ud800", "<p>content</p>", styles=("diff.css",))
+    assert "<title>&lt;b&gt;" in text
+    assert text.encode().endswith(b"</script></body></html>\n")
+    assert "<body><p>content</p>" in text
+    for kind in ("style", "script"):
+        (found,) = re.findall(f"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
+        digest = b64encode(sha256(found.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in text
+
+
+def test_every_page_follows_the_theme_of_the_reader() -> None:
+    text = framed("t", "", styles=())
+    assert "prefers-color-scheme: dark" in text
+    assert ':root[data-theme="dark"]' in text
+
+
+def model():
+    return parse("""<ir_version: 10, opset_import: ["": 21]>
+    main (float[4] x) => (float[4] y) { [a] h = Neg(x)  [b] k = Abs(h)  y = Exp(k) }""")
+
+
+def test_values_by_graph_and_name(tmp_path: Path) -> None:
+    column = Column(
+        "kernels ms", {(0, "a"): 1.5, (1, "b/one"): 2.0, (1, "b/two"): 3.0, (2, ""): 1.0}
+    )
+    data = json.loads(write_overlay(tmp_path / "d.json", model(), column).read_text())
+    assert list(data) == ["main"]
+    assert data["main"]["name"] == "kernels ms"
+    assert data["main"]["results"] == {"a": {"value": 1.5}, "b": {"value": 5.0}}
+    stops = [stop["stop"] for stop in data["main"]["gradient"]]
+    assert stops == [0, 1]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_only_numbers_that_json_has(value: float) -> None:
+    column = Column("error", {(0, "a"): value, (1, "b/x"): 0.5, (1, "b/y"): 0.25}, "error")
+    assert overlay(model(), column)["main"]["results"] == {"b": {"value": 0.5}}

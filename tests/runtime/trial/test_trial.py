@@ -1,6 +1,10 @@
-"""Runs in another process: results, errors, crashes and time limits."""
+"""Tests of runs that may crash: in a process of their own, between guard pages."""
 
 from __future__ import annotations
+
+import signal
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -8,7 +12,14 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.model.files.saving import to_proto
-from coreai_onnx.runtime.trial.trial import Trial, TrialRun, run_trial
+from coreai_onnx.runtime.trial.trial import (
+    Edge,
+    Trial,
+    TrialRun,
+    guarded_input,
+    guarded_output,
+    run_trial,
+)
 from tests.support import my_ops
 from tests.support.tolerances import assert_close
 
@@ -65,3 +76,54 @@ def test_outputs_of_another_shape_are_returned() -> None:
     result = run_trial(trial, timeout=60)
     assert result.failure == ""
     assert result.outputs[0].arrays[0].shape == (3,)
+
+
+@pytest.mark.parametrize("edge", ["start", "end"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (3,), (40, 1000)])
+@pytest.mark.parametrize("dtype", [np.bool_, np.float32, np.int64, ml_dtypes.bfloat16])
+def test_an_input_is_a_copy_and_an_output_is_not_zero(
+    edge: Edge, shape: tuple[int, ...], dtype: type
+) -> None:
+    array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    copy = guarded_input(array, edge)
+    assert_close(copy, array)
+    assert copy.dtype == array.dtype
+    output = guarded_output(shape, array.dtype, edge)
+    assert (output.shape, output.dtype) == (shape, array.dtype)
+    assert output.view(np.uint8).all() if output.ndim else output != 0
+    output[...] = array
+    assert_close(output, array)
+
+
+SCRIPT = """
+import ctypes, sys
+import numpy as np
+from coreai_onnx.runtime.trial.trial import guarded_input, guarded_output
+x = guarded_{what}(np.ones(3, np.float32), "{edge}") if "{what}" == "input" else guarded_output(
+    (3,), np.dtype(np.float32), "{edge}")
+place = ctypes.c_float.from_address(x.ctypes.data + {offset})
+{access}
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "edge", "offset", "access", "ends"),
+    [
+        ("output", "end", 8, "place.value = 1", False),
+        ("output", "end", 12, "place.value = 1", True),
+        ("output", "end", 4096 * 8, "place.value = 1", True),
+        ("output", "start", 0, "place.value = 1", False),
+        ("output", "start", -4, "place.value = 1", True),
+        ("input", "end", 8, "place.value", False),
+        ("input", "end", 12, "place.value", True),
+        ("input", "start", -4, "place.value", True),
+        ("input", "start", 0, "place.value = 1", True),
+    ],
+)
+def test_access_outside_ends_the_process(
+    what: str, edge: Edge, offset: int, access: str, ends: bool
+) -> None:
+    script = SCRIPT.format(what=what, edge=edge, offset=offset, access=access)
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
+    code = -signal.SIGSEGV if sys.platform == "linux" else -signal.SIGBUS
+    assert done.returncode == (code if ends else 0), done.stderr.decode()

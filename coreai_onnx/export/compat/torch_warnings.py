@@ -1,0 +1,77 @@
+"""Keeps torch, transformers and torchao from printing what does not help a user."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from coreai_onnx.export.compat.patches import exchanged
+from coreai_onnx.export.compat.torch_names import export_trace
+from coreai_onnx.export.compat.turns import is_mine, turn
+from coreai_onnx.messages import without_warnings
+
+
+@contextmanager
+def ignored(message: str) -> Iterator[None]:
+    """While active, ignore warnings whose message begins with a regular expression.
+
+    ``warnings.catch_warnings`` restores all filters of the process, and so reverts changes that
+    other threads make meanwhile. This removes only its own filter.
+    """
+    before = list(warnings.filters)
+    warnings.filterwarnings("ignore", message)
+    added = warnings.filters[0]
+    try:
+        yield
+    finally:
+        if added not in before and added in warnings.filters:
+            warnings.filters.remove(added)  # type: ignore[attr-defined]
+
+
+_NO_USER_CODE = "Unable to find user code"
+
+
+@contextmanager
+def without_graph_dumps() -> Iterator[None]:
+    """While active, torch.export prints no graph to stderr for the converting thread."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    logger.addFilter(_is_kept)
+    try:
+        with turn(), exchanged(vars(export_trace), "print", _print):
+            yield
+    finally:
+        logger.removeFilter(_is_kept)
+
+
+def _print(*values: Any, file: Any = None, **options: Any) -> None:
+    """Print as usual, except to stderr from the converting thread."""
+    if file is not sys.stderr or not is_mine():
+        print(*values, file=file, **options)
+
+
+def _is_kept(record: logging.LogRecord) -> bool:
+    return _NO_USER_CODE not in str(record.msg) or not is_mine()
+
+
+_MODULES = ("torchao.quantization", "torchao.prototype.safetensors.safetensors_support")
+"""What transformers imports."""
+
+
+def import_torchao() -> None:
+    """Import torchao, if it is installed, before transformers does.
+
+    Without a GPU it logs a warning for each of its libraries.
+    """
+    if importlib.util.find_spec("torchao") is None:
+        return
+    with without_warnings("torchao", "torch.utils._pytree"):
+        for name in _MODULES:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
