@@ -24,7 +24,8 @@ def claimed(
 ) -> PartitionResult:
     """Tag the operators of a copy of a program whose ONNX nodes a backend claims.
 
-    An operator that becomes no ONNX node joins parts, but is none by itself.
+    An operator that becomes no ONNX node connects the operators around it to one part, but does
+    not form a part by itself.
 
     Args:
         program: The program; it is not changed.

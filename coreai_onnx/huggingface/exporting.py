@@ -23,7 +23,7 @@ from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads import Head
 from coreai_onnx.huggingface.last_logits import count_logits
-from coreai_onnx.huggingface.merging import computed_in_first_call
+from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
@@ -172,7 +172,7 @@ def _one_of(known: Iterable[str], what: str, given: str | None) -> str:
     if given is None:
         return names[0]
     if given not in names:
-        raise ModelSourceError(f"{what} {given!r} is none of {', '.join(names)}")
+        raise ModelSourceError(f"{what} {given!r} must be one of {', '.join(names)}")
     return given
 
 
@@ -270,7 +270,7 @@ def _programs(
     part = DecoderPart(loaded.model, encoder)
     merged = convert(part)
     outputs = {slot.past: slot.present for slot in part.cross}
-    computed_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
+    compute_inputs_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
     return {ENCODER_FILE: convert(encoder), MERGED_FILE: merged}, {}
 
 

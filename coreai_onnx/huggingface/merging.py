@@ -12,7 +12,7 @@ from coreai_onnx.huggingface.encoder_decoders import SOURCE
 _PREFIX = "first_call."
 
 
-def computed_in_first_call(
+def compute_inputs_in_first_call(
     model: ir.Model, first: ir.Model, flag: str, outputs: Mapping[str, str]
 ) -> None:
     """Let a model compute some of its inputs in its first call, and return them.
@@ -22,7 +22,8 @@ def computed_in_first_call(
 
     Args:
         model: The model; changed in place.
-        first: Computes the inputs, from inputs that ``model`` has too. It is used up.
+        first: Computes the inputs, from inputs that ``model`` has too. It is
+            consumed and must not be used again.
         flag: Name of the new input.
         outputs: The name of the new output with the value, by the name of the input.
 

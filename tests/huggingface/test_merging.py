@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.errors import ConversionError
-from coreai_onnx.huggingface.merging import computed_in_first_call
+from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
 from coreai_onnx.model.checks.violations import violations
 from coreai_onnx.runtime.sessions.session import Session
 from tests.support.small_models import parse
@@ -34,7 +34,7 @@ def first(body: str = "z = Neg(x)") -> ir.Model:
 
 def test_the_first_call_computes_and_later_calls_take() -> None:
     merged = model()
-    computed_in_first_call(merged, first(), "later", {"cache": "new_cache"})
+    compute_inputs_in_first_call(merged, first(), "later", {"cache": "new_cache"})
     assert not violations(merged)
     session = Session(merged, kernels=False)
     x = np.ones((2, 1, 3, 2), np.float32)
@@ -49,4 +49,4 @@ def test_the_first_call_computes_and_later_calls_take() -> None:
 
 def test_functions_of_one_name_and_other_bodies() -> None:
     with pytest.raises(ConversionError, match="different functions turn"):
-        computed_in_first_call(model(), first("z = Abs(x)"), "later", {"cache": "new_cache"})
+        compute_inputs_in_first_call(model(), first("z = Abs(x)"), "later", {"cache": "new_cache"})

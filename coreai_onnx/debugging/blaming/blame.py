@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -17,7 +18,7 @@ from coreai_onnx.debugging.blaming.suspects import Suspect
 from coreai_onnx.debugging.reference.eager_export import export_faults
 from coreai_onnx.debugging.reference.references import calls_of_record, record_of
 from coreai_onnx.debugging.reference.torch_side import InputSet
-from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgement
+from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgment
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.messages import render
 from coreai_onnx.runtime.libraries.library import kernels_built
@@ -58,13 +59,19 @@ class Blame:
             raise ComparisonError(str(self))
 
     @property
-    def judgements(self) -> dict[str, Judgement]:
-        """The worst judgement of each value, by its name, over all calls and executions."""
-        found: dict[str, Judgement] = {}
+    def judgments(self) -> dict[str, Judgment]:
+        """The worst judgment of each value, by its name, over all calls and executions."""
+        found: dict[str, Judgment] = {}
         for run in self._runs:
-            for value, judgement in run.judgements.items():
-                found[value] = max(found.get(value, judgement), judgement, key=lambda j: j.badness)
+            for value, judgment in run.judgments.items():
+                found[value] = max(found.get(value, judgment), judgment, key=lambda j: j.badness)
         return found
+
+    @property
+    def judgements(self) -> dict[str, Judgment]:
+        """Deprecated: `judgments`."""
+        warnings.warn("judgements is deprecated: use judgments", DeprecationWarning, stacklevel=2)
+        return self.judgments
 
     def to_html(self, path: str | PathLike[str], title: str = "Blame") -> Path:
         """Write a page with the graph, colored by error, the findings marked.
@@ -172,11 +179,11 @@ def _verdict(result: Blame) -> str:
 def _rows(finding: Finding) -> Iterator[Sequence[object]]:
     values = ", ".join(finding.values[:3]) + (" …" if len(finding.values) > 3 else "")
     if not finding.nodes:
-        yield finding.kind, "", "", "", "", values, finding.judgement
+        yield finding.kind, "", "", "", "", values, finding.judgment
     for index, node in enumerate(finding.nodes):
         where = node.where
         module = f"{where.module} ({where.module_class})" if where.module_class else where.module
-        last = (values, finding.judgement) if index == 0 else ("", "")
+        last = (values, finding.judgment) if index == 0 else ("", "")
         kind = finding.kind if index == 0 else ""
         inside = ", ".join(f"{one.op} {one.name}" for one in finding.inside[:3])
         inside += "".join(f" [{step}]" for step in finding.steps)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from coreai_onnx.debugging.blaming.search import Finding
 from coreai_onnx.debugging.reference.compared_row import Row, cells
-from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgement
+from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgment
 from coreai_onnx.model.pages.graph_page import Column, Key, write_page
 from coreai_onnx.model.provenance.places import Place, as_read, places_by_value
 
@@ -28,18 +28,18 @@ class Findings(Protocol):
         """The causes of wrong results."""
 
     @property
-    def judgements(self) -> Mapping[str, Judgement]:
-        """The worst judgement of each value."""
+    def judgments(self) -> Mapping[str, Judgment]:
+        """The worst judgment of each value."""
 
 
-def line_errors(found: Findings) -> dict[str, Judgement]:
-    """Return the worst judgement of the results of each line, ``model.py:41``."""
+def line_errors(found: Findings) -> dict[str, Judgment]:
+    """Return the worst judgment of the results of each line, ``model.py:41``."""
     places = places_by_value(as_read(found.model))
-    lines: dict[str, Judgement] = {}
-    for value, judgement in found.judgements.items():
+    lines: dict[str, Judgment] = {}
+    for value, judgment in found.judgments.items():
         line = places[value].where.source if value in places else ""
-        if line and (line not in lines or judgement.badness > lines[line].badness):
-            lines[line] = judgement
+        if line and (line not in lines or judgment.badness > lines[line].badness):
+            lines[line] = judgment
     return lines
 
 
@@ -48,8 +48,8 @@ def write_blame_page(found: Findings, path: str | PathLike[str], title: str) -> 
     seen = as_read(found.model)
     places = places_by_value(seen)
     judged = {
-        places[value].key: judgement
-        for value, judgement in found.judgements.items()
+        places[value].key: judgment
+        for value, judgment in found.judgments.items()
         if value in places
     }
     columns = [
@@ -57,7 +57,7 @@ def write_blame_page(found: Findings, path: str | PathLike[str], title: str) -> 
         Column("torch's error", {key: one.own for key, one in judged.items()}, "error"),
     ]
     headline, *_ = str(found).split("\n")
-    exported = [f"export: {x.values[0]}: {x.judgement}" for x in found.findings if not x.nodes]
+    exported = [f"export: {x.values[0]}: {x.judgment}" for x in found.findings if not x.nodes]
     wrong = _guilty(found, seen.places)
     facts = [headline, STATEMENT, *exported]
     return write_page(path, found.model, columns, title=title, facts=facts, wrong=wrong)
@@ -92,7 +92,7 @@ def write_comparison_page(
 
 def _error(row: Row) -> float:
     """Return the error of a result: by float64 if it is known, else the largest relative one."""
-    return row.difference.max_rel if row.judgement is None else row.judgement.error
+    return row.difference.max_rel if row.judgment is None else row.judgment.error
 
 
 def _guilty(found: Findings, places: tuple[Place, ...]) -> Mapping[Key, str]:
@@ -102,7 +102,7 @@ def _guilty(found: Findings, places: tuple[Place, ...]) -> Mapping[Key, str]:
     for finding in found.findings:
         for node in finding.nodes:
             inner = {f"{node.name}/{one.name}" for one in finding.inside} & known
-            reason = f"{finding.kind}: {finding.judgement}"
+            reason = f"{finding.kind}: {finding.judgment}"
             reasons |= dict.fromkeys(inner or {node.name}, reason)
     callers = {place.key: place.node.partition("/")[0] for place in places}
     return {

@@ -24,7 +24,7 @@ from coreai_onnx.debugging.reference.true_values import (
     widen,
 )
 from coreai_onnx.debugging.verdict.difference import Array
-from coreai_onnx.debugging.verdict.yardstick import Judgement, judge
+from coreai_onnx.debugging.verdict.yardstick import Judgment, judge
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.provenance.source_lines import read_code, read_inner_origins, read_origins
@@ -43,7 +43,7 @@ class Finding:
         kind: What is wrong.
         nodes: The guilty nodes.
         values: The values that are wrong although their inputs are right.
-        judgement: The worst of them against torch.
+        judgment: The worst of them against torch.
         call: Index of the first input set for which they are wrong.
         regions: The wrong regions.
         inside: The guilty nodes in the function that the guilty node calls, if it is its body, or
@@ -55,7 +55,7 @@ class Finding:
     kind: Kind
     nodes: tuple[Suspect, ...]
     values: tuple[str, ...]
-    judgement: Judgement
+    judgment: Judgment
     call: int = 0
     regions: tuple[Region, ...] = field(default=(), repr=False)
     inside: tuple[Suspect, ...] = ()
@@ -76,11 +76,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Judged:
-    """One call: the cut graph, torch's results and the worst judgements by value name."""
+    """One call: the cut graph, torch's results and the worst judgments by value name."""
 
     graph: CutGraph
     known: Mapping[str, Array]
-    judgements: Mapping[str, Judgement]
+    judgments: Mapping[str, Judgment]
 
 
 class RegionSearch:
@@ -156,10 +156,10 @@ class RegionSearch:
 
     def _verdicts(
         self, graph: CutGraph, known: Mapping[str, Array], truth: TrueValues
-    ) -> list[dict[str, Judgement]]:
-        """Return the judgement of each region in each execution."""
+    ) -> list[dict[str, Judgment]]:
+        """Return the judgment of each region in each execution."""
         computed = [run_all(graph, known, graph.regions, kernels=k) for k in self._executions]
-        verdicts: list[dict[str, Judgement]] = [{} for _ in computed]
+        verdicts: list[dict[str, Judgment]] = [{} for _ in computed]
         values: dict[str, list[str]] = {}
         for region in graph.regions:
             values.setdefault(self._origins[region.value], []).append(region.value)
@@ -170,7 +170,7 @@ class RegionSearch:
                 for results, made in zip(computed, verdicts, strict=True):
                     result = results.pop(value)
                     made[value] = (
-                        Judgement(float("nan"), 0.0, 1, 1, result)
+                        Judgment(float("nan"), 0.0, 1, 1, result)
                         if isinstance(result, str)
                         else judge(result, known[value], right)
                     )
@@ -183,7 +183,7 @@ class RegionSearch:
         kind: Kind,
         wrong: Sequence[Region],
         regions: Sequence[Region],
-        verdicts: Mapping[str, Judgement],
+        verdicts: Mapping[str, Judgment],
     ) -> None:
         right = [region for region in regions if verdicts[region.value].ok]
         inputs = self._inputs
@@ -215,7 +215,7 @@ class RegionSearch:
 
 
 def _by_kind(
-    regions: Sequence[Region], verdicts: Sequence[Mapping[str, Judgement]]
+    regions: Sequence[Region], verdicts: Sequence[Mapping[str, Judgment]]
 ) -> Iterator[tuple[Kind, list[Region]]]:
     """Yield the wrong regions by what is wrong, as bodies and kernels tell."""
     bodies, kernels = verdicts[0], verdicts[-1]

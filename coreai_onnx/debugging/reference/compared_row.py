@@ -17,7 +17,7 @@ from coreai_onnx.debugging.verdict.difference import (
     error_decades,
     tolerance_of,
 )
-from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgement, is_floating, judge
+from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgment, is_floating, judge
 
 NUMBERS = ("max abs", "max rel", "ulps", "cosine", "SQNR dB", "error", "torch's")
 """Titles of the columns of `cells`, without that of the verdict."""
@@ -35,7 +35,7 @@ class Row:
         dtype: The dtype of the reference.
         shape: The shape of the reference.
         difference: The difference from the reference.
-        judgement: The result by torch's own error; None if a tolerance decides.
+        judgment: The result by torch's own error; None if a tolerance decides.
         note: What is unusual about the reference's result.
         decades: Number of errors of each power of ten.
         module: Path of the module that computes a value; empty for outputs and states.
@@ -49,7 +49,7 @@ class Row:
     dtype: str
     shape: tuple[int, ...]
     difference: Difference
-    judgement: Judgement | None = None
+    judgment: Judgment | None = None
     note: str = ""
     decades: Mapping[str, int] = field(default_factory=dict)
     module: str = ""
@@ -61,12 +61,12 @@ class Row:
         """Whether dtype and shape are equal, and every element is within what is allowed."""
         if self.note.startswith(_ALL_NAN):
             return False
-        return self.difference.ok if self.judgement is None else self.judgement.ok
+        return self.difference.ok if self.judgment is None else self.judgment.ok
 
     @property
     def mismatched(self) -> int:
         """Number of elements that are not within what is allowed."""
-        return self.difference.mismatched if self.judgement is None else self.judgement.wrong
+        return self.difference.mismatched if self.judgment is None else self.judgment.wrong
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Judge:
 
     def statement(self, rows: Sequence[Row]) -> str:
         """Return the allowed errors in words."""
-        if any(row.judgement is not None for row in rows):
+        if any(row.judgment is not None for row in rows):
             return STATEMENT.removeprefix("allowed: ")
         if self.tolerances is not None:
             return f"the given tolerances, {self.tolerances}"
@@ -140,7 +140,7 @@ def value_text(row: Row) -> str:
 
 def cells(row: Row) -> Sequence[object]:
     """Return the numbers of a row, as many as `NUMBERS`, and its verdict."""
-    diff, found = row.difference, row.judgement
+    diff, found = row.difference, row.judgment
     if diff.problem:
         return *("-" for _ in NUMBERS), diff.problem
     verdict = "ok" if row.ok else f"{row.mismatched} of {diff.size} differ"
@@ -152,6 +152,6 @@ def cells(row: Row) -> Sequence[object]:
 
 def badness(row: Row) -> tuple[bool, float]:
     """Return a key that is larger for a row with a larger error, relative to torch's own."""
-    if row.judgement is None:
+    if row.judgment is None:
         return not row.ok, row.difference.max_abs
-    return not row.ok, row.judgement.error / (row.judgement.own or 1e-30)
+    return not row.ok, row.judgment.error / (row.judgment.own or 1e-30)

@@ -10,15 +10,15 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.debugging.reference.torch_side import EagerModule, reference_of
 from coreai_onnx.debugging.reference.true_values import as_stored, true_values
-from coreai_onnx.debugging.verdict.yardstick import Judgement, judge
+from coreai_onnx.debugging.verdict.yardstick import Judgment, judge
 
 
 def export_faults(
     module: torch.nn.Module,
     program: ExportedProgram,
     calls: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]],
-) -> Iterator[tuple[int, str, Judgement]]:
-    """Yield the call, the result and the judgement of every output that torch exported wrongly.
+) -> Iterator[tuple[int, str, Judgment]]:
+    """Yield the call, the result and the judgment of every output that torch exported wrongly.
 
     The allowed error is that of the whole exported program against float64.
 
@@ -35,6 +35,6 @@ def export_faults(
         states |= found.new_states
         for name, wanted in zip(found.outputs, expected, strict=False):
             exported, ideal = (as_stored(x[name]) for x in (found.own, found.ideal))
-            judgement = judge(as_stored(wanted), exported, ideal)
-            if name not in found.undetermined and not judgement.ok:
-                yield index, name, judgement
+            judgment = judge(as_stored(wanted), exported, ideal)
+            if name not in found.undetermined and not judgment.ok:
+                yield index, name, judgment

@@ -29,7 +29,7 @@ STATEMENT = (
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """A result against torch's own.
 
     Attributes:
@@ -54,7 +54,7 @@ class Judgement:
 
     @property
     def badness(self) -> tuple[bool, bool, float]:
-        """A key by which judgements are sorted from the best to the worst."""
+        """A key by which judgments are sorted from the best to the worst."""
         return bool(self.problem), not self.ok, self.error
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class Judgement:
         return f"{self.wrong} of {self.size} wrong, error {self.error:.1e} (torch {self.own:.1e})"
 
 
-def judge(actual: Array, torch_result: Array, ideal: Array) -> Judgement:
+def judge(actual: Array, torch_result: Array, ideal: Array) -> Judgment:
     """Compare a result with torch's, by torch's own error.
 
     Args:
@@ -75,12 +75,12 @@ def judge(actual: Array, torch_result: Array, ideal: Array) -> Judgement:
     size = torch_result.size
     if actual.dtype != torch_result.dtype or actual.shape != torch_result.shape:
         got, expected = (f"{x.dtype}{list(x.shape)}" for x in (actual, torch_result))
-        return Judgement(np.nan, 0.0, size, size, f"is {got}, expected {expected}")
+        return Judgment(np.nan, 0.0, size, size, f"is {got}, expected {expected}")
     if size == 0:
-        return Judgement(0.0, 0.0, 0, 0)
+        return Judgment(0.0, 0.0, 0, 0)
     if not is_floating(torch_result):
         wrong = int(np.count_nonzero((actual != torch_result) & (torch_result == ideal)))
-        return Judgement(wrong / size, 0.0, wrong, size)
+        return Judgment(wrong / size, 0.0, wrong, size)
     return _judge_floats(actual, torch_result, ideal)
 
 
@@ -89,7 +89,7 @@ def is_floating(array: Array) -> bool:
     return array.dtype.kind in "fc" or array.dtype.name.startswith(("bfloat", "float"))
 
 
-def _judge_floats(actual: Array, torch_result: Array, ideal: Array) -> Judgement:
+def _judge_floats(actual: Array, torch_result: Array, ideal: Array) -> Judgment:
     wide = np.complex128 if torch_result.dtype.kind == "c" else np.float64
     a, t, i = (x.astype(wide) for x in (actual, torch_result, ideal))
     limits = ml_dtypes.finfo(torch_result.real.dtype)
@@ -105,7 +105,7 @@ def _judge_floats(actual: Array, torch_result: Array, ideal: Array) -> Judgement
     counted = usual & np.isfinite(a)
     relative = scale or 1.0
     own_error = _rms(own[usual]) / relative
-    return Judgement(_rms(errors[counted]) / relative, own_error, wrong, actual.size)
+    return Judgment(_rms(errors[counted]) / relative, own_error, wrong, actual.size)
 
 
 def _rms(values: Array) -> float:

@@ -42,7 +42,7 @@ def check(settings: Mapping[str, Any]) -> None:
     layout = settings.get("packing_format")
     if layout not in _LAYOUTS:
         raise ModelSourceError(
-            f"AutoRound: packing_format {layout!r} is none of {', '.join(_LAYOUTS)}"
+            f"AutoRound: packing_format {layout!r} must be one of {', '.join(_LAYOUTS)}"
         )
     for pattern, own in (settings.get("extra_config") or {}).items():
         check_settings(f"AutoRound, extra_config[{pattern!r}]", own, _LAYER_SETTINGS | _SEARCH)

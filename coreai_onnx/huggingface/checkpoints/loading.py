@@ -86,7 +86,7 @@ def quantization_of(config: Any) -> Settings | None:
         return None
     if method not in METHODS:
         raise ModelSourceError(
-            f"quant_method {method!r} in quantization_config is none of "
+            f"quant_method {method!r} in quantization_config must be one of "
             f"{', '.join((*METHODS, *OTHERS))}\n"
             "  load the model with its weights dequantized and give the model object"
         )

@@ -45,7 +45,7 @@ def check(settings: Mapping[str, Any]) -> None:
     algorithm = settings.get("quant_algo")
     if algorithm not in _ALGORITHMS:
         raise ModelSourceError(
-            f"ModelOpt: quant_algo {algorithm!r} is none of {', '.join(_ALGORITHMS)}"
+            f"ModelOpt: quant_algo {algorithm!r} must be one of {', '.join(_ALGORITHMS)}"
         )
 
 

@@ -334,7 +334,7 @@ def _with_loops(items: list[Item], users: dict[ir.Value, list[ir.Node | None]]) 
 def _loop_at(
     items: list[Item], start: int, users: dict[ir.Value, list[ir.Node | None]]
 ) -> Loop | None:
-    """Return the longest loop that begins at an item; None if there is none of two calls."""
+    """Return the longest loop that begins at an item; None unless at least two calls repeat."""
     first = items[start]
     if not isinstance(first, BlockCall):
         return None

@@ -37,13 +37,13 @@ from coreai_onnx.model.python.layout import (
 from coreai_onnx.model.python.literals import annotation
 
 MOST_TARGETS = 6
-"""Results that are assigned to names of their own; of more, the tuple gets one name."""
+"""A node with more results than this is assigned to one name, a tuple."""
 
 
 _REARRANGING = frozenset(
     "Cast Reshape Transpose Expand Squeeze Unsqueeze Flatten Identity CastLike".split()
 )
-"""Operators whose result is called like their input: they change its type or its shape."""
+"""Operators whose output keeps the name of its input: they change only its type or shape."""
 
 
 @dataclass

@@ -57,7 +57,7 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Wei
         raise SaveError(f"{folder}: the name of a package must be a name in Python")
     try:
         if folder.exists() and not _is_replaceable(folder):
-            raise SaveError(f"{folder}: is there already, and is no package of a model")
+            raise SaveError(f"{folder} exists and was not written by to_python")
         with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
             made = Path(temporary) / folder.name
             made.mkdir()
@@ -193,10 +193,13 @@ def read_package(folder: Path) -> dict[str, ir.Model]:
         package has now.
 
     Raises:
-        LoadError: If the folder is no such package, or its Python is wrong; names the line.
+        LoadError: If to_python did not write the folder, or its Python is invalid; the message names
+            the line.
     """
     if file_fault(folder / "__init__.py") or not (folder / BUILDER).is_dir():
-        raise LoadError(f"{folder}: is no package that to_python wrote")
+        raise LoadError(
+            f"{folder} was not written by to_python: it has no __init__.py or no builder"
+        )
     try:
         with imported(folder.absolute()) as package:
             models = {name: model.build() for name, model in package.MODELS.items()}

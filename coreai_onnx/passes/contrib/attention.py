@@ -123,7 +123,7 @@ def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
     if grouped and shapes.head_dim != shapes.value_dim:
         return "values have another size than keys"
     if grouped and shapes.head_dim % 8:
-        return "the size of a head is no multiple of 8"
+        return "head_dim must be a multiple of 8"
     mask = input_of(node, 3)
     if mask is None:
         return ""
@@ -131,7 +131,7 @@ def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
     if dims is None or len(dims) != 4 or dims[1] != 1:
         return "the mask is not one for all heads"
     if dims[2:] != (shapes.queries, shapes.keys) or dims[0] not in (1, shapes.batch):
-        return "the mask has not all its rows"
+        return "the mask must have a row for each query and a column for each key"
     return ""
 
 

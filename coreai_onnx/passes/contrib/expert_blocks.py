@@ -107,7 +107,7 @@ def expert_block(
     down, weights = found
     gate = maker(behind_views(down.inputs[0]))
     if gate is None or composite(gate, "swiglu") is None:
-        why("the activation is no swiglu", total)
+        why("the activation must be swiglu", total)
         return None
     split = _halves(gate)
     up = None if split is None else maker(behind_views(split.inputs[0]))

@@ -32,7 +32,7 @@ def obstacle_in_codes(graph: gs.Graph, codes: gs.Tensor, zeros: gs.Tensor | None
         return ""
     found = constants_behind(graph, zeros)
     if found is None or not all(_are_codes(one, bits) for one in found):
-        return "the zero points are no codes"
+        return "zero points must be integers that fit into the bits of a code"
     return ""
 
 

@@ -141,7 +141,7 @@ def _weight(call: gs.Node) -> _Weight | str:
     if bits == _TWO and group != _EXACT_GROUP and columns % _ROUNDED_ROWS == 0:
         return f"onnxruntime rounds the activations of 2-bit rows of {columns} values"
     if given is not None and (zeros is None or zeros.dtype != np.uint8 or zeros.max() >= 1 << bits):
-        return "the zero points are no codes"
+        return "zero points must be integers that fit into the bits of a code"
     return _Weight(codes, scales, zeros, bits, group, rounding)
 
 

@@ -69,7 +69,9 @@ def _fits(norm: _NormPattern, node: gs.Node, why: Why) -> bool:
     """Whether the composite supports the shapes."""
     shape, scale = shape_of(norm.input), shape_of(norm.scale)
     if not shape or scale is None or len(scale) != 1 or scale[0] != shape[-1]:
-        return why("the scale has not the size of the last axis", node)
+        return why(
+            f"scale must have the size of the last axis, {shape and shape[-1]}, got {scale}", node
+        )
     return True
 
 

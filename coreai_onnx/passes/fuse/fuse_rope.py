@@ -176,7 +176,7 @@ def _fits(rotation: _Rotation, node: gs.Node, why: Why) -> bool:
         return why("input, cosines and sines are not known to have the same dtype", node)
     shape, cos, sin = (shape_of(t) for t in (rotation.input, rotation.cos, rotation.sin))
     if shape is None or cos is None or cos != sin or len(shape) != 4 or len(cos) != 4:
-        return why("input, cosines and sines have not four dims", node)
+        return why("input, cosines and sines must have four axes", node)
     if cos[1] != 1 or cos[0] not in (1, shape[0]) or cos[2:] != shape[2:] or None in cos:
         return why("the cosines are not [1 or batch, 1, length, lanes]", node)
     return True

@@ -133,7 +133,7 @@ class _WeightPacking:
                 if not np.isfinite(values).all():
                     raise QuantizationError(
                         f"{self.weight.path}: the weight {self.weight.name!r} has values that are "
-                        "not finite\n  mend them, or leave it out with "
+                        "not finite\n  correct them, or exclude the weight with "
                         f'skip=["{self.weight.path}"]'
                     )
                 rows = values.reshape(len(values), self.groups, self.group)

@@ -211,7 +211,7 @@ class Owners:
 
 
 def _name(nodes: Sequence[ir.Node], executed: Sequence[Executed]) -> None:
-    """Give nodes without a name those by which they ran, for each operator in order."""
+    """Name unnamed nodes as onnxruntime does, so that the events of a profile can be matched."""
     known = {node.name for node in nodes}
     names: dict[str, list[str]] = {}
     for name, op in dict.fromkeys((one.name, one.op) for one in executed):

@@ -118,7 +118,7 @@ def test_a_region_that_cannot_run_is_found() -> None:
     node_of(program, "Softmax").attributes["axis"] = ir.AttrInt64("axis", 7)
     (finding,) = blame(program, kernels=False).findings
     assert [node.op for node in finding.nodes] == ["Softmax"]
-    assert "cannot run" in finding.judgement.problem
+    assert "cannot run" in finding.judgment.problem
 
 
 class Counter(torch.nn.Module):

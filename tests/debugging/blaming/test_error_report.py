@@ -28,7 +28,7 @@ def test_the_worst_of_each_line() -> None:
     found = coreai_onnx.blame(program, kernels=False)
     lines = line_errors(found)
     code = json.loads(program.model.metadata_props["coreai.code"])
-    bad = [line for line, judgement in lines.items() if not judgement.ok]
+    bad = [line for line, judgment in lines.items() if not judgment.ok]
     (source,) = bad
     file, _, number = source.rpartition(":")
     assert code[file][number].strip() == "hidden = torch.tanh(hidden) + x"

@@ -32,7 +32,7 @@ def test_torchs_own_error_decides_unless_there_are_tolerances() -> None:
     assert not row(*arrays, tolerances=(0.0, 0.0)).ok
     assert row(*arrays, tolerances=(0.0, 0.01)).ok
     assert not row(half(1.2, 2), *arrays[1:]).ok
-    assert row(half(1, 2), half(1, 2)).judgement is None
+    assert row(half(1, 2), half(1, 2)).judgment is None
 
 
 def test_nothing_but_nan_is_not_ok() -> None:

@@ -28,4 +28,4 @@ def test_each_wrong_output_of_each_call() -> None:
     faults = list(export_faults(Pair(0.1), program, calls))
     assert [index for index, _, _ in faults] == [0, 1]
     assert len({name for _, name, _ in faults}) == 1
-    assert all(judgement.wrong == 5 for _, _, judgement in faults)
+    assert all(judgment.wrong == 5 for _, _, judgment in faults)

@@ -322,7 +322,7 @@ def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("…")
     program = OnnxProgram({"main": linear_model()})
-    with pytest.raises(SaveError, match="is no package of a model"):
+    with pytest.raises(SaveError, match="was not written by to_python"):
         program.to_python(tmp_path / "mine")
     with pytest.raises(SaveError, match="must be a name in Python"):
         program.to_python(tmp_path / "my-model")
@@ -346,9 +346,9 @@ def test_a_failure_leaves_the_earlier_package(tmp_path: Path) -> None:
 
 
 def test_what_is_no_package_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="is no package that to_python wrote"):
+    with pytest.raises(LoadError, match="was not written by to_python"):
         from_python(tmp_path)
-    with pytest.raises(LoadError, match="is no package that to_python wrote"):
+    with pytest.raises(LoadError, match="was not written by to_python"):
         from_python(tmp_path / ("x" * 300))
 
 

@@ -78,8 +78,8 @@ def test_attention_is_onnxruntimes(mask: bool, change: dict[str, object], op: st
         (False, {"t": "t", "k": "2"}, "there may be more keys than queries"),
         (False, {"t": "t", "causal": 1}, "there may be more keys than queries"),
         (False, {"k": "2", "d": 4}, "values have another size than keys"),
-        (True, {"rows": "c"}, "the mask has not all its rows"),
-        (False, {"k": "2", "w": 12, "d": 12}, "the size of a head is no multiple of 8"),
+        (True, {"rows": "c"}, "the mask must have a row for each query and a column for each key"),
+        (False, {"k": "2", "w": 12, "d": 12}, "head_dim must be a multiple of 8"),
     ],
 )
 def test_others_stay(mask: bool, change: dict[str, object], reason: str) -> None:

@@ -67,8 +67,16 @@ def test_lookups_are_onnxruntimes(
         (4, {"group": 48}, "the op has no blocks of that size"),
         (4, {"group": 8}, "the op has no blocks of that size"),
         (4, {"palette": True}, "the op has no palette"),
-        (4, {"zeros": torch.float32}, "the zero points are no codes"),
-        (4, {"zeros": torch.uint8, "above": 200}, "the zero points are no codes"),
+        (
+            4,
+            {"zeros": torch.float32},
+            "zero points must be integers that fit into the bits of a code",
+        ),
+        (
+            4,
+            {"zeros": torch.uint8, "above": 200},
+            "zero points must be integers that fit into the bits of a code",
+        ),
         (4, {"dtype": torch.float64}, "the op has no such dtype"),
     ],
 )

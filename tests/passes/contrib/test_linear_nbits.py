@@ -88,7 +88,11 @@ def test_many_scales_keep_their_dtype_in_the_file() -> None:
         (3, {"rounding": 8}, "onnxruntime dequantizes 3-bit weights at each run"),
         (4, {"group": 48}, "onnxruntime has no blocks of that size"),
         (4, {"palette": True}, "the op has no palette"),
-        (4, {"zeros": torch.float32}, "the zero points are no codes"),
+        (
+            4,
+            {"zeros": torch.float32},
+            "zero points must be integers that fit into the bits of a code",
+        ),
         (4, {"dtype": torch.float16}, "the dtype is not float32"),
     ],
 )

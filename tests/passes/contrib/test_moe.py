@@ -76,7 +76,7 @@ def test_experts_are_onnxruntimes(routing: str, normalized: int) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"activation": "float[m, 3] h = Mul (a, b)"}, "the activation is no swiglu"),
+        ({"activation": "float[m, 3] h = Mul (a, b)"}, "the activation must be swiglu"),
         ({"activation": "float[m, 3] h = ai.coreai.swiglu (b, a)"}, "gates and ups are not one product"),
         ({"attrs": "num_batch_axes = 1, transpose_rhs = 1"}, "the products are not of one matrix per token and expert"),
         ({"rows": "-1, 2, 1, 3", "dims": "2, c"}, "the products are not of one matrix per token and expert"),

@@ -156,7 +156,7 @@ PLAIN = {"bits": 4, "group_size": 16}
 @pytest.mark.parametrize(
     ("module", "options", "reason"),
     [
-        ({"gate": torch.tanh}, PLAIN, "the activation is no swiglu"),
+        ({"gate": torch.tanh}, PLAIN, "the activation must be swiglu"),
         ({}, PLAIN | {"bits": 8}, "onnxruntime has no exact product of 8-bit experts"),
         ({}, PLAIN | {"bits": 3}, "onnxruntime has no exact product of 3-bit experts"),
         (

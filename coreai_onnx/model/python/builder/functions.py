@@ -18,7 +18,7 @@ from .tracing import Call, Trace, active
 
 
 def as_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return entries of metadata as texts: what is no text as JSON."""
+    """Return the entries of metadata as text; values other than strings are written as JSON."""
     return {
         key: entry if isinstance(entry, str) else json.dumps(entry)
         for key, entry in metadata.items()
@@ -53,7 +53,7 @@ class Function:
             opsets: Versions that the body uses; None for those of the model.
             attributes: Parameter to attribute, where the name is no Python name.
             doc: Documentation; None for the docstring.
-            metadata: Entries of the function's metadata; what is no text is written as JSON.
+            metadata: Entries of the function's metadata; values other than strings are written as JSON.
         """
         self.name = name
         self.key = (domain, name, overload)

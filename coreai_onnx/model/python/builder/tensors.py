@@ -56,7 +56,7 @@ def constant(value: Any) -> ir.TensorProtocol:
         return ir.Tensor(np.asarray(value))
     kind = _LITERALS.get(np.array(value).dtype.kind) if _is_literal(value) else None
     if kind is None:
-        raise TypeError(f"{value!r:.80} is no value of the graph and no constant")
+        raise TypeError(f"{value!r:.80} must be a value of the graph or a constant")
     return tensor(value, kind)
 
 

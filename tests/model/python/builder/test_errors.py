@@ -24,7 +24,7 @@ def main(x: FLOAT["n"]):
         ("    return op.Cast(x)", "model.py:8: Cast needs the attribute 'to'"),
         ("    return op.Softmax(x, axis='a')", "model.py:8: axis='a': INT is expected"),
         ("    return op.Add(x, weights['missing'])", "model.py:8: there is no weight 'missing'"),
-        ("    return op.Add(x, object())", "model.py:8: .* is no value of the graph"),
+        ("    return op.Add(x, object())", "model.py:8: .* must be a value of the graph"),
         ("    return x, x", "model.py:6: 2 values are returned, 1 declared"),
         ("    return op.Concat(x, [[1.0]], axis=0)", "model.py:8: Concat: "),
         ("    return op.Cast(x, to=INT64.dtype)", "model.py:8: Cast: .*elem type"),
